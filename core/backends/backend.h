@@ -1,0 +1,82 @@
+/// The contract of a backend: it moves bytes among the members of one process set.
+///
+/// A backend object belongs to one process set; members count 0 … size-1 in it ("set rank").
+/// All members start the same operations in the same order; each call returns an Operation that the
+/// engine steps until it is done. Operations of one backend run one after another, never interleaved.
+/// Only send() and recv() must be written: everything else has a default (direct exchange) that is
+/// correct for any number of members. Reductions compute the one association of kernels/association.h,
+/// whatever the size, the chunks or the batch: the same inputs give the same bits everywhere.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backends/operation.h"
+#include "kernels/association.h"
+#include "result.h"
+#include "types.h"
+
+namespace rueda {
+
+/// One tensor of a fused reduction. in == out for in-place; otherwise they do not overlap.
+/// Zero elements are legal, with any pointers.
+struct Piece {
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  std::size_t count = 0;  ///< elements
+};
+
+/// What a gather moves: this member contributes the concatenation of `in`; member m's contribution
+/// is scattered over `out[m]` (same total length as that member's `in`). The own part is copied too.
+struct GatherPlan {
+  std::vector<std::span<const std::byte>> in;
+  std::vector<std::vector<std::span<std::byte>>> out;  ///< by set rank
+};
+
+/// Who the members are.
+struct Members {
+  std::vector<Rank> ranks;  ///< global rank of each member, ascending
+  int self = 0;             ///< set rank of this process
+  /// Transport groups (hosts) as set ranks; one association for all backends is made from it.
+  std::vector<std::vector<int>> groups;
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks.size()); }
+};
+
+class Backend {
+ public:
+  explicit Backend(Members members);
+  virtual ~Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  [[nodiscard]] virtual std::string_view name() const noexcept = 0;  ///< "local", "shm", "tcp", …
+  /// Which way an allreduce of that many bytes would take, e.g. "shm.small"; for reports.
+  [[nodiscard]] virtual std::string_view path(Kind kind, std::size_t bytes) const noexcept;
+
+  /// Bytes to `peer` (set rank); pairs of send and recv match in order. The span stays valid until done.
+  virtual std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) = 0;
+  virtual std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) = 0;
+
+  /// out = postscale * reduce(prescale * in) element by element over the concatenation of `pieces`
+  /// (same counts on every member). The pieces are copied; the memory they name stays valid until done.
+  virtual std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces, const Reduction& reduction);
+  virtual std::unique_ptr<Operation> allgather(GatherPlan plan);
+  /// From member `root` to all. On the root `in` is the source; elsewhere it is ignored.
+  /// `out` may equal `in`; on the root an `out` that differs from `in` is filled as well.
+  virtual std::unique_ptr<Operation> broadcast(std::span<const std::byte> in, std::span<std::byte> out, int root);
+  /// Everybody has arrived.
+  virtual std::unique_ptr<Operation> barrier();
+
+  [[nodiscard]] const Members& members() const noexcept { return members_; }
+  [[nodiscard]] const Association& association() const noexcept { return association_; }
+
+ private:
+  Members members_;
+  Association association_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,26 @@
+/// A collective under way, as an object: it can change hands between two steps.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "result.h"
+
+namespace rueda {
+
+enum class Step : std::uint8_t {
+  Blocked,   ///< nothing could be done; somebody else has to move first
+  Advanced,  ///< about one chunk of work was done; call again
+  Done,      ///< complete: outputs are written, inputs no longer read
+};
+
+/// Driven by the holder of the baton: step() never blocks and never sleeps.
+class Operation {
+ public:
+  virtual ~Operation() = default;
+  [[nodiscard]] virtual Result<Step> step() = 0;
+  /// Ranks (global numbers) whose move is awaited, for messages. Meaningful after Blocked.
+  [[nodiscard]] virtual std::vector<Rank> waiting_for() const { return {}; }
+};
+
+}  // namespace rueda

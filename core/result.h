@@ -1,0 +1,79 @@
+/// Failure as a value: an error knows its code, whom it concerns and what lies beneath it.
+#pragma once
+
+#include <cassert>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "types.h"
+
+namespace rueda {
+
+enum class Code : std::uint8_t {
+  InvalidArgument,  ///< the caller's mistake, seen on this rank alone
+  Duplicate,        ///< a name that is still in flight
+  Mismatch,         ///< ranks disagree about an operation
+  PeerLost,         ///< a rank died or went silent
+  Timeout,          ///< a started operation made no progress
+  Shutdown,         ///< the world was shut down
+  Unsupported,      ///< nothing here can do that
+  Backend,          ///< a library below failed
+  Internal,         ///< system call failures and bugs of ours
+};
+[[nodiscard]] std::string_view name_of(Code code) noexcept;
+
+struct Error {
+  Code code = Code::Internal;
+  std::string message;
+  Rank peer = -1;             ///< whom it concerns, -1 if nobody in particular
+  std::string tensor;         ///< full name of the operation, if one is concerned
+  std::vector<Rank> missing;  ///< ranks that were waited for
+  double waited_s = 0.0;
+  std::shared_ptr<const Error> cause;
+
+  /// The message with those of all causes beneath it.
+  [[nodiscard]] std::string what() const;
+  /// `outer` on top of `inner`: keeps code, peer and tensor of the inner one unless `outer` has its own.
+  [[nodiscard]] static Error wrap(Error inner, std::string message);
+  /// "<what>: <text of errno>"
+  [[nodiscard]] static Error system(std::string_view what, int error_number);
+};
+
+/// A value or the reason why there is none.
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT: implicit by design
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT: implicit by design
+  [[nodiscard]] explicit operator bool() const noexcept { return state_.index() == 0; }
+  [[nodiscard]] T& operator*() & { return std::get<0>(state_); }
+  [[nodiscard]] const T& operator*() const& { return std::get<0>(state_); }
+  [[nodiscard]] T&& operator*() && { return std::get<0>(std::move(state_)); }
+  [[nodiscard]] T* operator->() { return &std::get<0>(state_); }
+  [[nodiscard]] const T* operator->() const { return &std::get<0>(state_); }
+  [[nodiscard]] const Error& error() const& { return std::get<1>(state_); }
+  [[nodiscard]] Error&& error() && { return std::get<1>(std::move(state_)); }
+
+ private:
+  std::variant<T, Error> state_;
+};
+
+template <>
+class [[nodiscard]] Result<void> {
+ public:
+  Result() = default;
+  Result(Error error) : error_(std::make_unique<Error>(std::move(error))) {}  // NOLINT: implicit by design
+  [[nodiscard]] explicit operator bool() const noexcept { return error_ == nullptr; }
+  [[nodiscard]] const Error& error() const& { return *error_; }
+  [[nodiscard]] Error&& error() && { return std::move(*error_); }
+
+ private:
+  std::unique_ptr<Error> error_;  // a pointer: success costs nothing on the hot path
+};
+
+}  // namespace rueda

@@ -1,0 +1,34 @@
+/// Ordered, reliable messages between two ranks that share an edge of the control tree.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+
+#include "result.h"
+
+namespace rueda {
+
+/// One end. Used by the holder of the baton only, so by one thread at a time.
+class ControlChannel {
+ public:
+  virtual ~ControlChannel() = default;
+
+  /// Queues one message (1 B … 16 MiB). Never blocks: what finds no room is kept and goes with a later flush().
+  virtual Result<void> send(std::span<const std::byte> message) = 0;
+
+  /// Moves queued messages out as far as there is room, and wakes the peer if it sleeps.
+  virtual Result<void> flush() = 0;
+
+  /// The next message, or nothing yet. The bytes stay valid until the next call.
+  /// An error means that the peer closed or broke the protocol; messages before it were delivered.
+  virtual Result<std::optional<std::span<const std::byte>>> receive() = 0;
+
+  /// True if receive() may have something, or queued messages wait for room that may be there now.
+  [[nodiscard]] virtual bool ready() const = 0;
+
+  /// True while queued messages wait for room.
+  [[nodiscard]] virtual bool congested() const = 0;
+};
+
+}  // namespace rueda
