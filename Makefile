@@ -1,0 +1,88 @@
+# Everything a developer does, one command each. `make` lists them.
+# Needs: Python >= 3.10, a C++20 compiler, make. The rest (CMake, Ninja, PyTorch ...) goes into .venv.
+
+PYTHON ?= python3
+PRESET ?= release
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+# One compute thread per rank: ranks share the machine's cores.
+RUN := OMP_NUM_THREADS=1
+# The thread sanitizer of older compilers cannot place its shadow memory where addresses are very random.
+FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+REQUIREMENTS := requirements/build.txt requirements/test.txt requirements/lint.txt requirements/bench.txt
+PYTHON_SOURCES := src tests benchmarks examples
+
+.DEFAULT_GOAL := help
+.PHONY: help venv build demo test test-core test-asan test-tsan test-python lint format bench wheel clean
+
+help:  ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(VENV)/.requirements  ## make .venv with everything that building and testing needs
+
+$(VENV)/.requirements: $(REQUIREMENTS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "rueda needs Python 3.10 or newer; name one with: make PYTHON=python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing requirements into $(VENV)"
+	@$(BIN)/python -m pip install --quiet $(addprefix -r ,$(REQUIREMENTS))
+	@touch $@
+
+# The editable install adds src/ to the path of .venv and the command horovodrun; CMake puts _core beside it.
+$(VENV)/.editable: $(VENV)/.requirements pyproject.toml
+	@$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e . -C wheel.cmake=false
+	@touch $@
+
+build: $(VENV)/.editable  ## compile the native module into src/horovod (PRESET=release or dev)
+	@$(BIN)/cmake --preset $(PRESET) --log-level=WARNING -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	@$(BIN)/cmake --build --preset $(PRESET) --target _core --parallel $(JOBS)
+
+demo: build  ## train a small network with 1 and then 2 processes
+	@$(RUN) $(BIN)/python examples/demo.py
+
+test: test-core test-asan test-tsan test-python  ## every test
+
+define run_core_tests
+	@$(BIN)/cmake --preset $(1) --log-level=WARNING -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	@$(BIN)/cmake --build --preset $(1) --parallel $(JOBS)
+	@$(2) $(BIN)/ctest --preset $(1) --parallel $(JOBS)
+endef
+
+test-core: $(VENV)/.editable  ## C++ tests
+	$(call run_core_tests,$(PRESET))
+
+test-asan: $(VENV)/.requirements  ## C++ tests under the address and undefined-behaviour sanitizers
+	$(call run_core_tests,asan)
+
+test-tsan: $(VENV)/.requirements  ## C++ tests under the thread sanitizer
+	$(call run_core_tests,tsan,$(FIXED_ADDRESSES))
+
+test-python: build  ## Python tests (PYTEST_ARGS="-k name")
+	@$(RUN) $(BIN)/python -m pytest tests $(PYTEST_ARGS)
+
+lint: $(VENV)/.requirements  ## formatting, types, layering
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/python -m mypy --strict $(PYTHON_SOURCES)
+	@find core tests/core -name '*.h' -o -name '*.cpp' | xargs -r $(BIN)/clang-format --dry-run -Werror
+	@$(BIN)/python -m pytest -q tests/repo/test_layering.py
+
+format: $(VENV)/.requirements  ## rewrite sources in the project's format
+	@$(BIN)/ruff check --fix-only .
+	@$(BIN)/ruff format .
+	@find core tests/core -name '*.h' -o -name '*.cpp' | xargs -r $(BIN)/clang-format -i
+
+bench: build  ## compare with PyTorch Gloo and Open MPI, interleaved; writes benchmarks/results/
+	@$(RUN) $(BIN)/python benchmarks/run.py $(BENCH_ARGS)
+
+wheel: $(VENV)/.requirements  ## a wheel for this Python in dist/
+	@$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
+	@ls dist/*.whl
+
+clean:  ## remove what was built (not .venv)
+	rm -rf build dist src/horovod/_core*.so .mypy_cache .ruff_cache .pytest_cache

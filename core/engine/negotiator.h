@@ -1,0 +1,132 @@
+/// Decides which operations run, together with which others, in one order for all ranks.
+///
+/// A pure state machine: submissions, messages and time come in by calls; messages to send,
+/// dispatches to run and failures to report go out through Effects. No thread, no clock, no socket:
+/// thousands of ranks run in one thread of a test.
+///
+/// Every rank has one Negotiator. Each is a *member* (numbers its own submissions), those with
+/// children in the control tree are also *nodes* (count reports, merge equal ones), and the root of
+/// the tree, rank 0, is also the *caller* (decides).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/signature.h"
+#include "result.h"
+
+namespace rueda {
+
+/// This rank's place in the control tree.
+struct ControlTree {
+  Rank self = 0;
+  std::optional<Rank> parent;  ///< none at the caller
+  std::vector<Rank> children;
+};
+
+/// The tree that all ranks derive from the transport groups: a group's first rank leads it; leaders
+/// report to leader 0 up to 32 groups, beyond that in a 32-ary tree of leaders in order.
+[[nodiscard]] ControlTree control_tree(const std::vector<std::vector<Rank>>& groups, Rank self);
+
+struct NegotiatorOptions {
+  std::size_t fusion_threshold_bytes = std::size_t{128} << 20;  ///< 0: no fusion
+  std::size_t batch_bytes = std::size_t{1} << 20;  ///< what nobody waits for goes when it reaches this
+  Duration cycle = std::chrono::milliseconds(1);   ///< … or this long after the first of it
+  Duration stall_warning = std::chrono::seconds(60);  ///< zero: off
+  Duration stall_shutdown = Duration::zero();         ///< zero: never
+  bool disable_group_fusion = false;
+};
+
+/// One entry of a dispatch, seen from this rank.
+struct DispatchEntry {
+  std::uint64_t ticket = 0;  ///< what this rank gave to submit(); 0 if this rank has joined
+  std::shared_ptr<const Signature> signature;
+};
+
+/// An ordered list of operations that run as one batch: same set, kind, dtype, factors, op, device.
+struct Dispatch {
+  std::uint64_t number = 0;  ///< 1, 2, 3 … the same on every rank
+  std::int32_t process_set = 0;
+  std::vector<DispatchEntry> entries;
+};
+
+struct Failure {
+  std::uint64_t ticket = 0;
+  Error error;
+};
+
+/// What a call brought about. The engine keeps one and clears it after use.
+struct Effects {
+  struct Send {
+    Rank to;
+    std::size_t begin, end;  ///< message = bytes[begin, end)
+  };
+  std::vector<std::byte> bytes;
+  std::vector<Send> sends;
+  std::vector<Dispatch> dispatches;
+  std::vector<Failure> failures;
+  std::vector<std::string> warnings;        ///< for the log of this rank
+  std::vector<std::string> errors;          ///< the same, at level error
+  std::optional<Rank> joined_last;          ///< every rank has joined: completes the pending join
+  std::optional<Rank> shutdown_by;          ///< the shutdown entry was reached: nothing runs after it
+  bool closed = false;                      ///< all ranks acknowledged the shutdown
+  std::optional<Error> fatal;               ///< the world cannot go on (e.g. stall shutdown): abort with this
+  void clear() noexcept;
+};
+
+class Negotiator {
+ public:
+  /// `groups`: the transport groups, as in control_tree(). `hosts`: host name by rank, for messages.
+  Negotiator(std::vector<std::vector<Rank>> groups, std::vector<std::string> hosts, Rank self,
+             const NegotiatorOptions& options);
+  ~Negotiator();
+  Negotiator(Negotiator&&) noexcept;
+  Negotiator& operator=(Negotiator&&) noexcept;
+
+  /// This rank has an operation ready. `ticket` (not 0) comes back in its dispatch or failure.
+  /// `waited`: somebody waits for it already. A key that this rank has in flight is Duplicate
+  /// (nothing changes). The window of a key closes when its dispatch comes out.
+  Result<void> submit(const Key& key, const Signature& signature, std::uint64_t ticket, bool waited,
+                      TimePoint now, Effects& effects);
+  /// All members of a group, or none if one of them is Duplicate.
+  Result<void> submit_group(std::span<const Key> keys, std::span<const Signature> signatures,
+                            std::span<const std::uint64_t> tickets, bool waited, TimePoint now,
+                            Effects& effects);
+  /// Somebody on this rank waits for this ticket from now on (no effect if it is gone).
+  void want(std::uint64_t ticket, TimePoint now, Effects& effects);
+  /// Somebody on this rank waits for everything it has submitted so far.
+  void want_all(TimePoint now, Effects& effects);
+
+  void join(TimePoint now, Effects& effects);
+  void shutdown(TimePoint now, Effects& effects);
+  /// This rank has finished all dispatches before the shutdown entry.
+  void acknowledge_shutdown(TimePoint now, Effects& effects);
+
+  /// A message of the negotiator of `from`, a neighbour in the tree. An error: it makes no sense.
+  Result<void> receive(Rank from, std::span<const std::byte> message, TimePoint now, Effects& effects);
+
+  /// Time passes: stall checks, batches that waited long enough.
+  void tick(TimePoint now, Effects& effects);
+  /// When tick() is due next; none if nothing is pending.
+  [[nodiscard]] std::optional<TimePoint> next_tick() const;
+
+  /// Full names of this rank's pending operations and, at the caller, who has not reported them.
+  struct Pending {
+    std::string name;
+    std::vector<Rank> missing;
+  };
+  [[nodiscard]] std::vector<Pending> pending() const;
+  /// True if this rank has submissions that are not dispatched yet.
+  [[nodiscard]] bool busy() const noexcept;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace rueda
