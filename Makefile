@@ -35,7 +35,7 @@ $(VENV)/.requirements: $(REQUIREMENTS)
 
 # The editable install adds src/ to the path of .venv and the command horovodrun; CMake puts _core beside it.
 $(VENV)/.editable: $(VENV)/.requirements pyproject.toml
-	@$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e . -C wheel.cmake=false
+	@$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e . -C wheel.cmake=false -C wheel.py-api=py3
 	@touch $@
 
 build: $(VENV)/.editable  ## compile the native module into src/horovod (PRESET=release or dev)
