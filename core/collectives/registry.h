@@ -1,7 +1,7 @@
 /// Which collectives exist: one line each in registry.cpp.
 #pragma once
 
-#include "engine/signature.h"
+#include "collectives/signature.h"
 
 namespace rueda {
 

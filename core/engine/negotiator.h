@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/signature.h"
+#include "collectives/signature.h"
 #include "result.h"
 
 namespace rueda {

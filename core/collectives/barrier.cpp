@@ -1,0 +1,24 @@
+/// Barrier: nobody leaves before everybody has arrived.
+/// Source: MPI 4.1, section 6.3.
+
+#include "collectives/collective.h"
+
+namespace rueda {
+
+namespace {
+
+Result<void> check(const Signature&, const Members&) { return {}; }
+
+std::unique_ptr<Operation> start(Backend& backend, std::span<const Task>) {
+  return backend.barrier();
+}
+
+}  // namespace
+
+const Collective kBarrier{
+    .kind = Kind::Barrier,
+    .rules = {.name = "BARRIER", .prefix = "barrier", .disagreement = basic_disagreement},
+    .check = check,
+    .start = start};
+
+}  // namespace rueda

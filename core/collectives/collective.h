@@ -1,0 +1,33 @@
+/// The record of a collective: all that the engine knows about one kind of operation.
+/// To add one: a file beside this with its record, and a line in registry.cpp.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "backends/backend.h"
+#include "collectives/signature.h"
+#include "collectives/task.h"
+
+namespace rueda {
+
+struct Collective {
+  Kind kind;
+  Rules rules;
+  /// What is wrong with a submission as far as this rank can see by itself.
+  Result<void> (*check)(const Signature& signature, const Members& members);
+  /// Starts a batch. The tasks agree in all that fusion compares and outlive the operation.
+  std::unique_ptr<Operation> (*start)(Backend& backend, std::span<const Task> tasks);
+};
+
+/// The checks that all kinds share, in documented order; empty if the two agree.
+[[nodiscard]] std::string basic_disagreement(const Signature& one, const Signature& other);
+[[nodiscard]] std::string shape_disagreement(const Signature& one, const Signature& other);
+[[nodiscard]] std::string device_disagreement(const Signature& one, const Signature& other);
+
+extern const Collective kAllreduce;
+extern const Collective kAllgather;
+extern const Collective kBroadcast;
+extern const Collective kBarrier;
+
+}  // namespace rueda

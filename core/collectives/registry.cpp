@@ -1,0 +1,35 @@
+#include "collectives/registry.h"
+
+#include <array>
+
+#include "collectives/collective.h"
+
+namespace rueda {
+
+namespace {
+
+constexpr std::array kCollectives{
+    &kAllreduce,
+    &kAllgather,
+    &kBroadcast,
+    &kBarrier,
+};
+
+constexpr Rules kUnknown{.name = "UNKNOWN", .prefix = "unknown"};
+constexpr Rules kJoin{.name = "JOIN", .prefix = "join"};
+
+}  // namespace
+
+const Collective* find_collective(Kind kind) noexcept {
+  for (const Collective* collective : kCollectives) {
+    if (collective->kind == kind) return collective;
+  }
+  return nullptr;
+}
+
+const Rules& rules_of(Kind kind) noexcept {
+  if (const Collective* collective = find_collective(kind)) return collective->rules;
+  return kind == Kind::Join ? kJoin : kUnknown;
+}
+
+}  // namespace rueda

@@ -1,0 +1,57 @@
+/// What one submission of an operation is: its key says which, its signature says how.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "types.h"
+
+namespace rueda {
+
+/// Which operation: ranks that say the same key mean the same operation.
+/// Names are scoped per process set; the generation keeps a re-used set number apart.
+struct Key {
+  std::int32_t process_set = 0;
+  std::uint32_t generation = 0;
+  std::string name;             ///< full name, e.g. "allreduce.layer1.weight"; empty if unnamed
+  Kind kind = Kind::Allreduce;  ///< only for unnamed keys: kind and number are the key then
+  std::uint64_t number = 0;     ///< only for unnamed keys: the handle number
+  friend bool operator==(const Key&, const Key&) = default;
+};
+
+/// Members of one grouped submission run together or not at all.
+struct Group {
+  std::string name;         ///< full name of the group; empty: not in a group
+  std::uint32_t size = 0;   ///< members of the group
+  friend bool operator==(const Group&, const Group&) = default;
+};
+
+/// How: everything that ranks must agree on, and what fusion needs to know.
+struct Signature {
+  Kind kind = Kind::Allreduce;
+  DType dtype = DType::Float32;
+  ReduceOp op = ReduceOp::Sum;
+  Device device = Device::Host;
+  std::int32_t root = -1;  ///< global rank, for broadcast
+  double prescale = 1.0;
+  double postscale = 1.0;
+  Shape shape;  ///< as submitted; what of it must agree depends on the kind (allgather: all but the first)
+  Group group;
+  friend bool operator==(const Signature&, const Signature&) = default;
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return static_cast<std::size_t>(element_count(shape)) * size_of(dtype);
+  }
+};
+
+/// What the negotiator needs to know about a kind of operation; see collectives/registry.h.
+struct Rules {
+  std::string_view name;     ///< "ALLREDUCE": in messages and the timeline
+  std::string_view prefix;   ///< "allreduce": of full names
+  bool fusable = false;
+  bool runs_with_joined = false;  ///< joined ranks take part with zeros
+  /// The first disagreement between two submissions in the order of the documented checks, as a
+  /// message ("Mismatched data types: One rank had type …"); empty if they agree.
+  std::string (*disagreement)(const Signature& one, const Signature& other) = nullptr;
+};
+
+}  // namespace rueda

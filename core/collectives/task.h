@@ -1,0 +1,28 @@
+/// One tensor of a batch, and where its result goes.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "collectives/signature.h"
+#include "result.h"
+
+namespace rueda {
+
+/// Gives memory for a result whose size is known only when the operation runs.
+/// Called by whoever drives the engine: must not block and must not take a language's lock.
+class OutputAllocator {
+ public:
+  virtual ~OutputAllocator() = default;
+  /// Memory for a contiguous tensor; stays valid at least until the operation completes.
+  virtual Result<std::byte*> allocate(const Shape& shape, DType dtype) = 0;
+};
+
+struct Task {
+  std::shared_ptr<const Signature> signature;
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;  ///< null: ask the allocator
+  OutputAllocator* allocator = nullptr;
+};
+
+}  // namespace rueda
