@@ -14,6 +14,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 RUN := OMP_NUM_THREADS=1
 # The thread sanitizer of older compilers cannot place its shadow memory where addresses are very random.
 FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+LOCK := $(shell command -v flock >/dev/null && echo flock build/.lock)
 REQUIREMENTS := requirements/build.txt requirements/test.txt requirements/lint.txt requirements/bench.txt
 PYTHON_SOURCES := src tests benchmarks examples
 
@@ -38,29 +39,32 @@ $(VENV)/.editable: $(VENV)/.requirements pyproject.toml
 	@$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e . -C wheel.cmake=false -C wheel.py-api=py3
 	@touch $@
 
+# Two builds in one folder would disturb each other: the second waits.
+define build_preset
+	@mkdir -p build
+	@$(LOCK) $(BIN)/cmake --preset $(1) --log-level=WARNING --no-warn-unused-cli -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	@$(LOCK) $(BIN)/cmake --build --preset $(1) --parallel $(JOBS) $(2)
+endef
+
 build: $(VENV)/.editable  ## compile the native module into src/horovod (PRESET=release or dev)
-	@$(BIN)/cmake --preset $(PRESET) --log-level=WARNING -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
-	@$(BIN)/cmake --build --preset $(PRESET) --target _core --parallel $(JOBS)
+	$(call build_preset,$(PRESET),--target _core)
 
 demo: build  ## train a small network with 1 and then 2 processes
 	@$(RUN) $(BIN)/python examples/demo.py
 
 test: test-core test-asan test-tsan test-python  ## every test
 
-define run_core_tests
-	@$(BIN)/cmake --preset $(1) --log-level=WARNING -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
-	@$(BIN)/cmake --build --preset $(1) --parallel $(JOBS)
-	@$(2) $(BIN)/ctest --preset $(1) --parallel $(JOBS)
-endef
-
 test-core: $(VENV)/.editable  ## C++ tests
-	$(call run_core_tests,$(PRESET))
+	$(call build_preset,$(PRESET))
+	@$(BIN)/ctest --preset $(PRESET) --parallel $(JOBS)
 
 test-asan: $(VENV)/.requirements  ## C++ tests under the address and undefined-behaviour sanitizers
-	$(call run_core_tests,asan)
+	$(call build_preset,asan)
+	@$(BIN)/ctest --preset asan --parallel $(JOBS)
 
 test-tsan: $(VENV)/.requirements  ## C++ tests under the thread sanitizer
-	$(call run_core_tests,tsan,$(FIXED_ADDRESSES))
+	$(call build_preset,tsan)
+	@$(FIXED_ADDRESSES) $(BIN)/ctest --preset tsan --parallel $(JOBS)
 
 test-python: build  ## Python tests (PYTEST_ARGS="-k name")
 	@$(RUN) $(BIN)/python -m pytest tests $(PYTEST_ARGS)
