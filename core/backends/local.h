@@ -1,0 +1,22 @@
+/// A world of one: copies and scales.
+#pragma once
+
+#include "backends/backend.h"
+
+namespace rueda {
+
+class LocalBackend final : public Backend {
+ public:
+  explicit LocalBackend(Members members);
+
+  [[nodiscard]] std::string_view name() const noexcept override { return "local"; }
+  [[nodiscard]] std::string_view path(Kind kind, std::size_t bytes) const noexcept override;
+
+  /// There is nobody to send to: these operations fail.
+  std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) override;
+  std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) override;
+  std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
+                                       const Reduction& reduction) override;
+};
+
+}  // namespace rueda

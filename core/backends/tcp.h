@@ -1,0 +1,33 @@
+/// Members on different hosts: sends and receives over the mesh, everything else by the defaults.
+#pragma once
+
+#include <poll.h>
+
+#include <memory>
+#include <vector>
+
+#include "backends/backend.h"
+#include "transport/mesh.h"
+
+namespace rueda {
+
+class TcpBackend final : public Backend {
+ public:
+  /// The mesh must have a link to every member that is sent to or received from; others may lack
+  /// one.
+  TcpBackend(Members members, std::shared_ptr<Mesh> mesh);
+
+  [[nodiscard]] std::string_view name() const noexcept override { return "tcp"; }
+  [[nodiscard]] std::string_view path(Kind kind, std::size_t bytes) const noexcept override;
+
+  std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) override;
+  std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) override;
+
+  /// See Mesh::wants().
+  void wants(std::vector<pollfd>& polled) const { mesh_->wants(polled); }
+
+ private:
+  std::shared_ptr<Mesh> mesh_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,48 @@
+/// This rank's data connections, shared by the backends of all process sets.
+///
+/// Sets overlap, connections do not multiply: a link carries the operations of all sets that its
+/// two ranks are in, in the one order in which every rank runs them.
+#pragma once
+
+#include <poll.h>
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "result.h"
+#include "transport/fd.h"
+#include "transport/peer_link.h"
+
+namespace rueda {
+
+class Mesh {
+ public:
+  /// Connected stream sockets to one peer, at least one. Only the first carries data so far.
+  struct Peer {
+    Rank rank = -1;
+    std::vector<Fd> streams;
+  };
+  [[nodiscard]] static Result<std::shared_ptr<Mesh>> open(std::vector<Peer> peers);
+
+  /// Null if there is no connection to that rank.
+  [[nodiscard]] PeerLink* link(Rank rank) const noexcept;
+
+  /// Appends what a sleeping rank has to poll() for: one entry for each link with a transfer that
+  /// is not complete. An idle link is left out: what a faster peer sent early must not wake
+  /// anybody.
+  void wants(std::vector<pollfd>& polled) const;
+
+  /// Ends all connections. Every transfer that is not complete fails, here and at the peers. Any
+  /// thread.
+  void shutdown() noexcept;
+
+ private:
+  Mesh() = default;
+
+  std::map<Rank, std::unique_ptr<PeerLink>> links_;  // not changed after open()
+  std::vector<Fd> spare_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,49 @@
+/// Control messages over a stream socket: four bytes of length (little endian), then the message.
+#pragma once
+
+#include <poll.h>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "transport/control_channel.h"
+#include "transport/socket.h"
+
+namespace rueda {
+
+/// The limit guards against hostile or garbled lengths, it is not a buffer size: buffers grow with
+/// what has really arrived.
+inline constexpr std::size_t kMaxControlMessage = std::size_t{16} << 20;
+
+class SocketChannel final : public ControlChannel {
+ public:
+  explicit SocketChannel(Socket socket) : socket_(std::move(socket)) {}
+
+  Result<void> send(std::span<const std::byte> message) override;
+  Result<void> flush() override;
+  Result<std::optional<std::span<const std::byte>>> receive() override;
+  [[nodiscard]] bool ready() const override;
+  [[nodiscard]] bool congested() const override { return sent_ < outgoing_.size(); }
+
+  [[nodiscard]] int fd() const noexcept { return socket_.fd(); }
+  /// What a sleeping rank waits for: always readable, writable while congested().
+  [[nodiscard]] pollfd wants() const noexcept;
+  /// See Socket::shutdown(). Any thread.
+  void shutdown() noexcept { socket_.shutdown(); }
+
+ private:
+  /// The complete message at the front of incoming_, if there is one.
+  [[nodiscard]] Result<std::optional<std::span<const std::byte>>> next_message();
+
+  Socket socket_;
+  std::vector<std::byte> outgoing_;  // frames; [sent_, size) still has to go
+  std::size_t sent_ = 0;
+  std::vector<std::byte> incoming_;  // [taken_, filled_) has arrived and was not handed out
+  std::size_t taken_ = 0;
+  std::size_t filled_ = 0;
+  std::optional<Error> broken_;  // why nothing more will arrive
+};
+
+}  // namespace rueda
