@@ -1,0 +1,286 @@
+"""Every exception that Rueda raises, and where each comes from.
+
+    HorovodError
+    ├ ConfigError (a ValueError)              a setting or the launch environment makes no sense
+    ├ NotInitializedError (a ValueError)      init() has not been called
+    ├ InvalidArgumentError (a ValueError)     a call was wrong on this rank alone; nothing was submitted
+    │  └ DuplicateNameError                   the name is still in flight on this rank
+    ├ HorovodInternalError (a RuntimeError)   something failed between ranks; recoverable in elastic runs
+    │  ├ MismatchError                        ranks disagree about one operation
+    │  ├ PeerLostError                        a rank died or fell silent
+    │  ├ CollectiveTimeout                    an operation made no progress in time
+    │  ├ BackendError                         a library below (NCCL, MPI, the system) failed
+    │  └ RendezvousError                      the ranks could not form a world in init()
+    │     ├ StoreTimeout                      keys that did not appear in the store in time
+    │     └ AuthenticationError               the other side does not know the key of this job
+    └ LaunchError (a RuntimeError)            the launcher could not start or keep the job
+       └ WorkerFailed                         one worker ended with an error
+
+    HostsUpdatedInterrupt (a RuntimeError)         control flow of elastic runs, outside the tree
+    HorovodVersionMismatchError (an ImportError)   kept for scripts that catch it; outside the tree
+
+All of them survive pickling with their attributes: data travels as keyword arguments with defaults, so the
+default protocol (class, ``args``, ``__dict__``) restores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = [
+    "CORE_CODES",
+    "AuthenticationError",
+    "BackendError",
+    "CollectiveTimeout",
+    "ConfigError",
+    "DuplicateNameError",
+    "HorovodError",
+    "HorovodInternalError",
+    "HorovodVersionMismatchError",
+    "HostsUpdatedInterrupt",
+    "InvalidArgumentError",
+    "LaunchError",
+    "MismatchError",
+    "NotInitializedError",
+    "PeerLostError",
+    "RendezvousError",
+    "StoreTimeout",
+    "WorkerFailed",
+    "from_core",
+    "get_version_mismatch_message",
+]
+
+
+class HorovodError(Exception):
+    """Base of everything that Rueda reports as an error."""
+
+
+class ConfigError(HorovodError, ValueError):
+    """A setting or the launch environment is wrong. ``variable`` names the environment variable, if any."""
+
+    def __init__(self, message: str = "", *, variable: str | None = None) -> None:
+        super().__init__(message)
+        self.variable = variable
+
+
+class NotInitializedError(HorovodError, ValueError):
+    """A question about the world was asked before ``init()`` or after ``shutdown()``."""
+
+    def __init__(self, message: str = "Horovod has not been initialized; use hvd.init().") -> None:
+        super().__init__(message)
+
+
+class InvalidArgumentError(HorovodError, ValueError):
+    """An argument is wrong, as seen by this rank alone. ``tensor`` is the operation's full name, if known."""
+
+    def __init__(self, message: str = "", *, tensor: str | None = None) -> None:
+        super().__init__(message)
+        self.tensor = tensor
+
+
+class DuplicateNameError(InvalidArgumentError):
+    """This rank has an operation of the same name in flight; the first one is not affected."""
+
+
+class HorovodInternalError(HorovodError, RuntimeError):
+    """An operation between ranks failed. Elastic runs restore the last commit and go on."""
+
+
+class MismatchError(HorovodInternalError):
+    """Ranks disagree about one operation; every rank that submitted it gets this error.
+
+    Attributes:
+        tensor: full name of the operation.
+        ranks: the ranks that disagree, in the order of ``said``.
+        said: what each of ``ranks`` said, as text; empty if only the message knows.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        tensor: str | None = None,
+        ranks: Sequence[int] = (),
+        said: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message)
+        self.tensor = tensor
+        self.ranks = tuple(ranks)
+        self.said = tuple(said)
+
+
+class PeerLostError(HorovodInternalError):
+    """A rank died, was cut off or fell silent. ``rank`` and ``host`` say which one, if known."""
+
+    def __init__(self, message: str = "", *, rank: int | None = None, host: str | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.host = host
+
+
+class CollectiveTimeout(HorovodInternalError):
+    """An operation made no progress for ``waited_s`` seconds; ``missing`` are the ranks it waited for."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        tensor: str | None = None,
+        missing: Sequence[int] = (),
+        waited_s: float = 0.0,
+    ) -> None:
+        super().__init__(message)
+        self.tensor = tensor
+        self.missing = tuple(missing)
+        self.waited_s = waited_s
+
+
+class BackendError(HorovodInternalError):
+    """A library that moves the bytes failed. ``library`` names it, ``code`` is its error code, if known."""
+
+    def __init__(self, message: str = "", *, library: str | None = None, code: int | None = None) -> None:
+        super().__init__(message)
+        self.library = library
+        self.code = code
+
+
+class RendezvousError(HorovodInternalError):
+    """``init()`` could not bring the ranks together.
+
+    Attributes:
+        missing: ranks that never came, if that was the cause.
+        waited_s: seconds waited before giving up; 0 if the cause was not a time-out.
+    """
+
+    def __init__(self, message: str = "", *, missing: Sequence[int] = (), waited_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
+        self.waited_s = waited_s
+
+
+class StoreTimeout(RendezvousError):
+    """Keys did not appear in the store in time. ``keys`` are the missing ones."""
+
+    def __init__(self, message: str = "", *, keys: Sequence[str] = (), waited_s: float = 0.0) -> None:
+        super().__init__(message, waited_s=waited_s)
+        self.keys = tuple(keys)
+
+
+class AuthenticationError(RendezvousError):
+    """The other side of a connection did not prove that it knows the key of this job."""
+
+
+class LaunchError(HorovodError, RuntimeError):
+    """The launcher could not start the job, or had to end it."""
+
+
+class WorkerFailed(LaunchError):
+    """One worker ended with an error; the others were ended because of it.
+
+    Attributes:
+        rank, host: which worker.
+        exit_code: its exit status; negative = ended by that signal.
+        last_lines: the end of its output, for the message.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        rank: int | None = None,
+        host: str | None = None,
+        exit_code: int | None = None,
+        last_lines: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.host = host
+        self.exit_code = exit_code
+        self.last_lines = tuple(last_lines)
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """The hosts changed: an elastic run forms a new world. ``skip_sync``: skip the broadcast of state."""
+
+    def __init__(self, skip_sync: bool) -> None:
+        super().__init__(skip_sync)
+        self.skip_sync = skip_sync
+
+    def __str__(self) -> str:
+        return f"hosts were updated (skip_sync={self.skip_sync})"
+
+
+def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
+    """The sentence for a framework whose installed version is not the one a native part was built for."""
+    return (
+        f"A native part was made for {name} {installed_version}, but {name} {version} is in use. "
+        f"Install a build of Rueda that fits {name} {version}."
+    )
+
+
+class HorovodVersionMismatchError(ImportError):
+    """A native part was built for another version of framework ``name`` and could not be loaded."""
+
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        super().__init__(get_version_mismatch_message(name, version, installed_version), name=name)
+        self.version = version
+        self.installed_version = installed_version
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.version, self.installed_version)
+
+
+CORE_CODES = frozenset(
+    {
+        "invalid_argument",
+        "duplicate",
+        "mismatch",
+        "peer_lost",
+        "timeout",
+        "shutdown",
+        "unsupported",
+        "backend",
+        "internal",
+    }
+)
+"""The error codes of the native core; each has its exception in :func:`from_core`."""
+
+
+def from_core(
+    code: str,
+    message: str,
+    rank: int = -1,
+    tensor: str = "",
+    missing: Sequence[int] = (),
+    waited_s: float = 0.0,
+    host: str = "",
+) -> HorovodError:
+    """Translate a failure of the native core into its exception: the one border between the two.
+
+    Args:
+        code: one of ``CORE_CODES``; another is a bug of ours and becomes a plain ``HorovodInternalError``.
+        message: the sentence for people, complete.
+        rank: the rank at fault, -1 if unknown.
+        tensor: full name of the operation, "" if none.
+        missing: ranks waited for ("timeout"), or ranks that disagree ("mismatch").
+        waited_s: seconds waited ("timeout").
+        host: host name of ``rank``, "" if unknown.
+    """
+    operation = tensor or None
+    match code:
+        case "invalid_argument":
+            return InvalidArgumentError(message, tensor=operation)
+        case "duplicate":
+            return DuplicateNameError(message, tensor=operation)
+        case "mismatch":
+            return MismatchError(message, tensor=operation, ranks=missing)
+        case "peer_lost":
+            return PeerLostError(message, rank=rank if rank >= 0 else None, host=host or None)
+        case "timeout":
+            return CollectiveTimeout(message, tensor=operation, missing=missing, waited_s=waited_s)
+        case "backend":
+            return BackendError(message)
+        case "shutdown" | "unsupported" | "internal":
+            return HorovodInternalError(message)
+    return HorovodInternalError(f"{message} (unknown error code {code!r} from the core)")
