@@ -29,12 +29,12 @@ enum class Code : std::uint8_t {
 
 struct Error {
   Code code = Code::Internal;
-  std::string message;
+  std::string message{};
   Rank peer = -1;             ///< whom it concerns, -1 if nobody in particular
-  std::string tensor;         ///< full name of the operation, if one is concerned
-  std::vector<Rank> missing;  ///< ranks that were waited for
+  std::string tensor{};       ///< full name of the operation, if one is concerned
+  std::vector<Rank> missing{};  ///< ranks that were waited for
   double waited_s = 0.0;
-  std::shared_ptr<const Error> cause;
+  std::shared_ptr<const Error> cause{};
 
   /// The message with those of all causes beneath it.
   [[nodiscard]] std::string what() const;

@@ -1,0 +1,34 @@
+/// What happens to an engine in a forked child: its descriptors must not stay open there (peers and
+/// the kernel would take the child for the rank), and nobody may use it.
+///
+/// One of the few process-wide things: a handler registered once with pthread_atfork, and the list
+/// of live guards that it walks.
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+namespace rueda {
+
+class ForkGuard {
+ public:
+  ForkGuard();
+  ~ForkGuard();
+  ForkGuard(const ForkGuard&) = delete;
+  ForkGuard& operator=(const ForkGuard&) = delete;
+
+  /// In a forked child these become /dev/null: closed for everybody else, while their owners can
+  /// still close them by number.
+  void cover(std::vector<int> descriptors);
+  /// True in a child that was forked after this guard was made.
+  [[nodiscard]] bool in_child() const noexcept {
+    return in_child_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  friend struct ForkGuards;
+  std::vector<int> descriptors_;
+  std::atomic<bool> in_child_{false};
+};
+
+}  // namespace rueda

@@ -1,0 +1,58 @@
+/// Host memory for results whose size is known late. Recycled: the first touch of fresh pages costs
+/// several times what a collective does.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace rueda {
+
+class HostPool;
+
+/// Memory that goes back to its pool at the end. Move-only; may outlive the engine.
+class HostBuffer {
+ public:
+  HostBuffer() = default;
+  HostBuffer(HostBuffer&& other) noexcept;
+  HostBuffer& operator=(HostBuffer&& other) noexcept;
+  ~HostBuffer();
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+
+ private:
+  friend class HostPool;
+  HostBuffer(std::shared_ptr<HostPool> pool, std::byte* data, std::size_t capacity) noexcept
+      : pool_(std::move(pool)), data_(data), capacity_(capacity) {}
+
+  std::shared_ptr<HostPool> pool_;
+  std::byte* data_ = nullptr;
+  std::size_t capacity_ = 0;
+};
+
+class HostPool : public std::enable_shared_from_this<HostPool> {
+ public:
+  /// `keep_bytes`: what is given back beyond this is freed.
+  explicit HostPool(std::size_t keep_bytes) : keep_bytes_(keep_bytes) {}
+  ~HostPool();
+  HostPool(const HostPool&) = delete;
+  HostPool& operator=(const HostPool&) = delete;
+
+  /// At least `bytes`, aligned to 64; no data() if there is no memory. Any thread.
+  [[nodiscard]] HostBuffer take(std::size_t bytes);
+
+ private:
+  friend class HostBuffer;
+  struct Block {
+    std::byte* data;
+    std::size_t capacity;
+  };
+  void give_back(Block block) noexcept;
+
+  std::mutex mutex_;  // guards free_, kept_bytes_
+  std::vector<Block> free_;
+  std::size_t kept_bytes_ = 0;
+  std::size_t keep_bytes_;
+};
+
+}  // namespace rueda

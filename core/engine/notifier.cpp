@@ -1,0 +1,56 @@
+#include "engine/notifier.h"
+
+#include <utility>
+
+namespace rueda {
+
+void Notifier::post(std::function<void()> callback) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!stopped_) {
+      queue_.push_back(std::move(callback));
+      if (!thread_.joinable()) {
+        thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+      }
+      arrived_.notify_one();
+      return;
+    }
+  }
+  callback();
+}
+
+void Notifier::run(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  while (arrived_.wait(lock, stop, [this] { return !queue_.empty(); })) {
+    auto callback = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();  // a callback may submit, and so post
+    callback();
+    lock.lock();
+  }
+}
+
+void Notifier::stop() {
+  std::deque<std::function<void()>> left;
+  std::jthread thread;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    thread = std::move(thread_);
+  }
+  if (thread.joinable()) {
+    thread.request_stop();
+    thread.join();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    left.swap(queue_);
+  }
+  for (auto& callback : left) callback();
+}
+
+void Notifier::abandon() noexcept {
+  if (thread_.joinable()) thread_.detach();
+}
+
+}  // namespace rueda

@@ -1,0 +1,37 @@
+/// Runs completion callbacks on a thread of their own: a framework's continuation may take long, and
+/// may submit the next operation, while the engine must go on.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace rueda {
+
+class Notifier {
+ public:
+  Notifier() = default;
+  ~Notifier() { stop(); }
+  Notifier(const Notifier&) = delete;
+  Notifier& operator=(const Notifier&) = delete;
+
+  /// Queues a callback; the first one creates the thread. After stop() callbacks run at once.
+  void post(std::function<void()> callback);
+  /// Runs what is queued and joins the thread. Not from a callback.
+  void stop();
+  /// In a forked child the thread does not exist: forget it.
+  void abandon() noexcept;
+
+ private:
+  void run(const std::stop_token& stop);
+
+  std::mutex mutex_;  // guards queue_, thread_ (creation), stopped_
+  std::condition_variable_any arrived_;
+  std::deque<std::function<void()>> queue_;
+  bool stopped_ = false;
+  std::jthread thread_;
+};
+
+}  // namespace rueda

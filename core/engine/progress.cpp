@@ -1,0 +1,277 @@
+#include "engine/progress.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace rueda {
+
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr int kPauses = 64;
+constexpr auto kYield = microseconds(50);
+/// How long a rank that needs nothing from others may go without anybody listening.
+constexpr auto kLinger = milliseconds(5);
+/// Blocking calls closer together than this make the engine thread stay out of the way.
+constexpr auto kHot = milliseconds(1);
+constexpr auto kLongSleep = std::chrono::seconds(60);
+/// User threads look up at least this often, so that the caller can see signals.
+constexpr auto kParkSlice = milliseconds(50);
+
+inline void pause() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+void drain(int bell) noexcept {
+  std::uint64_t count;
+  while (::read(bell, &count, sizeof count) < 0 && errno == EINTR) {
+  }
+}
+
+/// Number of descriptors that are ready; 0 once the deadline has passed, or for no reason.
+int wait_for(std::vector<pollfd>& fds, TimePoint deadline) {
+  const auto left = std::clamp<Duration>(deadline - Clock::now(), Duration::zero(), kLongSleep);
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
+  const timespec timeout{.tv_sec = seconds.count(),
+                         .tv_nsec = std::chrono::nanoseconds(left - seconds).count()};
+  return std::max(0, ::ppoll(fds.data(), fds.size(), &timeout, nullptr));
+}
+
+void set(BellWord& word, Sleeper sleeper) noexcept {
+  word.sleeper.store(static_cast<std::uint32_t>(sleeper), std::memory_order_seq_cst);
+}
+
+}  // namespace
+
+bool Progress::acquire() noexcept {
+  return !baton_.load(std::memory_order_relaxed) &&
+         !baton_.exchange(true, std::memory_order_seq_cst);
+}
+
+void Progress::wake_engine_thread() noexcept {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(engine_bell_, &one, sizeof one);
+}
+
+void Progress::notify_parked() noexcept {
+  if (parked_count_.load(std::memory_order_seq_cst) == 0) return;
+  const std::lock_guard lock(park_mutex_);
+  parked_.notify_all();
+}
+
+void Progress::completed() noexcept { notify_parked(); }
+
+void Progress::alert() noexcept {
+  // A holder that is awake, or is about to look once more before it sleeps, finds what is new by
+  // itself. With the baton free the engine thread has to come, also when it lingers.
+  if (!baton_.load(std::memory_order_seq_cst)) {
+    wake_engine_thread();
+  } else {
+    Doorbell(&word_, engine_bell_, waiter_bell_).ring();
+  }
+}
+
+/// Gives the baton back to the engine thread. Between two blocking calls of a user thread this rank
+/// owes nobody anything: if such calls follow each other closely, peers are left to believe that
+/// somebody polls (*lingering*), so that their next message does not cost a wake-up of the engine
+/// thread that would only get in the user thread's way. The engine thread, awake every 5 ms
+/// meanwhile, takes over when the calls have ceased.
+void Progress::release() {
+  const auto now = Clock::now();
+  const auto engine_wakes = TimePoint(Duration(engine_sleeps_until_ns_.load()));
+  const bool hot = now - last_release_ < kHot;
+  last_release_ = now;
+  releases_.fetch_add(1, std::memory_order_relaxed);
+  bool wake = false;
+  if (hot && !driver_.busy()) {
+    wake = engine_wakes > now + kLinger;  // once: to make it sleep in short slices
+    if (wake) linger_.store(true);
+  } else {
+    set(word_, Sleeper::EngineThread);
+    wake = driver_.advance();  // the second look
+    if (const auto deadline = driver_.next_deadline()) wake |= *deadline < engine_wakes;
+  }
+  baton_.store(false, std::memory_order_seq_cst);
+  wake |= engine_wants_.exchange(false, std::memory_order_seq_cst);
+  if (wake) wake_engine_thread();
+  notify_parked();
+}
+
+bool Progress::until(const std::function<bool()>& done, TimePoint deadline) {
+  if (done()) return true;
+  waiters_.fetch_add(1, std::memory_order_seq_cst);
+  while (!done()) {
+    if (acquire()) {
+      set(word_, Sleeper::Nobody);
+      drive(done, deadline);
+      release();
+      break;
+    }
+    if (Clock::now() >= deadline) break;
+    park(done, deadline);
+  }
+  waiters_.fetch_sub(1, std::memory_order_seq_cst);
+  return done();
+}
+
+void Progress::poke() {
+  if (!acquire()) return;
+  set(word_, Sleeper::Nobody);
+  while (driver_.advance()) {
+  }
+  release();
+}
+
+void Progress::park(const std::function<bool()>& done, TimePoint deadline) {
+  const auto start = Clock::now();
+  while (Clock::now() - start < kYield) {  // the engine thread gives way between two steps
+    if (!baton_.load(std::memory_order_relaxed) || done()) return;
+    ::sched_yield();
+  }
+  std::unique_lock lock(park_mutex_);
+  parked_count_.fetch_add(1, std::memory_order_seq_cst);
+  if (baton_.load(std::memory_order_seq_cst) && !done()) {
+    parked_.wait_until(lock, std::min(deadline, Clock::now() + kParkSlice));
+  }
+  parked_count_.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void Progress::drive(const std::function<bool()>& done, TimePoint deadline) {
+  int idle = 0;
+  TimePoint idle_since{};
+  while (!done()) {
+    if (driver_.advance()) {
+      idle = 0;
+      continue;
+    }
+    if (done()) return;
+    if (idle < kPauses) {
+      ++idle;
+      pause();
+      continue;
+    }
+    const auto now = Clock::now();
+    if (now >= deadline) return;
+    if (idle++ == kPauses) idle_since = now;
+    if (now - idle_since < kYield) {
+      ::sched_yield();
+      continue;
+    }
+    set(word_, Sleeper::Waiter);
+    if (!driver_.advance() && !done()) {  // the second look
+      if (const auto due = driver_.next_deadline()) {
+        sleep(waiter_bell_, std::min(deadline, *due));
+      } else {
+        sleep(waiter_bell_, deadline);
+      }
+    }
+    set(word_, Sleeper::Nobody);
+    idle = 0;
+  }
+}
+
+void Progress::sleep(int bell, TimePoint deadline) {
+  fds_.clear();
+  fds_.push_back({.fd = bell, .events = POLLIN, .revents = 0});
+  driver_.watch(fds_);
+  if (wait_for(fds_, deadline) == 0) return;
+  if (fds_.front().revents != 0) drain(bell);
+  driver_.woken(fds_.data() + 1, fds_.size() - 1);
+}
+
+void Progress::run(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    if (acquire()) {
+      drive_as_engine_thread(stop);
+      continue;
+    }
+    engine_wants_.store(true, std::memory_order_seq_cst);
+    if (!baton_.load(std::memory_order_seq_cst)) continue;  // given back just now
+    const auto wake_at = Clock::now() + kLongSleep;
+    engine_sleeps_until_ns_.store(wake_at.time_since_epoch().count());
+    engine_fds_.assign(1, {.fd = engine_bell_, .events = POLLIN, .revents = 0});
+    if (wait_for(engine_fds_, wake_at) > 0) drain(engine_bell_);
+  }
+}
+
+/// Comes in holding the baton and leaves without it.
+void Progress::drive_as_engine_thread(const std::stop_token& stop) {
+  set(word_, Sleeper::Nobody);
+  TimePoint blocked_since{};
+  while (!stop.stop_requested()) {
+    if (driver_.advance()) {
+      blocked_since = {};
+      if (waiters_.load(std::memory_order_relaxed) == 0) continue;
+    }
+    if (waiters_.load(std::memory_order_seq_cst) > 0) {
+      give_way();
+      return;
+    }
+    if (driver_.in_operation()) {  // peers are at it: a wake-up would cost more than this
+      const auto now = Clock::now();
+      if (blocked_since == TimePoint{}) blocked_since = now;
+      if (now - blocked_since < kYield) {
+        ::sched_yield();
+        continue;
+      }
+    }
+    blocked_since = {};
+    set(word_, Sleeper::EngineThread);
+    if (driver_.advance()) continue;  // the second look
+    if (!sleep_without_baton()) return;
+  }
+  set(word_, Sleeper::EngineThread);
+  baton_.store(false, std::memory_order_seq_cst);
+  notify_parked();
+}
+
+/// Somebody waits and can drive by itself; until it does, peers ring the engine thread.
+void Progress::give_way() {
+  set(word_, Sleeper::EngineThread);
+  baton_.store(false, std::memory_order_seq_cst);
+  notify_parked();
+  const auto start = Clock::now();
+  while (Clock::now() - start < kYield && waiters_.load() > 0 && !baton_.load()) ::sched_yield();
+}
+
+/// The engine thread sleeps and leaves the baton to whoever wants it meanwhile.
+/// True: it holds the baton again. False: somebody else does.
+bool Progress::sleep_without_baton() {
+  auto wake_at = Clock::now() + kLongSleep;
+  if (const auto due = driver_.next_deadline()) wake_at = std::min(wake_at, *due);
+  engine_fds_.clear();
+  engine_fds_.push_back({.fd = engine_bell_, .events = POLLIN, .revents = 0});
+  driver_.watch(engine_fds_);
+  engine_sleeps_until_ns_.store(wake_at.time_since_epoch().count());
+  baton_.store(false, std::memory_order_seq_cst);
+  notify_parked();
+  auto releases = releases_.load(std::memory_order_relaxed);
+  for (;;) {
+    const int ready = wait_for(engine_fds_, wake_at);
+    if (ready > 0 && engine_fds_.front().revents != 0) drain(engine_bell_);
+    const auto now_releases = releases_.load(std::memory_order_relaxed);
+    const bool user_threads_drive = now_releases != releases || baton_.load();
+    const bool stay = linger_.exchange(false) || (ready == 0 && lingering_ && user_threads_drive);
+    if (!stay) break;
+    lingering_ = true;
+    releases = now_releases;
+    wake_at = Clock::now() + kLinger;
+    engine_sleeps_until_ns_.store(wake_at.time_since_epoch().count());
+  }
+  lingering_ = false;
+  if (!acquire()) return false;
+  set(word_, Sleeper::Nobody);
+  driver_.woken(engine_fds_.data() + 1, engine_fds_.size() - 1);
+  return true;
+}
+
+}  // namespace rueda
