@@ -1,0 +1,18 @@
+"""What the running job does, for people and programs that look at it from inside."""
+
+from horovod import _runtime
+
+__all__ = ["data_paths"]
+
+
+def data_paths() -> dict[str, tuple[int, int]]:
+    """Which data paths carried this rank's collectives since ``init``.
+
+    Returns:
+        Name of the path (``"shm.large"``: shared memory, pipelined) to ``(operations, bytes)``,
+        where bytes are those of the tensors on this rank.
+
+    Raises:
+        NotInitializedError: ``init`` was not called.
+    """
+    return _runtime.current().engine.paths()
