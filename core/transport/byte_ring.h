@@ -1,0 +1,55 @@
+/// A stream of bytes from one process to another through a ring in shared memory.
+///
+/// One writer, one reader. What the other side wrote is not trusted: a counter that makes no sense
+/// is an error, never an access outside the ring.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "result.h"
+#include "transport/shm_layout.h"
+
+namespace rueda {
+
+class RingWriter {
+ public:
+  RingWriter() = default;
+  explicit RingWriter(RingMemory ring) noexcept;
+
+  /// Copies as much as there is room for; the reader sees it after publish(). Returns the count.
+  [[nodiscard]] Result<std::size_t> put(std::span<const std::byte> data);
+  /// Shows the reader what was put. True if there was anything new (then ring its bell).
+  bool publish() noexcept;
+  /// Asks the reader to ring when it makes room. False if there is room already.
+  [[nodiscard]] bool want_room() noexcept;
+  [[nodiscard]] bool has_room() const noexcept;
+  /// Tells the reader that nothing will follow.
+  void close() noexcept;
+
+ private:
+  [[nodiscard]] std::uint32_t used() const noexcept;
+
+  RingMemory ring_;
+  std::uint32_t written_ = 0;
+};
+
+class RingReader {
+ public:
+  RingReader() = default;
+  explicit RingReader(RingMemory ring) noexcept;
+
+  /// Takes up to out.size() bytes; the writer sees the room after release(). Returns the count.
+  [[nodiscard]] Result<std::size_t> take(std::span<std::byte> out);
+  /// Gives the room of what was taken back. True if the writer waits for it (then ring its bell).
+  bool release() noexcept;
+  [[nodiscard]] bool has_data() const noexcept;
+  [[nodiscard]] bool closed() const noexcept;
+
+ private:
+  RingMemory ring_;
+  std::uint32_t read_ = 0;
+};
+
+}  // namespace rueda

@@ -1,0 +1,111 @@
+/// Where everything lies inside a rank's shared segment.
+///
+/// Every rank of a host has one segment; all of them have the same layout, computed from the number
+/// of ranks. The owner writes, the others read, except where a word says otherwise. All zero is the
+/// valid initial state.
+///
+///     bell word | cause record | message rings, by reader | byte pipes, by reader | channels
+///
+/// "By reader": the ring at local index j carries what the owner of the segment says to rank j.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "transport/doorbell.h"
+
+namespace rueda {
+
+/// Ranks on one host that the layout can serve.
+inline constexpr int kMaxLocalRanks = 512;
+/// Process sets of a host that have flags and slots of their own. Sets that overlap must not share
+/// any.
+inline constexpr int kShmChannels = 1;
+/// Slots of the large path. With three, a rank may fill one while the slower peers still read two.
+inline constexpr std::uint32_t kShmSlots = 3;
+inline constexpr std::size_t kShmSlotBytes = std::size_t{512} << 10;
+inline constexpr std::uint32_t kShmSmallSlots = 2;
+inline constexpr std::size_t kShmSmallBytes = std::size_t{64} << 10;
+
+/// Size of the segment that each of `local_size` ranks makes.
+[[nodiscard]] std::size_t segment_bytes(int local_size) noexcept;
+
+/// A number that only grows (modulo 2^32), alone on its pair of cache lines.
+struct alignas(128) ShmFlag {
+  std::atomic<std::uint32_t> value;
+};
+
+/// `flag` has come to `target` or beyond. Differences stay far below 2^31.
+[[nodiscard]] constexpr bool reached(std::uint32_t flag, std::uint32_t target) noexcept {
+  return static_cast<std::int32_t>(flag - target) >= 0;
+}
+
+/// What the owner of the segment says about one channel.
+struct ShmFlags {
+  ShmFlag small;          ///< small operations whose contribution is in its slot
+  ShmFlag filled;         ///< chunks whose contribution is in its slot
+  ShmFlag reduced;        ///< chunks of which the own part is reduced in place
+  ShmFlag drained;        ///< chunks that the owner does not read any more, in any segment
+  ShmFlag wants_drained;  ///< not 0: the owner may sleep until others have drained
+};
+
+/// Head of a ring; its bytes follow. Counters are in bytes, modulo 2^32.
+struct RingHead {
+  alignas(128) std::atomic<std::uint32_t> written;  ///< by the owner of the segment
+  std::atomic<std::uint32_t> closed;                ///< by the owner: nothing will follow
+  std::atomic<std::uint32_t> wants_room;         ///< by the owner: ring my bell when you have read
+  alignas(128) std::atomic<std::uint32_t> read;  ///< by the reader
+};
+
+/// Why the owner of the segment gave up; see shm_cause.h.
+struct alignas(128) CauseRecord {
+  static constexpr std::size_t kTextBytes = 1024;
+  static constexpr std::size_t kTensorBytes = 256;
+  static constexpr std::size_t kMissing = 32;
+  std::atomic<std::uint32_t> state;  ///< 0 nothing, 1 being written, 2 complete
+  std::uint32_t code;
+  std::int32_t peer;
+  std::uint32_t text_bytes;
+  std::uint32_t tensor_bytes;
+  std::uint32_t missing_count;
+  double waited_s;
+  std::array<std::int32_t, kMissing> missing;
+  std::array<char, kTensorBytes> tensor;
+  std::array<char, kTextBytes> text;
+};
+
+/// A ring inside a segment.
+struct RingMemory {
+  RingHead* head = nullptr;
+  std::span<std::byte> data;  ///< a power of two of bytes
+};
+
+/// One segment, taken apart. Does not own the memory.
+class ShmView {
+ public:
+  ShmView() = default;
+  /// `memory` holds at least segment_bytes(local_size), aligned to 128.
+  ShmView(std::span<std::byte> memory, int local_size) noexcept;
+
+  [[nodiscard]] BellWord& bell() const noexcept;
+  [[nodiscard]] CauseRecord& cause() const noexcept;
+  /// Control messages from the owner to the rank with that local index.
+  [[nodiscard]] RingMemory messages_to(int local_index) const noexcept;
+  /// Bytes of send and recv from the owner to that rank.
+  [[nodiscard]] RingMemory pipe_to(int local_index) const noexcept;
+  [[nodiscard]] ShmFlags& flags(int channel) const noexcept;
+  /// kShmSmallBytes for the small operation `sequence`: they alternate.
+  [[nodiscard]] std::byte* small_slot(int channel, std::uint32_t sequence) const noexcept;
+  /// kShmSlotBytes; index 0 … kShmSlots - 1.
+  [[nodiscard]] std::byte* slot(int channel, std::uint32_t index) const noexcept;
+  [[nodiscard]] int local_size() const noexcept { return local_size_; }
+
+ private:
+  std::byte* base_ = nullptr;
+  int local_size_ = 0;
+};
+
+}  // namespace rueda
