@@ -1,0 +1,123 @@
+#include "kernels/association.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cassert>
+#include <utility>
+
+namespace rueda {
+namespace {
+
+/// Partial results stay in the first-level cache: a tree of h hosts has about log2(h) of them at
+/// once.
+constexpr std::size_t kBlockBytes = 4096;
+/// Enough for 2^14 hosts.
+constexpr std::size_t kDepth = 16;
+
+/// Evaluates one block of the tree of at least two hosts, depth first.
+class Block {
+ public:
+  Block(const std::vector<std::vector<int>>& groups, std::span<const std::byte* const> sources,
+        DType dtype, ReduceOp op, Level level)
+      : groups_(groups), sources_(sources), dtype_(dtype), op_(op), level_(level) {
+    members_.reserve(sources.size());
+  }
+
+  /// Bytes from `begin` on, `count` elements.
+  void evaluate(std::size_t begin, std::size_t count, std::byte* out, double postscale,
+                std::byte* also_out) {
+    begin_ = begin;
+    count_ = count;
+    const std::size_t half = std::bit_floor(groups_.size()) / 2;
+    // The last step goes straight to the destinations; all sources have been read by then.
+    const std::byte* left = subtree(0, half, 0);
+    const std::byte* right = subtree(half, half, 1);
+    const std::array pair{left, right};
+    reduce(out, pair, count_, dtype_, op_, postscale, also_out, level_);
+  }
+
+ private:
+  /// Value of the `width` hosts from `first` on (and of the surplus hosts below them), in
+  /// scratch_[slot] or where it already is. Uses scratch from `slot` on.
+  const std::byte* subtree(std::size_t first, std::size_t width, std::size_t slot) {
+    if (width > 1) {
+      return combine(subtree(first, width / 2, slot),
+                     subtree(first + width / 2, width / 2, slot + 1), slot);
+    }
+    const std::size_t surplus = first + std::bit_floor(groups_.size());
+    const std::byte* own = host(first, slot);
+    return surplus < groups_.size() ? combine(own, host(surplus, slot + 1), slot) : own;
+  }
+
+  const std::byte* combine(const std::byte* left, const std::byte* right, std::size_t slot) {
+    const std::array pair{left, right};
+    reduce(scratch_[slot].data(), pair, count_, dtype_, op_, 1.0, nullptr, level_);
+    return scratch_[slot].data();
+  }
+
+  const std::byte* host(std::size_t index, std::size_t slot) {
+    const std::span<const std::byte* const> members = members_of(index);
+    if (members.size() == 1) return members[0];
+    reduce(scratch_[slot].data(), members, count_, dtype_, op_, 1.0, nullptr, level_);
+    return scratch_[slot].data();
+  }
+
+  std::span<const std::byte* const> members_of(std::size_t index) {
+    members_.clear();
+    for (const int member : groups_[index]) {
+      members_.push_back(sources_[static_cast<std::size_t>(member)] + begin_);
+    }
+    return members_;
+  }
+
+  const std::vector<std::vector<int>>& groups_;
+  std::span<const std::byte* const> sources_;
+  DType dtype_;
+  ReduceOp op_;
+  Level level_;
+  std::size_t begin_ = 0;
+  std::size_t count_ = 0;
+  std::vector<const std::byte*> members_;
+  alignas(64) std::array<std::array<std::byte, kBlockBytes>, kDepth> scratch_;
+};
+
+}  // namespace
+
+Association::Association(std::vector<std::vector<int>> groups) : groups_(std::move(groups)) {
+  for (const auto& group : groups_) {
+    assert(!group.empty() && std::ranges::is_sorted(group));
+    size_ += static_cast<int>(group.size());
+  }
+  assert(std::ranges::is_sorted(groups_, {}, [](const auto& group) { return group.front(); }));
+  const int hosts = static_cast<int>(groups_.size());
+  if (hosts == 0) return;
+  const int power = static_cast<int>(std::bit_floor(groups_.size()));
+  assert(std::bit_width(groups_.size()) + 1 < kDepth);
+  for (int host = power; host < hosts; ++host) steps_.push_back({host - power, host});
+  for (int distance = 1; distance < power; distance *= 2) {
+    for (int host = 0; host < power; host += 2 * distance)
+      steps_.push_back({host, host + distance});
+  }
+}
+
+void Association::evaluate(std::byte* out, std::span<const std::byte* const> sources,
+                           std::size_t count, DType dtype, ReduceOp op, double postscale,
+                           std::byte* also_out, Level level) const {
+  assert(sources.size() == static_cast<std::size_t>(size_) && size_ > 0);
+  const bool two_alone = size_ == 2 && groups_.size() == 2;
+  if (groups_.size() == 1 || two_alone) {  // member order is then the order of the tree
+    reduce(out, sources, count, dtype, op, postscale, also_out, level);
+    return;
+  }
+  Block block(groups_, sources, dtype, op, level);
+  const std::size_t width = size_of(dtype);
+  const std::size_t step = kBlockBytes / width;
+  for (std::size_t at = 0; at < count; at += step) {
+    const std::size_t begin = at * width;
+    block.evaluate(begin, std::min(step, count - at), out + begin, postscale,
+                   also_out == nullptr ? nullptr : also_out + begin);
+  }
+}
+
+}  // namespace rueda

@@ -1,0 +1,28 @@
+// 32-byte vectors for processors with AVX2, F16C and FMA (the latter is never used, see kernels.h).
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/table.h"
+
+#if defined(__AVX2__) && defined(__F16C__)
+
+#include <immintrin.h>
+
+#define RUEDA_VECTOR_BYTES 32
+#include "kernels/kernels_impl.inl"
+
+namespace rueda::kernels {
+
+const Table* avx2_table() noexcept { return &kTable; }
+
+}  // namespace rueda::kernels
+
+#else
+
+namespace rueda::kernels {
+
+const Table* avx2_table() noexcept { return nullptr; }
+
+}  // namespace rueda::kernels
+
+#endif

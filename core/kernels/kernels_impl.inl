@@ -1,0 +1,413 @@
+/// The kernels, written once over vectors of RUEDA_VECTOR_BYTES bytes and included by the file of
+/// each level (with <immintrin.h> above 16). Only the conversion of half types differs, in `half`.
+///
+/// Vectors are the compiler's own (vector_size): arithmetic, comparison and ?: work lane by lane, so
+/// all levels share this text and nothing depends on the auto-vectoriser, except integer scaling.
+/// Everything is in an unnamed namespace: see table.h for why.
+
+namespace rueda::kernels {
+namespace {
+
+#define RUEDA_INLINE [[gnu::always_inline]] inline
+
+inline constexpr int kVector = RUEDA_VECTOR_BYTES;
+/// Vectors in flight per source: hides the latency of the adds when few sources are folded.
+inline constexpr int kUnroll = 4;
+
+template <typename T, int Bytes>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(Bytes)));
+};
+template <typename T, int Bytes = kVector>
+using Vector = typename VectorOf<T, Bytes>::type;
+
+using F32 = Vector<float>;
+using U32 = Vector<std::uint32_t>;
+using I32 = Vector<std::int32_t>;
+/// As many 16-bit values as F32 has lanes.
+using U16 = Vector<std::uint16_t, kVector / 2>;
+
+template <typename V>
+RUEDA_INLINE V load(const std::byte* from) {
+  V value;
+  __builtin_memcpy(&value, from, sizeof(V));
+  return value;
+}
+template <typename V>
+RUEDA_INLINE void store(std::byte* to, V value) {
+  __builtin_memcpy(to, &value, sizeof(V));
+}
+
+/// float16 to float32 and back, and the narrowing of 32-bit lanes whose upper half is zero.
+namespace half {
+
+#if RUEDA_VECTOR_BYTES == 64
+
+// The forms with a mask, of all lanes: GCC 12 warns that its plain ones use uninitialised memory.
+RUEDA_INLINE F32 widen(U16 packed) {
+  return (F32)_mm512_maskz_cvtph_ps(__mmask16{0xffff}, (__m256i)packed);
+}
+RUEDA_INLINE U16 narrow(F32 value) {
+  return (U16)_mm512_maskz_cvtps_ph(__mmask16{0xffff}, (__m512)value,
+                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+RUEDA_INLINE U16 truncate(U32 value) { return __builtin_convertvector(value, U16); }
+
+#elif RUEDA_VECTOR_BYTES == 32
+
+RUEDA_INLINE F32 widen(U16 packed) { return (F32)_mm256_cvtph_ps((__m128i)packed); }
+RUEDA_INLINE U16 narrow(F32 value) {
+  return (U16)_mm256_cvtps_ph((__m256)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+RUEDA_INLINE U16 truncate(U32 value) {
+  const __m256i pairs = _mm256_packus_epi32((__m256i)value, (__m256i)value);  // within 128-bit halves
+  return (U16)_mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 0b1000));
+}
+
+#else
+
+RUEDA_INLINE U16 truncate(U32 value) { return __builtin_convertvector(value, U16); }
+
+RUEDA_INLINE F32 widen(U16 packed) {
+  const U32 half = __builtin_convertvector(packed, U32);
+  const U32 magnitude = (half & 0x7fffu) << 13;
+  const U32 exponent = magnitude & 0x0f800000u;
+  U32 normal = magnitude + (112u << 23);  // exponent bias 127 instead of 15
+  normal += (U32)(exponent == 0x0f800000u) & (112u << 23);
+  // Subnormal: 1.m * 2^-14 minus 1.0 * 2^-14 is exact and never touches a float32 subnormal.
+  const U32 one = magnitude + (113u << 23);
+  const F32 subnormal = (F32)one - 0x1p-14f;
+  const U32 bits = exponent == 0u ? (U32)subnormal : normal;
+  return (F32)(bits | ((half & 0x8000u) << 16));
+}
+
+/// Integer code, for want of an instruction.
+RUEDA_INLINE U16 narrow(F32 value) {
+  const U32 bits = (U32)value;
+  const U32 sign = bits & 0x80000000u;
+  const U32 magnitude = bits ^ sign;
+  const I32 order = (I32)magnitude;  // non-negative, so it may be compared as signed
+  // Normal: rebias, then round to nearest even; a carry out of the mantissa is the next exponent.
+  const U32 normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  // Subnormal: float32 addition to 0.5 rounds at 2^-24, the last place of a float16 subnormal.
+  const U32 subnormal = (U32)((F32)magnitude + 0.5f) - 0x3f000000u;
+  U32 half = order < (113 << 23) ? subnormal : normal;
+  half = order >= (143 << 23) ? (U32{} + 0x7c00u) : half;
+  half = order > 0x7f800000 ? (U32{} + 0x7e00u) : half;
+  return truncate(half | (sign >> 16));
+}
+
+#endif
+
+}  // namespace half
+
+/// What all floating types share. T is the type that is computed in.
+template <typename T, typename Bits, Bits kQuietNan, Bits kSignBit>
+struct Floating {
+  using Vec = Vector<T>;
+  using BitVec = Vector<Bits>;
+  static constexpr std::size_t kSize = sizeof(T);  ///< of one element in memory
+  static constexpr bool kScalesInRegister = true;
+
+  RUEDA_INLINE static Vec sum(Vec a, Vec b) { return a + b; }
+  RUEDA_INLINE static Vec product(Vec a, Vec b) { return a * b; }
+  /// a < b ? a : b keeps b if one is NaN and if both are zero; the two orders together see both.
+  /// Of two zeros `or` keeps the minus sign; of a NaN and anything `or` makes some NaN.
+  RUEDA_INLINE static Vec min(Vec a, Vec b) {
+    return (Vec)((BitVec)(a < b ? a : b) | (BitVec)(b < a ? b : a));
+  }
+  RUEDA_INLINE static Vec max(Vec a, Vec b) {
+    const BitVec sign = BitVec{} + kSignBit;
+    const Vec mirrored = min((Vec)((BitVec)a ^ sign), (Vec)((BitVec)b ^ sign));
+    return (Vec)((BitVec)mirrored ^ sign);
+  }
+  /// One NaN for all: which operand's payload survives an addition is the compiler's choice.
+  RUEDA_INLINE static Vec canonical(Vec v) {
+    return v == v ? v : (Vec)(BitVec{} + kQuietNan);
+  }
+  RUEDA_INLINE static Vec scaled(Vec v, double factor) {
+    return canonical(v * static_cast<T>(factor));
+  }
+};
+
+using InFloat32 = Floating<float, std::uint32_t, 0x7fc00000u, 0x80000000u>;
+using InFloat64 =
+    Floating<double, std::uint64_t, 0x7ff8000000000000u, 0x8000000000000000u>;
+
+struct Float32 : InFloat32 {
+  using Packed = Vec;
+  RUEDA_INLINE static Vec unpack(Packed p) { return p; }
+  RUEDA_INLINE static Packed pack(Vec v) { return v; }
+};
+struct Float64 : InFloat64 {
+  using Packed = Vec;
+  RUEDA_INLINE static Vec unpack(Packed p) { return p; }
+  RUEDA_INLINE static Packed pack(Vec v) { return v; }
+};
+struct Float16 : InFloat32 {
+  using Packed = U16;
+  static constexpr std::size_t kSize = 2;
+  RUEDA_INLINE static Vec unpack(Packed p) { return half::widen(p); }
+  RUEDA_INLINE static Packed pack(Vec v) { return half::narrow(v); }
+};
+struct BFloat16 : InFloat32 {
+  using Packed = U16;
+  static constexpr std::size_t kSize = 2;
+  RUEDA_INLINE static Vec unpack(Packed p) {
+    return (Vec)(__builtin_convertvector(p, U32) << 16);
+  }
+  /// Only for canonical values: their one NaN survives the rounding.
+  RUEDA_INLINE static Packed pack(Vec v) {
+    const U32 bits = (U32)v;
+    return half::truncate((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+  }
+};
+
+template <typename T, typename Unsigned>
+struct Integer {
+  using Vec = Vector<T>;
+  using BitVec = Vector<Unsigned>;  // wraps, where a signed T would overflow
+  using Packed = Vec;
+  static constexpr std::size_t kSize = sizeof(T);
+  static constexpr bool kScalesInRegister = false;
+
+  RUEDA_INLINE static Vec sum(Vec a, Vec b) { return (Vec)((BitVec)a + (BitVec)b); }
+  RUEDA_INLINE static Vec product(Vec a, Vec b) { return (Vec)((BitVec)a * (BitVec)b); }
+  RUEDA_INLINE static Vec min(Vec a, Vec b) { return a < b ? a : b; }
+  RUEDA_INLINE static Vec max(Vec a, Vec b) { return a > b ? a : b; }
+  RUEDA_INLINE static Vec canonical(Vec v) { return v; }
+  RUEDA_INLINE static Vec unpack(Packed p) { return p; }
+  RUEDA_INLINE static Packed pack(Vec v) { return v; }
+
+  struct [[gnu::packed, gnu::may_alias]] Unaligned {
+    T value;
+  };
+  /// `factor` is exact for no integer type wider than float64's mantissa: the specification's choice.
+  static void scale(std::byte* out, const std::byte* in, std::size_t count, double factor) {
+    auto* to = reinterpret_cast<Unaligned*>(out);
+    const auto* from = reinterpret_cast<const Unaligned*>(in);
+#pragma GCC ivdep
+    for (std::size_t i = 0; i < count; ++i) {
+      to[i].value = truncated(static_cast<double>(from[i].value) * factor);
+    }
+  }
+  RUEDA_INLINE static T truncated(double v) {
+    constexpr bool kSigned = T(-1) < T(0);
+    constexpr int kBits = static_cast<int>(sizeof(T)) * 8 - (kSigned ? 1 : 0);
+    constexpr T kHighest = static_cast<T>(static_cast<Unsigned>(~Unsigned{0}) >> (kSigned ? 1 : 0));
+    constexpr T kLowest = kSigned ? static_cast<T>(-kHighest - 1) : T{0};
+    if constexpr (sizeof(T) < 8) {  // every limit is a float64, the cast goes through int64 or int32
+      v = v == v ? v : 0.0;
+      v = v < static_cast<double>(kLowest) ? static_cast<double>(kLowest) : v;
+      v = v > static_cast<double>(kHighest) ? static_cast<double>(kHighest) : v;
+      return static_cast<T>(static_cast<std::int32_t>(v));
+    } else {
+      constexpr double kBeyond = 0x1p63;
+      static_assert(kBits == 63, "no unsigned 64-bit type yet");
+      if (v != v) return 0;
+      if (v >= kBeyond) return kHighest;
+      if (v < -kBeyond) return kLowest;
+      return static_cast<T>(v);
+    }
+  }
+};
+
+/// Any byte but 0 is true; folding yields 0 or 1. Maximum is or, minimum is and.
+struct Boolean {
+  using Vec = Vector<std::uint8_t>;
+  using Packed = Vec;
+  static constexpr std::size_t kSize = 1;
+  static constexpr bool kScalesInRegister = false;
+
+  RUEDA_INLINE static Vec sum(Vec a, Vec b) { return a | b; }
+  RUEDA_INLINE static Vec product(Vec a, Vec b) { return a & b; }
+  RUEDA_INLINE static Vec min(Vec a, Vec b) { return a & b; }
+  RUEDA_INLINE static Vec max(Vec a, Vec b) { return a | b; }
+  RUEDA_INLINE static Vec canonical(Vec v) { return v; }
+  RUEDA_INLINE static Vec unpack(Packed p) { return (Vec)(p != 0) & 1; }
+  RUEDA_INLINE static Packed pack(Vec v) { return v; }
+  /// The dispatcher never asks for it: a truth value has no multiple.
+  static void scale(std::byte*, const std::byte*, std::size_t, double) {}
+};
+
+struct Sum {
+  template <typename E>
+  RUEDA_INLINE static typename E::Vec apply(typename E::Vec a, typename E::Vec b) {
+    return E::sum(a, b);
+  }
+};
+struct Product {
+  template <typename E>
+  RUEDA_INLINE static typename E::Vec apply(typename E::Vec a, typename E::Vec b) {
+    return E::product(a, b);
+  }
+};
+struct Min {
+  template <typename E>
+  RUEDA_INLINE static typename E::Vec apply(typename E::Vec a, typename E::Vec b) {
+    return E::min(a, b);
+  }
+};
+struct Max {
+  template <typename E>
+  RUEDA_INLINE static typename E::Vec apply(typename E::Vec a, typename E::Vec b) {
+    return E::max(a, b);
+  }
+};
+
+template <typename E, bool kScaled>
+RUEDA_INLINE typename E::Packed finished(typename E::Vec v, [[maybe_unused]] double factor) {
+  v = E::canonical(v);
+  if constexpr (kScaled) v = E::scaled(E::unpack(E::pack(v)), factor);
+  return E::pack(v);
+}
+
+/// Folds kCount vectors at byte `at` of every source. All sources are read before anything is
+/// written, so a destination may be a source.
+template <typename E, typename Op, bool kScaled, int kCount>
+RUEDA_INLINE void fold_at(std::byte* out, std::byte* also_out, const std::byte* const* sources,
+                          std::size_t n, std::size_t at, double factor) {
+  constexpr std::size_t kStep = sizeof(typename E::Packed);
+  typename E::Vec total[kCount];
+#pragma GCC unroll 8
+  for (int u = 0; u < kCount; ++u) {
+    total[u] = E::unpack(load<typename E::Packed>(sources[0] + at + u * kStep));
+  }
+  for (std::size_t k = 1; k < n; ++k) {
+    const std::byte* source = sources[k] + at;
+#pragma GCC unroll 8
+    for (int u = 0; u < kCount; ++u) {
+      total[u] = Op::template apply<E>(total[u],
+                                       E::unpack(load<typename E::Packed>(source + u * kStep)));
+    }
+  }
+#pragma GCC unroll 8
+  for (int u = 0; u < kCount; ++u) {
+    const typename E::Packed packed = finished<E, kScaled>(total[u], factor);
+    store(out + at + u * kStep, packed);
+    if (also_out != nullptr) store(also_out + at + u * kStep, packed);
+  }
+}
+
+/// Bytes `at` … `end`. `n` is a constant where this is called for two sources.
+template <typename E, typename Op, bool kScaled>
+RUEDA_INLINE void fold_loop(std::byte* out, std::byte* also_out, const std::byte* const* sources,
+                            std::size_t n, std::size_t at, std::size_t end, double factor) {
+  constexpr std::size_t kStep = sizeof(typename E::Packed);
+  for (; at + kUnroll * kStep <= end; at += kUnroll * kStep) {
+    fold_at<E, Op, kScaled, kUnroll>(out, also_out, sources, n, at, factor);
+  }
+  for (; at + kStep <= end; at += kStep) {
+    fold_at<E, Op, kScaled, 1>(out, also_out, sources, n, at, factor);
+  }
+  if (at == end) return;
+  // The rest goes through a whole vector on the stack, so that it takes the same instructions.
+  const std::size_t rest = end - at;
+  typename E::Packed packed{};
+  __builtin_memcpy(&packed, sources[0] + at, rest);
+  typename E::Vec total = E::unpack(packed);
+  for (std::size_t k = 1; k < n; ++k) {
+    packed = typename E::Packed{};
+    __builtin_memcpy(&packed, sources[k] + at, rest);
+    total = Op::template apply<E>(total, E::unpack(packed));
+  }
+  packed = finished<E, kScaled>(total, factor);
+  __builtin_memcpy(out + at, &packed, rest);
+  if (also_out != nullptr) __builtin_memcpy(also_out + at, &packed, rest);
+}
+
+template <typename E, typename Op, bool kScaled>
+void fold_range(std::byte* out, std::byte* also_out, const std::byte* const* sources, std::size_t n,
+                std::size_t begin, std::size_t end, double factor) {
+  if (n == 2) {
+    const std::byte* const both[2] = {sources[0], sources[1]};
+    fold_loop<E, Op, kScaled>(out, also_out, both, 2, begin, end, factor);
+  } else {
+    fold_loop<E, Op, kScaled>(out, also_out, sources, n, begin, end, factor);
+  }
+}
+
+template <typename E>
+void scale_floats(std::byte* out, const std::byte* in, std::size_t count, double factor) {
+  constexpr std::size_t kStep = sizeof(typename E::Packed);
+  const std::size_t bytes = count * E::kSize;
+  std::size_t at = 0;
+#pragma GCC unroll 4
+  for (; at + kStep <= bytes; at += kStep) {
+    store(out + at, E::pack(E::scaled(E::unpack(load<typename E::Packed>(in + at)), factor)));
+  }
+  if (at == bytes) return;
+  typename E::Packed packed{};
+  __builtin_memcpy(&packed, in + at, bytes - at);
+  packed = E::pack(E::scaled(E::unpack(packed), factor));
+  __builtin_memcpy(out + at, &packed, bytes - at);
+}
+
+template <typename E>
+void scale(std::byte* out, const std::byte* in, std::size_t count, double factor) {
+  if constexpr (E::kScalesInRegister) {
+    scale_floats<E>(out, in, count, factor);
+  } else {
+    E::scale(out, in, count, factor);
+  }
+}
+
+/// Integers are scaled block by block, while what was just folded is still in the first-level cache.
+template <typename E, typename Op>
+void fold_then_scale(std::byte* out, std::byte* also_out, const std::byte* const* sources,
+                     std::size_t n, std::size_t count, double factor) {
+  constexpr std::size_t kBlockBytes = 4096;
+  const std::size_t bytes = count * E::kSize;
+  for (std::size_t begin = 0; begin < bytes; begin += kBlockBytes) {
+    const std::size_t end = begin + kBlockBytes < bytes ? begin + kBlockBytes : bytes;
+    fold_range<E, Op, false>(out, nullptr, sources, n, begin, end, 1.0);
+    E::scale(out + begin, out + begin, (end - begin) / E::kSize, factor);
+    if (also_out != nullptr) __builtin_memcpy(also_out + begin, out + begin, end - begin);
+  }
+}
+
+template <typename E, typename Op>
+void reduce(std::byte* out, std::byte* also_out, const std::byte* const* sources, std::size_t n,
+            std::size_t count, double postscale) {
+  const std::size_t bytes = count * E::kSize;
+  if (postscale == 1.0) {
+    fold_range<E, Op, false>(out, also_out, sources, n, 0, bytes, 1.0);
+  } else if constexpr (E::kScalesInRegister) {
+    fold_range<E, Op, true>(out, also_out, sources, n, 0, bytes, postscale);
+  } else {
+    fold_then_scale<E, Op>(out, also_out, sources, n, count, postscale);
+  }
+}
+
+template <typename E>
+constexpr void enter(Table& table, DType dtype) {
+  const auto row = static_cast<std::size_t>(dtype);
+  table.scale[row] = &scale<E>;
+  table.reduce[row][kSum] = &reduce<E, Sum>;
+  table.reduce[row][kProduct] = &reduce<E, Product>;
+  table.reduce[row][kMin] = &reduce<E, Min>;
+  table.reduce[row][kMax] = &reduce<E, Max>;
+}
+
+constexpr Table make_table() {
+  Table table{};
+  enter<Integer<std::uint8_t, std::uint8_t>>(table, DType::UInt8);
+  enter<Integer<std::int8_t, std::uint8_t>>(table, DType::Int8);
+  enter<Integer<std::uint16_t, std::uint16_t>>(table, DType::UInt16);
+  enter<Integer<std::int16_t, std::uint16_t>>(table, DType::Int16);
+  enter<Integer<std::int32_t, std::uint32_t>>(table, DType::Int32);
+  enter<Integer<std::int64_t, std::uint64_t>>(table, DType::Int64);
+  enter<Float16>(table, DType::Float16);
+  enter<BFloat16>(table, DType::BFloat16);
+  enter<Float32>(table, DType::Float32);
+  enter<Float64>(table, DType::Float64);
+  enter<Boolean>(table, DType::Bool);
+  return table;
+}
+
+constexpr Table kTable = make_table();
+
+#undef RUEDA_INLINE
+
+}  // namespace
+}  // namespace rueda::kernels
