@@ -27,7 +27,11 @@ class TcpBackend final : public Backend {
   void wants(std::vector<pollfd>& polled) const { mesh_->wants(polled); }
 
  private:
+  [[nodiscard]] PeerLink* link(int peer) const noexcept;
+  [[nodiscard]] std::unique_ptr<Operation> unreachable(int peer) const;
+
   std::shared_ptr<Mesh> mesh_;
+  std::vector<PeerLink*> links_;  // by set rank; owned by the mesh, null where it has none
 };
 
 }  // namespace rueda

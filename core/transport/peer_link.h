@@ -37,8 +37,8 @@ class PeerLink {
 
   /// Whoever posted these transfers has gone, its memory too: the link must not touch it any more,
   /// and cannot go on in step. No effect on complete transfers.
-  void forget_send(Ticket ticket) noexcept;
-  void forget_recv(Ticket ticket) noexcept;
+  void forget_send(Ticket ticket) { forget(outgoing_, ticket); }
+  void forget_recv(Ticket ticket) { forget(incoming_, ticket); }
 
   /// What to sleep for: readable if a receive, writable if a send is outstanding. fd -1: nothing.
   [[nodiscard]] pollfd wants() const noexcept;
@@ -61,10 +61,12 @@ class PeerLink {
     std::optional<Error> broken;
   };
 
-  void break_off(Direction& direction, Ticket ticket) noexcept;
+  [[nodiscard]] Result<bool> pump(Direction& direction, bool incoming);
   /// Accounts for `bytes` moved; incoming headers are checked against what was posted.
   [[nodiscard]] Result<void> advance(Direction& direction, std::size_t bytes, bool incoming);
   [[nodiscard]] Result<void> check_header(const Transfer& transfer) const;
+  void break_off(Direction& direction, Error reason);
+  void forget(Direction& direction, Ticket ticket);
 
   Socket socket_;
   Direction outgoing_;

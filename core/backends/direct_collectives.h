@@ -1,0 +1,24 @@
+/// The collectives that only move bytes, built on send() and recv() only.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "backends/backend.h"
+#include "backends/staging.h"
+
+namespace rueda {
+
+/// Everybody sends its contribution to everybody. `backend` and `staging` outlive the operation.
+[[nodiscard]] std::unique_ptr<Operation> direct_allgather(Backend& backend, Staging& staging,
+                                                          GatherPlan plan);
+
+/// Down a binomial tree, in chunks that are passed on as they arrive.
+[[nodiscard]] std::unique_ptr<Operation> tree_broadcast(Backend& backend,
+                                                        std::span<const std::byte> in,
+                                                        std::span<std::byte> out, int root);
+
+/// Dissemination: in round k hear from the member 2^k before and tell the one 2^k after.
+[[nodiscard]] std::unique_ptr<Operation> dissemination_barrier(Backend& backend);
+
+}  // namespace rueda

@@ -1,0 +1,51 @@
+/// Many sends and receives of one collective under way together.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backends/backend.h"
+
+namespace rueda {
+
+/// Transfers with one peer complete in the order in which they were posted, so only the first of
+/// each queue is stepped. All sends and receives advance in every step: whatever the sizes of the
+/// socket buffers, nobody waits for room while it leaves bytes unread.
+class Exchange {
+ public:
+  explicit Exchange(Backend& backend)
+      : backend_(backend),
+        sends_(static_cast<std::size_t>(backend.members().size())),
+        recvs_(static_cast<std::size_t>(backend.members().size())) {}
+
+  /// `pending` counts the transfers that are not complete; it outlives them. Empty ones are
+  /// skipped: both ends know the length.
+  void send(int peer, std::span<const std::byte> data, int& pending);
+  void recv(int peer, std::span<std::byte> data, int& pending);
+
+  /// True if anything moved.
+  [[nodiscard]] Result<bool> step();
+  /// Global ranks of those whose transfers are not complete, ascending.
+  [[nodiscard]] std::vector<Rank> waiting_for() const;
+
+ private:
+  struct Transfer {
+    std::unique_ptr<Operation> operation;
+    int* pending;
+  };
+  struct Queue {
+    std::vector<Transfer> transfers;  // [done, size) are not complete
+    std::size_t done = 0;
+    void push(std::unique_ptr<Operation> operation, int& pending);
+    [[nodiscard]] bool empty() const noexcept { return done == transfers.size(); }
+    [[nodiscard]] Result<bool> step();
+  };
+
+  Backend& backend_;
+  std::vector<Queue> sends_;  // by set rank
+  std::vector<Queue> recvs_;
+};
+
+}  // namespace rueda

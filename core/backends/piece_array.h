@@ -1,0 +1,55 @@
+/// The pieces of a fused reduction as one array.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "backends/backend.h"
+
+namespace rueda {
+
+class PieceArray {
+ public:
+  PieceArray(std::span<const Piece> pieces, DType dtype);
+
+  [[nodiscard]] std::size_t count() const noexcept { return ends_.empty() ? 0 : ends_.back(); }
+  [[nodiscard]] std::size_t bytes() const noexcept { return count() * element_; }
+
+  /// Where elements [begin, begin + count) lie if they are in one piece; null if they are not.
+  [[nodiscard]] const std::byte* contiguous_in(std::size_t begin, std::size_t count) const;
+  [[nodiscard]] std::byte* contiguous_out(std::size_t begin, std::size_t count) const;
+
+  /// packed = prescale * in[begin, begin + count)
+  void pack(std::byte* packed, std::size_t begin, std::size_t count, double prescale) const;
+  /// out[begin, begin + count) = packed
+  void unpack(const std::byte* packed, std::size_t begin, std::size_t count) const;
+
+  /// Calls visit(piece, first element in it, elements, elements before it in the range) for every
+  /// piece that has part in the elements [begin, begin + count).
+  template <typename Visit>
+  void for_each(std::size_t begin, std::size_t count, Visit visit) const {
+    std::size_t before = 0;
+    for (std::size_t piece = find(begin); before < count; ++piece) {
+      const std::size_t first = begin + before - start(piece);
+      const std::size_t elements = std::min(pieces_[piece].count - first, count - before);
+      visit(pieces_[piece], first, elements, before);
+      before += elements;
+    }
+  }
+
+ private:
+  /// The piece that holds element `begin`, which exists.
+  [[nodiscard]] std::size_t find(std::size_t begin) const;
+  [[nodiscard]] std::size_t start(std::size_t piece) const {
+    return piece == 0 ? 0 : ends_[piece - 1];
+  }
+
+  DType dtype_;
+  std::size_t element_;        // bytes
+  std::vector<Piece> pieces_;  // without empty ones
+  std::vector<std::size_t> ends_;
+};
+
+}  // namespace rueda
