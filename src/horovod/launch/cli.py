@@ -1,0 +1,62 @@
+"""``horovodrun``: from the command line to an exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import horovod
+from horovod.errors import ConfigError, HorovodError, WorkerFailed
+from horovod.launch.check_build import build_report
+from horovod.launch.console import Console
+from horovod.launch.job import run_job
+from horovod.launch.options import parse_command_line, to_job
+
+__all__ = ["run_commandline"]
+
+_USAGE_STATUS = 2
+
+
+def run_commandline(words: Sequence[str] | None = None) -> int:
+    """Run ``horovodrun`` with `words` (default: the process's own arguments).
+
+    Returns:
+        The exit status: see ``horovodrun --help``.
+    """
+    _open_standard_descriptors()
+    console = Console()
+    try:
+        arguments = parse_command_line(sys.argv[1:] if words is None else words)
+        if arguments.version:
+            print(horovod.__version__)
+            return 0
+        if arguments.check_build:
+            print(build_report(verbose=arguments.verbose), end="")
+            return 0
+        console = Console(verbose=arguments.verbose)
+        run_job(to_job(arguments), os.environ, console)
+    except HorovodError as error:
+        console.tell(str(error))
+        if isinstance(error, WorkerFailed) and error.last_lines:
+            console.tell("\n    ".join(["its last lines:", *error.last_lines]))
+        return _status(error)
+    return 0
+
+
+def _status(error: HorovodError) -> int:
+    if isinstance(error, ConfigError):
+        return _USAGE_STATUS
+    code = getattr(error, "exit_code", None)
+    if not isinstance(code, int):
+        return 1
+    return 128 - code if code < 0 else code
+
+
+def _open_standard_descriptors() -> None:
+    # A closed one would be given to the next pipe, which would then be written to by mistake.
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)

@@ -1,0 +1,115 @@
+"""What the user sees: two sinks for the ranks' output, and the launcher's own words on standard error."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["Console", "Sink", "TextSink", "file_descriptor_sink", "text_stream_sink"]
+
+_LAUNCHER = "launcher"
+
+
+class TextSink(Protocol):
+    """Any text stream, for example a notebook's."""
+
+    def write(self, text: str, /) -> object: ...
+    def flush(self) -> object: ...
+
+
+class Sink:
+    """A place several writers put whole lines into; lines of two writers never share a line.
+
+    A sink that can no longer be written to (its reader is gone, the disk is full) discards what follows:
+    a viewer that goes away must not end a training job.
+    """
+
+    def __init__(
+        self, write: Callable[[bytes], None], on_lost: Callable[[OSError], None] | None = None
+    ) -> None:
+        self._write = write
+        self._on_lost = on_lost
+        self._lock = threading.Lock()
+        # Guarded by _lock: who wrote text that no line end has followed yet, and whether writing failed.
+        self._mid_line: object = None
+        self._lost = False
+
+    def write(self, data: bytes, writer: object) -> None:
+        """Write complete lines, or the unterminated last one of `writer`."""
+        if not data:
+            return
+        with self._lock:
+            if self._lost:
+                return
+            if self._mid_line is not None and self._mid_line != writer:
+                data = b"\n" + data
+            self._mid_line = None if data.endswith((b"\n", b"\r")) else writer
+            try:
+                self._write(data)
+                return
+            except OSError as failure:
+                self._lost = True
+                error = failure
+        if self._on_lost is not None:  # outside the lock: it may write to this sink
+            self._on_lost(error)
+
+
+def file_descriptor_sink(descriptor: int, on_lost: Callable[[OSError], None] | None = None) -> Sink:
+    """A sink that writes bytes as they are; waits where the descriptor is non-blocking."""
+
+    def write(data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(descriptor, left) :]
+            except BlockingIOError:  # a terminal that another program has made non-blocking
+                select.select([], [descriptor], [])
+
+    return Sink(write, on_lost)
+
+
+def text_stream_sink(stream: TextSink, on_lost: Callable[[OSError], None] | None = None) -> Sink:
+    """A sink on a text stream. Bytes that are not UTF-8 become replacement characters."""
+
+    def write(data: bytes) -> None:
+        stream.write(data.decode("utf-8", "replace"))
+        stream.flush()
+
+    return Sink(write, on_lost)
+
+
+class Console:
+    """Standard output and standard error of the launcher, by default its file descriptors."""
+
+    def __init__(
+        self, *, verbose: bool = False, stdout: TextSink | None = None, stderr: TextSink | None = None
+    ) -> None:
+        self._started = time.monotonic()
+        self._verbose = verbose
+        self.stderr = file_descriptor_sink(2) if stderr is None else text_stream_sink(stderr)
+        if stdout is None:
+            self.stdout = file_descriptor_sink(1, self._stdout_lost)
+        else:
+            self.stdout = text_stream_sink(stdout, self._stdout_lost)
+
+    def tell(self, text: str) -> None:
+        """Say something the user must know."""
+        self.stderr.write(f"horovodrun: {text}\n".encode("utf-8", "surrogateescape"), _LAUNCHER)
+
+    def narrate(self, text: str) -> None:
+        """Say what happens, with the seconds since the start; only with ``--verbose``."""
+        if self._verbose:
+            elapsed_s = time.monotonic() - self._started
+            self.stderr.write(
+                f"horovodrun [{elapsed_s:8.3f} s] {text}\n".encode("utf-8", "surrogateescape"), _LAUNCHER
+            )
+
+    def _stdout_lost(self, error: OSError) -> None:
+        self.tell(
+            f"cannot write to standard output any more ({error.strerror or error}); the job goes on, "
+            "what the ranks print there is no longer shown."
+        )

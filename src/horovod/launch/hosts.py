@@ -1,0 +1,187 @@
+"""Hosts and slots: reading them, and placing ranks on them.
+
+Everything here is a pure function except `is_this_machine`, which asks the resolver.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from horovod.errors import ConfigError, LaunchError
+
+__all__ = [
+    "HOSTS_FORM",
+    "HostSlots",
+    "Slot",
+    "assign_ranks",
+    "is_this_machine",
+    "merge_hosts",
+    "parse_hostfile",
+    "parse_hosts",
+]
+
+HOSTS_FORM = "host:slots[,host:slots...], for example localhost:4 or server1:2,server2:2"
+
+_NAME = r"[A-Za-z0-9_.-]+"
+_ENTRY = re.compile(rf"({_NAME}):([0-9]+)")
+_ALWAYS_LOCAL = frozenset({"localhost", "localhost.localdomain", "127.0.0.1"})
+# Words of a host file line that say something else than the number of slots: Open MPI's limit, and
+# what MPICH's and Intel's process managers write behind the name.
+_OTHER_KEYS = frozenset({"max_slots", "max-slots", "user", "ifname", "binding", "map", "bindmap"})
+
+
+@dataclass(frozen=True)
+class HostSlots:
+    """A host as the user named it, and how many ranks fit there."""
+
+    name: str
+    slots: int
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one rank runs, and the six numbers the worker is told."""
+
+    hostname: str
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+def parse_hosts(text: str) -> tuple[HostSlots, ...]:
+    """Read the value of ``-H``; repeated hosts are merged.
+
+    Raises:
+        ConfigError: an entry is not ``host:slots``.
+    """
+    return merge_hosts(_parse_entry(entry.strip(), text) for entry in text.split(","))
+
+
+def parse_hostfile(text: str, path: str) -> tuple[HostSlots, ...]:
+    """Read a host file: one host per line, ``#`` starts a comment, repeated hosts are merged.
+
+    A line is ``name``, ``name:N`` or ``name slots=N``; a bare name has one slot. ``max_slots=`` and the
+    words that MPICH's machine files carry are accepted and have no meaning here.
+
+    Raises:
+        ConfigError: a line cannot be read, or there is no host at all; names file and line.
+    """
+    hosts = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split()
+        if words:
+            hosts.append(_parse_hostfile_line(words, f"{path}, line {number}"))
+    if not hosts:
+        raise ConfigError(f"The host file {path} names no host. Write one per line: server1 slots=4")
+    return merge_hosts(hosts)
+
+
+def merge_hosts(hosts: Iterable[HostSlots]) -> tuple[HostSlots, ...]:
+    """Add up the slots of entries with the same name, in order of first appearance."""
+    slots: dict[str, int] = {}
+    for host in hosts:
+        slots[host.name] = slots.get(host.name, 0) + host.slots
+    return tuple(HostSlots(name, count) for name, count in slots.items())
+
+
+def assign_ranks(
+    hosts: Sequence[HostSlots], min_processes: int, max_processes: int | None = None
+) -> tuple[Slot, ...]:
+    """Place ranks host by host, in the order of `hosts`, until `max_processes` are placed.
+
+    Returns:
+        Slots in rank order. *Cross rank* counts the hosts that have the same local rank.
+
+    Raises:
+        ConfigError: fewer than `min_processes` slots; names both numbers.
+    """
+    available = sum(host.slots for host in hosts)
+    if available < min_processes:
+        listed = ",".join(f"{host.name}:{host.slots}" for host in hosts)
+        raise ConfigError(
+            f"{min_processes} processes were requested, but the hosts have {available} slots ({listed}). "
+            "Lower -np or give the hosts more slots."
+        )
+    to_place = available if max_processes is None else min(available, max_processes)
+    local_sizes: list[int] = []
+    for host in hosts:
+        local_sizes.append(min(host.slots, to_place - sum(local_sizes)))
+    hosts_with = Counter(local_rank for local_size in local_sizes for local_rank in range(local_size))
+    hosts_before: Counter[int] = Counter()
+    slots: list[Slot] = []
+    for host, local_size in zip(hosts, local_sizes, strict=True):
+        for local_rank in range(local_size):
+            slots.append(
+                Slot(
+                    hostname=host.name,
+                    rank=len(slots),
+                    size=to_place,
+                    local_rank=local_rank,
+                    local_size=local_size,
+                    cross_rank=hosts_before[local_rank],
+                    cross_size=hosts_with[local_rank],
+                )
+            )
+            hosts_before[local_rank] += 1
+    return tuple(slots)
+
+
+def is_this_machine(name: str) -> bool:
+    """Whether `name` means the machine this runs on.
+
+    A name is ours when it resolves to an address that a socket here can be bound to.
+
+    Raises:
+        LaunchError: the name cannot be resolved.
+    """
+    if name in _ALWAYS_LOCAL or name == socket.gethostname():
+        return True
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise LaunchError(
+            f"Host {name} is unknown: {error.strerror or error}. Check its spelling in -H or the host file."
+        ) from error
+    return any(_can_bind(family, address) for family, _, _, _, address in found)
+
+
+def _can_bind(family: int, address: tuple[object, ...]) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((address[0], 0, *address[2:]))
+    except OSError:
+        return False
+    return True
+
+
+def _parse_entry(entry: str, whole: str) -> HostSlots:
+    match = _ENTRY.fullmatch(entry)
+    if match is None:
+        what = f"{entry!r} in it is not" if entry else "an entry in it is empty, not"
+        raise ConfigError(f"Hosts {whole!r} cannot be read: {what} host:slots. Expected {HOSTS_FORM}.")
+    return HostSlots(match[1], int(match[2]))
+
+
+def _parse_hostfile_line(words: list[str], where: str) -> HostSlots:
+    match = re.fullmatch(rf"({_NAME})(?::([0-9]+))?", words[0])
+    if match is None:
+        raise _unreadable(where, words[0])
+    slots = int(match[2]) if match[2] else 1
+    for word in words[1:]:
+        key, equals, value = word.partition("=")
+        if key == "slots" and value.isascii() and value.isdigit():
+            slots = int(value)
+        elif not equals or key not in _OTHER_KEYS:
+            raise _unreadable(where, word)
+    return HostSlots(match[1], slots)
+
+
+def _unreadable(where: str, word: str) -> ConfigError:
+    return ConfigError(f"{where}: cannot read {word!r}. Expected a line such as: server1 slots=4")

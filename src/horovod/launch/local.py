@@ -1,0 +1,163 @@
+"""Starts ranks as processes of this machine, through a keeper (see `keeper`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from horovod.errors import LaunchError
+from horovod.launch.hosts import Slot
+from horovod.launch.launcher import Event, Exited, Finished, LeftBehind, Refused, Started, WorkerPlan
+from horovod.launch.output import STREAMS, Output
+
+__all__ = ["LocalLauncher"]
+
+_KEEPER = Path(__file__).with_name("keeper.py")
+_SPARE_DESCRIPTORS = 64
+
+
+class LocalLauncher:
+    """All ranks on this machine, one session and one pair of pipes each."""
+
+    def start(self, slots: Sequence[Slot], plan: WorkerPlan, output: Output) -> LocalWorkers:
+        nofile = _allow_descriptors(2 * len(slots) * len(STREAMS) + _SPARE_DESCRIPTORS)
+        workers = []
+        write_ends: list[int] = []
+        for slot in slots:
+            worker: dict[str, object] = {
+                "rank": slot.rank,
+                "environment": _environment_text(plan.own_environment[slot.rank]),
+            }
+            for stream in STREAMS:
+                read_end, write_end = os.pipe()
+                write_ends.append(write_end)
+                worker[stream] = write_end
+                output.attach(read_end, slot.rank, stream)
+            workers.append(worker)
+        try:
+            # Isolated and without site packages: nothing of the user's may run there, and it starts faster.
+            keeper = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_KEEPER)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=write_ends,
+                start_new_session=True,  # Ctrl-C reaches the launcher only, which decides
+            )
+        except OSError as error:
+            raise LaunchError(f"The process that watches the ranks cannot be started: {error}") from error
+        finally:
+            for write_end in write_ends:
+                os.close(write_end)
+        started = LocalWorkers(keeper)
+        started.request(
+            {
+                "command": [_byte_text(word) for word in plan.command],
+                "environment": _environment_text(plan.environment),
+                "workers": workers,
+                "nofile": nofile,
+            }
+        )
+        return started
+
+
+class LocalWorkers:
+    """The ranks behind one keeper."""
+
+    def __init__(self, keeper: subprocess.Popen[bytes]) -> None:
+        assert keeper.stdin is not None
+        assert keeper.stdout is not None
+        self._keeper = keeper
+        self._requests = keeper.stdin.fileno()
+        self._events = keeper.stdout.fileno()
+        self._unread = b""
+        self._running: dict[int, int] = {}  # rank -> process id, which is its session and group too
+
+    def fileno(self) -> int:
+        return self._events
+
+    def events(self) -> Sequence[Event]:
+        data = os.read(self._events, 1 << 16)
+        if not data:
+            self._keeper_lost()
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        return [self._event(json.loads(line)) for line in lines]
+
+    def end(self, signum: int) -> None:
+        self.request({"end": signum})
+
+    def kill(self) -> None:
+        self.request({"kill": True})
+
+    def request(self, request: object) -> None:
+        line = json.dumps(request).encode() + b"\n"
+        try:
+            while line:
+                line = line[os.write(self._requests, line) :]
+        except BrokenPipeError:
+            pass  # the keeper is gone: `events` says so
+
+    def close(self) -> None:
+        for pipe in (self._keeper.stdin, self._keeper.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._keeper.wait()
+
+    def _event(self, message: dict[str, object]) -> Event:
+        match message:
+            case {"event": "started", "rank": int(rank), "pid": int(pid)}:
+                self._running[rank] = pid
+                return Started(rank, pid)
+            case {"event": "exited", "rank": int(rank), "exit_code": int(exit_code)}:
+                self._running.pop(rank, None)
+                return Exited(rank, exit_code)
+            case {"event": "refused", "rank": int(rank), "errno": int(errno)}:
+                return Refused(rank, errno)
+            case {"event": "left_behind", "processes": int(processes)}:
+                return LeftBehind(processes)
+            case {"event": "finished", "survivors": list(survivors)}:
+                return Finished(tuple(survivors))
+        raise LaunchError(f"The process that watches the ranks said something unknown: {message!r}")
+
+    def _keeper_lost(self) -> None:
+        # The kernel has killed the ranks with their keeper; what they started in their groups is left to us.
+        for pid in self._running.values():
+            try:
+                os.killpg(pid, signal.SIGKILL)
+            except OSError:
+                pass  # the whole group is gone
+        raise LaunchError(
+            f"The process that watches the ranks (process {self._keeper.pid}) ended unexpectedly; "
+            "all ranks were killed. If nobody killed it, look for 'out of memory' in the kernel's log."
+        )
+
+
+def _allow_descriptors(needed: int) -> int:
+    """Make room for pipes. Returns the limit that ranks shall have as before, 0 if it is unchanged.
+
+    Raises:
+        LaunchError: the system does not allow as many.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return 0
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise LaunchError(
+            f"The launcher needs {needed} open files, the limit is {hard}. Raise it (ulimit -Hn)."
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    return soft
+
+
+def _byte_text(word: str) -> str:
+    """The bytes of a word for the system, one character each: what the keeper expects."""
+    return os.fsencode(word).decode("latin-1")
+
+
+def _environment_text(environment: Mapping[str, str]) -> dict[str, str]:
+    return {_byte_text(name): _byte_text(value) for name, value in environment.items()}

@@ -1,0 +1,1 @@
+"""Names that scripts and tools import from here; the launcher itself is `horovod.launch`."""
