@@ -1,0 +1,315 @@
+"""Submit, poll and wait for collectives: the same for every framework.
+
+A framework folder makes one :class:`Collectives` over its :class:`~horovod.frontend.Frontend` and puts its own
+argument conventions (defaults, autograd, in-place names) around the methods here. Every method that submits returns a
+handle; a blocking call is ``synchronize`` of a submission with ``waited=True``, which lets the core start the
+operation as soon as the last rank arrives instead of gathering a batch.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, NoReturn
+
+from horovod import _core, _runtime
+from horovod.errors import HorovodInternalError, InvalidArgumentError, NotInitializedError
+from horovod.frontend import Description, Frontend, T
+from horovod.handle import HandleTable
+from horovod.process_set import ProcessSet, global_process_set, process_set_id
+
+__all__ = ["Adasum", "Average", "Collectives", "Max", "Min", "Product", "Sum", "reduce_op"]
+
+# Plain ints: scripts store them, compare them and pass them through other libraries.
+Average: Final[int] = _core.AVERAGE
+Sum: Final[int] = _core.SUM
+Adasum: Final[int] = _core.ADASUM
+Min: Final[int] = _core.MIN
+Max: Final[int] = _core.MAX
+Product: Final[int] = _core.PRODUCT
+
+_ALLREDUCE: Final[int] = _core.ALLREDUCE
+_ALLGATHER: Final[int] = _core.ALLGATHER
+_BROADCAST: Final[int] = _core.BROADCAST
+_BARRIER: Final[int] = _core.BARRIER
+
+# 16-bit integers are moved (allgather, broadcast) but not reduced: the core has no kernels for them.
+_NOT_REDUCIBLE: Final = frozenset({_core.INT16, _core.UINT16})
+
+
+def reduce_op(op: int | None, average: bool | None, *, stacklevel: int = 3) -> int:
+    """Combine the two ways to name a reduction; ``average`` is the deprecated one.
+
+    Raises:
+        ValueError: both are given.
+    """
+    if average is None:
+        return Average if op is None else op
+    if op is not None:
+        raise InvalidArgumentError("The op parameter supersedes average. Please provide only one of them.")
+    warnings.warn(
+        "Parameter `average` has been replaced with `op` and will be removed.",
+        DeprecationWarning,
+        stacklevel=stacklevel,
+    )
+    return Average if average else Sum
+
+
+class Collectives(Generic[T]):
+    """The collectives over one framework's tensors, with the handles that are outstanding."""
+
+    def __init__(self, frontend: Frontend[T]) -> None:
+        self.frontend = frontend
+        self.table = HandleTable()
+        # Bound once: these are called for every operation.
+        self._describe = frontend.describe
+        self._pending = self.table.pending
+        self._from_one: Callable[[list[object]], T] = lambda made: frontend.from_dlpack(made[0])
+        self._from_many: Callable[[list[object]], tuple[T, ...]] = lambda made: tuple(
+            map(frontend.from_dlpack, made)
+        )
+
+    # -- submitting -----------------------------------------------------------------------------------------
+
+    def allreduce(
+        self,
+        tensor: T,
+        out: T,
+        name: str | None,
+        op: int,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+        waited: bool = False,
+    ) -> int:
+        """Reduce ``tensor`` over all ranks into ``out`` (same shape and dtype; may be ``tensor`` itself).
+
+        Raises:
+            InvalidArgumentError: dtype, layout, or the name is in flight.
+            HorovodInternalError: not initialised, or the world has ended.
+        """
+        engine = current_engine()
+        address, dtype, shape = self._describe(tensor)
+        if dtype in _NOT_REDUCIBLE:
+            self._refuse_dtype(tensor)
+        handle = engine.submit(
+            _ALLREDUCE,
+            name,
+            address,
+            address if out is tensor else self._describe(out)[0],
+            dtype,
+            shape,
+            op,
+            prescale,
+            postscale,
+            0,
+            0 if process_set is global_process_set else process_set_id(process_set),
+            waited,
+        )
+        self._pending[handle] = (engine, tensor, out, None)
+        return handle
+
+    def grouped_allreduce(
+        self,
+        tensors: Sequence[T],
+        outs: Sequence[T],
+        name: str | None,
+        op: int,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+        waited: bool = False,
+    ) -> int:
+        """Reduce all of ``tensors`` as one operation with one handle; element by element like :meth:`allreduce`."""
+        engine = current_engine()
+        described = self._describe_all(tensors)
+        for tensor, (_, dtype, _) in zip(tensors, described, strict=True):
+            if dtype in _NOT_REDUCIBLE:
+                self._refuse_dtype(tensor)
+        addresses, dtypes, shapes = zip(*described, strict=True)
+        handle = engine.submit_group(
+            _ALLREDUCE,
+            name,
+            list(addresses),
+            [self._describe(out)[0] for out in outs],
+            list(dtypes),
+            list(shapes),
+            op,
+            prescale,
+            postscale,
+            process_set_id(process_set),
+            waited,
+        )
+        self._pending[handle] = (engine, tuple(tensors), tuple(outs), None)
+        return handle
+
+    def allgather(
+        self,
+        tensor: T,
+        name: str | None,
+        process_set: ProcessSet = global_process_set,
+        waited: bool = False,
+    ) -> int:
+        """Concatenate every rank's ``tensor`` along the first dimension, whose length may differ between ranks.
+
+        Raises:
+            HorovodInternalError: ``tensor`` has no dimensions ("rank-zero tensor").
+        """
+        engine = current_engine()
+        address, dtype, shape = self._describe(tensor)
+        handle = engine.submit(
+            _ALLGATHER, name, address, 0, dtype, shape, Sum, 1.0, 1.0, 0, process_set_id(process_set), waited
+        )
+        self._pending[handle] = (engine, tensor, None, self._from_one)
+        return handle
+
+    def grouped_allgather(
+        self,
+        tensors: Sequence[T],
+        name: str | None,
+        process_set: ProcessSet = global_process_set,
+        waited: bool = False,
+    ) -> int:
+        """Gather all of ``tensors`` as one operation with one handle."""
+        engine = current_engine()
+        addresses, dtypes, shapes = zip(*self._describe_all(tensors), strict=True)
+        handle = engine.submit_group(
+            _ALLGATHER,
+            name,
+            list(addresses),
+            [0] * len(addresses),
+            list(dtypes),
+            list(shapes),
+            Sum,
+            1.0,
+            1.0,
+            process_set_id(process_set),
+            waited,
+        )
+        self._pending[handle] = (engine, tuple(tensors), None, self._from_many)
+        return handle
+
+    def broadcast(
+        self,
+        tensor: T,
+        out: T,
+        root_rank: int,
+        name: str | None,
+        process_set: ProcessSet = global_process_set,
+        waited: bool = False,
+    ) -> int:
+        """Copy the root's ``tensor`` into every rank's ``out`` (may be ``tensor``). ``root_rank`` is global.
+
+        Raises:
+            InvalidArgumentError: the root is not a rank of the set.
+        """
+        engine = current_engine()
+        address, dtype, shape = self._describe(tensor)
+        handle = engine.submit(
+            _BROADCAST,
+            name,
+            address,
+            address if out is tensor else self._describe(out)[0],
+            dtype,
+            shape,
+            Sum,
+            1.0,
+            1.0,
+            root_rank,
+            process_set_id(process_set),
+            waited,
+        )
+        self._pending[handle] = (engine, tensor, out, None)
+        return handle
+
+    # -- waiting --------------------------------------------------------------------------------------------
+
+    def barrier(self, process_set: ProcessSet = global_process_set) -> None:
+        """Return after every member has called."""
+        engine = current_engine()
+        handle = engine.submit(
+            _BARRIER, None, 0, 0, _core.UINT8, (), Sum, 1.0, 1.0, 0, process_set_id(process_set), True
+        )
+        engine.wait(handle)
+
+    def synchronize(self, handle: int) -> Any:
+        """Wait for ``handle`` and return its result; ``None`` if the handle is unknown or already consumed.
+
+        Raises:
+            HorovodInternalError: the operation failed; the handle is consumed.
+        """
+        entry = self._pending.pop(handle, None)
+        if entry is None:
+            return None
+        engine, _, result, collect = entry
+        try:
+            made = engine.wait(handle)
+        except Exception:
+            raise
+        except BaseException:
+            # Interrupted (Ctrl-C): the operation goes on and still writes into these tensors.
+            self._pending[handle] = entry
+            raise
+        if collect is None:
+            return result
+        return collect(made or [])
+
+    def synchronize_all(self, handles: list[int]) -> None:
+        """Wait for all ``handles``, whose results are in memory that was given at submission.
+
+        Raises:
+            HorovodInternalError: the first failure; all handles are consumed.
+        """
+        if not handles:
+            return
+        # All were submitted to one engine: handles do not outlive it.
+        entry = self._pending.get(handles[0])
+        if entry is None:
+            return
+        try:
+            entry[0].wait_all(handles)
+        except Exception:
+            self._drop(handles)
+            raise
+        # An interruption (Ctrl-C) leaves the entries: the operations go on.
+        self._drop(handles)
+
+    def poll(self, handle: int) -> bool:
+        """Whether ``synchronize`` would return at once.
+
+        Raises:
+            ValueError: the handle is unknown or consumed.
+        """
+        entry = self._pending.get(handle)
+        if entry is None:
+            raise InvalidArgumentError(f"Handle {handle} was not created or has been cleared.")
+        return entry[0].poll(handle)
+
+    # -- parts ----------------------------------------------------------------------------------------------
+
+    def _drop(self, handles: list[int]) -> None:
+        for handle in handles:
+            self._pending.pop(handle, None)
+
+    def _describe_all(self, tensors: Sequence[T]) -> list[Description]:
+        if not tensors:
+            raise InvalidArgumentError("A grouped operation needs at least one tensor.")
+        return [self._describe(tensor) for tensor in tensors]
+
+    def _refuse_dtype(self, tensor: T) -> NoReturn:
+        raise InvalidArgumentError(
+            f"Tensor type {self.frontend.dtype_name(tensor)} is not supported in reductions."
+        )
+
+
+def current_engine() -> _core.Engine:
+    """The engine of the current world.
+
+    Raises:
+        HorovodInternalError: there is none. Operations raise this one, questions about the world raise
+            ``NotInitializedError``: existing scripts tell the two apart.
+    """
+    try:
+        return _runtime.current().engine
+    except NotInitializedError as error:
+        raise HorovodInternalError(str(error)) from error

@@ -1,0 +1,155 @@
+"""Life cycle, topology and capabilities: the functions that every framework module offers under the same names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from horovod import _core, _runtime
+from horovod.errors import HorovodInternalError, InvalidArgumentError
+from horovod.process_set import ProcessSet
+
+__all__ = ["HorovodBasics"]
+
+
+class HorovodBasics:
+    """The basic functions as methods of one object per framework module.
+
+    Args:
+        pkg_path, args: where the native library of a framework module would be; there is none to find here, the
+            arguments are accepted because scripts construct this class.
+    """
+
+    Average = _core.AVERAGE
+    Sum = _core.SUM
+    Adasum = _core.ADASUM
+    Min = _core.MIN
+    Max = _core.MAX
+    Product = _core.PRODUCT
+
+    HOROVOD_PROCESS_SET_ERROR_INIT = -1
+    HOROVOD_PROCESS_SET_ERROR_DYNAMIC = -2
+    HOROVOD_PROCESS_SET_ERROR_UNKNOWN_SET = -3
+    HOROVOD_PROCESS_SET_ERROR_FOREIGN_SET = -4
+    HOROVOD_PROCESS_SET_ERROR_SHUTDOWN = -5
+    HOROVOD_PROCESS_SET_ERROR_EXISTING_SET = -6
+
+    def __init__(self, pkg_path: str = "", *args: Any) -> None:
+        pass
+
+    # -- life cycle -----------------------------------------------------------------------------------------
+
+    def init(
+        self,
+        comm: Iterable[int] | None = None,
+        process_sets: Sequence[ProcessSet] | str | None = None,
+    ) -> None:
+        """Form the world with all other launched processes. A second call while initialised changes nothing.
+
+        Args:
+            comm: ranks of the global communicator; honoured by MPI controllers only, hence ignored here.
+            process_sets: static process sets, or ``"dynamic"`` to allow adding and removing sets later.
+
+        Raises:
+            ValueError: ``comm`` is a communicator (this build has no MPI) or ``process_sets`` another text.
+            HorovodInternalError: the world could not be formed.
+        """
+        if comm is not None:
+            try:
+                iter(comm)
+            except TypeError:
+                raise InvalidArgumentError(
+                    f"init() got a communicator of type {type(comm).__name__}, which needs MPI support; "
+                    "this build has none. Pass ranks or nothing."
+                ) from None
+        if isinstance(process_sets, str):
+            if process_sets.lower() != "dynamic":
+                raise InvalidArgumentError(
+                    f"process_sets must be a sequence of ProcessSet or 'dynamic', got {process_sets!r}."
+                )
+            os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+        elif process_sets:
+            raise HorovodInternalError("Process sets other than the global one are not supported yet.")
+        _runtime.start()
+
+    def shutdown(self) -> None:
+        """End the world on every rank; harmless if there is none."""
+        _runtime.stop()
+
+    def is_initialized(self) -> bool:
+        """Whether :meth:`init` has been called, and :meth:`shutdown` not since."""
+        return _runtime.is_initialized()
+
+    # -- topology: all raise NotInitializedError (a ValueError) before init ---------------------------------
+
+    def size(self) -> int:
+        """Number of processes."""
+        return _runtime.current().topology.size
+
+    def local_size(self) -> int:
+        """Number of processes on this host."""
+        return _runtime.current().topology.local_size
+
+    def cross_size(self) -> int:
+        """Number of hosts that have a process with this local rank."""
+        return _runtime.current().topology.cross_size
+
+    def rank(self) -> int:
+        """Number of this process, 0 … size-1."""
+        return _runtime.current().topology.rank
+
+    def local_rank(self) -> int:
+        """Position of this process among those of its host."""
+        return _runtime.current().topology.local_rank
+
+    def cross_rank(self) -> int:
+        """Position of this host among those that have a process with this local rank."""
+        return _runtime.current().topology.cross_rank
+
+    def is_homogeneous(self) -> bool:
+        """Whether all hosts have the same number of processes."""
+        return _runtime.current().topology.homogeneous
+
+    # -- capabilities ---------------------------------------------------------------------------------------
+
+    def mpi_threads_supported(self) -> bool:
+        """
+        Raises:
+            ValueError: always, as MPI is not enabled.
+        """
+        raise InvalidArgumentError("Horovod MPI is not enabled; no MPI thread support to ask for.")
+
+    def mpi_enabled(self) -> bool:
+        return False
+
+    def mpi_built(self) -> bool:
+        return False
+
+    def gloo_enabled(self) -> bool:
+        """Whether the TCP controller, which scripts know as Gloo, runs."""
+        return _runtime.is_initialized()
+
+    def gloo_built(self) -> bool:
+        """True: the TCP controller, which scripts know as Gloo, is always there."""
+        return True
+
+    def nccl_built(self) -> int:
+        """Version code of NCCL; 0, as it is not supported yet."""
+        return 0
+
+    def ddl_built(self) -> bool:
+        return False
+
+    def ccl_built(self) -> bool:
+        return False
+
+    def cuda_built(self) -> bool:
+        return False
+
+    def rocm_built(self) -> bool:
+        return False
+
+    def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
+        """All registered process sets."""
+        return {0: list(range(self.size()))}

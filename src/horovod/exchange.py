@@ -1,0 +1,318 @@
+"""Exchange of gradients while the backward pass still computes: the same for every framework.
+
+A framework calls :meth:`GradientExchange.ready` when a parameter's gradient has been accumulated, and
+:meth:`GradientExchange.finish` before the optimizer uses the gradients. In between, the gradients of a group are
+submitted when its last one is ready; nothing waits. The common case (one dense gradient in host memory, no
+compression, a group of one) ends in one native call and allocates nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, Protocol
+
+from horovod import _core
+from horovod.collectives import Average, Collectives, current_engine
+from horovod.compression import NoneCompressor
+from horovod.errors import InvalidArgumentError
+from horovod.frontend import T
+from horovod.process_set import ProcessSet, process_set_id
+
+__all__ = ["GradientExchange", "GradientStore", "split_list"]
+
+_ALLREDUCE: Final[int] = _core.ALLREDUCE
+# States of a parameter between two `finish` that are not a handle number (those start at 1).
+_IDLE: Final = 0
+_SUBMITTED_ELSEWHERE: Final = -1
+
+
+class GradientStore(Protocol[T]):
+    """Where the gradients live, and what a framework does differently with them."""
+
+    def get(self, index: int) -> T:
+        """The gradient of parameter ``index``; zeros (kept as the gradient) if it has none."""
+
+    def put(self, index: int, gradient: T) -> None:
+        """Make ``gradient`` the gradient of parameter ``index``."""
+
+    def is_sparse(self, gradient: T) -> bool:
+        """Whether the gradient holds rows with their indices instead of a dense tensor."""
+
+    def to_dense(self, gradient: T) -> T:
+        """A dense gradient with the values of a sparse one."""
+
+    def to_sparse(self, dense: T, like: T) -> T:
+        """Undo :meth:`to_dense`; ``like`` is the gradient it was given."""
+
+    def sparse_allreduce(self, gradient: T, name: str, op: int) -> Callable[[], T]:
+        """Start the reduction of a sparse gradient; calling the result waits for it."""
+
+
+def split_list(items: Sequence[Any], parts: int) -> list[list[Any]]:
+    """Cut ``items`` into ``parts`` consecutive chunks whose lengths differ by at most one, longer ones first."""
+    length, longer = divmod(len(items), parts)
+    chunks = []
+    start = 0
+    for part in range(parts):
+        stop = start + length + (part < longer)
+        chunks.append(list(items[start:stop]))
+        start = stop
+    return chunks
+
+
+class GradientExchange(Generic[T]):
+    """The gradients of one optimizer, between ``backward`` and ``step``.
+
+    Parameters are numbered 0 … n-1; ``names`` are their identity across ranks.
+
+    Args:
+        collectives: of the framework.
+        store: see :class:`GradientStore`.
+        names: unique, equal on all ranks.
+        op: reduction of dense gradients.
+        passes: backward passes whose gradients are summed locally before one exchange.
+        prescale, postscale: factors around the reduction.
+        compression: around each dense reduction.
+        groups: disjoint lists of parameters that travel as one operation; the others travel alone.
+        sparse_as_dense: densify sparse gradients for the reduction.
+        process_set: ranks that take part.
+    """
+
+    def __init__(
+        self,
+        collectives: Collectives[T],
+        store: GradientStore[T],
+        names: Sequence[str],
+        *,
+        op: int = Average,
+        passes: int = 1,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        compression: Any = NoneCompressor,
+        groups: Sequence[Sequence[int]] = (),
+        sparse_as_dense: bool = False,
+        process_set: ProcessSet,
+    ) -> None:
+        self._collectives = collectives
+        self._store = store
+        self._names = list(names)
+        self._op = op
+        self._passes = passes
+        self._prescale = prescale
+        self._postscale = postscale
+        self._compression = compression
+        self._sparse_as_dense = sparse_as_dense
+        self._process_set = process_set
+        self._set_id = process_set_id(process_set)
+
+        self._group_of: dict[int, Sequence[int]] = {}
+        for group in groups:
+            if len(group) > 1:
+                self._group_of.update(dict.fromkeys(group, group))
+        # Whether a gradient may take the short way: alone and as it is.
+        compressed = compression is not NoneCompressor
+        self._plain = [not compressed and index not in self._group_of for index in range(len(names))]
+        self._peek = collectives.frontend.peek
+        self._pending = collectives.table.pending
+        self._handles: list[int] = []
+        self._collect: list[Callable[[], None]] = []
+        self.in_flight = False
+        """Whether gradients have been handed over since the last :meth:`finish`."""
+        self.reset()
+
+    # -- life cycle -----------------------------------------------------------------------------------------
+
+    @property
+    def passes(self) -> int:
+        return self._passes
+
+    @passes.setter
+    def passes(self, passes: int) -> None:
+        self._passes = passes
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what is in flight (it still runs, nobody waits for it) and expect all passes again."""
+        self._collectives.table.abandon([handle for handle in self._handles if handle > 0])
+        self._arm()
+
+    def _arm(self) -> None:
+        count = len(self._names)
+        self._handles = [_IDLE] * count
+        self._left = [self._passes] * count
+        self._collect = []
+        self.in_flight = False
+
+    # -- during the backward pass ---------------------------------------------------------------------------
+
+    def ready(self, index: int, gradient: T) -> None:
+        """The gradient of parameter ``index`` has been accumulated once more.
+
+        Raises:
+            AssertionError: more often than ``passes`` since the last :meth:`finish`.
+            ValueError, HorovodInternalError: the submission was refused.
+        """
+        left = self._left[index] - 1
+        if left:
+            if left < 0:
+                raise AssertionError(
+                    "Gradients were computed more than backward_passes_per_step times before call to step(). "
+                    "Increase backward_passes_per_step to accumulate gradients locally."
+                )
+            self._left[index] = left
+            self.in_flight = True
+            return
+        self._left[index] = 0
+        self.in_flight = True
+        if self._plain[index]:
+            described = self._peek(gradient)
+            if described is not None:
+                address, dtype, shape = described
+                engine = current_engine()
+                handle = engine.submit(
+                    _ALLREDUCE,
+                    self._names[index],
+                    address,
+                    address,
+                    dtype,
+                    shape,
+                    self._op,
+                    self._prescale,
+                    self._postscale,
+                    0,
+                    self._set_id,
+                    False,
+                )
+                self._pending[handle] = (engine, gradient, None, None)
+                self._handles[index] = handle
+                return
+        self._ready_otherwise(index, gradient)
+
+    def _ready_otherwise(self, index: int, gradient: T) -> None:
+        group = self._group_of.get(index)
+        if group is None:
+            self._submit(index, gradient)
+        elif not any(self._left[member] for member in group):
+            self._submit_group(group)
+
+    # -- before the optimizer's step ------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Submit what is still missing, wait for everything and put the results in place.
+
+        Every parameter takes part on every rank, whichever parts of the model were used there; so ranks that
+        used different parts still agree on the operations.
+
+        Raises:
+            HorovodInternalError: an exchange failed. The gradients are then unspecified.
+        """
+        try:
+            for index, handle in enumerate(self._handles):
+                # Submitting a group changes the entries of its later members, hence the second look.
+                if handle == _IDLE and self._handles[index] == _IDLE:
+                    group = self._group_of.get(index)
+                    if group is None:
+                        self._submit(index, self._store.get(index))
+                    else:
+                        self._submit_group(group)
+            handles = list(dict.fromkeys(handle for handle in self._handles if handle > 0))
+            self._collectives.synchronize_all(handles)
+            for collect in self._collect:
+                collect()
+        except BaseException:
+            self.reset()
+            raise
+        self._arm()
+
+    # -- the longer ways ------------------------------------------------------------------------------------
+
+    def _submit(self, index: int, gradient: T) -> None:
+        """Submit one gradient that is not dense, contiguous and uncompressed, or whatever it is."""
+        if self._store.is_sparse(gradient) and not self._sparse_as_dense:
+            self._submit_sparse(index, gradient)
+            return
+        buffer, collect = self._prepare(index, gradient)
+        self._handles[index] = self._collectives.allreduce(
+            buffer,
+            buffer,
+            self._names[index],
+            self._op,
+            self._prescale,
+            self._postscale,
+            self._process_set,
+        )
+        if collect is not None:
+            self._collect.append(collect)
+
+    def _submit_group(self, group: Sequence[int]) -> None:
+        """Submit the dense members of ``group`` as one operation, named after the first of them."""
+        dense: list[int] = []
+        buffers: list[T] = []
+        collects: list[Callable[[], None]] = []
+        for index in group:
+            gradient = self._store.get(index)
+            if self._store.is_sparse(gradient) and not self._sparse_as_dense:
+                self._submit_sparse(index, gradient)
+                continue
+            buffer, collect = self._prepare(index, gradient)
+            dense.append(index)
+            buffers.append(buffer)
+            if collect is not None:
+                collects.append(collect)
+        if not dense:
+            return
+        handle = self._collectives.grouped_allreduce(
+            buffers,
+            buffers,
+            self._names[dense[0]],
+            self._op,
+            self._prescale,
+            self._postscale,
+            self._process_set,
+        )
+        for index in dense:
+            self._handles[index] = handle
+        self._collect.extend(collects)
+
+    def _submit_sparse(self, index: int, gradient: T) -> None:
+        waiting = self._store.sparse_allreduce(gradient, self._names[index], self._op)
+        self._handles[index] = _SUBMITTED_ELSEWHERE
+        self._collect.append(lambda: self._store.put(index, waiting()))
+
+    def _prepare(self, index: int, gradient: T) -> tuple[T, Callable[[], None] | None]:
+        """Memory to reduce in place for ``gradient``, and what to do with the result, if it is not the gradient."""
+        store = self._store
+        dense = store.to_dense(gradient) if store.is_sparse(gradient) else gradient
+        small, context = self._compression.compress(dense)
+        frontend = self._collectives.frontend
+        # Ranks may hold a gradient in different orders (channels_last): the row-major order is the common one.
+        buffer = small if frontend.peek(small) is not None else self._contiguous(small)
+        if buffer is gradient and self._compression is NoneCompressor:
+            return buffer, None
+
+        def collect() -> None:
+            reduced = self._compression.decompress(buffer, context)
+            if dense is not gradient:
+                reduced = store.to_sparse(reduced, gradient)
+            if reduced is not gradient:
+                store.put(index, reduced)
+
+        return buffer, collect
+
+    def _contiguous(self, tensor: T) -> T:
+        copy = self._collectives.frontend.contiguous_copy(tensor)
+        self._collectives.frontend.describe(copy)  # whatever is wrong beyond the layout is an error of the user
+        return copy
+
+
+def check_groups(groups: Sequence[Sequence[int]]) -> None:
+    """
+    Raises:
+        ValueError: a parameter is in two groups.
+    """
+    seen: set[int] = set()
+    for group in groups:
+        for index in group:
+            if index in seen:
+                raise InvalidArgumentError("A parameter can only appear once in groups.")
+            seen.add(index)

@@ -1,0 +1,58 @@
+"""What the framework-neutral code needs to know about a framework's tensors.
+
+A framework folder implements this Protocol once; everything in ``collectives``, ``exchange`` and ``objects``
+is written over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+Description: TypeAlias = tuple[int, int, Sequence[int]]
+"""Address of contiguous host memory, dtype code of the core, shape. A plain tuple: it is built for every call."""
+
+
+class Frontend(Protocol[T]):
+    """One framework's tensors, seen as contiguous host memory.
+
+    The buffers handed to the core are written behind the framework's back; whoever calls keeps the tensor alive
+    until the operation has completed.
+    """
+
+    def peek(self, tensor: T) -> Description | None:
+        """Describe ``tensor`` if the core can work on its memory as it is, else ``None``. The hot path."""
+
+    def describe(self, tensor: T) -> Description:
+        """Like :meth:`peek`, but a tensor that cannot be described is an error.
+
+        Raises:
+            InvalidArgumentError: dtype not supported, not dense, or not contiguous.
+            HorovodInternalError: not in host memory.
+        """
+
+    def dtype_name(self, tensor: T) -> str:
+        """The dtype as the framework prints it, for messages."""
+
+    def empty_like(self, tensor: T) -> T:
+        """A new contiguous tensor of the same shape and dtype, with any content."""
+
+    def contiguous_copy(self, tensor: T) -> T:
+        """A new contiguous tensor with the values of a dense ``tensor``, in row-major order."""
+
+    def from_dlpack(self, capsule: object) -> T:
+        """Take over memory that the core allocated."""
+
+    def from_bytes(self, data: bytearray) -> T:
+        """A one-dimensional uint8 tensor over ``data``, without a copy; it keeps ``data`` alive."""
+
+    def to_bytes(self, tensor: T) -> bytes:
+        """Copy of the content of a contiguous uint8 tensor."""
+
+    def from_integers(self, values: Sequence[int]) -> T:
+        """A one-dimensional int64 tensor."""
+
+    def to_integers(self, tensor: T) -> list[int]:
+        """The values of a one-dimensional int64 tensor."""

@@ -1,0 +1,59 @@
+"""Outstanding operations: what must stay alive until they have completed.
+
+The core knows addresses only. If the last reference to a tensor went away while an operation is in flight, the
+core would write into memory that belongs to somebody else by then; so every submission leaves an entry here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from horovod._core import Engine
+
+Collect: TypeAlias = Callable[[list[object]], Any]
+
+Pending: TypeAlias = tuple["Engine", Any, Any, Collect | None]
+"""Engine that runs the operation · its inputs · its result, if known beforehand · else how to build the result from
+the buffers that the engine allocated. A plain tuple: one is built for every submission."""
+
+
+class HandleTable:
+    """Outstanding operations of one framework, by handle number. Numbers belong to one engine (one ``init``)."""
+
+    __slots__ = ("_abandoned", "pending")
+
+    def __init__(self) -> None:
+        # Read and written directly by the hot paths of `collectives` and `exchange`.
+        self.pending: dict[int, Pending] = {}
+        self._abandoned: list[int] = []
+
+    def abandon(self, handles: list[int]) -> None:
+        """Nobody will wait for ``handles`` any more. Their tensors are kept until the operations have completed."""
+        self._abandoned.extend(handles)
+        if self._abandoned:
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Let go of abandoned operations that have completed."""
+        still: list[int] = []
+        for handle in self._abandoned:
+            entry = self.pending.get(handle)
+            if entry is None:
+                continue
+            engine = entry[0]
+            if not engine.poll(handle):
+                still.append(handle)
+                continue
+            del self.pending[handle]
+            try:
+                engine.wait(handle)
+            except Exception:  # noqa: S110 - the failure of an operation that nobody asks about
+                pass
+        self._abandoned = still
+
+    def forget(self) -> None:
+        """Drop everything: the engine that knew these numbers has ended."""
+        self.pending.clear()
+        self._abandoned.clear()

@@ -1,0 +1,155 @@
+"""Gradients of the collectives. The backward pass of a collective is itself a collective of the same ranks.
+
+Its operations are unnamed, so all ranks must run them in the same order. Upstream gradients are made contiguous:
+autograd hands over expanded ones, for example those of ``sum()``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from horovod.collectives import Average, Collectives
+from horovod.process_set import ProcessSet
+from horovod.torch.frontend import TorchFrontend
+
+__all__ = ["Allgather", "Allreduce", "Broadcast", "GroupedAllgather", "GroupedAllreduce", "collectives"]
+
+collectives: Collectives[torch.Tensor] = Collectives(TorchFrontend())
+"""The collectives of this framework, with all its outstanding handles."""
+
+_empty_like = collectives.frontend.empty_like
+
+
+class Allreduce(torch.autograd.Function):
+    """Backward: the same reduction of the upstream gradient. (For Min, Max and Product not a true derivative.)"""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+    ) -> torch.Tensor:
+        ctx.reduction = (op, prescale, postscale, process_set)
+        handle = collectives.allreduce(
+            tensor, _empty_like(tensor), name, op, prescale, postscale, process_set, waited=True
+        )
+        result: torch.Tensor = collectives.synchronize(handle)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return (Allreduce.apply(grads[0].contiguous(), None, *ctx.reduction), None, None, None, None, None)
+
+
+class GroupedAllreduce(torch.autograd.Function):
+    """Backward: one grouped reduction of all upstream gradients; missing ones count as zeros."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.reduction = (op, prescale, postscale, process_set)
+        ctx.differentiable = [tensor.is_floating_point() for tensor in tensors]
+        handle = collectives.grouped_allreduce(
+            tensors, [_empty_like(t) for t in tensors], name, op, prescale, postscale, process_set, waited=True
+        )
+        result: tuple[torch.Tensor, ...] = collectives.synchronize(handle)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        wanted = [grad.contiguous() for grad, floats in zip(grads, ctx.differentiable, strict=True) if floats]
+        reduced = iter(GroupedAllreduce.apply(None, *ctx.reduction, *wanted))
+        return (None,) * 5 + tuple(next(reduced) if floats else None for floats in ctx.differentiable)
+
+
+class Allgather(torch.autograd.Function):
+    """Backward: average of the upstream gradients, of which each rank keeps its own rows."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet
+    ) -> torch.Tensor:
+        ctx.process_set = process_set
+        ctx.rows = tensor.shape[0]
+        result: torch.Tensor = collectives.synchronize(
+            collectives.allgather(tensor, name, process_set, waited=True)
+        )
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        before = _rows_before([ctx.rows], ctx.process_set)[0]
+        average = Allreduce.apply(grads[0].contiguous(), None, Average, 1.0, 1.0, ctx.process_set)
+        return average.narrow(0, before, ctx.rows), None, None
+
+
+class GroupedAllgather(torch.autograd.Function):
+    """Backward: like :class:`Allgather`, for all members at once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.process_set = process_set
+        ctx.rows = [tensor.shape[0] for tensor in tensors]
+        ctx.differentiable = [tensor.is_floating_point() for tensor in tensors]
+        result: tuple[torch.Tensor, ...] = collectives.synchronize(
+            collectives.grouped_allgather(tensors, name, process_set, waited=True)
+        )
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        before = _rows_before(ctx.rows, ctx.process_set)
+        wanted = [grad.contiguous() for grad, floats in zip(grads, ctx.differentiable, strict=True) if floats]
+        averages = iter(GroupedAllreduce.apply(None, Average, 1.0, 1.0, ctx.process_set, *wanted))
+        return (None, None) + tuple(
+            next(averages).narrow(0, first, rows) if floats else None
+            for first, rows, floats in zip(before, ctx.rows, ctx.differentiable, strict=True)
+        )
+
+
+class Broadcast(torch.autograd.Function):
+    """Backward: average of the upstream gradients on the root, zeros elsewhere."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet, rank: int
+    ) -> torch.Tensor:
+        ctx.am_root = rank == root_rank
+        ctx.process_set = process_set
+        handle = collectives.broadcast(
+            tensor, _empty_like(tensor), root_rank, name, process_set, waited=True
+        )
+        result: torch.Tensor = collectives.synchronize(handle)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        average = Allreduce.apply(grads[0].contiguous(), None, Average, 1.0, 1.0, ctx.process_set)
+        return (average if ctx.am_root else torch.zeros_like(average)), None, None, None, None
+
+
+def _rows_before(rows: list[int], process_set: ProcessSet) -> list[int]:
+    """For each gathered tensor, how many rows of lower ranks come before this rank's."""
+    mine = torch.tensor([rows], dtype=torch.int64)
+    everyone: torch.Tensor = collectives.synchronize(
+        collectives.allgather(mine, None, process_set, waited=True)
+    )
+    rank = process_set.rank()
+    assert rank is not None  # an operation on the set has just succeeded
+    before: list[int] = everyone[:rank].sum(dim=0).tolist()
+    return before

@@ -1,0 +1,98 @@
+"""PyTorch tensors as the core sees them. No compiled extension: a pointer, a shape and a dtype are enough."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch.utils import dlpack
+
+from horovod import _core
+from horovod.errors import HorovodError, HorovodInternalError, InvalidArgumentError
+from horovod.frontend import Description
+
+__all__ = ["TorchFrontend"]
+
+_CODES: Final[dict[torch.dtype, int]] = {
+    torch.uint8: _core.UINT8,
+    torch.int8: _core.INT8,
+    torch.int16: _core.INT16,
+    torch.int32: _core.INT32,
+    torch.int64: _core.INT64,
+    torch.float16: _core.FLOAT16,
+    torch.bfloat16: _core.BFLOAT16,
+    torch.float32: _core.FLOAT32,
+    torch.float64: _core.FLOAT64,
+    torch.bool: _core.BOOL,
+}
+if hasattr(torch, "uint16"):  # since PyTorch 2.3
+    _CODES[torch.uint16] = _core.UINT16
+
+
+class TorchFrontend:
+    """Implements :class:`horovod.frontend.Frontend` for ``torch.Tensor``."""
+
+    def peek(self, tensor: torch.Tensor) -> Description | None:
+        # `is_contiguous` is False for sparse tensors, so nothing else asks about the layout.
+        if tensor.is_cpu and tensor.is_contiguous():
+            code = _CODES.get(tensor.dtype)
+            if code is not None:
+                return tensor.data_ptr(), code, tensor.shape
+        return None
+
+    def describe(self, tensor: torch.Tensor) -> Description:
+        try:
+            if tensor.is_cpu and tensor.is_contiguous():
+                return tensor.data_ptr(), _CODES[tensor.dtype], tensor.shape
+        except (AttributeError, KeyError, RuntimeError):
+            pass  # `_refusal` says what is wrong
+        raise _refusal(tensor)
+
+    def dtype_name(self, tensor: torch.Tensor) -> str:
+        return str(tensor.dtype)
+
+    def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
+
+    def contiguous_copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+    def from_dlpack(self, capsule: object) -> torch.Tensor:
+        return dlpack.from_dlpack(capsule)
+
+    def from_bytes(self, data: bytearray) -> torch.Tensor:
+        return torch.frombuffer(data, dtype=torch.uint8)
+
+    def to_bytes(self, tensor: torch.Tensor) -> bytes:
+        return ctypes.string_at(tensor.data_ptr(), tensor.numel())
+
+    def from_integers(self, values: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int64)
+
+    def to_integers(self, tensor: torch.Tensor) -> list[int]:
+        integers: list[int] = tensor.tolist()
+        return integers
+
+
+def _refusal(tensor: Any) -> HorovodError:
+    """Why ``describe`` cannot describe ``tensor``."""
+    if not isinstance(tensor, torch.Tensor):
+        return InvalidArgumentError(f"Expected a torch.Tensor, got {type(tensor).__name__}.")
+    if tensor.layout != torch.strided:
+        return InvalidArgumentError(
+            f"Tensor type {tensor.type() if tensor.layout == torch.sparse_coo else tensor.layout} is not "
+            "supported. Use sparse_allreduce_async for sparse tensors, or to_dense()."
+        )
+    if tensor.dtype not in _CODES:
+        return InvalidArgumentError(f"Tensor type {tensor.dtype} is not supported.")
+    if not tensor.is_cpu:
+        device = "CUDA tensors are" if tensor.is_cuda else f"Tensors on device {tensor.device} are"
+        return HorovodInternalError(f"{device} not supported yet; move the tensor to the CPU first.")
+    if not tensor.is_contiguous():
+        return InvalidArgumentError(
+            f"Tensor is required to be contiguous, but has shape {list(tensor.shape)} and strides "
+            f"{list(tensor.stride())}. Pass tensor.contiguous()."
+        )
+    return InvalidArgumentError("Tensor has no memory of its own (a fake or functional tensor?).")

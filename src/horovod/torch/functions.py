@@ -1,0 +1,187 @@
+"""Make all ranks start equal: parameters, optimizer state and Python objects."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from horovod import objects
+from horovod.errors import InvalidArgumentError
+from horovod.process_set import ProcessSet, global_process_set
+from horovod.torch.autograd import collectives
+
+__all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
+
+
+def broadcast_parameters(
+    params: Mapping[str, Any] | list[torch.Tensor] | list[tuple[str, torch.Tensor]], root_rank: int
+) -> None:
+    """Overwrite tensors with those of ``root_rank``, in place.
+
+    Args:
+        params: ``model.state_dict()``, or a list of tensors or of ``(name, tensor)``. The entries of a list without
+            names must be in the same order on all ranks.
+        root_rank: global rank of the sender.
+
+    Raises:
+        ValueError: another type of ``params``, in particular a generator; or a dtype that is not supported.
+        HorovodInternalError: shapes or dtypes differ between ranks; a rank was lost.
+    """
+    entries: Iterable[tuple[str | None, Any]]
+    if isinstance(params, Mapping):
+        entries = sorted(params.items())
+    elif isinstance(params, list):
+        entries = [entry if isinstance(entry, tuple) else (None, entry) for entry in params]
+    else:
+        raise InvalidArgumentError(
+            f"invalid params of type: {type(params)}. Pass model.state_dict() or a list."
+        )
+    _broadcast_tensors([(name, tensor) for name, tensor in entries if tensor is not None], root_rank)
+
+
+def _broadcast_tensors(entries: list[tuple[str | None, torch.Tensor]], root_rank: int) -> None:
+    """Broadcast all ``entries`` in place; everything is submitted before anything is waited for."""
+    handles: list[int] = []
+    copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for name, tensor in entries:
+        buffer = tensor
+        if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and not tensor.is_contiguous():
+            # Ranks may keep the same weights in different orders (channels_last).
+            buffer = collectives.frontend.contiguous_copy(tensor)
+            copies.append((tensor, buffer))
+        handles.append(collectives.broadcast(buffer, buffer, root_rank, name))
+    collectives.synchronize_all(handles)
+    with torch.no_grad():
+        for tensor, buffer in copies:
+            tensor.copy_(buffer)
+
+
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Return the ``obj`` of ``root_rank``: itself there, a fresh copy elsewhere. See ``horovod.objects``.
+
+    Raises:
+        ValueError: ``init()`` has not been called.
+    """
+    return objects.broadcast_object(collectives, obj, root_rank, name, process_set)
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """Return every rank's ``obj`` in rank order.
+
+    Raises:
+        ValueError: ``init()`` has not been called.
+    """
+    return objects.allgather_object(collectives, obj, name)
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
+    """Make options and state of ``optimizer`` those of ``root_rank``.
+
+    Options and entries that are not tensors keep their Python type. Call it after ``broadcast_parameters``: an optimizer
+    without state is made to create it by one step with zero gradients, during which the parameters are held fixed. The
+    zero gradients stay allocated.
+
+    What entries exist is decided by the root alone, so a state that was loaded on the root only, or that lacks
+    parameters that were never used, arrives as it is.
+
+    Args:
+        optimizer: wrapped by ``DistributedOptimizer`` or not; same structure of parameters on all ranks.
+        root_rank: global rank of the sender.
+        model: where to look for ``Embedding(sparse=True)``, whose zero gradients must be sparse for ``SGD``.
+
+    Raises:
+        ValueError: an ``LBFGS``, whose state cannot be broadcast.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise InvalidArgumentError("cannot broadcast torch.optim.LBFGS state")
+    if not optimizer.state:
+        _create_state(optimizer, model)
+
+    plan = broadcast_object(_describe_state(optimizer), root_rank, "optimizer_state")
+    for group, options in zip(optimizer.param_groups, plan["options"], strict=True):
+        group.update(options)
+    optimizer.state.update(plan["rest"])
+
+    entries: list[tuple[str | None, torch.Tensor]] = []
+    counts: collections.Counter[str] = collections.Counter()
+    for parameter, described in zip(_parameters(optimizer), plan["parameters"], strict=True):
+        if described is None:
+            optimizer.state.pop(parameter, None)
+            continue
+        state = optimizer.state[parameter]
+        for key in [key for key in state if key not in described]:
+            del state[key]
+        for key, (is_tensor, value) in described.items():
+            if not is_tensor:
+                state[key] = value
+                continue
+            dtype, shape = value
+            tensor = state.get(key)
+            if not isinstance(tensor, torch.Tensor) or tensor.dtype != dtype or tensor.shape != shape:
+                tensor = state[key] = torch.empty(shape, dtype=dtype)
+            counts[key] += 1
+            entries.append((f"{key}.{counts[key]}", tensor))
+    _broadcast_tensors(entries, root_rank)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _describe_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Everything of the optimizer but the content of the state's tensors, to be pickled."""
+    parameters = _parameters(optimizer)
+    return {
+        "options": [
+            {key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups
+        ],
+        "parameters": [
+            {
+                key: (True, (value.dtype, tuple(value.shape)))
+                if isinstance(value, torch.Tensor) and value.layout == torch.strided
+                else (False, value)
+                for key, value in optimizer.state[parameter].items()
+            }
+            if parameter in optimizer.state
+            else None
+            for parameter in parameters
+        ],
+        # Entries that belong to no parameter.
+        "rest": {key: value for key, value in optimizer.state.items() if not isinstance(key, torch.Tensor)},
+    }
+
+
+def _create_state(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
+    """Let the optimizer create its state: one local step with zero gradients that moves no parameter."""
+    sparse: set[torch.Tensor] = set()
+    if isinstance(optimizer, torch.optim.SGD) and model is not None:
+        sparse = {
+            module.weight
+            for module in model.modules()
+            if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse
+        }
+    trainable = [parameter for parameter in _parameters(optimizer) if parameter.requires_grad]
+    for parameter in trainable:
+        if isinstance(optimizer, torch.optim.SparseAdam) or parameter in sparse:
+            parameter.grad = torch.zeros_like(parameter, layout=torch.sparse_coo)
+        else:
+            parameter.grad = torch.zeros_like(parameter)
+
+    # Weight decay and its like move weights even with zero gradients.
+    before = [parameter.detach().clone() for parameter in trainable]
+    step = getattr(optimizer, "_local_step", None)
+    if step is not None:
+        step()
+    else:
+        # Not `optimizer.step`: a learning rate scheduler replaces that one to count the steps.
+        type(optimizer).step(optimizer)
+    with torch.no_grad():
+        for parameter, value in zip(trainable, before, strict=True):
+            parameter.copy_(value)
