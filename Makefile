@@ -82,7 +82,7 @@ format: $(VENV)/.requirements  ## rewrite sources in the project's format
 	@find core tests/core -name '*.h' -o -name '*.cpp' | xargs -r $(BIN)/clang-format -i
 
 bench: build  ## compare with PyTorch Gloo and Open MPI, interleaved; writes benchmarks/results/
-	@$(RUN) $(BIN)/python benchmarks/run.py $(BENCH_ARGS)
+	@$(RUN) $(BIN)/python -m benchmarks.run $(BENCH_ARGS)
 
 wheel: $(VENV)/.requirements  ## a wheel for this Python in dist/
 	@$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
