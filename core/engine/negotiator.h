@@ -77,6 +77,8 @@ struct Effects {
   bool closed = false;                      ///< all ranks acknowledged the shutdown
   std::optional<Error> fatal;               ///< the world cannot go on (e.g. stall shutdown): abort with this
   void clear() noexcept;
+  /// True if there is nothing in it.
+  [[nodiscard]] bool empty() const noexcept;
 };
 
 class Negotiator {

@@ -80,6 +80,11 @@ void Progress::alert() noexcept {
   }
 }
 
+void Progress::due(TimePoint when) noexcept {
+  const bool held = baton_.load(std::memory_order_seq_cst);
+  if (held || when.time_since_epoch().count() < engine_sleeps_until_ns_.load()) alert();
+}
+
 /// Gives the baton back to the engine thread. Between two blocking calls of a user thread this rank
 /// owes nobody anything: if such calls follow each other closely, peers are left to believe that
 /// somebody polls (*lingering*), so that their next message does not cost a wake-up of the engine

@@ -68,6 +68,12 @@ class Progress {
   /// There is something new for whoever drives, put where advance() finds it. Any thread, no lock.
   void alert() noexcept;
 
+  /// advance() has something to do at `when`: sees to it that somebody is awake then. Any thread.
+  void due(TimePoint when) noexcept;
+
+  /// Makes the engine thread look at its stop token. Any thread.
+  void stop() noexcept { wake_engine_thread(); }
+
   /// Handles were completed: threads that sleep beside the holder look again.
   void completed() noexcept;
 

@@ -41,4 +41,11 @@ void Mesh::shutdown() noexcept {
   for (const auto& [rank, link] : links_) link->shutdown();
 }
 
+std::vector<int> Mesh::descriptors() const {
+  std::vector<int> all;
+  for (const auto& [rank, link] : links_) all.push_back(link->fd());
+  for (const Fd& fd : spare_) all.push_back(fd.get());
+  return all;
+}
+
 }  // namespace rueda

@@ -34,6 +34,9 @@ class Mesh {
   /// anybody.
   void wants(std::vector<pollfd>& polled) const;
 
+  /// All sockets, for those who must close them in a forked child.
+  [[nodiscard]] std::vector<int> descriptors() const;
+
   /// Ends all connections. Every transfer that is not complete fails, here and at the peers. Any
   /// thread.
   void shutdown() noexcept;

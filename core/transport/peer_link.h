@@ -42,6 +42,7 @@ class PeerLink {
 
   /// What to sleep for: readable if a receive, writable if a send is outstanding. fd -1: nothing.
   [[nodiscard]] pollfd wants() const noexcept;
+  [[nodiscard]] int fd() const noexcept { return socket_.fd(); }
   [[nodiscard]] Rank peer() const noexcept { return socket_.peer(); }
   /// See Socket::shutdown(). Any thread.
   void shutdown() noexcept { socket_.shutdown(); }

@@ -1,0 +1,74 @@
+/// Runs the dispatches one after another: one batch under way, the others queued behind it.
+///
+/// A batch is an object with step(), not a stack frame: whoever holds the baton steps it, and may
+/// leave between two chunks. Holder of the baton only.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "collectives/collective.h"
+#include "engine/work.h"
+
+namespace rueda {
+
+/// How often and how much each data path carried.
+struct PathCount {
+  std::uint64_t operations = 0;
+  std::uint64_t bytes = 0;
+};
+
+class Dispatcher {
+ public:
+  /// A started batch without any progress for `timeout` is a failure. Zero: never.
+  Dispatcher(Backend& backend, Duration timeout) : backend_(backend), timeout_(timeout) {}
+
+  /// Entries of one dispatch, in order; null: this rank has joined and takes part with zeros.
+  struct Batch {
+    std::vector<std::unique_ptr<Entry>> entries;
+    std::vector<std::shared_ptr<const Signature>> signatures;
+  };
+  void enqueue(Batch batch) { queue_.push_back(std::move(batch)); }
+
+  /// Does about one chunk of work. An error means that the world is out of step: nothing more can run.
+  Result<Step> step(TimePoint now);
+
+  /// Entries of a batch that has just completed. Empty if none has.
+  [[nodiscard]] std::vector<std::unique_ptr<Entry>> take_completed() { return std::move(completed_); }
+  /// Everything that was queued or under way; the operation is dropped.
+  [[nodiscard]] std::vector<std::unique_ptr<Entry>> take_all();
+
+  [[nodiscard]] bool idle() const noexcept { return !operation_ && queue_.empty(); }
+  [[nodiscard]] bool running() const noexcept { return operation_ != nullptr; }
+  /// When step() has to look at the clock again.
+  [[nodiscard]] std::optional<TimePoint> deadline() const;
+  /// Any thread.
+  [[nodiscard]] std::map<std::string, PathCount, std::less<>> paths() const {
+    const std::lock_guard lock(paths_mutex_);
+    return paths_;
+  }
+
+ private:
+  void start(TimePoint now);
+  [[nodiscard]] Error stuck(TimePoint now) const;
+
+  Backend& backend_;
+  Duration timeout_;
+  std::deque<Batch> queue_;
+  Batch running_;
+  std::vector<Task> tasks_;                      // of running_
+  std::vector<std::unique_ptr<std::byte[]>> zeros_;  // of running_: what a joined rank contributes
+  std::unique_ptr<Operation> operation_;
+  TimePoint last_progress_{};
+  std::vector<std::unique_ptr<Entry>> completed_;
+  mutable std::mutex paths_mutex_;  // guards paths_
+  std::map<std::string, PathCount, std::less<>> paths_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,554 @@
+#include "engine/engine.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "collectives/collective.h"
+#include "collectives/registry.h"
+#include "engine/cause_frame.h"
+
+namespace rueda {
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr std::size_t kKeptOutputBytes = std::size_t{16} << 20;
+/// After the bare end of a connection: how long to wait for somebody who knows why.
+constexpr auto kCauseGrace = milliseconds(200);
+constexpr auto kCloseGrace = seconds(1);
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+std::int64_t nanoseconds(TimePoint time) { return time.time_since_epoch().count(); }
+
+}  // namespace
+
+Engine::Engine(EngineOptions options)
+    : options_(std::move(options)),
+      log_(options_.rank, options_.log_level, options_.log_hide_time),
+      world_(options_.rank, options_.size, options_.groups, options_.hosts),
+      pool_(std::make_shared<HostPool>(kKeptOutputBytes)),
+      next_tick_ns_(kNever) {}
+
+Engine::~Engine() {
+  if (in_child()) {  // threads did not survive the fork, and nobody may hear from the child
+    if (thread_.joinable()) thread_.detach();
+    notifier_.abandon();
+    return;
+  }
+  shutdown();
+}
+
+Result<void> Engine::start() {
+  const std::lock_guard lifecycle(lifecycle_);
+  if (auto opened = world_.open(); !opened) return opened;
+  fork_guard_.cover(world_.descriptors());
+  negotiator_ = std::make_unique<Negotiator>(options_.groups, options_.hosts, options_.rank,
+                                             options_.negotiator);
+  dispatcher_ = std::make_unique<Dispatcher>(world_.backend(), options_.operation_timeout);
+  Driver& driver = *this;
+  progress_ = std::make_unique<Progress>(driver, world_.bell(), world_.engine_bell(),
+                                         world_.waiter_bell());
+  started_ = true;
+  if (options_.size == 1) return {};  // the calling threads do it all
+  thread_ = std::jthread([this](const std::stop_token& stop) { progress_->run(stop); });
+  ::pthread_setname_np(thread_.native_handle(), "rueda-engine");
+  if (options_.thread_affinity >= 0) {
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    CPU_SET(static_cast<std::size_t>(options_.thread_affinity), &cores);
+    if (::pthread_setaffinity_np(thread_.native_handle(), sizeof cores, &cores) != 0) {
+      log_.write(LogLevel::Error, "HOROVOD_THREAD_AFFINITY: cannot pin the engine thread to core " +
+                                      std::to_string(options_.thread_affinity));
+    }
+  }
+  return {};
+}
+
+// --- submissions: any thread ------------------------------------------------------------------
+
+Result<Handle> Engine::submit(Request request) {
+  if (in_child()) {
+    return Error{.code = Code::Internal,
+                 .message = "this process was forked after init; the child cannot use the parent's "
+                            "engine: start it before init, or use the 'spawn' method"};
+  }
+  const Collective* collective = find_collective(request.kind);
+  std::unique_lock lock(mutex_);
+  const Handle handle = ++last_handle_;
+  if (failed_) return *failed_;
+  if (collective == nullptr) {
+    return Error{.code = Code::Unsupported, .message = "this operation is not available"};
+  }
+  const bool unnamed = request.name.empty();
+  std::string full_name = request.grouped ? "grouped_" : "";
+  full_name += collective->rules.prefix;
+  full_name += unnamed ? ".noname." + std::to_string(handle) : "." + request.name;
+  if (request.kind == Kind::Barrier) full_name = "barrier.noname";
+
+  const std::size_t count = request.tensors.size();
+  auto work = std::make_shared<Work>();
+  work->handle = handle;
+  work->name = full_name;
+  work->remaining = count;
+  work->outputs.resize(count);
+  work->on_done = std::move(request.on_done);
+  const bool wants_callback = work->on_done != nullptr;
+
+  std::vector<std::unique_ptr<Entry>> entries;
+  std::vector<Key> keys(count);
+  std::vector<Signature> signatures(count);
+  std::vector<std::uint64_t> tickets(count);
+  entries.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    TensorRequest& tensor = request.tensors[i];
+    Signature& signature = signatures[i];
+    signature.kind = request.kind;
+    signature.dtype = tensor.dtype;
+    signature.op = request.op;
+    signature.root = request.root;
+    signature.prescale = request.prescale;
+    signature.postscale = request.postscale;
+    signature.shape = std::move(tensor.shape);
+    auto entry = std::make_unique<Entry>();
+    entry->name = full_name;
+    if (request.grouped) {
+      entry->name += "_" + std::to_string(i + 1) + "of" + std::to_string(count);
+      signature.group = {.name = full_name, .size = static_cast<std::uint32_t>(count)};
+    }
+    if (auto fine = collective->check(signature, world_.backend().members()); !fine) {
+      Error error = std::move(fine).error();
+      error.tensor = entry->name;
+      return error;
+    }
+    Key& key = keys[i];
+    key.process_set = request.process_set;
+    if (unnamed && !request.grouped && request.kind != Kind::Barrier) {
+      key.kind = request.kind;
+      key.number = static_cast<std::uint64_t>(handle);
+    } else {
+      key.name = entry->name;
+    }
+    entry->in = tensor.in;
+    entry->out = tensor.out;
+    entry->work = work;
+    entry->index = i;
+    entry->pool = pool_;
+    entry->signature = std::make_shared<const Signature>(signature);
+    tickets[i] = ++last_ticket_;
+    entries.push_back(std::move(entry));
+  }
+  work->tickets = tickets;
+
+  const auto now = Clock::now();
+  auto submitted =
+      request.grouped
+          ? negotiator_->submit_group(keys, signatures, tickets, request.waited, now, effects_)
+          : negotiator_->submit(keys[0], signatures[0], tickets[0], request.waited, now, effects_);
+  if (!submitted) {
+    Error error = std::move(submitted).error();
+    if (error.code == Code::Duplicate) {
+      error.message = "Requested to " + std::string(collective->rules.prefix) + " '" +
+                      (error.tensor.empty() ? full_name : error.tensor) +
+                      "' which has the same name as another tensor that is still in flight; wait "
+                      "for that one (synchronize) or use another name";
+    }
+    if (error.tensor.empty()) error.tensor = full_name;
+    return error;
+  }
+  for (std::size_t i = 0; i < count; ++i) entries_.emplace(tickets[i], std::move(entries[i]));
+  works_.emplace(handle, std::move(work));
+  unfinished_.fetch_add(1, std::memory_order_relaxed);
+  note_tick();
+  const bool pending = !effects_.empty();
+  if (pending) effects_pending_.store(true, std::memory_order_seq_cst);
+  lock.unlock();
+  after_submission();
+  if (options_.size == 1 && wants_callback) {  // nobody will come to wait for it
+    want_all();
+    progress_->poke();
+  }
+  return handle;
+}
+
+/// Tells whoever drives.
+void Engine::after_submission() {
+  if (options_.size == 1) return;
+  const bool pending = effects_pending_.load(std::memory_order_relaxed);
+  const std::int64_t tick = next_tick_ns_.load(std::memory_order_relaxed);
+  if (pending) {
+    progress_->alert();
+  } else if (tick != kNever) {
+    progress_->due(TimePoint(Duration(tick)));
+  }
+}
+
+void Engine::note_tick() {
+  const auto tick = negotiator_->next_tick();
+  next_tick_ns_.store(tick ? nanoseconds(*tick) : kNever, std::memory_order_relaxed);
+}
+
+std::shared_ptr<Work> Engine::find(Handle handle) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = works_.find(handle);
+  return found == works_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<Work> Engine::take(Handle handle) {
+  const std::lock_guard lock(mutex_);
+  const auto found = works_.find(handle);
+  if (found == works_.end()) return nullptr;
+  auto work = std::move(found->second);
+  works_.erase(found);
+  return work;
+}
+
+void Engine::abandon_all() {
+  const std::lock_guard lock(mutex_);
+  works_.clear();
+}
+
+void Engine::want_all() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failed_) return;
+    negotiator_->want_all(Clock::now(), effects_);
+    note_tick();
+    if (effects_.empty()) return;
+    effects_pending_.store(true, std::memory_order_seq_cst);
+  }
+  if (options_.size > 1) progress_->alert();
+}
+
+std::optional<bool> Engine::poll(Handle handle) {
+  const auto work = find(handle);
+  if (!work) return std::nullopt;
+  if (work->done.load(std::memory_order_acquire)) return true;
+  if (in_child()) return false;
+  // A world of one would be done before anybody can look; scripts and tests rely on operations being
+  // asynchronous, so the first look says no.
+  if (options_.size == 1 && !work->polled.exchange(true)) return false;
+  want_all();
+  progress_->poke();
+  return work->done.load(std::memory_order_acquire);
+}
+
+std::optional<bool> Engine::wait(Handle handle, TimePoint deadline) {
+  const auto work = find(handle);
+  if (!work) return std::nullopt;
+  if (work->done.load(std::memory_order_acquire)) return true;
+  if (in_child()) return false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failed_) {
+      for (const std::uint64_t ticket : work->tickets) {
+        negotiator_->want(ticket, Clock::now(), effects_);
+      }
+      note_tick();
+      if (!effects_.empty()) effects_pending_.store(true, std::memory_order_seq_cst);
+    }
+  }
+  return progress_->until([&] { return work->done.load(std::memory_order_acquire); }, deadline);
+}
+
+// --- the holder of the baton ------------------------------------------------------------------
+
+bool Engine::busy() const {
+  return unfinished_.load(std::memory_order_relaxed) != 0 || !dispatcher_->idle() ||
+         effects_pending_.load(std::memory_order_relaxed) || suspicion_.has_value() ||
+         (ended_.load(std::memory_order_relaxed) && !closed_.load(std::memory_order_relaxed));
+}
+
+std::optional<TimePoint> Engine::next_deadline() const {
+  auto at = TimePoint::max();
+  if (const auto tick = next_tick_ns_.load(std::memory_order_relaxed); tick != kNever) {
+    at = std::min(at, TimePoint(Duration(tick)));
+  }
+  if (const auto due = dispatcher_->deadline()) at = std::min(at, *due);
+  if (suspicion_) at = std::min(at, Clock::now() + milliseconds(5));  // look for causes
+  if (at == TimePoint::max()) return std::nullopt;
+  return at;
+}
+
+bool Engine::quiet() const noexcept {
+  return has_failed_.load(std::memory_order_relaxed) || closed_.load(std::memory_order_relaxed);
+}
+
+bool Engine::advance() {
+  if (has_failed_.load(std::memory_order_relaxed)) return false;
+  const auto now = Clock::now();
+  bool moved = receive(now);
+  if (nanoseconds(now) >= next_tick_ns_.load(std::memory_order_relaxed)) {
+    const std::lock_guard lock(mutex_);
+    negotiator_->tick(now, effects_);
+    note_tick();
+    if (!effects_.empty()) effects_pending_.store(true, std::memory_order_relaxed);
+  }
+  moved |= apply_effects(now);
+  if (suspicion_) {
+    moved |= settle_suspicion(now);
+  } else {
+    moved |= step_batch(now);
+  }
+  return moved;
+}
+
+bool Engine::receive(TimePoint now) {
+  bool moved = false;
+  for (auto& neighbour : world_.neighbours()) {
+    ControlChannel& channel = *neighbour.channel;
+    if (!channel.ready()) continue;
+    for (;;) {
+      auto message = channel.receive();
+      if (!message) {
+        lose(neighbour.rank, std::move(message).error(), false, now);
+        break;
+      }
+      if (!*message) break;
+      moved = true;
+      if (auto cause = decode_cause(**message)) {
+        abort(*cause);
+        return true;
+      }
+      const std::lock_guard lock(mutex_);
+      if (auto fine = negotiator_->receive(neighbour.rank, **message, now, effects_); !fine) {
+        lose(neighbour.rank, std::move(fine).error(), false, now);
+        break;
+      }
+      note_tick();
+      if (!effects_.empty()) effects_pending_.store(true, std::memory_order_relaxed);
+    }
+    if (channel.congested()) {
+      if (auto flushed = channel.flush(); !flushed) {
+        lose(neighbour.rank, std::move(flushed).error(), false, now);
+      }
+    }
+  }
+  return moved;
+}
+
+bool Engine::apply_effects(TimePoint now) {
+  if (!effects_pending_.load(std::memory_order_seq_cst)) return false;
+  {
+    const std::lock_guard lock(mutex_);
+    effects_pending_.store(false, std::memory_order_relaxed);
+    applying_.clear();
+    std::swap(applying_, effects_);
+    for (Dispatch& dispatch : applying_.dispatches) enqueue(dispatch);
+  }
+  for (const auto& send : applying_.sends) {
+    ControlChannel* channel = world_.channel(send.to);
+    const auto bytes =
+        std::span<const std::byte>(applying_.bytes).subspan(send.begin, send.end - send.begin);
+    auto sent = channel->send(bytes);
+    if (sent) sent = channel->flush();
+    if (!sent) lose(send.to, std::move(sent).error(), false, now);
+  }
+  for (const auto& text : applying_.warnings) log_.write(LogLevel::Warning, text);
+  for (const auto& text : applying_.errors) log_.write(LogLevel::Error, text);
+  for (Failure& failure : applying_.failures) {
+    std::vector<std::unique_ptr<Entry>> entries;
+    {
+      const std::lock_guard lock(mutex_);
+      auto node = entries_.extract(failure.ticket);
+      if (node.empty()) continue;
+      entries.push_back(std::move(node.mapped()));
+    }
+    if (failure.error.tensor.empty()) failure.error.tensor = entries.front()->name;
+    finish(std::move(entries), failure.error);
+  }
+  if (applying_.shutdown_by) ended_.store(true, std::memory_order_relaxed);
+  if (applying_.closed) closed_.store(true, std::memory_order_seq_cst);
+  if (applying_.fatal) abort(*applying_.fatal);
+  if (ended_.load(std::memory_order_relaxed) && !acknowledged_.load() && dispatcher_->idle()) {
+    acknowledged_.store(true);
+    const std::lock_guard lock(mutex_);
+    negotiator_->acknowledge_shutdown(now, effects_);
+    effects_pending_.store(!effects_.empty(), std::memory_order_relaxed);
+  }
+  if (closed_.load(std::memory_order_relaxed)) progress_->completed();
+  return true;
+}
+
+/// Called with mutex_ held.
+void Engine::enqueue(Dispatch& dispatch) {
+  Dispatcher::Batch batch;
+  for (DispatchEntry& entry : dispatch.entries) {
+    std::unique_ptr<Entry> mine;
+    if (auto node = entries_.extract(entry.ticket); !node.empty()) mine = std::move(node.mapped());
+    // The own signature, not the agreed one: rows of an allgather differ between ranks.
+    batch.signatures.push_back(mine ? mine->signature : std::move(entry.signature));
+    batch.entries.push_back(std::move(mine));
+  }
+  dispatcher_->enqueue(std::move(batch));
+}
+
+bool Engine::step_batch(TimePoint now) {
+  if (dispatcher_->idle()) return false;
+  auto step = dispatcher_->step(now);
+  if (!step) {
+    Error error = std::move(step).error();
+    if (error.code == Code::PeerLost) {
+      const Rank peer = error.peer;
+      lose(peer, std::move(error), false, now);
+    } else {
+      abort(error);
+    }
+    return true;
+  }
+  if (*step == Step::Done) {
+    finish(dispatcher_->take_completed(), std::nullopt);
+    if (ended_.load(std::memory_order_relaxed)) {
+      effects_pending_.store(true, std::memory_order_relaxed);  // maybe time to acknowledge
+    }
+  }
+  return *step != Step::Blocked;
+}
+
+void Engine::finish(std::vector<std::unique_ptr<Entry>> entries, const std::optional<Error>& error) {
+  for (auto& entry : entries) {
+    const auto work = std::move(entry->work);
+    if (error && !work->error) work->error = error;
+    if (--work->remaining != 0) continue;
+    unfinished_.fetch_sub(1, std::memory_order_relaxed);
+    work->done.store(true, std::memory_order_release);
+    if (work->on_done) notifier_.post([work] { work->on_done(*work); });
+  }
+  progress_->completed();
+}
+
+// --- failures -----------------------------------------------------------------------------------
+
+Error Engine::lost_error(Rank rank, std::string_view how) const {
+  return Error{.code = Code::PeerLost,
+               .message = world_.describe(rank) + " is gone: " + std::string(how) +
+                          ". Look at its own output for the reason",
+               .peer = rank};
+}
+
+void Engine::watch(std::vector<pollfd>& fds) const {
+  if (!quiet() && !suspicion_) world_.watch(fds);  // what broke stays readable
+}
+
+void Engine::woken(const pollfd* fds, std::size_t count) {
+  if (quiet() || suspicion_) return;
+  if (const auto loss = world_.lost(fds, count)) {
+    lose(loss->rank,
+         lost_error(loss->rank, loss->certain ? "its process has ended" : "its connection has ended"),
+         loss->certain, Clock::now());
+  }
+}
+
+/// A peer seems lost. Who really went first is known best by those who saw it: look for what they
+/// left, and after a bare end of a connection give them a moment.
+void Engine::lose(Rank rank, Error error, bool certain, TimePoint now) {
+  if (quiet()) return;
+  if (ended_.load() && dispatcher_->idle()) {  // nothing is owed any more: it left, as we do
+    closed_.store(true);
+    progress_->completed();
+    return;
+  }
+  if (error.peer < 0) error.peer = rank;
+  if (error.code != Code::PeerLost) {
+    error = Error::wrap(std::move(error), "control connection to " + world_.describe(rank));
+    error.code = Code::PeerLost;
+  } else if (!certain && error.message.find(world_.describe(rank)) == std::string::npos) {
+    error = Error::wrap(std::move(error), world_.describe(rank) + " is gone");
+  }
+  if (const auto cause = world_.left_cause()) {
+    abort(*cause);
+  } else if (certain) {
+    abort(error);
+  } else if (!suspicion_) {
+    suspicion_ = Suspicion{.error = std::move(error), .until = now + kCauseGrace};
+  }
+}
+
+bool Engine::settle_suspicion(TimePoint now) {
+  if (quiet()) {
+    suspicion_.reset();
+    return true;
+  }
+  if (const auto cause = world_.left_cause()) {
+    abort(*cause);
+  } else if (now >= suspicion_->until) {
+    abort(Error(suspicion_->error));
+  } else {
+    return false;
+  }
+  return true;
+}
+
+/// The world is over: everybody who can still be told learns the first cause, everything pending
+/// fails with it.
+void Engine::abort(const Error& error) {
+  std::vector<std::unique_ptr<Entry>> entries;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failed_) return;
+    failed_ = error;
+    for (auto& [ticket, entry] : entries_) entries.push_back(std::move(entry));
+    entries_.clear();
+  }
+  suspicion_.reset();
+  log_.write(LogLevel::Debug, "aborting: " + error.what());
+  if (!closed_.load()) world_.leave_cause(error);
+  const auto frame = encode_cause(error);
+  for (auto& neighbour : world_.neighbours()) {
+    if (closed_.load()) break;  // they know that the world has ended
+    if (neighbour.channel->send(frame)) {
+      [[maybe_unused]] const auto flushed = neighbour.channel->flush();  // it may be the dead one
+    }
+  }
+  auto running = dispatcher_->take_all();
+  std::move(running.begin(), running.end(), std::back_inserter(entries));
+  has_failed_.store(true, std::memory_order_seq_cst);
+  finish(std::move(entries), error);
+}
+
+// --- the end ------------------------------------------------------------------------------------
+
+void Engine::shutdown() {
+  const std::lock_guard lifecycle(lifecycle_);
+  if (!started_ || in_child()) return;
+  started_ = false;
+  if (!has_failed_.load()) {
+    {
+      const std::lock_guard lock(mutex_);
+      negotiator_->shutdown(Clock::now(), effects_);
+      effects_pending_.store(true, std::memory_order_seq_cst);
+    }
+    const auto over = [this] { return closed_.load() || has_failed_.load(); };
+    const auto finished = [&] { return over() || acknowledged_.load(); };
+    // A batch that was decided may still run; stuck ones end by the operation's own time limit.
+    progress_->until([&] { return over() || ended_.load(); },
+                     Clock::now() + options_.operation_timeout + seconds(1));
+    progress_->until(finished, Clock::now() + options_.operation_timeout + seconds(1));
+    progress_->until(over, Clock::now() + kCloseGrace);
+  }
+  if (thread_.joinable()) {
+    thread_.request_stop();
+    progress_->stop();
+    thread_.join();
+  }
+  // From here on nobody else drives.
+  if (acknowledged_.load()) closed_.store(true);
+  abort(Error{.code = Code::Shutdown, .message = "Horovod has been shut down"});
+  notifier_.stop();
+  if (log_.on(LogLevel::Info)) {
+    for (const auto& [path, count] : dispatcher_->paths()) {
+      log_.write(LogLevel::Info, "data path " + path + ": " + std::to_string(count.operations) +
+                                     " batches, " + std::to_string(count.bytes) + " bytes");
+    }
+  }
+}
+
+std::map<std::string, PathCount, std::less<>> Engine::paths() const {
+  return dispatcher_ ? dispatcher_->paths() : decltype(dispatcher_->paths()){};
+}
+
+}  // namespace rueda

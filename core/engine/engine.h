@@ -1,0 +1,150 @@
+/// The engine of one rank: takes submissions of any thread, agrees with the other ranks on one
+/// order, and runs it. An object: tests make eight of them in one process.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "engine/dispatcher.h"
+#include "engine/fork_guard.h"
+#include "engine/log.h"
+#include "engine/negotiator.h"
+#include "engine/notifier.h"
+#include "engine/progress.h"
+#include "engine/work.h"
+#include "engine/world.h"
+
+namespace rueda {
+
+struct EngineOptions {
+  Rank rank = 0;
+  int size = 1;
+  std::vector<std::vector<Rank>> groups{{0}};
+  std::vector<std::string> hosts{"localhost"};
+  NegotiatorOptions negotiator;
+  Duration operation_timeout = std::chrono::seconds(30);
+  int thread_affinity = -1;  ///< core of the engine thread; -1: any
+  LogLevel log_level = LogLevel::Warning;
+  bool log_hide_time = false;
+};
+
+/// One tensor of a submission.
+struct TensorRequest {
+  DType dtype = DType::Float32;
+  Shape shape;
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;  ///< null: the engine allocates
+};
+
+/// A submission: one tensor, or a group under one handle.
+struct Request {
+  Kind kind = Kind::Allreduce;
+  std::string name;  ///< the user's, without prefix; empty: by handle number
+  std::vector<TensorRequest> tensors;
+  bool grouped = false;
+  ReduceOp op = ReduceOp::Sum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  Rank root = -1;
+  std::int32_t process_set = 0;
+  bool waited = false;  ///< the caller will wait for it at once
+  std::function<void(const Work&)> on_done;
+};
+
+class Engine final : private Driver {
+ public:
+  explicit Engine(EngineOptions options);
+  ~Engine();
+
+  /// Where bootstrap puts descriptors, before start().
+  [[nodiscard]] World& world() noexcept { return world_; }
+  Result<void> start();
+
+  /// Any thread, never blocks. The memory stays valid until the handle is done.
+  Result<Handle> submit(Request request);
+  /// Whether it is done, without waiting. No value: unknown handle.
+  std::optional<bool> poll(Handle handle);
+  /// Waits until the deadline at most. True: done, take() it. No value: unknown handle.
+  std::optional<bool> wait(Handle handle, TimePoint deadline);
+  /// Everything submitted so far is wanted now: one demand in place of many.
+  void want_all();
+  /// Forgets a handle and returns what it stands for; null if unknown.
+  std::shared_ptr<Work> take(Handle handle);
+  void abandon_all();
+
+  /// Cooperative: ends the world for all ranks, waits until everybody has finished what was decided
+  /// (1 s at most after this rank has). Idempotent. Not from a callback.
+  void shutdown();
+
+  [[nodiscard]] std::map<std::string, PathCount, std::less<>> paths() const;
+  [[nodiscard]] bool in_child() const noexcept { return fork_guard_.in_child(); }
+
+ private:
+  // Driver: the holder of the baton.
+  bool advance() override;
+  [[nodiscard]] bool busy() const override;
+  [[nodiscard]] bool in_operation() const override { return dispatcher_ && dispatcher_->running(); }
+  [[nodiscard]] std::optional<TimePoint> next_deadline() const override;
+  void watch(std::vector<pollfd>& fds) const override;
+  void woken(const pollfd* fds, std::size_t count) override;
+
+  bool receive(TimePoint now);
+  bool apply_effects(TimePoint now);
+  bool step_batch(TimePoint now);
+  void enqueue(Dispatch& dispatch);
+  void finish(std::vector<std::unique_ptr<Entry>> entries, const std::optional<Error>& error);
+  void lose(Rank rank, Error error, bool certain, TimePoint now);
+  bool settle_suspicion(TimePoint now);
+  void abort(const Error& error);
+  [[nodiscard]] Error lost_error(Rank rank, std::string_view how) const;
+  [[nodiscard]] bool quiet() const noexcept;  ///< shut down or failed: losses mean nothing any more
+
+  void after_submission();
+  void note_tick();
+  std::shared_ptr<Work> find(Handle handle) const;
+
+  EngineOptions options_;
+  Log log_;
+  ForkGuard fork_guard_;
+  World world_;
+  Notifier notifier_;
+  std::shared_ptr<HostPool> pool_;
+  std::unique_ptr<Progress> progress_;
+
+  // Guarded by mutex_: touched by every submission, so held for moments only.
+  mutable std::mutex mutex_;
+  std::unique_ptr<Negotiator> negotiator_;
+  Effects effects_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Entry>> entries_;  // by ticket, until dispatched
+  std::unordered_map<Handle, std::shared_ptr<Work>> works_;
+  Handle last_handle_ = 0;
+  std::uint64_t last_ticket_ = 0;
+  std::optional<Error> failed_;  // first cause; nothing runs any more
+
+  // Holder of the baton only.
+  std::unique_ptr<Dispatcher> dispatcher_;
+  Effects applying_;
+  struct Suspicion {
+    Error error;
+    TimePoint until;
+  };
+  std::optional<Suspicion> suspicion_;
+
+  std::atomic<bool> effects_pending_{false};
+  std::atomic<std::int64_t> next_tick_ns_;
+  std::atomic<std::size_t> unfinished_{0};  // works that are not done
+  std::atomic<bool> ended_{false};          // the shutdown entry was reached
+  std::atomic<bool> acknowledged_{false};   // this rank has finished what came before it
+  std::atomic<bool> closed_{false};         // all ranks acknowledged it
+  std::atomic<bool> has_failed_{false};
+
+  std::mutex lifecycle_;  // start and shutdown
+  bool started_ = false;
+  std::jthread thread_;
+};
+
+}  // namespace rueda

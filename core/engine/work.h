@@ -1,0 +1,63 @@
+/// One submission of the user: a handle, and the tensors behind it.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collectives/task.h"
+#include "engine/host_pool.h"
+
+namespace rueda {
+
+/// Counts submissions of this process from 1, failed ones included.
+using Handle = std::int64_t;
+
+/// A result that the engine allocated.
+struct Output {
+  HostBuffer buffer;
+  Shape shape;
+  DType dtype = DType::Float32;
+};
+
+/// What a handle stands for. Filled by the holder of the baton; read by others once `done` is set.
+struct Work {
+  Handle handle = 0;
+  std::string name;  ///< full name, of the group if it is one
+  std::atomic<bool> done{false};
+  std::size_t remaining = 1;  ///< tensors that are not complete
+  std::optional<Error> error;
+  std::vector<Output> outputs;  ///< by tensor; without data() where the user gave the memory
+  std::vector<std::uint64_t> tickets;
+  std::function<void(const Work&)> on_done;  ///< runs on the notifier
+  std::atomic<bool> polled{false};  ///< a world of one: the first poll says no, see Engine::poll()
+};
+
+/// One tensor of a submission, from submit() to the end of its batch.
+struct Entry final : OutputAllocator {
+  std::string name;
+  std::shared_ptr<const Signature> signature;
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  std::shared_ptr<Work> work;
+  std::size_t index = 0;  ///< in the work
+  std::shared_ptr<HostPool> pool;
+
+  Result<std::byte*> allocate(const Shape& shape, DType dtype) override {
+    Output& output = work->outputs[index];
+    output.buffer = pool->take(static_cast<std::size_t>(element_count(shape)) * size_of(dtype));
+    if (output.buffer.data() == nullptr) {
+      return Error{.code = Code::Internal,
+                   .message = "no memory for a result of shape " + to_string(shape),
+                   .tensor = name};
+    }
+    output.shape = shape;
+    output.dtype = dtype;
+    return output.buffer.data();
+  }
+};
+
+}  // namespace rueda
