@@ -73,13 +73,13 @@ lint: $(VENV)/.requirements  ## formatting, types, layering
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python -m mypy --strict $(PYTHON_SOURCES)
-	@find core tests/core -name '*.h' -o -name '*.cpp' | xargs -r $(BIN)/clang-format --dry-run -Werror
+	@find core tests/core -name '*.h' -o -name '*.cpp' -o -name '*.inl' | xargs -r $(BIN)/clang-format --dry-run -Werror
 	@$(BIN)/python -m pytest -q tests/repo/test_layering.py
 
 format: $(VENV)/.requirements  ## rewrite sources in the project's format
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
-	@find core tests/core -name '*.h' -o -name '*.cpp' | xargs -r $(BIN)/clang-format -i
+	@find core tests/core -name '*.h' -o -name '*.cpp' -o -name '*.inl' | xargs -r $(BIN)/clang-format -i
 
 bench: build  ## compare with PyTorch Gloo and Open MPI, interleaved; writes benchmarks/results/
 	@$(RUN) $(BIN)/python -m benchmarks.run $(BENCH_ARGS)

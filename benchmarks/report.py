@@ -80,7 +80,8 @@ def markdown(results: dict[str, Any]) -> str:
         "",
         f"Peers ran interleaved in {results['rounds']} rounds; a cell is the median over rounds",
         f"(lowest…highest). Rounds in which other programs used more than {CALM_CPUS} CPUs are left out;",
-        "† = there was no other round.",
+        "† = there was no other round. The in-place pass is the memory's limit from about 64 KiB on; below,",
+        "it is the cost of calling PyTorch.",
         "",
     ]
     collectives = rows.get("collectives", [])
