@@ -1,0 +1,145 @@
+"""Mutual proof of the job's key on a fresh connection, before anything else is read from it.
+
+    dialer                                            acceptor
+      hello = magic, purpose, nonce_d   ------------->
+                          <-------------  reply = nonce_a, HMAC(key, "acceptor" hello nonce_a)
+      proof = HMAC(key, "dialer" hello nonce_a)  ---->
+
+All three have a fixed size, so no length is ever believed. The purpose (role, both ranks, stream index, a
+digest of job and epoch) is part of what is signed: a connection of another job, an older round or another
+rank fails, a recorded proof fails because the acceptor's nonce is fresh, and a proof cannot be reflected
+because the two sides sign different labels.
+
+Not covered, on purpose: somebody who can alter packets of an established connection.
+
+This module does no input or output: the store and the mesh move the bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import hmac
+import secrets
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from horovod.errors import AuthenticationError
+
+__all__ = [
+    "HELLO_BYTES",
+    "NO_WORLD",
+    "PROOF_BYTES",
+    "REPLY_BYTES",
+    "Acceptor",
+    "Dialer",
+    "Purpose",
+    "Role",
+    "world_digest",
+]
+
+_MAGIC = b"rueda\x00\x00\x01"
+_HELLO = struct.Struct(">8sBBHII32s32s")
+_NONCE_BYTES = 32
+
+HELLO_BYTES = _HELLO.size
+REPLY_BYTES = _NONCE_BYTES + hashlib.sha256().digest_size
+PROOF_BYTES = hashlib.sha256().digest_size
+
+NO_WORLD = bytes(32)
+"""The digest of connections that belong to a job, but to no round of it: those to the store."""
+
+
+class Role(enum.IntEnum):
+    """What a connection carries."""
+
+    STORE = 0
+    CONTROL = 1
+    DATA = 2
+    LOCAL = 3
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """What a connection is for. ``world`` is ``world_digest(job, epoch)``; ``index`` numbers parallel
+    streams.
+    """
+
+    role: Role
+    dialer: int = 0
+    acceptor: int = 0
+    index: int = 0
+    world: bytes = NO_WORLD
+
+
+def world_digest(job_id: str, epoch: str) -> bytes:
+    """32 bytes that stand for one round of one job."""
+    return hashlib.sha256(f"{len(job_id)}:{job_id}:{epoch}".encode()).digest()
+
+
+class Dialer:
+    """The side that connects: send ``hello``, read ``REPLY_BYTES``, send what ``answer`` returns."""
+
+    def __init__(self, key: bytes, purpose: Purpose) -> None:
+        self._key = key
+        self.purpose = purpose
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        self.hello = _HELLO.pack(
+            _MAGIC, purpose.role, 0, purpose.index, purpose.dialer, purpose.acceptor, purpose.world, nonce
+        )
+
+    def answer(self, reply: bytes) -> bytes:
+        """Check the acceptor's proof and return ours. Raises ``AuthenticationError`` if it does not know
+        the key.
+        """
+        nonce, tag = reply[:_NONCE_BYTES], reply[_NONCE_BYTES:]
+        if not hmac.compare_digest(tag, _tag(self._key, b"acceptor", self.hello, nonce)):
+            raise AuthenticationError("The other side does not know the key of this job.")
+        return _tag(self._key, b"dialer", self.hello, nonce)
+
+
+class Acceptor:
+    """The side that is connected to: read ``HELLO_BYTES``, send ``reply(...)``, read ``PROOF_BYTES``,
+    ``verify``.
+
+    Args:
+        key: the key of the job.
+        expects: whether a connection of this purpose is wanted here; asked before anything is signed.
+    """
+
+    def __init__(self, key: bytes, expects: Callable[[Purpose], bool]) -> None:
+        self._key = key
+        self._expects = expects
+        self._hello = b""
+        self._nonce = b""
+        self._purpose: Purpose | None = None
+
+    def reply(self, hello: bytes) -> bytes:
+        """Our nonce and proof. Raises ``AuthenticationError`` for anything but a wanted hello."""
+        magic, role, zero, index, dialer, acceptor, world, _ = _HELLO.unpack(hello)
+        if magic != _MAGIC or zero != 0 or role not in Role.__members__.values():
+            raise AuthenticationError("The other side does not speak this protocol.")
+        purpose = Purpose(Role(role), dialer, acceptor, index, world)
+        if not self._expects(purpose):
+            raise AuthenticationError(f"Nobody expects this connection: {_describe(purpose)}.")
+        self._purpose = purpose
+        self._hello = hello
+        self._nonce = secrets.token_bytes(_NONCE_BYTES)
+        return self._nonce + _tag(self._key, b"acceptor", hello, self._nonce)
+
+    def verify(self, proof: bytes) -> Purpose:
+        """What the connection is for, now proven. Raises ``AuthenticationError`` on a wrong proof."""
+        if self._purpose is None or not hmac.compare_digest(
+            proof, _tag(self._key, b"dialer", self._hello, self._nonce)
+        ):
+            raise AuthenticationError("The other side does not know the key of this job.")
+        return self._purpose
+
+
+def _tag(key: bytes, side: bytes, hello: bytes, nonce: bytes) -> bytes:
+    return hmac.digest(key, side + b"\x00" + hello + nonce, "sha256")
+
+
+def _describe(purpose: Purpose) -> str:
+    return f"{purpose.role.name.lower()} from rank {purpose.dialer} to rank {purpose.acceptor}"

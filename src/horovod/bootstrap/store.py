@@ -1,0 +1,472 @@
+"""The store: a small key-value server where ranks leave their addresses and wait for those of the others.
+
+The server runs in the launcher, or in rank 0; one thread serves all connections, and waiting requests cost
+nothing. Every connection first passes the handshake (``handshake.py``), during which a stranger can hold no
+more than 84 bytes, 10 seconds and one of a limited number of places. What requests mean is in ``table.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from horovod.bootstrap.handshake import HELLO_BYTES, PROOF_BYTES, REPLY_BYTES, Acceptor, Dialer, Purpose, Role
+from horovod.bootstrap.table import Cause, Table
+from horovod.errors import AuthenticationError, HorovodInternalError, RendezvousError, StoreTimeout
+from horovod.messages import FrameError, FrameReader, encode
+
+__all__ = ["StoreClient", "StoreServer"]
+
+_log = logging.getLogger("horovod.bootstrap")
+
+_RECEIVE_BYTES = 1 << 16
+_RETRY_FIRST_S = 0.02
+_RETRY_LAST_S = 0.5
+_ANSWER_GRACE_S = 5.0  # the server answers time-outs itself; this is for a server that answers nothing at all
+
+
+class StoreServer:
+    """Serves one job's store until ``stop``; a context manager.
+
+    Args:
+        key: the job's key; at least 16 bytes.
+        bind_host: address of the interface that the workers reach; the loopback interface by default.
+        port: 0 = any free one; ``address`` tells.
+        handshake_timeout_s: how long a connection may take to prove the key.
+        max_strangers: how many connections may be in their handshake at once; more wait in the backlog.
+    """
+
+    def __init__(
+        self,
+        key: bytes,
+        bind_host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        handshake_timeout_s: float = 10.0,
+        max_strangers: int = 256,
+    ) -> None:
+        self._key = key
+        self._handshake_timeout_s = handshake_timeout_s
+        self._max_strangers = max_strangers
+        self._table = Table()
+        self._connections: dict[int, _Connection] = {}
+        self._strangers = 0
+        self._next_number = 0
+        self._listening = False
+        self._thread: threading.Thread | None = None
+        self._listener = _listen(bind_host, port)
+        name = self._listener.getsockname()
+        self._address: tuple[str, int] = (name[0], name[1])
+        self._stop_reader, self._stop_writer = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port to connect to."""
+        return self._address
+
+    def start(self) -> None:
+        """Begin to serve, on a thread of its own."""
+        self._selector.register(self._stop_reader, selectors.EVENT_READ)
+        self._listen_again()
+        self._thread = threading.Thread(target=self._serve, name="rueda-store", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close every connection and end the thread. Idempotent."""
+        if self._thread is not None:
+            self._stop_writer.send(b"x")
+            self._thread.join()
+            self._thread = None
+        for connection in list(self._connections.values()):
+            connection.socket.close()
+        self._connections.clear()
+        self._selector.close()
+        for end in (self._listener, self._stop_reader, self._stop_writer):
+            end.close()
+
+    def __enter__(self) -> StoreServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _serve(self) -> None:
+        while True:
+            self._deliver()
+            for key, events in self._selector.select(self._seconds_to_wait()):
+                if key.fileobj is self._stop_reader:
+                    return
+                if key.fileobj is self._listener:
+                    self._accept()
+                    continue
+                connection: _Connection = key.data
+                if connection.number in self._connections:  # may have been closed earlier in this round
+                    self._advance(connection, events)
+
+    def _seconds_to_wait(self) -> float | None:
+        """Until the next deadline; expires what is due. The common case, no stranger, looks at no
+        connection.
+        """
+        wait_s = self._table.expire()
+        self._deliver()
+        if self._strangers == 0:
+            return wait_s
+        now = time.monotonic()
+        for connection in [c for c in self._connections.values() if c.stranger]:
+            left_s = connection.deadline - now
+            if left_s <= 0:
+                self._close(connection, "it did not finish the handshake in time")
+            else:
+                wait_s = left_s if wait_s is None else min(wait_s, left_s)
+        return wait_s
+
+    def _accept(self) -> None:
+        try:
+            accepted, _ = self._listener.accept()
+        except OSError as error:  # the peer is gone again, or no descriptor is free: nobody is harmed
+            _log.debug("the store could not accept a connection: %s", error)
+            return
+        accepted.setblocking(False)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._next_number += 1
+        deadline = time.monotonic() + self._handshake_timeout_s
+        connection = _Connection(self._next_number, accepted, self._key, deadline)
+        self._connections[connection.number] = connection
+        self._selector.register(accepted, selectors.EVENT_READ, connection)
+        self._strangers += 1
+        if self._strangers >= self._max_strangers:
+            self._selector.unregister(self._listener)
+            self._listening = False
+
+    def _listen_again(self) -> None:
+        if not self._listening and self._strangers < self._max_strangers:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._listening = True
+
+    def _advance(self, connection: _Connection, events: int) -> None:
+        try:
+            if events & selectors.EVENT_WRITE:
+                self._flush(connection)
+            if events & selectors.EVENT_READ:
+                was_stranger = connection.stranger
+                for message in connection.receive():
+                    self._table.request(connection.number, message)
+                if was_stranger and not connection.stranger:
+                    self._strangers -= 1
+                    self._listen_again()
+                self._flush(connection)
+        except (OSError, AuthenticationError, FrameError) as error:
+            self._close(connection, str(error))
+
+    def _deliver(self) -> None:
+        while self._table.replies:  # closing a connection may add some
+            replies, self._table.replies = self._table.replies, []
+            for number, frame in replies:
+                connection = self._connections.get(number)
+                if connection is None:
+                    continue
+                connection.outgoing += frame
+                try:
+                    self._flush(connection)
+                except OSError as error:
+                    self._close(connection, str(error))
+
+    def _flush(self, connection: _Connection) -> None:
+        connection.send()
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.outgoing else 0)
+        if wanted != connection.events:
+            connection.events = wanted
+            self._selector.modify(connection.socket, wanted, connection)
+
+    def _close(self, connection: _Connection, reason: str) -> None:
+        if self._connections.pop(connection.number, None) is None:
+            return
+        _log.debug("the store closes a connection: %s", reason)
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+        if connection.stranger:
+            self._strangers -= 1
+            self._listen_again()
+        self._table.leave(connection.number)
+
+
+class _Connection:
+    """The server's side of one connection: the handshake, then frames."""
+
+    def __init__(self, number: int, accepted: socket.socket, key: bytes, deadline: float) -> None:
+        self.number = number
+        self.socket = accepted
+        self.deadline = deadline
+        self.stranger = True
+        self.events = selectors.EVENT_READ
+        self.outgoing = bytearray()
+        self._acceptor = Acceptor(key, lambda purpose: purpose == Purpose(Role.STORE))
+        self._greeted = False
+        self._received = bytearray()
+        self._reader = FrameReader()
+
+    def receive(self) -> list[dict[str, Any]]:
+        """The messages that arrived; none while in the handshake.
+
+        Raises:
+            OSError: the connection ended.
+            AuthenticationError, FrameError: it must be closed.
+        """
+        if not self.stranger:
+            return list(self._reader.feed(self._read(_RECEIVE_BYTES)))
+        expected = PROOF_BYTES if self._greeted else HELLO_BYTES
+        self._received += self._read(expected - len(self._received))
+        if len(self._received) == expected:
+            whole, self._received = bytes(self._received), bytearray()
+            if self._greeted:
+                self._acceptor.verify(whole)
+                self.stranger = False
+            else:
+                self.outgoing += self._acceptor.reply(whole)
+                self._greeted = True
+        return []
+
+    def send(self) -> None:
+        """Send what fits. Raises ``OSError`` when the connection ended."""
+        while self.outgoing:
+            try:
+                sent = self.socket.send(self.outgoing)
+            except BlockingIOError:
+                return
+            del self.outgoing[:sent]
+
+    def _read(self, limit: int) -> bytes:
+        try:
+            data = self.socket.recv(limit)
+        except BlockingIOError:
+            return b""
+        if not data:
+            raise ConnectionResetError("the other side closed it")
+        return data
+
+
+class StoreClient:
+    """One connection to the store, used by one thread; a context manager.
+
+    Args:
+        address: host and port of the server.
+        key: the job's key.
+        timeout_s: for connecting and the handshake; a server that is not there yet is tried again until then.
+        identity: who this is, for messages: ``rank 3 on host b``.
+
+    Raises:
+        AuthenticationError: the two sides do not have the same key.
+        RendezvousError: nobody answers at ``address``.
+    """
+
+    def __init__(self, address: tuple[str, int], key: bytes, timeout_s: float, identity: str) -> None:
+        self.identity = identity
+        self.aborted: dict[str, Cause] = {}
+        self._where = f"{address[0]}:{address[1]}"
+        self._next_id = 0
+        self._reader = FrameReader()
+        self._arrived: list[dict[str, Any]] = []
+        deadline = time.monotonic() + timeout_s
+        self._socket = self._connect(address, deadline, timeout_s)
+        try:
+            self._authenticate(key, deadline)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def local_host(self) -> str:
+        """The address of this machine on the interface that reaches the store."""
+        return str(self._socket.getsockname()[0])
+
+    def fileno(self) -> int:
+        """The descriptor to wait on for events; see ``pump``."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """End the connection. Scopes that are still watched are aborted by this. Idempotent."""
+        self._socket.close()
+
+    def __enter__(self) -> StoreClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def set(self, key: str, value: Any) -> None:
+        """Store ``value`` (anything that JSON can say) under ``key``."""
+        self._call("set", key=key, value=value)
+
+    def get(self, key: str, timeout_s: float) -> Any:
+        """The value under ``key``, waiting for it. Raises ``StoreTimeout`` that names the key."""
+        return self._call("get", wait_s=timeout_s, key=key, timeout_s=timeout_s)
+
+    def compare_and_set(self, key: str, expected: Any, value: Any) -> tuple[bool, Any]:
+        """Store ``value`` if the key holds ``expected`` (None = does not exist). Returns (stored?, value
+        now).
+        """
+        swapped, current = self._call("compare_and_set", key=key, expected=expected, value=value)
+        return bool(swapped), current
+
+    def add(self, key: str, amount: int = 1) -> int:
+        """Add to a counter that begins at 0. Returns the new number."""
+        return int(self._call("add", key=key, amount=amount))
+
+    def collect(self, prefix: str, count: int, timeout_s: float) -> dict[str, Any]:
+        """Everything below ``prefix`` in one reply, as soon as ``count`` keys are there.
+
+        Returns:
+            The values by the rest of their keys, in no order.
+
+        Raises:
+            StoreTimeout: fewer came in time. ``keys`` names the missing ones if they are numbered from 0.
+        """
+        answer: dict[str, Any] = self._call(
+            "collect", wait_s=timeout_s, prefix=prefix, count=count, timeout_s=timeout_s
+        )
+        return answer
+
+    def remove(self, prefix: str) -> None:
+        """Forget every key that begins with ``prefix``."""
+        self._call("remove", prefix=prefix)
+
+    def watch(self, scope: str) -> None:
+        """Hear of aborts below ``scope`` (they appear in ``aborted``), and abort it if this connection is
+        lost.
+        """
+        self._call("watch", scope=scope, who=self.identity)
+
+    def unwatch(self, scope: str) -> None:
+        """Undo ``watch``: what this process does no longer concerns the scope."""
+        self._call("unwatch", scope=scope)
+
+    def abort(self, scope: str, cause: Cause) -> None:
+        """Make everybody fail who waits for a key below ``scope``, now or later. The first cause stays."""
+        self._call("abort", scope=scope, cause=cause.to_json())
+
+    def pump(self) -> None:
+        """Take in events that have arrived, without waiting. Raises ``RendezvousError`` if the store is
+        gone.
+        """
+        self._socket.setblocking(False)
+        try:
+            self._take(self._socket.recv(_RECEIVE_BYTES))
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def _call(self, op: str, *, wait_s: float = 0.0, **operands: Any) -> Any:
+        self._next_id += 1
+        request_id = self._next_id
+        deadline = time.monotonic() + wait_s + _ANSWER_GRACE_S
+        try:
+            self._socket.settimeout(_ANSWER_GRACE_S)
+            self._socket.sendall(encode({"id": request_id, "op": op, **operands}))
+            while True:
+                for message in self._arrived:
+                    if message.get("id") == request_id:
+                        self._arrived.clear()
+                        return self._result(message, operands)
+                self._arrived.clear()
+                self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+                self._take(self._socket.recv(_RECEIVE_BYTES))
+        except TimeoutError as error:
+            raise RendezvousError(f"The store at {self._where} does not answer.") from error
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def _take(self, data: bytes) -> None:
+        if not data:
+            raise ConnectionResetError("it closed the connection")
+        try:
+            for message in self._reader.feed(data):
+                if message.get("event") == "aborted":
+                    self.aborted.setdefault(message["scope"], Cause.from_json(message["cause"]))
+                else:
+                    self._arrived.append(message)
+        except (FrameError, KeyError, TypeError) as error:
+            raise HorovodInternalError(f"The store at {self._where} sent nonsense: {error}") from error
+
+    def _result(self, message: dict[str, Any], operands: dict[str, Any]) -> Any:
+        error = message.get("error")
+        if error is None:
+            return message["ok"]
+        if error == "aborted":
+            cause = Cause.from_json(message["cause"])
+            raise RendezvousError(cause.text, missing=cause.missing, waited_s=cause.waited_s)
+        if "key" in operands:
+            keys, what = [operands["key"]], repr(operands["key"])
+        else:
+            keys = _missing_keys(operands["prefix"], operands["count"], message["present"])
+            present = len(message["present"])
+            what = f"{operands['count'] - present} of {operands['count']} keys below {operands['prefix']!r}"
+            what += f" ({', '.join(keys)})" if keys else ""
+        raise StoreTimeout(
+            f"The store at {self._where} did not get {what} within {message['waited_s']:g} s.",
+            keys=keys,
+            waited_s=message["waited_s"],
+        )
+
+    def _connect(self, address: tuple[str, int], deadline: float, timeout_s: float) -> socket.socket:
+        pause_s = _RETRY_FIRST_S
+        while True:
+            try:
+                connected = socket.create_connection(address, max(0.001, deadline - time.monotonic()))
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return connected
+            except OSError as error:
+                if time.monotonic() + pause_s >= deadline:
+                    raise RendezvousError(
+                        f"No store answers {self.identity} at {self._where} ({error}). It is served by the "
+                        "launcher: is it still running, and can this host reach that address?",
+                        waited_s=timeout_s,
+                    ) from error
+            time.sleep(pause_s)  # only when nobody listens yet
+            pause_s = min(2 * pause_s, _RETRY_LAST_S)
+
+    def _authenticate(self, key: bytes, deadline: float) -> None:
+        dialer = Dialer(key, Purpose(Role.STORE))
+        try:
+            self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+            self._socket.sendall(dialer.hello)
+            reply = b""
+            while len(reply) < REPLY_BYTES:
+                data = self._socket.recv(REPLY_BYTES - len(reply))
+                if not data:
+                    raise AuthenticationError("it closed the connection")
+                reply += data
+            self._socket.sendall(dialer.answer(reply))
+        except AuthenticationError as error:
+            raise AuthenticationError(
+                f"The server at {self._where} is not the store of this job, or has another key ({error}) "
+                "HOROVOD_SECRET_KEY must be the same in the launcher and in every rank."
+            ) from error
+        except OSError as error:
+            raise RendezvousError(f"The store at {self._where} broke off the handshake: {error}") from error
+
+    def _lost(self, error: OSError) -> RendezvousError:
+        return RendezvousError(
+            f"{self.identity} lost the store at {self._where} ({error}): its server has ended, or closed the "
+            "connection because the keys differ (HOROVOD_SECRET_KEY)."
+        )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    listener = socket.create_server((host, port), family=family, backlog=4096)
+    listener.setblocking(False)
+    return listener
+
+
+def _missing_keys(prefix: str, count: int, present: Sequence[str]) -> list[str]:
+    """The keys that are not there, if the keys are numbered from 0; else nobody can know their names."""
+    if not all(name.isdecimal() for name in present):
+        return []
+    return [f"{prefix}{number}" for number in range(count) if str(number) not in set(present)]

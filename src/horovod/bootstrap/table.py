@@ -1,0 +1,300 @@
+"""The store's contents and its waiting, without sockets: requests go in, replies come out.
+
+Requests are JSON objects with an ``id``, an ``op`` and the operands below. Replies carry the same ``id`` and
+either ``ok`` or ``error``; an event (see ``watch``) has no ``id``.
+
+    set key value                        ok: null
+    get key timeout_s                    ok: value, once the key exists
+    compare_and_set key expected value   ok: [swapped, value now]; expected null = the key must not exist
+    add key amount                       ok: the new number; a key that does not exist counts as 0
+    collect prefix count timeout_s       ok: {rest of the key: value}, once `count` keys begin with the prefix
+    remove prefix                        ok: null
+    watch scope who                      ok: null; from now on `abort` of a scope in this one is an event
+                                         here, and the loss of this connection aborts the scope
+    unwatch scope                        ok: null
+    abort scope cause                    ok: null; what waits below the scope fails, and whatever asks later
+
+A *scope* is a prefix of keys. The cause (see ``Cause``) that is given first stays: the others are
+consequences.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from horovod.messages import FrameError, encode, encode_body
+
+__all__ = ["Cause", "Table"]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a scope was aborted: a sentence, and the ranks that were waited for in vain, if that was it."""
+
+    text: str
+    missing: tuple[int, ...] = ()
+    waited_s: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"text": self.text, "missing": list(self.missing), "waited_s": self.waited_s}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Cause:
+        """Raises ``TypeError``, ``ValueError`` or ``KeyError`` if ``value`` is not what ``to_json`` gives."""
+        missing = tuple(int(rank) for rank in value["missing"])
+        return cls(_text(value["text"]), missing, float(value["waited_s"]))
+
+
+@dataclass(eq=False)
+class _Waiter:
+    """One request without an answer yet; ``count`` 0 = waits for the key itself, else for keys below it."""
+
+    who: int
+    request_id: int
+    key: str
+    count: int
+    deadline: float
+    timeout_s: float
+
+
+@dataclass(eq=False)
+class _Collection:
+    """Keys below one prefix that somebody collects, and the encoded reply while it is fresh."""
+
+    names: set[str]
+    waiters: list[_Waiter] = field(default_factory=list)
+    body: bytes | None = None
+
+
+class Table:
+    """Values, waiting requests and scopes. Connections are numbers; replies pile up in ``replies`` in
+    order.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._values: dict[str, bytes] = {}  # encoded once, sent many times
+        self._getters: dict[str, list[_Waiter]] = {}
+        self._collections: dict[str, _Collection] = {}
+        self._aborted: dict[str, Cause] = {}
+        self._watchers: dict[str, dict[int, str]] = {}
+        self._soonest = math.inf  # no deadline is earlier; may be stale, never late
+        self.replies: list[tuple[int, bytes]] = []
+
+    def request(self, who: int, message: dict[str, Any]) -> None:
+        """Apply one request of connection ``who``. Raises ``FrameError`` if it is not a request."""
+        request_id = message.get("id")
+        try:
+            if type(request_id) is not int:
+                raise TypeError("no id")
+            _OPERATIONS[message["op"]](self, who, request_id, message)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FrameError(f"a message is not a request of the store: {error!r}") from error
+
+    def leave(self, who: int) -> None:
+        """Connection ``who`` ended: its requests are forgotten, the scopes that it watched are aborted."""
+        for waiter in [waiter for waiter in self._waiters() if waiter.who == who]:
+            self._drop(waiter)
+        for scope, members in list(self._watchers.items()):
+            identity = members.pop(who, None)
+            if not members:
+                del self._watchers[scope]
+            if identity is not None:
+                self._abort(scope, Cause(f"{identity} went away while the ranks were connecting."))
+
+    def expire(self) -> float | None:
+        """Answer what has waited long enough. Returns the seconds until the next deadline, None without
+        one.
+        """
+        now = self._clock()
+        if now >= self._soonest:
+            for waiter in [waiter for waiter in self._waiters() if waiter.deadline <= now]:
+                self._drop(waiter)
+                present = sorted(self._names(waiter.key)) if waiter.count else []
+                self._say(waiter, error="timeout", present=present, waited_s=waiter.timeout_s)
+            self._soonest = min((waiter.deadline for waiter in self._waiters()), default=math.inf)
+        return None if self._soonest == math.inf else max(0.0, self._soonest - now)
+
+    # -- operations, one per line of the module's table --
+
+    def _set(self, who: int, request_id: int, message: dict[str, Any]) -> None:
+        key = _text(message["key"])
+        if not self._refused(who, request_id, key):
+            self._store(key, message["value"])
+            self._ok(who, request_id, None)
+
+    def _get(self, who: int, request_id: int, message: dict[str, Any]) -> None:
+        key = _text(message["key"])
+        if self._refused(who, request_id, key):
+            return
+        if key in self._values:
+            self._ok_encoded(who, request_id, self._values[key])
+        else:
+            self._wait(who, request_id, key, 0, message)
+
+    def _compare_and_set(self, who: int, request_id: int, message: dict[str, Any]) -> None:
+        key = _text(message["key"])
+        if self._refused(who, request_id, key):
+            return
+        current = json.loads(self._values.get(key, b"null"))
+        swapped = current == message["expected"]
+        if swapped:
+            self._store(key, message["value"])
+        self._ok(who, request_id, [swapped, message["value"] if swapped else current])
+
+    def _add(self, who: int, request_id: int, message: dict[str, Any]) -> None:
+        key = _text(message["key"])
+        if not self._refused(who, request_id, key):
+            total = int(json.loads(self._values.get(key, b"0"))) + int(message["amount"])
+            self._store(key, total)
+            self._ok(who, request_id, total)
+
+    def _collect(self, who: int, request_id: int, message: dict[str, Any]) -> None:
+        prefix, count = _text(message["prefix"]), int(message["count"])
+        if self._refused(who, request_id, prefix):
+            return
+        if prefix not in self._collections:
+            self._collections[prefix] = _Collection(self._names(prefix))
+        if len(self._collections[prefix].names) >= count:
+            self._ok_encoded(who, request_id, self._book(prefix))
+        else:
+            self._wait(who, request_id, prefix, max(1, count), message)
+
+    def _remove(self, who: int, request_id: int, message: dict[str, Any]) -> None:
+        prefix = _text(message["prefix"])
+        for key in [key for key in self._values if key.startswith(prefix)]:
+            del self._values[key]
+        for collected, collection in list(self._collections.items()):
+            if collection.waiters:
+                collection.names, collection.body = self._names(collected), None
+            else:
+                del self._collections[collected]
+        self._ok(who, request_id, None)
+
+    def _watch(self, who: int, request_id: int, message: dict[str, Any]) -> None:
+        scope = _text(message["scope"])
+        if not self._refused(who, request_id, scope):
+            self._watchers.setdefault(scope, {})[who] = _text(message["who"])
+            self._ok(who, request_id, None)
+
+    def _unwatch(self, who: int, request_id: int, message: dict[str, Any]) -> None:
+        scope = _text(message["scope"])
+        members = self._watchers.get(scope, {})
+        members.pop(who, None)
+        if not members:
+            self._watchers.pop(scope, None)
+        self._ok(who, request_id, None)
+
+    def _abort_scope(self, who: int, request_id: int, message: dict[str, Any]) -> None:
+        self._abort(_text(message["scope"]), Cause.from_json(message["cause"]))
+        self._ok(who, request_id, None)
+
+    # -- parts --
+
+    def _store(self, key: str, value: Any) -> None:
+        self._values[key] = json.dumps(value, separators=(",", ":")).encode()
+        for waiter in self._getters.pop(key, []):
+            self._ok_encoded(waiter.who, waiter.request_id, self._values[key])
+        for prefix, collection in self._collections.items():
+            if not key.startswith(prefix):
+                continue
+            collection.names.add(key[len(prefix) :])
+            collection.body = None
+            ready = [waiter for waiter in collection.waiters if len(collection.names) >= waiter.count]
+            if ready:
+                collection.waiters = [w for w in collection.waiters if len(collection.names) < w.count]
+                body = self._book(prefix)
+                for waiter in ready:
+                    self._ok_encoded(waiter.who, waiter.request_id, body)
+
+    def _names(self, prefix: str) -> set[str]:
+        return {key[len(prefix) :] for key in self._values if key.startswith(prefix)}
+
+    def _book(self, prefix: str) -> bytes:
+        """The encoded reply to ``collect``; made once for all who ask, as the book of N ranks goes to N
+        ranks.
+        """
+        collection = self._collections[prefix]
+        if collection.body is None:
+            entries = (
+                json.dumps(name).encode() + b":" + self._values[prefix + name] for name in collection.names
+            )
+            collection.body = b"{" + b",".join(entries) + b"}"
+        return collection.body
+
+    def _wait(self, who: int, request_id: int, key: str, count: int, message: dict[str, Any]) -> None:
+        timeout_s = float(message["timeout_s"])
+        waiter = _Waiter(who, request_id, key, count, self._clock() + timeout_s, timeout_s)
+        self._soonest = min(self._soonest, waiter.deadline)
+        if count:
+            self._collections[key].waiters.append(waiter)
+        else:
+            self._getters.setdefault(key, []).append(waiter)
+
+    def _waiters(self) -> list[_Waiter]:
+        found = [waiter for waiters in self._getters.values() for waiter in waiters]
+        for collection in self._collections.values():
+            found += collection.waiters
+        return found
+
+    def _drop(self, waiter: _Waiter) -> None:
+        if waiter.count:
+            self._collections[waiter.key].waiters.remove(waiter)
+            return
+        self._getters[waiter.key].remove(waiter)
+        if not self._getters[waiter.key]:
+            del self._getters[waiter.key]
+
+    def _abort(self, scope: str, cause: Cause) -> None:
+        if scope in self._aborted:
+            return
+        self._aborted[scope] = cause
+        answer = {"scope": scope, "cause": cause.to_json()}
+        for waiter in [waiter for waiter in self._waiters() if waiter.key.startswith(scope)]:
+            self._drop(waiter)
+            self._say(waiter, error="aborted", **answer)
+        event = encode({"event": "aborted", **answer})
+        for watched, members in self._watchers.items():
+            if scope.startswith(watched):
+                self.replies += [(who, event) for who in members]
+
+    def _refused(self, who: int, request_id: int, key: str) -> bool:
+        for scope, cause in self._aborted.items():
+            if key.startswith(scope):
+                answer = {"id": request_id, "error": "aborted", "scope": scope, "cause": cause.to_json()}
+                self.replies.append((who, encode(answer)))
+                return True
+        return False
+
+    def _ok(self, who: int, request_id: int, value: Any) -> None:
+        self._ok_encoded(who, request_id, json.dumps(value, separators=(",", ":")).encode())
+
+    def _ok_encoded(self, who: int, request_id: int, value: bytes) -> None:
+        self.replies.append((who, encode_body(b'{"id":%d,"ok":%b}' % (request_id, value))))
+
+    def _say(self, waiter: _Waiter, **answer: Any) -> None:
+        self.replies.append((waiter.who, encode({"id": waiter.request_id, **answer})))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value
+
+
+_OPERATIONS: dict[str, Callable[[Table, int, int, dict[str, Any]], None]] = {
+    "set": Table._set,
+    "get": Table._get,
+    "compare_and_set": Table._compare_and_set,
+    "add": Table._add,
+    "collect": Table._collect,
+    "remove": Table._remove,
+    "watch": Table._watch,
+    "unwatch": Table._unwatch,
+    "abort": Table._abort_scope,
+}

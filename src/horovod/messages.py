@@ -1,0 +1,73 @@
+"""Frames between the launcher, the store and the workers: a length, then one JSON object.
+
+A frame is a 4-byte big-endian length and that many bytes of UTF-8 JSON. Frames are only ever read from a peer
+that has proved that it knows the job's key (``bootstrap/handshake.py``); nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+__all__ = ["MAX_FRAME_BYTES", "FrameError", "FrameReader", "encode", "encode_body"]
+
+MAX_FRAME_BYTES = 64 << 20
+"""Largest frame accepted: the address book of 100,000 ranks fits, a wrong length does not exhaust memory."""
+
+_LENGTH = struct.Struct(">I")
+
+
+class FrameError(ValueError):
+    """Bytes that are not a frame: too long, not JSON, or not an object. The connection is of no further
+    use.
+    """
+
+
+def encode_body(body: bytes, limit_bytes: int = MAX_FRAME_BYTES) -> bytes:
+    """Put a length before ``body``, which is JSON already. Raises ``FrameError`` above ``limit_bytes``."""
+    if len(body) > limit_bytes:
+        raise FrameError(f"a message of {len(body)} bytes is over the limit of {limit_bytes}")
+    return _LENGTH.pack(len(body)) + body
+
+
+def encode(message: Mapping[str, Any], limit_bytes: int = MAX_FRAME_BYTES) -> bytes:
+    """One frame that says ``message``. Raises ``FrameError`` above ``limit_bytes``."""
+    return encode_body(json.dumps(message, separators=(",", ":")).encode(), limit_bytes)
+
+
+class FrameReader:
+    """Cuts a stream of bytes into messages; keeps what is incomplete."""
+
+    def __init__(self, limit_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
+        """Yield every message that ``data`` completes. Raises ``FrameError`` on bytes that are no frame."""
+        self._pending += data
+        start = 0
+        try:
+            while len(self._pending) - start >= _LENGTH.size:
+                (length,) = _LENGTH.unpack_from(self._pending, start)
+                if length > self._limit_bytes:
+                    raise FrameError(f"a message of {length} bytes is over the limit of {self._limit_bytes}")
+                end = start + _LENGTH.size + length
+                if len(self._pending) < end:
+                    break
+                body = bytes(self._pending[start + _LENGTH.size : end])
+                start = end
+                yield _parse(body)
+        finally:
+            del self._pending[:start]
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"a message is not JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise FrameError(f"a message is a {type(message).__name__}, not an object")
+    return message

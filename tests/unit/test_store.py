@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from horovod.bootstrap.handshake import REPLY_BYTES, Dialer, Purpose, Role
+from horovod.bootstrap.store import StoreClient, StoreServer
+from horovod.bootstrap.table import Cause
+from horovod.errors import AuthenticationError, RendezvousError, StoreTimeout
+from horovod.messages import MAX_FRAME_BYTES
+
+KEY = bytes(range(32))
+pytestmark = pytest.mark.timeout(30)
+
+
+@pytest.fixture
+def server() -> Iterator[StoreServer]:
+    with StoreServer(KEY) as running:
+        yield running
+
+
+def client(server: StoreServer, identity: str = "test", key: bytes = KEY) -> StoreClient:
+    return StoreClient(server.address, key, 5.0, identity)
+
+
+def raw(server: StoreServer) -> socket.socket:
+    return socket.create_connection(server.address, 5.0)
+
+
+def read_until_closed(connection: socket.socket) -> bytes:
+    received = b""
+    try:
+        while data := connection.recv(4096):
+            received += data
+    except ConnectionResetError:
+        pass  # closed with our bytes unread: closed all the same
+    return received
+
+
+def works(server: StoreServer) -> bool:
+    with client(server) as fresh:
+        fresh.set("alive", [1, "x", None])
+        return bool(fresh.get("alive", 1.0) == [1, "x", None])
+
+
+def authenticated(server: StoreServer) -> socket.socket:
+    connection = raw(server)
+    dialer = Dialer(KEY, Purpose(Role.STORE))
+    connection.sendall(dialer.hello)
+    reply = b""
+    while len(reply) < REPLY_BYTES:
+        reply += connection.recv(REPLY_BYTES - len(reply))
+    connection.sendall(dialer.answer(reply))
+    return connection
+
+
+def test_values_survive_the_client_that_set_them(server: StoreServer) -> None:
+    with client(server) as first:
+        first.set("a", {"port": 1, "host": "ü"})
+    with client(server) as second:
+        assert second.get("a", 0.0) == {"port": 1, "host": "ü"}
+
+
+def test_get_returns_as_soon_as_another_client_sets(server: StoreServer) -> None:
+    with client(server) as waiter, client(server) as setter, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(waiter.get, "late", 10.0)
+        setter.set("other", 1)
+        assert not answer.done()
+        setter.set("late", 2)
+        assert answer.result(5.0) == 2
+
+
+def test_get_time_out_names_the_key(server: StoreServer) -> None:
+    with client(server) as waiter:
+        with pytest.raises(StoreTimeout, match="'missing'") as caught:
+            waiter.get("missing", 0.05)
+        assert caught.value.keys == ("missing",)
+        assert caught.value.waited_s == 0.05
+        waiter.set("missing", 1)
+        assert waiter.get("missing", 0.0) == 1
+
+
+def test_collect_time_out_names_the_missing_keys(server: StoreServer) -> None:
+    with client(server) as waiter:
+        waiter.set("rank/1", "here")
+        with pytest.raises(StoreTimeout, match="2 of 3 keys") as caught:
+            waiter.collect("rank/", 3, 0.05)
+        assert caught.value.keys == ("rank/0", "rank/2")
+
+
+def test_compare_and_set_has_one_winner(server: StoreServer) -> None:
+    clients = [client(server) for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda n: clients[n].compare_and_set("leader", None, n), range(8)))
+    winners = [value for swapped, value in results if swapped]
+    assert len(winners) == 1
+    assert {value for _, value in results} == set(winners)
+    assert clients[0].compare_and_set("leader", winners[0], "next") == (True, "next")
+    for each in clients:
+        each.close()
+
+
+def test_add_counts_every_client_once(server: StoreServer) -> None:
+    def count(_: int) -> list[int]:
+        with client(server) as mine:
+            return [mine.add("n") for _ in range(20)]
+
+    with ThreadPoolExecutor(5) as pool:
+        seen = [number for numbers in pool.map(count, range(5)) for number in numbers]
+    assert sorted(seen) == list(range(1, 101))
+
+
+def test_collect_gives_everybody_the_whole_book(server: StoreServer) -> None:
+    size = 40
+
+    def join(rank: int) -> dict[str, int]:
+        with client(server, f"rank {rank}") as mine:
+            mine.set(f"world/{rank}", rank * 10)
+            return mine.collect("world/", size, 10.0)
+
+    with ThreadPoolExecutor(size) as pool:
+        books = list(pool.map(join, range(size)))
+    assert all(book == {str(rank): rank * 10 for rank in range(size)} for book in books)
+
+
+def test_collect_sees_values_that_change_between_two_calls(server: StoreServer) -> None:
+    with client(server) as mine:
+        mine.set("p/0", "old")
+        assert mine.collect("p/", 1, 1.0) == {"0": "old"}
+        mine.set("p/0", "new")
+        assert mine.collect("p/", 1, 1.0) == {"0": "new"}
+        mine.remove("p/")
+        with pytest.raises(StoreTimeout):
+            mine.collect("p/", 1, 0.0)
+
+
+def test_abort_fails_those_who_wait_and_those_who_come_later(server: StoreServer) -> None:
+    with client(server) as waiter, client(server) as other, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(waiter.collect, "round/1/", 2, 10.0)
+        other.abort("round/1", Cause("rank 3 has no memory", (3,), 1.5))
+        other.abort("round/1", Cause("a consequence"))
+        with pytest.raises(RendezvousError, match="no memory") as caught:
+            answer.result(5.0)
+        assert (caught.value.missing, caught.value.waited_s) == ((3,), 1.5)
+        with pytest.raises(RendezvousError, match="no memory"):
+            other.compare_and_set("round/1/x", None, 1)
+        other.set("round/2/x", 1)
+
+
+def test_loss_of_a_watching_client_aborts_its_scope(server: StoreServer) -> None:
+    with (
+        client(server) as waiter,
+        client(server, "rank 7 on host b") as doomed,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        doomed.watch("round/1")
+        answer = pool.submit(waiter.get, "round/1/x", 10.0)
+        doomed.close()
+        with pytest.raises(RendezvousError, match="rank 7 on host b went away"):
+            answer.result(5.0)
+
+
+def test_client_that_has_unwatched_may_leave(server: StoreServer) -> None:
+    with client(server) as waiter:
+        with client(server) as leaver:
+            leaver.watch("round/1")
+            leaver.unwatch("round/1")
+        waiter.set("round/1/x", 1)
+        assert waiter.get("round/1/x", 1.0) == 1
+
+
+def test_abort_is_an_event_for_those_who_watch(server: StoreServer) -> None:
+    with client(server) as watcher, client(server) as other:
+        watcher.watch("round/1")
+        other.abort("round/1/group/0", Cause("no descriptors"))
+        deadline = time.monotonic() + 5.0
+        while not watcher.aborted and time.monotonic() < deadline:
+            watcher.pump()
+        assert watcher.aborted == {"round/1/group/0": Cause("no descriptors")}
+        assert watcher.add("still works") == 1
+
+
+def test_wrong_key_is_refused_and_said(server: StoreServer) -> None:
+    with pytest.raises(AuthenticationError, match="HOROVOD_SECRET_KEY"):
+        client(server, key=bytes(32))
+    assert works(server)
+
+
+def test_client_refuses_a_server_without_the_key() -> None:
+    with StoreServer(bytes(32)) as impostor, pytest.raises(AuthenticationError):
+        client(impostor)
+
+
+def test_key_is_in_no_message(server: StoreServer, caplog: pytest.LogCaptureFixture) -> None:
+    secret = b"do not tell this"
+    with caplog.at_level("DEBUG"), pytest.raises(AuthenticationError) as caught:
+        client(server, key=secret)
+    for text in (str(caught.value), repr(caught.value), caplog.text):
+        assert secret.decode() not in text
+        assert secret.hex() not in text
+        assert KEY.hex() not in text
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary(max_size=400))
+def test_garbage_closes_the_connection_and_harms_nobody(server: StoreServer, data: bytes) -> None:
+    with raw(server) as stranger:
+        stranger.sendall(data)
+        stranger.shutdown(socket.SHUT_WR)
+        assert read_until_closed(stranger) == b""
+
+
+def test_server_works_after_garbage(server: StoreServer) -> None:
+    for data in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 4096, b"\xff" * 84, struct.pack(">I", 2**31)):
+        with raw(server) as stranger:
+            stranger.sendall(data + bytes(84))
+            assert read_until_closed(stranger) == b""
+    assert works(server)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(proof=st.binary(min_size=32, max_size=64))
+def test_guessed_proof_is_refused_before_any_json_is_read(server: StoreServer, proof: bytes) -> None:
+    with raw(server) as stranger:
+        stranger.sendall(Dialer(b"guess", Purpose(Role.STORE)).hello + proof + b"\0\0\0\2{}")
+        assert len(read_until_closed(stranger)) == REPLY_BYTES
+
+
+def test_recorded_handshake_cannot_be_replayed(server: StoreServer) -> None:
+    dialer = Dialer(KEY, Purpose(Role.STORE))
+    with raw(server) as first:
+        first.sendall(dialer.hello)
+        proof = dialer.answer(first.recv(REPLY_BYTES, socket.MSG_WAITALL))
+        request = json.dumps({"id": 1, "op": "add", "key": "n", "amount": 1}).encode()
+        recorded = proof + struct.pack(">I", len(request)) + request
+        first.sendall(recorded)
+        assert b'"ok":1' in first.recv(4096)
+    with raw(server) as replay:
+        replay.sendall(dialer.hello + recorded)
+        assert len(read_until_closed(replay)) == REPLY_BYTES  # the reply to the hello, then nothing
+    with client(server) as honest:
+        assert honest.add("n") == 2
+
+
+@pytest.mark.parametrize(
+    "purpose", [Purpose(Role.DATA), Purpose(Role.STORE, dialer=1), Purpose(Role.STORE, world=b"w" * 32)]
+)
+def test_handshake_for_another_purpose_is_refused(server: StoreServer, purpose: Purpose) -> None:
+    with raw(server) as stranger:
+        stranger.sendall(Dialer(KEY, purpose).hello)
+        assert read_until_closed(stranger) == b""
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        struct.pack(">I", MAX_FRAME_BYTES + 1),
+        b"\0\0\0\x04nope",
+        b"\0\0\0\2[]",
+        b"\0\0\0\2{}",
+        b"\0\0\0\x08" + b"[" * 8,
+        struct.pack(">I", 100_000) + b"[" * 100_000,
+        b'\0\0\0\x18{"id":1,"op":["unknown"]}'[:28],
+        b'\0\0\0\x13{"id":"1","op":"x"}',
+    ],
+)
+def test_bad_frame_of_an_authenticated_client_ends_only_its_connection(
+    server: StoreServer, frame: bytes
+) -> None:
+    with authenticated(server) as connection:
+        connection.sendall(frame)
+        assert read_until_closed(connection) == b""
+    assert works(server)
+
+
+def test_request_in_single_bytes_is_understood(server: StoreServer) -> None:
+    request = json.dumps({"id": 1, "op": "add", "key": "n", "amount": 1}).encode()
+    with authenticated(server) as connection:
+        for byte in struct.pack(">I", len(request)) + request:
+            connection.sendall(bytes([byte]))
+        assert b'"ok":1' in connection.recv(4096)
+
+
+def test_slow_stranger_is_closed_in_bounded_time() -> None:
+    with StoreServer(KEY, handshake_timeout_s=0.2) as server, raw(server) as slow:
+        slow.sendall(b"rueda")
+        began = time.monotonic()
+        assert read_until_closed(slow) == b""
+        assert 0.1 < time.monotonic() - began < 5.0
+        assert works(server)
+
+
+def test_strangers_cannot_take_every_place() -> None:
+    with StoreServer(KEY, handshake_timeout_s=0.3, max_strangers=4) as server:
+        known = client(server)
+        strangers = [raw(server) for _ in range(12)]
+        assert known.add("n") == 1  # who is in is not disturbed
+        assert works(server)  # who comes gets a place when strangers are closed
+        known.close()
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_server_that_is_not_there_is_named_in_bounded_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()[:2]
+    began = time.monotonic()
+    with pytest.raises(RendezvousError, match=f"rank 1 at 127.0.0.1:{address[1]}"):
+        StoreClient(address, KEY, 0.3, "rank 1")
+    assert time.monotonic() - began < 3.0
+
+
+def test_client_waits_for_a_server_that_comes_later() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()[:2]
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(StoreClient, address, KEY, 10.0, "rank 1")
+        with StoreServer(KEY, *address):
+            connected = coming.result(10.0)
+            assert connected.add("n") == 1
+            connected.close()
+
+
+def test_end_of_the_server_is_an_error_for_those_who_wait(server: StoreServer) -> None:
+    with client(server, "rank 2") as waiter, ThreadPoolExecutor(1) as pool:
+        waiter.set("ready", 1)
+        answer = pool.submit(waiter.get, "never", 20.0)
+        server.stop()
+        with pytest.raises(RendezvousError, match="rank 2 lost the store"):
+            answer.result(10.0)
+
+
+def test_server_leaves_no_thread_and_no_descriptor() -> None:
+
+    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with StoreServer(KEY) as server, client(server) as mine:
+            mine.set("a", 1)
+        server.stop()
+    assert threading.active_count() == threads
+    assert len(os.listdir("/proc/self/fd")) == descriptors
