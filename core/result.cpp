@@ -6,9 +6,9 @@
 namespace rueda {
 
 std::string_view name_of(Code code) noexcept {
-  constexpr std::array<std::string_view, 9> names{
-      "invalid_argument", "duplicate", "mismatch",    "peer_lost", "timeout",
-      "shutdown",         "unsupported", "backend", "internal"};
+  constexpr std::array<std::string_view, 9> names{"invalid_argument", "duplicate", "mismatch",
+                                                  "peer_lost",        "timeout",   "shutdown",
+                                                  "unsupported",      "backend",   "internal"};
   return names[static_cast<std::size_t>(code)];
 }
 

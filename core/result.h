@@ -30,15 +30,16 @@ enum class Code : std::uint8_t {
 struct Error {
   Code code = Code::Internal;
   std::string message{};
-  Rank peer = -1;             ///< whom it concerns, -1 if nobody in particular
-  std::string tensor{};       ///< full name of the operation, if one is concerned
+  Rank peer = -1;               ///< whom it concerns, -1 if nobody in particular
+  std::string tensor{};         ///< full name of the operation, if one is concerned
   std::vector<Rank> missing{};  ///< ranks that were waited for
   double waited_s = 0.0;
   std::shared_ptr<const Error> cause{};
 
   /// The message with those of all causes beneath it.
   [[nodiscard]] std::string what() const;
-  /// `outer` on top of `inner`: keeps code, peer and tensor of the inner one unless `outer` has its own.
+  /// `outer` on top of `inner`: keeps code, peer and tensor of the inner one unless `outer` has its
+  /// own.
   [[nodiscard]] static Error wrap(Error inner, std::string message);
   /// "<what>: <text of errno>"
   [[nodiscard]] static Error system(std::string_view what, int error_number);
@@ -48,8 +49,10 @@ struct Error {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT: implicit by design
-  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT: implicit by design
+  Result(T value)
+      : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit by design
+  Result(Error error)
+      : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT: implicit by design
   [[nodiscard]] explicit operator bool() const noexcept { return state_.index() == 0; }
   [[nodiscard]] T& operator*() & { return std::get<0>(state_); }
   [[nodiscard]] const T& operator*() const& { return std::get<0>(state_); }
@@ -67,7 +70,8 @@ template <>
 class [[nodiscard]] Result<void> {
  public:
   Result() = default;
-  Result(Error error) : error_(std::make_unique<Error>(std::move(error))) {}  // NOLINT: implicit by design
+  Result(Error error)
+      : error_(std::make_unique<Error>(std::move(error))) {}  // NOLINT: implicit by design
   [[nodiscard]] explicit operator bool() const noexcept { return error_ == nullptr; }
   [[nodiscard]] const Error& error() const& { return *error_; }
   [[nodiscard]] Error&& error() && { return std::move(*error_); }

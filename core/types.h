@@ -2,9 +2,9 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <chrono>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,8 +20,17 @@ using Duration = Clock::duration;
 
 /// Element types. The numbers are part of the interface of the native module.
 enum class DType : std::uint8_t {
-  UInt8 = 0, Int8 = 1, UInt16 = 2, Int16 = 3, Int32 = 4, Int64 = 5,
-  Float16 = 6, BFloat16 = 7, Float32 = 8, Float64 = 9, Bool = 10,
+  UInt8 = 0,
+  Int8 = 1,
+  UInt16 = 2,
+  Int16 = 3,
+  Int32 = 4,
+  Int64 = 5,
+  Float16 = 6,
+  BFloat16 = 7,
+  Float32 = 8,
+  Float64 = 9,
+  Bool = 10,
 };
 inline constexpr std::size_t kDTypes = 11;
 
@@ -30,17 +39,25 @@ inline constexpr std::size_t kDTypes = 11;
   return sizes[static_cast<std::size_t>(dtype)];
 }
 [[nodiscard]] constexpr std::string_view name_of(DType dtype) noexcept {
-  constexpr std::array<std::string_view, kDTypes> names{
-      "uint8",   "int8",     "uint16",  "int16",   "int32", "int64",
-      "float16", "bfloat16", "float32", "float64", "bool"};
+  constexpr std::array<std::string_view, kDTypes> names{"uint8",   "int8",    "uint16",  "int16",
+                                                        "int32",   "int64",   "float16", "bfloat16",
+                                                        "float32", "float64", "bool"};
   return names[static_cast<std::size_t>(dtype)];
 }
 
 /// How values combine. The numbers are part of the public interface (`hvd.Average == 0`).
-enum class ReduceOp : std::uint8_t { Average = 0, Sum = 1, Adasum = 2, Min = 3, Max = 4, Product = 5 };
+enum class ReduceOp : std::uint8_t {
+  Average = 0,
+  Sum = 1,
+  Adasum = 2,
+  Min = 3,
+  Max = 4,
+  Product = 5
+};
 
 [[nodiscard]] constexpr std::string_view name_of(ReduceOp op) noexcept {
-  constexpr std::array<std::string_view, 6> names{"Average", "Sum", "Adasum", "Min", "Max", "Product"};
+  constexpr std::array<std::string_view, 6> names{"Average", "Sum", "Adasum",
+                                                  "Min",     "Max", "Product"};
   return names[static_cast<std::size_t>(op)];
 }
 
@@ -55,7 +72,13 @@ struct Reduction {
 
 /// Kinds of operation. The numbers are part of the interface of the native module.
 enum class Kind : std::uint8_t {
-  Allreduce = 0, Allgather = 1, Broadcast = 2, Alltoall = 3, Reducescatter = 4, Barrier = 5, Join = 6,
+  Allreduce = 0,
+  Allgather = 1,
+  Broadcast = 2,
+  Alltoall = 3,
+  Reducescatter = 4,
+  Barrier = 5,
+  Join = 6,
 };
 
 /// Where a tensor lives; ranks must agree on it for one operation.

@@ -24,8 +24,8 @@ std::string disagreement(const Signature& one, const Signature& other) {
     if (one.shape[d] != other.shape[d]) {
       return "Mismatched ALLGATHER tensor shapes: One rank sent a tensor with dimension " +
              std::to_string(d) + " equal to " + std::to_string(one.shape[d]) +
-             ", but another rank sent a tensor with dimension " + std::to_string(d) +
-             " equal to " + std::to_string(other.shape[d]) + ".";
+             ", but another rank sent a tensor with dimension " + std::to_string(d) + " equal to " +
+             std::to_string(other.shape[d]) + ".";
     }
   }
   return device_disagreement(one, other);
@@ -33,8 +33,7 @@ std::string disagreement(const Signature& one, const Signature& other) {
 
 Result<void> check(const Signature& signature, const Members&) {
   if (signature.shape.empty()) {
-    return Error{.code = Code::Mismatch,
-                 .message = "Rank tried to ALLGATHER a rank-zero tensor."};
+    return Error{.code = Code::Mismatch, .message = "Rank tried to ALLGATHER a rank-zero tensor."};
   }
   return {};
 }
@@ -42,7 +41,9 @@ Result<void> check(const Signature& signature, const Members&) {
 class Allgather final : public Operation {
  public:
   Allgather(Backend& backend, std::span<const Task> tasks)
-      : backend_(backend), tasks_(tasks), size_(static_cast<std::size_t>(backend.members().size())) {
+      : backend_(backend),
+        tasks_(tasks),
+        size_(static_cast<std::size_t>(backend.members().size())) {
     own_rows_.reserve(tasks.size());
     for (const Task& task : tasks) own_rows_.push_back(task.signature->shape.front());
     all_rows_.resize(tasks.size() * size_);
@@ -50,8 +51,8 @@ class Allgather final : public Operation {
     plan.in = {std::as_bytes(std::span(own_rows_))};
     plan.out.resize(size_);
     for (std::size_t m = 0; m < size_; ++m) {
-      plan.out[m] = {std::as_writable_bytes(
-          std::span(all_rows_).subspan(m * tasks.size(), tasks.size()))};
+      plan.out[m] = {
+          std::as_writable_bytes(std::span(all_rows_).subspan(m * tasks.size(), tasks.size()))};
     }
     exchange_ = backend.allgather(std::move(plan));
   }
@@ -118,6 +119,7 @@ const Collective kAllgather{.kind = Kind::Allgather,
                             .rules = {.name = "ALLGATHER",
                                       .prefix = "allgather",
                                       .fusable = true,
+                                      .rows_may_differ = true,
                                       .disagreement = disagreement},
                             .check = check,
                             .start = start};

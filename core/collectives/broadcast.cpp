@@ -21,7 +21,8 @@ std::string disagreement(const Signature& one, const Signature& other) {
 }
 
 Result<void> check(const Signature& signature, const Members& members) {
-  if (std::find(members.ranks.begin(), members.ranks.end(), signature.root) == members.ranks.end()) {
+  if (std::find(members.ranks.begin(), members.ranks.end(), signature.root) ==
+      members.ranks.end()) {
     return Error{.code = Code::InvalidArgument,
                  .message = "broadcast received invalid root rank " +
                             std::to_string(signature.root) + " for provided process set"};

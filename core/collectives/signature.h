@@ -21,8 +21,8 @@ struct Key {
 
 /// Members of one grouped submission run together or not at all.
 struct Group {
-  std::string name;         ///< full name of the group; empty: not in a group
-  std::uint32_t size = 0;   ///< members of the group
+  std::string name;        ///< full name of the group; empty: not in a group
+  std::uint32_t size = 0;  ///< members of the group
   friend bool operator==(const Group&, const Group&) = default;
 };
 
@@ -35,7 +35,8 @@ struct Signature {
   std::int32_t root = -1;  ///< global rank, for broadcast
   double prescale = 1.0;
   double postscale = 1.0;
-  Shape shape;  ///< as submitted; what of it must agree depends on the kind (allgather: all but the first)
+  Shape shape;  ///< as submitted; what of it must agree depends on the kind (allgather: all but the
+                ///< first)
   Group group;
   friend bool operator==(const Signature&, const Signature&) = default;
   [[nodiscard]] std::size_t bytes() const noexcept {
@@ -45,10 +46,11 @@ struct Signature {
 
 /// What the negotiator needs to know about a kind of operation; see collectives/registry.h.
 struct Rules {
-  std::string_view name;     ///< "ALLREDUCE": in messages and the timeline
-  std::string_view prefix;   ///< "allreduce": of full names
+  std::string_view name;    ///< "ALLREDUCE": in messages and the timeline
+  std::string_view prefix;  ///< "allreduce": of full names
   bool fusable = false;
   bool runs_with_joined = false;  ///< joined ranks take part with zeros
+  bool rows_may_differ = false;   ///< the first dimension is each rank's own affair
   /// The first disagreement between two submissions in the order of the documented checks, as a
   /// message ("Mismatched data types: One rank had type …"); empty if they agree.
   std::string (*disagreement)(const Signature& one, const Signature& other) = nullptr;

@@ -11,7 +11,8 @@ constexpr std::size_t kMaxText = 4096;
 constexpr std::size_t kMaxMissing = 1024;
 
 // Frame: mark, code (1 byte each), peer (4), waited in seconds (8), three counts (4 each), then
-// missing ranks (4 each), tensor, text. Little endian: hosts of other byte orders are not supported.
+// missing ranks (4 each), tensor, text. Little endian: hosts of other byte orders are not
+// supported.
 struct [[gnu::packed]] Head {
   std::uint8_t mark;
   std::uint8_t code;

@@ -16,7 +16,8 @@ void Dispatcher::start(TimePoint now) {
     const auto& signature = running_.signatures[i];
     bytes += signature->bytes();
     if (Entry* entry = running_.entries[i].get()) {
-      tasks_.push_back({.signature = signature, .in = entry->in, .out = entry->out, .allocator = entry});
+      tasks_.push_back(
+          {.signature = signature, .in = entry->in, .out = entry->out, .allocator = entry});
     } else {
       zeros_.push_back(std::make_unique<std::byte[]>(std::max<std::size_t>(signature->bytes(), 1)));
       tasks_.push_back({.signature = signature,
@@ -83,7 +84,8 @@ Error Dispatcher::stuck(TimePoint now) const {
   for (std::size_t i = 0; i < error.missing.size(); ++i) {
     error.message += (i == 0 ? " " : ", ") + std::to_string(error.missing[i]);
   }
-  error.message += " (stopped, or its machine is cut off?). HOROVOD_GLOO_TIMEOUT_SECONDS sets the limit";
+  error.message +=
+      " (stopped, or its machine is cut off?). HOROVOD_GLOO_TIMEOUT_SECONDS sets the limit";
   if (error.missing.size() == 1) error.peer = error.missing.front();
   return error;
 }

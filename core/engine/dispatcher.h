@@ -36,11 +36,14 @@ class Dispatcher {
   };
   void enqueue(Batch batch) { queue_.push_back(std::move(batch)); }
 
-  /// Does about one chunk of work. An error means that the world is out of step: nothing more can run.
+  /// Does about one chunk of work. An error means that the world is out of step: nothing more can
+  /// run.
   Result<Step> step(TimePoint now);
 
   /// Entries of a batch that has just completed. Empty if none has.
-  [[nodiscard]] std::vector<std::unique_ptr<Entry>> take_completed() { return std::move(completed_); }
+  [[nodiscard]] std::vector<std::unique_ptr<Entry>> take_completed() {
+    return std::move(completed_);
+  }
   /// Everything that was queued or under way; the operation is dropped.
   [[nodiscard]] std::vector<std::unique_ptr<Entry>> take_all();
 
@@ -62,7 +65,7 @@ class Dispatcher {
   Duration timeout_;
   std::deque<Batch> queue_;
   Batch running_;
-  std::vector<Task> tasks_;                      // of running_
+  std::vector<Task> tasks_;                          // of running_
   std::vector<std::unique_ptr<std::byte[]>> zeros_;  // of running_: what a joined rank contributes
   std::unique_ptr<Operation> operation_;
   TimePoint last_progress_{};

@@ -51,8 +51,8 @@ Result<void> Engine::start() {
                                              options_.negotiator);
   dispatcher_ = std::make_unique<Dispatcher>(world_.backend(), options_.operation_timeout);
   Driver& driver = *this;
-  progress_ = std::make_unique<Progress>(driver, world_.bell(), world_.engine_bell(),
-                                         world_.waiter_bell());
+  progress_ =
+      std::make_unique<Progress>(driver, world_.bell(), world_.engine_bell(), world_.waiter_bell());
   started_ = true;
   if (options_.size == 1) return {};  // the calling threads do it all
   thread_ = std::jthread([this](const std::stop_token& stop) { progress_->run(stop); });
@@ -74,8 +74,9 @@ Result<void> Engine::start() {
 Result<Handle> Engine::submit(Request request) {
   if (in_child()) {
     return Error{.code = Code::Internal,
-                 .message = "this process was forked after init; the child cannot use the parent's "
-                            "engine: start it before init, or use the 'spawn' method"};
+                 .message =
+                     "this process was forked after init; the child cannot use the parent's "
+                     "engine: start it before init, or use the 'spawn' method"};
   }
   const Collective* collective = find_collective(request.kind);
   std::unique_lock lock(mutex_);
@@ -229,8 +230,8 @@ std::optional<bool> Engine::poll(Handle handle) {
   if (!work) return std::nullopt;
   if (work->done.load(std::memory_order_acquire)) return true;
   if (in_child()) return false;
-  // A world of one would be done before anybody can look; scripts and tests rely on operations being
-  // asynchronous, so the first look says no.
+  // A world of one would be done before anybody can look; scripts and tests rely on operations
+  // being asynchronous, so the first look says no.
   if (options_.size == 1 && !work->polled.exchange(true)) return false;
   want_all();
   progress_->poke();
@@ -409,7 +410,8 @@ bool Engine::step_batch(TimePoint now) {
   return *step != Step::Blocked;
 }
 
-void Engine::finish(std::vector<std::unique_ptr<Entry>> entries, const std::optional<Error>& error) {
+void Engine::finish(std::vector<std::unique_ptr<Entry>> entries,
+                    const std::optional<Error>& error) {
   for (auto& entry : entries) {
     const auto work = std::move(entry->work);
     if (error && !work->error) work->error = error;
@@ -438,7 +440,8 @@ void Engine::woken(const pollfd* fds, std::size_t count) {
   if (quiet() || suspicion_) return;
   if (const auto loss = world_.lost(fds, count)) {
     lose(loss->rank,
-         lost_error(loss->rank, loss->certain ? "its process has ended" : "its connection has ended"),
+         lost_error(loss->rank,
+                    loss->certain ? "its process has ended" : "its connection has ended"),
          loss->certain, Clock::now());
   }
 }

@@ -119,7 +119,8 @@ class Engine final : private Driver {
   mutable std::mutex mutex_;
   std::unique_ptr<Negotiator> negotiator_;
   Effects effects_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<Entry>> entries_;  // by ticket, until dispatched
+  std::unordered_map<std::uint64_t, std::unique_ptr<Entry>>
+      entries_;  // by ticket, until dispatched
   std::unordered_map<Handle, std::shared_ptr<Work>> works_;
   Handle last_handle_ = 0;
   std::uint64_t last_ticket_ = 0;

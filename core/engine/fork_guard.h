@@ -21,9 +21,7 @@ class ForkGuard {
   /// still close them by number.
   void cover(std::vector<int> descriptors);
   /// True in a child that was forked after this guard was made.
-  [[nodiscard]] bool in_child() const noexcept {
-    return in_child_.load(std::memory_order_relaxed);
-  }
+  [[nodiscard]] bool in_child() const noexcept { return in_child_.load(std::memory_order_relaxed); }
 
  private:
   friend struct ForkGuards;

@@ -1,5 +1,5 @@
-/// Runs completion callbacks on a thread of their own: a framework's continuation may take long, and
-/// may submit the next operation, while the engine must go on.
+/// Runs completion callbacks on a thread of their own: a framework's continuation may take long,
+/// and may submit the next operation, while the engine must go on.
 #pragma once
 
 #include <condition_variable>

@@ -37,7 +37,8 @@ class Driver {
   virtual ~Driver() = default;
   /// Does what can be done now, about one chunk of it. True if anything moved.
   virtual bool advance() = 0;
-  /// True while others may need this rank: something submitted is not complete, or the world changes.
+  /// True while others may need this rank: something submitted is not complete, or the world
+  /// changes.
   [[nodiscard]] virtual bool busy() const = 0;
   /// True while a started operation is waiting for peers (they are expected any moment).
   [[nodiscard]] virtual bool in_operation() const = 0;

@@ -136,8 +136,8 @@ Result<void> World::open() {
     if (auto opened = open_network(); !opened) return opened;
     auto network = std::make_unique<TcpBackend>(members, mesh_);
     if (shares) {
-      backend_ = std::make_unique<RoutedBackend>(std::move(members), std::move(local),
-                                                 std::move(network));
+      backend_ =
+          std::make_unique<RoutedBackend>(std::move(members), std::move(local), std::move(network));
     } else {
       backend_ = std::move(network);
     }

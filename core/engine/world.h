@@ -102,8 +102,8 @@ class World {
   std::vector<NetworkPeer> network_;
   std::vector<Mesh::Peer> data_;
 
-  std::vector<ShmView> views_;     // by local index
-  std::vector<Doorbell> bells_;    // by local index
+  std::vector<ShmView> views_;   // by local index
+  std::vector<Doorbell> bells_;  // by local index
   int local_index_ = 0;
   std::shared_ptr<Mesh> mesh_;
   std::vector<Neighbour> neighbours_;

@@ -1,0 +1,384 @@
+/// The native module horovod._core: the engine as Python sees it. No logic of its own.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/capi.h"
+#include "engine/engine.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using rueda::DType;
+using rueda::Kind;
+using rueda::ReduceOp;
+
+/// Python sees signals at least this often while it waits.
+constexpr auto kSignalSlice = std::chrono::milliseconds(100);
+
+/// The one border where an error of the core becomes an exception.
+[[noreturn]] void raise(const rueda::Error& error, const rueda::World* world) {
+  std::string host;
+  if (world != nullptr && error.peer >= 0 &&
+      static_cast<std::size_t>(error.peer) < world->hosts().size()) {
+    host = world->hosts()[static_cast<std::size_t>(error.peer)];
+  }
+  const std::string_view code = rueda::name_of(error.code);
+  nb::object exception =
+      nb::module_::import_("horovod.errors")
+          .attr("from_core")(nb::str(code.data(), code.size()), error.what(), error.peer,
+                             error.tensor, error.missing, error.waited_s, host);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
+  throw nb::python_error();
+}
+
+rueda::Duration from_seconds(double seconds) {
+  return std::chrono::duration_cast<rueda::Duration>(std::chrono::duration<double>(seconds));
+}
+
+/// What Python fills in; see EngineOptions of the engine.
+struct Options {
+  int rank = 0;
+  int size = 1;
+  std::vector<std::vector<rueda::Rank>> groups{{0}};
+  std::vector<std::string> hosts{"localhost"};
+  std::size_t fusion_threshold_bytes = std::size_t{128} << 20;
+  std::size_t batch_bytes = std::size_t{1} << 20;
+  double cycle_time_s = 0.001;
+  double stall_warning_s = 60.0;
+  double stall_shutdown_s = 0.0;
+  double operation_timeout_s = 30.0;
+  bool disable_group_fusion = false;
+  int thread_affinity = -1;
+  int log_level = static_cast<int>(rueda::LogLevel::Warning);
+  bool log_hide_time = false;
+
+  [[nodiscard]] rueda::EngineOptions resolve() const {
+    rueda::EngineOptions options;
+    options.rank = rank;
+    options.size = size;
+    options.groups = groups;
+    options.hosts = hosts;
+    options.negotiator = {.fusion_threshold_bytes = fusion_threshold_bytes,
+                          .batch_bytes = batch_bytes,
+                          .cycle = from_seconds(cycle_time_s),
+                          .stall_warning = from_seconds(stall_warning_s),
+                          .stall_shutdown = from_seconds(stall_shutdown_s),
+                          .disable_group_fusion = disable_group_fusion};
+    options.operation_timeout = from_seconds(operation_timeout_s);
+    options.thread_affinity = thread_affinity;
+    options.log_level = static_cast<rueda::LogLevel>(log_level);
+    options.log_hide_time = log_hide_time;
+    return options;
+  }
+};
+
+rueda::Shape to_shape(const nb::tuple& extents) {
+  rueda::Shape shape;
+  shape.reserve(extents.size());
+  for (nb::handle extent : extents) shape.push_back(nb::cast<std::int64_t>(extent));
+  return shape;
+}
+
+nb::dlpack::dtype dlpack_dtype(DType dtype) {
+  const auto bits = static_cast<std::uint8_t>(8 * rueda::size_of(dtype));
+  const auto of = [bits](nb::dlpack::dtype_code code) {
+    return nb::dlpack::dtype{static_cast<std::uint8_t>(code), bits, 1};
+  };
+  switch (dtype) {
+    case DType::UInt8:
+    case DType::UInt16:
+      return of(nb::dlpack::dtype_code::UInt);
+    case DType::Int8:
+    case DType::Int16:
+    case DType::Int32:
+    case DType::Int64:
+      return of(nb::dlpack::dtype_code::Int);
+    case DType::Float16:
+    case DType::Float32:
+    case DType::Float64:
+      return of(nb::dlpack::dtype_code::Float);
+    case DType::BFloat16:
+      return of(nb::dlpack::dtype_code::Bfloat);
+    case DType::Bool:
+      return of(nb::dlpack::dtype_code::Bool);
+  }
+  return {};
+}
+
+/// Hands a result over: whoever takes the capsule owns the memory, also beyond the engine's end.
+nb::object to_dlpack(rueda::Output& output) {
+  auto* buffer = new rueda::HostBuffer(std::move(output.buffer));
+  nb::capsule owner(buffer, [](void* p) noexcept { delete static_cast<rueda::HostBuffer*>(p); });
+  const std::vector<std::size_t> shape(output.shape.begin(), output.shape.end());
+  const nb::ndarray<> array(buffer->data(), shape.size(), shape.data(), owner, nullptr,
+                            dlpack_dtype(output.dtype), nb::device::cpu::value, 0, 'C');
+  return nb::cast(array, nb::rv_policy::reference);
+}
+
+/// The engine of this process.
+class Engine {
+ public:
+  explicit Engine(const Options& options)
+      : engine_(std::make_unique<rueda::Engine>(options.resolve())) {
+    local_size_ = 1;
+    for (const auto& group : options.groups) {
+      for (const rueda::Rank rank : group) {
+        if (rank == options.rank) local_size_ = static_cast<int>(group.size());
+      }
+    }
+  }
+
+  void own_segment(int memfd, int engine_bell, int waiter_bell) {
+    rueda::Fd engine_fd(engine_bell);
+    rueda::Fd waiter_fd(waiter_bell);
+    engine_->world().own_segment(map(memfd), std::move(engine_fd), std::move(waiter_fd));
+  }
+
+  void add_local_peer(rueda::Rank rank, int memfd, int engine_bell, int waiter_bell, int pidfd,
+                      int liveness) {
+    rueda::Fd engine_fd(engine_bell);
+    rueda::Fd waiter_fd(waiter_bell);
+    rueda::Fd pid(pidfd);
+    rueda::Fd live(liveness);
+    engine_->world().add_local_peer(rank, map(memfd), std::move(engine_fd), std::move(waiter_fd),
+                                    std::move(pid), std::move(live));
+  }
+
+  void add_network_peer(rueda::Rank rank, int control, const std::vector<int>& data) {
+    std::vector<rueda::Fd> streams;
+    for (const int fd : data) streams.emplace_back(fd);
+    engine_->world().add_network_peer(rank, rueda::Fd(control), std::move(streams));
+  }
+
+  void start() {
+    rueda::Result<void> started;
+    {
+      const nb::gil_scoped_release release;
+      started = engine_->start();
+    }
+    if (!started) raise(started.error(), &engine_->world());
+  }
+
+  rueda::Handle submit(int kind, const std::optional<std::string>& name, std::uintptr_t data,
+                       std::uintptr_t out, int dtype, const nb::tuple& shape, int op,
+                       double prescale, double postscale, int root, int process_set, bool waited) {
+    rueda::Request request = describe(kind, name, op, prescale, postscale, process_set, waited);
+    request.root = root;
+    request.tensors.push_back(tensor(data, out, dtype, to_shape(shape)));
+    return submit(std::move(request));
+  }
+
+  rueda::Handle submit_group(int kind, const std::optional<std::string>& name,
+                             const std::vector<std::uintptr_t>& data,
+                             const std::vector<std::uintptr_t>& out, const std::vector<int>& dtypes,
+                             const nb::list& shapes, int op, double prescale, double postscale,
+                             int process_set, bool waited) {
+    if (data.empty() || out.size() != data.size() || dtypes.size() != data.size() ||
+        shapes.size() != data.size()) {
+      throw nb::value_error(
+          "a group needs at least one tensor, and as many outputs, dtypes and shapes");
+    }
+    rueda::Request request = describe(kind, name, op, prescale, postscale, process_set, waited);
+    request.grouped = true;
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      request.tensors.push_back(
+          tensor(data[i], out[i], dtypes[i], to_shape(nb::cast<nb::tuple>(shapes[i]))));
+    }
+    return submit(std::move(request));
+  }
+
+  bool poll(rueda::Handle handle) {
+    std::optional<bool> done;
+    {
+      const nb::gil_scoped_release release;
+      done = engine_->poll(handle);
+    }
+    if (!done) throw nb::value_error(unknown(handle).c_str());
+    return *done;
+  }
+
+  nb::object wait(rueda::Handle handle) {
+    const auto work = finish(handle);
+    if (work->error) raise(*work->error, &engine_->world());
+    nb::list outputs;
+    for (rueda::Output& output : work->outputs) {
+      if (output.buffer.data() != nullptr) outputs.append(to_dlpack(output));
+    }
+    if (outputs.size() == 0) return nb::none();
+    return outputs;
+  }
+
+  void wait_all(const std::vector<rueda::Handle>& handles) {
+    {
+      const nb::gil_scoped_release release;
+      engine_->want_all();
+    }
+    std::optional<rueda::Error> first;
+    for (const rueda::Handle handle : handles) {
+      const auto work = finish(handle);
+      if (work->error && !first) first = work->error;
+    }
+    if (first) raise(*first, &engine_->world());
+  }
+
+  void abandon() { engine_->abandon_all(); }
+
+  void shutdown() {
+    const nb::gil_scoped_release release;
+    engine_->shutdown();
+  }
+
+  std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> paths() const {
+    std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> all;
+    for (const auto& [path, count] : engine_->paths()) all[path] = {count.operations, count.bytes};
+    return all;
+  }
+
+  /// Address of the table that framework glue is bound to; valid as long as the engine.
+  std::uintptr_t capi() { return reinterpret_cast<std::uintptr_t>(rueda::capi_table()); }
+  std::uintptr_t address() { return reinterpret_cast<std::uintptr_t>(engine_.get()); }
+
+ private:
+  static std::string unknown(rueda::Handle handle) {
+    return "handle " + std::to_string(handle) + " was not created or has been consumed";
+  }
+
+  rueda::ShmSegment map(int memfd) {
+    auto segment = rueda::ShmSegment::map(rueda::Fd(memfd), rueda::segment_bytes(local_size_));
+    if (!segment) raise(segment.error(), &engine_->world());
+    return std::move(*segment);
+  }
+
+  static rueda::Request describe(int kind, const std::optional<std::string>& name, int op,
+                                 double prescale, double postscale, int process_set, bool waited) {
+    rueda::Request request;
+    request.kind = static_cast<Kind>(kind);
+    if (name) request.name = *name;
+    request.op = static_cast<ReduceOp>(op);
+    request.prescale = prescale;
+    request.postscale = postscale;
+    request.process_set = process_set;
+    request.waited = waited;
+    return request;
+  }
+
+  static rueda::TensorRequest tensor(std::uintptr_t data, std::uintptr_t out, int dtype,
+                                     rueda::Shape shape) {
+    return {.dtype = static_cast<DType>(dtype),
+            .shape = std::move(shape),
+            .in = reinterpret_cast<const std::byte*>(data),
+            .out = reinterpret_cast<std::byte*>(out)};
+  }
+
+  rueda::Handle submit(rueda::Request request) {
+    auto handle = engine_->submit(std::move(request));
+    if (!handle) raise(handle.error(), &engine_->world());
+    return *handle;
+  }
+
+  /// Waits without the interpreter lock, and lets Python see Ctrl-C meanwhile.
+  std::shared_ptr<rueda::Work> finish(rueda::Handle handle) {
+    for (;;) {
+      std::optional<bool> done;
+      {
+        const nb::gil_scoped_release release;
+        done = engine_->wait(handle, rueda::Clock::now() + kSignalSlice);
+      }
+      if (!done) throw nb::value_error(unknown(handle).c_str());
+      if (*done) return engine_->take(handle);
+      if (engine_->in_child()) {
+        raise({.code = rueda::Code::Internal,
+               .message = "this process was forked after init; handles belong to the parent"},
+              nullptr);
+      }
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+  }
+
+  std::unique_ptr<rueda::Engine> engine_;
+  int local_size_ = 1;
+};
+
+}  // namespace
+
+NB_MODULE(_core, module) {
+  module.doc() = "The native engine: see horovod._runtime for the one instance of a process.";
+
+  const std::pair<const char*, DType> dtypes[] = {
+      {"UINT8", DType::UInt8},     {"INT8", DType::Int8},         {"UINT16", DType::UInt16},
+      {"INT16", DType::Int16},     {"INT32", DType::Int32},       {"INT64", DType::Int64},
+      {"FLOAT16", DType::Float16}, {"BFLOAT16", DType::BFloat16}, {"FLOAT32", DType::Float32},
+      {"FLOAT64", DType::Float64}, {"BOOL", DType::Bool}};
+  for (const auto& [name, value] : dtypes) module.attr(name) = static_cast<int>(value);
+  const std::pair<const char*, ReduceOp> ops[] = {
+      {"AVERAGE", ReduceOp::Average}, {"SUM", ReduceOp::Sum}, {"ADASUM", ReduceOp::Adasum},
+      {"MIN", ReduceOp::Min},         {"MAX", ReduceOp::Max}, {"PRODUCT", ReduceOp::Product}};
+  for (const auto& [name, value] : ops) module.attr(name) = static_cast<int>(value);
+  const std::pair<const char*, Kind> kinds[] = {{"ALLREDUCE", Kind::Allreduce},
+                                                {"ALLGATHER", Kind::Allgather},
+                                                {"BROADCAST", Kind::Broadcast},
+                                                {"ALLTOALL", Kind::Alltoall},
+                                                {"REDUCESCATTER", Kind::Reducescatter},
+                                                {"BARRIER", Kind::Barrier},
+                                                {"JOIN", Kind::Join}};
+  for (const auto& [name, value] : kinds) module.attr(name) = static_cast<int>(value);
+
+  module.def("segment_bytes", &rueda::segment_bytes, "local_size"_a,
+             "Bytes of the memfd that each rank of a transport group makes.");
+
+  nb::class_<Options>(module, "EngineOptions", "How an engine is set up; times in seconds.")
+      .def(nb::init<>())
+      .def_rw("rank", &Options::rank)
+      .def_rw("size", &Options::size)
+      .def_rw("groups", &Options::groups,
+              "Ranks that share memory: ascending in a group, groups by first rank.")
+      .def_rw("hosts", &Options::hosts, "Host name by rank, for messages.")
+      .def_rw("fusion_threshold_bytes", &Options::fusion_threshold_bytes)
+      .def_rw("batch_bytes", &Options::batch_bytes)
+      .def_rw("cycle_time_s", &Options::cycle_time_s)
+      .def_rw("stall_warning_s", &Options::stall_warning_s)
+      .def_rw("stall_shutdown_s", &Options::stall_shutdown_s)
+      .def_rw("operation_timeout_s", &Options::operation_timeout_s)
+      .def_rw("disable_group_fusion", &Options::disable_group_fusion)
+      .def_rw("thread_affinity", &Options::thread_affinity)
+      .def_rw("log_level", &Options::log_level)
+      .def_rw("log_hide_time", &Options::log_hide_time);
+
+  nb::class_<Engine>(module, "Engine",
+                     "The engine of one rank. Descriptors given to it are its own.")
+      .def(nb::init<const Options&>(), "options"_a)
+      .def("own_segment", &Engine::own_segment, "memfd"_a, "engine_bell"_a, "waiter_bell"_a)
+      .def("add_local_peer", &Engine::add_local_peer, "rank"_a, "memfd"_a, "engine_bell"_a,
+           "waiter_bell"_a, "pidfd"_a, "liveness"_a)
+      .def("add_network_peer", &Engine::add_network_peer, "rank"_a, "control"_a, "data"_a)
+      .def("start", &Engine::start)
+      .def("submit",
+           nb::overload_cast<int, const std::optional<std::string>&, std::uintptr_t, std::uintptr_t,
+                             int, const nb::tuple&, int, double, double, int, int, bool>(
+               &Engine::submit),
+           "kind"_a, "name"_a.none(), "data"_a, "out"_a, "dtype"_a, "shape"_a, "op"_a, "prescale"_a,
+           "postscale"_a, "root"_a, "process_set"_a, "waited"_a,
+           "Submit one contiguous host tensor by address; out 0: the engine allocates. Returns the "
+           "handle.")
+      .def("submit_group", &Engine::submit_group, "kind"_a, "name"_a.none(), "data"_a, "out"_a,
+           "dtypes"_a, "shapes"_a, "op"_a, "prescale"_a, "postscale"_a, "process_set"_a, "waited"_a,
+           "Submit several tensors that run together, under one handle.")
+      .def("poll", &Engine::poll, "handle"_a, "Whether it is done. ValueError if unknown.")
+      .def("wait", &Engine::wait, "handle"_a,
+           "Wait, consume the handle, return results that the engine allocated (DLPack) or None.")
+      .def("wait_all", &Engine::wait_all, "handles"_a,
+           "Wait for all and consume them; raises the first error.")
+      .def("abandon", &Engine::abandon, "Forget all outstanding handles.")
+      .def("shutdown", &Engine::shutdown, "End the world for all ranks; idempotent.")
+      .def("paths", &Engine::paths, "Data path -> (batches, bytes).")
+      .def("capi", &Engine::capi, "Address of the table of C functions for framework glue.")
+      .def("address", &Engine::address, "Address of the engine, for the functions of capi().");
+}
