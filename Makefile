@@ -19,7 +19,7 @@ REQUIREMENTS := requirements/build.txt requirements/test.txt requirements/lint.t
 PYTHON_SOURCES := src tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-core test-asan test-tsan test-python lint format bench wheel clean
+.PHONY: help venv build demo test test-core test-asan test-tsan test-python lint format stub bench wheel clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,10 @@ format: $(VENV)/.requirements  ## rewrite sources in the project's format
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 	@find core tests/core -name '*.h' -o -name '*.cpp' -o -name '*.inl' | xargs -r $(BIN)/clang-format -i
+
+stub: build  ## write src/horovod/_core.pyi anew from the native module
+	@$(BIN)/python -m nanobind.stubgen -q -m horovod._core -o src/horovod/_core.pyi
+	@$(BIN)/ruff format --quiet src/horovod/_core.pyi
 
 bench: build  ## compare with PyTorch Gloo and Open MPI, interleaved; writes benchmarks/results/
 	@$(RUN) $(BIN)/python -m benchmarks.run $(BENCH_ARGS)

@@ -1,0 +1,123 @@
+"""What the public modules say they offer is what they offer."""
+
+import importlib
+import inspect
+import types
+
+import pytest
+
+PUBLIC_MODULES = [
+    "horovod",
+    "horovod.torch",
+    "horovod.torch.mpi_ops",
+    "horovod.torch.functions",
+    "horovod.torch.optimizer",
+    "horovod.torch.compression",
+    "horovod.common.exceptions",
+    "horovod.common.process_sets",
+    "horovod.errors",
+    "horovod.observe",
+    "horovod.runner",
+]
+
+# Interface of Horovod 0.28.1 that scripts rely on: everything `horovod.torch` exports.
+TORCH_NAMES = [
+    "elastic",
+    "Compression",
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "allreduce",
+    "allreduce_async",
+    "allreduce_",
+    "allreduce_async_",
+    "grouped_allreduce",
+    "grouped_allreduce_async",
+    "grouped_allreduce_",
+    "grouped_allreduce_async_",
+    "sparse_allreduce_async",
+    "allgather",
+    "allgather_async",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "broadcast",
+    "broadcast_async",
+    "broadcast_",
+    "broadcast_async_",
+    "alltoall",
+    "alltoall_async",
+    "reducescatter",
+    "reducescatter_async",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "join",
+    "barrier",
+    "poll",
+    "synchronize",
+    "init",
+    "shutdown",
+    "is_initialized",
+    "start_timeline",
+    "stop_timeline",
+    "size",
+    "local_size",
+    "cross_size",
+    "rank",
+    "local_rank",
+    "cross_rank",
+    "mpi_threads_supported",
+    "mpi_enabled",
+    "mpi_built",
+    "gloo_enabled",
+    "gloo_built",
+    "nccl_built",
+    "ddl_built",
+    "ccl_built",
+    "cuda_built",
+    "rocm_built",
+    "ProcessSet",
+    "global_process_set",
+    "add_process_set",
+    "remove_process_set",
+    "Average",
+    "Sum",
+    "Adasum",
+    "Min",
+    "Max",
+    "Product",
+    "HorovodInternalError",
+    "DistributedOptimizer",
+    "SyncBatchNorm",
+]
+# Names of that list that are still to come.
+TORCH_LATER = {"elastic", "SyncBatchNorm"}
+
+
+@pytest.mark.parametrize("name", PUBLIC_MODULES)
+def test_all_names_exist_and_are_listed_once(name: str) -> None:
+    module = importlib.import_module(name)
+    listed = list(module.__all__)
+    assert [n for n in listed if not hasattr(module, n)] == []
+    assert sorted(listed) == sorted(set(listed))
+
+
+@pytest.mark.parametrize("name", PUBLIC_MODULES)
+def test_public_functions_and_classes_of_a_module_are_listed(name: str) -> None:
+    module = importlib.import_module(name)
+    own = [
+        attribute
+        for attribute, value in vars(module).items()
+        if not attribute.startswith("_")
+        and (inspect.isclass(value) or isinstance(value, types.FunctionType))
+        and value.__module__ == name
+    ]
+    assert [attribute for attribute in own if attribute not in module.__all__] == []
+
+
+def test_torch_offers_the_names_scripts_use() -> None:
+    import horovod.torch as hvd
+
+    missing = {name for name in TORCH_NAMES if not hasattr(hvd, name)}
+    assert missing <= TORCH_LATER, missing - TORCH_LATER
+    assert set(hvd.__all__) >= set(TORCH_NAMES) - missing

@@ -1,0 +1,163 @@
+"""Who may include or import whom: the arrows of docs/architecture.md, checked on the sources' text."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE = ROOT / "core"
+PACKAGE = ROOT / "src" / "horovod"
+
+# Folder of core/ -> what it may include besides itself. "" is core/ itself: types and result.
+CORE_ARROWS = {
+    "": set[str](),
+    "transport": {""},
+    "kernels": {""},
+    "backends": {"transport", "kernels", ""},
+    "collectives": {"backends", "transport", "kernels", ""},
+    "engine": {"collectives", "backends", "transport", "kernels", ""},
+    "bindings": {"engine", "collectives", "backends", "transport", "kernels", ""},
+    "glue": {"bindings"},
+}
+# A collective works with any backend: it sees the contract only.
+BACKEND_CONTRACT = {"backends/backend.h", "backends/operation.h"}
+
+NEUTRAL = {
+    "collectives",
+    "compression",
+    "exchange",
+    "frontend",
+    "handle",
+    "objects",
+    "process_set",
+}
+FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "mxnet"}
+EVERYBODY = {"errors", "config"}
+# First name below horovod -> what it may import besides itself, `EVERYBODY` and the package's __version__.
+PYTHON_ARROWS = {
+    "errors": set[str](),
+    "config": set[str](),
+    "messages": set[str](),
+    "_core": set[str](),
+    "bootstrap": {"messages", "_core"},
+    "_runtime": {"_core", "bootstrap"},
+    **dict.fromkeys(NEUTRAL, NEUTRAL | {"_runtime", "_core"}),
+    **dict.fromkeys(FRAMEWORKS, NEUTRAL | {"common", "elastic", "_runtime", "_core"}),
+    "data": set[str](),
+    "elastic": {"_runtime", "bootstrap", "messages"},
+    "launch": {"bootstrap", "messages"},
+    "observe": {"_runtime"},
+    # Compatibility names: thin files over the parts that do the work.
+    "common": NEUTRAL | {"_runtime", "_core", "elastic"},
+    "runner": {"launch", "common"},
+    "spark": {"launch", "common", "_runtime"},
+    "ray": {"launch", "common", "_runtime"},
+    # The package itself offers run() and __version__.
+    "": {"launch", "runner"},
+}
+
+
+def includes() -> Iterator[tuple[Path, str]]:
+    """(file, text between the quotes) of every `#include "..."` in core/."""
+    for file in sorted(CORE.rglob("*")):
+        if file.suffix in {".h", ".cpp", ".inl"}:
+            for target in re.findall(r'^\s*#\s*include\s+"([^"]+)"', file.read_text(), re.MULTILINE):
+                yield file.relative_to(CORE), target
+
+
+def folder(path: Path) -> str:
+    return path.parts[0] if len(path.parts) > 1 else ""
+
+
+def test_core_includes_point_only_downwards() -> None:
+    wrong = [
+        f"{file} includes {target}"
+        for file, target in includes()
+        if folder(Path(target)) not in CORE_ARROWS.get(folder(file), set()) | {folder(file)}
+    ]
+    assert wrong == []
+
+
+def test_core_includes_name_files_from_the_root_of_core() -> None:
+    assert [f"{file}: {target}" for file, target in includes() if not (CORE / target).is_file()] == []
+
+
+def test_collectives_see_only_the_contract_of_backends() -> None:
+    wrong = [
+        f"{file} includes {target}"
+        for file, target in includes()
+        if folder(file) == "collectives" and target.startswith("backends/") and target not in BACKEND_CONTRACT
+    ]
+    assert wrong == []
+
+
+def test_core_includes_no_python_outside_bindings_and_no_framework() -> None:
+    foreign = re.compile(r"^\s*#\s*include\s+<((?:torch|ATen|c10|tensorflow|xla|mxnet|mpi|nccl|cuda)[^>]*)>")
+    python = re.compile(r"^\s*#\s*include\s+<((?:Python\.h|nanobind/)[^>]*)>")
+    for file in sorted(CORE.rglob("*.[hci]*")):
+        for line in file.read_text().splitlines():
+            assert not foreign.match(line), f"{file.relative_to(ROOT)}: {line}"
+            if folder(file.relative_to(CORE)) != "bindings":
+                assert not python.match(line), f"{file.relative_to(ROOT)}: {line}"
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Full names of the modules a file imports, also inside functions; not those for type checkers only."""
+    package = ("horovod", *file.relative_to(PACKAGE).with_suffix("").parts)[:-1]
+
+    class Imports(ast.NodeVisitor):
+        def __init__(self) -> None:
+            self.found: list[str] = []
+
+        def visit_If(self, node: ast.If) -> None:
+            if "TYPE_CHECKING" not in ast.unparse(node.test):
+                self.generic_visit(node)
+
+        def visit_Import(self, node: ast.Import) -> None:
+            self.found += [alias.name for alias in node.names]
+
+        def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+            parts = list(package[: len(package) - node.level + 1]) if node.level else []
+            base = ".".join([*parts, *([node.module] if node.module else [])])
+            if base == "horovod":
+                self.found += [f"horovod.{alias.name}" for alias in node.names]
+            else:
+                self.found.append(base)
+
+    visitor = Imports()
+    visitor.visit(ast.parse(file.read_text()))
+    yield from visitor.found
+
+
+def part(name: str) -> str:
+    """First name below horovod: "torch" of horovod.torch.mpi_ops, "" of horovod itself."""
+    below = name.split(".")[1:]
+    return below[0] if below and below[0] not in {"__version__", "run"} else ""
+
+
+def python_files() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def part_of(file: Path) -> str:
+    first = file.relative_to(PACKAGE).parts[0]
+    return "" if first == "__init__.py" else first.removesuffix(".py")
+
+
+@pytest.mark.parametrize("file", python_files(), ids=lambda f: str(f.relative_to(PACKAGE)))
+def test_python_imports_point_only_downwards(file: Path) -> None:
+    mine = part_of(file)
+    assert mine in PYTHON_ARROWS, f"say in PYTHON_ARROWS what horovod.{mine} may import"
+    allowed = PYTHON_ARROWS[mine] | EVERYBODY | {mine, ""}
+    wrong = [name for name in imports(file) if name.split(".")[0] == "horovod" and part(name) not in allowed]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("file", python_files(), ids=lambda f: str(f.relative_to(PACKAGE)))
+def test_only_the_folder_of_a_framework_imports_it(file: Path) -> None:
+    allowed = {part_of(file)} | ({"torch", "tensorflow", "jax"} if part_of(file) == "keras" else set())
+    wrong = [name for name in imports(file) if name.split(".")[0] in FRAMEWORKS - allowed]
+    assert wrong == []

@@ -1,0 +1,71 @@
+"""Texts of the repository: commands that exist, links that lead somewhere, nothing of one machine."""
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+MACHINE_PATH = re.compile(r"(?<![\w./~$}-])/(work|root|home|tmp)(?=/|\b(?![\w-]))")
+REGISTRY = re.compile(r"pypi\.org|pythonhosted|download\.pytorch|/opt/pypi")
+
+
+def tracked() -> list[Path]:
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listing.returncode != 0:
+        pytest.skip("not a git checkout: which files belong to the project is not known")
+    files = [ROOT / name for name in listing.stdout.split("\0") if name]
+    this = Path(__file__).resolve()  # it names what it forbids
+    return [file for file in files if file.is_file() and file.suffix != ".png" and file != this]
+
+
+def test_no_path_of_a_machine_and_no_registry_in_tracked_files() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {line.strip()}"
+        for file in tracked()
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if MACHINE_PATH.search(line) or REGISTRY.search(line)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_make_commands_in_texts_are_targets(page: Path) -> None:
+    code = re.findall(r"```.*?```|`[^`\n]+`|^    .*$", page.read_text(), re.MULTILINE | re.DOTALL)
+    named = set(re.findall(r"\bmake ([a-z][a-z-]*)", "\n".join(code)))
+    assert named <= TARGETS, named - TARGETS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_lead_to_files(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_files_named_in_texts_exist() -> None:
+    wrong = []
+    for page in PAGES:
+        for name in re.findall(
+            r"`((?:core|src|tests|docs|examples|benchmarks)/[\w./-]+\.\w+)`", page.read_text()
+        ):
+            if not (ROOT / name).exists():
+                wrong.append(f"{page.relative_to(ROOT)}: {name}")
+    assert wrong == []
+
+
+def test_loop_in_the_readme_uses_names_that_exist() -> None:
+    import horovod.torch as hvd
+
+    (loop,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    used = {
+        node.attr
+        for node in ast.walk(ast.parse(loop))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "hvd"
+    }
+    assert used
+    assert [name for name in sorted(used) if not hasattr(hvd, name)] == []
