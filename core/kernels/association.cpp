@@ -42,8 +42,9 @@ class Block {
   /// scratch_[slot] or where it already is. Uses scratch from `slot` on.
   const std::byte* subtree(std::size_t first, std::size_t width, std::size_t slot) {
     if (width > 1) {
-      return combine(subtree(first, width / 2, slot),
-                     subtree(first + width / 2, width / 2, slot + 1), slot);
+      const std::byte* left = subtree(first, width / 2, slot);
+      const std::byte* right = subtree(first + width / 2, width / 2, slot + 1);
+      return combine(left, right, slot);
     }
     const std::size_t surplus = first + std::bit_floor(groups_.size());
     const std::byte* own = host(first, slot);

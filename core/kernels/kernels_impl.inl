@@ -1,9 +1,9 @@
 /// The kernels, written once over vectors of RUEDA_VECTOR_BYTES bytes and included by the file of
-/// each level (with <immintrin.h> above 16). Only the conversion of half types differs, in `half`.
+/// each level (above 16 after <immintrin.h>). Only the conversion of float16 differs between them.
 ///
-/// Vectors are the compiler's own (vector_size): arithmetic, comparison and ?: work lane by lane, so
-/// all levels share this text and nothing depends on the auto-vectoriser, except integer scaling.
-/// Everything is in an unnamed namespace: see table.h for why.
+/// Vectors are the compiler's own (vector_size): arithmetic, comparison and ?: work lane by lane,
+/// so all levels share this text and nothing depends on the auto-vectoriser, except integer
+/// scaling. Everything is in an unnamed namespace: see table.h for why.
 
 namespace rueda::kernels {
 namespace {
@@ -11,8 +11,6 @@ namespace {
 #define RUEDA_INLINE [[gnu::always_inline]] inline
 
 inline constexpr int kVector = RUEDA_VECTOR_BYTES;
-/// Vectors in flight per source: hides the latency of the adds when few sources are folded.
-inline constexpr int kUnroll = 4;
 
 template <typename T, int Bytes>
 struct VectorOf {
@@ -24,8 +22,6 @@ using Vector = typename VectorOf<T, Bytes>::type;
 using F32 = Vector<float>;
 using U32 = Vector<std::uint32_t>;
 using I32 = Vector<std::int32_t>;
-/// As many 16-bit values as F32 has lanes.
-using U16 = Vector<std::uint16_t, kVector / 2>;
 
 template <typename V>
 RUEDA_INLINE V load(const std::byte* from) {
@@ -38,68 +34,11 @@ RUEDA_INLINE void store(std::byte* to, V value) {
   __builtin_memcpy(to, &value, sizeof(V));
 }
 
-/// float16 to float32 and back, and the narrowing of 32-bit lanes whose upper half is zero.
-namespace half {
-
-#if RUEDA_VECTOR_BYTES == 64
-
-// The forms with a mask, of all lanes: GCC 12 warns that its plain ones use uninitialised memory.
-RUEDA_INLINE F32 widen(U16 packed) {
-  return (F32)_mm512_maskz_cvtph_ps(__mmask16{0xffff}, (__m256i)packed);
-}
-RUEDA_INLINE U16 narrow(F32 value) {
-  return (U16)_mm512_maskz_cvtps_ph(__mmask16{0xffff}, (__m512)value,
-                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-RUEDA_INLINE U16 truncate(U32 value) { return __builtin_convertvector(value, U16); }
-
-#elif RUEDA_VECTOR_BYTES == 32
-
-RUEDA_INLINE F32 widen(U16 packed) { return (F32)_mm256_cvtph_ps((__m128i)packed); }
-RUEDA_INLINE U16 narrow(F32 value) {
-  return (U16)_mm256_cvtps_ph((__m256)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-RUEDA_INLINE U16 truncate(U32 value) {
-  const __m256i pairs = _mm256_packus_epi32((__m256i)value, (__m256i)value);  // within 128-bit halves
-  return (U16)_mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 0b1000));
-}
-
-#else
-
-RUEDA_INLINE U16 truncate(U32 value) { return __builtin_convertvector(value, U16); }
-
-RUEDA_INLINE F32 widen(U16 packed) {
-  const U32 half = __builtin_convertvector(packed, U32);
-  const U32 magnitude = (half & 0x7fffu) << 13;
-  const U32 exponent = magnitude & 0x0f800000u;
-  U32 normal = magnitude + (112u << 23);  // exponent bias 127 instead of 15
-  normal += (U32)(exponent == 0x0f800000u) & (112u << 23);
-  // Subnormal: 1.m * 2^-14 minus 1.0 * 2^-14 is exact and never touches a float32 subnormal.
-  const U32 one = magnitude + (113u << 23);
-  const F32 subnormal = (F32)one - 0x1p-14f;
-  const U32 bits = exponent == 0u ? (U32)subnormal : normal;
-  return (F32)(bits | ((half & 0x8000u) << 16));
-}
-
-/// Integer code, for want of an instruction.
-RUEDA_INLINE U16 narrow(F32 value) {
-  const U32 bits = (U32)value;
-  const U32 sign = bits & 0x80000000u;
-  const U32 magnitude = bits ^ sign;
-  const I32 order = (I32)magnitude;  // non-negative, so it may be compared as signed
-  // Normal: rebias, then round to nearest even; a carry out of the mantissa is the next exponent.
-  const U32 normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-  // Subnormal: float32 addition to 0.5 rounds at 2^-24, the last place of a float16 subnormal.
-  const U32 subnormal = (U32)((F32)magnitude + 0.5f) - 0x3f000000u;
-  U32 half = order < (113 << 23) ? subnormal : normal;
-  half = order >= (143 << 23) ? (U32{} + 0x7c00u) : half;
-  half = order > 0x7f800000 ? (U32{} + 0x7e00u) : half;
-  return truncate(half | (sign >> 16));
-}
-
-#endif
-
-}  // namespace half
+// An element type E offers: Packed, a vector as it lies in memory; Vec, the same values as they are
+// computed with; the four folds; and for floating types
+//   canonical  one NaN for all,
+//   rounded    to the precision of E (the value of unpack(pack(v))), NaN stays NaN,
+//   scaled     times a factor, canonical.
 
 /// What all floating types share. T is the type that is computed in.
 template <typename T, typename Bits, Bits kQuietNan, Bits kSignBit>
@@ -107,6 +46,7 @@ struct Floating {
   using Vec = Vector<T>;
   using BitVec = Vector<Bits>;
   static constexpr std::size_t kSize = sizeof(T);  ///< of one element in memory
+  static constexpr int kUnroll = 4;  ///< vectors in flight per source, to hide the adds' latency
   static constexpr bool kScalesInRegister = true;
 
   RUEDA_INLINE static Vec sum(Vec a, Vec b) { return a + b; }
@@ -122,46 +62,134 @@ struct Floating {
     return (Vec)((BitVec)mirrored ^ sign);
   }
   /// One NaN for all: which operand's payload survives an addition is the compiler's choice.
-  RUEDA_INLINE static Vec canonical(Vec v) {
-    return v == v ? v : (Vec)(BitVec{} + kQuietNan);
-  }
+  RUEDA_INLINE static Vec canonical(Vec v) { return v == v ? v : (Vec)(BitVec{} + kQuietNan); }
   RUEDA_INLINE static Vec scaled(Vec v, double factor) {
     return canonical(v * static_cast<T>(factor));
   }
 };
 
 using InFloat32 = Floating<float, std::uint32_t, 0x7fc00000u, 0x80000000u>;
-using InFloat64 =
-    Floating<double, std::uint64_t, 0x7ff8000000000000u, 0x8000000000000000u>;
+using InFloat64 = Floating<double, std::uint64_t, 0x7ff8000000000000u, 0x8000000000000000u>;
 
 struct Float32 : InFloat32 {
   using Packed = Vec;
   RUEDA_INLINE static Vec unpack(Packed p) { return p; }
   RUEDA_INLINE static Packed pack(Vec v) { return v; }
+  RUEDA_INLINE static Vec rounded(Vec v) { return v; }
 };
 struct Float64 : InFloat64 {
   using Packed = Vec;
   RUEDA_INLINE static Vec unpack(Packed p) { return p; }
   RUEDA_INLINE static Packed pack(Vec v) { return v; }
+  RUEDA_INLINE static Vec rounded(Vec v) { return v; }
 };
-struct Float16 : InFloat32 {
-  using Packed = U16;
-  static constexpr std::size_t kSize = 2;
-  RUEDA_INLINE static Vec unpack(Packed p) { return half::widen(p); }
-  RUEDA_INLINE static Packed pack(Vec v) { return half::narrow(v); }
+/// Two half types per 32-bit lane, widened into two vectors without any shuffle: `even` has the
+/// lower half of every lane, `odd` the upper.
+struct Pair {
+  F32 even;
+  F32 odd;
 };
-struct BFloat16 : InFloat32 {
-  using Packed = U16;
+struct InPairs {
+  using Vec = Pair;
+  using Packed = U32;
   static constexpr std::size_t kSize = 2;
-  RUEDA_INLINE static Vec unpack(Packed p) {
-    return (Vec)(__builtin_convertvector(p, U32) << 16);
+  static constexpr int kUnroll = 2;
+  static constexpr bool kScalesInRegister = true;
+
+  RUEDA_INLINE static Vec sum(Vec a, Vec b) { return {a.even + b.even, a.odd + b.odd}; }
+  RUEDA_INLINE static Vec product(Vec a, Vec b) { return {a.even * b.even, a.odd * b.odd}; }
+  RUEDA_INLINE static Vec min(Vec a, Vec b) {
+    return {InFloat32::min(a.even, b.even), InFloat32::min(a.odd, b.odd)};
   }
+  RUEDA_INLINE static Vec max(Vec a, Vec b) {
+    return {InFloat32::max(a.even, b.even), InFloat32::max(a.odd, b.odd)};
+  }
+  RUEDA_INLINE static Vec canonical(Vec v) {
+    return {InFloat32::canonical(v.even), InFloat32::canonical(v.odd)};
+  }
+  RUEDA_INLINE static Vec scaled(Vec v, double factor) {
+    return {InFloat32::scaled(v.even, factor), InFloat32::scaled(v.odd, factor)};
+  }
+};
+
+struct BFloat16 : InPairs {
+  RUEDA_INLINE static Vec unpack(Packed p) { return {(F32)(p << 16), (F32)(p & 0xffff0000u)}; }
   /// Only for canonical values: their one NaN survives the rounding.
   RUEDA_INLINE static Packed pack(Vec v) {
+    return (nearest(v.even) >> 16) | (nearest(v.odd) & 0xffff0000u);
+  }
+  RUEDA_INLINE static Vec rounded(Vec v) {
+    v = canonical(v);
+    return {(F32)(nearest(v.even) & 0xffff0000u), (F32)(nearest(v.odd) & 0xffff0000u)};
+  }
+
+ private:
+  /// Rounds to even in the upper half; a carry out of the mantissa is the next exponent.
+  RUEDA_INLINE static U32 nearest(F32 v) {
     const U32 bits = (U32)v;
-    return half::truncate((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+    return bits + 0x7fffu + ((bits >> 16) & 1u);
   }
 };
+
+#if RUEDA_VECTOR_BYTES > 16
+
+/// As many 16-bit values as F32 has lanes: what the processor's own conversion takes.
+struct Float16 : InFloat32 {
+  using Packed = Vector<std::uint16_t, kVector / 2>;
+  static constexpr std::size_t kSize = 2;
+#if RUEDA_VECTOR_BYTES == 64
+  // The forms with a mask, of all lanes: GCC 12 warns that its plain ones use uninitialised memory.
+  RUEDA_INLINE static Vec unpack(Packed p) {
+    return (Vec)_mm512_maskz_cvtph_ps(__mmask16{0xffff}, (__m256i)p);
+  }
+  RUEDA_INLINE static Packed pack(Vec v) {
+    return (Packed)_mm512_maskz_cvtps_ph(__mmask16{0xffff}, (__m512)v,
+                                         _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+#else
+  RUEDA_INLINE static Vec unpack(Packed p) { return (Vec)_mm256_cvtph_ps((__m128i)p); }
+  RUEDA_INLINE static Packed pack(Vec v) {
+    return (Packed)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+#endif
+  RUEDA_INLINE static Vec rounded(Vec v) { return unpack(pack(v)); }
+};
+
+#else
+
+/// Integer code, for want of an instruction.
+struct Float16 : InPairs {
+  RUEDA_INLINE static Vec unpack(Packed p) { return {widened(p & 0xffffu), widened(p >> 16)}; }
+  RUEDA_INLINE static Packed pack(Vec v) { return narrowed(v.even) | (narrowed(v.odd) << 16); }
+  RUEDA_INLINE static Vec rounded(Vec v) { return unpack(pack(v)); }
+
+ private:
+  RUEDA_INLINE static F32 widened(U32 half) {
+    const U32 magnitude = (half & 0x7fffu) << 13;
+    const U32 exponent = magnitude & 0x0f800000u;
+    U32 normal = magnitude + (112u << 23);  // exponent bias 127 instead of 15
+    normal += (U32)(exponent == 0x0f800000u) & (112u << 23);
+    // Subnormal: 1.m * 2^-14 minus 1.0 * 2^-14 is exact and never touches a float32 subnormal.
+    const F32 subnormal = (F32)(magnitude + (113u << 23)) - 0x1p-14f;
+    const U32 bits = exponent == 0u ? (U32)subnormal : normal;
+    return (F32)(bits | ((half & 0x8000u) << 16));
+  }
+  RUEDA_INLINE static U32 narrowed(F32 value) {
+    const U32 sign = (U32)value & 0x80000000u;
+    const U32 magnitude = (U32)value ^ sign;
+    const I32 order = (I32)magnitude;  // non-negative, so it may be compared as signed
+    // Normal: rebias, then round to nearest even; a carry out of the mantissa is the next exponent.
+    const U32 normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+    // Subnormal: float32 addition to 0.5 rounds at 2^-24, the last place of a float16 subnormal.
+    const U32 subnormal = (U32)((F32)magnitude + 0.5f) - 0x3f000000u;
+    U32 half = order < (113 << 23) ? subnormal : normal;
+    half = order >= (143 << 23) ? U32{} + 0x7c00u : half;
+    half = order > 0x7f800000 ? U32{} + 0x7e00u : half;
+    return half | (sign >> 16);
+  }
+};
+
+#endif
 
 template <typename T, typename Unsigned>
 struct Integer {
@@ -169,6 +197,7 @@ struct Integer {
   using BitVec = Vector<Unsigned>;  // wraps, where a signed T would overflow
   using Packed = Vec;
   static constexpr std::size_t kSize = sizeof(T);
+  static constexpr int kUnroll = 4;
   static constexpr bool kScalesInRegister = false;
 
   RUEDA_INLINE static Vec sum(Vec a, Vec b) { return (Vec)((BitVec)a + (BitVec)b); }
@@ -182,7 +211,8 @@ struct Integer {
   struct [[gnu::packed, gnu::may_alias]] Unaligned {
     T value;
   };
-  /// `factor` is exact for no integer type wider than float64's mantissa: the specification's choice.
+  /// `factor` is exact for no integer type wider than float64's mantissa: the specification's
+  /// choice.
   static void scale(std::byte* out, const std::byte* in, std::size_t count, double factor) {
     auto* to = reinterpret_cast<Unaligned*>(out);
     const auto* from = reinterpret_cast<const Unaligned*>(in);
@@ -196,7 +226,8 @@ struct Integer {
     constexpr int kBits = static_cast<int>(sizeof(T)) * 8 - (kSigned ? 1 : 0);
     constexpr T kHighest = static_cast<T>(static_cast<Unsigned>(~Unsigned{0}) >> (kSigned ? 1 : 0));
     constexpr T kLowest = kSigned ? static_cast<T>(-kHighest - 1) : T{0};
-    if constexpr (sizeof(T) < 8) {  // every limit is a float64, the cast goes through int64 or int32
+    if constexpr (sizeof(T) <
+                  8) {  // every limit is a float64, the cast goes through int64 or int32
       v = v == v ? v : 0.0;
       v = v < static_cast<double>(kLowest) ? static_cast<double>(kLowest) : v;
       v = v > static_cast<double>(kHighest) ? static_cast<double>(kHighest) : v;
@@ -217,6 +248,7 @@ struct Boolean {
   using Vec = Vector<std::uint8_t>;
   using Packed = Vec;
   static constexpr std::size_t kSize = 1;
+  static constexpr int kUnroll = 4;
   static constexpr bool kScalesInRegister = false;
 
   RUEDA_INLINE static Vec sum(Vec a, Vec b) { return a | b; }
@@ -257,9 +289,8 @@ struct Max {
 
 template <typename E, bool kScaled>
 RUEDA_INLINE typename E::Packed finished(typename E::Vec v, [[maybe_unused]] double factor) {
-  v = E::canonical(v);
-  if constexpr (kScaled) v = E::scaled(E::unpack(E::pack(v)), factor);
-  return E::pack(v);
+  if constexpr (kScaled) return E::pack(E::scaled(E::rounded(v), factor));
+  return E::pack(E::canonical(v));
 }
 
 /// Folds kCount vectors at byte `at` of every source. All sources are read before anything is
@@ -277,8 +308,8 @@ RUEDA_INLINE void fold_at(std::byte* out, std::byte* also_out, const std::byte* 
     const std::byte* source = sources[k] + at;
 #pragma GCC unroll 8
     for (int u = 0; u < kCount; ++u) {
-      total[u] = Op::template apply<E>(total[u],
-                                       E::unpack(load<typename E::Packed>(source + u * kStep)));
+      total[u] =
+          Op::template apply<E>(total[u], E::unpack(load<typename E::Packed>(source + u * kStep)));
     }
   }
 #pragma GCC unroll 8
@@ -294,8 +325,8 @@ template <typename E, typename Op, bool kScaled>
 RUEDA_INLINE void fold_loop(std::byte* out, std::byte* also_out, const std::byte* const* sources,
                             std::size_t n, std::size_t at, std::size_t end, double factor) {
   constexpr std::size_t kStep = sizeof(typename E::Packed);
-  for (; at + kUnroll * kStep <= end; at += kUnroll * kStep) {
-    fold_at<E, Op, kScaled, kUnroll>(out, also_out, sources, n, at, factor);
+  for (; at + E::kUnroll * kStep <= end; at += E::kUnroll * kStep) {
+    fold_at<E, Op, kScaled, E::kUnroll>(out, also_out, sources, n, at, factor);
   }
   for (; at + kStep <= end; at += kStep) {
     fold_at<E, Op, kScaled, 1>(out, also_out, sources, n, at, factor);
@@ -352,7 +383,8 @@ void scale(std::byte* out, const std::byte* in, std::size_t count, double factor
   }
 }
 
-/// Integers are scaled block by block, while what was just folded is still in the first-level cache.
+/// Integers are scaled block by block, while what was just folded is still in the first-level
+/// cache.
 template <typename E, typename Op>
 void fold_then_scale(std::byte* out, std::byte* also_out, const std::byte* const* sources,
                      std::size_t n, std::size_t count, double factor) {
