@@ -1,6 +1,7 @@
 /// Control messages between two ranks of a host, through rings in their segments.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <vector>
 
@@ -47,9 +48,11 @@ class ShmChannel final : public ControlChannel {
   std::deque<std::vector<std::byte>> queue_;  // framed messages that found no room
   std::size_t front_sent_ = 0;                // bytes of the first of them that are in the ring
 
-  std::uint32_t length_ = 0;        // of the message being received, as far as it is known
-  std::size_t received_ = 0;        // bytes of length and message so far
-  std::vector<std::byte> message_;  // a copy: the peer could change the ring after a check
+  bool unannounced_ = false;  // published since the bell was rung last
+
+  std::array<std::byte, 4> length_{};  // of the message being received
+  std::size_t received_ = 0;           // bytes of length and message so far
+  std::vector<std::byte> message_;     // a copy: the peer could change the ring after a check
 };
 
 }  // namespace rueda

@@ -104,6 +104,8 @@ class ShmView {
   [[nodiscard]] int local_size() const noexcept { return local_size_; }
 
  private:
+  [[nodiscard]] std::byte* channel_base(int channel) const noexcept;
+
   std::byte* base_ = nullptr;
   int local_size_ = 0;
 };

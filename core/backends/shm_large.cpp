@@ -1,0 +1,180 @@
+#include "backends/shm_large.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "backends/piece_array.h"
+
+namespace rueda {
+namespace {
+
+/// Slices of a chunk end on cache lines (as far as the slots are concerned).
+constexpr std::size_t kLine = 64;
+
+constexpr std::size_t ceil_div(std::size_t a, std::size_t b) noexcept { return (a + b - 1) / b; }
+
+/// Every chunk goes through three stations, and stations of different chunks overlap:
+///
+///   fill      what the others will reduce is copied into the own slot (packed, prescaled)
+///   reduce    the own slice, over everybody's contribution: into the own slot and the own output
+///   copy out  the slices that the others have reduced, from their slots into the own output
+///
+/// Each station of chunk k needs the station before it of chunk k on all members, and fill needs a
+/// slot that nobody reads any more. The own slice is read where it lies (unless it is scaled), so
+/// only (p-1)/p of the input is copied. Main memory sees each byte once in and once out, because
+/// three chunks of all members fit into the caches.
+class LargeAllreduce final : public Operation {
+ public:
+  LargeAllreduce(ShmArena& arena, std::span<const Piece> pieces, const Reduction& reduction)
+      : arena_(arena),
+        pieces_(pieces, reduction.dtype),
+        reduction_(reduction),
+        element_(size_of(reduction.dtype)),
+        members_(static_cast<std::size_t>(arena.size())),
+        self_(static_cast<std::size_t>(arena.self())),
+        own_in_place_(reduction.prescale == 1.0) {
+    const std::size_t most = arena.tuning().chunk_bytes / element_;
+    // Chunks of nearly equal size: a short last one would cost a meeting for little.
+    const std::size_t chunks = ceil_div(pieces_.count(), most);
+    const std::size_t even = ceil_div(ceil_div(pieces_.count(), chunks) * element_, kLine) * kLine;
+    per_chunk_ = std::min(most, even / element_);
+    chunks_ = ceil_div(pieces_.count(), per_chunk_);
+  }
+
+  Result<Step> step() override {
+    if (!taken_) {
+      range_ = arena_.take_chunks(chunks_);
+      taken_ = true;
+    }
+    // The oldest chunk first: that is what the others wait for, and what is still in the cache.
+    if (copied_ < reduced_ && copy_out()) {
+      if (copied_ < chunks_) return Step::Advanced;
+      arena_.finish(range_);
+      return Step::Done;
+    }
+    if (reduced_ < filled_ && arena_.all_reached(ShmMark::Filled, range_.after(reduced_))) {
+      reduce_own_slice();
+      return Step::Advanced;
+    }
+    if (filled_ < chunks_ && filled_ < copied_ + kAhead && arena_.may_fill(range_, filled_)) {
+      fill();
+      return Step::Advanced;
+    }
+    return Step::Blocked;
+  }
+
+  std::vector<Rank> waiting_for() const override {
+    if (copied_ < reduced_) return arena_.behind(ShmMark::Reduced, range_.after(copied_));
+    if (reduced_ < filled_) return arena_.behind(ShmMark::Filled, range_.after(reduced_));
+    return taken_ ? arena_.not_drained(range_, filled_) : std::vector<Rank>();
+  }
+
+ private:
+  static constexpr std::size_t kAhead =
+      2;  // chunks under way: enough to overlap, few to stay in cache
+
+  struct Slice {
+    std::size_t begin, count;  // elements, from the start of the chunk
+  };
+
+  [[nodiscard]] std::size_t chunk_begin(std::size_t chunk) const { return chunk * per_chunk_; }
+  [[nodiscard]] std::size_t chunk_count(std::size_t chunk) const {
+    return std::min(per_chunk_, pieces_.count() - chunk_begin(chunk));
+  }
+  [[nodiscard]] Slice slice(std::size_t chunk, std::size_t member) const {
+    const std::size_t count = chunk_count(chunk);
+    const std::size_t lines = ceil_div(ceil_div(count, members_) * element_, kLine);
+    const std::size_t per_member = lines * kLine / element_;
+    const std::size_t begin = std::min(count, member * per_member);
+    return {begin, std::min(per_member, count - begin)};
+  }
+  [[nodiscard]] std::byte* slot(std::size_t member, std::size_t chunk) const {
+    return arena_.slot(static_cast<int>(member), range_, chunk);
+  }
+
+  void fill() {
+    std::byte* const own = slot(self_, filled_);
+    const std::size_t begin = chunk_begin(filled_);
+    const std::size_t count = chunk_count(filled_);
+    const auto pack = [&](std::size_t from, std::size_t elements) {
+      if (elements == 0) return;
+      pieces_.pack(own + from * element_, begin + from, elements, reduction_.prescale);
+    };
+    if (own_in_place_) {
+      const Slice mine = slice(filled_, self_);
+      pack(0, mine.begin);
+      pack(mine.begin + mine.count, count - mine.begin - mine.count);
+    } else {
+      pack(0, count);
+    }
+    arena_.publish(ShmMark::Filled, range_.after(filled_));
+    ++filled_;
+  }
+
+  void reduce_own_slice() {
+    const Slice mine = slice(reduced_, self_);
+    if (mine.count > 0) {
+      std::array<const std::byte*, kMaxLocalRanks> sources;
+      const std::size_t begin = chunk_begin(reduced_) + mine.begin;
+      pieces_.for_each(
+          begin, mine.count,
+          [&](const Piece& piece, std::size_t first, std::size_t count, std::size_t before) {
+            const std::size_t offset = (mine.begin + before) * element_;
+            for (std::size_t q = 0; q < members_; ++q) sources[q] = slot(q, reduced_) + offset;
+            std::byte* const shared = slot(self_, reduced_) + offset;
+            if (own_in_place_) sources[self_] = piece.in + first * element_;
+            reduce(piece.out + first * element_, std::span(sources.data(), members_), count,
+                   reduction_.dtype, reduction_.op, reduction_.postscale, shared);
+          });
+    }
+    arena_.publish(ShmMark::Reduced, range_.after(reduced_));
+    ++reduced_;
+  }
+
+  /// Takes the slices that are ready, in turn; true if there were any.
+  bool copy_out() {
+    bool moved = false;
+    for (; next_peer_ < members_; ++next_peer_) {
+      const std::size_t peer = (self_ + next_peer_) % members_;
+      const auto reduced = range_.after(copied_);
+      if (!arena_.has_reached(static_cast<int>(peer), ShmMark::Reduced, reduced)) return moved;
+      const Slice theirs = slice(copied_, peer);
+      if (theirs.count > 0) {
+        pieces_.unpack(slot(peer, copied_) + theirs.begin * element_,
+                       chunk_begin(copied_) + theirs.begin, theirs.count);
+      }
+      moved = true;
+    }
+    ++copied_;
+    next_peer_ = 1;
+    if (copied_ < chunks_) arena_.publish(ShmMark::Drained, range_.after(copied_ - 1));
+    return true;
+  }
+
+  ShmArena& arena_;
+  PieceArray pieces_;
+  Reduction reduction_;
+  std::size_t element_;
+  std::size_t members_;
+  std::size_t self_;
+  bool own_in_place_;
+  std::size_t per_chunk_ = 0;  // elements
+  std::size_t chunks_ = 0;
+
+  bool taken_ = false;
+  ShmArena::Chunks range_;
+  std::size_t filled_ = 0;
+  std::size_t reduced_ = 0;
+  std::size_t copied_ = 0;
+  std::size_t next_peer_ = 1;  // distance to the member whose slice of chunk copied_ comes next
+};
+
+}  // namespace
+
+std::unique_ptr<Operation> large_allreduce(ShmArena& arena, std::span<const Piece> pieces,
+                                           const Reduction& reduction) {
+  return std::make_unique<LargeAllreduce>(arena, pieces, reduction);
+}
+
+}  // namespace rueda

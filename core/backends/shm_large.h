@@ -1,0 +1,16 @@
+/// Operations of many chunks, pipelined through the slots.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "backends/shm_arena.h"
+
+namespace rueda {
+
+/// At least one element.
+[[nodiscard]] std::unique_ptr<Operation> large_allreduce(ShmArena& arena,
+                                                         std::span<const Piece> pieces,
+                                                         const Reduction& reduction);
+
+}  // namespace rueda

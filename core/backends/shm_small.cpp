@@ -1,0 +1,123 @@
+#include "backends/shm_small.h"
+
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "backends/piece_array.h"
+#include "backends/span_cursor.h"
+
+namespace rueda {
+namespace {
+
+/// The meeting itself; what is brought and what is taken away differs.
+class Meeting : public Operation {
+ public:
+  explicit Meeting(ShmArena& arena) noexcept : arena_(arena) {}
+
+  Result<Step> step() override {
+    bool moved = false;
+    if (!arrived_) {
+      sequence_ = arena_.next_small();
+      bring(arena_.small_slot(arena_.self(), sequence_));
+      arena_.publish(ShmMark::Small, sequence_ + 1);
+      arrived_ = true;
+      moved = true;
+    }
+    if (!arena_.all_reached(ShmMark::Small, sequence_ + 1)) {
+      return moved ? Step::Advanced : Step::Blocked;
+    }
+    take();
+    return Step::Done;
+  }
+
+  std::vector<Rank> waiting_for() const override {
+    return arrived_ ? arena_.behind(ShmMark::Small, sequence_ + 1) : std::vector<Rank>();
+  }
+
+ protected:
+  [[nodiscard]] ShmArena& arena() const noexcept { return arena_; }
+  [[nodiscard]] const std::byte* slot_of(int member) const noexcept {
+    return arena_.small_slot(member, sequence_);
+  }
+
+ private:
+  virtual void bring(std::byte* slot) = 0;
+  virtual void take() = 0;
+
+  ShmArena& arena_;
+  std::uint32_t sequence_ = 0;
+  bool arrived_ = false;
+};
+
+class SmallAllreduce final : public Meeting {
+ public:
+  SmallAllreduce(ShmArena& arena, std::span<const Piece> pieces, const Reduction& reduction)
+      : Meeting(arena), pieces_(pieces, reduction.dtype), reduction_(reduction) {}
+
+ private:
+  void bring(std::byte* slot) override {
+    pieces_.pack(slot, 0, pieces_.count(), reduction_.prescale);
+  }
+
+  /// Everybody computes everything, straight into the outputs.
+  void take() override {
+    const std::size_t element = size_of(reduction_.dtype);
+    std::array<const std::byte*, kMaxLocalRanks> sources;
+    const auto members = static_cast<std::size_t>(arena().size());
+    pieces_.for_each(0, pieces_.count(),
+                     [&](const Piece& piece, std::size_t, std::size_t count, std::size_t before) {
+                       for (std::size_t q = 0; q < members; ++q) {
+                         sources[q] = slot_of(static_cast<int>(q)) + before * element;
+                       }
+                       reduce(piece.out, std::span(sources.data(), members), count,
+                              reduction_.dtype, reduction_.op, reduction_.postscale);
+                     });
+  }
+
+  PieceArray pieces_;
+  Reduction reduction_;
+};
+
+class SmallAllgather final : public Meeting {
+ public:
+  SmallAllgather(ShmArena& arena, GatherPlan plan) : Meeting(arena), plan_(std::move(plan)) {}
+
+ private:
+  void bring(std::byte* slot) override {
+    SpanCursor<const std::byte> in(std::move(plan_.in));
+    in.read(slot, in.left());
+  }
+  void take() override {
+    for (std::size_t q = 0; q < plan_.out.size(); ++q) {
+      SpanCursor<std::byte> out(std::move(plan_.out[q]));
+      out.write(slot_of(static_cast<int>(q)), out.left());
+    }
+  }
+
+  GatherPlan plan_;
+};
+
+class Barrier final : public Meeting {
+ public:
+  using Meeting::Meeting;
+
+ private:
+  void bring(std::byte*) override {}
+  void take() override {}
+};
+
+}  // namespace
+
+std::unique_ptr<Operation> small_allreduce(ShmArena& arena, std::span<const Piece> pieces,
+                                           const Reduction& reduction) {
+  return std::make_unique<SmallAllreduce>(arena, pieces, reduction);
+}
+
+std::unique_ptr<Operation> small_allgather(ShmArena& arena, GatherPlan plan) {
+  return std::make_unique<SmallAllgather>(arena, std::move(plan));
+}
+
+std::unique_ptr<Operation> shm_barrier(ShmArena& arena) { return std::make_unique<Barrier>(arena); }
+
+}  // namespace rueda

@@ -1,0 +1,19 @@
+/// Operations of one meeting: everybody copies in, raises a flag, and reads everybody's slot.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "backends/shm_arena.h"
+
+namespace rueda {
+
+[[nodiscard]] std::unique_ptr<Operation> small_allreduce(ShmArena& arena,
+                                                         std::span<const Piece> pieces,
+                                                         const Reduction& reduction);
+/// No contribution is longer than the small slot.
+[[nodiscard]] std::unique_ptr<Operation> small_allgather(ShmArena& arena, GatherPlan plan);
+[[nodiscard]] std::unique_ptr<Operation> shm_barrier(ShmArena& arena);
+
+}  // namespace rueda

@@ -1,0 +1,152 @@
+#include "backends/shm_stream.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "backends/span_cursor.h"
+
+namespace rueda {
+namespace {
+
+constexpr std::size_t ceil_div(std::size_t a, std::size_t b) noexcept { return (a + b - 1) / b; }
+
+/// Chunk k carries the k-th part of every member's contribution; short ones have run out by then.
+class StreamAllgather final : public Operation {
+ public:
+  StreamAllgather(ShmArena& arena, GatherPlan plan)
+      : arena_(arena), chunk_bytes_(arena.tuning().chunk_bytes), in_(std::move(plan.in)) {
+    std::size_t longest = 0;
+    for (auto& spans : plan.out) {
+      out_.emplace_back(std::move(spans));
+      longest = std::max(longest, out_.back().left());
+    }
+    chunks_ = ceil_div(longest, chunk_bytes_);
+  }
+
+  Result<Step> step() override {
+    if (chunks_ == 0) return Step::Done;
+    if (!taken_) {
+      range_ = arena_.take_chunks(chunks_);
+      taken_ = true;
+    }
+    if (copied_ < filled_ && arena_.all_reached(ShmMark::Filled, range_.after(copied_))) {
+      copy_out();
+      if (copied_ < chunks_) return Step::Advanced;
+      arena_.finish(range_);
+      return Step::Done;
+    }
+    if (filled_ < chunks_ && arena_.may_fill(range_, filled_)) {
+      fill();
+      return Step::Advanced;
+    }
+    return Step::Blocked;
+  }
+
+  std::vector<Rank> waiting_for() const override {
+    if (copied_ < filled_) return arena_.behind(ShmMark::Filled, range_.after(copied_));
+    return taken_ ? arena_.not_drained(range_, filled_) : std::vector<Rank>();
+  }
+
+ private:
+  void fill() {
+    in_.read(arena_.slot(arena_.self(), range_, filled_), std::min(chunk_bytes_, in_.left()));
+    arena_.publish(ShmMark::Filled, range_.after(filled_));
+    ++filled_;
+  }
+
+  void copy_out() {
+    // Starting beside oneself, so that not all members read the same slot at once.
+    for (int d = 0; d < arena_.size(); ++d) {
+      const int member = (arena_.self() + d) % arena_.size();
+      SpanCursor<std::byte>& out = out_[static_cast<std::size_t>(member)];
+      out.write(arena_.slot(member, range_, copied_), std::min(chunk_bytes_, out.left()));
+    }
+    ++copied_;
+    if (copied_ < chunks_) arena_.publish(ShmMark::Drained, range_.after(copied_ - 1));
+  }
+
+  ShmArena& arena_;
+  std::size_t chunk_bytes_;
+  SpanCursor<const std::byte> in_;
+  std::vector<SpanCursor<std::byte>> out_;  // by set rank
+  std::size_t chunks_ = 0;
+  bool taken_ = false;
+  ShmArena::Chunks range_;
+  std::size_t filled_ = 0;
+  std::size_t copied_ = 0;
+};
+
+/// The root fills its slots as fast as all others drain them; the others only watch the root.
+class StreamBroadcast final : public Operation {
+ public:
+  StreamBroadcast(ShmArena& arena, std::span<const std::byte> in, std::span<std::byte> out,
+                  int root)
+      : arena_(arena),
+        in_(in),
+        out_(out),
+        root_(root),
+        chunk_bytes_(arena.tuning().chunk_bytes),
+        chunks_(ceil_div(out.size(), chunk_bytes_)) {}
+
+  Result<Step> step() override {
+    if (chunks_ == 0) return Step::Done;
+    if (!taken_) {
+      range_ = arena_.take_chunks(chunks_);
+      taken_ = true;
+    }
+    const bool is_root = arena_.self() == root_;
+    if (is_root ? !arena_.may_fill(range_, done_)
+                : !arena_.has_reached(root_, ShmMark::Filled, range_.after(done_))) {
+      return Step::Blocked;
+    }
+    const std::size_t at = done_ * chunk_bytes_;
+    const std::size_t bytes = std::min(chunk_bytes_, out_.size() - at);
+    std::byte* const slot = arena_.slot(root_, range_, done_);
+    if (is_root) {
+      std::memcpy(slot, in_.data() + at, bytes);
+      arena_.publish(ShmMark::Filled, range_.after(done_));
+    }
+    if (!is_root || out_.data() != in_.data()) std::memcpy(out_.data() + at, slot, bytes);
+    ++done_;
+    if (done_ == chunks_) {
+      arena_.finish(range_);
+      return Step::Done;
+    }
+    if (!is_root) arena_.publish(ShmMark::Drained, range_.after(done_ - 1));
+    return Step::Advanced;
+  }
+
+  std::vector<Rank> waiting_for() const override {
+    if (!taken_ || done_ == chunks_) return {};
+    if (arena_.self() == root_) return arena_.not_drained(range_, done_);
+    std::vector<Rank> behind = arena_.behind(ShmMark::Filled, range_.after(done_));
+    std::erase_if(behind, [&](Rank rank) { return rank != arena_.rank(root_); });
+    return behind;
+  }
+
+ private:
+  ShmArena& arena_;
+  std::span<const std::byte> in_;
+  std::span<std::byte> out_;
+  int root_;
+  std::size_t chunk_bytes_;
+  std::size_t chunks_;
+  bool taken_ = false;
+  ShmArena::Chunks range_;
+  std::size_t done_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Operation> stream_allgather(ShmArena& arena, GatherPlan plan) {
+  return std::make_unique<StreamAllgather>(arena, std::move(plan));
+}
+
+std::unique_ptr<Operation> stream_broadcast(ShmArena& arena, std::span<const std::byte> in,
+                                            std::span<std::byte> out, int root) {
+  return std::make_unique<StreamBroadcast>(arena, in, out, root);
+}
+
+}  // namespace rueda

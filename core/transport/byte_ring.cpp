@@ -1,0 +1,91 @@
+#include "transport/byte_ring.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace rueda {
+namespace {
+
+Error nonsense() {
+  Error error;
+  error.code = Code::Internal;
+  error.message = "A counter of a shared ring makes no sense: the other side broke the protocol.";
+  return error;
+}
+
+}  // namespace
+
+RingWriter::RingWriter(RingMemory ring) noexcept
+    : ring_(ring), written_(ring.head->written.load(std::memory_order_relaxed)) {}
+
+std::uint32_t RingWriter::used() const noexcept {
+  return written_ - ring_.head->read.load(std::memory_order_seq_cst);
+}
+
+Result<std::size_t> RingWriter::put(std::span<const std::byte> data) {
+  const std::size_t capacity = ring_.data.size();
+  const std::size_t in_use = used();
+  if (in_use > capacity) return nonsense();
+  const std::size_t count = std::min(data.size(), capacity - in_use);
+  if (count == 0) return count;
+  const std::size_t at = written_ % capacity;
+  const std::size_t before_wrap = std::min(count, capacity - at);
+  std::memcpy(ring_.data.data() + at, data.data(), before_wrap);
+  if (count > before_wrap) {
+    std::memcpy(ring_.data.data(), data.data() + before_wrap, count - before_wrap);
+  }
+  written_ += static_cast<std::uint32_t>(count);
+  return count;
+}
+
+bool RingWriter::publish() noexcept {
+  if (ring_.head->written.load(std::memory_order_relaxed) == written_) return false;
+  ring_.head->written.store(written_, std::memory_order_seq_cst);
+  return true;
+}
+
+bool RingWriter::has_room() const noexcept { return used() != ring_.data.size(); }
+
+bool RingWriter::want_room() noexcept {
+  ring_.head->wants_room.store(1, std::memory_order_seq_cst);
+  return !has_room();  // looked at after asking: whoever makes room later sees the wish
+}
+
+void RingWriter::close() noexcept { ring_.head->closed.store(1, std::memory_order_seq_cst); }
+
+RingReader::RingReader(RingMemory ring) noexcept
+    : ring_(ring), read_(ring.head->read.load(std::memory_order_relaxed)) {}
+
+Result<std::size_t> RingReader::take(std::span<std::byte> out) {
+  const std::size_t capacity = ring_.data.size();
+  const std::size_t available = ring_.head->written.load(std::memory_order_seq_cst) - read_;
+  if (available > capacity) return nonsense();
+  const std::size_t count = std::min(out.size(), available);
+  if (count == 0) return count;
+  const std::size_t at = read_ % capacity;
+  const std::size_t before_wrap = std::min(count, capacity - at);
+  std::memcpy(out.data(), ring_.data.data() + at, before_wrap);
+  if (count > before_wrap) {
+    std::memcpy(out.data() + before_wrap, ring_.data.data(), count - before_wrap);
+  }
+  read_ += static_cast<std::uint32_t>(count);
+  return count;
+}
+
+bool RingReader::release() noexcept {
+  if (ring_.head->read.load(std::memory_order_relaxed) == read_) return false;
+  ring_.head->read.store(read_, std::memory_order_seq_cst);
+  if (ring_.head->wants_room.load(std::memory_order_seq_cst) == 0) return false;
+  ring_.head->wants_room.store(0, std::memory_order_seq_cst);
+  return true;
+}
+
+bool RingReader::has_data() const noexcept {
+  return ring_.head->written.load(std::memory_order_seq_cst) != read_;
+}
+
+bool RingReader::closed() const noexcept {
+  return ring_.head->closed.load(std::memory_order_seq_cst) != 0;
+}
+
+}  // namespace rueda

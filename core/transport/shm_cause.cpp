@@ -1,0 +1,67 @@
+#include "transport/shm_cause.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+namespace rueda {
+namespace {
+
+enum : std::uint32_t { kNothing = 0, kWriting = 1, kComplete = 2 };
+
+/// The longest beginning that fits and does not end inside a UTF-8 character.
+std::string_view cut(std::string_view text, std::size_t room) noexcept {
+  if (text.size() <= room) return text;
+  std::size_t end = room;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
+  return text.substr(0, end);
+}
+
+}  // namespace
+
+void publish_cause(const ShmView& own, const Error& error) noexcept {
+  CauseRecord& record = own.cause();
+  std::uint32_t nothing = kNothing;
+  if (!record.state.compare_exchange_strong(nothing, kWriting, std::memory_order_seq_cst)) return;
+  std::string whole;
+  std::string_view text = error.message;
+  try {
+    whole = error.what();
+    text = whole;
+  } catch (...) {  // no memory left: the plain message has to do
+  }
+  text = cut(text, CauseRecord::kTextBytes);
+  const std::string_view tensor = cut(error.tensor, CauseRecord::kTensorBytes);
+  const std::size_t missing = std::min(error.missing.size(), CauseRecord::kMissing);
+  record.code = static_cast<std::uint32_t>(error.code);
+  record.peer = error.peer;
+  record.waited_s = error.waited_s;
+  record.text_bytes = static_cast<std::uint32_t>(text.size());
+  record.tensor_bytes = static_cast<std::uint32_t>(tensor.size());
+  record.missing_count = static_cast<std::uint32_t>(missing);
+  std::copy_n(text.data(), text.size(), record.text.data());
+  std::copy_n(tensor.data(), tensor.size(), record.tensor.data());
+  std::copy_n(error.missing.begin(), missing, record.missing.begin());
+  record.state.store(kComplete, std::memory_order_seq_cst);
+}
+
+std::optional<Error> read_cause(const ShmView& peer) {
+  const CauseRecord& record = peer.cause();
+  if (record.state.load(std::memory_order_seq_cst) != kComplete) return std::nullopt;
+  Error error;
+  const std::uint32_t code = record.code;
+  error.code =
+      code <= static_cast<std::uint32_t>(Code::Internal) ? static_cast<Code>(code) : Code::Internal;
+  error.peer = record.peer;
+  error.waited_s = record.waited_s;
+  error.message.assign(record.text.data(),
+                       std::min<std::size_t>(record.text_bytes, CauseRecord::kTextBytes));
+  error.tensor.assign(record.tensor.data(),
+                      std::min<std::size_t>(record.tensor_bytes, CauseRecord::kTensorBytes));
+  const std::size_t missing = std::min<std::size_t>(record.missing_count, CauseRecord::kMissing);
+  error.missing.assign(record.missing.begin(),
+                       record.missing.begin() + static_cast<std::ptrdiff_t>(missing));
+  return error;
+}
+
+}  // namespace rueda

@@ -1,0 +1,101 @@
+#include "transport/shm_layout.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+
+namespace rueda {
+namespace {
+
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free,
+              "flags are shared between processes");
+static_assert(sizeof(ShmFlag) == 128 && sizeof(ShmFlags) == 5 * 128 && sizeof(RingHead) == 256);
+static_assert(kShmSlotBytes % 4096 == 0 && kShmSmallBytes % 4096 == 0);
+
+constexpr std::size_t round_up(std::size_t value, std::size_t unit) noexcept {
+  return (value + unit - 1) / unit * unit;
+}
+
+/// All rings of a rank together stay near `total`, whatever the number of readers.
+constexpr std::size_t ring_bytes(std::size_t total, std::size_t most, int local_size) noexcept {
+  const std::size_t share = std::bit_floor(total / static_cast<std::size_t>(local_size));
+  return std::clamp(share, std::size_t{4096}, most);
+}
+
+struct Offsets {
+  explicit Offsets(int local_size) noexcept {
+    const auto readers = static_cast<std::size_t>(local_size);
+    message_bytes = ring_bytes(std::size_t{256} << 10, std::size_t{64} << 10, local_size);
+    pipe_bytes = ring_bytes(std::size_t{1} << 20, std::size_t{128} << 10, local_size);
+    cause = sizeof(BellWord);
+    messages = cause + round_up(sizeof(CauseRecord), 128);
+    pipes = messages + readers * (sizeof(RingHead) + message_bytes);
+    channels = round_up(pipes + readers * (sizeof(RingHead) + pipe_bytes), 4096);
+    small = round_up(sizeof(ShmFlags), 4096);
+    slots = small + kShmSmallSlots * kShmSmallBytes;
+    channel_bytes = slots + kShmSlots * kShmSlotBytes;
+    total = channels + kShmChannels * channel_bytes;
+  }
+  std::size_t message_bytes, pipe_bytes;
+  std::size_t cause, messages, pipes, channels;  // from the start of the segment
+  std::size_t small, slots, channel_bytes;       // from the start of a channel
+  std::size_t total;
+};
+
+RingMemory ring_at(std::byte* base, std::size_t index, std::size_t bytes) noexcept {
+  std::byte* const start = base + index * (sizeof(RingHead) + bytes);
+  return {reinterpret_cast<RingHead*>(start), {start + sizeof(RingHead), bytes}};
+}
+
+}  // namespace
+
+std::size_t segment_bytes(int local_size) noexcept {
+  return Offsets(std::clamp(local_size, 1, kMaxLocalRanks)).total;
+}
+
+ShmView::ShmView(std::span<std::byte> memory, int local_size) noexcept
+    : base_(memory.data()), local_size_(local_size) {
+  assert(local_size >= 1 && local_size <= kMaxLocalRanks);
+  assert(memory.size() >= segment_bytes(local_size));
+  assert(reinterpret_cast<std::uintptr_t>(base_) % 128 == 0);
+}
+
+BellWord& ShmView::bell() const noexcept { return *reinterpret_cast<BellWord*>(base_); }
+
+CauseRecord& ShmView::cause() const noexcept {
+  return *reinterpret_cast<CauseRecord*>(base_ + Offsets(local_size_).cause);
+}
+
+RingMemory ShmView::messages_to(int local_index) const noexcept {
+  assert(local_index >= 0 && local_index < local_size_);
+  const Offsets at(local_size_);
+  return ring_at(base_ + at.messages, static_cast<std::size_t>(local_index), at.message_bytes);
+}
+
+RingMemory ShmView::pipe_to(int local_index) const noexcept {
+  assert(local_index >= 0 && local_index < local_size_);
+  const Offsets at(local_size_);
+  return ring_at(base_ + at.pipes, static_cast<std::size_t>(local_index), at.pipe_bytes);
+}
+
+std::byte* ShmView::channel_base(int channel) const noexcept {
+  assert(channel >= 0 && channel < kShmChannels);
+  const Offsets at(local_size_);
+  return base_ + at.channels + static_cast<std::size_t>(channel) * at.channel_bytes;
+}
+
+ShmFlags& ShmView::flags(int channel) const noexcept {
+  return *reinterpret_cast<ShmFlags*>(channel_base(channel));
+}
+
+std::byte* ShmView::small_slot(int channel, std::uint32_t sequence) const noexcept {
+  return channel_base(channel) + Offsets(local_size_).small +
+         sequence % kShmSmallSlots * kShmSmallBytes;
+}
+
+std::byte* ShmView::slot(int channel, std::uint32_t index) const noexcept {
+  assert(index < kShmSlots);
+  return channel_base(channel) + Offsets(local_size_).slots + index * kShmSlotBytes;
+}
+
+}  // namespace rueda
