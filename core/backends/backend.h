@@ -2,7 +2,8 @@
 ///
 /// A backend object belongs to one process set; members count 0 … size-1 in it ("set rank").
 /// All members start the same operations in the same order; each call returns an Operation that the
-/// engine steps until it is done, and that the backend outlives. Operations of one backend run one after another, never interleaved.
+/// engine steps until it is done, and which the backend outlives. Operations of one backend run one
+/// after another, never interleaved.
 /// Only send() and recv() must be written: everything else has a default (direct exchange) that is
 /// correct for any number of members. Reductions compute the one association of kernels/association.h,
 /// whatever the size, the chunks or the batch: the same inputs give the same bits everywhere.
@@ -79,7 +80,7 @@ class Backend {
  private:
   Members members_;
   Association association_;
-  std::unique_ptr<Staging> staging_;  // of the defaults; its memory stays from one operation to the next
+  std::unique_ptr<Staging> staging_;  // memory of the defaults, kept between operations
 };
 
 }  // namespace rueda

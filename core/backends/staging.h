@@ -38,6 +38,8 @@ class Staging {
     if (bytes <= bytes_) return {*this, std::move(block_), std::exchange(bytes_, 0)};
     return {*this, std::make_unique_for_overwrite<std::byte[]>(bytes), bytes};
   }
+  /// What is kept for the next lease.
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
  private:
   std::unique_ptr<std::byte[]> block_;  // the largest one that is not leased
