@@ -1,0 +1,203 @@
+/// Several engines as threads of one process, wired like ranks on hosts: shared memory inside a
+/// group, TCP between groups. All ranks of a group see one mapping, so that the thread sanitizer
+/// sees all of them.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace rueda::testing {
+
+using Groups = std::vector<std::vector<Rank>>;
+
+/// A connected pair of TCP sockets on the loopback interface.
+inline std::pair<Fd, Fd> tcp_pair() {
+  const Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  EXPECT_EQ(::bind(listener.get(), generic, length), 0);
+  EXPECT_EQ(::listen(listener.get(), 1), 0);
+  EXPECT_EQ(::getsockname(listener.get(), generic, &length), 0);
+  Fd one(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::connect(one.get(), generic, length), 0);
+  Fd other(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  EXPECT_TRUE(static_cast<bool>(other));
+  return {std::move(one), std::move(other)};
+}
+
+inline std::pair<Fd, Fd> unix_pair() {
+  int ends[2] = {-1, -1};
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
+class Cluster {
+ public:
+  explicit Cluster(Groups groups, EngineOptions base = {}) : groups_(std::move(groups)) {
+    for (const auto& group : groups_) size_ += static_cast<int>(group.size());
+    base.size = size_;
+    base.groups = groups_;
+    base.hosts.assign(static_cast<std::size_t>(size_), "");
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      for (const Rank rank : groups_[g]) {
+        base.hosts[static_cast<std::size_t>(rank)] = "host" + std::to_string(g);
+      }
+    }
+    for (Rank rank = 0; rank < size_; ++rank) {
+      base.rank = rank;
+      engines_.push_back(std::make_unique<Engine>(base));
+    }
+    for (const auto& group : groups_) wire_group(group);
+    wire_network();
+    for (auto& engine : engines_) {
+      const auto started = engine->start();
+      EXPECT_TRUE(static_cast<bool>(started)) << (started ? "" : started.error().what());
+    }
+  }
+
+  ~Cluster() {
+    each([](Rank, Engine& engine) { engine.shutdown(); });
+    engines_.clear();
+    for (const auto& mapping : mappings_) ::munmap(mapping.data(), mapping.size());
+  }
+
+  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] Engine& operator[](Rank rank) { return *engines_[static_cast<std::size_t>(rank)]; }
+
+  /// Runs `body` for every rank on a thread of its own.
+  void each(const std::function<void(Rank, Engine&)>& body) {
+    std::vector<std::jthread> threads;
+    for (Rank rank = 0; rank < size_; ++rank) {
+      if (engines_[static_cast<std::size_t>(rank)]) {
+        threads.emplace_back([this, rank, &body] { body(rank, (*this)[rank]); });
+      }
+    }
+  }
+
+  /// What the others see when a rank's process ends: its connections close.
+  void cut(Rank rank) { liveness_.erase(rank); }
+
+ private:
+  void wire_group(const std::vector<Rank>& group) {
+    if (group.size() < 2) return;
+    const auto local_size = static_cast<int>(group.size());
+    const std::size_t each_bytes = (segment_bytes(local_size) + 4095) / 4096 * 4096;
+    const std::size_t bytes = each_bytes * group.size();
+    void* memory =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    mappings_.push_back({static_cast<std::byte*>(memory), bytes});
+    auto segment = [&](std::size_t index) {
+      return ShmSegment::share(mappings_.back().subspan(index * each_bytes, each_bytes));
+    };
+    std::vector<std::array<Fd, 2>> bells;
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      bells.push_back({Fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+                       Fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC))});
+    }
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      World& world = (*this)[group[i]].world();
+      for (std::size_t j = 0; j < group.size(); ++j) {
+        if (i == j) continue;
+        auto [here, there] = unix_pair();
+        liveness_[group[j]].push_back(std::move(there));
+        world.add_local_peer(group[j], segment(j), Fd(::dup(bells[j][0].get())),
+                             Fd(::dup(bells[j][1].get())), Fd(), std::move(here));
+      }
+    }
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      (*this)[group[i]].world().own_segment(segment(i), std::move(bells[i][0]),
+                                            std::move(bells[i][1]));
+    }
+  }
+
+  void wire_network() {
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      for (std::size_t h = g + 1; h < groups_.size(); ++h) {
+        for (const Rank a : groups_[g]) {
+          for (const Rank b : groups_[h]) connect(a, b);
+        }
+      }
+    }
+  }
+
+  void connect(Rank a, Rank b) {
+    const ControlTree tree = control_tree(groups_, b);
+    const ControlTree mirror = control_tree(groups_, a);
+    Fd control_a;
+    Fd control_b;
+    if (tree.parent == a || mirror.parent == b) {
+      auto [one, other] = tcp_pair();
+      control_a = std::move(one);
+      control_b = std::move(other);
+    }
+    auto [one, other] = tcp_pair();
+    std::vector<Fd> data_a;
+    std::vector<Fd> data_b;
+    data_a.push_back(std::move(one));
+    data_b.push_back(std::move(other));
+    (*this)[a].world().add_network_peer(b, std::move(control_a), std::move(data_a));
+    (*this)[b].world().add_network_peer(a, std::move(control_b), std::move(data_b));
+  }
+
+  Groups groups_;
+  int size_ = 0;
+  std::vector<std::span<std::byte>> mappings_;
+  std::map<Rank, std::vector<Fd>> liveness_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+};
+
+/// Waits at most 30 s; the finished work, or null if the wait timed out.
+inline std::shared_ptr<Work> finish(Engine& engine, Handle handle) {
+  const auto done = engine.wait(handle, Clock::now() + std::chrono::seconds(30));
+  EXPECT_TRUE(done.has_value() && *done) << "no end of handle " << handle;
+  if (!done || !*done) return nullptr;
+  return engine.take(handle);
+}
+
+template <typename T>
+struct DTypeOf;
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::Float32;
+};
+template <>
+struct DTypeOf<std::int64_t> {
+  static constexpr DType value = DType::Int64;
+};
+
+template <typename T>
+TensorRequest tensor_of(std::vector<T>& values) {
+  auto* bytes = reinterpret_cast<std::byte*>(values.data());
+  return {.dtype = DTypeOf<T>::value,
+          .shape = {static_cast<std::int64_t>(values.size())},
+          .in = bytes,
+          .out = bytes};
+}
+
+/// An in-place allreduce of `values` by that name.
+template <typename T>
+Request allreduce_of(std::vector<T>& values, std::string name, bool waited = true) {
+  Request request;
+  request.kind = Kind::Allreduce;
+  request.name = std::move(name);
+  request.tensors.push_back(tensor_of(values));
+  request.waited = waited;
+  return request;
+}
+
+}  // namespace rueda::testing

@@ -1,0 +1,352 @@
+/// Engines as threads of one process: operations, order, errors, failures, the end.
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+
+#include "cluster.h"
+
+namespace rueda::testing {
+namespace {
+
+const std::vector<Groups> kWorlds{
+    {{0}},      {{0, 1}},        {{0, 1, 2}},   {{0, 1, 2, 3}},
+    {{0}, {1}}, {{0}, {1}, {2}}, {{0, 1}, {2}}, {{0, 2}, {1, 3}},
+};
+
+class EngineWorld : public ::testing::TestWithParam<Groups> {};
+
+std::string world_name(const ::testing::TestParamInfo<Groups>& info) {
+  std::string name;
+  for (const auto& group : info.param) {
+    if (!name.empty()) name += "_";
+    for (const Rank rank : group) name += std::to_string(rank);
+  }
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, EngineWorld, ::testing::ValuesIn(kWorlds), world_name);
+
+float sum_of_ranks(int size) { return static_cast<float>(size * (size - 1) / 2); }
+
+TEST_P(EngineWorld, blocking_allreduce_sums_over_ranks) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (int round = 0; round < 200; ++round) {
+      std::vector<float> values(1 + static_cast<std::size_t>(round) * 7,
+                                static_cast<float>(rank + round));
+      auto handle = engine.submit(allreduce_of(values, "x"));
+      ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
+      const auto work = finish(engine, *handle);
+      ASSERT_TRUE(work && !work->error) << (work ? work->error->what() : "");
+      const float want = sum_of_ranks(cluster.size()) + static_cast<float>(round * cluster.size());
+      for (const float value : values) ASSERT_EQ(value, want);
+    }
+  });
+}
+
+TEST_P(EngineWorld, large_allreduce_sums_over_ranks) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    std::vector<float> values((std::size_t{3} << 20) / 4 + 5);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(i % 97) + static_cast<float>(rank);
+    auto handle = engine.submit(allreduce_of(values, "large"));
+    ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
+    const auto work = finish(engine, *handle);
+    ASSERT_TRUE(work && !work->error);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(values[i], static_cast<float>(i % 97) * static_cast<float>(cluster.size()) +
+                               sum_of_ranks(cluster.size()))
+          << i;
+    }
+  });
+}
+
+TEST_P(EngineWorld, many_asynchronous_operations_in_any_order) {
+  Cluster cluster(GetParam());
+  constexpr int kTensors = 161;
+  cluster.each([&](Rank rank, Engine& engine) {
+    std::mt19937 random(static_cast<unsigned>(rank));
+    for (int round = 0; round < 5; ++round) {
+      std::vector<std::vector<float>> tensors;
+      std::vector<int> order(kTensors);
+      std::iota(order.begin(), order.end(), 0);
+      std::shuffle(order.begin(), order.end(), random);
+      for (int i = 0; i < kTensors; ++i) {
+        tensors.emplace_back(static_cast<std::size_t>(1 + i * 13 % 4001),
+                             static_cast<float>(i + rank));
+      }
+      std::vector<Handle> handles;
+      for (const int i : order) {
+        auto handle = engine.submit(
+            allreduce_of(tensors[static_cast<std::size_t>(i)], "t" + std::to_string(i), false));
+        ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
+        handles.push_back(*handle);
+      }
+      engine.want_all();
+      for (const Handle handle : handles) {
+        const auto work = finish(engine, handle);
+        ASSERT_TRUE(work && !work->error) << (work ? work->error->what() : "");
+      }
+      for (int i = 0; i < kTensors; ++i) {
+        for (const float value : tensors[static_cast<std::size_t>(i)]) {
+          ASSERT_EQ(value, static_cast<float>(i * cluster.size()) + sum_of_ranks(cluster.size()));
+        }
+      }
+    }
+  });
+}
+
+TEST_P(EngineWorld, operations_that_nobody_waits_for_complete_all_the_same) {
+  if (GetParam().size() == 1 && GetParam().front().size() == 1)
+    return;  // a world of one: at the second poll
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    std::vector<float> values(3, static_cast<float>(rank));
+    std::atomic<bool> done{false};
+    Request request = allreduce_of(values, "quiet", false);
+    request.on_done = [&done](const Work&) {
+      done = true;
+      done.notify_all();
+    };
+    auto handle = engine.submit(std::move(request));
+    ASSERT_TRUE(static_cast<bool>(handle));
+    done.wait(false);
+    EXPECT_EQ(values[0], sum_of_ranks(cluster.size()));
+    EXPECT_TRUE(engine.take(*handle));
+  });
+}
+
+TEST_P(EngineWorld, allgather_rows_differ_between_ranks) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (int round = 0; round < 20; ++round) {
+      std::vector<std::int64_t> rows(static_cast<std::size_t>((rank + round) % 3 * 1000) * 2, rank);
+      Request request;
+      request.kind = Kind::Allgather;
+      request.waited = true;
+      request.tensors.push_back(tensor_of(rows));
+      request.tensors.front().shape = {static_cast<std::int64_t>(rows.size() / 2), 2};
+      request.tensors.front().out = nullptr;
+      auto handle = engine.submit(std::move(request));
+      ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
+      const auto work = finish(engine, *handle);
+      ASSERT_TRUE(work && !work->error) << (work ? work->error->what() : "");
+      std::vector<std::int64_t> want;
+      for (Rank r = 0; r < cluster.size(); ++r)
+        want.insert(want.end(), static_cast<std::size_t>((r + round) % 3 * 1000) * 2, r);
+      const Output& output = work->outputs.front();
+      ASSERT_EQ(output.shape, (Shape{static_cast<std::int64_t>(want.size() / 2), 2}));
+      const auto* got = reinterpret_cast<const std::int64_t*>(output.buffer.data());
+      ASSERT_TRUE(std::equal(want.begin(), want.end(), got));
+    }
+  });
+}
+
+TEST_P(EngineWorld, broadcast_and_barrier) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (Rank root = 0; root < cluster.size(); ++root) {
+      for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{300'001}}) {
+        std::vector<float> values(count, static_cast<float>(rank + 1));
+        Request request = allreduce_of(values, "b");
+        request.kind = Kind::Broadcast;
+        request.root = root;
+        auto handle = engine.submit(std::move(request));
+        ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
+        const auto work = finish(engine, *handle);
+        ASSERT_TRUE(work && !work->error);
+        for (const float value : values) ASSERT_EQ(value, static_cast<float>(root + 1));
+      }
+      Request barrier;
+      barrier.kind = Kind::Barrier;
+      barrier.tensors.push_back(
+          {.dtype = DType::UInt8, .shape = {}, .in = nullptr, .out = nullptr});
+      barrier.waited = true;
+      auto handle = engine.submit(std::move(barrier));
+      ASSERT_TRUE(static_cast<bool>(handle));
+      const auto work = finish(engine, *handle);
+      ASSERT_TRUE(work && !work->error);
+    }
+  });
+}
+
+TEST_P(EngineWorld, groups_complete_under_one_handle) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    std::vector<float> a(10, static_cast<float>(rank));
+    std::vector<std::int64_t> b(70'001, rank);
+    std::vector<float> c(0);
+    Request request;
+    request.kind = Kind::Allreduce;
+    request.grouped = true;
+    request.name = "g";
+    request.tensors = {tensor_of(a), tensor_of(b), tensor_of(c)};
+    auto handle = engine.submit(std::move(request));
+    ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
+    const auto work = finish(engine, *handle);
+    ASSERT_TRUE(work && !work->error);
+    EXPECT_EQ(a.back(), sum_of_ranks(cluster.size()));
+    EXPECT_EQ(b.back(), cluster.size() * (cluster.size() - 1) / 2);
+  });
+}
+
+TEST_P(EngineWorld, mismatched_shapes_fail_on_every_rank_and_the_world_goes_on) {
+  if (GetParam().size() == 1 && GetParam().front().size() == 1) return;  // nobody to disagree with
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    std::vector<float> values(static_cast<std::size_t>(17 + rank), 1.0F);
+    auto handle = engine.submit(allreduce_of(values, "m"));
+    ASSERT_TRUE(static_cast<bool>(handle));
+    auto work = finish(engine, *handle);
+    ASSERT_TRUE(work && work->error);
+    EXPECT_EQ(work->error->code, Code::Mismatch);
+    EXPECT_NE(work->error->what().find("Mismatched ALLREDUCE tensor shapes"), std::string::npos)
+        << work->error->what();
+    EXPECT_EQ(work->error->tensor, "allreduce.m");
+    std::vector<float> same(5, 1.0F);
+    auto next = engine.submit(allreduce_of(same, "m"));
+    ASSERT_TRUE(static_cast<bool>(next));
+    work = finish(engine, *next);
+    ASSERT_TRUE(work && !work->error);
+    EXPECT_EQ(same[0], static_cast<float>(cluster.size()));
+  });
+}
+
+TEST_P(EngineWorld, a_name_in_flight_is_refused_at_once) {
+  if (GetParam().size() == 1 && GetParam().front().size() == 1) return;
+  Cluster cluster(GetParam());
+  std::vector<float> first(3, 1.0F);
+  auto handle = cluster[0].submit(allreduce_of(first, "x", false));
+  ASSERT_TRUE(static_cast<bool>(handle));
+  std::vector<float> second(3, 2.0F);
+  const auto refused = cluster[0].submit(allreduce_of(second, "x", false));
+  ASSERT_FALSE(static_cast<bool>(refused));
+  EXPECT_EQ(refused.error().code, Code::Duplicate);
+  EXPECT_NE(refused.error().what().find("same name as another tensor"), std::string::npos);
+  cluster.each([&](Rank rank, Engine& engine) {
+    if (rank == 0) return;
+    std::vector<float> mine(3, 1.0F);
+    auto own = engine.submit(allreduce_of(mine, "x"));
+    ASSERT_TRUE(static_cast<bool>(own));
+    const auto work = finish(engine, *own);
+    ASSERT_TRUE(work && !work->error);
+  });
+  const auto work = finish(cluster[0], *handle);
+  ASSERT_TRUE(work && !work->error);
+  EXPECT_EQ(first[0], static_cast<float>(cluster.size()));
+}
+
+TEST_P(EngineWorld, after_a_shutdown_anywhere_everything_fails_with_its_name) {
+  if (GetParam().size() == 1 && GetParam().front().size() == 1) return;
+  Cluster cluster(GetParam());
+  const Rank last = cluster.size() - 1;
+  cluster.each([&](Rank rank, Engine& engine) {
+    if (rank == last) {
+      engine.shutdown();
+      return;
+    }
+    std::vector<float> values(3, 1.0F);
+    auto handle = engine.submit(allreduce_of(values, "never"));
+    std::string text;
+    if (handle) {
+      const auto work = finish(engine, *handle);
+      ASSERT_TRUE(work && work->error);
+      EXPECT_EQ(work->error->code, Code::Shutdown);
+      text = work->error->what();
+    } else {
+      EXPECT_EQ(handle.error().code, Code::Shutdown);
+      text = handle.error().what();
+    }
+    EXPECT_NE(text.find("Horovod has been shut down"), std::string::npos) << text;
+  });
+}
+
+TEST(Engine, a_lost_rank_is_named_on_every_other_rank) {
+  Cluster cluster({{0, 1, 2}});
+  std::vector<Handle> handles;
+  std::vector<std::vector<float>> values(3, std::vector<float>(3, 1.0F));
+  for (Rank rank : {0, 2}) {
+    auto handle = cluster[rank].submit(allreduce_of(values[static_cast<std::size_t>(rank)], "x"));
+    ASSERT_TRUE(static_cast<bool>(handle));
+    handles.push_back(*handle);
+  }
+  cluster.cut(1);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto work = finish(cluster[i == 0 ? 0 : 2], handles[i]);
+    ASSERT_TRUE(work && work->error);
+    EXPECT_EQ(work->error->code, Code::PeerLost);
+    EXPECT_EQ(work->error->peer, 1);
+    EXPECT_NE(work->error->what().find("rank 1 on host host0"), std::string::npos)
+        << work->error->what();
+  }
+}
+
+TEST(Engine, two_threads_of_a_rank_submit_and_wait_at_once) {
+  Cluster cluster({{0, 1}});
+  cluster.each([&](Rank rank, Engine& engine) {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&, t] {
+        for (int round = 0; round < 100; ++round) {
+          std::vector<float> values(50, static_cast<float>(rank));
+          auto handle = engine.submit(allreduce_of(values, "thread" + std::to_string(t)));
+          ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
+          const auto work = finish(engine, *handle);
+          ASSERT_TRUE(work && !work->error);
+          ASSERT_EQ(values[0], 1.0F);
+        }
+      });
+    }
+  });
+}
+
+TEST(Engine, callbacks_may_submit_the_next_operation) {
+  Cluster cluster({{0, 1}});
+  cluster.each([&](Rank rank, Engine& engine) {
+    std::vector<float> values(4, static_cast<float>(rank + 1));
+    std::atomic<int> left{50};
+    std::function<void(const Work&)> next = [&](const Work& work) {
+      EXPECT_FALSE(work.error);
+      if (--left > 0) {
+        Request request = allreduce_of(values, "chain");
+        request.on_done = next;
+        EXPECT_TRUE(static_cast<bool>(engine.submit(std::move(request))));
+      } else {
+        left.notify_all();
+      }
+    };
+    Request request = allreduce_of(values, "chain");
+    request.on_done = next;
+    ASSERT_TRUE(static_cast<bool>(engine.submit(std::move(request))));
+    for (int now = left; now > 0; now = left) left.wait(now);
+  });
+}
+
+TEST(Engine, a_world_of_one_says_no_to_the_first_poll) {
+  Cluster cluster({{0}});
+  std::vector<float> values(3, 2.0F);
+  auto handle = cluster[0].submit(allreduce_of(values, "x", false));
+  ASSERT_TRUE(static_cast<bool>(handle));
+  EXPECT_EQ(cluster[0].poll(*handle), std::optional(false));
+  EXPECT_EQ(cluster[0].poll(*handle), std::optional(true));
+  EXPECT_EQ(values[0], 2.0F);
+}
+
+TEST(Engine, a_hundred_worlds_one_after_another) {
+  for (int i = 0; i < 100; ++i) {
+    Cluster cluster({{0, 1}});
+    cluster.each([&](Rank rank, Engine& engine) {
+      std::vector<float> values(1, static_cast<float>(rank));
+      auto handle = engine.submit(allreduce_of(values, "x"));
+      ASSERT_TRUE(static_cast<bool>(handle));
+      const auto work = finish(engine, *handle);
+      ASSERT_TRUE(work && !work->error);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace rueda::testing
