@@ -24,11 +24,11 @@ using rueda::ReduceOp;
 constexpr auto kSignalSlice = std::chrono::milliseconds(100);
 
 /// The one border where an error of the core becomes an exception.
-[[noreturn]] void raise(const rueda::Error& error, const rueda::World* world) {
+[[noreturn]] void raise(const rueda::Error& error, const rueda::Peers* peers) {
   std::string host;
-  if (world != nullptr && error.peer >= 0 &&
-      static_cast<std::size_t>(error.peer) < world->hosts().size()) {
-    host = world->hosts()[static_cast<std::size_t>(error.peer)];
+  if (peers != nullptr && error.peer >= 0 &&
+      static_cast<std::size_t>(error.peer) < peers->hosts().size()) {
+    host = peers->hosts()[static_cast<std::size_t>(error.peer)];
   }
   const std::string_view code = rueda::name_of(error.code);
   nb::object exception =
@@ -139,7 +139,7 @@ class Engine {
   void own_segment(int memfd, int engine_bell, int waiter_bell) {
     rueda::Fd engine_fd(engine_bell);
     rueda::Fd waiter_fd(waiter_bell);
-    engine_->world().own_segment(map(memfd), std::move(engine_fd), std::move(waiter_fd));
+    engine_->peers().own_segment(map(memfd), std::move(engine_fd), std::move(waiter_fd));
   }
 
   void add_local_peer(rueda::Rank rank, int memfd, int engine_bell, int waiter_bell, int pidfd,
@@ -148,14 +148,14 @@ class Engine {
     rueda::Fd waiter_fd(waiter_bell);
     rueda::Fd pid(pidfd);
     rueda::Fd live(liveness);
-    engine_->world().add_local_peer(rank, map(memfd), std::move(engine_fd), std::move(waiter_fd),
+    engine_->peers().add_local_peer(rank, map(memfd), std::move(engine_fd), std::move(waiter_fd),
                                     std::move(pid), std::move(live));
   }
 
   void add_network_peer(rueda::Rank rank, int control, const std::vector<int>& data) {
     std::vector<rueda::Fd> streams;
     for (const int fd : data) streams.emplace_back(fd);
-    engine_->world().add_network_peer(rank, rueda::Fd(control), std::move(streams));
+    engine_->peers().add_network_peer(rank, rueda::Fd(control), std::move(streams));
   }
 
   void start() {
@@ -164,7 +164,7 @@ class Engine {
       const nb::gil_scoped_release release;
       started = engine_->start();
     }
-    if (!started) raise(started.error(), &engine_->world());
+    if (!started) raise(started.error(), &engine_->peers());
   }
 
   rueda::Handle submit(int kind, const std::optional<std::string>& name, std::uintptr_t data,
@@ -207,7 +207,7 @@ class Engine {
 
   nb::object wait(rueda::Handle handle) {
     const auto work = finish(handle);
-    if (work->error) raise(*work->error, &engine_->world());
+    if (work->error) raise(*work->error, &engine_->peers());
     nb::list outputs;
     for (rueda::Output& output : work->outputs) {
       if (output.buffer.data() != nullptr) outputs.append(to_dlpack(output));
@@ -226,7 +226,7 @@ class Engine {
       const auto work = finish(handle);
       if (work->error && !first) first = work->error;
     }
-    if (first) raise(*first, &engine_->world());
+    if (first) raise(*first, &engine_->peers());
   }
 
   void abandon() { engine_->abandon_all(); }
@@ -253,7 +253,7 @@ class Engine {
 
   rueda::ShmSegment map(int memfd) {
     auto segment = rueda::ShmSegment::map(rueda::Fd(memfd), rueda::segment_bytes(local_size_));
-    if (!segment) raise(segment.error(), &engine_->world());
+    if (!segment) raise(segment.error(), &engine_->peers());
     return std::move(*segment);
   }
 
@@ -280,7 +280,7 @@ class Engine {
 
   rueda::Handle submit(rueda::Request request) {
     auto handle = engine_->submit(std::move(request));
-    if (!handle) raise(handle.error(), &engine_->world());
+    if (!handle) raise(handle.error(), &engine_->peers());
     return *handle;
   }
 

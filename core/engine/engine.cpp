@@ -30,7 +30,7 @@ std::int64_t nanoseconds(TimePoint time) { return time.time_since_epoch().count(
 Engine::Engine(EngineOptions options)
     : options_(std::move(options)),
       log_(options_.rank, options_.log_level, options_.log_hide_time),
-      world_(options_.rank, options_.size, options_.groups, options_.hosts),
+      peers_(options_.rank, options_.size, options_.groups, options_.hosts),
       pool_(std::make_shared<HostPool>(kKeptOutputBytes)),
       next_tick_ns_(kNever) {}
 
@@ -45,14 +45,14 @@ Engine::~Engine() {
 
 Result<void> Engine::start() {
   const std::lock_guard lifecycle(lifecycle_);
-  if (auto opened = world_.open(); !opened) return opened;
-  fork_guard_.cover(world_.descriptors());
+  if (auto opened = peers_.open(); !opened) return opened;
+  fork_guard_.cover(peers_.descriptors());
   negotiator_ = std::make_unique<Negotiator>(options_.groups, options_.hosts, options_.rank,
                                              options_.negotiator);
-  dispatcher_ = std::make_unique<Dispatcher>(world_.backend(), options_.operation_timeout);
+  dispatcher_ = std::make_unique<Dispatcher>(peers_.backend(), options_.operation_timeout);
   Driver& driver = *this;
   progress_ =
-      std::make_unique<Progress>(driver, world_.bell(), world_.engine_bell(), world_.waiter_bell());
+      std::make_unique<Progress>(driver, peers_.bell(), peers_.engine_bell(), peers_.waiter_bell());
   started_ = true;
   if (options_.size == 1) return {};  // the calling threads do it all
   thread_ = std::jthread([this](const std::stop_token& stop) { progress_->run(stop); });
@@ -121,7 +121,7 @@ Result<Handle> Engine::submit(Request request) {
       entry->name += "_" + std::to_string(i + 1) + "of" + std::to_string(count);
       signature.group = {.name = full_name, .size = static_cast<std::uint32_t>(count)};
     }
-    if (auto fine = collective->check(signature, world_.backend().members()); !fine) {
+    if (auto fine = collective->check(signature, peers_.backend().members()); !fine) {
       Error error = std::move(fine).error();
       error.tensor = entry->name;
       return error;
@@ -300,7 +300,7 @@ bool Engine::advance() {
 
 bool Engine::receive(TimePoint now) {
   bool moved = false;
-  for (auto& neighbour : world_.neighbours()) {
+  for (auto& neighbour : peers_.neighbours()) {
     ControlChannel& channel = *neighbour.channel;
     if (!channel.ready()) continue;
     for (;;) {
@@ -342,7 +342,7 @@ bool Engine::apply_effects(TimePoint now) {
     for (Dispatch& dispatch : applying_.dispatches) enqueue(dispatch);
   }
   for (const auto& send : applying_.sends) {
-    ControlChannel* channel = world_.channel(send.to);
+    ControlChannel* channel = peers_.channel(send.to);
     const auto bytes =
         std::span<const std::byte>(applying_.bytes).subspan(send.begin, send.end - send.begin);
     auto sent = channel->send(bytes);
@@ -427,18 +427,18 @@ void Engine::finish(std::vector<std::unique_ptr<Entry>> entries,
 
 Error Engine::lost_error(Rank rank, std::string_view how) const {
   return Error{.code = Code::PeerLost,
-               .message = world_.describe(rank) + " is gone: " + std::string(how) +
+               .message = peers_.describe(rank) + " is gone: " + std::string(how) +
                           ". Look at its own output for the reason",
                .peer = rank};
 }
 
 void Engine::watch(std::vector<pollfd>& fds) const {
-  if (!quiet() && !suspicion_) world_.watch(fds);  // what broke stays readable
+  if (!quiet() && !suspicion_) peers_.watch(fds);  // what broke stays readable
 }
 
 void Engine::woken(const pollfd* fds, std::size_t count) {
   if (quiet() || suspicion_) return;
-  if (const auto loss = world_.lost(fds, count)) {
+  if (const auto loss = peers_.lost(fds, count)) {
     lose(loss->rank,
          lost_error(loss->rank,
                     loss->certain ? "its process has ended" : "its connection has ended"),
@@ -457,12 +457,12 @@ void Engine::lose(Rank rank, Error error, bool certain, TimePoint now) {
   }
   if (error.peer < 0) error.peer = rank;
   if (error.code != Code::PeerLost) {
-    error = Error::wrap(std::move(error), "control connection to " + world_.describe(rank));
+    error = Error::wrap(std::move(error), "control connection to " + peers_.describe(rank));
     error.code = Code::PeerLost;
-  } else if (!certain && error.message.find(world_.describe(rank)) == std::string::npos) {
-    error = Error::wrap(std::move(error), world_.describe(rank) + " is gone");
+  } else if (!certain && error.message.find(peers_.describe(rank)) == std::string::npos) {
+    error = Error::wrap(std::move(error), peers_.describe(rank) + " is gone");
   }
-  if (const auto cause = world_.left_cause()) {
+  if (const auto cause = peers_.left_cause()) {
     abort(*cause);
   } else if (certain) {
     abort(error);
@@ -476,7 +476,7 @@ bool Engine::settle_suspicion(TimePoint now) {
     suspicion_.reset();
     return true;
   }
-  if (const auto cause = world_.left_cause()) {
+  if (const auto cause = peers_.left_cause()) {
     abort(*cause);
   } else if (now >= suspicion_->until) {
     abort(Error(suspicion_->error));
@@ -499,9 +499,9 @@ void Engine::abort(const Error& error) {
   }
   suspicion_.reset();
   log_.write(LogLevel::Debug, "aborting: " + error.what());
-  if (!closed_.load()) world_.leave_cause(error);
+  if (!closed_.load()) peers_.leave_cause(error);
   const auto frame = encode_cause(error);
-  for (auto& neighbour : world_.neighbours()) {
+  for (auto& neighbour : peers_.neighbours()) {
     if (closed_.load()) break;  // they know that the world has ended
     if (neighbour.channel->send(frame)) {
       [[maybe_unused]] const auto flushed = neighbour.channel->flush();  // it may be the dead one

@@ -14,9 +14,9 @@
 #include "engine/log.h"
 #include "engine/negotiator.h"
 #include "engine/notifier.h"
+#include "engine/peers.h"
 #include "engine/progress.h"
 #include "engine/work.h"
-#include "engine/world.h"
 
 namespace rueda {
 
@@ -61,7 +61,7 @@ class Engine final : private Driver {
   ~Engine();
 
   /// Where bootstrap puts descriptors, before start().
-  [[nodiscard]] World& world() noexcept { return world_; }
+  [[nodiscard]] Peers& peers() noexcept { return peers_; }
   Result<void> start();
 
   /// Any thread, never blocks. The memory stays valid until the handle is done.
@@ -110,7 +110,7 @@ class Engine final : private Driver {
   EngineOptions options_;
   Log log_;
   ForkGuard fork_guard_;
-  World world_;
+  Peers peers_;
   Notifier notifier_;
   std::shared_ptr<HostPool> pool_;
   std::unique_ptr<Progress> progress_;

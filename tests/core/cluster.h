@@ -110,17 +110,17 @@ class Cluster {
                        Fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC))});
     }
     for (std::size_t i = 0; i < group.size(); ++i) {
-      World& world = (*this)[group[i]].world();
+      Peers& peers = (*this)[group[i]].peers();
       for (std::size_t j = 0; j < group.size(); ++j) {
         if (i == j) continue;
         auto [here, there] = unix_pair();
         liveness_[group[j]].push_back(std::move(there));
-        world.add_local_peer(group[j], segment(j), Fd(::dup(bells[j][0].get())),
+        peers.add_local_peer(group[j], segment(j), Fd(::dup(bells[j][0].get())),
                              Fd(::dup(bells[j][1].get())), Fd(), std::move(here));
       }
     }
     for (std::size_t i = 0; i < group.size(); ++i) {
-      (*this)[group[i]].world().own_segment(segment(i), std::move(bells[i][0]),
+      (*this)[group[i]].peers().own_segment(segment(i), std::move(bells[i][0]),
                                             std::move(bells[i][1]));
     }
   }
@@ -150,8 +150,8 @@ class Cluster {
     std::vector<Fd> data_b;
     data_a.push_back(std::move(one));
     data_b.push_back(std::move(other));
-    (*this)[a].world().add_network_peer(b, std::move(control_a), std::move(data_a));
-    (*this)[b].world().add_network_peer(a, std::move(control_b), std::move(data_b));
+    (*this)[a].peers().add_network_peer(b, std::move(control_a), std::move(data_a));
+    (*this)[b].peers().add_network_peer(a, std::move(control_b), std::move(data_b));
   }
 
   Groups groups_;

@@ -265,7 +265,7 @@ TEST_P(EngineWorld, after_a_shutdown_anywhere_everything_fails_with_its_name) {
 }
 
 TEST(Engine, a_lost_rank_is_named_on_every_other_rank) {
-  Cluster cluster({{0, 1, 2}});
+  Cluster cluster(Groups{{0, 1, 2}});
   std::vector<Handle> handles;
   std::vector<std::vector<float>> values(3, std::vector<float>(3, 1.0F));
   for (Rank rank : {0, 2}) {
@@ -285,7 +285,7 @@ TEST(Engine, a_lost_rank_is_named_on_every_other_rank) {
 }
 
 TEST(Engine, two_threads_of_a_rank_submit_and_wait_at_once) {
-  Cluster cluster({{0, 1}});
+  Cluster cluster(Groups{{0, 1}});
   cluster.each([&](Rank rank, Engine& engine) {
     std::vector<std::jthread> threads;
     for (int t = 0; t < 3; ++t) {
@@ -304,7 +304,7 @@ TEST(Engine, two_threads_of_a_rank_submit_and_wait_at_once) {
 }
 
 TEST(Engine, callbacks_may_submit_the_next_operation) {
-  Cluster cluster({{0, 1}});
+  Cluster cluster(Groups{{0, 1}});
   cluster.each([&](Rank rank, Engine& engine) {
     std::vector<float> values(4, static_cast<float>(rank + 1));
     std::atomic<int> left{50};
@@ -326,7 +326,7 @@ TEST(Engine, callbacks_may_submit_the_next_operation) {
 }
 
 TEST(Engine, a_world_of_one_says_no_to_the_first_poll) {
-  Cluster cluster({{0}});
+  Cluster cluster(Groups{{0}});
   std::vector<float> values(3, 2.0F);
   auto handle = cluster[0].submit(allreduce_of(values, "x", false));
   ASSERT_TRUE(static_cast<bool>(handle));
@@ -337,7 +337,7 @@ TEST(Engine, a_world_of_one_says_no_to_the_first_poll) {
 
 TEST(Engine, a_hundred_worlds_one_after_another) {
   for (int i = 0; i < 100; ++i) {
-    Cluster cluster({{0, 1}});
+    Cluster cluster(Groups{{0, 1}});
     cluster.each([&](Rank rank, Engine& engine) {
       std::vector<float> values(1, static_cast<float>(rank));
       auto handle = engine.submit(allreduce_of(values, "x"));

@@ -1,0 +1,113 @@
+/// The other ranks as this one sees them: channels of the control tree, the data backend, signs of
+/// life. Made from descriptors that were handed in; dials nobody.
+#pragma once
+
+#include <poll.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "transport/control_channel.h"
+#include "transport/doorbell.h"
+#include "transport/mesh.h"
+#include "transport/shm_layout.h"
+#include "transport/shm_segment.h"
+
+namespace rueda {
+
+class SocketChannel;
+
+class Peers {
+ public:
+  struct Neighbour {
+    Rank rank;
+    std::unique_ptr<ControlChannel> channel;
+    const SocketChannel* socket = nullptr;  ///< the same channel, if it is one
+  };
+
+  /// `groups`: ranks that share memory, ascending inside a group, groups ordered by first rank.
+  Peers(Rank self, int size, std::vector<std::vector<Rank>> groups, std::vector<std::string> hosts);
+  ~Peers();
+
+  // What bootstrap hands over. Descriptors are owned from here on.
+  void own_segment(ShmSegment segment, Fd engine_bell, Fd waiter_bell);
+  void add_local_peer(Rank rank, ShmSegment segment, Fd engine_bell, Fd waiter_bell, Fd pidfd,
+                      Fd liveness);
+  void add_network_peer(Rank rank, Fd control, std::vector<Fd> data);
+
+  /// Puts it all together. An error names what is missing.
+  Result<void> open();
+
+  [[nodiscard]] Rank self() const noexcept { return self_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] const std::vector<std::vector<Rank>>& groups() const noexcept { return groups_; }
+  [[nodiscard]] const std::vector<std::string>& hosts() const noexcept { return hosts_; }
+  /// "rank 3 on host a"
+  [[nodiscard]] std::string describe(Rank rank) const;
+
+  [[nodiscard]] BellWord& bell() noexcept { return *bell_; }
+  [[nodiscard]] int engine_bell() const noexcept { return engine_bell_.get(); }
+  [[nodiscard]] int waiter_bell() const noexcept { return waiter_bell_.get(); }
+  [[nodiscard]] Backend& backend() noexcept { return *backend_; }
+  [[nodiscard]] std::vector<Neighbour>& neighbours() noexcept { return neighbours_; }
+  [[nodiscard]] ControlChannel* channel(Rank rank) noexcept;
+
+  /// Descriptors whose readiness means that a message came, data can move, or a peer died.
+  void watch(std::vector<pollfd>& fds) const;
+  /// The rank whose sign of life ended, among what watch() added. `certain`: the process is gone.
+  struct Loss {
+    Rank rank;
+    bool certain;
+  };
+  [[nodiscard]] std::optional<Loss> lost(const pollfd* fds, std::size_t count) const;
+
+  /// What a rank on this host left behind as the reason why it gave up.
+  [[nodiscard]] std::optional<Error> left_cause() const;
+  void leave_cause(const Error& error);
+
+  /// All descriptors, for the fork guard.
+  [[nodiscard]] std::vector<int> descriptors() const;
+
+ private:
+  struct LocalPeer {
+    Rank rank;
+    ShmSegment segment;
+    Fd engine_bell;
+    Fd waiter_bell;
+    Fd pidfd;
+    Fd liveness;
+  };
+  struct NetworkPeer {
+    Rank rank;
+    Fd control;
+  };
+  Result<void> open_local();
+  Result<void> open_network();
+  [[nodiscard]] std::vector<Rank> own_group() const;
+
+  Rank self_;
+  int size_;
+  std::vector<std::vector<Rank>> groups_;
+  std::vector<std::string> hosts_;
+
+  std::unique_ptr<BellWord> private_bell_;  // where nobody shares memory with this rank
+  BellWord* bell_ = nullptr;
+  Fd engine_bell_;
+  Fd waiter_bell_;
+  ShmSegment segment_;
+  std::vector<LocalPeer> local_;
+  std::vector<NetworkPeer> network_;
+  std::vector<Mesh::Peer> data_;
+
+  std::vector<ShmView> views_;   // by local index
+  std::vector<Doorbell> bells_;  // by local index
+  int local_index_ = 0;
+  std::shared_ptr<Mesh> mesh_;
+  std::vector<Neighbour> neighbours_;
+  std::unique_ptr<Backend> backend_;
+};
+
+}  // namespace rueda
