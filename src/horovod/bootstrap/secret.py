@@ -1,0 +1,107 @@
+"""The key of a job: 32 bytes that every rank has and nobody else.
+
+The launcher hands it on in ``HOROVOD_SECRET_KEY``. Under another launcher it is derived from the job's id and
+a file that only the user can read. It is never put on a command line, in a log or in an error.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from horovod.errors import ConfigError
+
+__all__ = ["KEY_BYTES", "SECRET_VARIABLE", "job_key"]
+
+SECRET_VARIABLE = "HOROVOD_SECRET_KEY"
+KEY_BYTES = 32
+_SHORTEST_BYTES = 16
+_REMEDY = f"Set {SECRET_VARIABLE} to 64 random hexadecimal digits, the same for every rank."
+
+
+def job_key(environ: Mapping[str, str], job_id: str) -> bytes:
+    """The key of this job.
+
+    Args:
+        environ: read for ``HOROVOD_SECRET_KEY`` (hexadecimal) and for where the user's settings are.
+        job_id: what all ranks of the job have in common; "" if nothing is known.
+
+    Raises:
+        ConfigError: there is no key, it is malformed, or others can read the user's key file.
+    """
+    text = environ.get(SECRET_VARIABLE, "").strip()
+    if text:
+        return _from_text(text)
+    if not job_id:
+        raise ConfigError(
+            f"Ranks prove who they are by a key, and this job has none. {_REMEDY}", variable=SECRET_VARIABLE
+        )
+    return hmac.digest(_user_key(_key_file(environ)), b"rueda job\x00" + job_id.encode(), "sha256")
+
+
+def _from_text(text: str) -> bytes:
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        # `from None`: the original would quote a part of the key.
+        raise ConfigError(
+            f"{SECRET_VARIABLE} is not hexadecimal. {_REMEDY}", variable=SECRET_VARIABLE
+        ) from None
+    if len(key) < _SHORTEST_BYTES:
+        raise ConfigError(
+            f"{SECRET_VARIABLE} has only {len(key)} bytes, at least {_SHORTEST_BYTES} are needed. {_REMEDY}",
+            variable=SECRET_VARIABLE,
+        )
+    return key
+
+
+def _key_file(environ: Mapping[str, str]) -> Path:
+    settings = environ.get("XDG_CONFIG_HOME") or os.path.join(
+        environ.get("HOME") or str(Path.home()), ".config"
+    )
+    return Path(settings) / "rueda" / "key"
+
+
+def _user_key(path: Path) -> bytes:
+    """The user's key, made on first use. Whoever comes second, of any number of ranks, reads the first
+    one's.
+    """
+    try:
+        if not path.exists():
+            _create(path)
+        return _read(path)
+    except OSError as error:
+        raise ConfigError(f"The key file {path} cannot be used: {error.strerror}. {_REMEDY}") from error
+
+
+def _create(path: Path) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f"key.{os.getpid()}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+        try:
+            os.link(draft, path)  # atomic, complete, and never replaces a key that is already there
+        except FileExistsError:
+            pass
+    finally:
+        draft.unlink()
+
+
+def _read(path: Path) -> bytes:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        key = file.read(KEY_BYTES + 1)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise ConfigError(
+            f"The key file {path} must be a file of yours that nobody else can read. "
+            f"Run: chmod 600 {path} (or delete it: a new one is made)."
+        )
+    if len(key) != KEY_BYTES:
+        raise ConfigError(f"The key file {path} is damaged: delete it, a new one is made.")
+    return key

@@ -1,0 +1,192 @@
+"""Who this process is, from its environment, and who all are, once they have met."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from horovod.bootstrap.launchers import FAMILIES, OWN, Family, present
+from horovod.errors import ConfigError
+
+__all__ = ["Place", "Topology", "agree", "alone", "read_place"]
+
+_ADDRESS_VARIABLE = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
+_PORT_VARIABLE = "HOROVOD_GLOO_RENDEZVOUS_PORT"
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The world as users see it. Everything but ``hosts`` comes from the launcher.
+
+    Attributes:
+        rank, size: place in the world.
+        local_rank, local_size: place among the ranks of the same host.
+        cross_rank, cross_size: place among the hosts that have this local rank.
+        homogeneous: every rank has the same ``local_size``.
+        hosts: name of the host of each rank, for messages.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    homogeneous: bool
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the environment says about this process.
+
+    Attributes:
+        launcher: who started it, for messages; "" if nobody did.
+        local, cross: (rank, size) of each kind, None where the launcher did not say.
+        host: the launcher's name for this host, else the machine's own.
+        store: host and port of the store, None if there is none.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    local: tuple[int, int] | None
+    cross: tuple[int, int] | None
+    host: str
+    store: tuple[str, int] | None
+
+
+def read_place(environ: Mapping[str, str]) -> Place:
+    """Find this process's place in the environment of ``horovodrun``, of another launcher, or of none.
+
+    Raises:
+        ConfigError: a number is malformed or out of range, half of a pair is missing, there are other ranks
+            but no store to meet them at, or the launcher is one that cannot be joined yet. Never a silent
+            world of one.
+    """
+    host = environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
+    store = _store_address(environ)
+    family = next((each for each in (OWN, *FAMILIES) if present(each, environ)), None)
+    if family is None:
+        if store is not None:
+            raise ConfigError(
+                f"{_ADDRESS_VARIABLE} is set, so there are other ranks; set HOROVOD_RANK and HOROVOD_SIZE too.",
+                variable="HOROVOD_RANK",
+            )
+        return Place("", 0, 1, (0, 1), (0, 1), host, None)
+    size_variable = next((name for name in family.sizes if environ.get(name)), family.sizes[0])
+    rank, size = _required_pair(environ, family, size_variable)
+    if size > 1 and store is None:
+        raise ConfigError(_no_store(family, rank, size), variable=_ADDRESS_VARIABLE)
+    local = _pair(environ, family.local_rank, family.local_size)
+    cross = _pair(environ, family.cross_rank, family.cross_size)
+    if size == 1:
+        local, cross, store = local or (0, 1), cross or (0, 1), None
+    return Place(family.name, rank, size, local, cross, host, store)
+
+
+def alone(place: Place) -> Topology:
+    """The topology of a world of one: nobody to ask."""
+    local, cross = place.local or (0, 1), place.cross or (0, 1)
+    return Topology(0, 1, *local, *cross, homogeneous=True, hosts=(place.host,))
+
+
+def agree(rank: int, places: Sequence[Place]) -> Topology:
+    """The topology as rank ``rank`` sees it, from what every rank was told (``places`` by rank).
+
+    What no launcher said is counted: ranks are of one host if their hosts have one name.
+
+    Raises:
+        ConfigError: the ranks were told things that cannot all be true.
+    """
+    size = len(places)
+    for number, place in enumerate(places):
+        if place.size != size:
+            raise ConfigError(
+                f"The ranks disagree on the size of the world: rank {number} on host {place.host} was told "
+                f"{place.size}, rank {rank} on host {places[rank].host} was told {size}.",
+                variable="HOROVOD_SIZE",
+            )
+    hosts = tuple(place.host for place in places)
+    if any(place.local is None for place in places):
+        locals_ = [(hosts[:number].count(host), hosts.count(host)) for number, host in enumerate(hosts)]
+    else:
+        locals_ = [place.local for place in places if place.local is not None]
+        _check_locals(hosts, locals_)
+    mine = places[rank].cross
+    if mine is None:
+        same = [number for number in range(size) if locals_[number][0] == locals_[rank][0]]
+        mine = (same.index(rank), len(same))
+    homogeneous = len({local_size for _, local_size in locals_}) == 1
+    return Topology(rank, size, *locals_[rank], *mine, homogeneous=homogeneous, hosts=hosts)
+
+
+def _check_locals(hosts: Sequence[str], locals_: Sequence[tuple[int, int]]) -> None:
+    seen: dict[tuple[str, int], int] = {}
+    for number, (host, (local_rank, _)) in enumerate(zip(hosts, locals_, strict=True)):
+        other = seen.setdefault((host, local_rank), number)
+        if other != number:
+            raise ConfigError(
+                f"Ranks {other} and {number} were both told to be local rank {local_rank} of host {host}. "
+                "Give them different HOROVOD_LOCAL_RANK, or leave it and HOROVOD_LOCAL_SIZE out.",
+                variable="HOROVOD_LOCAL_RANK",
+            )
+
+
+def _store_address(environ: Mapping[str, str]) -> tuple[str, int] | None:
+    host, port = environ.get(_ADDRESS_VARIABLE), environ.get(_PORT_VARIABLE)
+    if not host and (not port or port == "-1"):
+        return None
+    if not host or not port:
+        missing, other = (_ADDRESS_VARIABLE, _PORT_VARIABLE) if port else (_PORT_VARIABLE, _ADDRESS_VARIABLE)
+        raise ConfigError(f"{other} is set, but {missing} is not: set both or none.", variable=missing)
+    number = _number(environ, _PORT_VARIABLE)
+    if not 0 < number < 65536:
+        raise ConfigError(f"{_PORT_VARIABLE}={port} must be between 1 and 65535.", variable=_PORT_VARIABLE)
+    return host, number
+
+
+def _required_pair(environ: Mapping[str, str], family: Family, size_variable: str) -> tuple[int, int]:
+    for name, other in ((family.rank, size_variable), (size_variable, family.rank)):
+        if not environ.get(name):
+            raise ConfigError(f"{other} is set, but {name} is not: set both or none.", variable=name)
+    return _checked(environ, family.rank, size_variable)
+
+
+def _pair(environ: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int] | None:
+    """A pair that the launcher may leave out, or half of it: then it is counted when the ranks meet."""
+    if not environ.get(rank_name) or not environ.get(size_name):
+        return None
+    return _checked(environ, rank_name, size_name)
+
+
+def _checked(environ: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int]:
+    rank, size = _number(environ, rank_name), _number(environ, size_name)
+    if size < 1:
+        raise ConfigError(f"{size_name}={size} must be 1 or more.", variable=size_name)
+    if not 0 <= rank < size:
+        raise ConfigError(
+            f"{rank_name}={rank} must be between 0 and {size - 1}, as {size_name}={size}.", variable=rank_name
+        )
+    return rank, size
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environ[name])
+    except ValueError:
+        raise ConfigError(f"{name}={environ[name]} must be a whole number.", variable=name) from None
+
+
+def _no_store(family: Family, rank: int, size: int) -> str:
+    if family is OWN:
+        return (
+            f"HOROVOD_SIZE={size}, but {_ADDRESS_VARIABLE} and {_PORT_VARIABLE} are not set: rank {rank} cannot "
+            f"meet the others. Start the script with: horovodrun -np {size} python ..."
+        )
+    return (
+        f"This process is rank {rank} of {size} of {family.name}, which has no store to meet at. "
+        f"Start the script with: horovodrun -np {size} python ... "
+        f"Or set {_ADDRESS_VARIABLE} and {_PORT_VARIABLE} to a store that is served."
+    )

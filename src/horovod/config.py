@@ -1,0 +1,205 @@
+"""Every setting that is read from the environment: one field each, with variable, parser, default and
+meaning.
+
+The environment is read once, at ``init``. Text that is no number where a number belongs is an error that
+names the variable, except for switches: there it means "off", as scripts rely on, and a warning says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from horovod.errors import ConfigError
+
+__all__ = ["LOG_LEVELS", "Config", "variables"]
+
+_log = logging.getLogger("horovod")
+
+LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
+"""Names of ``HOROVOD_LOG_LEVEL``; the index is the level of the core."""
+
+TRANSPORT_GROUPS = ("auto", "single", "launcher")
+
+Parser = Callable[[str, str], Any]
+
+
+def _switch(variable: str, text: str) -> bool:
+    number = re.match(r"\s*[+-]?\d+", text)
+    if number is None or number.group() != text.rstrip():
+        _log.warning("%s=%s is not a number: write 1 for on and 0 for off.", variable, text)
+    return number is not None and int(number.group()) > 0
+
+
+def _count(variable: str, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise ConfigError(f"{variable}={text} must be a whole number, 0 or more.", variable=variable)
+    return number
+
+
+def _duration(unit_s: float = 1.0) -> Parser:
+    def parse(variable: str, text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not 0 <= number < math.inf:
+            raise ConfigError(f"{variable}={text} must be a number, 0 or more.", variable=variable)
+        return number * unit_s
+
+    return parse
+
+
+def _time_limit(variable: str, text: str) -> float:
+    limit_s: float = _duration()(variable, text)
+    if limit_s == 0:
+        raise ConfigError(f"{variable}={text} must be more than 0 seconds.", variable=variable)
+    return limit_s
+
+
+def _log_level(_: str, text: str) -> int:
+    name = text.strip().lower()
+    return LOG_LEVELS.index(name) if name in LOG_LEVELS else LOG_LEVELS.index("warning")
+
+
+def _cores(variable: str, text: str) -> tuple[int, ...]:
+    return tuple(_count(variable, part) for part in text.split(","))
+
+
+def _one_of(*choices: str) -> Parser:
+    def parse(variable: str, text: str) -> str:
+        if text not in choices:
+            raise ConfigError(f"{variable}={text} must be one of: {', '.join(choices)}.", variable=variable)
+        return text
+
+    return parse
+
+
+def _text(_: str, text: str) -> str:
+    return text
+
+
+def _setting(variable: str, parse: Parser, default: Any, doc: str, *, otherwise: str | None = None) -> Any:
+    """One field. ``otherwise`` is a second variable, read if the first one is not set."""
+    names = (variable,) if otherwise is None else (variable, otherwise)
+    return dataclasses.field(default=default, metadata={"variables": names, "parse": parse, "doc": doc})
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The settings of one process. ``Config()`` has the defaults; ``from_environ`` reads the environment."""
+
+    fusion_threshold_bytes: int = _setting(
+        "HOROVOD_FUSION_THRESHOLD", _count, 128 << 20, "Most bytes that run as one batch; 0 = no fusion."
+    )
+    cycle_time_s: float = _setting(
+        "HOROVOD_CYCLE_TIME",
+        _duration(1e-3),
+        1e-3,
+        "In ms: how long an operation that nobody waits for may rest.",
+    )
+    disable_group_fusion: bool = _setting(
+        "HOROVOD_DISABLE_GROUP_FUSION",
+        _switch,
+        False,
+        "Keep the members of a group apart from other tensors.",
+    )
+    stall_check_disable: bool = _setting(
+        "HOROVOD_STALL_CHECK_DISABLE",
+        _switch,
+        False,
+        "Do not watch for operations that some ranks never submit.",
+    )
+    stall_warning_s: float = _setting(
+        "HOROVOD_STALL_CHECK_TIME_SECONDS",
+        _duration(),
+        60.0,
+        "Warn when an operation waits longer for a rank.",
+    )
+    stall_shutdown_s: float = _setting(
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+        _duration(),
+        0.0,
+        "End the job when one waits longer; 0 = never.",
+    )
+    operation_timeout_s: float = _setting(
+        "HOROVOD_GLOO_TIMEOUT_SECONDS",
+        _time_limit,
+        30.0,
+        "Longest time without progress of a started operation.",
+    )
+    init_timeout_s: float = _setting(
+        "HOROVOD_START_TIMEOUT",
+        _time_limit,
+        30.0,
+        "How long init() waits for the other ranks.",
+        otherwise="HOROVOD_GLOO_TIMEOUT_SECONDS",
+    )
+    log_level: int = _setting(
+        "HOROVOD_LOG_LEVEL",
+        _log_level,
+        LOG_LEVELS.index("warning"),
+        "trace, debug, info, warning, error or fatal.",
+    )
+    log_hide_time: bool = _setting(
+        "HOROVOD_LOG_HIDE_TIME", _switch, False, "Leave the time out of log lines."
+    )
+    thread_affinity: tuple[int, ...] = _setting(
+        "HOROVOD_THREAD_AFFINITY",
+        _cores,
+        (),
+        "Cores for the engine's thread, one for each local rank: 0,4,8.",
+    )
+    elastic: bool = _setting("HOROVOD_ELASTIC", _switch, False, "Set by the launcher: the world may change.")
+    network_interface: str = _setting(
+        "HOROVOD_GLOO_IFACE", _text, "", "Interface for data between hosts; by default the one to the store."
+    )
+    transport_groups: str = _setting(
+        "HOROVOD_TRANSPORT_GROUPS",
+        _one_of(*TRANSPORT_GROUPS),
+        "auto",
+        "Who shares memory: auto (who can), launcher (only on one of its hosts), single (nobody; for tests).",
+    )
+    job_id: str = _setting(
+        "HOROVOD_JOB_ID", _text, "", "Set by the launcher: random text, the same in all ranks."
+    )
+    epoch: str = _setting(
+        "HOROVOD_EPOCH", _text, "0", "Set by the launcher of elastic runs: the current round."
+    )
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> Config:
+        """Read all settings. An empty variable counts as not set.
+
+        Raises:
+            ConfigError: a value makes no sense; ``variable`` names where.
+        """
+        given: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            for variable in field.metadata["variables"]:
+                if text := environ.get(variable, ""):
+                    given[field.name] = field.metadata["parse"](variable, text)
+                    break
+        config = cls(**given)
+        if 0 < config.stall_shutdown_s < config.stall_warning_s and not config.stall_check_disable:
+            _log.warning(
+                "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=%g is ignored: it must not be below "
+                "HOROVOD_STALL_CHECK_TIME_SECONDS=%g.",
+                config.stall_shutdown_s,
+                config.stall_warning_s,
+            )
+            config = dataclasses.replace(config, stall_shutdown_s=0.0)
+        return config
+
+
+def variables() -> dict[str, str]:
+    """Environment variable -> what it means, for help texts and documentation."""
+    return {field.metadata["variables"][0]: field.metadata["doc"] for field in dataclasses.fields(Config)}

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import pytest
+
+from horovod.config import Config, variables
+from horovod.errors import ConfigError
+
+
+def test_empty_environment_gives_the_defaults() -> None:
+    assert Config.from_environ({}) == Config()
+    assert Config.from_environ(dict.fromkeys(variables(), "")) == Config()
+    assert Config().fusion_threshold_bytes == 134217728
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "field", "expected"),
+    [
+        ("HOROVOD_FUSION_THRESHOLD", "0", "fusion_threshold_bytes", 0),
+        ("HOROVOD_CYCLE_TIME", "3.5", "cycle_time_s", 0.0035),
+        ("HOROVOD_DISABLE_GROUP_FUSION", "1", "disable_group_fusion", True),
+        ("HOROVOD_STALL_CHECK_DISABLE", "2", "stall_check_disable", True),
+        ("HOROVOD_STALL_CHECK_TIME_SECONDS", "5", "stall_warning_s", 5.0),
+        ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "90", "stall_shutdown_s", 90.0),
+        ("HOROVOD_GLOO_TIMEOUT_SECONDS", "7", "operation_timeout_s", 7.0),
+        ("HOROVOD_GLOO_TIMEOUT_SECONDS", "7", "init_timeout_s", 7.0),
+        ("HOROVOD_START_TIMEOUT", "9", "init_timeout_s", 9.0),
+        ("HOROVOD_LOG_LEVEL", "TRACE", "log_level", 0),
+        ("HOROVOD_LOG_LEVEL", "loud", "log_level", 3),
+        ("HOROVOD_LOG_HIDE_TIME", "1", "log_hide_time", True),
+        ("HOROVOD_THREAD_AFFINITY", "0,4, 8", "thread_affinity", (0, 4, 8)),
+        ("HOROVOD_ELASTIC", "1", "elastic", True),
+        ("HOROVOD_GLOO_IFACE", "eth0", "network_interface", "eth0"),
+        ("HOROVOD_TRANSPORT_GROUPS", "single", "transport_groups", "single"),
+        ("HOROVOD_JOB_ID", "abc", "job_id", "abc"),
+        ("HOROVOD_EPOCH", "3", "epoch", "3"),
+    ],
+)
+def test_variable_sets_its_field(variable: str, text: str, field: str, expected: object) -> None:
+    assert getattr(Config.from_environ({variable: text}), field) == pytest.approx(expected)
+
+
+def test_every_field_is_documented_and_tested_by_name() -> None:
+    assert len(variables()) == len(dataclasses.fields(Config))
+    assert all(doc.endswith(".") for doc in variables().values())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1", True), ("0", False), ("-1", False), (" 12 ", True), ("true", False), ("yes", False), ("1x", True)],
+)
+def test_switch_is_read_as_a_number(text: str, expected: bool, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert Config.from_environ({"HOROVOD_LOG_HIDE_TIME": text}).log_hide_time is expected
+    is_number = text.strip().lstrip("-").isdecimal()
+    assert ("HOROVOD_LOG_HIDE_TIME" in caplog.text) is not is_number
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("HOROVOD_FUSION_THRESHOLD", "64MB"),
+        ("HOROVOD_FUSION_THRESHOLD", "-1"),
+        ("HOROVOD_CYCLE_TIME", "(None,)"),
+        ("HOROVOD_CYCLE_TIME", "nan"),
+        ("HOROVOD_CYCLE_TIME", "-1"),
+        ("HOROVOD_STALL_CHECK_TIME_SECONDS", "inf"),
+        ("HOROVOD_GLOO_TIMEOUT_SECONDS", "0"),
+        ("HOROVOD_START_TIMEOUT", "soon"),
+        ("HOROVOD_THREAD_AFFINITY", "0,a"),
+        ("HOROVOD_TRANSPORT_GROUPS", "host"),
+    ],
+)
+def test_nonsense_is_an_error_that_names_the_variable(variable: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=variable) as caught:
+        Config.from_environ({variable: text})
+    assert caught.value.variable == variable
+
+
+def test_stall_shutdown_before_the_warning_is_ignored_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        config = Config.from_environ({"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10"})
+    assert config.stall_shutdown_s == 0
+    assert "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=10 is ignored" in caplog.text

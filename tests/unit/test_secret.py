@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from horovod.bootstrap.secret import job_key
+from horovod.errors import ConfigError
+
+HEX = bytes(range(32)).hex()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path)}
+
+
+def key_file(home: dict[str, str]) -> Path:
+    return Path(home["HOME"]) / ".config" / "rueda" / "key"
+
+
+def test_key_of_the_environment_wins_and_makes_no_file(home: dict[str, str]) -> None:
+    assert job_key({**home, "HOROVOD_SECRET_KEY": HEX}, "job") == bytes(range(32))
+    assert not key_file(home).exists()
+
+
+def test_without_key_and_job_the_error_says_what_to_set() -> None:
+    with pytest.raises(ConfigError, match="Set HOROVOD_SECRET_KEY"):
+        job_key({}, "")
+
+
+@pytest.mark.parametrize("text", ["zz is no key", HEX[:-1], "0011"])
+def test_bad_key_is_refused_without_being_shown(text: str) -> None:
+    with pytest.raises(ConfigError, match="HOROVOD_SECRET_KEY") as caught:
+        job_key({"HOROVOD_SECRET_KEY": text}, "job")
+    assert text not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_key_file_is_made_private_and_jobs_differ(home: dict[str, str]) -> None:
+    first = job_key(home, "job 1")
+    assert len(first) == 32
+    assert first == job_key(home, "job 1") != job_key(home, "job 2")
+    assert stat.S_IMODE(key_file(home).stat().st_mode) == 0o600
+    assert stat.S_IMODE(key_file(home).parent.stat().st_mode) == 0o700
+    assert os.listdir(key_file(home).parent) == ["key"]
+
+
+def test_configuration_folder_of_the_user_is_respected(tmp_path: Path) -> None:
+    job_key({"XDG_CONFIG_HOME": str(tmp_path)}, "job")
+    assert (tmp_path / "rueda" / "key").exists()
+
+
+def test_ranks_that_start_at_once_agree(home: dict[str, str]) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        keys = set(pool.map(lambda _: job_key(home, "job"), range(64)))
+    assert len(keys) == 1
+
+
+def test_file_that_others_can_read_is_refused(home: dict[str, str]) -> None:
+    job_key(home, "job")
+    key_file(home).chmod(0o640)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        job_key(home, "job")
+
+
+def test_damaged_file_and_link_are_refused(home: dict[str, str]) -> None:
+    job_key(home, "job")
+    key_file(home).write_bytes(b"short")
+    with pytest.raises(ConfigError, match="damaged"):
+        job_key(home, "job")
+    elsewhere = Path(home["HOME"]) / "elsewhere"
+    key_file(home).rename(elsewhere)
+    key_file(home).symlink_to(elsewhere)
+    with pytest.raises(ConfigError, match="cannot be used"):
+        job_key(home, "job")
+
+
+def test_unusable_home_is_an_error_that_says_what_to_set(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="Set HOROVOD_SECRET_KEY"):
+        job_key({"HOME": str(tmp_path / "file")}, "job")
