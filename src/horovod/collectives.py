@@ -1,9 +1,9 @@
 """Submit, poll and wait for collectives: the same for every framework.
 
-A framework folder makes one :class:`Collectives` over its :class:`~horovod.frontend.Frontend` and puts its own
-argument conventions (defaults, autograd, in-place names) around the methods here. Every method that submits returns a
-handle; a blocking call is ``synchronize`` of a submission with ``waited=True``, which lets the core start the
-operation as soon as the last rank arrives instead of gathering a batch.
+A framework folder makes one :class:`Collectives` over its :class:`~horovod.frontend.Frontend` and puts its
+own argument conventions (defaults, autograd, in-place names) around the methods here. Every method that
+submits returns a handle; a blocking call is ``synchronize`` of a submission with ``waited=True``, which lets
+the core start the operation as soon as the last rank arrives instead of gathering a batch.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ class Collectives(Generic[T]):
         process_set: ProcessSet = global_process_set,
         waited: bool = False,
     ) -> int:
-        """Reduce all of ``tensors`` as one operation with one handle; element by element like :meth:`allreduce`."""
+        """Reduce all of ``tensors`` as one operation with one handle; element by element like
+        :meth:`allreduce`."""
         engine = current_engine()
         described = self._describe_all(tensors)
         for tensor, (_, dtype, _) in zip(tensors, described, strict=True):
@@ -150,7 +151,8 @@ class Collectives(Generic[T]):
         process_set: ProcessSet = global_process_set,
         waited: bool = False,
     ) -> int:
-        """Concatenate every rank's ``tensor`` along the first dimension, whose length may differ between ranks.
+        """Concatenate every rank's ``tensor`` along the first dimension, whose length may differ between
+        ranks.
 
         Raises:
             HorovodInternalError: ``tensor`` has no dimensions ("rank-zero tensor").

@@ -8,7 +8,8 @@ __all__ = ["CastCompressor", "Compressor", "NoneCompressor"]
 
 
 class Compressor:
-    """Two functions around a reduction. Users pass the class itself, or any object with the same two methods."""
+    """Two functions around a reduction. Users pass the class itself, or any object with the same two
+    methods."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:

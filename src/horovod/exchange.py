@@ -1,9 +1,9 @@
 """Exchange of gradients while the backward pass still computes: the same for every framework.
 
 A framework calls :meth:`GradientExchange.ready` when a parameter's gradient has been accumulated, and
-:meth:`GradientExchange.finish` before the optimizer uses the gradients. In between, the gradients of a group are
-submitted when its last one is ready; nothing waits. The common case (one dense gradient in host memory, no
-compression, a group of one) ends in one native call and allocates nothing.
+:meth:`GradientExchange.finish` before the optimizer uses the gradients. In between, the gradients of a group
+are submitted when its last one is ready; nothing waits. The common case (one dense gradient in host memory,
+no compression, a group of one) ends in one native call and allocates nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ class GradientStore(Protocol[T]):
     def put(self, index: int, gradient: T) -> None:
         """Make ``gradient`` the gradient of parameter ``index``."""
 
-    def is_sparse(self, gradient: T) -> bool:
-        """Whether the gradient holds rows with their indices instead of a dense tensor."""
+    def is_sparse(self, index: int, gradient: T) -> bool:
+        """Whether the gradient of parameter ``index`` holds rows with their indices instead of a dense
+        tensor. The store remembers a yes: from then on :meth:`get` gives a sparse zero where there is no
+        gradient.
+        """
 
     def to_dense(self, gradient: T) -> T:
         """A dense gradient with the values of a sparse one."""
@@ -49,7 +52,8 @@ class GradientStore(Protocol[T]):
 
 
 def split_list(items: Sequence[Any], parts: int) -> list[list[Any]]:
-    """Cut ``items`` into ``parts`` consecutive chunks whose lengths differ by at most one, longer ones first."""
+    """Cut ``items`` into ``parts`` consecutive chunks whose lengths differ by at most one, longer ones
+    first."""
     length, longer = divmod(len(items), parts)
     chunks = []
     start = 0
@@ -228,7 +232,7 @@ class GradientExchange(Generic[T]):
 
     def _submit(self, index: int, gradient: T) -> None:
         """Submit one gradient that is not dense, contiguous and uncompressed, or whatever it is."""
-        if self._store.is_sparse(gradient) and not self._sparse_as_dense:
+        if self._store.is_sparse(index, gradient) and not self._sparse_as_dense:
             self._submit_sparse(index, gradient)
             return
         buffer, collect = self._prepare(index, gradient)
@@ -251,7 +255,7 @@ class GradientExchange(Generic[T]):
         collects: list[Callable[[], None]] = []
         for index in group:
             gradient = self._store.get(index)
-            if self._store.is_sparse(gradient) and not self._sparse_as_dense:
+            if self._store.is_sparse(index, gradient) and not self._sparse_as_dense:
                 self._submit_sparse(index, gradient)
                 continue
             buffer, collect = self._prepare(index, gradient)
@@ -280,12 +284,14 @@ class GradientExchange(Generic[T]):
         self._collect.append(lambda: self._store.put(index, waiting()))
 
     def _prepare(self, index: int, gradient: T) -> tuple[T, Callable[[], None] | None]:
-        """Memory to reduce in place for ``gradient``, and what to do with the result, if it is not the gradient."""
+        """Memory to reduce in place for ``gradient``, and what to do with the result, if it is not the
+        gradient."""
         store = self._store
-        dense = store.to_dense(gradient) if store.is_sparse(gradient) else gradient
+        dense = store.to_dense(gradient) if store.is_sparse(index, gradient) else gradient
         small, context = self._compression.compress(dense)
         frontend = self._collectives.frontend
-        # Ranks may hold a gradient in different orders (channels_last): the row-major order is the common one.
+        # Ranks may hold a gradient in different orders (channels_last): the row-major order is the common
+        # one.
         buffer = small if frontend.peek(small) is not None else self._contiguous(small)
         if buffer is gradient and self._compression is NoneCompressor:
             return buffer, None
@@ -301,7 +307,7 @@ class GradientExchange(Generic[T]):
 
     def _contiguous(self, tensor: T) -> T:
         copy = self._collectives.frontend.contiguous_copy(tensor)
-        self._collectives.frontend.describe(copy)  # whatever is wrong beyond the layout is an error of the user
+        self._collectives.frontend.describe(copy)  # raises for what is wrong beyond the layout
         return copy
 
 

@@ -12,14 +12,15 @@ from typing import Protocol, TypeAlias, TypeVar
 T = TypeVar("T")
 
 Description: TypeAlias = tuple[int, int, Sequence[int]]
-"""Address of contiguous host memory, dtype code of the core, shape. A plain tuple: it is built for every call."""
+"""Address of contiguous host memory, dtype code of the core, shape. A plain tuple: it is built for every
+call."""
 
 
 class Frontend(Protocol[T]):
     """One framework's tensors, seen as contiguous host memory.
 
-    The buffers handed to the core are written behind the framework's back; whoever calls keeps the tensor alive
-    until the operation has completed.
+    The buffers handed to the core are written behind the framework's back; whoever calls keeps the tensor
+    alive until the operation has completed.
     """
 
     def peek(self, tensor: T) -> Description | None:

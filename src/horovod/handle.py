@@ -1,7 +1,8 @@
 """Outstanding operations: what must stay alive until they have completed.
 
-The core knows addresses only. If the last reference to a tensor went away while an operation is in flight, the
-core would write into memory that belongs to somebody else by then; so every submission leaves an entry here.
+The core knows addresses only. If the last reference to a tensor went away while an operation is in flight,
+the core would write into memory that belongs to somebody else by then; so every submission leaves an entry
+here.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ if TYPE_CHECKING:
 Collect: TypeAlias = Callable[[list[object]], Any]
 
 Pending: TypeAlias = tuple["Engine", Any, Any, Collect | None]
-"""Engine that runs the operation · its inputs · its result, if known beforehand · else how to build the result from
-the buffers that the engine allocated. A plain tuple: one is built for every submission."""
+"""Engine that runs the operation · its inputs · its result, if known beforehand · else how to build the
+result from the buffers that the engine allocated. A plain tuple: one is built for every submission."""
 
 
 class HandleTable:
-    """Outstanding operations of one framework, by handle number. Numbers belong to one engine (one ``init``)."""
+    """Outstanding operations of one framework, by handle number. Numbers belong to one engine (one
+    ``init``)."""
 
     __slots__ = ("_abandoned", "pending")
 
@@ -30,7 +32,8 @@ class HandleTable:
         self._abandoned: list[int] = []
 
     def abandon(self, handles: list[int]) -> None:
-        """Nobody will wait for ``handles`` any more. Their tensors are kept until the operations have completed."""
+        """Nobody will wait for ``handles`` any more. Their tensors are kept until the operations have
+        completed."""
         self._abandoned.extend(handles)
         if self._abandoned:
             self.sweep()
@@ -49,7 +52,7 @@ class HandleTable:
             del self.pending[handle]
             try:
                 engine.wait(handle)
-            except Exception:  # noqa: S110 - the failure of an operation that nobody asks about
+            except Exception:  # the failure of an operation that nobody asks about
                 pass
         self._abandoned = still
 

@@ -1,7 +1,7 @@
 """Exchange of Python objects, over the collectives of any framework.
 
-Objects travel as cloudpickle. Unpickling runs code of the sender's choice; it happens only on data that came through
-the engine, whose every connection was authenticated with the key of this job before a byte was read.
+Objects travel as cloudpickle. Unpickling runs code of the sender's choice; it happens only on data that came
+through the engine, whose every connection was authenticated with the key of this job before a byte was read.
 
 Unlike the reference, the default name does not depend on the type of the object: ranks that pass objects of
 different types (a placeholder such as ``None`` on all but the root) still meet.

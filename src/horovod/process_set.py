@@ -28,7 +28,8 @@ class ProcessSet:
     def __init__(self, ranks_or_comm: Iterable[int]) -> None:
         """
         Raises:
-            ValueError: not an iterable of ints (a communicator would need MPI, which is not part of this build).
+            ValueError: not an iterable of ints (a communicator would need MPI, which is not part of this
+                build).
         """
         try:
             ranks = list(ranks_or_comm)

@@ -1,4 +1,5 @@
-"""Life cycle, topology and capabilities: the functions that every framework module offers under the same names."""
+"""Life cycle, topology and capabilities: the functions that every framework module offers under the same
+names."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ class HorovodBasics:
     """The basic functions as methods of one object per framework module.
 
     Args:
-        pkg_path, args: where the native library of a framework module would be; there is none to find here, the
-            arguments are accepted because scripts construct this class.
+        pkg_path, args: where the native library of a framework module would be; there is none to find here,
+            the arguments are accepted because scripts construct this class.
     """
 
     Average = _core.AVERAGE

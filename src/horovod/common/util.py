@@ -144,8 +144,8 @@ def num_rank_is_power_2(num_rank: int) -> bool:
 
 
 def check_installed_version(name: str, version: str, exception: Exception | None = None) -> None:
-    """One build serves every version of a framework, so no version is wrong; with ``exception`` it is re-raised
-    as what scripts expect of a failed import.
+    """One build serves every version of a framework, so no version is wrong; with ``exception`` it is
+    re-raised as what scripts expect of a failed import.
 
     Raises:
         HorovodVersionMismatchError: ``exception`` is given.

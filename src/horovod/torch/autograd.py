@@ -1,7 +1,7 @@
 """Gradients of the collectives. The backward pass of a collective is itself a collective of the same ranks.
 
-Its operations are unnamed, so all ranks must run them in the same order. Upstream gradients are made contiguous:
-autograd hands over expanded ones, for example those of ``sum()``.
+Its operations are unnamed, so all ranks must run them in the same order. Upstream gradients are made
+contiguous: autograd hands over expanded ones, for example those of ``sum()``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _empty_like = collectives.frontend.empty_like
 
 
 class Allreduce(torch.autograd.Function):
-    """Backward: the same reduction of the upstream gradient. (For Min, Max and Product not a true derivative.)"""
+    """Backward: the same reduction of the upstream gradient. (For Min, Max and Product not a true
+    derivative.)"""
 
     @staticmethod
     def forward(
@@ -63,7 +64,14 @@ class GroupedAllreduce(torch.autograd.Function):
         ctx.reduction = (op, prescale, postscale, process_set)
         ctx.differentiable = [tensor.is_floating_point() for tensor in tensors]
         handle = collectives.grouped_allreduce(
-            tensors, [_empty_like(t) for t in tensors], name, op, prescale, postscale, process_set, waited=True
+            tensors,
+            [_empty_like(t) for t in tensors],
+            name,
+            op,
+            prescale,
+            postscale,
+            process_set,
+            waited=True,
         )
         result: tuple[torch.Tensor, ...] = collectives.synchronize(handle)
         return result
@@ -72,16 +80,15 @@ class GroupedAllreduce(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         wanted = [grad.contiguous() for grad, floats in zip(grads, ctx.differentiable, strict=True) if floats]
         reduced = iter(GroupedAllreduce.apply(None, *ctx.reduction, *wanted))
-        return (None,) * 5 + tuple(next(reduced) if floats else None for floats in ctx.differentiable)
+        own = [next(reduced) if floats else None for floats in ctx.differentiable]
+        return (None, None, None, None, None, *own)
 
 
 class Allgather(torch.autograd.Function):
     """Backward: average of the upstream gradients, of which each rank keeps its own rows."""
 
     @staticmethod
-    def forward(
-        ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet
-    ) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> torch.Tensor:
         ctx.process_set = process_set
         ctx.rows = tensor.shape[0]
         result: torch.Tensor = collectives.synchronize(
@@ -116,10 +123,11 @@ class GroupedAllgather(torch.autograd.Function):
         before = _rows_before(ctx.rows, ctx.process_set)
         wanted = [grad.contiguous() for grad, floats in zip(grads, ctx.differentiable, strict=True) if floats]
         averages = iter(GroupedAllreduce.apply(None, Average, 1.0, 1.0, ctx.process_set, *wanted))
-        return (None, None) + tuple(
+        own = [
             next(averages).narrow(0, first, rows) if floats else None
             for first, rows, floats in zip(before, ctx.rows, ctx.differentiable, strict=True)
-        )
+        ]
+        return (None, None, *own)
 
 
 class Broadcast(torch.autograd.Function):
@@ -131,9 +139,7 @@ class Broadcast(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.am_root = rank == root_rank
         ctx.process_set = process_set
-        handle = collectives.broadcast(
-            tensor, _empty_like(tensor), root_rank, name, process_set, waited=True
-        )
+        handle = collectives.broadcast(tensor, _empty_like(tensor), root_rank, name, process_set, waited=True)
         result: torch.Tensor = collectives.synchronize(handle)
         return result
 

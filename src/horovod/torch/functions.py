@@ -22,8 +22,8 @@ def broadcast_parameters(
     """Overwrite tensors with those of ``root_rank``, in place.
 
     Args:
-        params: ``model.state_dict()``, or a list of tensors or of ``(name, tensor)``. The entries of a list without
-            names must be in the same order on all ranks.
+        params: ``model.state_dict()``, or a list of tensors or of ``(name, tensor)``. The entries of a list
+            without names must be in the same order on all ranks.
         root_rank: global rank of the sender.
 
     Raises:
@@ -84,12 +84,12 @@ def broadcast_optimizer_state(
 ) -> None:
     """Make options and state of ``optimizer`` those of ``root_rank``.
 
-    Options and entries that are not tensors keep their Python type. Call it after ``broadcast_parameters``: an optimizer
-    without state is made to create it by one step with zero gradients, during which the parameters are held fixed. The
-    zero gradients stay allocated.
+    Options and entries that are not tensors keep their Python type. Call it after ``broadcast_parameters``:
+    an optimizer without state is made to create it by one step with zero gradients, during which the
+    parameters are held fixed. The zero gradients stay allocated.
 
-    What entries exist is decided by the root alone, so a state that was loaded on the root only, or that lacks
-    parameters that were never used, arrives as it is.
+    What entries exist is decided by the root alone, so a state that was loaded on the root only, or that
+    lacks parameters that were never used, arrives as it is.
 
     Args:
         optimizer: wrapped by ``DistributedOptimizer`` or not; same structure of parameters on all ranks.
@@ -140,7 +140,8 @@ def _describe_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     parameters = _parameters(optimizer)
     return {
         "options": [
-            {key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups
+            {key: value for key, value in group.items() if key != "params"}
+            for group in optimizer.param_groups
         ],
         "parameters": [
             {

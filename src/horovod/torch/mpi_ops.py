@@ -1,11 +1,12 @@
 """The collectives of ``horovod.torch``.
 
-Of every collective there are up to four forms: ``x`` blocks, returns new tensors and takes part in autograd; ``x_``
-blocks and works in place; ``x_async`` and ``x_async_`` return a handle for :func:`poll` and :func:`synchronize`. A
-tensor must not be modified, and a result not be read, between submission and ``synchronize``.
+Of every collective there are up to four forms: ``x`` blocks, returns new tensors and takes part in autograd;
+``x_`` blocks and works in place; ``x_async`` and ``x_async_`` return a handle for :func:`poll` and
+:func:`synchronize`. A tensor must not be modified, and a result not be read, between submission and
+``synchronize``.
 
-All raise ``ValueError`` for what is wrong on this rank alone (dtype, layout, a name in flight, a root that does not
-exist) and ``HorovodInternalError`` for what fails between ranks, at the latest in ``synchronize``.
+All raise ``ValueError`` for what is wrong on this rank alone (dtype, layout, a name in flight, a root that
+does not exist) and ``HorovodInternalError`` for what fails between ranks, at the latest in ``synchronize``.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ _empty_like = collectives.frontend.empty_like
 
 
 def init(*args: Any, **kwargs: Any) -> None:
-    """Form the world with all other launched processes: see ``HorovodBasics.init``. Old handles are forgotten."""
+    """Form the world with all other launched processes: see ``HorovodBasics.init``. Old handles are
+    forgotten."""
     if not _runtime.is_initialized():
         collectives.table.forget()
     _basics.init(*args, **kwargs)
@@ -132,8 +134,8 @@ def allreduce(
     """Reduce ``tensor`` over all ranks and return the result; differentiable.
 
     Args:
-        tensor: contiguous, same shape and dtype on every rank: bool, (u)int8, int32, int64, float16, bfloat16, float32
-            or float64.
+        tensor: contiguous, same shape and dtype on every rank: bool, (u)int8, int32, int64, float16,
+            bfloat16, float32 or float64.
         average: deprecated; ``True`` means ``op=Average``, ``False`` means ``op=Sum``.
         name: identity across ranks; by default derived from the order of calls.
         compression: around the reduction, not part of the gradient.
@@ -184,7 +186,8 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """:func:`allreduce` into ``tensor`` itself, which may be a leaf that requires grad; returns ``tensor``."""
+    """:func:`allreduce` into ``tensor`` itself, which may be a leaf that requires grad; returns
+    ``tensor``."""
     if average is not None or op is None:
         op = reduce_op(op, average)
     handle = collectives.allreduce(
@@ -295,8 +298,8 @@ def sparse_allreduce_async(
     Ranks may have different numbers of entries, also none.
 
     Returns:
-        A function that waits and returns an uncoalesced COO tensor of the same dense size with the entries of all
-        ranks; their values divided by the number of ranks if ``op`` is ``Average``, else as they are.
+        A function that waits and returns an uncoalesced COO tensor of the same dense size with the entries of
+        all ranks; their values divided by the number of ranks if ``op`` is ``Average``, else as they are.
     """
     # Entries are rows of both, so that they can be concatenated. Coalescing first is up to the caller.
     indices = tensor._indices().t().contiguous()
@@ -460,7 +463,9 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 def _new_output(tensor: torch.Tensor) -> torch.Tensor:
     """Memory for the result of ``tensor``. What is wrong with ``tensor`` is reported by the submission."""
-    return _empty_like(tensor) if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided else tensor
+    return (
+        _empty_like(tensor) if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided else tensor
+    )
 
 
 def _need_rows(tensor: torch.Tensor) -> None:

@@ -1,4 +1,5 @@
-"""``DistributedOptimizer``: an optimizer whose gradients are exchanged while the backward pass still computes."""
+"""``DistributedOptimizer``: an optimizer whose gradients are exchanged while the backward pass still
+computes."""
 
 from __future__ import annotations
 
@@ -38,22 +39,27 @@ class _Gradients:
         if parameter.grad is None:
             layout = torch.sparse_coo if index in self._sparse else torch.strided
             parameter.grad = torch.zeros_like(parameter, layout=layout, requires_grad=False)
-        gradient: torch.Tensor = parameter.grad
-        if gradient.layout == torch.sparse_coo:
-            self._sparse.add(index)
-        return gradient
+        return parameter.grad
 
     def put(self, index: int, gradient: torch.Tensor) -> None:
         parameter = self._parameters[index]
         old = parameter.grad
-        if old is None or gradient.layout != torch.strided or old.layout != torch.strided or 0 in old.stride():
+        if (
+            old is None
+            or gradient.layout != torch.strided
+            or old.layout != torch.strided
+            or 0 in old.stride()
+        ):
             parameter.grad = gradient
             return
         with torch.no_grad():
             old.copy_(gradient)
 
-    def is_sparse(self, gradient: torch.Tensor) -> bool:
-        return gradient.is_sparse
+    def is_sparse(self, index: int, gradient: torch.Tensor) -> bool:
+        if gradient.is_sparse:
+            self._sparse.add(index)
+            return True
+        return False
 
     def to_dense(self, gradient: torch.Tensor) -> torch.Tensor:
         return gradient.to_dense()
@@ -121,7 +127,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             parameter.register_post_accumulate_grad_hook(_hook(self._exchange, index))
             for index, parameter in enumerate(trainable)
         ]
-        # The parameters outlive an optimizer that is thrown away; without it nobody waits for their gradients.
+        # The parameters outlive an optimizer that is thrown away; without it nobody waits for their
+        # gradients.
         weakref.finalize(self, _remove_all, hooks).atexit = False
 
     @property
@@ -148,7 +155,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._exchange.passes = passes
 
     def synchronize(self) -> None:
-        """Exchange what has not been exchanged yet and wait: afterwards every ``.grad`` holds the reduced gradient.
+        """Exchange what has not been exchanged yet and wait: afterwards every ``.grad`` holds the reduced
+        gradient.
 
         Raises:
             HorovodInternalError: an exchange failed; the gradients are then unspecified.
@@ -159,7 +167,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within the block ``step()`` only updates: for use after :meth:`synchronize` and gradient clipping."""
+        """Within the block ``step()`` only updates: for use after :meth:`synchronize` and gradient
+        clipping."""
         self._should_synchronize = False
         try:
             yield
@@ -172,11 +181,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         ``closure`` runs after the exchange, so gradients that it computes are not exchanged.
         """
         if self._should_synchronize:
-            if self._synchronized:
+            if self._synchronized and self._exchange is not None and not self._exchange.in_flight:
                 warnings.warn(
                     "optimizer.step() called without optimizer.skip_synchronize() context after "
-                    "optimizer.synchronize(). This can cause training slowdown. You may want to consider using "
-                    "optimizer.skip_synchronize() context if you use optimizer.synchronize() in your code.",
+                    "optimizer.synchronize(): the gradients are exchanged twice. Use "
+                    "`with optimizer.skip_synchronize(): optimizer.step()` after optimizer.synchronize().",
                     stacklevel=2,
                 )
             self.synchronize()
@@ -194,7 +203,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """Clear the gradients.
 
         Raises:
-            AssertionError: between ``backward()`` and ``step()`` or ``synchronize()``, as the exchange works on them.
+            AssertionError: between ``backward()`` and ``step()`` or ``synchronize()``, as the exchange works
+                on them.
         """
         if self._exchange is not None and self._exchange.in_flight:
             raise AssertionError(
@@ -218,19 +228,19 @@ def DistributedOptimizer(
 ) -> torch.optim.Optimizer:
     """Wrap ``optimizer`` so that its gradients are reduced over all ranks before each step.
 
-    The result is an instance of a subclass of the optimizer's class over the same parameter groups. Its state is
-    empty: load a state after wrapping.
+    The result is an instance of a subclass of the optimizer's class over the same parameter groups. Its state
+    is empty: load a state after wrapping.
 
     Args:
         named_parameters: names of the parameters, equal on all ranks; by default made from their positions.
         compression: around the reduction of each dense gradient.
-        backward_passes_per_step: gradients of so many backward passes are summed (not averaged) locally, then reduced
-            over the ranks.
+        backward_passes_per_step: gradients of so many backward passes are summed (not averaged) locally, then
+            reduced over the ranks.
         op: reduction of dense gradients over the ranks.
         gradient_predivide_factor: with ``Average``, divide by this before the sum and by the rest after it.
         num_groups: deprecated, use ``groups``.
-        groups: a number of groups to cut the parameters into, or lists of parameters; the gradients of a group are
-            reduced as one operation. By default the engine decides what travels together.
+        groups: a number of groups to cut the parameters into, or lists of parameters; the gradients of a
+            group are reduced as one operation. By default the engine decides what travels together.
         sparse_as_dense: reduce sparse gradients as dense ones.
         process_set: ranks whose gradients are combined.
 
@@ -252,7 +262,9 @@ def DistributedOptimizer(
     if op == Adasum and _runtime.current().topology.size > 1:
         if process_set is not global_process_set:
             raise NotImplementedError("Adasum does not support non-global process sets.")
-        raise HorovodInternalError("No Adasum operation enabled: it is not available yet. Use Average or Sum.")
+        raise HorovodInternalError(
+            "No Adasum operation enabled: it is not available yet. Use Average or Sum."
+        )
 
     wrapped = optimizer.__class__
     distributed = type(wrapped.__name__, (_DistributedOptimizer, wrapped), {"__module__": __name__})
@@ -310,14 +322,15 @@ def _name_parameters(
     duplicates = find_duplicates(name for name, _ in pairs)
     if duplicates:
         raise InvalidArgumentError(
-            f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(sorted(duplicates))}"
+            "Parameter names in named_parameters must be unique. Found duplicates: "
+            + ", ".join(sorted(duplicates))
         )
     names = {parameter: name for name, parameter in pairs}
     missing = sum(p not in names for group in optimizer.param_groups for p in group["params"])
     if missing:
         raise InvalidArgumentError(
-            f"named_parameters was specified, but {missing} model parameters were not named. Python object ids do "
-            "not agree between ranks, so every parameter needs a name: pass model.named_parameters()."
+            f"named_parameters was specified, but {missing} parameters of the optimizer were not named. "
+            "Every parameter needs a name that is the same on all ranks: pass model.named_parameters()."
         )
     return names
 

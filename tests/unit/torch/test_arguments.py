@@ -1,0 +1,336 @@
+"""What `horovod.torch` refuses, and what it hands to the engine."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.torch.conftest import MakeWorld
+
+import horovod.torch as hvd
+from horovod import _core
+from horovod.errors import DuplicateNameError
+from horovod.torch.autograd import collectives
+
+pytestmark = pytest.mark.timeout(30)
+
+BLOCKING: dict[str, Callable[[Any], Any]] = {
+    "allreduce": hvd.allreduce,
+    "allreduce_": hvd.allreduce_,
+    "allreduce_async": hvd.allreduce_async,
+    "allreduce_async_": hvd.allreduce_async_,
+    "grouped_allreduce": lambda t: hvd.grouped_allreduce([torch.ones(1), t]),
+    "grouped_allreduce_": lambda t: hvd.grouped_allreduce_([torch.ones(1), t]),
+    "grouped_allreduce_async": lambda t: hvd.grouped_allreduce_async([torch.ones(1), t]),
+    "grouped_allreduce_async_": lambda t: hvd.grouped_allreduce_async_([torch.ones(1), t]),
+    "allgather": hvd.allgather,
+    "allgather_async": hvd.allgather_async,
+    "grouped_allgather": lambda t: hvd.grouped_allgather([torch.ones(1), t]),
+    "grouped_allgather_async": lambda t: hvd.grouped_allgather_async([torch.ones(1), t]),
+    "broadcast": lambda t: hvd.broadcast(t, 0),
+    "broadcast_": lambda t: hvd.broadcast_(t, 0),
+    "broadcast_async": lambda t: hvd.broadcast_async(t, 0),
+    "broadcast_async_": lambda t: hvd.broadcast_async_(t, 0),
+}
+REDUCING = {name: call for name, call in BLOCKING.items() if "allreduce" in name}
+GROUPED = {
+    "grouped_allreduce": hvd.grouped_allreduce,
+    "grouped_allreduce_async": hvd.grouped_allreduce_async,
+    "grouped_allgather": hvd.grouped_allgather,
+    "grouped_allgather_async": hvd.grouped_allgather_async,
+}
+
+
+@pytest.mark.parametrize("call", BLOCKING.values(), ids=BLOCKING)
+def test_collectives_before_init_raise_internal_error(call: Callable[[Any], Any], no_world: None) -> None:
+    with pytest.raises(
+        hvd.HorovodInternalError, match=r"has not been initialized; use hvd.init\(\)\."
+    ) as info:
+        call(torch.ones(3))
+    assert not isinstance(info.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        hvd.size,
+        hvd.rank,
+        hvd.local_size,
+        hvd.local_rank,
+        hvd.cross_size,
+        hvd.cross_rank,
+        hvd.mpi_ops.is_homogeneous,
+        hvd.mpi_threads_supported,
+        lambda: hvd.broadcast_object({}),
+        lambda: hvd.allgather_object({}),
+        lambda: hvd.DistributedOptimizer(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)),
+    ],
+)
+def test_questions_about_the_world_before_init_raise_value_error(
+    call: Callable[[], Any], no_world: None
+) -> None:
+    with pytest.raises(ValueError):
+        call()
+
+
+def test_barrier_before_init_raises_internal_error(no_world: None) -> None:
+    with pytest.raises(hvd.HorovodInternalError):
+        hvd.barrier()
+
+
+@pytest.mark.parametrize("call", BLOCKING.values(), ids=BLOCKING)
+def test_non_contiguous_tensors_are_refused(call: Callable[[Any], Any], make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    with pytest.raises(ValueError, match="required to be contiguous"):
+        call(torch.ones(3, 4).t())
+    assert engine.log == []
+
+
+@pytest.mark.parametrize("call", BLOCKING.values(), ids=BLOCKING)
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.ones(2, dtype=torch.complex64), torch.eye(3).to_sparse()],
+    ids=["complex64", "sparse"],
+)
+def test_unknown_types_are_refused(
+    call: Callable[[Any], Any], tensor: torch.Tensor, make_world: MakeWorld
+) -> None:
+    make_world(2)
+    with pytest.raises(ValueError, match=r"Tensor type .* is not supported"):
+        call(tensor)
+
+
+@pytest.mark.parametrize("call", REDUCING.values(), ids=REDUCING)
+def test_16_bit_integers_are_not_reduced(call: Callable[[Any], Any], make_world: MakeWorld) -> None:
+    make_world(2)
+    with pytest.raises(ValueError, match=r"Tensor type torch\.int16 is not supported"):
+        call(torch.ones(2, dtype=torch.int16))
+
+
+@pytest.mark.parametrize("call", BLOCKING.values(), ids=BLOCKING)
+def test_tensors_elsewhere_than_in_host_memory_are_refused(
+    call: Callable[[Any], Any], make_world: MakeWorld
+) -> None:
+    make_world(2)
+    with pytest.raises(hvd.HorovodInternalError, match="not supported yet"):
+        call(torch.ones(2, device="meta"))
+
+
+@pytest.mark.parametrize("call", REDUCING.values(), ids=REDUCING)
+def test_average_and_op_exclude_each_other(call: Callable[..., Any], make_world: MakeWorld) -> None:
+    make_world(2)
+    function = getattr(hvd, next(name for name, c in REDUCING.items() if c is call))
+    argument: Any = [torch.ones(1)] if "grouped" in function.__name__ else torch.ones(1)
+    with pytest.raises(ValueError, match="op parameter supersedes average"):
+        function(argument, average=True, op=hvd.Average)
+    with pytest.warns(DeprecationWarning, match="average") as caught:
+        function(argument, average=False)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("call", GROUPED.values(), ids=GROUPED)
+def test_empty_groups_are_refused(call: Callable[..., Any], make_world: MakeWorld) -> None:
+    make_world(2)
+    with pytest.raises(ValueError, match="at least one tensor"):
+        call([])
+
+
+def test_allgather_of_a_scalar_is_refused_before_submission(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    with pytest.raises(IndexError):
+        hvd.allgather(torch.tensor(1.0))
+    with pytest.raises(IndexError):
+        hvd.grouped_allgather([torch.ones(1), torch.tensor(1.0)])
+    assert engine.log == []
+
+
+def test_unregistered_process_sets_are_refused(make_world: MakeWorld) -> None:
+    make_world(2)
+    some = hvd.ProcessSet([0])
+    for call in (
+        lambda: hvd.allreduce(torch.ones(1), process_set=some),
+        lambda: hvd.allgather(torch.ones(1), process_set=some),
+        lambda: hvd.broadcast(torch.ones(1), 0, process_set=some),
+        lambda: hvd.barrier(process_set=some),
+    ):
+        with pytest.raises(TypeError, match="not registered"):
+            call()
+
+
+def test_slices_are_passed_with_their_offset(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    whole = torch.arange(12.0).reshape(3, 4)
+    assert hvd.allreduce(whole[1], op=hvd.Sum).tolist() == [8.0, 10.0, 12.0, 14.0]
+    assert engine.log[0].data == [whole.data_ptr() + 16]
+
+
+def test_blocking_calls_say_that_somebody_waits(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    hvd.allreduce(torch.ones(1))
+    hvd.allreduce_async(torch.ones(1))
+    assert [submission.waited for submission in engine.log] == [True, False]
+
+
+def test_a_positional_compression_comes_before_op(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    result = hvd.allreduce(torch.ones(2), None, "x", hvd.Compression.fp16, hvd.Sum, 2.0, 0.5)
+    assert result.dtype == torch.float32
+    assert result.tolist() == [2.0, 2.0]
+    assert engine.log[0].dtypes == [_core.FLOAT16]
+
+
+def test_factors_and_op_reach_the_engine(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    hvd.allreduce_(torch.ones(1), op=hvd.Max, prescale_factor=0.5, postscale_factor=3, name="x")
+    only = engine.log[0]
+    assert (only.op, only.prescale, only.postscale, only.name) == (hvd.Max, 0.5, 3, "x")
+
+
+def test_in_place_results_are_the_argument(make_world: MakeWorld) -> None:
+    make_world(3)
+    leaf = torch.nn.Parameter(torch.ones(2))
+    assert hvd.allreduce_(leaf, op=hvd.Sum) is leaf
+    assert leaf.tolist() == [3.0, 3.0]
+    members = [torch.ones(1), torch.ones(2, dtype=torch.int32)]
+    results = hvd.grouped_allreduce_(members, op=hvd.Sum)
+    assert isinstance(results, tuple)
+    assert all(a is b for a, b in zip(results, members, strict=True))
+
+
+def test_result_types_of_groups(make_world: MakeWorld) -> None:
+    make_world(2)
+    pair = [torch.ones(1), torch.ones(2)]
+    assert isinstance(hvd.grouped_allreduce(pair), list)
+    assert isinstance(hvd.grouped_allgather(pair), tuple)
+    assert isinstance(hvd.synchronize(hvd.grouped_allreduce_async(pair)), tuple)
+    assert isinstance(hvd.synchronize(hvd.grouped_allgather_async(pair)), tuple)
+
+
+def test_handles_are_consumed_once(make_world: MakeWorld) -> None:
+    make_world(2)
+    handle = hvd.allreduce_async(torch.ones(1))
+    assert isinstance(handle, int)
+    assert hvd.poll(handle) in (True, False)
+    assert hvd.synchronize(handle) is not None
+    assert hvd.synchronize(handle) is None
+    with pytest.raises(ValueError):
+        hvd.poll(handle)
+    with pytest.raises(ValueError):
+        hvd.poll(4711)
+    assert hvd.synchronize(4711) is None
+
+
+def test_handles_of_failed_operations_are_consumed(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    engine.failing.add("x")
+    handle = hvd.allreduce_async(torch.ones(1), name="x")
+    with pytest.raises(hvd.HorovodInternalError):
+        hvd.synchronize(handle)
+    assert hvd.synchronize(handle) is None
+
+
+def test_tensors_live_until_synchronize(make_world: MakeWorld) -> None:
+    make_world(2)
+    tensor = torch.ones(4)
+    alive = weakref.ref(tensor)
+    handle = hvd.allreduce_async_(tensor, op=hvd.Sum)
+    del tensor
+    gc.collect()
+    assert alive() is not None
+    assert hvd.synchronize(handle).tolist() == [2.0] * 4
+    gc.collect()
+    assert alive() is None
+
+
+def test_an_interrupted_wait_keeps_the_tensors(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_world(2)
+    handle = hvd.allreduce_async(torch.ones(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "wait", lambda handle: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            hvd.synchronize(handle)
+    assert handle in collectives.table.pending
+    assert hvd.synchronize(handle) is not None
+
+
+def test_duplicate_names_are_value_errors(make_world: MakeWorld) -> None:
+    make_world(2)
+    first = hvd.allreduce_async(torch.ones(1), name="x")
+    with pytest.raises(ValueError, match="same name as another tensor") as info:
+        hvd.allreduce_async(torch.ones(1), name="x")
+    assert isinstance(info.value, DuplicateNameError)
+    assert hvd.synchronize(first) is not None
+
+
+def test_sparse_allreduce_names_its_two_gathers(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    sparse = torch.sparse_coo_tensor([[0, 2]], [1.0, 2.0], (4,), check_invariants=True)
+    result = hvd.sparse_allreduce_async(sparse, name="s", op=hvd.Average)()
+    assert sorted(str(name) for name in engine.names) == ["s.indices", "s.values"]
+    assert not result.is_coalesced()
+    assert result.to_dense().tolist() == [1.0, 0.0, 2.0, 0.0]
+    summed = hvd.sparse_allreduce_async(sparse, None, hvd.Sum)()
+    assert engine.names[-1] in ("None.indices", "None.values")
+    assert summed.to_dense().tolist() == [2.0, 0.0, 4.0, 0.0]
+
+
+def test_sparse_allreduce_without_entries(make_world: MakeWorld) -> None:
+    make_world(2)
+    empty = torch.zeros(4, 3).to_sparse(1)
+    result = hvd.sparse_allreduce_async(empty, "e", hvd.Sum)()
+    assert result.shape == (4, 3)
+    assert result._nnz() == 0
+
+
+def test_broadcast_parameters_refuses_generators(make_world: MakeWorld) -> None:
+    make_world(2)
+    model = torch.nn.Linear(2, 2)
+    for params in (model.parameters(), model.named_parameters(), 3):
+        with pytest.raises(ValueError, match="invalid params of type"):
+            hvd.broadcast_parameters(params, 0)  # type: ignore[arg-type]
+
+
+def test_broadcast_parameters_uses_sorted_names(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    hvd.broadcast_parameters({"b": torch.ones(1), "a": torch.ones(()), "n": None}, 0)
+    hvd.broadcast_parameters([("z", torch.ones(1)), ("y", torch.ones(1))], 0)
+    hvd.broadcast_parameters([torch.ones(1)], 0)
+    assert engine.names == ["a", "b", "z", "y", None]
+    with pytest.raises(ValueError):
+        hvd.broadcast_parameters([torch.ones(1, dtype=torch.complex64)], 0)
+
+
+def test_fp16_compression_leaves_integers_alone() -> None:
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        small, context = hvd.Compression.fp16.compress(torch.ones(2, dtype=dtype))
+        assert small.dtype == torch.float16
+        back = hvd.Compression.fp16.decompress(small, context)
+        assert back.dtype == dtype
+        assert back.tolist() == [1.0, 1.0]
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
+        tensor = torch.ones(2, dtype=dtype)
+        small, context = hvd.Compression.fp16.compress(tensor)
+        assert small is tensor
+        assert hvd.Compression.fp16.decompress(small, context) is tensor
+    tensor = torch.ones(1)
+    assert hvd.Compression.none.compress(tensor) == (tensor, None)
+
+
+def test_exported_names_exist_and_is_homogeneous_is_not_among_them() -> None:
+    assert all(hasattr(hvd, name) for name in hvd.__all__)
+    assert len(set(hvd.__all__)) == len(hvd.__all__)
+    assert "is_homogeneous" not in hvd.__all__
+    assert not hasattr(hvd, "is_homogeneous")
+    assert isinstance(hvd.mpi_ops._basics, hvd.mpi_ops.HorovodBasics)
+
+
+def test_constants_are_plain_ints() -> None:
+    constants = (hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product)
+    assert constants == (0, 1, 2, 3, 4, 5)
+    assert all(type(constant) is int for constant in constants)

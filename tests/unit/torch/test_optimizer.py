@@ -1,0 +1,589 @@
+"""`DistributedOptimizer`: checks of arguments, counting of passes, groups, and what it submits when."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.torch.conftest import MakeWorld
+
+import horovod.torch as hvd
+from horovod import _core
+from horovod.torch.autograd import collectives
+
+pytestmark = pytest.mark.timeout(30)
+
+Optimizer: Any = torch.optim.SGD
+
+
+def two_layers() -> torch.nn.Sequential:
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+
+
+def wrap(model: torch.nn.Module, *, lr: float = 0.5, **options: Any) -> Any:
+    options.setdefault("named_parameters", model.named_parameters())
+    return hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=lr), **options)
+
+
+def backward(model: torch.nn.Module) -> None:
+    model(torch.ones(4, 3)).sum().backward()
+
+
+def grads(model: torch.nn.Module) -> list[torch.Tensor]:
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+NAMES = ["0.weight", "0.bias", "1.weight", "1.bias"]
+
+
+def test_gradients_are_submitted_during_backward_and_in_place(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers()
+    optimizer = wrap(model, op=hvd.Sum)
+    backward(model)
+    assert sorted(str(name) for name in engine.names) == sorted(NAMES)
+    assert not any(submission.waited for submission in engine.log)
+    by_name = dict(model.named_parameters())
+    for submission in engine.log:
+        gradient = by_name[str(submission.name)].grad
+        assert gradient is not None
+        assert submission.data == submission.out == [gradient.data_ptr()]
+    local = grads(model)
+    optimizer.synchronize()
+    assert not engine.pending
+    assert not collectives.table.pending
+    for before, after in zip(local, grads(model), strict=True):
+        assert torch.equal(after, 2 * before)
+
+
+def test_step_moves_by_the_reduced_gradient(make_world: MakeWorld) -> None:
+    make_world(3)
+    model, plain = two_layers(), two_layers()
+    optimizer = wrap(model, op=hvd.Sum)
+    backward(model)
+    backward(plain)
+    optimizer.step()
+    for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+        assert q.grad is not None
+        assert torch.allclose(p, q - 0.5 * 3 * q.grad)
+
+
+def test_a_world_of_one_is_the_local_optimizer(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOROVOD_ELASTIC", raising=False)
+    engine = make_world(1)
+    model = two_layers()
+    optimizer = wrap(model)
+    backward(model)
+    optimizer.zero_grad()
+    backward(model)
+    optimizer.synchronize()
+    optimizer.step()
+    assert engine.log == []
+
+
+def test_an_elastic_world_of_one_exchanges(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    engine = make_world(1)
+    model = two_layers()
+    optimizer = wrap(model)
+    backward(model)
+    optimizer.step()
+    assert len(engine.log) == 4
+
+
+def test_unused_parameters_are_reduced_as_zeros(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers()
+    optimizer = wrap(model)
+    model[0](torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    assert sorted(str(name) for name in engine.names) == sorted(NAMES)
+    assert torch.count_nonzero(model[1].weight.grad) == 0
+
+
+def test_step_without_backward_reduces_everything(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    wrap(two_layers()).step()
+    assert len(engine.log) == 4
+
+
+def test_passes_are_summed_and_then_reduced_once(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers()
+    optimizer = wrap(model, backward_passes_per_step=2)
+    backward(model)
+    once = grads(model)
+    assert engine.log == []
+    backward(model)
+    assert len(engine.log) == 4
+    optimizer.synchronize()
+    for one, both in zip(once, grads(model), strict=True):
+        assert torch.allclose(both, 2 * one)
+
+
+def test_one_backward_too_many_is_an_assertion_error(make_world: MakeWorld) -> None:
+    make_world(2)
+    model = two_layers()
+    optimizer = wrap(model, backward_passes_per_step=2)
+    backward(model)
+    backward(model)
+    with pytest.raises(AssertionError, match="more than backward_passes_per_step times"):
+        backward(model)
+    optimizer.synchronize()
+
+
+def test_an_early_step_reduces_what_there_is_and_rearms(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers()
+    optimizer = wrap(model, backward_passes_per_step=3)
+    backward(model)
+    optimizer.step()
+    assert len(engine.log) == 4
+    optimizer.zero_grad()
+    backward(model)
+    backward(model)
+    assert len(engine.log) == 4
+    backward(model)
+    assert len(engine.log) == 8
+    optimizer.step()
+
+
+def test_the_number_of_passes_can_change(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers()
+    optimizer = wrap(model)
+    assert optimizer.backward_passes_per_step == 1
+    optimizer.set_backward_passes_per_step(2)
+    assert optimizer.backward_passes_per_step == 2
+    backward(model)
+    assert engine.log == []
+    backward(model)
+    assert len(engine.log) == 4
+    optimizer.step()
+
+
+def test_zero_grad_between_backward_and_step_is_an_assertion_error(make_world: MakeWorld) -> None:
+    make_world(2)
+    model = two_layers()
+    optimizer = wrap(model, backward_passes_per_step=2)
+    optimizer.zero_grad()
+    backward(model)
+    with pytest.raises(AssertionError, match="race condition"):
+        optimizer.zero_grad()
+    backward(model)
+    with pytest.raises(AssertionError, match="race condition"):
+        optimizer.zero_grad()
+    optimizer.synchronize()
+    optimizer.zero_grad()
+    assert all(p.grad is None for p in model.parameters())
+    backward(model)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+    assert all(torch.count_nonzero(g) == 0 for g in grads(model))
+
+
+def test_step_after_synchronize_reduces_again_and_warns_once(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers()
+    optimizer = wrap(model)
+    backward(model)
+    optimizer.synchronize()
+    with pytest.warns(
+        UserWarning, match=r"optimizer.step\(\) called without optimizer.skip_synchronize"
+    ) as seen:
+        optimizer.step()
+    assert len(seen) == 1
+    assert seen[0].filename == __file__
+    assert len(engine.log) == 8
+
+
+def test_skip_synchronize_updates_locally(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers()
+    optimizer = wrap(model)
+    backward(model)
+    optimizer.synchronize()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        assert len(engine.log) == 4
+        with pytest.raises(RuntimeError, match="inside"), optimizer.skip_synchronize():
+            raise RuntimeError("inside")
+        optimizer.step()
+    assert len(engine.log) == 8
+
+
+def test_step_returns_the_value_of_the_closure(make_world: MakeWorld) -> None:
+    make_world(2)
+    optimizer = wrap(two_layers())
+    assert optimizer.step() is None
+    assert optimizer.step(lambda: 7.0) == 7.0
+
+
+def test_step_hooks_run_once_and_see_reduced_gradients(make_world: MakeWorld) -> None:
+    make_world(2)
+    model = two_layers()
+    optimizer = wrap(model, op=hvd.Sum)
+    backward(model)
+    local = grads(model)
+    seen: list[torch.Tensor] = []
+    optimizer.register_step_pre_hook(lambda *_: seen.extend(grads(model)))
+    optimizer.step()
+    assert len(seen) == 4
+    assert all(torch.equal(a, 2 * b) for a, b in zip(seen, local, strict=True))
+
+
+def test_a_failed_exchange_rearms_the_optimizer(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers()
+    optimizer = wrap(model)
+    engine.failing.add("0.bias")
+    backward(model)
+    with pytest.raises(hvd.HorovodInternalError):
+        optimizer.step()
+    assert not collectives.table.pending
+    engine.failing.clear()
+    optimizer.zero_grad()
+    backward(model)
+    optimizer.step()
+
+
+def test_load_state_dict_drops_what_is_in_flight(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers()
+    optimizer = wrap(model)
+    state = optimizer.state_dict()
+    backward(model)
+    optimizer.load_state_dict(state)
+    assert not engine.pending
+    assert not collectives.table.pending
+    optimizer.zero_grad()
+    backward(model)
+    optimizer.step()
+
+
+def test_an_optimizer_that_was_thrown_away_exchanges_nothing(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers()
+    optimizer = wrap(model)
+    del optimizer
+    gc.collect()
+    again = wrap(model)
+    backward(model)
+    assert len(engine.log) == 4
+    again.step()
+
+
+def test_the_class_is_a_subclass_with_the_same_name_and_options(make_world: MakeWorld) -> None:
+    make_world(2)
+    model = two_layers()
+    original = torch.optim.AdamW(model.parameters(), lr=0.3, weight_decay=0.2)
+    optimizer: Any = hvd.DistributedOptimizer(
+        original, named_parameters=model.named_parameters(), sparse_as_dense=True
+    )
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert type(optimizer).__name__ == "AdamW"
+    assert type(optimizer).__module__ == "horovod.torch.optimizer"
+    assert optimizer.param_groups[0] is original.param_groups[0]
+    assert optimizer.defaults["lr"] == 0.3
+    assert not optimizer.state
+    assert optimizer.op == hvd.Average
+    assert optimizer.gradient_predivide_factor == 1.0
+    assert optimizer.sparse_as_dense is True
+    assert optimizer.process_set is hvd.global_process_set
+    assert [optimizer._parameter_names[p] for p in model.parameters()] == NAMES
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    optimizer.step()
+    scheduler.step()
+    assert original.param_groups[0]["lr"] == pytest.approx(0.03)
+
+
+def test_generated_names_are_unique_over_param_groups(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers()
+    inner = torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[1].parameters()}], lr=0.1)
+    optimizer = hvd.DistributedOptimizer(inner)
+    backward(model)
+    optimizer.step()
+    assert sorted(str(name) for name in engine.names) == [
+        f"allreduce.noname.{i}.{j}" for i in range(2) for j in range(2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "gradient_predivide_factor"),
+        ({"backward_passes_per_step": 0}, "backward_passes_per_step"),
+        ({"named_parameters": ["a", "b"]}, "tuples"),
+        ({"groups": 0}, "groups"),
+        ({"groups": -1}, "groups"),
+        ({"groups": [["a"]]}, "groups"),
+    ],
+)
+def test_wrong_arguments_are_value_errors(
+    options: dict[str, Any], message: str, make_world: MakeWorld
+) -> None:
+    make_world(2)
+    with pytest.raises(ValueError, match=message):
+        wrap(two_layers(), **options)
+
+
+def test_duplicate_names_are_found_even_before_init(no_world: None) -> None:
+    model = two_layers()
+    pairs = [("same", p) for p in model.parameters()]
+    with pytest.raises(ValueError, match=r"unique.*same"):
+        wrap(model, named_parameters=pairs)
+
+
+def test_all_parameters_need_names_but_extra_names_are_fine(make_world: MakeWorld) -> None:
+    make_world(2)
+    model = two_layers()
+    with pytest.raises(ValueError, match="2 parameters of the optimizer were not named"):
+        wrap(model, named_parameters=list(model.named_parameters())[:2])
+    other = [("other", torch.nn.Parameter(torch.ones(1)))]
+    wrap(model, named_parameters=list(model.named_parameters()) + other)
+
+
+def test_a_parameter_in_two_groups_is_a_value_error(make_world: MakeWorld) -> None:
+    make_world(2)
+    model = two_layers()
+    with pytest.raises(ValueError, match="once"):
+        wrap(model, groups=[[model[0].weight, model[1].weight], [model[1].weight]])
+
+
+def test_adasum_is_not_available(make_world: MakeWorld) -> None:
+    make_world(2)
+    with pytest.raises(hvd.HorovodInternalError, match="No Adasum operation enabled"):
+        wrap(two_layers(), op=hvd.Adasum)
+    make_world(1)
+    wrap(two_layers(), op=hvd.Adasum)
+
+
+def test_num_groups_is_deprecated(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers()
+    with pytest.warns(DeprecationWarning, match="num_groups"):
+        optimizer = wrap(model, num_groups=2)
+    engine.log.clear()
+    backward(model)
+    optimizer.step()
+    assert [submission.grouped for submission in engine.log] == [True, True]
+
+
+def grouped_as(engine: Any) -> list[list[int]]:
+    return [sorted(submission.data) for submission in engine.log]
+
+
+def addresses(parameters: Iterable[torch.Tensor]) -> list[int]:
+    return sorted(p.grad.data_ptr() for p in parameters if p.grad is not None)
+
+
+def test_a_number_of_groups_cuts_consecutive_chunks(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers()
+    optimizer = wrap(model, groups=3)
+    engine.log.clear()
+    backward(model)
+    parameters = list(model.parameters())
+    assert sorted(grouped_as(engine)) == sorted(
+        [addresses(parameters[:2]), addresses(parameters[2:3]), addresses(parameters[3:])]
+    )
+    optimizer.step()
+    assert {submission.name for submission in engine.log} == {"0.weight", "1.weight", "1.bias"}
+
+
+def test_listed_groups_travel_together_and_the_others_alone(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers()
+    optimizer = wrap(model, op=hvd.Sum, groups=[[model[1].bias, model[0].weight]])
+    backward(model)
+    local = grads(model)
+    optimizer.synchronize()
+    assert {submission.name for submission in engine.log} == {"1.bias", "0.bias", "1.weight"}
+    assert [s.grouped for s in engine.log if s.name == "1.bias"] == [True]
+    assert all(torch.equal(a, 2 * b) for a, b in zip(grads(model), local, strict=True))
+
+
+def test_a_group_with_an_unused_member_still_travels_together(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers()
+    optimizer = wrap(model, groups=[list(model.parameters())])
+    model[0](torch.ones(1, 3)).sum().backward()
+    assert engine.log == []
+    optimizer.step()
+    assert [len(submission.data) for submission in engine.log] == [4]
+
+
+def test_predivision_splits_the_average(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers()
+    optimizer = wrap(model, gradient_predivide_factor=4.0)
+    backward(model)
+    assert {(s.op, s.prescale, s.postscale) for s in engine.log} == {(hvd.Average, 0.25, 4.0)}
+    optimizer.step()
+
+
+@pytest.mark.parametrize("groups", [None, 2])
+def test_compression_travels_narrow_and_comes_back(groups: int | None, make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers()
+    optimizer = wrap(model, compression=hvd.Compression.fp16, op=hvd.Sum, groups=groups)
+    engine.log.clear()
+    backward(model)
+    local = grads(model)
+    optimizer.synchronize()
+    assert {dtype for submission in engine.log for dtype in submission.dtypes} == {_core.FLOAT16}
+    for before, after in zip(local, grads(model), strict=True):
+        assert after.dtype == torch.float32
+        assert torch.allclose(after, 2 * before, rtol=1e-3)
+
+
+def test_gradients_in_another_memory_order_are_exchanged_by_value(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = torch.nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = wrap(model, op=hvd.Sum)
+    model(torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last)).sum().backward()
+    gradient = model.weight.grad
+    assert gradient is not None
+    assert not gradient.is_contiguous()
+    local = gradient.clone()
+    optimizer.synchronize()
+    assert model.weight.grad is gradient
+    assert torch.equal(gradient, 2 * local)
+    assert [s.shapes for s in engine.log if s.name == "weight"] == [[(4, 3, 2, 2)]]
+
+
+def embedding() -> torch.nn.Embedding:
+    torch.manual_seed(2)
+    return torch.nn.Embedding(6, 3, sparse=True)
+
+
+def test_sparse_gradients_travel_as_rows(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = embedding()
+    optimizer = wrap(model)
+    model(torch.tensor([1, 4, 1])).sum().backward()
+    gradient = model.weight.grad
+    assert gradient is not None
+    local = gradient.to_dense()
+    optimizer.synchronize()
+    assert sorted(str(name) for name in engine.names) == ["weight.indices", "weight.values"]
+    reduced = model.weight.grad
+    assert reduced is not None
+    assert reduced.is_sparse
+    assert torch.allclose(reduced.to_dense(), local)
+    with optimizer.skip_synchronize():
+        optimizer.step()
+
+
+def test_a_sparse_parameter_without_gradient_sends_no_rows(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = embedding()
+    optimizer = wrap(model)
+    model(torch.tensor([1])).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    engine.log.clear()
+    optimizer.step()
+    assert sorted(str(name) for name in engine.names) == ["weight.indices", "weight.values"]
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_sparse_as_dense_is_sparse_again_for_the_update(grouped: bool, make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = embedding()
+    inner = torch.optim.SparseAdam(list(model.parameters()))
+    optimizer: Any = hvd.DistributedOptimizer(
+        inner, op=hvd.Sum, sparse_as_dense=True, groups=1 if grouped else None
+    )
+    engine.log.clear()
+    model(torch.tensor([1, 4, 1])).sum().backward()
+    gradient = model.weight.grad
+    assert gradient is not None
+    local = gradient.to_dense()
+    optimizer.synchronize()
+    assert [s.kind for s in engine.log] == [_core.ALLREDUCE]
+    reduced = model.weight.grad
+    assert reduced is not None
+    assert reduced.is_sparse
+    assert torch.equal(reduced.to_dense(), 2 * local)
+    with optimizer.skip_synchronize():
+        optimizer.step()
+
+
+def test_parameters_frozen_later_stay_in_the_exchange(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers()
+    optimizer = wrap(model)
+    for _ in range(3):
+        for frozen in (0, 1):
+            engine.log.clear()
+            optimizer.zero_grad()
+            model.requires_grad_(True)
+            model[frozen].requires_grad_(False)
+            backward(model)
+            optimizer.step()
+            assert sorted(str(name) for name in engine.names) == sorted(NAMES)
+
+
+def test_frozen_parameters_are_left_out(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers()
+    model[0].requires_grad_(False)
+    optimizer = wrap(model)
+    backward(model)
+    optimizer.step()
+    assert sorted(str(name) for name in engine.names) == ["1.bias", "1.weight"]
+    assert model[0].weight.grad is None
+
+
+def test_half_precision_parameters(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    model = two_layers().to(torch.bfloat16)
+    optimizer = wrap(model, compression=hvd.Compression.fp16)
+    model(torch.ones(1, 3, dtype=torch.bfloat16)).sum().backward()
+    optimizer.step()
+    assert {dtype for submission in engine.log for dtype in submission.dtypes} == {_core.FLOAT16}
+
+
+def make_state(name: str) -> Callable[[], torch.optim.Optimizer]:
+    return lambda: getattr(torch.optim, name)([torch.nn.Parameter(torch.ones(2, 2))])
+
+
+def test_broadcast_optimizer_state_refuses_lbfgs(make_world: MakeWorld) -> None:
+    make_world(2)
+    with pytest.raises(ValueError, match="LBFGS"):
+        hvd.broadcast_optimizer_state(make_state("LBFGS")(), 0)
+
+
+def test_creating_the_state_moves_no_weight_and_leaves_zero_gradients(make_world: MakeWorld) -> None:
+    make_world(2)
+    model = two_layers()
+    model[0].bias.requires_grad_(False)
+    before = [p.detach().clone() for p in model.parameters()]
+    plain = torch.optim.AdamW(model.parameters(), lr=0.5, weight_decay=0.5)
+    for optimizer in (plain, hvd.DistributedOptimizer(plain)):
+        hvd.broadcast_optimizer_state(optimizer, 0)
+        assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
+        assert model[0].bias.grad is None
+        assert model[0].weight.grad is not None
+        assert len(optimizer.state) == 3
+
+
+def test_sgd_on_sparse_embeddings_gets_sparse_zero_gradients(make_world: MakeWorld) -> None:
+    make_world(2)
+    model = embedding()
+    hvd.broadcast_optimizer_state(torch.optim.SGD(model.parameters(), lr=0.1), 0, model=model)
+    gradient = model.weight.grad
+    assert gradient is not None
+    assert gradient.is_sparse
