@@ -168,7 +168,7 @@ Result<Handle> Engine::submit(Request request) {
   const bool pending = !effects_.empty();
   if (pending) effects_pending_.store(true, std::memory_order_seq_cst);
   lock.unlock();
-  after_submission();
+  tell(request.waited && !wants_callback);
   if (options_.size == 1 && wants_callback) {  // nobody will come to wait for it
     want_all();
     progress_->poke();
@@ -176,12 +176,14 @@ Result<Handle> Engine::submit(Request request) {
   return handle;
 }
 
-/// Tells whoever drives.
-void Engine::after_submission() {
+/// Tells whoever drives that something was submitted. `comes`: the calling thread will drive at once.
+void Engine::tell(bool comes) {
   if (options_.size == 1) return;
   const bool pending = effects_pending_.load(std::memory_order_relaxed);
   const std::int64_t tick = next_tick_ns_.load(std::memory_order_relaxed);
-  if (pending) {
+  if (comes) {
+    progress_->alert_holder();
+  } else if (pending) {
     progress_->alert();
   } else if (tick != kNever) {
     progress_->due(TimePoint(Duration(tick)));
@@ -222,7 +224,7 @@ void Engine::want_all() {
     if (effects_.empty()) return;
     effects_pending_.store(true, std::memory_order_seq_cst);
   }
-  if (options_.size > 1) progress_->alert();
+  if (options_.size > 1) progress_->alert_holder();  // whoever wants goes on to drive
 }
 
 std::optional<bool> Engine::poll(Handle handle) {

@@ -70,7 +70,7 @@ class Engine final : private Driver {
   std::optional<bool> poll(Handle handle);
   /// Waits until the deadline at most. True: done, take() it. No value: unknown handle.
   std::optional<bool> wait(Handle handle, TimePoint deadline);
-  /// Everything submitted so far is wanted now: one demand in place of many.
+  /// Everything submitted so far is wanted now: one demand in place of many. Goes with a wait().
   void want_all();
   /// Forgets a handle and returns what it stands for; null if unknown.
   std::shared_ptr<Work> take(Handle handle);
@@ -103,7 +103,7 @@ class Engine final : private Driver {
   [[nodiscard]] Error lost_error(Rank rank, std::string_view how) const;
   [[nodiscard]] bool quiet() const noexcept;  ///< shut down or failed: losses mean nothing any more
 
-  void after_submission();
+  void tell(bool comes);
   void note_tick();
   std::shared_ptr<Work> find(Handle handle) const;
 

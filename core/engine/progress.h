@@ -69,6 +69,11 @@ class Progress {
   /// There is something new for whoever drives, put where advance() finds it. Any thread, no lock.
   void alert() noexcept;
 
+  /// The same, from a thread that comes to drive by itself in a moment: only a holder is told.
+  void alert_holder() noexcept {
+    if (baton_.load(std::memory_order_seq_cst)) alert();
+  }
+
   /// advance() has something to do at `when`: sees to it that somebody is awake then. Any thread.
   void due(TimePoint when) noexcept;
 
