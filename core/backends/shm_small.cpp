@@ -1,11 +1,12 @@
 #include "backends/shm_small.h"
 
 #include <array>
+#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "backends/piece_array.h"
-#include "backends/span_cursor.h"
+#include "backends/span_list.h"
 
 namespace rueda {
 namespace {
@@ -85,13 +86,18 @@ class SmallAllgather final : public Meeting {
 
  private:
   void bring(std::byte* slot) override {
-    SpanCursor<const std::byte> in(std::move(plan_.in));
-    in.read(slot, in.left());
+    const SpanList<const std::byte> in(std::move(plan_.in));
+    in.for_each(0, in.bytes(), [&](std::span<const std::byte> part, std::size_t at) {
+      std::memcpy(slot + at, part.data(), part.size());
+    });
   }
   void take() override {
     for (std::size_t q = 0; q < plan_.out.size(); ++q) {
-      SpanCursor<std::byte> out(std::move(plan_.out[q]));
-      out.write(slot_of(static_cast<int>(q)), out.left());
+      const std::byte* const slot = slot_of(static_cast<int>(q));
+      const SpanList<std::byte> out(std::move(plan_.out[q]));
+      out.for_each(0, out.bytes(), [&](std::span<std::byte> part, std::size_t at) {
+        std::memcpy(part.data(), slot + at, part.size());
+      });
     }
   }
 

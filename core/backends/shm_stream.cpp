@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/span_cursor.h"
+#include "backends/span_list.h"
 
 namespace rueda {
 namespace {
@@ -20,7 +20,7 @@ class StreamAllgather final : public Operation {
     std::size_t longest = 0;
     for (auto& spans : plan.out) {
       out_.emplace_back(std::move(spans));
-      longest = std::max(longest, out_.back().left());
+      longest = std::max(longest, out_.back().bytes());
     }
     chunks_ = ceil_div(longest, chunk_bytes_);
   }
@@ -50,8 +50,17 @@ class StreamAllgather final : public Operation {
   }
 
  private:
+  /// How much of a contribution chunk `chunk` carries.
+  [[nodiscard]] std::size_t part_of(std::size_t contribution, std::size_t chunk) const noexcept {
+    return std::min(chunk_bytes_, contribution - std::min(contribution, chunk * chunk_bytes_));
+  }
+
   void fill() {
-    in_.read(arena_.slot(arena_.self(), range_, filled_), std::min(chunk_bytes_, in_.left()));
+    std::byte* const slot = arena_.slot(arena_.self(), range_, filled_);
+    in_.for_each(filled_ * chunk_bytes_, part_of(in_.bytes(), filled_),
+                 [&](std::span<const std::byte> part, std::size_t at) {
+                   std::memcpy(slot + at, part.data(), part.size());
+                 });
     arena_.publish(ShmMark::Filled, range_.after(filled_));
     ++filled_;
   }
@@ -60,8 +69,12 @@ class StreamAllgather final : public Operation {
     // Starting beside oneself, so that not all members read the same slot at once.
     for (int d = 0; d < arena_.size(); ++d) {
       const int member = (arena_.self() + d) % arena_.size();
-      SpanCursor<std::byte>& out = out_[static_cast<std::size_t>(member)];
-      out.write(arena_.slot(member, range_, copied_), std::min(chunk_bytes_, out.left()));
+      const std::byte* const slot = arena_.slot(member, range_, copied_);
+      const SpanList<std::byte>& out = out_[static_cast<std::size_t>(member)];
+      out.for_each(copied_ * chunk_bytes_, part_of(out.bytes(), copied_),
+                   [&](std::span<std::byte> part, std::size_t at) {
+                     std::memcpy(part.data(), slot + at, part.size());
+                   });
     }
     ++copied_;
     if (copied_ < chunks_) arena_.publish(ShmMark::Drained, range_.after(copied_ - 1));
@@ -69,8 +82,8 @@ class StreamAllgather final : public Operation {
 
   ShmArena& arena_;
   std::size_t chunk_bytes_;
-  SpanCursor<const std::byte> in_;
-  std::vector<SpanCursor<std::byte>> out_;  // by set rank
+  SpanList<const std::byte> in_;
+  std::vector<SpanList<std::byte>> out_;  // by set rank
   std::size_t chunks_ = 0;
   bool taken_ = false;
   ShmArena::Chunks range_;
