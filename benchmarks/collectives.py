@@ -78,7 +78,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     peer = peers.create(args.peer)
-    for operation in OPERATIONS if args.peer != "limit" else ("allreduce",):
+    for operation in filter(peer.offers, OPERATIONS):
         for size_bytes in SIZES if operation == "allreduce" else OTHER_SIZES:
             if size_bytes > args.max_bytes:
                 continue

@@ -44,6 +44,10 @@ class Peer(ABC):
     def reducescatter(self, tensor: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """This rank's equal part of the sum; shape ``(n / size,)``."""
 
+    def offers(self, operation: str) -> bool:
+        """Whether this peer has the operation."""
+        return True
+
     def allreduce_many(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor in tensors:
             self.allreduce(tensor)
@@ -70,6 +74,9 @@ class Rueda(Peer):
         self._data_paths = data_paths
         hvd.init()
         self.rank, self.size = hvd.rank(), hvd.size()
+
+    def offers(self, operation: str) -> bool:
+        return hasattr(self._hvd, operation)
 
     def barrier(self) -> None:
         self._hvd.barrier()
@@ -201,6 +208,9 @@ class Limit(Gloo):
 
     No allreduce of private tensors can be faster: each rank must read its input and write its output.
     """
+
+    def offers(self, operation: str) -> bool:
+        return operation == "allreduce"
 
     def allreduce(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.mul_(1.0)
