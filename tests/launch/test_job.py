@@ -1,0 +1,329 @@
+"""Whole jobs with tiny programs: output, environment, files and exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.launch.launching import COMMAND, LIMIT_S, PYTHON, environment, horovodrun, running
+
+
+def lines(output: bytes) -> list[str]:
+    return sorted(output.decode().splitlines())
+
+
+def test_every_rank_runs_once_with_its_place() -> None:
+    pairs = [f"$HOROVOD_{scope}RANK/$HOROVOD_{scope}SIZE" for scope in ("", "LOCAL_", "CROSS_")]
+    show = f"echo {' '.join(pairs)} $HOROVOD_HOSTNAME"
+    done = horovodrun("-np", "8", "sh", "-c", show)
+    assert done.returncode == 0
+    assert lines(done.stdout) == [f"[{rank}]<stdout>:{rank}/8 {rank}/8 0/1 localhost" for rank in range(8)]
+    assert done.stderr == b""
+
+
+def test_more_slots_than_processes_start_no_more_processes() -> None:
+    done = horovodrun("-np", "2", "-H", "localhost:4", "sh", "-c", "echo $HOROVOD_SIZE")
+    assert lines(done.stdout) == ["[0]<stdout>:2", "[1]<stdout>:2"]
+
+
+def test_two_names_of_this_machine_are_two_hosts() -> None:
+    show = "echo $HOROVOD_HOSTNAME $HOROVOD_LOCAL_RANK $HOROVOD_CROSS_RANK/$HOROVOD_CROSS_SIZE"
+    done = horovodrun("-np", "3", "-H", "localhost:1,127.0.0.1:2", "sh", "-c", show)
+    assert lines(done.stdout) == [
+        "[0]<stdout>:localhost 0 0/2",
+        "[1]<stdout>:127.0.0.1 0 1/2",
+        "[2]<stdout>:127.0.0.1 1 0/1",
+    ]
+
+
+def test_inherited_rank_variables_do_not_win() -> None:
+    extra = {"HOROVOD_RANK": "7", "HOROVOD_SIZE": "9", "HOROVOD_CONTROLLER": "mpi", "HOROVOD_CYCLE_TIME": "5"}
+    show = "echo $HOROVOD_RANK $HOROVOD_SIZE $HOROVOD_CONTROLLER $HOROVOD_CYCLE_TIME"
+    assert horovodrun("-np", "1", "sh", "-c", show, extra=extra).stdout == b"[0]<stdout>:0 1 gloo 5\n"
+
+
+def test_compute_threads_are_shared_out_unless_set() -> None:
+    show = ("-np", "2", "sh", "-c", "echo $OMP_NUM_THREADS")
+    expected = max(1, len(os.sched_getaffinity(0)) // 2)
+    assert horovodrun(*show).stdout.splitlines()[0].endswith(b":%d" % expected)
+    assert horovodrun(*show, extra={"OMP_NUM_THREADS": "3"}).stdout.splitlines()[0].endswith(b":3")
+
+
+def test_arguments_and_environment_of_any_bytes_arrive_unchanged() -> None:
+    show = "import os,sys; print(os.fsencode(sys.argv[1]), os.environb[b'ODD'])"
+    word = b"a b\n'\"$HOME \xff\xc3\xbc"
+    done = subprocess.run(
+        [
+            *COMMAND,
+            "-np",
+            "1",
+            PYTHON,
+            "-c",
+            show,
+            word,
+        ],
+        env={**{os.fsencode(k): os.fsencode(v) for k, v in environment().items()}, b"ODD": word},
+        capture_output=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    assert done.stdout.decode() == f"[0]<stdout>:{word!r} {word!r}\n"
+
+
+def test_ranks_have_no_standard_input_and_no_descriptors_of_ours() -> None:
+    look = "import os,sys; print(repr(sys.stdin.read()), sorted(map(int, os.listdir('/proc/self/fd')))[:-1])"
+    assert horovodrun("-np", "2", PYTHON, "-c", look).stdout.splitlines()[0].endswith(b":'' [0, 1, 2]")
+
+
+def test_ranks_have_default_signal_handling() -> None:
+    # A program that writes to a closed pipe must end as it does in a shell.
+    done = horovodrun("-np", "1", "sh", "-c", "grep SigIgn: /proc/$$/status")
+    assert int(done.stdout.split()[-1], 16) == 0
+
+
+def test_working_directory_is_the_launchers(tmp_path: Path) -> None:
+    done = horovodrun("-np", "1", "pwd", cwd=tmp_path)
+    assert done.stdout.decode() == f"[0]<stdout>:{tmp_path}\n"
+
+
+def test_standard_output_and_error_stay_apart() -> None:
+    done = horovodrun("-np", "1", "sh", "-c", "echo out; echo err >&2; printf end; printf END >&2")
+    assert done.stdout == b"[0]<stdout>:out\n[0]<stdout>:end"
+    assert done.stderr == b"[0]<stderr>:err\n[0]<stderr>:END"
+
+
+def test_lines_of_ranks_never_mix() -> None:
+    body = "x" * 300
+    program = f"for i in range(500):\n print(i, '{body}', end='\\n', flush=True)"
+    done = horovodrun("-np", "4", PYTHON, "-c", program)
+    found = done.stdout.decode().splitlines()
+    for rank in range(4):
+        mine = [line for line in found if line.startswith(f"[{rank}]")]
+        assert mine == [f"[{rank}]<stdout>:{number} {body}" for number in range(500)]
+    assert len(found) == 2000
+
+
+def test_megabytes_of_output_arrive_complete() -> None:
+    program = "import sys; sys.stdout.write(('y' * 99 + '\\n') * 100_000)"
+    started = time.monotonic()
+    done = horovodrun("-np", "2", PYTHON, "-c", program)
+    assert time.monotonic() - started < 15
+    assert done.stdout.count(b"<stdout>:" + b"y" * 99 + b"\n") == 200_000
+    assert len(done.stdout) == 200_000 * (100 + len("[0]<stdout>:"))
+
+
+def test_bytes_that_are_not_utf8_pass_through() -> None:
+    done = horovodrun("-np", "1", "printf", r"\377\376 \303\274\n")
+    assert done.stdout == b"[0]<stdout>:\xff\xfe \xc3\xbc\n"
+
+
+def test_line_is_visible_at_once_while_the_job_runs() -> None:
+    with running("-np", "2", "sh", "-c", "echo ready; exec sleep 60") as job:
+        assert sorted(job.lines(2)) == ["[0]<stdout>:ready", "[1]<stdout>:ready"]
+
+
+def test_timestamps_come_before_the_prefix() -> None:
+    done = horovodrun("-np", "1", "-prefix-timestamp", "echo", "text")
+    stamp, _, text = done.stdout.decode().partition("[0]<stdout>:")
+    time.strptime(stamp)
+    assert text == "text\n"
+
+
+@pytest.mark.parametrize(("processes", "first"), [(1, "rank.0"), (11, "rank.00")])
+def test_output_is_also_kept_in_files(processes: int, first: str, tmp_path: Path) -> None:
+    directory = tmp_path / "a" / "logs"
+    for attempt in ("earlier and longer", "text"):
+        done = horovodrun("-np", str(processes), "--output-filename", str(directory), "echo", attempt)
+        assert done.returncode == 0
+    assert len(list(directory.iterdir())) == processes
+    assert (directory / first / "stdout").read_text() == "[0]<stdout>:text\n"
+    assert (directory / first / "stderr").read_bytes() == b""
+    assert done.stdout.count(b"text") == processes
+
+
+def test_viewer_that_goes_away_does_not_end_the_job(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    script = f"seq 20000; touch {tmp_path}/done.$HOROVOD_RANK"
+    try:
+        done = subprocess.run(
+            [*COMMAND, "-np", "2", "sh", "-c", script],
+            env=environment(),
+            stdout=write,
+            stderr=subprocess.PIPE,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    assert done.returncode == 0
+    assert done.stderr.count(b"cannot write to standard output any more (Broken pipe); the job goes on") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["done.0", "done.1"]
+
+
+def test_closed_standard_descriptors_do_no_harm(tmp_path: Path) -> None:
+    words = " ".join((*COMMAND, "-np", "2", "--output-filename", str(tmp_path), "echo", "text"))
+    done = subprocess.run(
+        ["sh", "-c", f"{words} <&- >&- 2>&-"], env=environment(), timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0
+    assert (tmp_path / "rank.1" / "stdout").read_text() == "[1]<stdout>:text\n"
+
+
+def test_ranks_meet_at_the_store() -> None:
+    program = """
+import os
+from horovod.bootstrap.store import StoreClient
+address = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+rank = int(os.environ["HOROVOD_RANK"])
+with StoreClient(address, bytes.fromhex(os.environ["HOROVOD_SECRET_KEY"]), 10.0, f"rank {rank}") as store:
+    store.set(f"said/{rank}", rank)
+    print(store.get(f"said/{1 - rank}", 10.0))
+"""
+    done = horovodrun("-np", "2", PYTHON, "-c", program)
+    assert lines(done.stdout) == ["[0]<stdout>:1", "[1]<stdout>:0"], done.stderr.decode()
+
+
+def test_key_is_in_the_environment_of_ranks_only() -> None:
+    program = """
+import os, pathlib
+key = os.environ["HOROVOD_SECRET_KEY"]
+assert len(bytes.fromhex(key)) == 32
+keeper = os.getppid()
+launcher = int(pathlib.Path(f"/proc/{keeper}/stat").read_text().rpartition(")")[2].split()[1])
+for pid in (os.getpid(), keeper, launcher):
+    assert key.encode() not in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+for pid in (keeper, launcher):
+    assert key.encode() not in pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+print(key)
+"""
+    done = horovodrun("--verbose", "-np", "1", PYTHON, "-c", program)
+    assert done.returncode == 0, done.stderr.decode()
+    key = done.stdout.partition(b">:")[2].strip()
+    assert key not in done.stderr
+
+
+def test_two_jobs_at_once_have_nothing_in_common() -> None:
+    names = ["HOROVOD_SECRET_KEY", "HOROVOD_JOB_ID", "HOROVOD_GLOO_RENDEZVOUS_PORT"]
+    show = "echo " + " ".join(f"${name}" for name in names) + "; exec sleep 60"
+    with running("-np", "2", "sh", "-c", show) as one, running("-np", "2", "sh", "-c", show) as other:
+        first, second = ({line.partition(">:")[2] for line in job.lines(2)} for job in (one, other))
+    assert len(first) == len(second) == 1  # the ranks of a job agree
+    for mine, theirs in zip(first.pop().split(), second.pop().split(), strict=True):
+        assert mine != theirs
+
+
+def test_verbose_narrates_on_standard_error() -> None:
+    done = horovodrun("--verbose", "-np", "2", "sh", "-c", "exit 0")
+    said = done.stderr.decode()
+    steps = ["this machine", "serving the store", "OMP_NUM_THREADS", "starting 2 x sh -c 'exit 0'"]
+    steps += ["rank 1 runs as process", "rank 0 exited with status 0", "nothing of the job runs"]
+    for step in steps:
+        assert step in said
+    assert done.stdout == b""
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["no-such-command"], 127, "The command no-such-command cannot be run: not found."),
+        (["./no/such/file"], 127, "The command ./no/such/file cannot be run: not found."),
+        (["/"], 126, "The command / cannot be run: permission denied."),
+        (["./plain.py"], 126, "Did you mean: python ./plain.py?"),
+        (["./text"], 126, "neither a program nor a script"),
+        (["./lost"], 127, "its interpreter was not found"),
+        (["-H", "localhost:1", "true"], 2, "2 processes were requested, but the hosts have 1 slots"),
+        (["-H", "localhost", "true"], 2, "'localhost' in it is not host:slots"),
+        (["-H", "192.0.2.1:2", "true"], 1, "Host 192.0.2.1 is not this machine"),
+        (["--mpi", "true"], 1, "--mpi: this version does not start processes through MPI"),
+        (["--output-filename", "./text", "true"], 1, "cannot be kept in text/rank.0/stdout"),
+        (["--nonsense", "true"], 2, "--nonsense"),
+        ([], 2, "command to run is missing"),
+    ],
+)
+def test_what_cannot_be_started_is_explained(
+    words: list[str], status: int, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "plain.py").write_text("print()\n")
+    (tmp_path / "text").write_text("just text\n")
+    (tmp_path / "text").chmod(0o755)
+    (tmp_path / "lost").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "lost").chmod(0o755)
+    done = horovodrun("-np", "2", *words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (status, b"")
+    said = done.stderr.decode()
+    assert said.startswith("horovodrun: ")
+    assert message in said
+    assert "Traceback" not in said
+    assert said.count(message) == 1
+
+
+def test_remote_host_that_is_not_needed_is_no_obstacle() -> None:
+    assert horovodrun("-np", "1", "-H", "localhost:1,192.0.2.1:4", "true").returncode == 0
+
+
+def test_version_is_the_interface_version() -> None:
+    done = horovodrun("--version")
+    assert (done.returncode, done.stdout) == (0, b"0.28.1\n")
+
+
+def test_help_shows_groups_and_examples() -> None:
+    done = horovodrun("--help")
+    assert done.returncode == 0
+    for part in ("usage: horovodrun -np N", "examples:", "stall check:", "--output-filename DIR"):
+        assert part in done.stdout.decode()
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_check_build_lists_its_rows_in_order(verbose: bool) -> None:
+    done = horovodrun("--check-build", *(["--verbose"] if verbose else []))
+    text = done.stdout.decode()
+    assert done.returncode == 0
+    assert text.startswith("\nHorovod v0.28.1:" if verbose else "Horovod v0.28.1:")
+    rows = [line.split("] ")[1].split("  ")[0] for line in text.splitlines() if line.startswith("    [")]
+    assert rows == ["TensorFlow", "PyTorch", "MXNet", "MPI", "Gloo", "NCCL", "DDL", "CCL", "MPI", "Gloo"]
+    assert ("(" in text) is verbose
+
+
+def test_nothing_heavy_is_imported() -> None:
+    program = "import json, sys, horovod.runner.launch; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, timeout=LIMIT_S, check=True
+    )
+    loaded = set(json.loads(done.stdout))
+    assert not loaded & {
+        "torch",
+        "numpy",
+        "tensorflow",
+        "jax",
+        "mxnet",
+        "cloudpickle",
+        "psutil",
+        "horovod._core",
+    }
+
+
+def test_small_job_takes_a_fraction_of_a_second() -> None:
+    took_s: list[float] = []
+    while len(took_s) < 5 and min(took_s, default=1.0) >= 0.5:  # other work on the machine may delay one
+        started = time.monotonic()
+        assert horovodrun("-np", "2", "true").returncode == 0
+        took_s.append(time.monotonic() - started)
+    assert min(took_s) < 0.5
+
+
+def test_many_ranks_raise_the_limit_on_descriptors_for_the_launcher_only() -> None:
+    words = " ".join((*COMMAND, "-np", "40", "sh", "-c", "'ulimit -Sn'"))
+    done = subprocess.run(
+        ["sh", "-c", f"ulimit -Sn 128; {words}"],
+        env=environment(),
+        capture_output=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    assert lines(done.stdout) == sorted(f"[{rank}]<stdout>:128" for rank in range(40))

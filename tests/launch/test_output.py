@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import io
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horovod.errors import LaunchError
+from horovod.launch import output as output_module
+from horovod.launch.console import Console, Sink, text_stream_sink
+from horovod.launch.output import LinePrefixer, Output, rank_directory
+
+
+def prefixed(*chunks: bytes) -> bytes:
+    prefixer = LinePrefixer(3, "stdout")
+    return b"".join([*map(prefixer.feed, chunks), prefixer.close()])
+
+
+P = b"[3]<stdout>:"
+
+
+def test_every_line_gets_its_prefix() -> None:
+    assert prefixed(b"one\ntwo\n\nthree\n") == P + b"one\n" + P + b"two\n" + P + b"\n" + P + b"three\n"
+
+
+def test_last_line_without_end_is_kept_without_adding_one() -> None:
+    assert prefixed(b"one\ntwo") == P + b"one\n" + P + b"two"
+
+
+def test_carriage_return_ends_a_line_and_stays() -> None:
+    assert prefixed(b"10%\r20%\rdone\n") == P + b"10%\r" + P + b"20%\r" + P + b"done\n"
+
+
+def test_carriage_return_and_newline_are_one_end_even_when_read_apart() -> None:
+    assert prefixed(b"one\r\ntwo\r\n") == P + b"one\r\n" + P + b"two\r\n"
+    assert prefixed(b"one\r", b"\ntwo\r", b"\n") == P + b"one\r\n" + P + b"two\r\n"
+
+
+def test_complete_lines_come_at_once_and_incomplete_ones_are_held_back() -> None:
+    prefixer = LinePrefixer(3, "stdout")
+    assert prefixer.feed(b"one\ntw") == P + b"one\n"
+    assert prefixer.feed(b"o") == b""
+    assert prefixer.feed(b"\r") == P + b"two\r"
+    assert prefixer.close() == b""
+
+
+def test_bytes_that_are_not_utf8_pass_unchanged() -> None:
+    assert prefixed(b"\xff\xfe\x80\n") == P + b"\xff\xfe\x80\n"
+
+
+def test_other_separators_of_unicode_do_not_end_a_line() -> None:
+    text = "a\x0bb\x0cc\x1cd\x85e\u2028f\n".encode()
+    assert prefixed(text) == P + text
+
+
+@given(st.lists(st.sampled_from([b"a", b"\n", b"\r", "ä".encode(), "中".encode(), b"\xff"])), st.data())
+def test_how_the_text_was_read_does_not_matter(pieces: list[bytes], data: st.DataObject) -> None:
+    text = b"".join(pieces)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)))))
+    chunks = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert prefixed(*filter(None, chunks)) == prefixed(text)
+    assert prefixed(text).replace(P, b"") == text
+
+
+def test_multi_byte_characters_survive_any_chunk_border() -> None:
+    line = ("Grüße 中文 🎉 " * 500).encode() + b"\n"
+    assert prefixed(*(line[index : index + 7] for index in range(0, len(line), 7))) == P + line
+
+
+def test_endless_line_is_cut_between_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_module, "LINE_LIMIT_BYTES", 10)
+    prefixer = LinePrefixer(3, "stdout")
+    assert prefixer.feed("äääää".encode()) == b""
+    assert prefixer.feed("ä".encode()[:1]) == P + "äääää".encode() + b"\n"
+    assert prefixer.feed("ä".encode()[1:]) == b""
+    assert prefixer.close() == P + "ä".encode()
+
+
+def test_timestamp_stands_before_the_prefix_of_every_line() -> None:
+    before = time.time()
+    lines = LinePrefixer(0, "stderr", timestamps=True).feed(b"one\ntwo\n").decode().splitlines()
+    for line, text in zip(lines, ("one", "two"), strict=True):
+        stamp, prefix, rest = line.partition("[0]<stderr>:")
+        assert (prefix, rest) == ("[0]<stderr>:", text)
+        assert before - 1 <= time.mktime(time.strptime(stamp)) <= time.time()
+
+
+def test_tail_keeps_the_last_lines_and_only_the_last_state_of_a_progress_bar() -> None:
+    prefixer = LinePrefixer(0, "stderr")
+    prefixer.feed(b"".join(b"line %d\n" % number for number in range(100)))
+    prefixer.feed(b"".join(b"%d%%\r" % number for number in range(100)))
+    prefixer.feed(b"\xff end")
+    prefixer.close()
+    assert prefixer.tail()[-3:] == ["line 98", "line 99", "� end"]
+    assert len(prefixer.tail()) == 20
+
+
+@pytest.mark.parametrize(
+    ("size", "name"), [(1, "rank.3"), (10, "rank.3"), (11, "rank.03"), (101, "rank.003")]
+)
+def test_directories_of_ranks_have_one_width(size: int, name: str) -> None:
+    assert rank_directory(Path("d"), 3, size) == Path("d") / name
+
+
+def test_unfinished_line_of_one_rank_is_not_continued_by_another() -> None:
+    written: list[bytes] = []
+    sink = Sink(written.append)
+    sink.write(b"[0]half", 0)
+    sink.write(b"[1]whole\n", 1)
+    sink.write(b"[0]bar\r", 0)
+    sink.write(b"[1]more\n", 1)
+    assert b"".join(written) == b"[0]half\n[1]whole\n[0]bar\r[1]more\n"
+
+
+def test_lost_sink_says_so_once_and_discards_the_rest() -> None:
+    lost: list[OSError] = []
+
+    def fail(_: bytes) -> None:
+        raise BrokenPipeError
+
+    sink = Sink(fail, lost.append)
+    sink.write(b"one\n", 0)
+    sink.write(b"two\n", 0)
+    assert len(lost) == 1
+
+
+def test_text_streams_take_the_place_of_descriptors() -> None:
+    stream = io.StringIO()
+    text_stream_sink(stream).write(b"gr\xc3\xbcn \xff\n", 0)
+    assert stream.getvalue() == "grün �\n"
+
+
+def test_output_of_all_ranks_is_drained_to_streams_and_files(tmp_path: Path) -> None:
+    stdout, stderr = io.StringIO(), io.StringIO()
+    output = Output(2, Console(stdout=stdout, stderr=stderr), directory=tmp_path / "new" / "logs")
+    ends = {}
+    for rank in (0, 1):
+        for stream in ("stdout", "stderr"):
+            read, ends[rank, stream] = os.pipe()
+            output.attach(read, rank, stream)
+    output.start()
+    for (rank, stream), end in ends.items():
+        os.write(end, f"{stream} of {rank}\nend".encode())
+        os.close(end)
+    output.drain(lambda: False)
+    assert sorted(stdout.getvalue().split("\n")) == sorted(
+        ["[0]<stdout>:stdout of 0", "[1]<stdout>:stdout of 1", "[0]<stdout>:end", "[1]<stdout>:end"]
+    )
+    for rank in (0, 1):
+        for stream in ("stdout", "stderr"):
+            kept = (tmp_path / "new" / "logs" / f"rank.{rank}" / stream).read_text()
+            assert kept == f"[{rank}]<{stream}>:{stream} of {rank}\n[{rank}]<{stream}>:end"
+    assert output.tail(1) == ("stderr of 1", "end")
+
+
+def test_drain_does_not_wait_for_a_pipe_that_a_stranger_holds() -> None:
+    stdout = io.StringIO()
+    output = Output(1, Console(stdout=stdout))
+    read, held = os.pipe()
+    output.attach(read, 0, "stdout")
+    output.start()
+    os.write(held, b"text")
+    output.drain(lambda: False)
+    os.close(held)
+    assert stdout.getvalue() == "[0]<stdout>:text"
+
+
+def test_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    output = Output(1, Console(), directory=tmp_path / "file")
+    read, write = os.pipe()
+    with pytest.raises(LaunchError, match=r"file/rank.0/stdout.*--output-filename"):
+        output.attach(read, 0, "stdout")
+    output.drain(lambda: False)
+    os.close(read)
+    os.close(write)

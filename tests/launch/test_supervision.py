@@ -1,0 +1,214 @@
+"""What happens when ranks fail, when the launcher is told to end, and when it is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tests.launch.launching import PYTHON, WAIT, Watched, horovodrun, running
+
+# A worker that shows its process id, and that of a descendant which has left its session and lost its parent.
+ESCAPING = f"""
+import os, subprocess, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        os.execvp("sh", ["sh", "-c", {WAIT!r}])
+    os._exit(0)
+os.wait()
+print(os.getpid(), flush=True)
+"""
+
+
+def by_rank(*commands: str) -> tuple[str, ...]:
+    """A command that runs the n-th of `commands` in rank n, and the last one in all later ranks."""
+    cases = "".join(f"{rank}) {command};; " for rank, command in enumerate(commands[:-1]))
+    return ("sh", "-c", f"case $HOROVOD_RANK in {cases}*) {commands[-1]};; esac")
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "described"),
+    [
+        ("exit 3", 3, "exited with status 3"),
+        ("exit 255", 255, "exited with status 255"),
+        ("kill -KILL $$", 137, "was killed by SIGKILL (status 137)"),
+        ("kill -SEGV $$", 139, "was killed by SIGSEGV (status 139)"),
+        ("kill -TERM $$", 143, "was killed by SIGTERM (status 143)"),
+    ],
+)
+def test_first_failure_is_reported_and_decides_the_status(end: str, status: int, described: str) -> None:
+    started = time.monotonic()
+    done = horovodrun("-np", "4", *by_rank(WAIT, f"echo why >&2; {end}", WAIT))
+    assert done.returncode == status
+    said = done.stderr.decode()
+    assert f"horovodrun: rank 1 on localhost {described} after " in said
+    assert "3 other ranks were ended because of it." in said
+    assert "its last lines:\n    why\n" in said
+    assert "Traceback" not in said
+    assert time.monotonic() - started < 4
+
+
+def test_last_lines_come_from_stdout_if_stderr_is_empty() -> None:
+    done = horovodrun("-np", "1", "sh", "-c", "echo said; exit 1")
+    assert done.returncode == 1
+    assert done.stderr.decode().endswith("its last lines:\n    said\n")
+
+
+def test_failure_right_after_much_output_shows_its_very_last_lines() -> None:
+    done = horovodrun("-np", "2", *by_rank("seq 30000 >&2; exit 9", WAIT))
+    assert done.returncode == 9
+    assert done.stderr.decode().endswith("    29999\n    30000\n")
+
+
+def test_rank_that_succeeds_early_does_not_stop_the_others() -> None:
+    done = horovodrun("-np", "3", *by_rank("exit 0", "sleep 0.3; echo later"))
+    assert done.returncode == 0
+    assert done.stdout.count(b"later") == 2
+
+
+def test_worker_that_ignores_sigterm_is_killed_after_the_grace_time() -> None:
+    stubborn = "import os,signal,time; signal.signal(15, signal.SIG_IGN); print(os.getpid(), flush=True); time.sleep(60)"
+    with running("-np", "2", PYTHON, "-c", f"import os\nif os.environ['HOROVOD_RANK']=='1':\n {stubborn}\n"
+                 "else:\n print(os.getpid(), flush=True)\n import time; time.sleep(60)") as job:  # fmt: skip
+        by_rank_pid = {line[1]: int(line.partition(">:")[2]) for line in job.lines(2)}
+        with Watched(*by_rank_pid.values()) as watched:
+            started = time.monotonic()
+            os.kill(by_rank_pid["0"], signal.SIGKILL)
+            status, _, stderr = job.finish()
+            took_s = time.monotonic() - started
+            assert watched.still_running(0) == []
+    assert status == 137
+    assert 4.5 < took_s < 9
+    assert b"waiting for 1 rank (1) to end; SIGKILL follows" in stderr
+
+
+def test_sigterm_lets_workers_clean_up() -> None:
+    script = by_rank('trap "echo cleaned; exit 0" TERM; echo ready; while :; do sleep 0.05; done', WAIT)
+    with running("-np", "2", *script) as job:
+        job.lines(1)
+        job.signal(signal.SIGTERM)
+        status, stdout, _ = job.finish()
+    assert status == 143
+    assert b"[0]<stdout>:cleaned" in stdout
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_are_forwarded_and_end_the_job(signum: signal.Signals) -> None:
+    with running("-np", "2", "sh", "-c", f"echo $$; {WAIT}") as job, Watched(*job.numbers(2)) as workers:
+        job.signal(signum)
+        status, _, stderr = job.finish()
+        assert workers.still_running(0) == []
+    assert status == 128 + signum
+    assert f"{signum.name} ended the job after" in stderr.decode()
+    assert b"Traceback" not in stderr
+
+
+def test_second_signal_kills_without_waiting() -> None:
+    stubborn = "trap '' INT; echo $$; while :; do sleep 0.1; done"
+    with running("-np", "2", "sh", "-c", stubborn) as job, Watched(*job.numbers(2)) as workers:
+        started = time.monotonic()
+        job.signal(signal.SIGINT)
+        assert workers.still_running(0.3) != []
+        job.signal(signal.SIGINT)
+        status, _, stderr = job.finish()
+        assert workers.still_running(0) == []
+    assert status == 130
+    assert time.monotonic() - started < 4
+    assert b"second signal (SIGINT): killing what still runs" in stderr
+
+
+def test_ignored_signal_stays_ignored() -> None:
+    # What a shell does for a background job, and nohup for SIGHUP.
+    with running("-np", "1", "sh", "-c", "echo ready; sleep 0.5; grep SigIgn /proc/$$/status") as job:
+        pass
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with running("-np", "1", "sh", "-c", "echo ready; sleep 0.5; echo survived") as job:
+            signal.signal(signal.SIGHUP, previous)
+            job.lines(1)
+            job.signal(signal.SIGHUP)
+            status, stdout, _ = job.finish()
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+    assert (status, stdout) == (0, b"[0]<stdout>:survived\n")
+
+
+def test_killed_launcher_leaves_nothing_behind() -> None:
+    program = ESCAPING + "time.sleep(60)"
+    with running("-np", "2", PYTHON, "-c", program) as job, Watched(*job.numbers(4)) as processes:
+        job.process.kill()
+        assert processes.still_running(4) == []
+
+
+def test_killed_keeper_ends_the_ranks_and_is_reported() -> None:
+    with running("-np", "2", "sh", "-c", f"echo $PPID; echo $$; {WAIT}") as job:
+        numbers = job.numbers(4)
+        keeper = max(numbers, key=numbers.count)
+        with Watched(*(set(numbers) - {keeper})) as workers:
+            os.kill(keeper, signal.SIGKILL)
+            status, _, stderr = job.finish()
+            assert workers.still_running(2) == []
+    assert status == 1
+    assert b"The process that watches the ranks" in stderr
+    assert b"Traceback" not in stderr
+
+
+def test_failure_ends_descendants_that_escaped_too() -> None:
+    program = (
+        ESCAPING + "\nif os.environ['HOROVOD_RANK'] == '1':\n time.sleep(0.5); sys.exit(5)\ntime.sleep(60)"
+    )
+    with running("-np", "2", PYTHON, "-c", program) as job, Watched(*job.numbers(4)) as processes:
+        status, _, _ = job.finish()
+        assert processes.still_running(0) == []
+    assert status == 5
+
+
+def test_processes_left_behind_by_success_are_ended() -> None:
+    with running("-np", "1", PYTHON, "-c", ESCAPING) as job, Watched(job.numbers(1)[0]) as left:
+        status, _, stderr = job.finish()
+        assert left.still_running(0) == []
+    assert status == 0
+    assert b"ending 1 process that the ranks left behind" in stderr
+
+
+def test_stopped_worker_is_ended_too() -> None:
+    with running("-np", "2", "sh", "-c", f"echo $$; {WAIT}") as job:
+        first, second = job.numbers(2)
+        with Watched(first, second) as workers:
+            os.kill(first, signal.SIGSTOP)
+            job.signal(signal.SIGINT)
+            job.signal(signal.SIGTERM)
+            job.finish()
+            assert workers.still_running(0) == []
+
+
+def test_supervision_goes_on_while_nobody_reads_the_output(tmp_path: Path) -> None:
+    fifo = tmp_path / "go"
+    os.mkfifo(fifo)
+    talk = f"echo $$; read line < {fifo}; seq 100000; {WAIT}"
+    with running("-np", "2", *by_rank(talk, f"echo $$; read line < {fifo}; sleep 0.5; exit 6")) as job:
+        with Watched(*job.numbers(2)) as workers:
+            fifo.write_text("go\n" * 2)
+            assert workers.still_running(4) == []  # though our pipe is full
+        status, stdout, _ = job.finish()
+    assert status == 6
+    assert stdout.count(b"\n") > 1000
+
+
+def test_interrupted_launcher_leaves_although_nobody_reads_the_output() -> None:
+    with running("-np", "1", "sh", "-c", f"echo $$; seq 100000; {WAIT}") as job:
+        with Watched(*job.numbers(1)) as worker:
+            job.signal(signal.SIGINT)
+            assert worker.still_running(4) == []
+        with Watched(job.process.pid) as launcher:
+            assert launcher.still_running(5) == []
+
+
+def test_many_ranks_fail_together_and_one_is_named() -> None:
+    done = horovodrun("-np", "8", "sh", "-c", "exit 7")
+    assert done.returncode == 7
+    assert done.stderr.decode().count(" on localhost exited with status 7 after ") == 1
