@@ -211,8 +211,7 @@ struct Integer {
   struct [[gnu::packed, gnu::may_alias]] Unaligned {
     T value;
   };
-  /// `factor` is exact for no integer type wider than float64's mantissa: the specification's
-  /// choice.
+  /// An int64 beyond 2^53 loses its last bits on the way: the specification multiplies in float64.
   static void scale(std::byte* out, const std::byte* in, std::size_t count, double factor) {
     auto* to = reinterpret_cast<Unaligned*>(out);
     const auto* from = reinterpret_cast<const Unaligned*>(in);
@@ -226,8 +225,7 @@ struct Integer {
     constexpr int kBits = static_cast<int>(sizeof(T)) * 8 - (kSigned ? 1 : 0);
     constexpr T kHighest = static_cast<T>(static_cast<Unsigned>(~Unsigned{0}) >> (kSigned ? 1 : 0));
     constexpr T kLowest = kSigned ? static_cast<T>(-kHighest - 1) : T{0};
-    if constexpr (sizeof(T) <
-                  8) {  // every limit is a float64, the cast goes through int64 or int32
+    if constexpr (sizeof(T) < 8) {  // every limit is a float64
       v = v == v ? v : 0.0;
       v = v < static_cast<double>(kLowest) ? static_cast<double>(kLowest) : v;
       v = v > static_cast<double>(kHighest) ? static_cast<double>(kHighest) : v;
