@@ -87,7 +87,9 @@ def main() -> None:
 
     # All processes together take a batch that is `size` times as large: so is the step.
     model = network().to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * hvd.size(), momentum=0.9)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(
+        model.parameters(), lr=args.lr * hvd.size(), momentum=0.9
+    )
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs)
 
