@@ -46,14 +46,14 @@ class HandleTable:
             if entry is None:
                 continue
             engine = entry[0]
-            if not engine.poll(handle):
-                still.append(handle)
-                continue
-            del self.pending[handle]
             try:
+                if not engine.poll(handle):
+                    still.append(handle)
+                    continue
                 engine.wait(handle)
-            except Exception:  # the failure of an operation that nobody asks about
-                pass
+            except Exception:
+                pass  # it failed, or an interrupted wait for several has consumed it: nobody asks
+            del self.pending[handle]
         self._abandoned = still
 
     def forget(self) -> None:

@@ -36,10 +36,15 @@ def test_cached_functions_run_once_per_argument() -> None:
 def test_env_sets_and_restores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUEDA_TEST_A", "before")
     monkeypatch.delenv("RUEDA_TEST_B", raising=False)
-    with pytest.raises(KeyError), util.env(RUEDA_TEST_A="in", RUEDA_TEST_B="in", RUEDA_TEST_C=None):
-        assert os.environ["RUEDA_TEST_A"] == os.environ["RUEDA_TEST_B"] == "in"
-        assert "RUEDA_TEST_C" not in os.environ
-        raise KeyError
+
+    def inside() -> None:
+        with util.env(RUEDA_TEST_A="in", RUEDA_TEST_B="in", RUEDA_TEST_C=None):
+            assert os.environ["RUEDA_TEST_A"] == os.environ["RUEDA_TEST_B"] == "in"
+            assert "RUEDA_TEST_C" not in os.environ
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        inside()
     assert os.environ["RUEDA_TEST_A"] == "before"
     assert "RUEDA_TEST_B" not in os.environ
 
@@ -48,9 +53,9 @@ def test_average_compatibility() -> None:
     resolve = util.get_average_backwards_compatibility_fun(SimpleNamespace(Average=0, Sum=1))
     assert resolve(None, None) == 0
     assert resolve(5, None) == 5
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="average"):
         assert resolve(None, True) == 0
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="average"):
         assert resolve(None, False) == 1
     with pytest.raises(ValueError):
         resolve(0, True)

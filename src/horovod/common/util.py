@@ -10,11 +10,11 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
+from horovod import exchange
 from horovod.errors import HorovodVersionMismatchError
-from horovod.exchange import split_list
 
 __all__ = [
     "ccl_built",
@@ -141,6 +141,11 @@ def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[int | 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
+
+
+def split_list(l: Sequence[Any], n: int) -> list[list[Any]]:  # noqa: E741 - the name is part of the interface
+    """``n`` consecutive chunks of ``l`` whose lengths differ by at most one, longer ones first."""
+    return exchange.split_list(l, n)
 
 
 def check_installed_version(name: str, version: str, exception: Exception | None = None) -> None:

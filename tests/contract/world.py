@@ -1,0 +1,236 @@
+"""Run a table of cases on real ranks: one job per world, all cases in it, a verdict for each case.
+
+``run_cases`` is for tests: it starts the ranks of one world as processes, which all run every case of a module in the
+same order, and returns what each rank said about each case. A case is a function without arguments that is called on
+every rank and raises if something is wrong; the decorator ``Cases.add`` puts it into the module's table.
+
+A case that hangs ends its job; the cases behind it run in a new one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import importlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+CASE_LIMIT_S = 30.0
+MOST_RESTARTS = 6
+
+
+@dataclass(frozen=True)
+class World:
+    """How many ranks, and which of them share memory (``HOROVOD_TRANSPORT_GROUPS``)."""
+
+    size: int
+    groups: str = "auto"
+
+    def __str__(self) -> str:
+        return f"{self.size}{'' if self.groups == 'auto' else '-tcp'}"
+
+
+WORLDS = [World(1), *(World(size, groups) for size in (2, 3, 4) for groups in ("auto", "single"))]
+
+
+@dataclass
+class Cases:
+    """The table of a module, in order of definition."""
+
+    table: dict[str, Callable[[], None]] = field(default_factory=dict)
+
+    def add(self, case: Callable[[], None]) -> Callable[[], None]:
+        """A case under the name of its function."""
+        return self.add_as(case.__name__, case)
+
+    def add_as(self, name: str, case: Callable[[], None]) -> Callable[[], None]:
+        assert name not in self.table, f"two cases named {name}"
+        self.table[name] = case
+        return case
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.table)
+
+
+# -- in the test process --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Verdicts:
+    """Case -> rank -> what went wrong; an empty text if nothing did."""
+
+    errors: dict[str, dict[int, str]] = field(default_factory=dict)
+
+    def check(self, case: str, world: World) -> None:
+        """Fail with what the ranks said about ``case``."""
+        said = self.errors.get(case, {})
+        wrong = {rank: error for rank, error in said.items() if error}
+        missing = sorted(set(range(world.size)) - said.keys())
+        report = [f"--- rank {rank}\n{error}" for rank, error in sorted(wrong.items())]
+        if missing:
+            report.append(f"no verdict from rank {', '.join(map(str, missing))}")
+        assert not report, "\n".join(report)
+
+
+_finished: dict[tuple[str, World], Verdicts] = {}
+
+
+def run_cases(module: str, world: World) -> Verdicts:
+    """Run all cases of ``module`` in ``world``, once per test session."""
+    key = (module, world)
+    if key not in _finished:
+        _finished[key] = _run(module, world)
+    return _finished[key]
+
+
+def _run(module: str, world: World) -> Verdicts:
+    names = list(importlib.import_module(module).CASES)
+    verdicts = Verdicts()
+    begin = 0
+    for _ in range(MOST_RESTARTS):
+        begin = _run_job(module, world, names, begin, verdicts)
+        if begin >= len(names):
+            break
+    return verdicts
+
+
+def _run_job(module: str, world: World, names: list[str], begin: int, verdicts: Verdicts) -> int:
+    """Run the cases from ``begin`` on in one job; return the first case that it did not come to."""
+    from horovod.bootstrap.store import StoreServer
+
+    key = secrets.token_bytes(32)
+    with tempfile.TemporaryDirectory(prefix="contract-") as folder, StoreServer(key) as store:
+        ranks: list[subprocess.Popen[bytes]] = []
+        reports = [Path(folder, f"{rank}.jsonl") for rank in range(world.size)]
+        logs = [Path(folder, f"{rank}.log") for rank in range(world.size)]
+        job = secrets.token_hex(8)
+        for rank in range(world.size):
+            command = [sys.executable, "-m", "tests.contract.world", module, str(reports[rank]), str(begin)]
+            with logs[rank].open("wb") as log:
+                ranks.append(
+                    subprocess.Popen(
+                        command,
+                        cwd=ROOT,
+                        env=environment(rank, world, key, job, store.address),
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+        limit_s = 60.0 + CASE_LIMIT_S * len(names)
+        try:
+            for process in ranks:
+                process.wait(limit_s)
+        finally:
+            for process in ranks:
+                process.kill()
+                process.wait()
+        begun = begin - 1
+        for rank, report in enumerate(reports):
+            open_case: int | None = None
+            for line in report.read_text().splitlines() if report.exists() else []:
+                entry = json.loads(line)
+                begun = max(begun, entry["case"])
+                if "error" in entry:
+                    verdicts.errors.setdefault(names[entry["case"]], {})[rank] = entry["error"]
+                    open_case = None
+                else:
+                    open_case = entry["case"]
+            if ranks[rank].returncode != 0:
+                if open_case is None:
+                    open_case = min(begun, len(names) - 1) if begun >= begin else begin
+                    begun = max(begun, open_case)
+                text = f"exit code {ranks[rank].returncode}\n{logs[rank].read_text(errors='replace')[-6000:]}"
+                verdicts.errors.setdefault(names[open_case], {})[rank] = text
+    return begun + 1
+
+
+def environment(
+    rank: int, world: World, key: bytes, job: str, address: tuple[str, int]
+) -> dict[str, str]:
+    """What a launcher would give to ``rank``, all ranks on one host."""
+    slot = {
+        "RANK": rank,
+        "SIZE": world.size,
+        "LOCAL_RANK": rank,
+        "LOCAL_SIZE": world.size,
+        "CROSS_RANK": 0,
+        "CROSS_SIZE": 1,
+    }
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
+    return {
+        **inherited,
+        **{f"HOROVOD_{name}": str(value) for name, value in slot.items()},
+        "HOROVOD_HOSTNAME": "localhost",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address[0],
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(address[1]),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_SECRET_KEY": key.hex(),
+        "HOROVOD_JOB_ID": job,
+        "HOROVOD_TRANSPORT_GROUPS": world.groups,
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": "5",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": os.pathsep.join(
+            [str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
+    }
+
+
+# -- in the ranks ---------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Run the cases of a module as one rank, reporting every begin and end as a line of JSON."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("module")
+    parser.add_argument("report", type=Path)
+    parser.add_argument("begin", type=int)
+    arguments = parser.parse_args()
+
+    import horovod.torch as hvd
+
+    cases = list(importlib.import_module(arguments.module).CASES.table.items())
+    with arguments.report.open("a") as report:
+
+        def write(**entry: Any) -> None:
+            report.write(json.dumps(entry) + "\n")
+            report.flush()
+
+        hvd.init()
+        for number in range(arguments.begin, len(cases)):
+            name, case = cases[number]
+            write(case=number)
+            faulthandler.dump_traceback_later(CASE_LIMIT_S, exit=True)
+            error = ""
+            try:
+                case()
+            except BaseException:
+                error = traceback.format_exc()
+            # The ranks agree on whether the case left them in a common state; if not, they start a new world.
+            try:
+                everywhere = hvd.allgather_object(not error, name=f"verdict.{name}.{number}")
+                clean = all(everywhere)
+            except Exception:
+                error = error or traceback.format_exc()
+                clean = False
+            write(case=number, error=error)
+            if not clean:
+                hvd.shutdown()
+                hvd.init()
+        hvd.shutdown()
+    faulthandler.cancel_dump_traceback_later()
+
+
+if __name__ == "__main__":
+    main()
