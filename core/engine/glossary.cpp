@@ -16,8 +16,9 @@ namespace {
 }
 
 [[nodiscard]] std::uint64_t hash_of(const wire::KeyRef& key) noexcept {
-  const std::uint64_t scope = static_cast<std::uint64_t>(static_cast<std::uint32_t>(key.process_set)) << 32 |
-                              key.generation;
+  const std::uint64_t scope =
+      static_cast<std::uint64_t>(static_cast<std::uint32_t>(key.process_set)) << 32 |
+      key.generation;
   if (!key.name.empty()) return std::hash<std::string_view>{}(key.name) ^ mix(scope);
   return combine(scope + 1 + static_cast<std::uint64_t>(key.kind), key.handle);
 }
@@ -120,8 +121,8 @@ MeaningPtr Glossary::resolve(const wire::SignatureRef& signature, bool retired_t
 
 MeaningPtr Glossary::meaning_of(const Signature& signature) const {
   const std::uint64_t hash = hash_of(signature);
-  if (const Meaning* known = meanings_.find(
-          hash, [&](const Meaning& meaning) { return fits(meaning, signature); })) {
+  if (const Meaning* known =
+          meanings_.find(hash, [&](const Meaning& meaning) { return fits(meaning, signature); })) {
     return signatures_.find(known->number)->value;
   }
   return std::make_shared<Meaning>(Meaning{.signature = reduced(signature), .hash = hash});

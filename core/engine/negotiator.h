@@ -22,29 +22,23 @@
 
 namespace rueda {
 
-/// This rank's place in the control tree.
-struct ControlTree {
-  Rank self = 0;
-  std::optional<Rank> parent;  ///< none at the caller
-  std::vector<Rank> children;
-};
-
-/// The tree that all ranks derive from the transport groups: a group's first rank leads it; leaders
-/// report to leader 0 up to 32 groups, beyond that in a 32-ary tree of leaders in order.
-[[nodiscard]] ControlTree control_tree(const std::vector<std::vector<Rank>>& groups, Rank self);
-
 struct NegotiatorOptions {
   std::size_t fusion_threshold_bytes = std::size_t{128} << 20;  ///< 0: no fusion
-  std::size_t batch_bytes = std::size_t{1} << 20;  ///< what nobody waits for goes when it reaches this
-  Duration cycle = std::chrono::milliseconds(1);   ///< … or this long after the first of it
+  std::size_t batch_bytes = std::size_t{1}
+                            << 20;  ///< what nobody waits for goes when it reaches this
+  Duration cycle = std::chrono::milliseconds(1);      ///< … or this long after the first of it
   Duration stall_warning = std::chrono::seconds(60);  ///< zero: off
   Duration stall_shutdown = Duration::zero();         ///< zero: never
   bool disable_group_fusion = false;
+  /// How many keys, and how many signatures, stay numbered; the caller's counts for all. 0: none.
+  std::size_t key_capacity = 16384;
 };
 
 /// One entry of a dispatch, seen from this rank.
 struct DispatchEntry {
   std::uint64_t ticket = 0;  ///< what this rank gave to submit(); 0 if this rank has joined
+  /// As this rank submitted it, without the group's name. If it has joined: as the others did,
+  /// with first dimension 0 where rows may differ.
   std::shared_ptr<const Signature> signature;
 };
 
@@ -70,12 +64,12 @@ struct Effects {
   std::vector<Send> sends;
   std::vector<Dispatch> dispatches;
   std::vector<Failure> failures;
-  std::vector<std::string> warnings;        ///< for the log of this rank
-  std::vector<std::string> errors;          ///< the same, at level error
-  std::optional<Rank> joined_last;          ///< every rank has joined: completes the pending join
-  std::optional<Rank> shutdown_by;          ///< the shutdown entry was reached: nothing runs after it
-  bool closed = false;                      ///< all ranks acknowledged the shutdown
-  std::optional<Error> fatal;               ///< the world cannot go on (e.g. stall shutdown): abort with this
+  std::vector<std::string> warnings;  ///< for the log of this rank
+  std::vector<std::string> errors;    ///< the same, at level error
+  std::optional<Rank> joined_last;    ///< every rank has joined: completes the pending join
+  std::optional<Rank> shutdown_by;    ///< the shutdown entry was reached: nothing runs after it
+  bool closed = false;                ///< all ranks acknowledged the shutdown
+  std::optional<Error> fatal;  ///< the world cannot go on (e.g. stall shutdown): abort with this
   void clear() noexcept;
   /// True if there is nothing in it.
   [[nodiscard]] bool empty() const noexcept;
@@ -83,7 +77,8 @@ struct Effects {
 
 class Negotiator {
  public:
-  /// `groups`: the transport groups, as in control_tree(). `hosts`: host name by rank, for messages.
+  /// `groups`: the transport groups, as in control_tree(). `hosts`: host name by rank, for
+  /// messages.
   Negotiator(std::vector<std::vector<Rank>> groups, std::vector<std::string> hosts, Rank self,
              const NegotiatorOptions& options);
   ~Negotiator();
@@ -99,8 +94,12 @@ class Negotiator {
   Result<void> submit_group(std::span<const Key> keys, std::span<const Signature> signatures,
                             std::span<const std::uint64_t> tickets, bool waited, TimePoint now,
                             Effects& effects);
-  /// Somebody on this rank waits for this ticket from now on (no effect if it is gone).
+  /// Somebody on this rank waits for this ticket from now on (no effect if it is gone). What is
+  /// waited for counts as blocked: when all ranks are and nothing can start, that is a deadlock.
   void want(std::uint64_t ticket, TimePoint now, Effects& effects);
+  /// Reports what is held back, though nobody is blocked: for poll, and for submissions whose
+  /// completion is a callback.
+  void demand(TimePoint now, Effects& effects);
   /// Somebody on this rank waits for everything it has submitted so far.
   void want_all(TimePoint now, Effects& effects);
 
@@ -110,7 +109,8 @@ class Negotiator {
   void acknowledge_shutdown(TimePoint now, Effects& effects);
 
   /// A message of the negotiator of `from`, a neighbour in the tree. An error: it makes no sense.
-  Result<void> receive(Rank from, std::span<const std::byte> message, TimePoint now, Effects& effects);
+  Result<void> receive(Rank from, std::span<const std::byte> message, TimePoint now,
+                       Effects& effects);
 
   /// Time passes: stall checks, batches that waited long enough.
   void tick(TimePoint now, Effects& effects);
@@ -125,6 +125,8 @@ class Negotiator {
   [[nodiscard]] std::vector<Pending> pending() const;
   /// True if this rank has submissions that are not dispatched yet.
   [[nodiscard]] bool busy() const noexcept;
+  /// How many keys and numbers are remembered: for tests that this is bounded.
+  [[nodiscard]] std::size_t remembered() const noexcept;
 
  private:
   struct State;

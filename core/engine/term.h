@@ -65,7 +65,8 @@ struct Term {
   // This rank's own submission in flight.
   std::uint64_t ticket = 0;  ///< 0: none
   MeaningPtr meaning;        ///< of the last submission
-  std::shared_ptr<const Signature> submitted;  ///< as submitted, if the meaning leaves something out
+  std::shared_ptr<const Signature>
+      submitted;  ///< as submitted, if the meaning leaves something out
   std::string group;
   std::uint8_t size_class = 0;
   bool published = false;

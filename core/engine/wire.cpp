@@ -13,6 +13,9 @@ constexpr std::uint8_t kDevices = 2;
 /// Far beyond any tensor; keeps the product of a hostile shape from overflowing.
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 56;
 constexpr std::size_t kMaxDimensions = 64;
+/// The least that an item of a dispatch takes: what is promised must be there before room is made
+/// for it.
+constexpr std::size_t kItemBytes = 9;
 
 enum class KeyForm : std::uint8_t { Number = 0, Unnamed = 1, Full = 2 };
 
@@ -299,7 +302,7 @@ bool Reader::next(Entry& entry) {
       (void)take<std::uint8_t>();
       entry.process_set = static_cast<std::int32_t>(take<std::uint32_t>());
       entry.count = take<std::uint32_t>();
-      if (entry.count > rest_.size()) ok_ = false;  // an item takes more than a byte
+      if (entry.count > rest_.size() / kItemBytes) ok_ = false;
       break;
     case Record::Fail:
       (void)take<std::uint8_t>();

@@ -41,10 +41,10 @@ struct KeyRef {
   std::uint32_t number = 0;  ///< 0: in full
   std::int32_t process_set = 0;
   std::uint32_t generation = 0;
-  Kind kind = Kind::Allreduce;   ///< of an unnamed key
-  std::uint64_t handle = 0;      ///< of an unnamed key
-  std::string_view name = {};    ///< empty: unnamed
-  std::string_view group = {};   ///< full name of the group it belongs to; empty: none
+  Kind kind = Kind::Allreduce;  ///< of an unnamed key
+  std::uint64_t handle = 0;     ///< of an unnamed key
+  std::string_view name = {};   ///< empty: unnamed
+  std::string_view group = {};  ///< full name of the group it belongs to; empty: none
 };
 
 /// A signature as it is said. The name of the group is not in it: it goes with the key.

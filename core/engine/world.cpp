@@ -1,232 +1,97 @@
 #include "engine/world.h"
 
-#include <sys/eventfd.h>
-
 #include <algorithm>
-#include <cerrno>
-
-#include "backends/local.h"
-#include "backends/routed.h"
-#include "backends/shm.h"
-#include "backends/tcp.h"
-#include "engine/negotiator.h"
-#include "transport/shm_cause.h"
-#include "transport/shm_channel.h"
-#include "transport/socket_channel.h"
+#include <utility>
 
 namespace rueda {
 
-World::World(Rank self, int size, std::vector<std::vector<Rank>> groups,
-             std::vector<std::string> hosts)
-    : self_(self), size_(size), groups_(std::move(groups)), hosts_(std::move(hosts)) {}
+namespace {
 
-World::~World() = default;
+constexpr std::size_t kArity = 32;
 
-void World::own_segment(ShmSegment segment, Fd engine_bell, Fd waiter_bell) {
-  segment_ = std::move(segment);
-  engine_bell_ = std::move(engine_bell);
-  waiter_bell_ = std::move(waiter_bell);
-}
-
-void World::add_local_peer(Rank rank, ShmSegment segment, Fd engine_bell, Fd waiter_bell, Fd pidfd,
-                           Fd liveness) {
-  local_.push_back({.rank = rank,
-                    .segment = std::move(segment),
-                    .engine_bell = std::move(engine_bell),
-                    .waiter_bell = std::move(waiter_bell),
-                    .pidfd = std::move(pidfd),
-                    .liveness = std::move(liveness)});
-}
-
-void World::add_network_peer(Rank rank, Fd control, std::vector<Fd> data) {
-  network_.push_back({.rank = rank, .control = std::move(control)});
-  if (!data.empty()) data_.push_back({.rank = rank, .streams = std::move(data)});
-}
-
-std::string World::describe(Rank rank) const {
-  std::string text = "rank " + std::to_string(rank);
-  const auto index = static_cast<std::size_t>(rank);
-  if (rank >= 0 && index < hosts_.size()) text += " on host " + hosts_[index];
-  return text;
-}
-
-std::vector<Rank> World::own_group() const {
-  for (const auto& group : groups_) {
-    if (std::find(group.begin(), group.end(), self_) != group.end()) return group;
+/// By rank; -1 at the root. Up to 32 groups the formula gives leader 0 to all leaders.
+std::vector<Rank> parents(const std::vector<std::vector<Rank>>& groups) {
+  std::size_t size = 0;
+  for (const auto& group : groups) size += group.size();
+  std::vector<Rank> parent(size, -1);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const Rank leader = groups[g].front();
+    for (Rank rank : groups[g]) parent[static_cast<std::size_t>(rank)] = leader;
+    parent[static_cast<std::size_t>(leader)] = g == 0 ? -1 : groups[(g - 1) / kArity].front();
   }
-  return {};
+  return parent;
 }
 
-ControlChannel* World::channel(Rank rank) noexcept {
-  for (auto& neighbour : neighbours_) {
-    if (neighbour.rank == rank) return neighbour.channel.get();
+}  // namespace
+
+ControlTree control_tree(const std::vector<std::vector<Rank>>& groups, Rank self) {
+  const std::vector<Rank> parent = parents(groups);
+  ControlTree tree{.self = self, .parent = {}, .children = {}};
+  if (parent[static_cast<std::size_t>(self)] >= 0)
+    tree.parent = parent[static_cast<std::size_t>(self)];
+  for (std::size_t rank = 0; rank < parent.size(); ++rank) {
+    if (parent[rank] == self) tree.children.push_back(static_cast<Rank>(rank));
+  }
+  return tree;
+}
+
+World::World(const std::vector<std::vector<Rank>>& groups, std::vector<std::string> hosts,
+             Rank self)
+    : tree_(control_tree(groups, self)), hosts_(std::move(hosts)), below_(tree_.children.size()) {
+  const std::vector<Rank> parent = parents(groups);
+  size_ = static_cast<int>(parent.size());
+  ProcessSet world{
+      .id = 0, .generation = 0, .members = RankSet::all(size_), .below = {}, .by_child = {}};
+  world.below.add(self);
+  for (Rank rank = 0; rank < size_; ++rank) {
+    Rank at = rank;
+    Rank from = -1;
+    while (at >= 0 && at != self) {
+      from = at;
+      at = parent[static_cast<std::size_t>(at)];
+    }
+    if (at != self || from < 0) continue;
+    below_[*child_index(from)].add(rank);
+    world.below.add(rank);
+  }
+  world.by_child = below_;
+  sets_.push_back(std::move(world));
+}
+
+std::optional<std::size_t> World::child_index(Rank rank) const noexcept {
+  // Children are in ascending order.
+  const auto at = std::ranges::lower_bound(tree_.children, rank);
+  if (at == tree_.children.end() || *at != rank) return std::nullopt;
+  return static_cast<std::size_t>(at - tree_.children.begin());
+}
+
+const ProcessSet* World::find_set(std::int32_t id, std::uint32_t generation) const noexcept {
+  for (const ProcessSet& set : sets_) {
+    if (set.id == id && set.generation == generation) return &set;
   }
   return nullptr;
 }
 
-Result<void> World::open_local() {
-  const auto group = own_group();
-  const auto local_size = static_cast<int>(group.size());
-  const std::size_t need = segment_bytes(local_size);
-  for (int i = 0; i < local_size; ++i) {
-    const Rank rank = group[static_cast<std::size_t>(i)];
-    const auto peer = std::find_if(local_.begin(), local_.end(),
-                                   [rank](const LocalPeer& p) { return p.rank == rank; });
-    const ShmSegment* segment = rank == self_ ? &segment_ : nullptr;
-    if (peer != local_.end()) segment = &peer->segment;
-    if (segment == nullptr || segment->bytes().size() < need) {
-      return Error{.message = "no shared segment of " + describe(rank) + " was handed over",
-                   .peer = rank};
-    }
-    views_.emplace_back(segment->bytes(), local_size);
-    if (rank == self_) {
-      local_index_ = i;
-      bells_.emplace_back(&views_.back().bell(), engine_bell_.get(), waiter_bell_.get());
-    } else {
-      bells_.emplace_back(&views_.back().bell(), peer->engine_bell.get(), peer->waiter_bell.get());
-    }
+std::string World::who(Rank rank) const {
+  std::string text = "rank " + std::to_string(rank);
+  if (has(rank) && static_cast<std::size_t>(rank) < hosts_.size()) {
+    text += " (host " + hosts_[static_cast<std::size_t>(rank)] + ")";
   }
-  bell_ = &views_[static_cast<std::size_t>(local_index_)].bell();
-  return {};
+  return text;
 }
 
-Result<void> World::open_network() {
-  auto mesh = Mesh::open(std::move(data_));
-  if (!mesh) return std::move(mesh).error();
-  mesh_ = std::move(*mesh);
-  return {};
-}
-
-Result<void> World::open() {
-  const auto group = own_group();
-  if (group.empty()) return Error{.message = "this rank is in no transport group"};
-  const bool shares = group.size() > 1;
-  if (shares) {
-    if (auto opened = open_local(); !opened) return opened;
-  } else {
-    private_bell_ = std::make_unique<BellWord>();
-    bell_ = private_bell_.get();
+std::string to_string(const RankSet& ranks) {
+  std::string text = ranks.count() == 1 ? "rank " : "ranks ";
+  const std::vector<Rank> all = ranks.to_vector();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    std::size_t last = i;
+    while (last + 1 < all.size() && all[last + 1] == all[last] + 1) ++last;
+    if (i != 0) text += ", ";
+    text += std::to_string(all[i]);
+    if (last > i) text += (last == i + 1 ? ", " : "-") + std::to_string(all[last]);
+    i = last;
   }
-  if (size_ > 1 && !engine_bell_) {
-    engine_bell_ = Fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-    waiter_bell_ = Fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-    if (!engine_bell_ || !waiter_bell_) return Error::system("eventfd", errno);
-  }
-
-  Members members{.ranks = {}, .self = self_, .groups = {}};
-  for (Rank rank = 0; rank < size_; ++rank) members.ranks.push_back(rank);
-  for (const auto& g : groups_) members.groups.emplace_back(g.begin(), g.end());
-
-  std::unique_ptr<Backend> local;
-  if (shares) {
-    Members together{.ranks = group, .self = local_index_, .groups = {{}}};
-    std::vector<ShmMember> shm;
-    for (int i = 0; i < static_cast<int>(group.size()); ++i) {
-      together.groups.front().push_back(i);
-      const auto at = static_cast<std::size_t>(i);
-      shm.push_back({.segment = views_[at], .local_index = i, .bell = bells_[at]});
-    }
-    local = std::make_unique<ShmBackend>(std::move(together), std::move(shm));
-  }
-  if (size_ == 1) {
-    backend_ = std::make_unique<LocalBackend>(std::move(members));
-  } else if (groups_.size() == 1) {
-    backend_ = std::move(local);
-  } else {
-    if (auto opened = open_network(); !opened) return opened;
-    auto network = std::make_unique<TcpBackend>(members, mesh_);
-    if (shares) {
-      backend_ =
-          std::make_unique<RoutedBackend>(std::move(members), std::move(local), std::move(network));
-    } else {
-      backend_ = std::move(network);
-    }
-  }
-
-  const ControlTree tree = control_tree(groups_, self_);
-  std::vector<Rank> edges = tree.children;
-  if (tree.parent) edges.push_back(*tree.parent);
-  for (const Rank rank : edges) {
-    const auto at = std::find(group.begin(), group.end(), rank);
-    if (at != group.end()) {
-      const auto index = static_cast<std::size_t>(at - group.begin());
-      ShmChannel::Edge edge{.own = views_[static_cast<std::size_t>(local_index_)],
-                            .own_index = local_index_,
-                            .peer = views_[index],
-                            .peer_index = static_cast<int>(index),
-                            .peer_rank = rank,
-                            .bell = bells_[index]};
-      neighbours_.push_back({.rank = rank, .channel = std::make_unique<ShmChannel>(edge)});
-      continue;
-    }
-    const auto peer = std::find_if(network_.begin(), network_.end(),
-                                   [rank](const NetworkPeer& p) { return p.rank == rank; });
-    if (peer == network_.end() || !peer->control) {
-      return Error{.message = "no control connection to " + describe(rank) + " was handed over",
-                   .peer = rank};
-    }
-    auto socket = Socket::adopt(std::move(peer->control), rank);
-    if (!socket) return std::move(socket).error();
-    auto channel = std::make_unique<SocketChannel>(std::move(*socket));
-    const SocketChannel* as_socket = channel.get();
-    neighbours_.push_back({.rank = rank, .channel = std::move(channel), .socket = as_socket});
-  }
-  return {};
-}
-
-void World::watch(std::vector<pollfd>& fds) const {
-  for (const LocalPeer& peer : local_) {
-    if (peer.pidfd) fds.push_back({.fd = peer.pidfd.get(), .events = POLLIN, .revents = 0});
-    if (peer.liveness) fds.push_back({.fd = peer.liveness.get(), .events = POLLIN, .revents = 0});
-  }
-  for (const Neighbour& neighbour : neighbours_) {
-    if (neighbour.socket != nullptr) fds.push_back(neighbour.socket->wants());
-  }
-  if (mesh_) mesh_->wants(fds);
-}
-
-std::optional<World::Loss> World::lost(const pollfd* fds, std::size_t count) const {
-  std::optional<Loss> loss;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (fds[i].revents == 0) continue;
-    for (const LocalPeer& peer : local_) {
-      if (fds[i].fd == peer.pidfd.get()) return Loss{.rank = peer.rank, .certain = true};
-      if (fds[i].fd == peer.liveness.get()) loss = Loss{.rank = peer.rank, .certain = false};
-    }
-  }
-  return loss;
-}
-
-std::optional<Error> World::left_cause() const {
-  for (std::size_t i = 0; i < views_.size(); ++i) {
-    if (static_cast<int>(i) == local_index_) continue;
-    if (auto cause = read_cause(views_[i])) return cause;
-  }
-  return std::nullopt;
-}
-
-void World::leave_cause(const Error& error) {
-  if (views_.empty()) return;
-  publish_cause(views_[static_cast<std::size_t>(local_index_)], error);
-  for (std::size_t i = 0; i < bells_.size(); ++i) {
-    if (static_cast<int>(i) != local_index_) bells_[i].ring();
-  }
-}
-
-std::vector<int> World::descriptors() const {
-  std::vector<int> all{engine_bell_.get(), waiter_bell_.get()};
-  for (const LocalPeer& peer : local_) {
-    all.insert(all.end(), {peer.engine_bell.get(), peer.waiter_bell.get(), peer.pidfd.get(),
-                           peer.liveness.get()});
-  }
-  for (const Neighbour& neighbour : neighbours_) {
-    if (neighbour.socket != nullptr) all.push_back(neighbour.socket->fd());
-  }
-  if (mesh_) {
-    const auto sockets = mesh_->descriptors();
-    all.insert(all.end(), sockets.begin(), sockets.end());
-  }
-  return all;
+  return text;
 }
 
 }  // namespace rueda

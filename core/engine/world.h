@@ -1,113 +1,61 @@
-/// The other ranks as this one sees them: channels of the control tree, the data backend, signs of
-/// life. Made from descriptors that were handed in; dials nobody.
+/// Who takes part: ranks, hosts, the control tree and the process sets, as one rank sees them.
 #pragma once
 
-#include <poll.h>
-
-#include <memory>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "backends/backend.h"
-#include "transport/control_channel.h"
-#include "transport/doorbell.h"
-#include "transport/mesh.h"
-#include "transport/shm_layout.h"
-#include "transport/shm_segment.h"
+#include "engine/rank_set.h"
+#include "types.h"
 
 namespace rueda {
 
-class SocketChannel;
+/// This rank's place in the control tree.
+struct ControlTree {
+  Rank self = 0;
+  std::optional<Rank> parent;  ///< none at the caller
+  std::vector<Rank> children;
+};
+
+/// The tree that all ranks derive from the transport groups: a group's first rank leads it; leaders
+/// report to leader 0 up to 32 groups, beyond that in a 32-ary tree of leaders in order.
+[[nodiscard]] ControlTree control_tree(const std::vector<std::vector<Rank>>& groups, Rank self);
+
+struct ProcessSet {
+  std::int32_t id = 0;
+  std::uint32_t generation = 0;  ///< keeps a re-used id apart
+  RankSet members;
+  RankSet below;                  ///< members in this rank's subtree
+  std::vector<RankSet> by_child;  ///< members in each child's subtree
+};
 
 class World {
  public:
-  struct Neighbour {
-    Rank rank;
-    std::unique_ptr<ControlChannel> channel;
-    const SocketChannel* socket = nullptr;  ///< the same channel, if it is one
-  };
+  World(const std::vector<std::vector<Rank>>& groups, std::vector<std::string> hosts, Rank self);
 
-  /// `groups`: ranks that share memory, ascending inside a group, groups ordered by first rank.
-  World(Rank self, int size, std::vector<std::vector<Rank>> groups, std::vector<std::string> hosts);
-  ~World();
-
-  // What bootstrap hands over. Descriptors are owned from here on.
-  void own_segment(ShmSegment segment, Fd engine_bell, Fd waiter_bell);
-  void add_local_peer(Rank rank, ShmSegment segment, Fd engine_bell, Fd waiter_bell, Fd pidfd,
-                      Fd liveness);
-  void add_network_peer(Rank rank, Fd control, std::vector<Fd> data);
-
-  /// Puts it all together. An error names what is missing.
-  Result<void> open();
-
-  [[nodiscard]] Rank self() const noexcept { return self_; }
+  [[nodiscard]] Rank self() const noexcept { return tree_.self; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] const std::vector<std::vector<Rank>>& groups() const noexcept { return groups_; }
-  [[nodiscard]] const std::vector<std::string>& hosts() const noexcept { return hosts_; }
-  /// "rank 3 on host a"
-  [[nodiscard]] std::string describe(Rank rank) const;
-
-  [[nodiscard]] BellWord& bell() noexcept { return *bell_; }
-  [[nodiscard]] int engine_bell() const noexcept { return engine_bell_.get(); }
-  [[nodiscard]] int waiter_bell() const noexcept { return waiter_bell_.get(); }
-  [[nodiscard]] Backend& backend() noexcept { return *backend_; }
-  [[nodiscard]] std::vector<Neighbour>& neighbours() noexcept { return neighbours_; }
-  [[nodiscard]] ControlChannel* channel(Rank rank) noexcept;
-
-  /// Descriptors whose readiness means that a message came, data can move, or a peer died.
-  void watch(std::vector<pollfd>& fds) const;
-  /// The rank whose sign of life ended, among what watch() added. `certain`: the process is gone.
-  struct Loss {
-    Rank rank;
-    bool certain;
-  };
-  [[nodiscard]] std::optional<Loss> lost(const pollfd* fds, std::size_t count) const;
-
-  /// What a rank on this host left behind as the reason why it gave up.
-  [[nodiscard]] std::optional<Error> left_cause() const;
-  void leave_cause(const Error& error);
-
-  /// All descriptors, for the fork guard.
-  [[nodiscard]] std::vector<int> descriptors() const;
+  [[nodiscard]] const ControlTree& tree() const noexcept { return tree_; }
+  [[nodiscard]] const RankSet& everyone() const noexcept { return sets_.front().members; }
+  [[nodiscard]] const RankSet& below(std::size_t child) const noexcept { return below_[child]; }
+  [[nodiscard]] std::optional<std::size_t> child_index(Rank rank) const noexcept;
+  /// Null if there is no such set (any more).
+  [[nodiscard]] const ProcessSet* find_set(std::int32_t id,
+                                           std::uint32_t generation) const noexcept;
+  [[nodiscard]] bool has(Rank rank) const noexcept { return rank >= 0 && rank < size_; }
+  /// "rank 3 (host b)"
+  [[nodiscard]] std::string who(Rank rank) const;
 
  private:
-  struct LocalPeer {
-    Rank rank;
-    ShmSegment segment;
-    Fd engine_bell;
-    Fd waiter_bell;
-    Fd pidfd;
-    Fd liveness;
-  };
-  struct NetworkPeer {
-    Rank rank;
-    Fd control;
-  };
-  Result<void> open_local();
-  Result<void> open_network();
-  [[nodiscard]] std::vector<Rank> own_group() const;
-
-  Rank self_;
-  int size_;
-  std::vector<std::vector<Rank>> groups_;
+  ControlTree tree_;
+  int size_ = 0;
   std::vector<std::string> hosts_;
-
-  std::unique_ptr<BellWord> private_bell_;  // where nobody shares memory with this rank
-  BellWord* bell_ = nullptr;
-  Fd engine_bell_;
-  Fd waiter_bell_;
-  ShmSegment segment_;
-  std::vector<LocalPeer> local_;
-  std::vector<NetworkPeer> network_;
-  std::vector<Mesh::Peer> data_;
-
-  std::vector<ShmView> views_;   // by local index
-  std::vector<Doorbell> bells_;  // by local index
-  int local_index_ = 0;
-  std::shared_ptr<Mesh> mesh_;
-  std::vector<Neighbour> neighbours_;
-  std::unique_ptr<Backend> backend_;
+  std::vector<RankSet> below_;    // by child: its subtree
+  std::vector<ProcessSet> sets_;  // the first is the world
 };
+
+/// "rank 3" / "ranks 0, 2-5, 7"
+[[nodiscard]] std::string to_string(const RankSet& ranks);
 
 }  // namespace rueda

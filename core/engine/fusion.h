@@ -1,0 +1,34 @@
+/// Which ready operations run as one batch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "collectives/signature.h"
+
+namespace rueda {
+
+/// An operation that all members have submitted.
+struct Ready {
+  const Signature* signature = nullptr;
+  std::size_t bytes = 0;
+  std::int32_t process_set = 0;
+  std::uint64_t group = 0;  ///< 0: in no group; else the same number for all members of a group
+};
+
+struct FusionOptions {
+  std::size_t threshold_bytes = std::size_t{128} << 20;  ///< of one batch; 0: no fusion
+  bool disable_group_fusion =
+      false;  ///< a group fuses with itself only, a single operation not at all
+};
+
+/// Batches in order, as positions in `ready`. A batch agrees in set, kind, device, dtype, op and
+/// factors, and is within the threshold unless it is a single operation. An operation that does not
+/// fit is passed over while what was passed over and the batch together are within the threshold.
+/// Pure: what comes out depends on the arguments alone.
+[[nodiscard]] std::vector<std::vector<std::size_t>> plan(std::span<const Ready> ready,
+                                                         const FusionOptions& options);
+
+}  // namespace rueda

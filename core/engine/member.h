@@ -1,0 +1,79 @@
+/// This rank's own submissions: held back until somebody waits, reported, dispatched or failed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/collector.h"
+#include "engine/glossary.h"
+#include "engine/hash_index.h"
+#include "engine/negotiator.h"
+#include "engine/world.h"
+
+namespace rueda {
+
+class Member {
+ public:
+  Member(const World& world, Glossary& glossary, const NegotiatorOptions& options);
+
+  /// All or none.
+  Result<void> submit(std::span<const Key> keys, std::span<const Signature> signatures,
+                      std::span<const std::uint64_t> tickets, bool waited, TimePoint now);
+  void want(std::uint64_t ticket);
+  void want_all();
+  /// What is held goes with the next publish(), though nobody is blocked.
+  void demand() noexcept { due_ = due_ || !held_.empty(); }
+  void join() noexcept { joined_ = true; }
+  void leave() noexcept { leaving_ = true; }
+
+  /// Reports what is held, if it is due.
+  void publish(Collector& collector, TimePoint now);
+  void tick(Collector& collector, std::uint64_t position, TimePoint now);
+  [[nodiscard]] std::optional<TimePoint> next_tick() const;
+
+  // Entries of the stream. `term` is null if nothing here knows the key.
+  void stream_moved(TimePoint now) noexcept;  ///< something came out, for whomever
+  Result<void> dispatch(Term* term, const MeaningPtr& meaning, Dispatch& out);
+  void fail(Term& term, Error error, Effects& effects);
+  void all_joined() noexcept { joined_ = false; }
+  void stop(Rank by, Effects& effects);
+
+  [[nodiscard]] bool stopped() const noexcept { return stopped_by_.has_value(); }
+  [[nodiscard]] bool leaving() const noexcept { return leaving_; }
+  [[nodiscard]] bool joined() const noexcept { return joined_; }
+  [[nodiscard]] std::size_t pending() const noexcept { return by_ticket_.size(); }
+  /// In the order of their tickets.
+  [[nodiscard]] std::vector<Term*> pending_terms() const;
+
+ private:
+  void note_want(Term& term) noexcept;
+  void complete(Term& term) noexcept;
+  [[nodiscard]] Error shut_down() const;
+
+  const World& world_;
+  Glossary& glossary_;
+  const std::size_t batch_bytes_;
+  const Duration cycle_;
+  const Duration stall_warning_;
+  const RankSet self_;
+
+  HashIndex<Term> by_ticket_;
+  std::vector<Term*> held_;  // submitted, not reported yet
+  std::size_t held_bytes_ = 0;
+  TimePoint held_since_;
+  bool due_ = false;
+
+  std::size_t waited_ = 0;  // submissions in flight that somebody waits for
+  TimePoint quiet_since_;   // the last time that something was submitted or came out
+  bool announced_ = false;  // the caller was told that this rank is blocked
+  bool retract_ = false;    // … and has to be told that it no longer is
+
+  bool joined_ = false;
+  bool leaving_ = false;
+  std::optional<Rank> stopped_by_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,130 @@
+#include "engine/stream.h"
+
+#include <string>
+#include <utility>
+
+namespace rueda {
+
+namespace {
+
+constexpr std::uint8_t kCodes = static_cast<std::uint8_t>(Code::Internal) + 1;
+
+}  // namespace
+
+Error Stream::nonsense_from_above(std::string_view what) const {
+  return nonsense(world_, world_.tree().parent.value_or(world_.self()), what);
+}
+
+Result<void> Stream::receive(std::span<const std::byte> message, TimePoint now, Effects& effects) {
+  wire::Reader reader(message);
+  wire::Header header;
+  if (!reader.header(header) || header.direction != wire::Direction::Down) {
+    return nonsense_from_above("bad header");
+  }
+  if (header.position != position_ + 1) return nonsense_from_above("a gap in the stream");
+  glossary_.set_capacity(header.capacity);
+  advance();
+  wire::Entry entry;
+  while (reader.next(entry)) {
+    if (auto done = apply(reader, entry, now, effects); !done) return done;
+  }
+  if (!reader.ok()) return nonsense_from_above("bad record");
+  glossary_.forget(collector_->seen(position_));
+  return {};
+}
+
+Result<void> Stream::apply(wire::Reader& reader, wire::Entry& entry, TimePoint now,
+                           Effects& effects) {
+  if (closed_ || (member_.stopped() && entry.record != wire::Record::Closed)) {
+    return nonsense_from_above("goes on after the shutdown");
+  }
+  switch (entry.record) {
+    case wire::Record::DefineKey:
+      glossary_.define(glossary_.obtain(entry.key), entry.key.group, position_);
+      return {};
+    case wire::Record::DefineSignature:
+      glossary_.define(entry.signature.full, position_);
+      return {};
+    case wire::Record::Dispatch:
+      member_.stream_moved(now);
+      return apply_dispatch(reader, entry, effects);
+    case wire::Record::Fail:
+      member_.stream_moved(now);
+      return apply_failure(entry, effects);
+    case wire::Record::Joined:
+      if (!world_.has(entry.rank) || !member_.joined()) {
+        return nonsense_from_above("a join that is none");
+      }
+      member_.stream_moved(now);
+      member_.all_joined();
+      collector_->all_joined();
+      effects.joined_last = entry.rank;
+      return {};
+    case wire::Record::Shutdown:
+      if (!world_.has(entry.rank)) return nonsense_from_above("a shutdown by nobody");
+      collector_->stop();
+      member_.stop(entry.rank, effects);
+      effects.shutdown_by = entry.rank;
+      return {};
+    case wire::Record::Closed:
+      if (!member_.stopped()) return nonsense_from_above("closed before the shutdown");
+      closed_ = effects.closed = true;
+      return {};
+    default:
+      return nonsense_from_above("a record that only goes up");
+  }
+}
+
+Result<void> Stream::apply_dispatch(wire::Reader& reader, wire::Entry& entry, Effects& effects) {
+  ++dispatches_;
+  Dispatch dispatch{.number = dispatches_, .process_set = entry.process_set, .entries = {}};
+  const std::uint32_t count = entry.count;
+  dispatch.entries.reserve(count);
+  bool member = false;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (!reader.item(entry)) return nonsense_from_above("bad record");
+    const MeaningPtr meaning = glossary_.resolve(entry.signature, false);
+    if (meaning == nullptr) return nonsense_from_above("unknown signature");
+    const Glossary::Resolved resolved = glossary_.resolve(entry.key, false);
+    Term* const term = resolved.term;
+    if (term == nullptr && entry.key.number != 0) return nonsense_from_above("unknown key");
+    const ProcessSet* set = term != nullptr
+                                ? world_.find_set(term->key.process_set, term->key.generation)
+                                : world_.find_set(entry.key.process_set, entry.key.generation);
+    if (set == nullptr || set->id != dispatch.process_set) {
+      return nonsense_from_above("another process set");
+    }
+    glossary_.use(*meaning);
+    if (set->members.contains(world_.self())) {
+      member = true;
+      if (auto done = member_.dispatch(term, meaning, dispatch); !done) return done;
+    }
+    if (term != nullptr) {
+      glossary_.use(*term);
+      collector_->settle(*term);
+      glossary_.release(*term);
+    }
+  }
+  if (member) effects.dispatches.push_back(std::move(dispatch));
+  return {};
+}
+
+Result<void> Stream::apply_failure(const wire::Entry& entry, Effects& effects) {
+  if (entry.code >= kCodes) return nonsense_from_above("unknown code");
+  const Glossary::Resolved resolved = glossary_.resolve(entry.key, false);
+  if (resolved.term == nullptr) {
+    // A key of others: this rank has joined, or is not in the set.
+    return entry.key.number == 0 ? Result<void>() : nonsense_from_above("unknown key");
+  }
+  Term& term = *resolved.term;
+  Error error{.code = static_cast<Code>(entry.code),
+              .message = std::string(entry.text),
+              .tensor = entry.tensor.empty() ? full_name(term.key) : std::string(entry.tensor)};
+  member_.fail(term, std::move(error), effects);
+  glossary_.use(term);
+  collector_->settle(term);
+  glossary_.release(term);
+  return {};
+}
+
+}  // namespace rueda
