@@ -118,7 +118,7 @@ class TcpWorld {
   [[nodiscard]] std::shared_ptr<Mesh> mesh(int member) const {
     return meshes_[static_cast<std::size_t>(member)];
   }
-  /// Closes the connections of a member, as its death would.
+  /// Closes the connections of a member, as its death would, once no backend uses them.
   void kill(int member) { meshes_[static_cast<std::size_t>(member)].reset(); }
 
   [[nodiscard]] Members members(int self) const {

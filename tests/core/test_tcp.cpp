@@ -1,0 +1,327 @@
+// The network backend: transfers in order, ends out of step, shared connections, lost peers.
+#include "backends/tcp.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+#include <string>
+#include <thread>
+#include <tuple>
+
+#include "tcp_world.h"
+
+namespace rueda {
+namespace {
+
+using testing::drive;
+using testing::each_alone;
+using testing::succeeded;
+using testing::TcpWorld;
+using testing::Wire;
+using Bytes = std::vector<std::byte>;
+
+Bytes filled(std::size_t bytes, unsigned seed) {
+  std::mt19937 random(seed);
+  Bytes result(bytes);
+  for (std::byte& byte : result) byte = static_cast<std::byte>(random());
+  return result;
+}
+
+TEST(Tcp, TransfersOfOnePeerCompleteInOrderWhateverTheirSizes) {
+  for (const Wire wire : {Wire::UnixPair, Wire::Loopback}) {
+    TcpWorld world({.groups = each_alone(2), .wire = wire, .buffer_bytes = 1});
+    const std::vector<std::size_t> sizes{0, 1, 0, 100000, 3, 0, 16, 70000, 1,
+                                         1, 1, 1, 1,      1, 1, 1,  1,     9};
+    world.run([&](int self, TcpBackend& backend) {
+      // Both send everything before either receives a byte: neither may wait for the other.
+      std::vector<Bytes> out;
+      std::vector<Bytes> in;
+      std::vector<std::unique_ptr<Operation>> operations;
+      for (std::size_t i = 0; i < sizes.size(); ++i) {
+        out.push_back(filled(sizes[i], static_cast<unsigned>(i)));
+        in.emplace_back(sizes[i]);
+      }
+      for (const Bytes& bytes : out) operations.push_back(backend.send(1 - self, bytes));
+      for (Bytes& bytes : in) operations.push_back(backend.recv(1 - self, bytes));
+      const TimePoint deadline = Clock::now() + testing::kPatience;
+      for (std::size_t done = 0; done < operations.size();) {
+        ASSERT_LT(Clock::now(), deadline);
+        done = 0;
+        for (const auto& operation : operations) {
+          auto step = operation->step();
+          ASSERT_TRUE(step) << step.error().what();
+          done += *step == Step::Done ? 1 : 0;
+        }
+      }
+      EXPECT_TRUE(in == out);
+    });
+  }
+}
+
+TEST(Tcp, WantsOnlyWhatIsOutstanding) {
+  TcpWorld world({.groups = each_alone(3), .buffer_bytes = 1});
+  TcpBackend backend(world.members(0), world.mesh(0));
+  TcpBackend other(world.members(1), world.mesh(1));
+  const auto wanted = [&] {
+    std::vector<pollfd> polled;
+    backend.wants(polled);
+    return polled;
+  };
+  const Bytes large(1 << 20);
+  Bytes byte(1);
+  auto early = other.send(0, byte);
+  ASSERT_TRUE(succeeded(drive(*early, other)));
+  EXPECT_TRUE(wanted().empty());  // although bytes have arrived that nobody has asked for
+
+  auto receipt = backend.recv(1, byte);
+  ASSERT_EQ(wanted().size(), 1u);
+  EXPECT_EQ(wanted()[0].events, POLLIN);
+  ASSERT_TRUE(succeeded(drive(*receipt, backend)));
+  EXPECT_TRUE(wanted().empty());
+
+  auto sending = backend.send(2, large);
+  for (int i = 0; i < 1000 && *sending->step() != Step::Blocked; ++i) {
+  }
+  ASSERT_EQ(wanted().size(), 1u);
+  EXPECT_EQ(wanted()[0].events, POLLOUT);
+  EXPECT_EQ(sending->waiting_for(), std::vector<Rank>{20});
+}
+
+TEST(Tcp, EndsOutOfStepAreAnErrorThatNamesThePeer) {
+  TcpWorld world({.groups = each_alone(2)});
+  TcpBackend backend(world.members(0), world.mesh(0));
+  TcpBackend other(world.members(1), world.mesh(1));
+  const Bytes eight(8);
+  Bytes nine(9);
+  auto sending = other.send(0, eight);
+  ASSERT_TRUE(succeeded(drive(*sending, other)));
+  auto receipt = backend.recv(1, nine);
+  auto result = drive(*receipt, backend);
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code, Code::Internal);
+  EXPECT_EQ(result.error().peer, 10);
+  EXPECT_EQ(
+      result.error().message,
+      "the data stream from rank 10 is out of step: expected message 0 of 9 bytes, got message "
+      "0 of 8 bytes");
+  EXPECT_FALSE(drive(*backend.recv(1, nine), backend));  // and it stays so
+}
+
+TEST(Tcp, GarbageIsAnErrorThatNamesThePeer) {
+  for (unsigned seed = 0; seed < 50; ++seed) {
+    auto [mine, raw] = testing::connect_pair(Wire::UnixPair);
+    std::vector<Mesh::Peer> peers(1);
+    peers[0].rank = 5;
+    peers[0].streams.push_back(std::move(mine));
+    TcpBackend backend({{2, 5}, 0, {{0}, {1}}}, *Mesh::open(std::move(peers)));
+    const Bytes garbage = filled(16 + seed, seed);
+    ASSERT_EQ(::send(raw.get(), garbage.data(), garbage.size(), 0),
+              static_cast<ssize_t>(garbage.size()));
+    float value = 1;
+    auto* const bytes = reinterpret_cast<std::byte*>(&value);
+    const Piece piece{bytes, bytes, 1};
+    auto result = drive(*backend.allreduce({&piece, 1}, {}), backend);
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.error().code, Code::Internal);
+    EXPECT_EQ(result.error().peer, 5);
+  }
+}
+
+TEST(Tcp, AnAbandonedOperationTouchesItsMemoryNoMoreAndBreaksTheLink) {
+  TcpWorld world({.groups = each_alone(2), .buffer_bytes = 1});
+  TcpBackend backend(world.members(0), world.mesh(0));
+  TcpBackend other(world.members(1), world.mesh(1));
+  {
+    const Bytes large(1 << 20);
+    Bytes buffer(100);
+    auto sending = backend.send(1, large);
+    auto receipt = backend.recv(1, buffer);
+    ASSERT_TRUE(sending->step());
+    ASSERT_TRUE(receipt->step());
+  }
+  const Bytes byte(1);
+  Bytes into(1);
+  auto result = drive(*backend.send(1, byte), backend);
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code, Code::Internal);
+  EXPECT_FALSE(drive(*backend.recv(1, into), backend));
+  std::vector<pollfd> polled;
+  backend.wants(polled);
+  EXPECT_TRUE(polled.empty());
+}
+
+TEST(Tcp, AMemberWithoutConnectionCannotBeReached) {
+  auto mesh = Mesh::open({});
+  ASSERT_TRUE(mesh);
+  TcpBackend backend({{0, 1}, 0, {{0, 1}}}, *mesh);
+  for (const int peer : {-1, 0, 1, 2}) {
+    auto step = backend.send(peer, {})->step();
+    ASSERT_FALSE(step);
+    EXPECT_EQ(step.error().code, Code::Unsupported);
+    EXPECT_FALSE(backend.recv(peer, {})->step());
+  }
+}
+
+TEST(Tcp, AMeshNeedsOneEntryForEachPeer) {
+  std::vector<Mesh::Peer> none(1);
+  none[0].rank = 3;
+  auto without = Mesh::open(std::move(none));
+  ASSERT_FALSE(without);
+  EXPECT_EQ(without.error().peer, 3);
+
+  auto [one, other] = testing::connect_pair(Wire::UnixPair);
+  std::vector<Mesh::Peer> twice(2);
+  twice[0].rank = twice[1].rank = 3;
+  twice[0].streams.push_back(std::move(one));
+  twice[1].streams.push_back(std::move(other));
+  EXPECT_FALSE(Mesh::open(std::move(twice)));
+}
+
+TEST(Tcp, OverlappingSetsShareTheConnections) {
+  TcpWorld world({.groups = each_alone(3), .buffer_bytes = 1});
+  const std::vector<std::vector<int>> sets{{0, 1, 2}, {0, 1}, {0, 2}, {1, 2}};
+  std::vector<std::thread> threads;
+  for (int self = 0; self < 3; ++self) {
+    threads.emplace_back([&, self] {
+      std::vector<std::unique_ptr<TcpBackend>> backends;  // of those sets that I am in
+      std::vector<int> sizes;
+      for (const auto& set : sets) {
+        Members members;
+        for (std::size_t i = 0; i < set.size(); ++i) {
+          members.ranks.push_back(world.rank(set[i]));
+          if (set[i] == self) members.self = static_cast<int>(i);
+        }
+        members.groups = each_alone(static_cast<int>(set.size()));
+        const bool member = std::find(set.begin(), set.end(), self) != set.end();
+        backends.push_back(member ? std::make_unique<TcpBackend>(members, world.mesh(self))
+                                  : nullptr);
+        sizes.push_back(static_cast<int>(set.size()));
+      }
+      std::mt19937 random(3);  // the same order of operations on all ranks
+      for (int i = 0; i < 300; ++i) {
+        const std::size_t set = random() % sets.size();
+        const std::size_t count = random() % 3000;
+        if (backends[set] == nullptr) continue;
+        std::vector<float> values(count, 1.0f);
+        auto* const bytes = reinterpret_cast<std::byte*>(values.data());
+        const Piece piece{bytes, bytes, count};
+        auto operation = backends[set]->allreduce({&piece, 1}, {});
+        ASSERT_TRUE(succeeded(drive(*operation, *backends[set])));
+        ASSERT_EQ(values, std::vector<float>(count, static_cast<float>(sizes[set])));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Tcp, ShutdownFailsWhatIsUnderWayHereAndAtThePeer) {
+  TcpWorld world({.groups = each_alone(2), .wire = Wire::Loopback});
+  std::atomic<int> waiting{0};
+  std::thread ender([&] {
+    while (waiting.load() < 2) std::this_thread::yield();
+    world.mesh(0)->shutdown();  // from a thread that drives nothing
+  });
+  world.run([&](int self, TcpBackend& backend) {
+    Bytes never(1);
+    auto operation = backend.recv(1 - self, never);
+    waiting.fetch_add(1);
+    auto result = drive(*operation, backend);
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.error().code, self == 0 ? Code::Shutdown : Code::PeerLost);
+    EXPECT_EQ(result.error().peer, world.rank(1 - self));
+  });
+  ender.join();
+}
+
+/// One member's part in a run of equal operations.
+class Participant {
+ public:
+  Participant(TcpBackend& backend, Kind kind, std::size_t count)
+      : backend_(backend),
+        kind_(kind),
+        values_(count),
+        all_(static_cast<std::size_t>(backend.members().size()), values_) {}
+
+  std::unique_ptr<Operation> start() {
+    const auto bytes = std::as_writable_bytes(std::span(values_));
+    const Piece piece{bytes.data(), bytes.data(), values_.size()};
+    GatherPlan plan;
+    switch (kind_) {
+      case Kind::Allreduce:
+        return backend_.allreduce({&piece, 1}, {});
+      case Kind::Allgather:
+        plan.in = {bytes};
+        for (auto& part : all_) plan.out.push_back({std::as_writable_bytes(std::span(part))});
+        return backend_.allgather(std::move(plan));
+      case Kind::Broadcast:
+        return backend_.broadcast(bytes, bytes, 1);
+      default:
+        return backend_.barrier();
+    }
+  }
+
+  Error run_until_failure() {
+    for (;;) {
+      auto operation = start();
+      auto result = drive(*operation, backend_);
+      if (!result) return std::move(result).error();
+    }
+  }
+
+  /// Stops wherever it is after that many steps in all.
+  void run_for(unsigned steps) {
+    while (steps != 0) {
+      auto operation = start();
+      for (bool done = false; steps != 0 && !done; --steps) {
+        auto step = operation->step();
+        ASSERT_TRUE(step) << step.error().what();
+        done = *step == Step::Done;
+      }
+    }
+  }
+
+ private:
+  TcpBackend& backend_;
+  const Kind kind_;
+  std::vector<float> values_;
+  std::vector<std::vector<float>> all_;
+};
+
+class LostPeer : public ::testing::TestWithParam<std::tuple<Kind, Wire, int>> {};
+INSTANTIATE_TEST_SUITE_P(EveryKind, LostPeer,
+                         ::testing::Combine(::testing::Values(Kind::Allreduce, Kind::Allgather,
+                                                              Kind::Broadcast, Kind::Barrier),
+                                            ::testing::Values(Wire::UnixPair, Wire::Loopback),
+                                            ::testing::Values(2, 3, 5)));
+
+TEST_P(LostPeer, DyingAtAnyByteFailsAllOthersSoon) {
+  const auto [kind, wire, size] = GetParam();
+  for (unsigned seed = 0; seed < 10; ++seed) {
+    std::mt19937 random(seed);
+    TcpWorld world({.groups = each_alone(size), .wire = wire, .buffer_bytes = 1});
+    const int victim = static_cast<int>(random() % static_cast<unsigned>(size));
+    const unsigned steps = random() % 200;
+    const std::size_t count = seed % 2 == 0 ? 3 : 40000;
+    world.run([&, kind = kind](int self, TcpBackend& backend) {
+      Participant participant(backend, kind, count);
+      if (self == victim) {
+        participant.run_for(steps);
+      } else {
+        const Error error = participant.run_until_failure();
+        EXPECT_EQ(error.code, Code::PeerLost) << error.what() << ", seed " << seed;
+        EXPECT_EQ(error.peer % 10, 0);
+        EXPECT_NE(error.peer, world.rank(self));
+        EXPECT_TRUE(
+            error.message.starts_with("connection closed by rank " + std::to_string(error.peer)))
+            << error.message;
+      }
+      world.kill(self);  // whoever fails ends its connections, as the engine does
+    });
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace rueda
