@@ -310,11 +310,11 @@ def test_nothing_heavy_is_imported() -> None:
 
 def test_small_job_takes_a_fraction_of_a_second() -> None:
     took_s: list[float] = []
-    while len(took_s) < 5 and min(took_s, default=1.0) >= 0.5:  # other work on the machine may delay one
+    while len(took_s) < 5 and min(took_s, default=1.0) >= 0.5:  # other work on the machine may delay some
         started = time.monotonic()
         assert horovodrun("-np", "2", "true").returncode == 0
         took_s.append(time.monotonic() - started)
-    assert min(took_s) < 0.5
+    assert min(took_s) < 0.5, took_s
 
 
 def test_many_ranks_raise_the_limit_on_descriptors_for_the_launcher_only() -> None:

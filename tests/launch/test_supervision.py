@@ -10,17 +10,26 @@ from pathlib import Path
 import pytest
 from tests.launch.launching import PYTHON, WAIT, Watched, horovodrun, running
 
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A named pipe: a worker that reads it waits until the test writes."""
+    path = tmp_path / "gate"
+    os.mkfifo(path)
+    return path
+
+
 # A worker that shows its process id, and that of a descendant which has left its session and lost its parent.
 ESCAPING = f"""
 import os, subprocess, sys, time
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        print(os.getpid(), flush=True)
+        os.write(1, b"%d\\n" % os.getpid())
         os.execvp("sh", ["sh", "-c", {WAIT!r}])
     os._exit(0)
 os.wait()
-print(os.getpid(), flush=True)
+os.write(1, b"%d\\n" % os.getpid())
 """
 
 
@@ -70,17 +79,15 @@ def test_rank_that_succeeds_early_does_not_stop_the_others() -> None:
     assert done.stdout.count(b"later") == 2
 
 
-def test_worker_that_ignores_sigterm_is_killed_after_the_grace_time() -> None:
-    stubborn = "import os,signal,time; signal.signal(15, signal.SIG_IGN); print(os.getpid(), flush=True); time.sleep(60)"
-    with running("-np", "2", PYTHON, "-c", f"import os\nif os.environ['HOROVOD_RANK']=='1':\n {stubborn}\n"
-                 "else:\n print(os.getpid(), flush=True)\n import time; time.sleep(60)") as job:  # fmt: skip
-        by_rank_pid = {line[1]: int(line.partition(">:")[2]) for line in job.lines(2)}
-        with Watched(*by_rank_pid.values()) as watched:
-            started = time.monotonic()
-            os.kill(by_rank_pid["0"], signal.SIGKILL)
-            status, _, stderr = job.finish()
-            took_s = time.monotonic() - started
-            assert watched.still_running(0) == []
+def test_worker_that_ignores_sigterm_is_killed_after_the_grace_time(gate: Path) -> None:
+    stubborn = "trap '' TERM; echo $$; while :; do sleep 0.1; done"
+    command = by_rank(f"read go < {gate}; kill -KILL $$", stubborn)
+    with running("-np", "2", *command) as job, Watched(*job.numbers(1)) as watched:
+        started = time.monotonic()
+        gate.write_text("go\n")
+        status, _, stderr = job.finish()
+        took_s = time.monotonic() - started
+        assert watched.still_running(0) == []
     assert status == 137
     assert 4.5 < took_s < 9
     assert b"waiting for 1 rank (1) to end; SIGKILL follows" in stderr
@@ -121,16 +128,15 @@ def test_second_signal_kills_without_waiting() -> None:
     assert b"second signal (SIGINT): killing what still runs" in stderr
 
 
-def test_ignored_signal_stays_ignored() -> None:
+def test_ignored_signal_stays_ignored(gate: Path) -> None:
     # What a shell does for a background job, and nohup for SIGHUP.
-    with running("-np", "1", "sh", "-c", "echo ready; sleep 0.5; grep SigIgn /proc/$$/status") as job:
-        pass
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with running("-np", "1", "sh", "-c", "echo ready; sleep 0.5; echo survived") as job:
+        with running("-np", "1", "sh", "-c", f"echo ready; read go < {gate}; echo survived") as job:
             signal.signal(signal.SIGHUP, previous)
             job.lines(1)
             job.signal(signal.SIGHUP)
+            gate.write_text("go\n")
             status, stdout, _ = job.finish()
     finally:
         signal.signal(signal.SIGHUP, previous)
@@ -157,18 +163,19 @@ def test_killed_keeper_ends_the_ranks_and_is_reported() -> None:
     assert b"Traceback" not in stderr
 
 
-def test_failure_ends_descendants_that_escaped_too() -> None:
-    program = (
-        ESCAPING + "\nif os.environ['HOROVOD_RANK'] == '1':\n time.sleep(0.5); sys.exit(5)\ntime.sleep(60)"
-    )
-    with running("-np", "2", PYTHON, "-c", program) as job, Watched(*job.numbers(4)) as processes:
+def test_failure_ends_descendants_that_escaped_too(gate: Path) -> None:
+    fail = f"if os.environ['HOROVOD_RANK'] == '1':\n open({str(gate)!r}).read(); sys.exit(5)\ntime.sleep(60)"
+    with running("-np", "2", PYTHON, "-c", ESCAPING + fail) as job, Watched(*job.numbers(4)) as processes:
+        gate.write_text("go")
         status, _, _ = job.finish()
         assert processes.still_running(0) == []
     assert status == 5
 
 
-def test_processes_left_behind_by_success_are_ended() -> None:
-    with running("-np", "1", PYTHON, "-c", ESCAPING) as job, Watched(job.numbers(1)[0]) as left:
+def test_processes_left_behind_by_success_are_ended(gate: Path) -> None:
+    succeed = f"open({str(gate)!r}).read()"
+    with running("-np", "1", PYTHON, "-c", ESCAPING + succeed) as job, Watched(*job.numbers(2)) as left:
+        gate.write_text("go")
         status, _, stderr = job.finish()
         assert left.still_running(0) == []
     assert status == 0
@@ -186,26 +193,27 @@ def test_stopped_worker_is_ended_too() -> None:
             assert workers.still_running(0) == []
 
 
-def test_supervision_goes_on_while_nobody_reads_the_output(tmp_path: Path) -> None:
-    fifo = tmp_path / "go"
-    os.mkfifo(fifo)
-    talk = f"echo $$; read line < {fifo}; seq 100000; {WAIT}"
-    with running("-np", "2", *by_rank(talk, f"echo $$; read line < {fifo}; sleep 0.5; exit 6")) as job:
+def test_supervision_goes_on_while_nobody_reads_the_output(gate: Path) -> None:
+    second = gate.with_name("second gate")
+    os.mkfifo(second)
+    talk, fail = f"read go < {gate}; seq 100000; {WAIT}", f"read go < '{second}'; exit 6"
+    with running("-np", "2", *by_rank(f"echo $$; {talk}", f"echo $$; {fail}")) as job:
         with Watched(*job.numbers(2)) as workers:
-            fifo.write_text("go\n" * 2)
-            assert workers.still_running(4) == []  # though our pipe is full
+            gate.write_text("go\n")
+            job.wait_until_blocked()
+            second.write_text("go\n")
+            assert workers.still_running(4) == []
         status, stdout, _ = job.finish()
     assert status == 6
     assert stdout.count(b"\n") > 1000
 
 
 def test_interrupted_launcher_leaves_although_nobody_reads_the_output() -> None:
-    with running("-np", "1", "sh", "-c", f"echo $$; seq 100000; {WAIT}") as job:
-        with Watched(*job.numbers(1)) as worker:
-            job.signal(signal.SIGINT)
-            assert worker.still_running(4) == []
-        with Watched(job.process.pid) as launcher:
-            assert launcher.still_running(5) == []
+    command = ("sh", "-c", f"echo $$; seq 100000; {WAIT}")
+    with running("-np", "1", *command) as job, Watched(*job.numbers(1), job.process.pid) as processes:
+        job.wait_until_blocked()
+        job.signal(signal.SIGINT)
+        assert processes.still_running(8) == []
 
 
 def test_many_ranks_fail_together_and_one_is_named() -> None:

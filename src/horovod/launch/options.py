@@ -147,7 +147,6 @@ def make_parser() -> argparse.ArgumentParser:
             const=explanation,
             help=argparse.SUPPRESS,
         )
-    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
 
@@ -158,9 +157,8 @@ def parse_command_line(words: Sequence[str]) -> argparse.Namespace:
         LaunchError: an option that this version does not serve.
     """
     parser = make_parser()
-    arguments = parser.parse_args(words)
-    if arguments.command[:1] == ["--"]:
-        del arguments.command[0]
+    options, command = _split_command(parser, words)
+    arguments = parser.parse_args(options, argparse.Namespace(command=command))
     if not (arguments.version or arguments.check_build):
         if arguments.num_proc is None:
             parser.error("-np is missing: how many processes?")
@@ -208,6 +206,31 @@ def option_environment(arguments: argparse.Namespace) -> dict[str, str]:
     if arguments.fusion_threshold_mb is not None:
         given["HOROVOD_FUSION_THRESHOLD"] = arguments.fusion_threshold_mb * 1024 * 1024
     return {name: str(value) for name, value in given.items() if value is not None}
+
+
+def _split_command(
+    parser: argparse.ArgumentParser, words: Sequence[str]
+) -> tuple[Sequence[str], Sequence[str]]:
+    """The launcher's own words, and the command with its arguments; one ``--`` between them is dropped.
+
+    `argparse` must not see the command: it would refuse an argument of it that is an ambiguous short form
+    of several of our options. A word it cannot make sense of here is left to its error message.
+    """
+    spellings = parser._option_string_actions
+    index = 0
+    while index < len(words):
+        word = words[index]
+        if word == "--":
+            return words[:index], words[index + 1 :]
+        if not word.startswith("-") or word == "-":
+            break
+        name, has_value, _ = word.partition("=")
+        full = [name] if name in spellings else [full for full in spellings if full.startswith(name)]
+        index += 1
+        if len(full) == 1 and not has_value:
+            values = spellings[full[0]].nargs
+            index += values if isinstance(values, int) else 1
+    return words[:index], words[index:]
 
 
 def _add_general(parser: argparse.ArgumentParser) -> None:
