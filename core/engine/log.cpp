@@ -20,7 +20,7 @@ void Log::write(LogLevel level, std::string_view text, std::string_view file, in
     std::array<char, 64> stamp{};
     const auto length = std::strftime(stamp.data(), stamp.size(), "%Y-%m-%d %H:%M:%S", &local);
     out.append(stamp.data(), length);
-    std::array<char, 16> micros{};
+    std::array<char, 24> micros{};
     std::snprintf(micros.data(), micros.size(), ".%06ld", now.tv_nsec / 1000);
     out += micros.data();
     out += ": ";
