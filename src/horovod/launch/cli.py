@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import horovod
 from horovod.errors import ConfigError, HorovodError, WorkerFailed
-from horovod.launch.check_build import build_report
 from horovod.launch.console import Console
 from horovod.launch.job import run_job
 from horovod.launch.options import parse_command_line, to_job
@@ -32,6 +31,9 @@ def run_commandline(words: Sequence[str] | None = None) -> int:
             print(horovod.__version__)
             return 0
         if arguments.check_build:
+            # Reading versions of distributions takes longer to import than all the rest together.
+            from horovod.launch.check_build import build_report
+
             print(build_report(verbose=arguments.verbose), end="")
             return 0
         console = Console(verbose=arguments.verbose)

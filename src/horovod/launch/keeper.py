@@ -268,8 +268,8 @@ def _descendants() -> dict[int, int]:
 
 def _signal_all(signum: int) -> None:
     # By group, so that processes forked meanwhile are reached too. Every rank has a session of its own, so no
-    # group of a descendant is ours or a stranger's.
-    for group in set(_descendants().values()) - {os.getpgid(0)}:
+    # group of a descendant is ours or a stranger's. Signalling group 1 would mean every process there is.
+    for group in {group for group in _descendants().values() if group > 1} - {os.getpgid(0)}:
         try:
             os.killpg(group, signum)
         except OSError:
