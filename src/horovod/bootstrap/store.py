@@ -399,7 +399,7 @@ class StoreClient:
         if error is None:
             return message["ok"]
         if error == "aborted":
-            cause = Cause.from_json(message["cause"])
+            cause = self.aborted.setdefault(message["scope"], Cause.from_json(message["cause"]))
             raise RendezvousError(cause.text, missing=cause.missing, waited_s=cause.waited_s)
         if "key" in operands:
             keys, what = [operands["key"]], repr(operands["key"])

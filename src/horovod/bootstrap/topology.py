@@ -71,7 +71,7 @@ def read_place(environ: Mapping[str, str]) -> Place:
     if family is None:
         if store is not None:
             raise ConfigError(
-                f"{_ADDRESS_VARIABLE} is set, so there are other ranks; set HOROVOD_RANK and HOROVOD_SIZE too.",
+                f"{_ADDRESS_VARIABLE} is set, but HOROVOD_RANK and HOROVOD_SIZE are not: set all or none.",
                 variable="HOROVOD_RANK",
             )
         return Place("", 0, 1, (0, 1), (0, 1), host, None)
@@ -182,8 +182,8 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 def _no_store(family: Family, rank: int, size: int) -> str:
     if family is OWN:
         return (
-            f"HOROVOD_SIZE={size}, but {_ADDRESS_VARIABLE} and {_PORT_VARIABLE} are not set: rank {rank} cannot "
-            f"meet the others. Start the script with: horovodrun -np {size} python ..."
+            f"HOROVOD_SIZE={size}, but {_ADDRESS_VARIABLE} and {_PORT_VARIABLE} are not set: how should "
+            f"rank {rank} meet the others? Start the script with: horovodrun -np {size} python ..."
         )
     return (
         f"This process is rank {rank} of {size} of {family.name}, which has no store to meet at. "

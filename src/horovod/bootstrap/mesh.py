@@ -1,0 +1,454 @@
+"""Connecting all ranks: meet at the store, share memory where that is possible, dial the others.
+
+    1. Claim this rank in the current round of the job and leave an identity; take everybody's in one reply.
+    2. Ranks that look as if they could share memory pass descriptors to each other. If one pair of a group
+       fails, the group is dissolved; all ranks learn the verdicts through the store, so all know the same
+       groups.
+    3. Ranks of different groups connect over TCP: the higher rank dials.
+
+Everything is bound by one deadline. A rank that fails says why to all that wait, through the store; one that
+dies is noticed there. What users see of the world (``Topology``) never depends on which transport was
+possible.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from horovod.bootstrap import local, network
+from horovod.bootstrap.conversation import PAUSE, Conversation, Conversations, accept, dial
+from horovod.bootstrap.descriptors import Descriptors
+from horovod.bootstrap.groups import Machine, candidate_groups, split
+from horovod.bootstrap.handshake import Purpose, Role, world_digest
+from horovod.bootstrap.local import LocalPeer, Own
+from horovod.bootstrap.rounds import Round, claim_round
+from horovod.bootstrap.store import StoreClient
+from horovod.bootstrap.table import Cause
+from horovod.bootstrap.topology import Place, Topology, agree
+from horovod.config import Config
+from horovod.errors import (
+    AuthenticationError,
+    BackendError,
+    HorovodInternalError,
+    RendezvousError,
+    StoreTimeout,
+)
+
+__all__ = ["Mesh", "NetworkPeer", "connect"]
+
+_log = logging.getLogger("horovod.bootstrap")
+
+_HANDSHAKE_LIMIT_S = 10.0
+_MAX_STRANGERS = 256
+
+
+class Receiver(Protocol):
+    """What takes the connections over: the engine. Each call owns its descriptors, also when it raises."""
+
+    def own_segment(self, memfd: int, engine_bell: int, waiter_bell: int) -> None: ...
+    def add_local_peer(
+        self, rank: int, memfd: int, engine_bell: int, waiter_bell: int, pidfd: int, liveness: int
+    ) -> None: ...
+    def add_network_peer(self, rank: int, control: int, data: list[int]) -> None: ...
+
+
+@dataclass(frozen=True)
+class NetworkPeer:
+    """Authenticated TCP sockets to a rank of another group; ``control`` is -1 without an edge of the
+    control tree.
+    """
+
+    rank: int
+    control: int
+    data: list[int]
+
+
+@dataclass
+class Mesh:
+    """The connections of one rank. They are closed by ``close`` unless ``hand_over`` has given them away."""
+
+    groups: list[list[int]]
+    own: Own | None
+    local_peers: list[LocalPeer]
+    network_peers: list[NetworkPeer]
+    owner: Descriptors = field(default_factory=Descriptors)
+
+    def hand_over(self, engine: Receiver) -> None:
+        """Give every descriptor to ``engine``. If it refuses one, those that it has not been given are
+        closed.
+        """
+        release = self.owner.release
+        try:
+            if self.own is not None:
+                own = self.own
+                engine.own_segment(release(own.memfd), release(own.engine_bell), release(own.waiter_bell))
+            for peer in self.local_peers:
+                engine.add_local_peer(
+                    peer.rank,
+                    release(peer.memfd),
+                    release(peer.engine_bell),
+                    release(peer.waiter_bell),
+                    release(peer.pidfd),
+                    release(peer.liveness),
+                )
+            for other in self.network_peers:
+                engine.add_network_peer(
+                    other.rank, release(other.control), [release(fd) for fd in other.data]
+                )
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close what has not been handed over. Idempotent."""
+        self.owner.close()
+
+
+def connect(
+    place: Place, config: Config, key: bytes, segment_bytes: Callable[[int], int]
+) -> tuple[Topology, Mesh]:
+    """Form the world: blocks until this rank is connected with all others.
+
+    Args:
+        place: who this process is; ``place.store`` says where to meet.
+        config: time limit, interface, transport groups, job and epoch.
+        key: the key of the job.
+        segment_bytes: size of the segment that each rank of a group of that many makes.
+
+    Raises:
+        RendezvousError: ranks are missing, unreachable or gone, or one of them failed; the message says
+        which. ConfigError: the ranks contradict each other.
+        BackendError: not enough memory.
+    """
+    assert place.store is not None
+    deadline = time.monotonic() + config.init_timeout_s
+    me = f"rank {place.rank} on host {place.host}"
+    with StoreClient(place.store, key, config.init_timeout_s, me) as store:
+        return _Bootstrap(place, config, key, segment_bytes, store, deadline).run()
+
+
+class _Bootstrap:
+    """One attempt of one rank to join one round."""
+
+    def __init__(
+        self,
+        place: Place,
+        config: Config,
+        key: bytes,
+        segment_bytes: Callable[[int], int],
+        store: StoreClient,
+        deadline: float,
+    ) -> None:
+        self.place = place
+        self.config = config
+        self.key = key
+        self.segment_bytes = segment_bytes
+        self.store = store
+        self.deadline = deadline
+        self.owner = Descriptors()
+        self.identities: list[dict[str, Any]] = []
+        self.hosts: tuple[str, ...] = ()
+        self.world = b""
+
+    def run(self) -> tuple[Topology, Mesh]:
+        unix_listener, unix_name = local.listen()
+        with unix_listener, self._listen() as tcp_listener:
+            identity = self._identity(tcp_listener.getsockname(), unix_name)
+            joined = claim_round(self.store, self.config.epoch, self.place, identity)
+            try:
+                return self._join(joined, unix_listener, tcp_listener)
+            except BaseException as error:
+                self.owner.close()
+                self._tell(joined, error)
+                if isinstance(error, OSError):
+                    raise BackendError(
+                        f"{self._me()}: {error}", library="system", code=error.errno
+                    ) from error
+                raise
+
+    def _join(
+        self, joined: Round, unix_listener: socket.socket, tcp_listener: socket.socket
+    ) -> tuple[Topology, Mesh]:
+        self.store.watch(joined.scope)
+        self.world = world_digest(self.config.job_id, joined.scope)
+        self.identities = self._collect_identities(joined)
+        places = [_place(rank, identity) for rank, identity in enumerate(self.identities)]
+        self.hosts = tuple(place.host for place in places)
+        topology = agree(self.place.rank, places)
+        groups, own, local_peers = self._share_memory(joined, unix_listener)
+        network_peers = self._connect_network(joined, groups, tcp_listener)
+        self.store.unwatch(joined.scope)
+        if self.place.rank == 0 and joined.previous is not None:
+            self.store.remove(joined.previous)  # all ranks are here, so nobody reads there any more
+        return topology, Mesh(groups, own, local_peers, network_peers, self.owner)
+
+    # -- 1. meeting --
+
+    def _listen(self) -> socket.socket:
+        name = self.config.network_interface
+        host = network.interface_address(name) if name else self.store.local_host()
+        return network.listen(host)
+
+    def _identity(self, tcp: Sequence[Any], unix_name: str) -> dict[str, Any]:
+        machine = Machine(
+            boot_id=_boot_id(),
+            net_namespace=os.stat("/proc/self/ns/net").st_ino,
+            uid=os.getuid(),
+            host=self.place.host,
+            mode=self.config.transport_groups,
+        )
+        place = dataclasses.asdict(self.place)
+        return {
+            "place": {name: place[name] for name in ("size", "local", "cross", "host")},
+            "machine": dataclasses.asdict(machine),
+            "pid": os.getpid(),
+            "tcp": [tcp[0], tcp[1]],
+            "unix": unix_name,
+        }
+
+    def _collect_identities(self, joined: Round) -> list[dict[str, Any]]:
+        size = self.place.size
+        try:
+            book = self.store.collect(joined.identities, size, self._left_s())
+        except StoreTimeout as error:
+            missing = tuple(int(key.removeprefix(joined.identities)) for key in error.keys)
+            raise RendezvousError(
+                f"{_ranks(missing)} of {size} did not call hvd.init() within "
+                f"{self.config.init_timeout_s:g} s. Look for an error in the output of the missing ranks; "
+                "if they are only slow to start, raise HOROVOD_START_TIMEOUT (seconds).",
+                missing=missing,
+                waited_s=self.config.init_timeout_s,
+            ) from error
+        return [book[str(rank)] for rank in range(size)]
+
+    # -- 2. sharing memory --
+
+    def _share_memory(
+        self, joined: Round, listener: socket.socket
+    ) -> tuple[list[list[int]], Own | None, list[LocalPeer]]:
+        machines = [Machine(**identity["machine"]) for identity in self.identities]
+        groups = candidate_groups(machines)
+        if all(len(group) == 1 for group in groups):
+            return groups, None, []
+        mine = next(group for group in groups if self.place.rank in group)
+        own: Own | None = None
+        peers: list[LocalPeer] = []
+        failure = ""
+        if len(mine) > 1:
+            try:
+                own = local.make_own(self.segment_bytes(len(mine)), self.owner)
+                peers = self._pass_descriptors(joined, mine, own, listener)
+            except _NotSharable as error:
+                failure = str(error)
+            except (OSError, AuthenticationError) as error:
+                failure = f"{self._me()}: {error}"
+                self.store.abort(joined.group(mine[0]), Cause(failure))
+        self.store.set(f"{joined.verdicts}{self.place.rank}", failure)
+        try:
+            verdicts = self.store.collect(joined.verdicts, self.place.size, self._left_s())
+        except StoreTimeout as error:
+            raise self._late(
+                "pass descriptors", (int(k.removeprefix(joined.verdicts)) for k in error.keys)
+            ) from error
+        failed = {int(rank): reason for rank, reason in verdicts.items() if reason}
+        if failed.keys() & set(mine):
+            if self.place.rank == mine[0]:
+                _log.warning(
+                    "Ranks %s cannot share memory and will use TCP: %s",
+                    ", ".join(map(str, mine)),
+                    failed[min(failed.keys() & set(mine))],
+                )
+            self.owner.close()
+            own, peers = None, []
+        return split(groups, failed), own, sorted(peers, key=lambda peer: peer.rank)
+
+    def _pass_descriptors(
+        self, joined: Round, group: Sequence[int], own: Own, listener: socket.socket
+    ) -> list[LocalPeer]:
+        """Exchange with every other rank of the group. Raises ``_NotSharable`` if another rank says it is
+        no use.
+        """
+        rank, scope = self.place.rank, joined.group(group[0])
+        peers: dict[int, LocalPeer] = {}
+        expected = {Purpose(Role.LOCAL, other, rank, world=self.world) for other in group if other > rank}
+
+        def swap(connection: socket.socket, other: int) -> Conversation[None]:
+            peers[other] = yield from local.exchange(connection, other, own, self.owner)
+
+        def call(other: int) -> Conversation[None]:
+            purpose = Purpose(Role.LOCAL, rank, other, world=self.world)
+            name = "\0" + self.identities[other]["unix"]
+            try:
+                connection = yield from dial(socket.AF_UNIX, name, self.key, purpose)
+                yield from swap(connection, other)
+            except (OSError, AuthenticationError) as error:
+                raise OSError(f"no descriptors from rank {other}: {error}") from error
+
+        def answer(connection: socket.socket, purpose: Purpose) -> Conversation[None]:
+            yield from swap(connection, purpose.dialer)
+
+        with Conversations() as talks:
+            talks.start(self._watch(joined, scope))
+            talks.start(self._accept_all(talks, listener, expected, answer))
+            for other in group:
+                if other < rank:
+                    talks.start(call(other))
+            if not talks.run(lambda: len(peers) == len(group) - 1, self.deadline):
+                raise self._late("pass descriptors", (r for r in group if r != rank and r not in peers))
+        return list(peers.values())
+
+    # -- 3. connecting --
+
+    def _connect_network(
+        self, joined: Round, groups: Sequence[Sequence[int]], listener: socket.socket
+    ) -> list[NetworkPeer]:
+        rank = self.place.rank
+        wanted = network.connections_of(rank, groups, self.world)
+        made: dict[Purpose, int] = {}
+        if not wanted:
+            return []
+
+        def call(purpose: Purpose) -> Conversation[None]:
+            host, port = self.identities[purpose.acceptor]["tcp"]
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            try:
+                connection = yield from dial(family, (host, port), self.key, purpose)
+            except (OSError, AuthenticationError) as error:
+                raise RendezvousError(
+                    f"{self._me()} cannot connect to {self._name(purpose.acceptor)} at {host}:{port}: "
+                    f"{error}. If that rank is running, is there a firewall between the hosts? "
+                    "HOROVOD_GLOO_IFACE names the interface to use.",
+                    missing=(purpose.acceptor,),
+                ) from error
+            made[purpose] = self.owner.adopt(connection.detach())
+
+        def answer(connection: socket.socket, purpose: Purpose) -> Conversation[None]:
+            made[purpose] = self.owner.adopt(connection.detach())
+            yield from ()
+
+        expected = {purpose for purpose in wanted if purpose.acceptor == rank}
+        with Conversations() as talks:
+            talks.start(self._watch(joined, None))
+            talks.start(self._accept_all(talks, listener, expected, answer))
+            for purpose in wanted:
+                if purpose.dialer == rank:
+                    talks.start(call(purpose))
+            if not talks.run(lambda: len(made) == len(wanted), self.deadline):
+                left = (purpose for purpose in wanted if purpose not in made)
+                raise self._late("connect", {p.dialer + p.acceptor - rank for p in left})
+        control = {p.dialer + p.acceptor - rank: fd for p, fd in made.items() if p.role is Role.CONTROL}
+        data = {p.dialer + p.acceptor - rank: [fd] for p, fd in made.items() if p.role is Role.DATA}
+        return [NetworkPeer(other, control.get(other, -1), data[other]) for other in sorted(data)]
+
+    # -- parts of both --
+
+    def _accept_all(
+        self,
+        talks: Conversations,
+        listener: socket.socket,
+        expected: set[Purpose],
+        answer: Callable[[socket.socket, Purpose], Conversation[None]],
+    ) -> Conversation[None]:
+        """Let in whom we expect, each once; a stranger costs a place for a while and is dropped without a
+        word.
+        """
+        strangers = 0
+
+        def greet(connection: socket.socket) -> Conversation[None]:
+            nonlocal strangers
+            try:
+                proven, purpose = yield from accept(connection, self.key, expected.__contains__)
+            except (OSError, AuthenticationError) as error:
+                _log.debug("%s refuses a connection: %s", self._me(), error)
+                return
+            finally:
+                strangers -= 1
+            if purpose not in expected:
+                proven.close()  # the same purpose was proven a moment ago by another connection
+                return
+            expected.remove(purpose)
+            yield from answer(proven, purpose)
+
+        while expected:
+            while strangers >= _MAX_STRANGERS:
+                yield PAUSE
+            try:
+                connection, _ = listener.accept()
+            except BlockingIOError:
+                yield listener, selectors.EVENT_READ
+                continue
+            strangers += 1
+            talks.start(greet(connection), _HANDSHAKE_LIMIT_S)
+
+    def _watch(self, joined: Round, group_scope: str | None) -> Conversation[None]:
+        """End the waiting when the round, or sharing memory in our group, is given up by anybody."""
+        while True:
+            for scope, cause in self.store.aborted.items():
+                if scope == joined.scope:
+                    raise RendezvousError(cause.text, missing=cause.missing, waited_s=cause.waited_s)
+                if scope == group_scope:
+                    raise _NotSharable(cause.text)
+            yield self.store, selectors.EVENT_READ
+            self.store.pump()
+
+    def _tell(self, joined: Round, error: BaseException) -> None:
+        """Let nobody wait for us in vain. If even this fails, the loss of the connection says it."""
+        missing = error.missing if isinstance(error, RendezvousError) else ()
+        waited_s = error.waited_s if isinstance(error, RendezvousError) else 0.0
+        text = (
+            str(error)
+            if isinstance(error, RendezvousError)
+            else f"{self._me()}: {str(error) or type(error).__name__}"
+        )
+        try:
+            self.store.abort(joined.scope, Cause(text, missing, waited_s))
+        except HorovodInternalError:
+            pass
+
+    def _late(self, what: str, ranks: Iterable[int]) -> RendezvousError:
+        missing = tuple(sorted(ranks))
+        names = ", ".join(self._name(rank) for rank in missing[:8]) + (" ..." if len(missing) > 8 else "")
+        return RendezvousError(
+            f"{self._me()} could not {what} with {names} within {self.config.init_timeout_s:g} s. "
+            "They did call hvd.init(): are they stopped or overloaded, or does a firewall drop the packets?",
+            missing=missing,
+            waited_s=self.config.init_timeout_s,
+        )
+
+    def _left_s(self) -> float:
+        return max(0.0, self.deadline - time.monotonic())
+
+    def _me(self) -> str:
+        return f"Rank {self.place.rank} on host {self.place.host}"
+
+    def _name(self, rank: int) -> str:
+        return f"rank {rank} on host {self.hosts[rank]}"
+
+
+class _NotSharable(Exception):
+    """Another rank of the group found that sharing memory does not work."""
+
+
+def _place(rank: int, identity: dict[str, Any]) -> Place:
+    said = identity["place"]
+    pairs = {
+        name: None if said[name] is None else (said[name][0], said[name][1]) for name in ("local", "cross")
+    }
+    return Place("", rank, said["size"], pairs["local"], pairs["cross"], said["host"], None)
+
+
+def _boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:16])) + (" ..." if len(ranks) > 16 else "")
+    return f"{'Rank' if len(ranks) == 1 else 'Ranks'} {shown}"

@@ -1,0 +1,112 @@
+"""Which round of the job a rank joins, and where in the store the round keeps its things.
+
+Ranks form a world once per ``init``, so a job has many rounds. A rank never joins the same round twice, and a
+round that was given up is left behind by everybody; so ranks that retry, or come late, meet in the same round
+again without having to agree on a number.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from horovod.bootstrap.store import StoreClient
+from horovod.bootstrap.table import Cause
+from horovod.bootstrap.topology import Place
+from horovod.errors import RendezvousError
+
+__all__ = ["Round", "claim_round"]
+
+
+@dataclass(frozen=True)
+class Round:
+    """Names in the store. ``previous`` is the scope of the round before, None for the first one."""
+
+    scope: str
+    previous: str | None
+
+    @property
+    def identities(self) -> str:
+        return f"{self.scope}identity/"
+
+    @property
+    def verdicts(self) -> str:
+        return f"{self.scope}verdict/"
+
+    def group(self, first_rank: int) -> str:
+        return f"{self.scope}group/{first_rank}/"
+
+
+def claim_round(store: StoreClient, epoch: str, place: Place, identity: dict[str, Any]) -> Round:
+    """Join the first open round as ``place.rank`` and leave ``identity`` there.
+
+    Raises:
+        RendezvousError: another process has this rank.
+    """
+    owner = {"host": place.host, **_process()}
+    last_key = f"epoch/{epoch}/last/{place.rank}"
+    first, last = store.compare_and_set(last_key, None, {"round": 0, "owner": owner})
+    if not first and last["owner"] != owner and not _ended(last["owner"], owner):
+        error = _taken(place, last["owner"], owner)
+        # Some other rank may be waited for in vain: let that round know. One that is complete does not care.
+        store.abort(_scope(epoch, last["round"]), Cause(str(error)))
+        raise error
+    number = 0 if first else int(last["round"]) + 1
+    while True:
+        joined = Round(_scope(epoch, number), _scope(epoch, number - 1) if number else None)
+        key = f"{joined.identities}{place.rank}"
+        try:
+            claimed, found = store.compare_and_set(key, None, {**identity, "owner": owner})
+        except RendezvousError:
+            if joined.scope not in store.aborted:
+                raise
+            number += 1  # the others have left this round
+            continue
+        if not claimed:
+            raise _taken(place, found["owner"], owner)
+        if not first or number:
+            store.set(last_key, {"round": number, "owner": owner})
+        return joined
+
+
+def _scope(epoch: str, number: int) -> str:
+    return f"epoch/{epoch}/round/{number}/"
+
+
+def _taken(place: Place, other: dict[str, Any], owner: dict[str, Any]) -> RendezvousError:
+    return RendezvousError(
+        f"Two processes say that they are rank {place.rank}: process {other['pid']} on host {other['host']} "
+        f"and process {owner['pid']} on host {owner['host']}. Give each its own HOROVOD_RANK. "
+        "Was one of them started by the other, with its environment?"
+    )
+
+
+def _process() -> dict[str, Any]:
+    """What no other process of any host has, as long as this one lives."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        boot_id = file.read().strip()
+    return {
+        "boot_id": boot_id,
+        "pid_namespace": os.stat("/proc/self/ns/pid").st_ino,
+        "pid": os.getpid(),
+        "started": _start_time(os.getpid()),
+    }
+
+
+def _ended(other: dict[str, Any], me: dict[str, Any]) -> bool:
+    """Whether ``other`` is known to be gone: only a process of this machine can be looked up."""
+    if any(other[name] != me[name] for name in ("boot_id", "pid_namespace")):
+        return False
+    return bool(_start_time(other["pid"]) != other["started"])
+
+
+def _start_time(pid: int) -> int | None:
+    """Ticks from boot to the start of the process; None if there is none. Source: proc(5), /proc/pid/stat,
+    22.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return int(file.read().rpartition(")")[2].split()[19])
+    except (OSError, IndexError):
+        return None

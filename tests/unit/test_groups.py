@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horovod.bootstrap.groups import Machine, candidate_groups, control_parent, split
+from horovod.bootstrap.handshake import Role
+from horovod.bootstrap.network import connections_of
+
+
+def machine(
+    boot: str = "k", namespace: int = 1, uid: int = 0, host: str = "a", mode: str = "auto"
+) -> Machine:
+    return Machine(boot, namespace, uid, host, mode)
+
+
+def test_same_kernel_namespace_and_user_share_memory() -> None:
+    machines = [machine(), machine(boot="other"), machine(), machine(namespace=2), machine(uid=7), machine()]
+    assert candidate_groups(machines) == [[0, 2, 5], [1], [3], [4]]
+
+
+def test_launcher_host_names_do_not_matter_unless_asked_for() -> None:
+    assert candidate_groups([machine(host="a"), machine(host="b")]) == [[0, 1]]
+    assert candidate_groups([machine(host=h, mode="launcher") for h in "aba"]) == [[0, 2], [1]]
+
+
+def test_single_puts_every_rank_alone() -> None:
+    assert candidate_groups([machine(mode="single")] * 3) == [[0], [1], [2]]
+    assert candidate_groups([machine(), machine(mode="single"), machine()]) == [[0, 2], [1]]
+
+
+def test_one_failure_dissolves_its_group_only() -> None:
+    assert split([[0, 2], [1, 3, 5], [4]], {3}) == [[0, 2], [1], [3], [4], [5]]
+    assert split([[0, 1]], set()) == [[0, 1]]
+
+
+def test_members_report_to_their_leader_and_leaders_to_rank_0() -> None:
+    groups = [[0, 1], [2, 3], [4]]
+    assert [control_parent(rank, groups) for rank in range(5)] == [None, 0, 0, 2, 0]
+    with pytest.raises(ValueError, match="rank 5"):
+        control_parent(5, groups)
+
+
+def test_many_groups_report_through_a_tree_of_32() -> None:
+    groups = [[rank] for rank in range(1100)]
+    assert control_parent(32, groups) == 0
+    assert control_parent(33, groups) == 1
+    assert control_parent(1099, groups) == 34
+    assert [control_parent(rank, groups[:32]) for rank in range(1, 32)] == [0] * 31
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=120))
+def test_control_tree_reaches_rank_0_from_everywhere(places: list[int]) -> None:
+    groups = candidate_groups([machine(namespace=place) for place in places])
+    assert sorted(rank for group in groups for rank in group) == list(range(len(places)))
+    assert groups == sorted(groups)
+    for rank in range(len(places)):
+        seen: int | None = rank
+        for _ in range(5):
+            if seen is not None:
+                seen = control_parent(seen, groups)
+        assert seen is None
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
+def test_both_ends_agree_on_every_connection(places: list[int]) -> None:
+    groups = candidate_groups([machine(namespace=place) for place in places])
+    ends: dict[object, set[int]] = {}
+    for rank in range(len(places)):
+        for purpose in connections_of(rank, groups, b"w" * 32):
+            assert rank in (purpose.dialer, purpose.acceptor)
+            assert purpose.dialer > purpose.acceptor
+            ends.setdefault(purpose, set()).add(rank)
+    assert all(len(ranks) == 2 for ranks in ends.values())
+    data = sum(1 for purpose in ends if getattr(purpose, "role", None) is Role.DATA)
+    assert data == sum(places[a] != places[b] for a in range(len(places)) for b in range(a))
+    control = sum(1 for purpose in ends if getattr(purpose, "role", None) is Role.CONTROL)
+    assert control == len(groups) - 1

@@ -1,0 +1,449 @@
+from __future__ import annotations
+
+import array
+import errno
+import mmap
+import os
+import re
+import secrets
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from horovod.bootstrap import local
+from horovod.bootstrap.descriptors import Descriptors
+from horovod.bootstrap.handshake import Dialer, Purpose, Role
+from horovod.bootstrap.mesh import Mesh, NetworkPeer, connect
+from horovod.bootstrap.store import StoreClient, StoreServer
+from horovod.bootstrap.table import Cause
+from horovod.bootstrap.topology import Place, Topology
+from horovod.config import Config
+from horovod.errors import BackendError, ConfigError, HorovodError, RendezvousError
+
+KEY = secrets.token_bytes(32)
+SEGMENT_BYTES = 1 << 16
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def server() -> Iterator[StoreServer]:
+    with StoreServer(KEY) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _no_descriptor_is_left() -> Iterator[None]:
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    assert len(os.listdir("/proc/self/fd")) <= before + 4  # the store's fixture may still be open
+    assert not [t for t in threading.enumerate() if t.name.startswith("ThreadPool")]
+
+
+def place(server: StoreServer, rank: int, size: int) -> Place:
+    return Place("test", rank, size, None, None, "here", server.address)
+
+
+def settings(mode: str = "auto", timeout_s: float = 20.0) -> Config:
+    return replace(Config(), transport_groups=mode, job_id="job", init_timeout_s=timeout_s)
+
+
+def start_all(
+    pool: ThreadPoolExecutor, server: StoreServer, configs: list[Config], ranks: list[int] | None = None
+) -> list[Future[tuple[Topology, Mesh]]]:
+    size = len(configs)
+    return [
+        pool.submit(connect, place(server, rank, size), configs[rank], KEY, lambda _: SEGMENT_BYTES)
+        for rank in (range(size) if ranks is None else ranks)
+    ]
+
+
+def form(server: StoreServer, configs: list[Config]) -> list[tuple[Topology, Mesh]]:
+    with ThreadPoolExecutor(len(configs)) as pool:
+        return [future.result(30.0) for future in start_all(pool, server, configs)]
+
+
+def failures(futures: list[Future[tuple[Topology, Mesh]]]) -> list[HorovodError]:
+    wait(futures, 30.0)
+    found = []
+    for future in futures:
+        error = future.exception(0.0)
+        assert isinstance(error, HorovodError), error
+        found.append(error)
+    return found
+
+
+def close(meshes: list[tuple[Topology, Mesh]]) -> None:
+    for _, each in meshes:
+        each.close()
+
+
+def assert_connected(meshes: list[tuple[Topology, Mesh]]) -> None:
+    """Every pair of ranks shares what it should, and each socket leads to its namesake on the other side."""
+    for rank, (topology, mine) in enumerate(meshes):
+        assert topology.rank == rank
+        assert mine.groups == meshes[0][1].groups
+        group = next(group for group in mine.groups if rank in group)
+        assert [peer.rank for peer in mine.local_peers] == [r for r in group if r != rank]
+        assert [peer.rank for peer in mine.network_peers] == [r for r in range(len(meshes)) if r not in group]
+        for peer in mine.local_peers:
+            theirs = meshes[peer.rank][1].own
+            assert theirs is not None
+            for received, sent in ((peer.memfd, theirs.memfd), (peer.engine_bell, theirs.engine_bell)):
+                assert os.fstat(received).st_ino == os.fstat(sent).st_ino
+            assert_same_bell(theirs.engine_bell, peer.engine_bell)
+            assert_same_bell(theirs.waiter_bell, peer.waiter_bell)
+            back = next(p for p in meshes[peer.rank][1].local_peers if p.rank == rank)
+            assert_linked(peer.liveness, back.liveness)
+        for other in mine.network_peers:
+            back_net = next(p for p in meshes[other.rank][1].network_peers if p.rank == rank)
+            assert len(other.data) == 1
+            assert_linked(other.data[0], back_net.data[0])
+            assert (other.control >= 0) is (back_net.control >= 0)
+            if other.control >= 0:
+                assert_linked(other.control, back_net.control)
+
+
+def assert_same_bell(ours: int, theirs: int) -> None:
+    os.eventfd_write(theirs, 5)
+    assert os.eventfd_read(ours) == 5
+
+
+def assert_linked(one: int, other: int) -> None:
+    assert not os.get_blocking(one)
+    assert not os.get_inheritable(one)
+    word = secrets.token_bytes(8)
+    os.write(one, word)
+    assert select.select([other], [], [], 5.0)[0]
+    assert os.read(other, 100) == word
+
+
+def _edge(peer: NetworkPeer) -> int | None:
+    return peer.rank if peer.control >= 0 else None
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_ranks_of_one_machine_share_memory(server: StoreServer, size: int) -> None:
+    meshes = form(server, [settings()] * size)
+    assert meshes[0][1].groups == [list(range(size))]
+    assert_connected(meshes)
+    close(meshes)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_single_ranks_connect_over_tcp(server: StoreServer, size: int) -> None:
+    meshes = form(server, [settings("single")] * size)
+    assert meshes[0][1].groups == [[rank] for rank in range(size)]
+    assert_connected(meshes)
+    for _, each in meshes[1:]:
+        assert [peer.rank for peer in each.network_peers if peer.control >= 0] == [0]
+        data = socket.socket(fileno=os.dup(each.network_peers[0].data[0]))
+        assert data.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert not data.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert data.getsockname()[0] == "127.0.0.1"
+        data.close()
+    close(meshes)
+
+
+def test_groups_and_network_mix(server: StoreServer) -> None:
+    modes = ["launcher", "single", "launcher", "auto", "auto", "single"]
+    meshes = form(server, [settings(mode) for mode in modes])
+    assert meshes[0][1].groups == [[0, 2], [1], [3, 4], [5]]
+    assert_connected(meshes)
+    edges = {
+        (rank, peer.rank)
+        for rank, (_, m) in enumerate(meshes)
+        for peer in m.network_peers
+        if peer.control >= 0
+    }
+    assert edges == {(0, 1), (1, 0), (0, 3), (3, 0), (0, 5), (5, 0)}
+    close(meshes)
+
+
+def test_segment_is_reserved_sealed_and_of_the_agreed_size(server: StoreServer) -> None:
+    meshes = form(server, [settings()] * 2)
+    peer = meshes[0][1].local_peers[0]
+    assert os.fstat(peer.memfd).st_size == SEGMENT_BYTES
+    assert os.fstat(peer.memfd).st_blocks * 512 >= SEGMENT_BYTES
+    with pytest.raises(PermissionError):
+        os.ftruncate(peer.memfd, 0)
+    with mmap.mmap(peer.memfd, SEGMENT_BYTES) as theirs:
+        theirs[10] = 42
+    own = meshes[1][1].own
+    assert own is not None
+    with mmap.mmap(own.memfd, SEGMENT_BYTES) as ours:
+        assert ours[10] == 42
+    close(meshes)
+
+
+def test_topology_comes_from_the_launcher_not_from_the_transport(server: StoreServer) -> None:
+    places = [Place("t", rank, 2, (0, 1), (rank, 2), host, server.address) for rank, host in enumerate("ab")]
+    with ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(connect, p, settings(), KEY, lambda _: SEGMENT_BYTES) for p in places]
+        meshes = [future.result(30.0) for future in futures]
+    assert meshes[1][0] == Topology(1, 2, 0, 1, 1, 2, True, ("a", "b"))
+    assert meshes[1][1].groups == [[0, 1]]
+    close(meshes)
+
+
+def test_one_rank_without_memfd_splits_the_group_on_every_rank(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, lock, calls = local.make_own, threading.Lock(), []
+
+    def refuse_the_second(size: int, owner: Descriptors) -> local.Own:
+        with lock:
+            calls.append(size)
+            number = len(calls)
+        if number == 2:
+            raise PermissionError(1, "not permitted here")
+        return real(size, owner)
+
+    monkeypatch.setattr(local, "make_own", refuse_the_second)
+    meshes = form(server, [settings(), settings(), settings(), settings("single")])
+    assert meshes[0][1].groups == [[0], [1], [2], [3]]
+    assert_connected(meshes)
+    assert "Ranks 0, 1, 2 cannot share memory and will use TCP" in caplog.text
+    assert "not permitted here" in caplog.text
+    close(meshes)
+
+
+def test_peer_with_a_shrinkable_segment_splits_the_group(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsealed(size: int, owner: Descriptors) -> local.Own:
+        own = make(size, owner)
+        bare = owner.adopt(os.memfd_create("bare", os.MFD_CLOEXEC))
+        os.ftruncate(bare, size)
+        return replace(own, memfd=bare)
+
+    make = local.make_own
+    monkeypatch.setattr(local, "make_own", unsealed)
+    meshes = form(server, [settings(), settings()])
+    assert meshes[0][1].groups == [[0], [1]]
+    assert_connected(meshes)
+    close(meshes)
+
+
+def test_lack_of_memory_is_an_error_on_every_rank_that_names_the_rank(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, offset: int, length: int) -> None:
+        if length == 3 * SEGMENT_BYTES:
+            raise OSError(errno.ENOSPC, "no space")
+        reserve(descriptor, offset, length)
+
+    def three_on_rank_1(rank: int) -> Callable[[int], int]:
+        return lambda _: 3 * SEGMENT_BYTES if rank == 1 else SEGMENT_BYTES
+
+    reserve = os.posix_fallocate
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with ThreadPoolExecutor(3) as pool:
+        futures = [
+            pool.submit(connect, place(server, rank, 3), settings(), KEY, three_on_rank_1(rank))
+            for rank in range(3)
+        ]
+        errors = failures(futures)
+    assert isinstance(errors[1], BackendError)
+    assert "shared memory could not be reserved: no space" in str(errors[1])
+    for error in (errors[0], errors[2]):
+        assert isinstance(error, RendezvousError)
+        assert "Rank 1 on host here: " in str(error)
+
+
+@pytest.mark.parametrize("mode", ["auto", "single"])
+def test_rank_that_never_comes_is_named_on_all_others(server: StoreServer, mode: str) -> None:
+    began = time.monotonic()
+    with ThreadPoolExecutor(2) as pool:
+        errors = failures(start_all(pool, server, [settings(mode, 0.5)] * 3, [0, 2]))
+    assert time.monotonic() - began < 5.0
+    for error in errors:
+        assert isinstance(error, RendezvousError)
+        assert error.missing == (1,)
+        assert "Rank 1 of 3 did not call hvd.init() within 0.5 s" in str(error)
+        assert "HOROVOD_START_TIMEOUT" in str(error)
+
+
+def test_ranks_that_failed_together_can_try_again(server: StoreServer) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        failures(start_all(pool, server, [settings(timeout_s=0.3)] * 3, [0, 2]))
+        futures = start_all(pool, server, [settings()] * 3, [1])  # too late for the first round
+        futures += start_all(pool, server, [settings()] * 3, [0, 2])
+        meshes = sorted((future.result(30.0) for future in futures), key=lambda each: each[0].rank)
+    assert_connected(meshes)
+    close(meshes)
+
+
+def test_hundred_rounds_leave_nothing_behind(server: StoreServer) -> None:
+    close(form(server, [settings()] * 2))
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(100):
+        close(form(server, [settings()] * 2))
+    assert len(os.listdir("/proc/self/fd")) <= before
+    with StoreClient(server.address, KEY, 5.0, "test") as client:
+        assert len(client.collect("epoch/", 0, 0.0)) < 12
+
+
+def test_different_sizes_are_an_error_on_every_rank(server: StoreServer) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        futures = [
+            pool.submit(
+                connect, place(server, rank, size), settings(timeout_s=2.0), KEY, lambda _: SEGMENT_BYTES
+            )
+            for rank, size in ((0, 2), (1, 3))
+        ]
+        errors = failures(futures)
+    assert isinstance(errors[0], ConfigError)
+    assert "HOROVOD_SIZE" in (errors[0].variable or "")
+    assert "rank 1 on host here was told 3" in str(errors[1])
+
+
+def test_death_of_a_rank_while_connecting_is_noticed_at_once(server: StoreServer) -> None:
+    began = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        future = start_all(pool, server, [settings()] * 2, [0])
+        with StoreClient(server.address, KEY, 5.0, "rank 1 on host b") as doomed:
+            doomed.watch("epoch/0/round/0/")
+            doomed.get("epoch/0/round/0/identity/0", 10.0)
+        (error,) = failures(future)
+    assert "rank 1 on host b went away" in str(error)
+    assert time.monotonic() - began < 5.0
+
+
+def impostor_book(server: StoreServer, **changes: object) -> None:
+    """Take rank 1's place in the store with an identity that leads nowhere."""
+    with StoreClient(server.address, KEY, 5.0, "impostor") as client:
+        identity = client.get("epoch/0/round/0/identity/0", 10.0)
+        client.set("epoch/0/round/0/identity/1", {**identity, **changes})
+
+
+def test_unreachable_rank_is_named_with_its_address(server: StoreServer) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with socket.create_server(("127.0.0.1", 0)) as unused:
+            port = unused.getsockname()[1]
+        future = start_all(pool, server, [settings("single")] * 2, [1])
+        with StoreClient(server.address, KEY, 5.0, "impostor") as client:
+            identity = client.get("epoch/0/round/0/identity/1", 10.0)
+            client.set("epoch/0/round/0/identity/0", {**identity, "tcp": ["127.0.0.1", port]})
+        (error,) = failures(future)
+    assert isinstance(error, RendezvousError)
+    assert re.search(rf"cannot connect to rank 0 on host here at 127.0.0.1:{port}: .*refused", str(error))
+    assert error.missing == (0,)
+
+
+@pytest.mark.parametrize("mode", ["auto", "single"])
+def test_silent_rank_is_named_when_time_is_up(server: StoreServer, mode: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        future = start_all(pool, server, [settings(mode, 1.0)] * 2, [0])
+        impostor_book(server)
+        (error,) = failures(future)
+    assert isinstance(error, RendezvousError)
+    assert error.missing == (1,)
+    assert "rank 1 on host here within 1 s" in str(error)
+
+
+def test_stranger_at_the_listening_sockets_changes_nothing(server: StoreServer) -> None:
+    for mode in ("single", "auto"):
+        with ThreadPoolExecutor(2) as pool:
+            futures = start_all(pool, server, [replace(settings(mode), epoch=mode)] * 2, [0])
+            with StoreClient(server.address, KEY, 5.0, "stranger") as client:
+                identity = client.get(f"epoch/{mode}/round/0/identity/0", 10.0)
+            strangers = []
+            for _ in range(20):
+                stranger = socket.create_connection(identity["tcp"])
+                unix = socket.socket(socket.AF_UNIX)
+                unix.connect("\0" + identity["unix"])
+                strangers += [stranger, unix]
+            for index, stranger in enumerate(strangers):
+                purpose = Purpose(Role.DATA if index % 2 == 0 else Role.LOCAL, 1, 0)
+                stranger.sendall([b"GET / HTTP/1.1\r\n\r\n" * 9, Dialer(KEY, purpose).hello, b"r"][index % 3])
+            futures += start_all(pool, server, [replace(settings(mode), epoch=mode)] * 2, [1])
+            meshes = [future.result(30.0) for future in futures]
+        assert_connected(meshes)
+        close(meshes)
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_abort_by_another_rank_ends_the_waiting(server: StoreServer) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        future = start_all(pool, server, [settings("single")] * 2, [0])
+        impostor_book(server)
+        with StoreClient(server.address, KEY, 5.0, "other") as client:
+            client.abort("epoch/0/round/0/", Cause("rank 1 has had enough", (1,)))
+        (error,) = failures(future)
+    assert "rank 1 has had enough" in str(error)
+
+
+def test_unknown_interface_is_an_error_that_lists_those_that_exist(server: StoreServer) -> None:
+    config = replace(settings(), network_interface="nosuch0")
+    with pytest.raises(ConfigError, match=r"interface nosuch0 has no IPv4 address.*\blo\b"):
+        connect(place(server, 0, 2), config, KEY, lambda _: SEGMENT_BYTES)
+
+
+def test_named_interface_is_the_one_listened_on(server: StoreServer) -> None:
+    meshes = form(server, [replace(settings("single"), network_interface="lo,eth0")] * 2)
+    assert_connected(meshes)
+    close(meshes)
+
+
+@dataclass
+class FakeEngine:
+    refuse: int = 99
+    taken: list[int] = field(default_factory=list)
+    calls: int = 0
+
+    def take(self, *descriptors: int) -> None:
+        self.taken += [fd for fd in descriptors if fd >= 0]
+        self.calls += 1
+        if self.calls == self.refuse:
+            raise RuntimeError("refused")
+
+    def own_segment(self, memfd: int, engine_bell: int, waiter_bell: int) -> None:
+        self.take(memfd, engine_bell, waiter_bell)
+
+    def add_local_peer(self, rank: int, *descriptors: int) -> None:
+        self.take(*descriptors)
+
+    def add_network_peer(self, rank: int, control: int, data: list[int]) -> None:
+        self.take(control, *data)
+
+
+@pytest.mark.parametrize("refuse", [1, 2, 3, 99])
+def test_every_descriptor_has_one_owner_after_the_hand_over(server: StoreServer, refuse: int) -> None:
+    meshes = form(server, [settings(), settings(), settings("single")])
+    engine = FakeEngine(refuse)
+    try:
+        meshes[0][1].hand_over(engine)
+    except RuntimeError:
+        assert engine.calls == refuse
+    assert len(set(engine.taken)) == len(engine.taken)
+    for descriptor in engine.taken:
+        os.close(descriptor)  # raises if the mesh had closed it
+    before = len(os.listdir("/proc/self/fd"))
+    meshes[0][1].close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    close(meshes)
+
+
+def test_descriptors_of_a_hostile_header_are_closed() -> None:
+    ours, theirs = socket.socketpair()
+    owner = Descriptors()
+    own = local.make_own(SEGMENT_BYTES, owner)
+    before = len(os.listdir("/proc/self/fd"))
+    ours.setblocking(False)
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1]))]
+    theirs.sendmsg([struct.pack(">8sQB", b"rueda fd", SEGMENT_BYTES, 4)], rights)
+    talk = local.exchange(ours, 1, own, owner)
+    with pytest.raises(OSError, match="2 descriptors arrived, 4 were announced"):
+        for _ in talk:
+            pass
+    owner.close()
+    theirs.close()
+    assert len(os.listdir("/proc/self/fd")) < before
