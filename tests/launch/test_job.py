@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -310,13 +311,14 @@ def test_nothing_heavy_is_imported() -> None:
     }
 
 
-def test_small_job_takes_a_fraction_of_a_second() -> None:
-    took_s: list[float] = []
-    while len(took_s) < 5 and min(took_s, default=1.0) >= 0.5:  # other work on the machine may delay some
-        started = time.monotonic()
+def test_small_job_costs_little_processor_time() -> None:
+    # Processor time, because other work on the machine delays the end; a heavy import shows in both.
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    for _ in range(3):
         assert horovodrun("-np", "2", "true").returncode == 0
-        took_s.append(time.monotonic() - started)
-    assert min(took_s) < 0.5, took_s
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert used_s / 3 < 0.4
 
 
 def test_many_ranks_raise_the_limit_on_descriptors_for_the_launcher_only() -> None:
