@@ -38,7 +38,7 @@ class Frontend(Protocol[T]):
         """The dtype as the framework prints it, for messages."""
 
     def empty_like(self, tensor: T) -> T:
-        """A new contiguous tensor of the same shape and dtype, with any content."""
+        """A new tensor of the same shape and dtype, with any content; contiguous if ``tensor`` is."""
 
     def contiguous_copy(self, tensor: T) -> T:
         """A new contiguous tensor with the values of a dense ``tensor``, in row-major order."""

@@ -42,7 +42,7 @@ R = TypeVar("R")
 
 def _cache(f: Callable[P, R]) -> Callable[P, R]:
     """Remember the results of ``f`` by its arguments, for ever."""
-    return functools.wraps(f)(functools.lru_cache(maxsize=None)(f))  # type: ignore[arg-type]
+    return functools.wraps(f)(functools.lru_cache(maxsize=None)(f))  # type: ignore[return-value]
 
 
 def get_ext_suffix() -> str:

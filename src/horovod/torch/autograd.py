@@ -22,6 +22,11 @@ collectives: Collectives[torch.Tensor] = Collectives(TorchFrontend())
 _empty_like = collectives.frontend.empty_like
 
 
+def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
+    """Run ``function`` as a node of the graph."""
+    return function.apply(*arguments)
+
+
 class Allreduce(torch.autograd.Function):
     """Backward: the same reduction of the upstream gradient. (For Min, Max and Product not a true
     derivative.)"""
@@ -45,7 +50,7 @@ class Allreduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return (Allreduce.apply(grads[0].contiguous(), None, *ctx.reduction), None, None, None, None, None)
+        return (apply(Allreduce, grads[0].contiguous(), None, *ctx.reduction), None, None, None, None, None)
 
 
 class GroupedAllreduce(torch.autograd.Function):
@@ -79,7 +84,7 @@ class GroupedAllreduce(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         wanted = [grad.contiguous() for grad, floats in zip(grads, ctx.differentiable, strict=True) if floats]
-        reduced = iter(GroupedAllreduce.apply(None, *ctx.reduction, *wanted))
+        reduced = iter(apply(GroupedAllreduce, None, *ctx.reduction, *wanted))
         own = [next(reduced) if floats else None for floats in ctx.differentiable]
         return (None, None, None, None, None, *own)
 
@@ -99,7 +104,7 @@ class Allgather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         before = _rows_before([ctx.rows], ctx.process_set)[0]
-        average = Allreduce.apply(grads[0].contiguous(), None, Average, 1.0, 1.0, ctx.process_set)
+        average = apply(Allreduce, grads[0].contiguous(), None, Average, 1.0, 1.0, ctx.process_set)
         return average.narrow(0, before, ctx.rows), None, None
 
 
@@ -122,7 +127,7 @@ class GroupedAllgather(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         before = _rows_before(ctx.rows, ctx.process_set)
         wanted = [grad.contiguous() for grad, floats in zip(grads, ctx.differentiable, strict=True) if floats]
-        averages = iter(GroupedAllreduce.apply(None, Average, 1.0, 1.0, ctx.process_set, *wanted))
+        averages = iter(apply(GroupedAllreduce, None, Average, 1.0, 1.0, ctx.process_set, *wanted))
         own = [
             next(averages).narrow(0, first, rows) if floats else None
             for first, rows, floats in zip(before, ctx.rows, ctx.differentiable, strict=True)
@@ -145,7 +150,7 @@ class Broadcast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        average = Allreduce.apply(grads[0].contiguous(), None, Average, 1.0, 1.0, ctx.process_set)
+        average = apply(Allreduce, grads[0].contiguous(), None, Average, 1.0, 1.0, ctx.process_set)
         return (average if ctx.am_root else torch.zeros_like(average)), None, None, None, None
 
 

@@ -26,6 +26,7 @@ from horovod.torch.autograd import (
     Broadcast,
     GroupedAllgather,
     GroupedAllreduce,
+    apply,
     collectives,
 )
 from horovod.torch.compression import Compression
@@ -150,8 +151,8 @@ def allreduce(
     op = reduce_op(op, average)
     small, context = compression.compress(tensor)
     if small.requires_grad and torch.is_grad_enabled():
-        reduced: torch.Tensor = Allreduce.apply(
-            small, name, op, prescale_factor, postscale_factor, process_set
+        reduced: torch.Tensor = apply(
+            Allreduce, small, name, op, prescale_factor, postscale_factor, process_set
         )
     else:
         handle = collectives.allreduce(
@@ -226,7 +227,7 @@ def grouped_allreduce(
     compressed = [compression.compress(tensor) for tensor in tensors]
     small = [tensor for tensor, _ in compressed]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in small):
-        reduced = GroupedAllreduce.apply(name, op, prescale_factor, postscale_factor, process_set, *small)
+        reduced = apply(GroupedAllreduce, name, op, prescale_factor, postscale_factor, process_set, *small)
     else:
         outs = [_new_output(tensor) for tensor in small]
         handle = collectives.grouped_allreduce(
@@ -304,16 +305,16 @@ def sparse_allreduce_async(
     # Entries are rows of both, so that they can be concatenated. Coalescing first is up to the caller.
     indices = tensor._indices().t().contiguous()
     values = tensor._values().contiguous()
-    members = process_set.size() if _runtime.is_initialized() else None
     indices_handle = collectives.allgather(indices, f"{name}.indices", process_set)
     values_handle = collectives.allgather(values, f"{name}.values", process_set)
     shape = tensor.shape
+    divisor = (process_set.size() or 1) if op == Average else 1
 
     def wait() -> torch.Tensor:
         all_values: torch.Tensor = synchronize(values_handle)
         all_indices: torch.Tensor = synchronize(indices_handle)
-        if op == Average:
-            all_values = all_values / members
+        if divisor != 1:
+            all_values = all_values / divisor
         return torch.sparse_coo_tensor(all_indices.t(), all_values, shape, check_invariants=False)
 
     return wait
@@ -335,7 +336,7 @@ def allgather(
     """
     _need_rows(tensor)
     if tensor.requires_grad and torch.is_grad_enabled():
-        result: torch.Tensor = Allgather.apply(tensor, name, process_set)
+        result: torch.Tensor = apply(Allgather, tensor, name, process_set)
         return result
     gathered: torch.Tensor = collectives.synchronize(collectives.allgather(tensor, name, process_set, True))
     return gathered
@@ -355,7 +356,7 @@ def grouped_allgather(
     for tensor in tensors:
         _need_rows(tensor)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        result: tuple[torch.Tensor, ...] = GroupedAllgather.apply(name, process_set, *tensors)
+        result: tuple[torch.Tensor, ...] = apply(GroupedAllgather, name, process_set, *tensors)
         return result
     gathered: tuple[torch.Tensor, ...] = collectives.synchronize(
         collectives.grouped_allgather(tensors, name, process_set, True)
@@ -390,7 +391,7 @@ def broadcast(
     """
     if tensor.requires_grad and torch.is_grad_enabled():
         current_engine()  # before init this is HorovodInternalError, unlike what rank() raises
-        result: torch.Tensor = Broadcast.apply(tensor, root_rank, name, process_set, rank())
+        result: torch.Tensor = apply(Broadcast, tensor, root_rank, name, process_set, rank())
         return result
     handle = collectives.broadcast(tensor, _new_output(tensor), root_rank, name, process_set, True)
     received: torch.Tensor = collectives.synchronize(handle)
@@ -463,9 +464,10 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 def _new_output(tensor: torch.Tensor) -> torch.Tensor:
     """Memory for the result of ``tensor``. What is wrong with ``tensor`` is reported by the submission."""
-    return (
-        _empty_like(tensor) if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided else tensor
-    )
+    try:
+        return _empty_like(tensor)
+    except TypeError:  # not a tensor
+        return tensor
 
 
 def _need_rows(tensor: torch.Tensor) -> None:

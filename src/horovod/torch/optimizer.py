@@ -175,7 +175,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         finally:
             self._should_synchronize = True
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """:meth:`synchronize`, then the step of the wrapped optimizer, whose value is returned.
 
         ``closure`` runs after the exchange, so gradients that it computes are not exchanged.
@@ -190,14 +190,14 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 )
             self.synchronize()
         self._synchronized = False
-        return super().step(closure)  # type: ignore[safe-super, func-returns-value]
+        return super().step(closure)
 
     # Step hooks of the user run once, in the step of the wrapped class: they see the exchanged gradients.
     step.hooked = True  # type: ignore[attr-defined]
 
     def _local_step(self) -> None:
         """The step of the wrapped optimizer, without any exchange."""
-        super().step()  # type: ignore[call-arg, safe-super]
+        super().step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients.
