@@ -1,0 +1,193 @@
+/// Random mixes of all operations of a backend, the same on every rank, with checked results.
+/// Returns what went wrong as text, so that a forked rank can use it as well as a thread.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "association_reference.h"
+#include "backends/backend.h"
+
+namespace rueda::testing {
+
+using reference::Bytes;
+
+/// Steps all operations until they are done.
+using Drive = std::function<Result<void>(const std::vector<Operation*>&)>;
+
+struct Script {
+  unsigned seed = 1;
+  int operations = 100;
+  std::size_t most_bytes = 3000;  ///< per tensor
+  unsigned pause_one_in = 4;      ///< how often a rank dawdles before an operation; 0: never
+};
+
+class ScriptedRank {
+ public:
+  ScriptedRank(Script script, int rank, int size, Backend& backend, Drive drive)
+      : script_(script),
+        rank_(rank),
+        size_(size),
+        backend_(backend),
+        drive_(std::move(drive)),
+        common_(script.seed),
+        own_(script.seed * 977 + static_cast<unsigned>(rank)) {}
+
+  /// Empty if everything was right.
+  [[nodiscard]] std::string run() {
+    for (number_ = 0; number_ < script_.operations && problem_.empty(); ++number_) {
+      if (script_.pause_one_in > 0 && own_() % script_.pause_one_in == 0) dawdle();
+      switch (common_() % 8) {
+        case 0:
+          barrier();
+          break;
+        case 1:
+          gather();
+          break;
+        case 2:
+        case 3:
+          broadcast();
+          break;
+        case 4:
+          pass_around();
+          break;
+        default:
+          reduce();
+      }
+    }
+    return problem_;
+  }
+
+ private:
+  std::size_t some_bytes() {
+    // Few are long: borders of slots and chunks are crossed, and most operations stay quick.
+    const std::size_t most = common_() % 4 == 0 ? script_.most_bytes : script_.most_bytes / 16;
+    return common_() % (most + 1);
+  }
+  [[nodiscard]] Bytes content(int rank, std::size_t bytes, DType dtype = DType::UInt8) const {
+    std::mt19937 random(script_.seed ^ static_cast<unsigned>(number_ * 64 + rank));
+    return reference::mixed(dtype, bytes / size_of(dtype), random);
+  }
+  void dawdle() {
+    volatile unsigned idle = 0;
+    for (unsigned i = own_() % 20000; i > 0; --i) idle = idle + 1;
+  }
+  void finish(const std::vector<Operation*>& operations, const char* what) {
+    if (auto done = drive_(operations); !done) complain(what, done.error().what());
+  }
+  void expect(bool right, const char* what) {
+    if (!right) complain(what, "wrong bytes");
+  }
+  void complain(const char* what, const std::string& why) {
+    if (problem_.empty()) {
+      problem_ = std::string(what) + " (operation " + std::to_string(number_) + ", rank " +
+                 std::to_string(rank_) + "): " + why;
+    }
+  }
+
+  void barrier() {
+    const auto operation = backend_.barrier();
+    finish({operation.get()}, "barrier");
+  }
+
+  void reduce() {
+    constexpr std::array types{DType::Float32, DType::Int32, DType::BFloat16, DType::Float64};
+    const DType dtype = types[common_() % types.size()];
+    const Reduction reduction{dtype, ReduceOp::Sum, common_() % 2 == 0 ? 1.0 : 0.25, 1.0};
+    const std::size_t element = size_of(dtype);
+    const std::size_t count = some_bytes() / element;
+    std::vector<Bytes> inputs;
+    for (int rank = 0; rank < size_; ++rank)
+      inputs.push_back(content(rank, count * element, dtype));
+    std::vector<int> host(inputs.size());
+    for (std::size_t i = 0; i < host.size(); ++i) host[i] = static_cast<int>(i);
+    const Bytes expected = reference::associate({host}, inputs, reduction);
+
+    Bytes mine = inputs[static_cast<std::size_t>(rank_)];
+    Bytes apart(mine.size());
+    const bool in_place = common_() % 2 == 0;
+    Bytes& out = in_place ? mine : apart;
+    std::vector<Piece> pieces;
+    for (std::size_t at = 0; at < count;) {
+      const std::size_t part = std::min<std::size_t>(count - at, common_() % 500);
+      pieces.push_back({mine.data() + at * element, out.data() + at * element, part});
+      at += part;
+    }
+    const auto operation = backend_.allreduce(pieces, reduction);
+    finish({operation.get()}, "allreduce");
+    expect(out == expected, "allreduce");
+  }
+
+  void broadcast() {
+    const int root = static_cast<int>(common_() % static_cast<unsigned>(size_));
+    const std::size_t bytes = some_bytes();
+    const Bytes source = content(root, bytes);
+    const bool in_place = common_() % 2 == 0;
+    Bytes out = in_place && rank_ == root ? source : Bytes(bytes);
+    const auto operation = backend_.broadcast(in_place ? out : source, out, root);
+    finish({operation.get()}, "broadcast");
+    expect(out == source, "broadcast");
+  }
+
+  void gather() {
+    std::vector<std::size_t> lengths;
+    for (int rank = 0; rank < size_; ++rank)
+      lengths.push_back(common_() % 3 == 0 ? 0 : some_bytes());
+    const Bytes mine = content(rank_, lengths[static_cast<std::size_t>(rank_)]);
+    std::vector<Bytes> out;
+    GatherPlan plan;
+    plan.in = cut<const std::byte>(mine);
+    for (const std::size_t length : lengths) out.emplace_back(length);
+    for (Bytes& bytes : out) plan.out.push_back(cut<std::byte>(bytes));
+    const auto operation = backend_.allgather(std::move(plan));
+    finish({operation.get()}, "allgather");
+    for (int rank = 0; rank < size_; ++rank) {
+      const auto i = static_cast<std::size_t>(rank);
+      expect(out[i] == content(rank, lengths[i]), "allgather");
+    }
+  }
+
+  /// Everybody sends to the one that far to the right, and receives from the left.
+  void pass_around() {
+    if (size_ == 1) return;
+    const int distance = 1 + static_cast<int>(common_() % static_cast<unsigned>(size_ - 1));
+    const std::size_t bytes = some_bytes() * 8;
+    const Bytes mine = content(rank_, bytes);
+    const int left = (rank_ + size_ - distance) % size_;
+    Bytes out(bytes);
+    const auto send = backend_.send((rank_ + distance) % size_, mine);
+    const auto recv = backend_.recv(left, out);
+    finish({send.get(), recv.get()}, "send and recv");
+    expect(out == content(left, bytes), "send and recv");
+  }
+
+  /// Into pieces of own choice: members need not agree.
+  template <typename Byte>
+  std::vector<std::span<Byte>> cut(std::span<Byte> bytes) {
+    std::vector<std::span<Byte>> parts;
+    while (!bytes.empty()) {
+      const std::size_t part = std::min<std::size_t>(bytes.size(), own_() % 700);
+      parts.push_back(bytes.first(part));
+      bytes = bytes.subspan(part);
+    }
+    return parts;
+  }
+
+  Script script_;
+  int rank_;
+  int size_;
+  Backend& backend_;
+  Drive drive_;
+  std::mt19937 common_;  // the same numbers on every rank
+  std::mt19937 own_;
+  int number_ = 0;
+  std::string problem_;
+};
+
+}  // namespace rueda::testing

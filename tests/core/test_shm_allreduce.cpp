@@ -1,0 +1,204 @@
+// Allreduce through shared memory gives the bits of the association: whatever the path, the chunk
+// size, the batch, the element type and the number of ranks.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <random>
+
+#include "association_reference.h"
+#include "shm_world.h"
+
+namespace rueda {
+namespace {
+
+using reference::Bytes;
+using testing::ShmWorld;
+using testing::succeeded;
+
+struct Batch {
+  Reduction reduction;
+  std::vector<std::size_t> counts;  ///< elements of each piece
+  bool in_place = true;
+  std::size_t misaligned_bytes = 0;  ///< every tensor starts that far off a cache line
+};
+
+std::size_t elements_of(const Batch& batch) {
+  std::size_t total = 0;
+  for (const std::size_t count : batch.counts) total += count;
+  return total;
+}
+
+std::vector<Bytes> inputs_of(const Batch& batch, int ranks, unsigned seed) {
+  std::vector<Bytes> inputs;
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::mt19937 random(seed * 100 + static_cast<unsigned>(rank));
+    inputs.push_back(reference::mixed(batch.reduction.dtype, elements_of(batch), random));
+  }
+  return inputs;
+}
+
+Bytes expected_of(const Batch& batch, const std::vector<Bytes>& inputs) {
+  std::vector<int> host(inputs.size());
+  for (std::size_t i = 0; i < host.size(); ++i) host[i] = static_cast<int>(i);
+  return reference::associate({host}, inputs, batch.reduction);
+}
+
+/// One rank's tensors of a batch: pieces apart from each other, guarded by bytes that must stay.
+class Tensors {
+ public:
+  Tensors(const Batch& batch, const Bytes& input) : batch_(batch) {
+    const std::size_t element = size_of(batch.reduction.dtype);
+    std::size_t at = 0;
+    for (const std::size_t count : batch.counts) {
+      Bytes in(count * element + 2 * kGuard, kMark);
+      std::memcpy(in.data() + start(), input.data() + at, count * element);
+      out_.emplace_back(batch.in_place ? in : Bytes(in.size(), kMark));
+      in_.push_back(std::move(in));
+      at += count * element;
+    }
+    for (std::size_t i = 0; i < in_.size(); ++i) {
+      std::byte* const out = out_[i].data() + start();
+      pieces_.push_back({batch.in_place ? out : in_[i].data() + start(), out, batch.counts[i]});
+    }
+  }
+  [[nodiscard]] const std::vector<Piece>& pieces() const { return pieces_; }
+
+  /// All outputs as one array; fails if anything beside them was touched.
+  [[nodiscard]] Bytes result() const {
+    Bytes all;
+    for (std::size_t i = 0; i < out_.size(); ++i) {
+      const std::size_t bytes = batch_.counts[i] * size_of(batch_.reduction.dtype);
+      const auto first = out_[i].begin() + static_cast<std::ptrdiff_t>(start());
+      const auto last = first + static_cast<std::ptrdiff_t>(bytes);
+      all.insert(all.end(), first, last);
+      EXPECT_TRUE(std::all_of(out_[i].begin(), first, [](std::byte b) { return b == kMark; }));
+      EXPECT_TRUE(std::all_of(last, out_[i].end(), [](std::byte b) { return b == kMark; }));
+    }
+    return all;
+  }
+
+ private:
+  static constexpr std::size_t kGuard = 64;
+  static constexpr std::byte kMark{0xA5};
+  [[nodiscard]] std::size_t start() const { return 16 + batch_.misaligned_bytes; }
+
+  const Batch& batch_;
+  std::vector<Bytes> in_;
+  std::vector<Bytes> out_;
+  std::vector<Piece> pieces_;
+};
+
+void check(const ShmWorld& world, const std::vector<Batch>& batches) {
+  std::vector<std::vector<Bytes>> inputs;
+  std::vector<Bytes> expected;
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    inputs.push_back(inputs_of(batches[i], world.size(), static_cast<unsigned>(i)));
+    expected.push_back(expected_of(batches[i], inputs.back()));
+  }
+  world.run([&](int rank, ShmBackend& backend) {
+    for (std::size_t i = 0; i < batches.size(); ++i) {
+      const Batch& batch = batches[i];
+      Tensors tensors(batch, inputs[i][static_cast<std::size_t>(rank)]);
+      ASSERT_TRUE(
+          succeeded(world.drive(rank, backend.allreduce(tensors.pieces(), batch.reduction))));
+      ASSERT_TRUE(tensors.result() == expected[i])
+          << "batch " << i << " rank " << rank << " " << name_of(batch.reduction.dtype) << " "
+          << name_of(batch.reduction.op) << " " << elements_of(batch) << " elements";
+    }
+  });
+}
+
+/// Everything is small with the first, everything is cut into many chunks with the others.
+constexpr std::array kTunings{ShmTuning{.small_bytes = 65536, .chunk_bytes = 65536},
+                              ShmTuning{.small_bytes = 1, .chunk_bytes = 64},
+                              ShmTuning{.small_bytes = 1, .chunk_bytes = 448},
+                              ShmTuning{.small_bytes = 1, .chunk_bytes = 4096}};
+
+constexpr std::array kAllTypes{DType::UInt8,   DType::Int8,    DType::UInt16,  DType::Int16,
+                               DType::Int32,   DType::Int64,   DType::Float16, DType::BFloat16,
+                               DType::Float32, DType::Float64, DType::Bool};
+
+TEST(ShmAllreduce, EveryTypeAndOperationHasTheBitsOfTheAssociationOnEveryPath) {
+  std::vector<Batch> batches;
+  for (const DType dtype : kAllTypes) {
+    for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product}) {
+      batches.push_back({{dtype, op, 1.0, 1.0}, {1001}});
+      batches.push_back({{dtype, op, 0.3, 1.7}, {3, 0, 500, 1, 77}, false});
+    }
+  }
+  batches.push_back({{DType::Bool, ReduceOp::Average, 1.0, 1.0}, {1001}});
+  for (const ShmTuning& tuning : kTunings) {
+    check(ShmWorld({.size = 3, .tuning = tuning}), batches);
+  }
+}
+
+TEST(ShmAllreduce, BitsDoNotDependOnTheNumberOfPiecesNorOnWhereTheyLie) {
+  for (int size = 1; size <= 8; ++size) {
+    std::vector<Batch> batches;
+    for (const DType dtype : {DType::Float32, DType::BFloat16, DType::UInt8}) {
+      for (const double prescale : {1.0, 0.7}) {
+        const Reduction sum{dtype, ReduceOp::Sum, prescale, 0.5};
+        batches.push_back({sum, {1}});
+        batches.push_back({sum, {static_cast<std::size_t>(size)}, false});
+        batches.push_back({sum, {700}, true, 1});
+        batches.push_back({sum, {1, 1, 1, 0, 1, 62, 1, 1, 64, 65, 0}, false, 3});
+        batches.push_back({sum, {0, 0, 555, 5}, true, 2});
+      }
+    }
+    for (const ShmTuning& tuning : kTunings) {
+      check(ShmWorld({.size = size, .tuning = tuning}), batches);
+    }
+  }
+}
+
+TEST(ShmAllreduce, ChunksOfRealSizeHaveTheSameBits) {
+  const std::vector<Batch> batches{
+      {{DType::Float32, ReduceOp::Sum, 1.0, 1.0}, {400001}},
+      {{DType::Float16, ReduceOp::Sum, 1.0, 0.25}, {300000, 7, 250001}, false},
+      {{DType::Float32, ReduceOp::Sum, 1.0, 1.0}, {16384}},
+      {{DType::Float32, ReduceOp::Sum, 1.0, 1.0}, {16385}},
+  };
+  for (const int size : {2, 5}) check(ShmWorld({.size = size}), batches);
+}
+
+TEST(ShmAllreduce, NothingToReduceIsDoneAtOnceWithoutAnybodyElse) {
+  const ShmWorld world({.size = 2});
+  const auto backend = world.backend(0);
+  const std::vector<Piece> empty{{nullptr, nullptr, 0}, {nullptr, nullptr, 0}};
+  EXPECT_EQ(*backend->allreduce({}, {})->step(), Step::Done);
+  EXPECT_EQ(*backend->allreduce(empty, {})->step(), Step::Done);
+}
+
+TEST(ShmAllreduce, ABlockedOperationNamesTheRanksThatAreBehind) {
+  for (const ShmTuning& tuning : kTunings) {
+    const ShmWorld world({.size = 3, .tuning = tuning});
+    const auto first = world.backend(0);
+    const auto third = world.backend(2);
+    std::vector<float> a(300), b(300);
+    const auto piece = [](std::vector<float>& x) {
+      auto* bytes = reinterpret_cast<std::byte*>(x.data());
+      return std::vector<Piece>{{bytes, bytes, x.size()}};
+    };
+    const auto one = first->allreduce(piece(a), {});
+    const auto two = third->allreduce(piece(b), {});
+    for (int i = 0; i < 100; ++i) {
+      ASSERT_TRUE(static_cast<bool>(one->step()));
+      ASSERT_TRUE(static_cast<bool>(two->step()));
+    }
+    EXPECT_EQ(*one->step(), Step::Blocked);
+    EXPECT_EQ(one->waiting_for(), std::vector<Rank>{ShmWorld::global(1)});
+    EXPECT_EQ(two->waiting_for(), std::vector<Rank>{ShmWorld::global(1)});
+  }
+}
+
+TEST(ShmAllreduce, AdasumIsRefused) {
+  const ShmWorld world({.size = 2});
+  const auto step = world.backend(0)->allreduce({}, {DType::Float32, ReduceOp::Adasum})->step();
+  ASSERT_FALSE(static_cast<bool>(step));
+  EXPECT_EQ(step.error().code, Code::Unsupported);
+}
+
+}  // namespace
+}  // namespace rueda

@@ -1,0 +1,171 @@
+// Mappings, the layout of a segment, and the cause that a failing rank leaves in it.
+#include "transport/shm_segment.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "shm_world.h"
+#include "transport/shm_cause.h"
+
+namespace rueda {
+namespace {
+
+using testing::ShmWorld;
+
+Fd memfd_of(std::size_t bytes) {
+  Fd fd(::memfd_create("rueda-test", MFD_CLOEXEC));
+  EXPECT_EQ(::ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+  return fd;
+}
+
+TEST(ShmSegment, TwoMappingsOfOneFileShowTheSameBytes) {
+  const std::size_t bytes = segment_bytes(2);
+  const Fd file = memfd_of(bytes);
+  auto one = ShmSegment::map(Fd(::dup(file.get())), bytes);
+  auto other = ShmSegment::map(Fd(::dup(file.get())), bytes);
+  ASSERT_TRUE(one && other);
+  ASSERT_EQ(one->bytes().size(), bytes);
+  EXPECT_EQ(other->bytes()[bytes - 1], std::byte{0});
+  one->bytes()[bytes - 1] = std::byte{42};
+  EXPECT_EQ(other->bytes()[bytes - 1], std::byte{42});
+}
+
+TEST(ShmSegment, AFileThatIsTooSmallIsAnError) {
+  EXPECT_FALSE(static_cast<bool>(ShmSegment::map(memfd_of(4096), 4097)));
+}
+
+TEST(ShmSegment, ADescriptorThatIsNoFileIsAnError) {
+  EXPECT_FALSE(static_cast<bool>(ShmSegment::map(Fd(), 4096)));
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const Fd other(ends[1]);
+  EXPECT_FALSE(static_cast<bool>(ShmSegment::map(Fd(ends[0]), 4096)));
+}
+
+TEST(ShmSegment, AForkedChildDoesNotHaveTheMapping) {
+  auto segment = ShmSegment::map(memfd_of(4096), 4096);
+  ASSERT_TRUE(static_cast<bool>(segment));
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::alarm(30);
+    // mincore() asks without touching: no mapping, no memory.
+    unsigned char resident = 0;
+    const bool gone = ::mincore(segment->bytes().data(), 4096, &resident) != 0 && errno == ENOMEM;
+    ::_exit(gone ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(ShmSegment, MovingHandsTheMappingOver) {
+  auto mapped = ShmSegment::map(memfd_of(4096), 4096);
+  ASSERT_TRUE(static_cast<bool>(mapped));
+  ShmSegment first = *std::move(mapped);
+  first.bytes()[0] = std::byte{1};
+  ShmSegment second = std::move(first);
+  EXPECT_TRUE(first.bytes().empty());  // NOLINT: a moved-from segment is empty
+  EXPECT_EQ(second.bytes()[0], std::byte{1});
+  second = ShmSegment();
+  EXPECT_TRUE(second.bytes().empty());
+}
+
+TEST(ShmLayout, PartsOfASegmentDoNotOverlapAndLieInside) {
+  for (const int size : {1, 2, 3, 8, 64, 512}) {
+    const std::size_t bytes = segment_bytes(size);
+    const std::unique_ptr<std::byte, void (*)(std::byte*)> memory(
+        static_cast<std::byte*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096)),
+        [](std::byte* p) { std::free(p); });
+    const ShmView view({memory.get(), bytes}, size);
+    std::vector<std::pair<std::uintptr_t, std::size_t>> parts;
+    const auto add = [&](const void* at, std::size_t length) {
+      parts.emplace_back(reinterpret_cast<std::uintptr_t>(at), length);
+    };
+    add(&view.bell(), sizeof(BellWord));
+    add(&view.cause(), sizeof(CauseRecord));
+    for (int reader = 0; reader < size; ++reader) {
+      for (const RingMemory& ring : {view.messages_to(reader), view.pipe_to(reader)}) {
+        add(ring.head, sizeof(RingHead));
+        add(ring.data.data(), ring.data.size());
+        EXPECT_EQ(ring.data.size() & (ring.data.size() - 1), 0U);
+      }
+    }
+    add(&view.flags(0), sizeof(ShmFlags));
+    for (std::uint32_t i = 0; i < kShmSmallSlots; ++i) add(view.small_slot(0, i), kShmSmallBytes);
+    for (std::uint32_t i = 0; i < kShmSlots; ++i) add(view.slot(0, i), kShmSlotBytes);
+    std::sort(parts.begin(), parts.end());
+    auto end = reinterpret_cast<std::uintptr_t>(memory.get());
+    for (const auto& [at, length] : parts) {
+      EXPECT_GE(at, end);
+      EXPECT_EQ(at % 128, 0U);
+      end = at + length;
+    }
+    EXPECT_LE(end, reinterpret_cast<std::uintptr_t>(memory.get()) + bytes);
+  }
+}
+
+TEST(ShmLayout, ARankTakesAFewMiBWhateverTheSizeOfTensors) {
+  EXPECT_LE(segment_bytes(2), std::size_t{8} << 20);
+  EXPECT_LE(segment_bytes(8), std::size_t{16} << 20);
+  EXPECT_LE(segment_bytes(64), std::size_t{32} << 20);
+}
+
+TEST(ShmCause, TheFirstCauseIsReadWithAllItSays) {
+  const ShmWorld world({.size = 2});
+  EXPECT_FALSE(read_cause(world.view(0)));
+  Error error;
+  error.code = Code::Timeout;
+  error.message = "Rank 1 did not come.";
+  error.peer = 1;
+  error.tensor = "allreduce.gradient";
+  error.missing = {1, 3};
+  error.waited_s = 2.5;
+  publish_cause(world.view(0), Error::wrap(error, "Step 3"));
+  publish_cause(world.view(0), Error{.code = Code::Shutdown, .message = "later"});
+  const auto cause = read_cause(world.view(0));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->code, Code::Timeout);
+  EXPECT_EQ(cause->message, "Step 3: Rank 1 did not come.");
+  EXPECT_EQ(cause->peer, 1);
+  EXPECT_EQ(cause->tensor, "allreduce.gradient");
+  EXPECT_EQ(cause->missing, (std::vector<Rank>{1, 3}));
+  EXPECT_EQ(cause->waited_s, 2.5);
+}
+
+TEST(ShmCause, LongTextsAreCutBetweenCharacters) {
+  const ShmWorld world({.size = 1});
+  Error error;
+  error.message = "x";
+  while (error.message.size() < 3000) error.message += "\xC3\xA9";  // é
+  error.tensor = std::string(1000, 't');
+  error.missing.assign(100, 5);
+  publish_cause(world.view(0), error);
+  const auto cause = read_cause(world.view(0));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->message, error.message.substr(0, CauseRecord::kTextBytes - 1));
+  EXPECT_EQ(cause->tensor.size(), CauseRecord::kTensorBytes);
+  EXPECT_EQ(cause->missing.size(), CauseRecord::kMissing);
+}
+
+TEST(ShmCause, GarbageInARecordIsReadWithinItsBounds) {
+  const ShmWorld world({.size = 1});
+  CauseRecord& record = world.view(0).cause();
+  std::memset(static_cast<void*>(&record), 0xFF, sizeof record);
+  EXPECT_FALSE(read_cause(world.view(0)));
+  record.state.store(2);
+  const auto cause = read_cause(world.view(0));
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->code, Code::Internal);
+  EXPECT_EQ(cause->message.size(), CauseRecord::kTextBytes);
+}
+
+}  // namespace
+}  // namespace rueda
