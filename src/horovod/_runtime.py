@@ -1,0 +1,209 @@
+"""The life of the world in this process: ``start`` forms it, ``stop`` leaves it, ``current`` is what others
+ask.
+
+This module holds the one mutable module variable of the package, the current ``Runtime``. After ``start``
+only its engine talks to other ranks.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from horovod.bootstrap.mesh import connect
+from horovod.bootstrap.secret import job_key
+from horovod.bootstrap.topology import Topology, alone, read_place
+from horovod.config import Config
+from horovod.errors import HorovodInternalError, NotInitializedError
+
+if TYPE_CHECKING:
+    from horovod import _core
+
+__all__ = ["Core", "Runtime", "current", "is_initialized", "start", "stop"]
+
+_log = logging.getLogger("horovod")
+
+_FUSION_UNIT_BYTES = 8 * 64
+"""Thresholds are rounded up to a multiple of this times the local size: local ranks share whole lines."""
+
+
+class Core(Protocol):
+    """What is used of the native module ``horovod._core``; tests put something else in its place."""
+
+    EngineOptions: Any
+    Engine: Any
+
+    def segment_bytes(self, local_size: int) -> int: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Runtime:
+    """One world, as seen by this process."""
+
+    engine: _core.Engine
+    topology: Topology
+    config: Config
+
+
+@dataclass(frozen=True, eq=False)
+class _Forked:
+    """Takes the place of the runtime in a child made by ``fork``. The engine is kept, so that it never ends
+    here: its threads exist only in the parent."""
+
+    parent: int
+    runtime: Runtime
+
+
+_current: Runtime | _Forked | None = None
+_lock = threading.RLock()  # guards changes of _current; reading needs none
+
+
+def start(
+    config: Config | None = None, *, environ: Mapping[str, str] = os.environ, core: Core | None = None
+) -> Runtime:
+    """Form the world that the environment describes; does nothing if there is one already.
+
+    Blocks until all ranks have met. Without a launcher this is a world of one: no socket, no file, no
+    waiting.
+
+    Args:
+        config: the settings; by default those in ``environ``.
+        environ: says who this process is and where to meet.
+        core: the native module, by default ``horovod._core``.
+
+    Raises:
+        ConfigError: the environment makes no sense.
+        RendezvousError: the ranks did not come together; the message names who is missing.
+        HorovodInternalError: this process was forked from one that had a world.
+    """
+    global _current
+    with _lock:
+        if isinstance(_current, _Forked):
+            raise _forked_error(_current)
+        if _current is None:
+            settings = Config.from_environ(environ) if config is None else config
+            _current = _form(settings, environ, _native() if core is None else core)
+            atexit.unregister(stop)  # once is enough, however often we start
+            atexit.register(stop)
+        return _current
+
+
+def stop() -> None:
+    """Leave the world: what is in flight fails everywhere. Idempotent; returns when the engine has ended."""
+    global _current
+    with _lock:
+        if not isinstance(_current, Runtime):
+            return
+        try:
+            _current.engine.shutdown()
+        finally:
+            _current = None
+
+
+def current() -> Runtime:
+    """The runtime of this process.
+
+    Raises:
+        NotInitializedError: before ``start`` and after ``stop``.
+        HorovodInternalError: this process was forked from one that had a world.
+    """
+    runtime = _current
+    if isinstance(runtime, Runtime):
+        return runtime
+    if runtime is None:
+        raise NotInitializedError
+    raise _forked_error(runtime)
+
+
+def is_initialized() -> bool:
+    """Whether this process has a world. Never raises."""
+    return isinstance(_current, Runtime)
+
+
+def _form(config: Config, environ: Mapping[str, str], core: Core) -> Runtime:
+    place = read_place(environ)
+    if place.size == 1:
+        topology = alone(place)
+        engine = core.Engine(_options(core, config, topology, [[0]]))
+        engine.start()
+        return Runtime(engine, topology, config)
+    topology, mesh = connect(place, config, job_key(environ, config.job_id), core.segment_bytes)
+    try:
+        engine = core.Engine(_options(core, config, topology, mesh.groups))
+        mesh.hand_over(engine)
+    finally:
+        mesh.close()
+    try:
+        engine.start()
+    except BaseException:
+        engine.shutdown()
+        raise
+    return Runtime(engine, topology, config)
+
+
+def _options(core: Core, config: Config, topology: Topology, groups: list[list[int]]) -> Any:
+    options = core.EngineOptions()
+    options.rank = topology.rank
+    options.size = topology.size
+    options.groups = groups
+    options.hosts = list(topology.hosts)
+    options.fusion_threshold_bytes = _fusion_threshold_bytes(config, topology)
+    options.cycle_time_s = config.cycle_time_s
+    options.stall_warning_s = 0.0 if config.stall_check_disable else config.stall_warning_s
+    options.stall_shutdown_s = 0.0 if config.stall_check_disable else config.stall_shutdown_s
+    options.operation_timeout_s = config.operation_timeout_s
+    options.disable_group_fusion = config.disable_group_fusion
+    options.thread_affinity = _core_of_engine(config, topology)
+    options.log_level = config.log_level
+    options.log_hide_time = config.log_hide_time
+    return options
+
+
+def _fusion_threshold_bytes(config: Config, topology: Topology) -> int:
+    if not topology.homogeneous:
+        return config.fusion_threshold_bytes
+    unit = topology.local_size * _FUSION_UNIT_BYTES
+    return -(-config.fusion_threshold_bytes // unit) * unit
+
+
+def _core_of_engine(config: Config, topology: Topology) -> int:
+    cores = config.thread_affinity
+    if not cores:
+        return -1
+    if len(cores) < topology.local_size:
+        _log.error(
+            "HOROVOD_THREAD_AFFINITY names %d cores for %d local ranks: no thread is pinned.",
+            len(cores),
+            topology.local_size,
+        )
+        return -1
+    return cores[topology.local_rank]
+
+
+def _native() -> Core:
+    return cast(Core, importlib.import_module("horovod._core"))
+
+
+def _forked_error(forked: _Forked) -> HorovodInternalError:
+    topology = forked.runtime.topology
+    return HorovodInternalError(
+        f"This process was forked from rank {topology.rank} (process {forked.parent}) after hvd.init(), and "
+        "cannot take part: connections and threads stay with the parent. Call hvd.init() after forking, in "
+        "the process that trains, or start workers with the 'spawn' or 'forkserver' method."
+    )
+
+
+def _after_fork_in_child() -> None:
+    global _current, _lock
+    _lock = threading.RLock()  # another thread of the parent may have held it
+    if isinstance(_current, Runtime):
+        _current = _Forked(os.getppid(), _current)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from horovod import _runtime
+from horovod.bootstrap.store import StoreServer
+from horovod.config import Config
+from horovod.errors import ConfigError, HorovodInternalError, NotInitializedError
+
+pytestmark = pytest.mark.timeout(60)
+
+SOURCE = Path(_runtime.__file__).parents[1]
+KEY = secrets.token_bytes(32)
+
+
+class FakeEngine:
+    """Owns descriptors as the real one does, and does nothing with them."""
+
+    def __init__(self, options: SimpleNamespace) -> None:
+        self.options = options
+        self.descriptors: list[int] = []
+        self.peers: list[int] = []
+        self.states: list[str] = []
+
+    def own_segment(self, memfd: int, engine_bell: int, waiter_bell: int) -> None:
+        self.descriptors += [memfd, engine_bell, waiter_bell]
+
+    def add_local_peer(self, rank: int, *descriptors: int) -> None:
+        self.peers.append(rank)
+        self.descriptors += [fd for fd in descriptors if fd >= 0]
+
+    def add_network_peer(self, rank: int, control: int, data: list[int]) -> None:
+        self.peers.append(rank)
+        self.descriptors += [fd for fd in (control, *data) if fd >= 0]
+
+    def start(self) -> None:
+        self.states.append("start")
+
+    def shutdown(self) -> None:
+        self.states.append("shutdown")
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+
+class FakeCore:
+    EngineOptions = SimpleNamespace
+    Engine = FakeEngine
+
+    def segment_bytes(self, local_size: int) -> int:
+        return 4096 * local_size
+
+
+CORE: Any = FakeCore()
+
+
+def engine(runtime: _runtime.Runtime) -> Any:
+    """The runtime's engine, which is a fake one here."""
+    return runtime.engine
+
+
+@pytest.fixture(autouse=True)
+def _leave_no_world() -> Iterator[None]:
+    yield
+    _runtime.stop()
+
+
+def test_before_start_there_is_no_world() -> None:
+    assert not _runtime.is_initialized()
+    with pytest.raises(NotInitializedError, match=r"use hvd\.init"):
+        _runtime.current()
+    _runtime.stop()
+
+
+def test_world_of_one_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a world of one opened something")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr("builtins.open", refuse)
+    threads = threading.active_count()
+    runtime = _runtime.start(environ={}, core=CORE)
+    assert threading.active_count() == threads
+    assert runtime is _runtime.current()
+    assert (runtime.topology.rank, runtime.topology.size) == (0, 1)
+    options = engine(runtime).options
+    assert (options.rank, options.size, options.groups) == (0, 1, [[0]])
+    assert options.hosts == [socket.gethostname()]
+
+
+def test_second_start_is_the_same_world_and_start_after_stop_another() -> None:
+    first = _runtime.start(environ={}, core=CORE)
+    assert _runtime.start(environ={"HOROVOD_SIZE": "nonsense"}, core=CORE) is first
+    _runtime.stop()
+    _runtime.stop()
+    assert engine(first).states == ["start", "shutdown"]
+    assert not _runtime.is_initialized()
+    assert _runtime.start(environ={}, core=CORE) is not first
+
+
+def test_settings_reach_the_engine() -> None:
+    environ = {
+        "HOROVOD_RANK": "0",
+        "HOROVOD_SIZE": "1",
+        "HOROVOD_FUSION_THRESHOLD": "1000",
+        "HOROVOD_CYCLE_TIME": "2",
+        "HOROVOD_STALL_CHECK_DISABLE": "1",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "9",
+        "HOROVOD_LOG_LEVEL": "error",
+        "HOROVOD_THREAD_AFFINITY": "3",
+        "HOROVOD_DISABLE_GROUP_FUSION": "1",
+        "HOROVOD_LOG_HIDE_TIME": "1",
+    }
+    options = engine(_runtime.start(environ=environ, core=CORE)).options
+    assert options.fusion_threshold_bytes == 1024
+    assert options.cycle_time_s == 0.002
+    assert (options.stall_warning_s, options.stall_shutdown_s) == (0.0, 0.0)
+    assert options.operation_timeout_s == 9.0
+    assert (options.log_level, options.log_hide_time) == (4, True)
+    assert options.thread_affinity == 3
+    assert options.disable_group_fusion is True
+
+
+def test_too_few_cores_pin_nothing_and_say_so(caplog: pytest.LogCaptureFixture) -> None:
+    environ = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2"}
+    options = engine(_runtime.start(Config(thread_affinity=(5,)), environ=environ, core=CORE)).options
+    assert options.thread_affinity == -1
+    assert "HOROVOD_THREAD_AFFINITY names 1 cores for 2 local ranks" in caplog.text
+
+
+def test_bad_environment_leaves_no_world() -> None:
+    with pytest.raises(ConfigError):
+        _runtime.start(environ={"HOROVOD_RANK": "0"}, core=CORE)
+    assert not _runtime.is_initialized()
+
+
+def test_forked_child_is_told_what_to_do() -> None:
+    runtime = _runtime.start(environ={}, core=CORE)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        texts = []
+        for call in (_runtime.current, lambda: _runtime.start(environ={}, core=CORE)):
+            try:
+                call()
+            except HorovodInternalError as error:
+                texts.append(str(error))
+        _runtime.stop()
+        texts.append(f"{_runtime.is_initialized()} {engine(runtime).states}")
+        os.write(writer, "\n".join(texts).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        current, start, state = pipe.read().split("\n")
+    assert os.waitpid(child, 0)[1] == 0
+    assert current == start
+    assert f"forked from rank 0 (process {os.getpid()}) after hvd.init()" in current
+    assert "spawn" in current
+    assert state == "False ['start']"
+    assert _runtime.current() is runtime
+
+
+def test_fork_before_start_is_harmless() -> None:
+    child = os.fork()
+    if child == 0:
+        _runtime.start(environ={}, core=CORE)
+        _runtime.stop()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def run_ranks(
+    server: StoreServer, size: int, script: str, *, timeout_s: float = 30.0, **environ: str
+) -> list[str]:
+    """Run ``script`` as so many processes of one job; their outputs by rank, errors included."""
+    base = {name: text for name, text in os.environ.items() if not name.startswith("HOROVOD_")}
+    host, port = server.address
+    base |= {
+        "PYTHONPATH": os.pathsep.join([str(SOURCE), str(SOURCE.parent)]),
+        "HOROVOD_SIZE": str(size),
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": host,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_SECRET_KEY": KEY.hex(),
+        "HOROVOD_JOB_ID": "test",
+        **environ,
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            env={**base, "HOROVOD_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    try:
+        return [process.communicate(timeout=timeout_s)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+CYCLES = """
+import os, threading
+from horovod import _runtime
+from tests.unit.test_runtime import CORE
+def once():
+    runtime = _runtime.start(core=CORE)
+    assert sorted(runtime.engine.peers + [runtime.topology.rank]) == list(range(runtime.topology.size))
+    _runtime.stop()
+    return runtime
+once()
+before = len(os.listdir("/proc/self/fd")), threading.active_count()
+for _ in range(20):
+    runtime = once()
+assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+print("groups", runtime.engine.options.groups, "rank", runtime.topology.local_rank)
+"""
+
+
+@pytest.mark.parametrize(("mode", "groups"), [("auto", "[[0, 1, 2]]"), ("single", "[[0], [1], [2]]")])
+def test_processes_form_a_world_again_and_again(mode: str, groups: str) -> None:
+    with StoreServer(KEY) as server:
+        outputs = run_ranks(server, 3, CYCLES, HOROVOD_TRANSPORT_GROUPS=mode)
+    assert outputs == [f"groups {groups} rank {rank}\n" for rank in range(3)]
+
+
+TWICE_THE_SAME_RANK = """
+import os
+os.environ["HOROVOD_RANK"] = "0"
+from horovod import _runtime
+from tests.unit.test_runtime import CORE
+_runtime.start(core=CORE)
+"""
+
+
+def test_two_processes_with_one_rank_are_both_told_at_once() -> None:
+    with StoreServer(KEY) as server:
+        outputs = run_ranks(server, 2, TWICE_THE_SAME_RANK, HOROVOD_START_TIMEOUT="25", timeout_s=20.0)
+    for output in outputs:
+        assert "Two processes say that they are rank 0" in output
+
+
+EXITS_EARLY = """
+import os, sys
+if os.environ["HOROVOD_RANK"] == "1":
+    sys.exit()
+from horovod import _runtime
+from tests.unit.test_runtime import CORE
+_runtime.start(core=CORE)
+"""
+
+
+def test_missing_rank_is_named_in_every_process() -> None:
+    with StoreServer(KEY) as server:
+        outputs = run_ranks(server, 3, EXITS_EARLY, HOROVOD_START_TIMEOUT="2")
+    assert outputs[1] == ""
+    for output in (outputs[0], outputs[2]):
+        assert "Rank 1 of 3 did not call hvd.init() within 2 s" in output
+
+
+def test_wrong_key_is_an_error_that_says_so() -> None:
+    with StoreServer(KEY) as server:
+        script = f"import os; os.environ['HOROVOD_SECRET_KEY'] = '{bytes(32).hex()}'" + EXITS_EARLY
+        outputs = run_ranks(server, 2, script)
+    assert "AuthenticationError" in outputs[0]
+    assert "HOROVOD_SECRET_KEY must be the same" in outputs[0]
