@@ -71,7 +71,10 @@ Bytes reduce_batch(TcpBackend& backend, const Bytes& input, const Batch& batch,
   return result;
 }
 
-TEST(DirectAllreduce, GivesTheBitsOfTheAssociationWhateverTheCut) {
+class DirectAllreduceBits : public ::testing::TestWithParam<Groups> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, DirectAllreduceBits, ::testing::ValuesIn(kWorlds));
+
+TEST_P(DirectAllreduceBits, AreThoseOfTheAssociationWhateverTheCut) {
   const std::vector<Batch> batches{
       {{1}, false},
       {{0}, false},
@@ -87,32 +90,31 @@ TEST(DirectAllreduce, GivesTheBitsOfTheAssociationWhateverTheCut) {
       {DType::UInt16, ReduceOp::Product, 1.0, 1.0},   {DType::Bool, ReduceOp::Average, 0.5, 0.5},
       {DType::Bool, ReduceOp::Sum, 1.0, 1.0},
   };
-  for (const Groups& groups : kWorlds) {
-    TcpWorld world({.groups = groups, .buffer_bytes = kTiny});
-    const auto size = static_cast<std::size_t>(world.size());
-    std::mt19937 random(static_cast<unsigned>(size));
-    for (const Reduction& reduction : reductions) {
-      for (const Batch& batch : batches) {
-        std::vector<Bytes> inputs;
-        for (std::size_t i = 0; i < size; ++i) {
-          inputs.push_back(reference::mixed(reduction.dtype, batch.count(), random));
-        }
-        const Bytes expected = reference::associate(groups, inputs, reduction);
-        const std::vector<DirectPlan> plans{{1000000, true}, {1000000, false},
-                                            {64, true},      {64, false},
-                                            {37, false},     {1 + random() % 9, false}};
-        world.run([&](int self, TcpBackend& backend) {
-          const Bytes& input = inputs[static_cast<std::size_t>(self)];
-          for (const DirectPlan& plan : plans) {
-            EXPECT_EQ(reduce_batch(backend, input, batch, reduction, &plan), expected)
-                << name_of(reduction.dtype) << " " << name_of(reduction.op) << ", " << size
-                << " members, window " << plan.window << (plan.everyone ? " everyone" : " sliced")
-                << ", member " << self << ", " << batch.counts.size() << " pieces";
-          }
-          EXPECT_EQ(reduce_batch(backend, input, batch, reduction, nullptr), expected);
-        });
-        if (HasFailure()) return;
+  const Groups& groups = GetParam();
+  TcpWorld world({.groups = groups, .buffer_bytes = kTiny});
+  const auto size = static_cast<std::size_t>(world.size());
+  std::mt19937 random(static_cast<unsigned>(size));
+  for (const Reduction& reduction : reductions) {
+    for (const Batch& batch : batches) {
+      std::vector<Bytes> inputs;
+      for (std::size_t i = 0; i < size; ++i) {
+        inputs.push_back(reference::mixed(reduction.dtype, batch.count(), random));
       }
+      const Bytes expected = reference::associate(groups, inputs, reduction);
+      const std::vector<DirectPlan> plans{{1000000, true}, {1000000, false},
+                                          {64, true},      {64, false},
+                                          {37, false},     {1 + random() % 9, false}};
+      world.run([&](int self, TcpBackend& backend) {
+        const Bytes& input = inputs[static_cast<std::size_t>(self)];
+        for (const DirectPlan& plan : plans) {
+          EXPECT_EQ(reduce_batch(backend, input, batch, reduction, &plan), expected)
+              << name_of(reduction.dtype) << " " << name_of(reduction.op) << ", " << size
+              << " members, window " << plan.window << (plan.everyone ? " everyone" : " sliced")
+              << ", member " << self << ", " << batch.counts.size() << " pieces";
+        }
+        EXPECT_EQ(reduce_batch(backend, input, batch, reduction, nullptr), expected);
+      });
+      if (HasFailure()) return;
     }
   }
 }
@@ -136,6 +138,40 @@ TEST(DirectAllreduce, CutsLargeBatchesByItself) {
       });
     }
   }
+}
+
+TEST(DirectAllreduce, InPlaceTheResultWaitsUntilTheInputIsSent) {
+  TcpWorld world({.groups = testing::each_alone(2), .buffer_bytes = kTiny});
+  TcpBackend backend(world.members(0), world.mesh(0));
+  TcpBackend peer(world.members(1), world.mesh(1));
+  const std::size_t count = 100000;  // one window; many times the socket buffers
+  std::vector<float> values(count, 1.0f);
+  const std::vector<float> contribution(count, 2.0f);
+  std::vector<float> seen(count);
+  auto* const bytes = reinterpret_cast<std::byte*>(values.data());
+  const Piece piece{bytes, bytes, count};
+  Staging staging;
+  auto operation = direct_allreduce(backend, staging, {&piece, 1}, {}, {count, true});
+  auto sending = peer.send(0, std::as_bytes(std::span(contribution)));
+  auto receipt = peer.recv(0, std::as_writable_bytes(std::span(seen)));
+  const auto step = [](Operation& any) {
+    auto result = any.step();
+    EXPECT_TRUE(result);
+    return result ? *result : Step::Done;
+  };
+  const TimePoint deadline = Clock::now() + testing::kPatience;
+  // The peer gives all it has before it takes a byte.
+  for (bool sent = false; step(*operation) != Step::Blocked || !sent;) {
+    ASSERT_LT(Clock::now(), deadline);
+    sent = step(*sending) == Step::Done;
+  }
+  while (step(*receipt) != Step::Done) {
+    ASSERT_LT(Clock::now(), deadline);
+    (void)step(*operation);
+  }
+  EXPECT_EQ(step(*operation), Step::Done);
+  EXPECT_EQ(seen, std::vector<float>(count, 1.0f));
+  EXPECT_EQ(values, std::vector<float>(count, 3.0f));
 }
 
 TEST(DirectAllreduce, StagingStaysBoundedForAnySizeAndWorld) {
