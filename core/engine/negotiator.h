@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "collectives/signature.h"
+#include "engine/world.h"
 #include "result.h"
 
 namespace rueda {
