@@ -42,7 +42,7 @@ $(VENV)/.editable: $(VENV)/.requirements pyproject.toml
 # Two builds in one folder would disturb each other: the second waits.
 define build_preset
 	@mkdir -p build
-	@$(LOCK) $(BIN)/cmake --preset $(1) --log-level=WARNING --no-warn-unused-cli -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	@$(LOCK) $(BIN)/cmake --preset $(1) --log-level=WARNING -Wno-unused-cli -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	@$(LOCK) $(BIN)/cmake --build --preset $(1) --parallel $(JOBS) $(2)
 endef
 

@@ -366,13 +366,21 @@ NB_MODULE(_core, module) {
                &Engine::submit),
            "kind"_a, "name"_a.none(), "data"_a, "out"_a, "dtype"_a, "shape"_a, "op"_a, "prescale"_a,
            "postscale"_a, "root"_a, "process_set"_a, "waited"_a,
+           nb::sig("def submit(self, kind: int, name: str | None, data: int, out: int, dtype: int, "
+                   "shape: tuple[int, ...], op: int, prescale: float, postscale: float, root: int, "
+                   "process_set: int, waited: bool) -> int"),
            "Submit one contiguous host tensor by address; out 0: the engine allocates. Returns the "
            "handle.")
       .def("submit_group", &Engine::submit_group, "kind"_a, "name"_a.none(), "data"_a, "out"_a,
            "dtypes"_a, "shapes"_a, "op"_a, "prescale"_a, "postscale"_a, "process_set"_a, "waited"_a,
+           nb::sig("def submit_group(self, kind: int, name: str | None, data: Sequence[int], "
+                   "out: Sequence[int], dtypes: Sequence[int], shapes: list[tuple[int, ...]], "
+                   "op: int, prescale: float, postscale: float, process_set: int, waited: bool) "
+                   "-> int"),
            "Submit several tensors that run together, under one handle.")
       .def("poll", &Engine::poll, "handle"_a, "Whether it is done. ValueError if unknown.")
       .def("wait", &Engine::wait, "handle"_a,
+           nb::sig("def wait(self, handle: int) -> list[object] | None"),
            "Wait, consume the handle, return results that the engine allocated (DLPack) or None.")
       .def("wait_all", &Engine::wait_all, "handles"_a,
            "Wait for all and consume them; raises the first error.")

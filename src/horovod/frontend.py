@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
-Description: TypeAlias = tuple[int, int, Sequence[int]]
+Description: TypeAlias = tuple[int, int, tuple[int, ...]]
 """Address of contiguous host memory, dtype code of the core, shape. A plain tuple: it is built for every
 call."""
 

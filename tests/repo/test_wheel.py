@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD_TIMEOUT_S = 420.0
 C_LIBRARY = re.compile(r"^(libc|libm|libpthread|libdl|librt|ld-linux[-\w]*)\.so\.\d+$")
 FOREIGN_SYMBOL = re.compile(
-    r"^(_ZN[KVR]*(2at|3c10|5torch|10tensorflow|3xla|5mxnet|3tsl)|TF_|TFE_|MPI_|ompi_|nccl|cuda|cu[A-Z]|hip|Xla)"
+    r"^(_ZN[KVR]*(2at|3c10|5torch|10tensorflow|5rueda|3xla|5mxnet|3tsl)|TF_|TFE_|MPI_|ompi_|nccl|cuda|cu[A-Z]|hip|Xla)"
 )
 CXX_RUNTIME_SYMBOL = re.compile(r"^(_ZSt|_ZNSt|_ZNKSt|_ZTVN10__cxxabiv|__cxa_throw|__gxx_personality)")
 

@@ -1,0 +1,192 @@
+"""
+The native engine: see horovod._runtime for the one instance of a process.
+"""
+
+from collections.abc import Sequence
+
+UINT8: int = 0
+
+INT8: int = 1
+
+UINT16: int = 2
+
+INT16: int = 3
+
+INT32: int = 4
+
+INT64: int = 5
+
+FLOAT16: int = 6
+
+BFLOAT16: int = 7
+
+FLOAT32: int = 8
+
+FLOAT64: int = 9
+
+BOOL: int = 10
+
+AVERAGE: int = 0
+
+SUM: int = 1
+
+ADASUM: int = 2
+
+MIN: int = 3
+
+MAX: int = 4
+
+PRODUCT: int = 5
+
+ALLREDUCE: int = 0
+
+ALLGATHER: int = 1
+
+BROADCAST: int = 2
+
+ALLTOALL: int = 3
+
+REDUCESCATTER: int = 4
+
+BARRIER: int = 5
+
+JOIN: int = 6
+
+def segment_bytes(local_size: int) -> int:
+    """Bytes of the memfd that each rank of a transport group makes."""
+
+class EngineOptions:
+    """How an engine is set up; times in seconds."""
+
+    def __init__(self) -> None: ...
+    @property
+    def rank(self) -> int: ...
+    @rank.setter
+    def rank(self, arg: int, /) -> None: ...
+    @property
+    def size(self) -> int: ...
+    @size.setter
+    def size(self, arg: int, /) -> None: ...
+    @property
+    def groups(self) -> list[list[int]]:
+        """Ranks that share memory: ascending in a group, groups by first rank."""
+
+    @groups.setter
+    def groups(self, arg: Sequence[Sequence[int]], /) -> None: ...
+    @property
+    def hosts(self) -> list[str]:
+        """Host name by rank, for messages."""
+
+    @hosts.setter
+    def hosts(self, arg: Sequence[str], /) -> None: ...
+    @property
+    def fusion_threshold_bytes(self) -> int: ...
+    @fusion_threshold_bytes.setter
+    def fusion_threshold_bytes(self, arg: int, /) -> None: ...
+    @property
+    def batch_bytes(self) -> int: ...
+    @batch_bytes.setter
+    def batch_bytes(self, arg: int, /) -> None: ...
+    @property
+    def cycle_time_s(self) -> float: ...
+    @cycle_time_s.setter
+    def cycle_time_s(self, arg: float, /) -> None: ...
+    @property
+    def stall_warning_s(self) -> float: ...
+    @stall_warning_s.setter
+    def stall_warning_s(self, arg: float, /) -> None: ...
+    @property
+    def stall_shutdown_s(self) -> float: ...
+    @stall_shutdown_s.setter
+    def stall_shutdown_s(self, arg: float, /) -> None: ...
+    @property
+    def operation_timeout_s(self) -> float: ...
+    @operation_timeout_s.setter
+    def operation_timeout_s(self, arg: float, /) -> None: ...
+    @property
+    def disable_group_fusion(self) -> bool: ...
+    @disable_group_fusion.setter
+    def disable_group_fusion(self, arg: bool, /) -> None: ...
+    @property
+    def thread_affinity(self) -> int: ...
+    @thread_affinity.setter
+    def thread_affinity(self, arg: int, /) -> None: ...
+    @property
+    def log_level(self) -> int: ...
+    @log_level.setter
+    def log_level(self, arg: int, /) -> None: ...
+    @property
+    def log_hide_time(self) -> bool: ...
+    @log_hide_time.setter
+    def log_hide_time(self, arg: bool, /) -> None: ...
+
+class Engine:
+    """The engine of one rank. Descriptors given to it are its own."""
+
+    def __init__(self, options: EngineOptions) -> None: ...
+    def own_segment(self, memfd: int, engine_bell: int, waiter_bell: int) -> None: ...
+    def add_local_peer(
+        self, rank: int, memfd: int, engine_bell: int, waiter_bell: int, pidfd: int, liveness: int
+    ) -> None: ...
+    def add_network_peer(self, rank: int, control: int, data: Sequence[int]) -> None: ...
+    def start(self) -> None: ...
+    def submit(
+        self,
+        kind: int,
+        name: str | None,
+        data: int,
+        out: int,
+        dtype: int,
+        shape: tuple[int, ...],
+        op: int,
+        prescale: float,
+        postscale: float,
+        root: int,
+        process_set: int,
+        waited: bool,
+    ) -> int:
+        """
+        Submit one contiguous host tensor by address; out 0: the engine allocates. Returns the handle.
+        """
+
+    def submit_group(
+        self,
+        kind: int,
+        name: str | None,
+        data: Sequence[int],
+        out: Sequence[int],
+        dtypes: Sequence[int],
+        shapes: list[tuple[int, ...]],
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: int,
+        waited: bool,
+    ) -> int:
+        """Submit several tensors that run together, under one handle."""
+
+    def poll(self, handle: int) -> bool:
+        """Whether it is done. ValueError if unknown."""
+
+    def wait(self, handle: int) -> list[object] | None:
+        """
+        Wait, consume the handle, return results that the engine allocated (DLPack) or None.
+        """
+
+    def wait_all(self, handles: Sequence[int]) -> None:
+        """Wait for all and consume them; raises the first error."""
+
+    def abandon(self) -> None:
+        """Forget all outstanding handles."""
+
+    def shutdown(self) -> None:
+        """End the world for all ranks; idempotent."""
+
+    def paths(self) -> dict[str, tuple[int, int]]:
+        """Data path -> (batches, bytes)."""
+
+    def capi(self) -> int:
+        """Address of the table of C functions for framework glue."""
+
+    def address(self) -> int:
+        """Address of the engine, for the functions of capi()."""
