@@ -12,6 +12,11 @@
 
 namespace rueda {
 
+bool Effects::empty() const noexcept {
+  return sends.empty() && dispatches.empty() && failures.empty() && warnings.empty() &&
+         errors.empty() && !joined_last && !shutdown_by && !closed && !fatal;
+}
+
 void Effects::clear() noexcept {
   bytes.clear();
   sends.clear();

@@ -10,6 +10,7 @@
 #include "backends/shm.h"
 #include "backends/tcp.h"
 #include "engine/negotiator.h"
+#include "engine/world.h"
 #include "transport/shm_cause.h"
 #include "transport/shm_channel.h"
 #include "transport/socket_channel.h"

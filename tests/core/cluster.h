@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/world.h"
 
 namespace rueda::testing {
 
