@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from horovod.bootstrap.mesh import connect
 from horovod.bootstrap.secret import job_key
-from horovod.bootstrap.topology import Topology, alone, read_place
+from horovod.bootstrap.serving import serve_store
+from horovod.bootstrap.store import StoreServer
+from horovod.bootstrap.topology import Place, Topology, alone, read_place
 from horovod.config import Config
 from horovod.errors import HorovodInternalError, NotInitializedError
 
@@ -49,6 +51,14 @@ class Runtime:
     engine: _core.Engine
     topology: Topology
     config: Config
+    served: StoreServer | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Stopped:
+    """No world. A store that this process serves stays for the next one: other ranks may be there already."""
+
+    served: StoreServer | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +70,7 @@ class _Forked:
     runtime: Runtime
 
 
-_current: Runtime | _Forked | None = None
+_current: Runtime | _Forked | _Stopped = _Stopped()
 _lock = threading.RLock()  # guards changes of _current; reading needs none
 
 
@@ -86,9 +96,13 @@ def start(
     with _lock:
         if isinstance(_current, _Forked):
             raise _forked_error(_current)
-        if _current is None:
+        if isinstance(_current, _Stopped):
             settings = Config.from_environ(environ) if config is None else config
-            _current = _form(settings, environ, _native() if core is None else core)
+            place = read_place(environ)
+            key = job_key(environ, settings.job_id or place.job) if place.size > 1 else b""
+            served = _serve(place, key, _current.served)
+            _current = _Stopped(served)
+            _current = _form(place, settings, key, _native() if core is None else core, served)
             atexit.unregister(stop)  # once is enough, however often we start
             atexit.register(stop)
         return _current
@@ -103,7 +117,7 @@ def stop() -> None:
         try:
             _current.engine.shutdown()
         finally:
-            _current = None
+            _current = _Stopped(_current.served)
 
 
 def current() -> Runtime:
@@ -116,9 +130,9 @@ def current() -> Runtime:
     runtime = _current
     if isinstance(runtime, Runtime):
         return runtime
-    if runtime is None:
-        raise NotInitializedError
-    raise _forked_error(runtime)
+    if isinstance(runtime, _Forked):
+        raise _forked_error(runtime)
+    raise NotInitializedError
 
 
 def is_initialized() -> bool:
@@ -126,14 +140,21 @@ def is_initialized() -> bool:
     return isinstance(_current, Runtime)
 
 
-def _form(config: Config, environ: Mapping[str, str], core: Core) -> Runtime:
-    place = read_place(environ)
+def _serve(place: Place, key: bytes, served: StoreServer | None) -> StoreServer | None:
+    if served is not None and place.store is not None and served.address[1] == place.store[1]:
+        return served
+    if served is not None:
+        served.stop()
+    return serve_store(place, key) if place.serves else None
+
+
+def _form(place: Place, config: Config, key: bytes, core: Core, served: StoreServer | None) -> Runtime:
     if place.size == 1:
         topology = alone(place)
         engine = core.Engine(_options(core, config, topology, [[0]]))
         engine.start()
         return Runtime(engine, topology, config)
-    topology, mesh = connect(place, config, job_key(environ, config.job_id), core.segment_bytes)
+    topology, mesh = connect(place, config, key, core.segment_bytes)
     try:
         engine = core.Engine(_options(core, config, topology, mesh.groups))
         mesh.hand_over(engine)
@@ -144,7 +165,7 @@ def _form(config: Config, environ: Mapping[str, str], core: Core) -> Runtime:
     except BaseException:
         engine.shutdown()
         raise
-    return Runtime(engine, topology, config)
+    return Runtime(engine, topology, config, served)
 
 
 def _options(core: Core, config: Config, topology: Topology, groups: list[list[int]]) -> Any:
@@ -202,8 +223,12 @@ def _forked_error(forked: _Forked) -> HorovodInternalError:
 def _after_fork_in_child() -> None:
     global _current, _lock
     _lock = threading.RLock()  # another thread of the parent may have held it
+    if not isinstance(_current, _Forked) and _current.served is not None:
+        _current.served.abandon()
     if isinstance(_current, Runtime):
         _current = _Forked(os.getppid(), _current)
+    elif isinstance(_current, _Stopped):
+        _current = _Stopped()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

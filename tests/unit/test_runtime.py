@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.timeout(60)
 
 SOURCE = Path(_runtime.__file__).parents[1]
 KEY = secrets.token_bytes(32)
+BINARIES = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
 class FakeEngine:
@@ -209,7 +211,7 @@ def run_ranks(
     finally:
         for process in processes:
             process.kill()
-            process.wait()
+            process.communicate()
 
 
 CYCLES = """
@@ -277,3 +279,69 @@ def test_wrong_key_is_an_error_that_says_so() -> None:
         outputs = run_ranks(server, 2, script)
     assert "AuthenticationError" in outputs[0]
     assert "HOROVOD_SECRET_KEY must be the same" in outputs[0]
+
+
+WITHOUT_OUR_LAUNCHER = """
+import os
+from horovod import _runtime
+from tests.unit.test_runtime import CORE
+for _ in range(3):
+    runtime = _runtime.start(core=CORE)
+    peers = runtime.engine.peers
+    _runtime.stop()
+t = runtime.topology
+os.write(1, f"{t.rank}/{t.size} {t.local_rank}/{t.local_size} {peers}\\n".encode())
+"""
+
+
+def run_without_our_launcher(command: list[str], home: Path, script: str) -> list[str]:
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("HOROVOD_")}
+    environ |= {"PYTHONPATH": os.pathsep.join([str(SOURCE), str(SOURCE.parent)]), "HOME": str(home)}
+    done = subprocess.run(
+        [*command, sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=50
+    )
+    assert done.returncode == 0, done.stderr
+    return sorted(done.stdout.splitlines())
+
+
+@pytest.mark.skipif(shutil.which("mpirun", path=BINARIES) is None, reason="Open MPI is not installed")
+def test_mpirun_starts_a_world_without_our_launcher(tmp_path: Path) -> None:
+    mpirun = str(shutil.which("mpirun", path=BINARIES))
+    command = [mpirun, "--allow-run-as-root", "--oversubscribe", "-np", "3"]
+    lines = [line.split(" ", 2) for line in run_without_our_launcher(command, tmp_path, WITHOUT_OUR_LAUNCHER)]
+    assert [rank for rank, _, _ in lines] == ["0/3", "1/3", "2/3"]
+    # Open MPI does not always number local ranks in the order of ranks; users see what it says.
+    assert {local for _, local, _ in lines} == {"0/3", "1/3", "2/3"}
+    assert [peers for _, _, peers in lines] == ["[1, 2]", "[0, 2]", "[0, 1]"]
+    assert (tmp_path / ".config" / "rueda" / "key").exists()
+
+
+LIKE_TORCHRUN = """
+import os, subprocess, sys
+job = {"TORCHELASTIC_RUN_ID": str(os.getpid()), "MASTER_ADDR": "localhost", "MASTER_PORT": "1",
+       "TORCHELASTIC_RESTART_COUNT": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+ranks = [subprocess.Popen([sys.executable, "-c", sys.argv[1]],
+         env={**os.environ, **job, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
+sys.exit(max(rank.wait(40) for rank in ranks))
+"""
+
+
+def test_torchrun_starts_a_world_without_our_launcher(tmp_path: Path) -> None:
+    launcher = [sys.executable, "-c", LIKE_TORCHRUN, WITHOUT_OUR_LAUNCHER]
+    assert run_without_our_launcher(launcher, tmp_path, "") == ["0/2 0/2 [1]", "1/2 1/2 [0]"]
+
+
+def test_taken_port_of_rank_0_is_an_error_that_says_what_to_set() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        host, port = taken.getsockname()
+        environ = {
+            "RANK": "0",
+            "WORLD_SIZE": "2",
+            "TORCHELASTIC_RUN_ID": "x",
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": host,
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+            "HOROVOD_SECRET_KEY": KEY.hex(),
+        }
+        with pytest.raises(ConfigError, match=f"Rank 0 on host .* cannot serve the store at {host}:{port}"):
+            _runtime.start(environ=environ, core=CORE)
+    assert not _runtime.is_initialized()

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from horovod.bootstrap.launchers import FAMILIES
+from horovod.bootstrap.launchers import FAMILIES, meeting_point
 from horovod.bootstrap.topology import Place, Topology, agree, alone, read_place
 from horovod.errors import ConfigError
 
@@ -78,7 +78,7 @@ def test_every_launcher_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_launcher_is_never_a_silent_world_of_one(name: str) -> None:
+def test_other_launcher_that_says_too_little_is_never_a_silent_world_of_one(name: str) -> None:
     with pytest.raises(ConfigError, match=f"rank 1 of 2 of {name}"):
         read_place(OTHERS[name])
 
@@ -96,6 +96,51 @@ def test_half_a_pair_of_another_launcher_is_an_error(name: str) -> None:
     del environ[size]
     with pytest.raises(ConfigError, match="is set, but"):
         read_place(environ)
+
+
+MORE = {
+    "torchrun": {"MASTER_ADDR": "n1", "MASTER_PORT": "29500", "TORCHELASTIC_RESTART_COUNT": "0"},
+    "Open MPI": {"PMIX_NAMESPACE": "prterun-n1-7@1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
+    "srun": {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]"},
+}
+HOSTS = {"torchrun": "n1", "Open MPI": "127.0.0.1", "srun": "n1"}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_ranks_of_another_launcher_find_the_same_meeting_point(name: str) -> None:
+    environ = {**OTHERS[name], **MORE[name]}
+    rank_variable = next(key for key, value in OTHERS[name].items() if value == "1")
+    first, second = read_place({**environ, rank_variable: "0"}), read_place(environ)
+    assert first.store == second.store is not None
+    assert first.job == second.job != ""
+    assert (first.serves, second.serves) == (True, False)
+    host, port = first.store or ("", 0)
+    assert host == HOSTS[name]
+    assert 12000 <= port < 32000
+    changed = next(iter(MORE[name]))
+    assert read_place({**environ, changed: "other"}).job != first.job
+
+
+def test_explicit_address_wins_over_the_derived_one() -> None:
+    place = read_place({**OTHERS["torchrun"], **MORE["torchrun"], **STORE})
+    assert place.store == ("10.0.0.1", 1234)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("gpu[08-11,20]-ib,login", "gpu08-ib"),
+        ("n1", "n1"),
+        ("a,b", "a"),
+        ("n[3]", "n3"),
+        ("n[3,5-9]", "n3"),
+        ("", ""),
+    ],
+)
+def test_first_host_of_a_list_of_slurm(nodes: str, first: str) -> None:
+    environ = {**OTHERS["srun"], "SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": nodes}
+    meeting = meeting_point(next(family for family in FAMILIES if family.name == "srun"), environ, 2)
+    assert (meeting.host if meeting else "") == first
 
 
 def test_own_variables_win_over_those_of_another_launcher() -> None:

@@ -7,16 +7,21 @@ and those of Slurm are also set in a batch script, which is not a task.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["FAMILIES", "OWN", "Family", "present"]
+__all__ = ["FAMILIES", "OWN", "Family", "MeetingPoint", "meeting_point", "present"]
+
+_PORTS = range(12000, 32000)  # below those that the system gives out by itself
 
 
 @dataclass(frozen=True)
 class Family:
     """The variables of one launcher. Empty = it has none of this kind; of several sizes the first one
-    counts.
+    counts. ``job`` together name the job, on every rank alike; ``head`` holds the host of rank 0, or a list
+    of hosts as Slurm writes it; ``hosts`` the number of hosts.
     """
 
     name: str
@@ -27,6 +32,18 @@ class Family:
     cross_rank: str = ""
     cross_size: str = ""
     evidence: tuple[str, ...] = ()
+    job: tuple[str, ...] = ()
+    head: str = ""
+    hosts: str = ""
+
+
+@dataclass(frozen=True)
+class MeetingPoint:
+    """Where rank 0 serves the store of a job of another launcher, and a text that names the job."""
+
+    host: str
+    port: int
+    job: str
 
 
 OWN = Family(
@@ -43,10 +60,12 @@ FAMILIES = (
     Family(
         "torchrun", "RANK", ("WORLD_SIZE",), "LOCAL_RANK", "LOCAL_WORLD_SIZE",
         "GROUP_RANK", "GROUP_WORLD_SIZE", evidence=("TORCHELASTIC_RUN_ID",),
+        job=("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"),
+        head="MASTER_ADDR",
     ),
     Family(
         "Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",),
-        "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", job=("PMIX_NAMESPACE",),
     ),
     Family(
         "MVAPICH's mpirun", "MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",),
@@ -60,6 +79,7 @@ FAMILIES = (
     Family(
         "srun", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), "SLURM_LOCALID",
         evidence=("SLURM_STEP_ID", "SLURM_PROCID"),
+        job=("SLURM_JOB_ID", "SLURM_STEP_ID"), head="SLURM_STEP_NODELIST", hosts="SLURM_STEP_NUM_NODES",
     ),
     Family("MPICH's or Intel's mpirun", "PMI_RANK", ("PMI_SIZE",), "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )  # fmt: skip
@@ -70,3 +90,27 @@ def present(family: Family, environ: Mapping[str, str]) -> bool:
     if family.evidence:
         return all(environ.get(name) for name in family.evidence)
     return any(environ.get(name) for name in (family.rank, *family.sizes))
+
+
+def meeting_point(family: Family, environ: Mapping[str, str], size: int) -> MeetingPoint | None:
+    """Where the ranks of a job of ``family`` can meet without being told, None if its variables do not say.
+
+    On one host that is the loopback interface. The port follows from the name of the job, so that all ranks
+    know it.
+    """
+    words = [environ.get(name, "") for name in family.job]
+    if not all(words):
+        return None
+    one_host = environ.get(family.local_size) == str(size) or environ.get(family.hosts) == "1"
+    host = "127.0.0.1" if one_host else _first_host(environ.get(family.head, ""))
+    if not host:
+        return None
+    job = "/".join((family.name, *words))
+    digest = int.from_bytes(hashlib.sha256(job.encode()).digest()[:4], "big")
+    return MeetingPoint(host, _PORTS[digest % len(_PORTS)], job)
+
+
+def _first_host(hosts: str) -> str:
+    """``gpu[08-11,20]-ib,login`` -> ``gpu08-ib``."""
+    found = re.match(r"([^\[,]*)(?:\[([^\],-]+)[^\]]*\]([^,\[]*))?", hosts)
+    return "".join(part or "" for part in found.groups()) if found else ""

@@ -90,6 +90,14 @@ class StoreServer:
         for end in (self._listener, self._stop_reader, self._stop_writer):
             end.close()
 
+    def abandon(self) -> None:
+        """In a forked child: let go of what belongs to the parent, without touching it."""
+        for connection in self._connections.values():
+            connection.socket.close()
+        self._selector.close()
+        for end in (self._listener, self._stop_reader, self._stop_writer):
+            end.close()
+
     def __enter__(self) -> StoreServer:
         self.start()
         return self

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from horovod.bootstrap.launchers import FAMILIES, OWN, Family, present
+from horovod.bootstrap.launchers import FAMILIES, OWN, Family, meeting_point, present
 from horovod.errors import ConfigError
 
 __all__ = ["Place", "Topology", "agree", "alone", "read_place"]
@@ -46,6 +46,8 @@ class Place:
         local, cross: (rank, size) of each kind, None where the launcher did not say.
         host: the launcher's name for this host, else the machine's own.
         store: host and port of the store, None if there is none.
+        serves: this rank has to serve the store, as no launcher of ours does.
+        job: names the job if the launcher does; "" if it does not.
     """
 
     launcher: str
@@ -55,6 +57,8 @@ class Place:
     cross: tuple[int, int] | None
     host: str
     store: tuple[str, int] | None
+    serves: bool = False
+    job: str = ""
 
 
 def read_place(environ: Mapping[str, str]) -> Place:
@@ -77,13 +81,17 @@ def read_place(environ: Mapping[str, str]) -> Place:
         return Place("", 0, 1, (0, 1), (0, 1), host, None)
     size_variable = next((name for name in family.sizes if environ.get(name)), family.sizes[0])
     rank, size = _required_pair(environ, family, size_variable)
+    job = ""
+    if size > 1 and family is not OWN and (meeting := meeting_point(family, environ, size)) is not None:
+        store, job = store or (meeting.host, meeting.port), meeting.job
     if size > 1 and store is None:
         raise ConfigError(_no_store(family, rank, size), variable=_ADDRESS_VARIABLE)
     local = _pair(environ, family.local_rank, family.local_size)
     cross = _pair(environ, family.cross_rank, family.cross_size)
     if size == 1:
         local, cross, store = local or (0, 1), cross or (0, 1), None
-    return Place(family.name, rank, size, local, cross, host, store)
+    serves = store is not None and family is not OWN and rank == 0
+    return Place(family.name, rank, size, local, cross, host, store, serves, job)
 
 
 def alone(place: Place) -> Topology:
@@ -186,7 +194,7 @@ def _no_store(family: Family, rank: int, size: int) -> str:
             f"rank {rank} meet the others? Start the script with: horovodrun -np {size} python ..."
         )
     return (
-        f"This process is rank {rank} of {size} of {family.name}, which has no store to meet at. "
-        f"Start the script with: horovodrun -np {size} python ... "
-        f"Or set {_ADDRESS_VARIABLE} and {_PORT_VARIABLE} to a store that is served."
+        f"This process is rank {rank} of {size} of {family.name}, which does not say where to meet. "
+        f"Set {_ADDRESS_VARIABLE} to the address of rank 0's host and {_PORT_VARIABLE} to a free port "
+        "there, the same for every rank, or start the script with: horovodrun -np {size} python ..."
     )
