@@ -136,6 +136,14 @@ class Engine {
     }
   }
 
+  /// In a forked child the engine is left alone for ever: its threads and the shared segments that
+  /// its parts would look at when they end exist only in the parent.
+  ~Engine() {
+    if (engine_->in_child()) static_cast<void>(engine_.release());
+  }
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
   void own_segment(int memfd, int engine_bell, int waiter_bell) {
     rueda::Fd engine_fd(engine_bell);
     rueda::Fd waiter_fd(waiter_bell);
@@ -259,6 +267,11 @@ class Engine {
 
   static rueda::Request describe(int kind, const std::optional<std::string>& name, int op,
                                  double prescale, double postscale, int process_set, bool waited) {
+    // Numbers of the caller become enumerators here; beyond this line they are known to be in
+    // range.
+    if (op < 0 || op > static_cast<int>(ReduceOp::Product)) {
+      throw nb::value_error(("unknown reduction operator " + std::to_string(op)).c_str());
+    }
     rueda::Request request;
     request.kind = static_cast<Kind>(kind);
     if (name) request.name = *name;
@@ -272,6 +285,9 @@ class Engine {
 
   static rueda::TensorRequest tensor(std::uintptr_t data, std::uintptr_t out, int dtype,
                                      rueda::Shape shape) {
+    if (dtype < 0 || dtype >= static_cast<int>(rueda::kDTypes)) {
+      throw nb::value_error(("unknown dtype code " + std::to_string(dtype)).c_str());
+    }
     return {.dtype = static_cast<DType>(dtype),
             .shape = std::move(shape),
             .in = reinterpret_cast<const std::byte*>(data),
