@@ -27,7 +27,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 CASE_LIMIT_S = 30.0
-MOST_RESTARTS = 6
+MOST_RESTARTS = 12
+LOST = 3  # exit code of a rank that could not go on after a case and has said why
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def _run_job(module: str, world: World, names: list[str], begin: int, verdicts: 
                     open_case = None
                 else:
                     open_case = entry["case"]
-            if ranks[rank].returncode != 0:
+            if ranks[rank].returncode not in (0, LOST):
                 if open_case is None:
                     open_case = min(begun, len(names) - 1) if begun >= begin else begin
                     begun = max(begun, open_case)
@@ -218,15 +219,15 @@ def main() -> None:
                 case()
             except BaseException:
                 error = traceback.format_exc()
-            # The ranks agree on whether the case left them in a common state; if not, they start a new world.
+            # The ranks agree on whether the case left them in a common state. If not, they start a new world;
+            # if they cannot even talk about it, this job ends and the next case runs in a new one.
             try:
                 everywhere = hvd.allgather_object(not error, name=f"verdict.{name}.{number}")
-                clean = all(everywhere)
             except Exception:
-                error = error or traceback.format_exc()
-                clean = False
+                write(case=number, error=error or traceback.format_exc())
+                os._exit(LOST)
             write(case=number, error=error)
-            if not clean:
+            if not all(everywhere):
                 hvd.shutdown()
                 hvd.init()
         hvd.shutdown()

@@ -79,9 +79,9 @@ def pending_operations_fail_when_somebody_shuts_down() -> None:
     if hvd.rank() == 0:
         hvd.shutdown()
     else:
-        handle = hvd.allreduce_async(torch.ones(2), name="l.pending")
+        # Whether the news arrives before or after the submission is up to timing.
         with pytest.raises(hvd.HorovodInternalError, match="shut down"):
-            hvd.synchronize(handle)
+            hvd.synchronize(hvd.allreduce_async(torch.ones(2), name="l.pending"))
         assert hvd.is_initialized()
         with pytest.raises(hvd.HorovodInternalError, match="shut down"):
             hvd.allreduce(torch.ones(2))
@@ -93,6 +93,7 @@ def pending_operations_fail_when_somebody_shuts_down() -> None:
 @CASES.add
 def handles_of_an_earlier_world() -> None:
     handle = hvd.allreduce_async(torch.ones(2), name=f"l.old.{hvd.rank()}")
+    hvd.barrier()
     hvd.shutdown()
     try:
         hvd.synchronize(handle)
@@ -108,7 +109,8 @@ def handles_of_an_earlier_world() -> None:
 def unnamed_operations_pair_again_after_init() -> None:
     if hvd.rank() == 0:
         # An extra submission would shift the pairing of unnamed operations for the rest of this world.
-        hvd.allreduce_async(torch.ones(1), name="l.extra")
+        hvd.allreduce_async(torch.ones(1))
+    hvd.barrier()
     hvd.shutdown()
     hvd.init()
     works()
