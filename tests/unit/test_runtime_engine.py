@@ -1,0 +1,72 @@
+"""The runtime with the native engine: real processes, real descriptors."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.test_runtime import KEY, run_ranks
+
+from horovod.bootstrap.store import StoreServer
+
+pytestmark = pytest.mark.timeout(90)
+
+SUM_AGAIN_AND_AGAIN = """
+import array, os, threading
+from horovod import _core, _runtime
+def total(runtime):
+    ours = array.array("f", [runtime.topology.rank + 1.0] * 8)
+    summed = array.array("f", [0.0] * 8)
+    handle = runtime.engine.submit(
+        0, "x", ours.buffer_info()[0], summed.buffer_info()[0], 8, (8,), 1, 1.0, 1.0, -1, 0, True)
+    runtime.engine.wait(handle)
+    return list(summed)
+def held():
+    with open("/proc/self/maps") as maps:
+        mappings = sum("memfd" in line for line in maps)
+    descriptors, tasks = (len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task"))
+    return mappings, threading.active_count(), descriptors, tasks
+for cycle in range(30):
+    runtime = _runtime.start()
+    size = runtime.topology.size
+    assert total(runtime) == [size * (size + 1) / 2] * 8
+    _runtime.stop()
+    del runtime
+    if cycle == 1:
+        before = held()
+assert held() == before, (before, held())
+print("sums agree")
+"""
+
+
+@pytest.mark.parametrize("mode", ["auto", "single"])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_thirty_worlds_in_one_process_sum_and_leave_nothing(size: int, mode: str) -> None:
+    with StoreServer(KEY) as server:
+        outputs = run_ranks(server, size, SUM_AGAIN_AND_AGAIN, timeout_s=80.0, HOROVOD_TRANSPORT_GROUPS=mode)
+    assert outputs == ["sums agree\n"] * size
+
+
+FORKS = """
+import os
+from horovod import _runtime
+from horovod.errors import HorovodInternalError
+runtime = _runtime.start()
+child = os.fork()
+if child == 0:
+    try:
+        _runtime.current()
+    except HorovodInternalError as error:
+        assert "after hvd.init()" in str(error)
+        raise SystemExit(7)  # an ordinary end: module variables are cleared, the engine with them
+    raise SystemExit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+runtime.engine.wait(runtime.engine.submit(5, None, 0, 0, 8, (), 1, 1.0, 1.0, -1, 0, True))
+_runtime.stop()
+print("still together")
+"""
+
+
+@pytest.mark.parametrize("mode", ["auto", "single"])
+def test_end_of_a_forked_child_does_not_disturb_the_world(mode: str) -> None:
+    with StoreServer(KEY) as server:
+        outputs = run_ranks(server, 2, FORKS, timeout_s=60.0, HOROVOD_TRANSPORT_GROUPS=mode)
+    assert outputs == ["still together\n"] * 2
