@@ -20,6 +20,8 @@ using std::chrono::seconds;
 constexpr std::size_t kKeptOutputBytes = std::size_t{16} << 20;
 /// After the bare end of a connection: how long to wait for somebody who knows why.
 constexpr auto kCauseGrace = milliseconds(200);
+/// How often to look whether somebody has left a cause meanwhile.
+constexpr auto kCauseLook = milliseconds(1);
 constexpr auto kCloseGrace = seconds(1);
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
@@ -176,7 +178,8 @@ Result<Handle> Engine::submit(Request request) {
   return handle;
 }
 
-/// Tells whoever drives that something was submitted. `comes`: the calling thread will drive at once.
+/// Tells whoever drives that something was submitted. `comes`: the calling thread will drive at
+/// once.
 void Engine::tell(bool comes) {
   if (options_.size == 1) return;
   const bool pending = effects_pending_.load(std::memory_order_relaxed);
@@ -272,7 +275,7 @@ std::optional<TimePoint> Engine::next_deadline() const {
     at = std::min(at, TimePoint(Duration(tick)));
   }
   if (const auto due = dispatcher_->deadline()) at = std::min(at, *due);
-  if (suspicion_) at = std::min(at, Clock::now() + milliseconds(5));  // look for causes
+  if (suspicion_) at = std::min(at, Clock::now() + kCauseLook);
   if (at == TimePoint::max()) return std::nullopt;
   return at;
 }
@@ -480,7 +483,7 @@ bool Engine::settle_suspicion(TimePoint now) {
   }
   if (const auto cause = peers_.left_cause()) {
     abort(*cause);
-  } else if (now >= suspicion_->until) {
+  } else if (now >= suspicion_->until || peers_.gone(suspicion_->error.peer)) {
     abort(Error(suspicion_->error));
   } else {
     return false;

@@ -198,6 +198,15 @@ std::optional<Peers::Loss> Peers::lost(const pollfd* fds, std::size_t count) con
   return loss;
 }
 
+bool Peers::gone(Rank rank) const {
+  for (const LocalPeer& peer : local_) {
+    if (peer.rank != rank || !peer.pidfd) continue;
+    pollfd ended{.fd = peer.pidfd.get(), .events = POLLIN, .revents = 0};
+    return ::poll(&ended, 1, 0) > 0;
+  }
+  return false;
+}
+
 std::optional<Error> Peers::left_cause() const {
   for (std::size_t i = 0; i < views_.size(); ++i) {
     if (static_cast<int>(i) == local_index_) continue;

@@ -64,6 +64,9 @@ class Peers {
   };
   [[nodiscard]] std::optional<Loss> lost(const pollfd* fds, std::size_t count) const;
 
+  /// The kernel says that the process of that rank has ended.
+  [[nodiscard]] bool gone(Rank rank) const;
+
   /// What a rank on this host left behind as the reason why it gave up.
   [[nodiscard]] std::optional<Error> left_cause() const;
   void leave_cause(const Error& error);

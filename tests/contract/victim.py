@@ -1,0 +1,78 @@
+"""One rank of a world that will lose a member: works without end, and says how it ended.
+
+Run with the launch environment set. Prints ``ready`` after its first operation, then one JSON line when its
+world fails: the exception's type, ``rank`` and text, and the monotonic time at which it was raised.
+With ``--child`` a forked child outlives the fork for as long as standard input stays open: a dead rank's
+sockets stay open in it unless the library takes care.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+
+import numpy as np
+
+from horovod import _core, _runtime
+
+
+def submit(engine: _core.Engine, values: np.ndarray, name: str, waited: bool) -> int:
+    address = values.ctypes.data
+    return engine.submit(
+        _core.ALLREDUCE,
+        name,
+        address,
+        address,
+        _core.FLOAT32,
+        values.shape,
+        _core.SUM,
+        1.0,
+        1.0,
+        -1,
+        0,
+        waited,
+    )
+
+
+def work(engine: _core.Engine, seed: int) -> None:
+    sizes = np.random.default_rng(seed)  # the same sizes on every rank
+    for step in range(1_000_000):
+        tensors = [np.zeros(int(n), np.float32) for n in sizes.integers(1, 400_000, 4)]
+        handles = [submit(engine, t, f"{step}.{i}", waited=False) for i, t in enumerate(tensors)]
+        engine.wait_all(handles)
+        engine.wait(submit(engine, np.zeros(1, np.float32), "small", waited=True))
+        if step == 0:
+            print("ready", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument(
+        "--child", action="store_true", help="fork a child that lives on after this rank's end"
+    )
+    args = parser.parse_args()
+    engine = _runtime.start().engine
+    if args.child and os.fork() == 0:
+        sys.stdin.read()
+        os._exit(0)
+    try:
+        work(engine, args.seed)
+    except Exception as error:
+        seen = time.monotonic()
+        report = {
+            "type": type(error).__name__,
+            "rank": getattr(error, "rank", None),
+            "text": str(error),
+            "seen": seen,
+        }
+        print(json.dumps(report), flush=True)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
