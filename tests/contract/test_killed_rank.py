@@ -1,4 +1,4 @@
-"""A rank is killed at a random moment: every other one says so, by name, within a second, and nothing stays."""
+"""A rank is killed at a random moment: every other one names it within a second, and nothing stays behind."""
 
 from __future__ import annotations
 
