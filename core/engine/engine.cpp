@@ -233,14 +233,14 @@ void Engine::want_all() {
 std::optional<bool> Engine::poll(Handle handle) {
   const auto work = find(handle);
   if (!work) return std::nullopt;
-  if (work->done.load(std::memory_order_acquire)) return true;
-  if (in_child()) return false;
-  // A world of one would be done before anybody can look; scripts and tests rely on operations
-  // being asynchronous, so the first look says no.
-  if (options_.size == 1 && !work->polled.exchange(true)) return false;
+  // A world of one, or the rank that comes last, would often be done before anybody can look;
+  // scripts and tests rely on operations being asynchronous, so the first look says no.
+  const bool first = !work->polled.exchange(true);
+  if (work->done.load(std::memory_order_acquire)) return !first;
+  if (in_child() || (first && options_.size == 1)) return false;
   want_all();
   progress_->poke();
-  return work->done.load(std::memory_order_acquire);
+  return !first && work->done.load(std::memory_order_acquire);
 }
 
 std::optional<bool> Engine::wait(Handle handle, TimePoint deadline) {

@@ -33,7 +33,7 @@ struct Work {
   std::vector<Output> outputs;  ///< by tensor; without data() where the user gave the memory
   std::vector<std::uint64_t> tickets;
   std::function<void(const Work&)> on_done;  ///< runs on the notifier
-  std::atomic<bool> polled{false};  ///< a world of one: the first poll says no, see Engine::poll()
+  std::atomic<bool> polled{false};           ///< the first poll says no, see Engine::poll()
 };
 
 /// One tensor of a submission, from submit() to the end of its batch.
