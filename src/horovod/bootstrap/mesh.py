@@ -184,9 +184,7 @@ class _Bootstrap:
         topology = agree(self.place.rank, places)
         groups, own, local_peers = self._share_memory(joined, unix_listener)
         network_peers = self._connect_network(joined, groups, tcp_listener)
-        self.store.unwatch(joined.scope)
-        if self.place.rank == 0 and joined.previous is not None:
-            self.store.remove(joined.previous)  # all ranks are here, so nobody reads there any more
+        self._leave(joined)
         return topology, Mesh(groups, own, local_peers, network_peers, self.owner)
 
     # -- 1. meeting --
@@ -397,6 +395,15 @@ class _Bootstrap:
                     raise _NotSharable(cause.text)
             yield self.store, selectors.EVENT_READ
             self.store.pump()
+
+    def _leave(self, joined: Round) -> None:
+        """Done with the store. The world stands, so it does not matter if the store is gone already."""
+        try:
+            self.store.unwatch(joined.scope)
+            if self.place.rank == 0 and joined.previous is not None:
+                self.store.remove(joined.previous)  # all ranks are here, so nobody reads there any more
+        except RendezvousError as error:
+            _log.debug("%s", error)
 
     def _tell(self, joined: Round, error: BaseException) -> None:
         """Let nobody wait for us in vain. If even this fails, the loss of the connection says it."""

@@ -14,7 +14,7 @@ from typing import Any
 from horovod.bootstrap.store import StoreClient
 from horovod.bootstrap.table import Cause
 from horovod.bootstrap.topology import Place
-from horovod.errors import RendezvousError
+from horovod.errors import RendezvousError, StoreTimeout
 
 __all__ = ["Round", "claim_round"]
 
@@ -46,13 +46,15 @@ def claim_round(store: StoreClient, epoch: str, place: Place, identity: dict[str
     """
     owner = {"host": place.host, **_process()}
     last_key = f"epoch/{epoch}/last/{place.rank}"
-    first, last = store.compare_and_set(last_key, None, {"round": 0, "owner": owner})
-    if not first and last["owner"] != owner and not _ended(last["owner"], owner):
-        error = _taken(place, last["owner"], owner)
-        # Some other rank may be waited for in vain: let that round know. One that is complete does not care.
-        store.abort(_scope(epoch, last["round"]), Cause(str(error)))
-        raise error
-    number = 0 if first else int(last["round"]) + 1
+    number = 0
+    try:
+        last = store.get(last_key, 0.0)
+    except StoreTimeout:
+        pass  # nobody has been this rank yet
+    else:
+        if last["owner"] != owner and not _ended(last["owner"], owner):
+            raise _taken(store, _scope(epoch, last["round"]), place, last["owner"], owner)
+        number = int(last["round"]) + 1
     while True:
         joined = Round(_scope(epoch, number), _scope(epoch, number - 1) if number else None)
         key = f"{joined.identities}{place.rank}"
@@ -64,9 +66,9 @@ def claim_round(store: StoreClient, epoch: str, place: Place, identity: dict[str
             number += 1  # the others have left this round
             continue
         if not claimed:
-            raise _taken(place, found["owner"], owner)
-        if not first or number:
-            store.set(last_key, {"round": number, "owner": owner})
+            raise _taken(store, joined.scope, place, found["owner"], owner)
+        # Only now: who finds this entry can be sure that its owner is in that round and hears of an abort.
+        store.set(last_key, {"round": number, "owner": owner})
         return joined
 
 
@@ -74,12 +76,17 @@ def _scope(epoch: str, number: int) -> str:
     return f"epoch/{epoch}/round/{number}/"
 
 
-def _taken(place: Place, other: dict[str, Any], owner: dict[str, Any]) -> RendezvousError:
-    return RendezvousError(
+def _taken(
+    store: StoreClient, scope: str, place: Place, other: dict[str, Any], owner: dict[str, Any]
+) -> RendezvousError:
+    """The error for both: the other one hears of it if it still waits in the round ``scope``."""
+    text = (
         f"Two processes say that they are rank {place.rank}: process {other['pid']} on host {other['host']} "
         f"and process {owner['pid']} on host {owner['host']}. Give each its own HOROVOD_RANK. "
         "Was one of them started by the other, with its environment?"
     )
+    store.abort(scope, Cause(text))
+    return RendezvousError(text)
 
 
 def _process() -> dict[str, Any]:
