@@ -84,9 +84,9 @@ def allreduce_case(form: Form, op: int, dtype: torch.dtype) -> None:
         assert_reduced(result, shape, dtype, op)
 
 
-for form_name, form in FORMS.items():
-    for op_name, op in OPS.items():
-        for dtype in REDUCED:
+for op_name, op in OPS.items():
+    for dtype in REDUCED:
+        for form_name, form in FORMS.items():
             CASES.add_as(
                 f"allreduce_{form_name}_{op_name}_{str(dtype).removeprefix('torch.')}",
                 functools.partial(allreduce_case, form, op, dtype),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -33,6 +34,7 @@ def large(dtype: torch.dtype) -> Shape:
     return (1_153_433 // dtype.itemsize // 2 * 2 + 1,)
 
 
+@functools.lru_cache(maxsize=64)
 def integers(rank: int, shape: Shape, dtype: torch.dtype, op: int) -> np.ndarray:
     """What ``rank`` contributes, as int64."""
     count = math.prod(shape)
@@ -49,7 +51,7 @@ def integers(rank: int, shape: Shape, dtype: torch.dtype, op: int) -> np.ndarray
 
 
 def tensor(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values)).to(dtype).reshape(values.shape)
+    return torch.tensor(values).to(dtype)
 
 
 def mine(shape: Shape, dtype: torch.dtype, op: int = hvd.Sum) -> torch.Tensor:
@@ -57,6 +59,7 @@ def mine(shape: Shape, dtype: torch.dtype, op: int = hvd.Sum) -> torch.Tensor:
     return tensor(integers(hvd.rank(), shape, dtype, op), dtype)
 
 
+@functools.lru_cache(maxsize=16)
 def reduced(shape: Shape, dtype: torch.dtype, op: int) -> torch.Tensor:
     """What the reduction over all ranks gives."""
     size = hvd.size()
