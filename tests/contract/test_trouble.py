@@ -1,0 +1,132 @@
+"""What people meet: ranks that leave, stall, never come or are interrupted, in real jobs of horovodrun."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+
+PRELUDE = "import os, sys, time\nimport torch\nimport horovod.torch as hvd\n"
+SUM_FOR_EVER = "hvd.allreduce(torch.ones(1), name='first')\nhvd.allreduce(torch.ones(1), name='second')\n"
+
+
+def job(tmp_path: Path, script: str, ranks: int = 2, **variables: str) -> subprocess.Popen[str]:
+    path = tmp_path / "train.py"
+    path.write_text(PRELUDE + script)
+    command = [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), sys.executable, str(path)]
+    return subprocess.Popen(
+        command,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def end(process: subprocess.Popen[str], timeout_s: float = 60.0) -> tuple[int, str]:
+    output, _ = process.communicate(timeout=timeout_s)
+    return process.returncode, output
+
+
+def test_a_rank_that_leaves_early_is_named_to_the_others(tmp_path: Path) -> None:
+    status, output = end(job(tmp_path, "hvd.init()\nif hvd.rank() == 1: sys.exit(0)\n" + SUM_FOR_EVER))
+    assert status == 1, output
+    assert "HorovodInternalError" in output
+    assert re.search(r"has been shut down.*rank 1", output), output
+
+
+def test_a_rank_that_vanishes_without_a_word_is_named_to_the_others(tmp_path: Path) -> None:
+    script = "hvd.init()\nhvd.barrier()\nif hvd.rank() == 1: os._exit(0)\n" + SUM_FOR_EVER
+    status, output = end(job(tmp_path, script))
+    assert status == 1, output
+    assert "PeerLostError" in output, output
+    assert "rank 1 on host" in output, output
+
+
+def test_a_rank_that_fails_ends_the_job_with_its_status(tmp_path: Path) -> None:
+    script = "hvd.init()\nhvd.barrier()\nif hvd.rank() == 1: sys.exit(7)\ntime.sleep(60)\n"
+    status, output = end(job(tmp_path, script))
+    assert status == 7, output
+    assert "rank 1" in output
+
+
+def test_a_rank_that_never_calls_init_is_named(tmp_path: Path) -> None:
+    script = "if os.environ['HOROVOD_RANK'] == '1': time.sleep(60)\nhvd.init()\n"
+    status, output = end(job(tmp_path, script, HOROVOD_START_TIMEOUT="2"))
+    assert status == 1, output
+    assert "Rank 1 of 2 did not call hvd.init()" in output, output
+
+
+def test_a_stalled_tensor_is_named_with_the_ranks_that_owe_it(tmp_path: Path) -> None:
+    script = (
+        "hvd.init()\nif hvd.rank() == 1: time.sleep(3)\n"
+        "hvd.allreduce(torch.ones(1), name='late')\nprint('done')\n"
+    )
+    status, output = end(job(tmp_path, script, HOROVOD_STALL_CHECK_TIME_SECONDS="1"))
+    assert status == 0, output
+    assert "waiting for remainder of ranks" in output, output
+    assert "Missing ranks:" in output, output
+    assert "1: [allreduce.late]" in output, output
+
+
+def test_a_stall_beyond_the_limit_ends_the_job_on_every_rank(tmp_path: Path) -> None:
+    script = (
+        "hvd.init()\nif hvd.rank() == 1: time.sleep(6)\n"
+        "try:\n    hvd.allreduce(torch.ones(1), name='late')\n"
+        "except hvd.HorovodInternalError as error: print('rank', hvd.rank(), type(error).__name__, error)\n"
+    )
+    limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+    status, output = end(job(tmp_path, script, **limits))
+    assert status == 0, output
+    assert "rank 0 CollectiveTimeout" in output, output
+    assert "allreduce.late" in output, output
+    assert "rank 1 CollectiveTimeout" in output, output
+
+
+def test_ctrl_c_ends_waiting_ranks(tmp_path: Path) -> None:
+    process = job(
+        tmp_path, "hvd.init()\nprint('up', flush=True)\nif hvd.rank(): time.sleep(60)\n" + SUM_FOR_EVER
+    )
+    assert process.stdout is not None
+    seen = ""
+    while seen.count("up") < 2:
+        seen += process.stdout.readline()
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    status, output = end(process)
+    assert status == 130, output
+    assert time.monotonic() - started < 10
+    assert "KeyboardInterrupt" in output
+
+
+def test_two_jobs_at_once_do_not_meet(tmp_path: Path) -> None:
+    script = (
+        "hvd.init()\nmine = torch.tensor([float(os.environ['JOB'])])\n"
+        "print('sum', hvd.allreduce(mine, op=hvd.Sum).item())\n"
+    )
+    jobs = []
+    for number in range(2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        jobs.append(job(folder, script, ranks=2, JOB=str(number + 1)))
+    for number, process in enumerate(jobs):
+        status, output = end(process)
+        assert status == 0, output
+        assert output.count(f"sum {2.0 * (number + 1)}") == 2, output
+
+
+def test_a_wrong_key_is_an_error_and_not_a_wait(tmp_path: Path) -> None:
+    script = (
+        "if os.environ['HOROVOD_RANK'] == '1': os.environ['HOROVOD_SECRET_KEY'] = '00' * 32\nhvd.init()\n"
+    )
+    status, output = end(job(tmp_path, script, HOROVOD_START_TIMEOUT="5"))
+    assert status == 1, output
+    assert "key" in output, output
