@@ -33,7 +33,7 @@ Caller::Caller(const World& world, Glossary& glossary, Stream& stream,
   glossary.set_capacity(options.key_capacity);
 }
 
-Result<void> Caller::report(const Report& report, TimePoint now) {
+Result<void> Caller::report(const Report& report, TimePoint) {
   if (stopped()) return {};
   Term& term = report.term;
   Tally& tally = term.tally;
@@ -59,8 +59,9 @@ Result<void> Caller::report(const Report& report, TimePoint now) {
     tally.complete = true;
     complete_.push_back(&term);
   }
-  last_progress_ = now;
-  blocked_.remove(report.who);
+  // A report that a node held for long is old news. Whoever said that it is blocked takes it back
+  // itself before it reports more.
+  last_progress_ = std::max(last_progress_, report.since);
   return {};
 }
 

@@ -30,14 +30,16 @@ std::uint64_t Collector::seen(std::uint64_t own) const noexcept {
 }
 
 Result<void> Collector::receive(std::size_t child, std::span<const std::byte> message,
-                                TimePoint now) {
+                                std::uint64_t position, TimePoint now) {
   const Rank from = world_.tree().children[child];
   wire::Reader reader(message);
   wire::Header header;
   if (!reader.header(header) || header.direction != wire::Direction::Up) {
     return nonsense(world_, from, "bad header");
   }
-  if (header.position < seen_[child]) return nonsense(world_, from, "the stream went backwards");
+  if (header.position < seen_[child] || header.position > position) {
+    return nonsense(world_, from, "it cannot be at that position of the stream");
+  }
   seen_[child] = header.position;
 
   wire::Entry entry;

@@ -43,8 +43,9 @@ class Collector {
   virtual void all_joined() = 0;
   void stop() noexcept { stopped_ = true; }
 
-  /// An upward message of a child.
-  Result<void> receive(std::size_t child, std::span<const std::byte> message, TimePoint now);
+  /// An upward message of a child. `position`: how much of the stream this rank has seen.
+  Result<void> receive(std::size_t child, std::span<const std::byte> message,
+                       std::uint64_t position, TimePoint now);
   /// This rank has finished before the shutdown.
   void acknowledge();
   /// How much of the stream all ranks of the subtree have seen, this one `own`.

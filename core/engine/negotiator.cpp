@@ -144,7 +144,8 @@ Result<void> Negotiator::receive(Rank from, std::span<const std::byte> message, 
     }
     if (auto done = state.stream.receive(message, now, effects); !done) return done;
   } else if (const auto child = state.world.child_index(from)) {
-    if (auto done = state.collector().receive(*child, message, now); !done) return done;
+    if (auto done = state.collector().receive(*child, message, state.stream.position(), now); !done)
+      return done;
     state.glossary.forget(state.collector().seen(state.stream.position()));
   } else {
     return nonsense(state.world, from, "no neighbour in the control tree");

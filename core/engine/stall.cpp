@@ -35,7 +35,8 @@ std::string StallMonitor::complaint() const {
 TimePoint StallMonitor::due(TimePoint oldest) const {
   TimePoint at = oldest + warning_;
   if (last_check_) at = std::max(at, *last_check_ + warning_);
-  if (shutdown_ > Duration::zero()) at = std::min(at, oldest + shutdown_);
+  const TimePoint end = oldest + shutdown_;
+  if (shutdown_ > Duration::zero() && (!last_check_ || *last_check_ < end)) at = std::min(at, end);
   return at;
 }
 
@@ -49,6 +50,7 @@ std::optional<StallReport> StallMonitor::check(TimePoint now, std::span<const Wa
   for (const Waiting& one : waiting) {
     const Duration waited = now - one.since;
     if (waited < warning_) continue;
+    last_check_ = now;
     const bool past_shutdown = shutdown_ > Duration::zero() && waited >= shutdown_;
     for (Rank rank : one.missing) {
       late[rank].names.push_back(&one.name);
@@ -67,7 +69,6 @@ std::optional<StallReport> StallMonitor::check(TimePoint now, std::span<const Wa
     }
   }
   if (late.empty()) return std::nullopt;
-  last_check_ = now;
   report.text =
       "Some operations were submitted by a part of the ranks and are waiting for remainder of "
       "ranks "

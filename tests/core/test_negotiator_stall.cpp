@@ -1,0 +1,180 @@
+/// What the caller says and does when ranks are late.
+
+#include <gtest/gtest.h>
+
+#include "engine/stall.h"
+#include "simulator.h"
+
+namespace rueda::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+const Signature kFloats = signature(Kind::Allreduce, {256});
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+NegotiatorOptions stall_options(int warning_s, int shutdown_s = 0) {
+  NegotiatorOptions options;
+  options.stall_warning = seconds(warning_s);
+  options.stall_shutdown = seconds(shutdown_s);
+  return options;
+}
+
+TEST(StallMonitor, lists_at_most_six_names_per_rank) {
+  StallMonitor monitor(seconds(10), seconds(0));
+  const TimePoint start{seconds(100)};
+  std::vector<Waiting> waiting;
+  for (int i = 0; i < 8; ++i) waiting.push_back({"t" + std::to_string(i), start, {1, 3}});
+  const auto report = monitor.check(start + seconds(11), waiting);
+  ASSERT_TRUE(report);
+  EXPECT_TRUE(contains(report->text, "waiting for remainder of ranks for more than 10 seconds"));
+  EXPECT_TRUE(contains(report->text, "Missing ranks:\n1: [t0, t1, t2, t3, t4, t5 ...]\n3: ["));
+  EXPECT_FALSE(report->fatal);
+}
+
+TEST(StallMonitor, speaks_once_per_interval_and_marks_what_is_past_the_shutdown_time) {
+  StallMonitor monitor(seconds(10), seconds(25));
+  const TimePoint start{seconds(100)};
+  const std::vector<Waiting> waiting{{"a", start, {2}}, {"b", start + seconds(10), {5}}};
+  EXPECT_FALSE(monitor.check(start + seconds(9), waiting));
+  EXPECT_EQ(monitor.due(start), start + seconds(10));
+  ASSERT_TRUE(monitor.check(start + seconds(10), waiting));
+  EXPECT_EQ(monitor.due(start), start + seconds(20));
+  ASSERT_TRUE(monitor.check(start + seconds(20), waiting));
+  EXPECT_EQ(monitor.due(start), start + seconds(25));
+  const auto last = monitor.check(start + seconds(25), waiting);
+  ASSERT_TRUE(last && last->fatal);
+  EXPECT_TRUE(contains(last->text, "\n2!: [a]\n5: [b]\nWill shutdown")) << last->text;
+  EXPECT_EQ(last->fatal->code, Code::Timeout);
+  EXPECT_EQ(last->fatal->missing, std::vector<Rank>{2});
+  EXPECT_EQ(last->fatal->tensor, "a");
+  EXPECT_DOUBLE_EQ(last->fatal->waited_s, 25.0);
+}
+
+TEST(Stall, names_the_missing_ranks_below_inner_nodes) {
+  Simulator sim(make_groups(12, 4), stall_options(60), 1);
+  for (Rank rank = 0; rank < 12; ++rank) {
+    if (rank == 6 || rank == 9) continue;
+    sim.submit(rank, named("allreduce.a"), kFloats, true);
+  }
+  sim.settle(seconds(61));
+  ASSERT_EQ(sim.at(0).warnings.size(), 1U);
+  EXPECT_TRUE(contains(sim.at(0).warnings[0], "\n6: [allreduce.a]\n9: [allreduce.a]"))
+      << sim.at(0).warnings[0];
+  EXPECT_FALSE(contains(sim.at(0).warnings[0], "\n5:"));
+  for (Rank rank : {6, 9}) sim.submit(rank, named("allreduce.a"), kFloats, true);
+  sim.settle(seconds(1));
+  EXPECT_EQ(sim.at(11).dispatches.size(), 1U);
+  EXPECT_FALSE(sim.at(0).fatal);
+  for (auto& state : sim.ranks) EXPECT_FALSE(state.negotiator->next_tick());
+}
+
+TEST(Stall, counts_from_the_report_even_if_a_node_held_it) {
+  Simulator sim(make_groups(6, 3), stall_options(60), 1);
+  sim.submit(4, named("allreduce.a"), kFloats,
+             true);  // only the node, rank 3, hears of it at first
+  sim.settle(milliseconds(59900));
+  EXPECT_TRUE(sim.at(0).warnings.empty());
+  sim.settle(milliseconds(200));
+  EXPECT_EQ(sim.at(0).warnings.size(), 1U);
+}
+
+TEST(Stall, ends_the_world_after_the_shutdown_time) {
+  Simulator sim(make_groups(3, 3), stall_options(10, 20), 1);
+  sim.submit(0, named("allreduce.a"), kFloats, true);
+  sim.settle(seconds(21));
+  EXPECT_EQ(sim.at(0).warnings.size(), 1U);
+  ASSERT_EQ(sim.at(0).errors.size(), 1U);
+  EXPECT_TRUE(contains(sim.at(0).errors[0], "1!: [allreduce.a]\n2!: [allreduce.a]\nWill shutdown"));
+  ASSERT_TRUE(sim.at(0).fatal);
+  EXPECT_EQ(sim.at(0).fatal->code, Code::Timeout);
+  EXPECT_EQ(sim.at(0).fatal->missing, (std::vector<Rank>{1, 2}));
+  EXPECT_FALSE(sim.at(0).negotiator->next_tick()) << "said once";
+}
+
+TEST(Stall, a_shutdown_time_below_the_warning_time_is_ignored_with_a_warning) {
+  Simulator sim(make_groups(2, 2), stall_options(60, 30), 1);
+  sim.submit(0, named("allreduce.a"), kFloats, true);
+  ASSERT_EQ(sim.at(0).warnings.size(), 1U);
+  EXPECT_TRUE(contains(sim.at(0).warnings[0], "ignored"));
+  sim.settle(seconds(59));
+  EXPECT_FALSE(sim.at(0).fatal);
+}
+
+TEST(Stall, can_be_switched_off) {
+  Simulator sim(make_groups(4, 2), stall_options(0, 30), 1);
+  sim.submit(3, named("allreduce.a"), kFloats, true);
+  sim.submit(0, named("allreduce.a"), kFloats, true);
+  sim.deliver_all();
+  for (auto& state : sim.ranks) EXPECT_FALSE(state.negotiator->next_tick());
+}
+
+TEST(Stall, joined_ranks_are_not_missing) {
+  Simulator sim(make_groups(3, 3), stall_options(60), 1);
+  sim.join(1);
+  sim.submit(0, named("allreduce.a"), kFloats, true);
+  sim.settle(seconds(61));
+  ASSERT_EQ(sim.at(0).warnings.size(), 1U);
+  EXPECT_TRUE(contains(sim.at(0).warnings[0], "Missing ranks:\n2: [allreduce.a]"));
+}
+
+TEST(Deadlock, is_proven_when_every_rank_waits_for_something_else) {
+  Simulator sim(make_groups(6, 3), stall_options(60), 1);
+  for (Rank rank = 0; rank < 6; ++rank) {
+    sim.submit(rank, named(rank == 4 ? "allreduce.b" : "allreduce.a"), kFloats, true);
+  }
+  sim.settle(seconds(59));
+  EXPECT_FALSE(sim.at(0).fatal);
+  sim.settle(seconds(2));
+  ASSERT_TRUE(sim.at(0).fatal);
+  EXPECT_EQ(sim.at(0).fatal->code, Code::Timeout);
+  EXPECT_TRUE(contains(sim.at(0).fatal->message, "rank 4 (host host4) waits for allreduce.b"));
+  EXPECT_TRUE(contains(sim.at(0).fatal->message, "rank 5 (host host5) waits for allreduce.a"));
+}
+
+TEST(Deadlock, is_not_claimed_while_a_rank_computes) {
+  Simulator sim(make_groups(6, 3), stall_options(60), 1);
+  for (Rank rank = 0; rank < 5; ++rank) sim.submit(rank, named("allreduce.a"), kFloats, true);
+  sim.settle(seconds(600));
+  EXPECT_FALSE(sim.at(0).fatal);
+}
+
+TEST(Deadlock, is_not_claimed_when_a_blocked_rank_submits_from_another_thread) {
+  Simulator sim(make_groups(4, 2), stall_options(60), 1);
+  for (Rank rank = 0; rank < 4; ++rank) {
+    sim.submit(rank, named(rank == 3 ? "allreduce.b" : "allreduce.a"), kFloats, true);
+  }
+  sim.settle(seconds(50));  // all have said that they are blocked
+  sim.submit(3, named("allreduce.a"), kFloats);
+  sim.settle(seconds(5));
+  EXPECT_EQ(sim.at(0).dispatches.size(), 1U);
+  sim.settle(seconds(600));
+  EXPECT_FALSE(sim.at(0).fatal) << "only rank 3 waits now";
+}
+
+TEST(Deadlock, is_proven_among_the_ranks_that_have_not_joined) {
+  Simulator sim(make_groups(3, 3), stall_options(60), 1);
+  sim.join(2);
+  sim.submit(0, named("allreduce.a"), kFloats, true);
+  sim.submit(1, named("allreduce.b"), kFloats, true);
+  sim.settle(seconds(61));
+  EXPECT_TRUE(sim.at(0).fatal);
+}
+
+TEST(Deadlock, polling_is_not_waiting) {
+  Simulator sim(make_groups(2, 2), stall_options(60), 1);
+  for (Rank rank : {0, 1}) {
+    sim.submit(rank, named(rank == 0 ? "allreduce.a" : "allreduce.b"), kFloats);
+    sim.call(rank, [](Negotiator& n, TimePoint t, Effects& e) { n.demand(t, e); });
+  }
+  sim.settle(seconds(600));
+  EXPECT_FALSE(sim.at(0).fatal);
+  EXPECT_GE(sim.at(0).warnings.size(), 9U);
+}
+
+}  // namespace
+}  // namespace rueda::test
