@@ -5,8 +5,9 @@
 /// engine steps until it is done, and which the backend outlives. Operations of one backend run one
 /// after another, never interleaved.
 /// Only send() and recv() must be written: everything else has a default (direct exchange) that is
-/// correct for any number of members. Reductions compute the one association of kernels/association.h,
-/// whatever the size, the chunks or the batch: the same inputs give the same bits everywhere.
+/// correct for any number of members. Reductions compute the one association of
+/// kernels/association.h, whatever the size, the chunks or the batch: the same inputs give the same
+/// bits everywhere.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +33,8 @@ struct Piece {
 };
 
 /// What a gather moves: this member contributes the concatenation of `in`; member m's contribution
-/// is scattered over `out[m]` (same total length as that member's `in`). The own part is copied too.
+/// is scattered over `out[m]` (same total length as that member's `in`). The own part is copied
+/// too.
 struct GatherPlan {
   std::vector<std::span<const std::byte>> in;
   std::vector<std::vector<std::span<std::byte>>> out;  ///< by set rank
@@ -60,17 +62,21 @@ class Backend {
   /// Which way an allreduce of that many bytes would take, e.g. "shm.small"; for reports.
   [[nodiscard]] virtual std::string_view path(Kind kind, std::size_t bytes) const noexcept;
 
-  /// Bytes to `peer` (set rank); pairs of send and recv match in order. The span stays valid until done.
+  /// Bytes to `peer` (set rank); pairs of send and recv match in order. The span stays valid until
+  /// done.
   virtual std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) = 0;
   virtual std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) = 0;
 
   /// out = postscale * reduce(prescale * in) element by element over the concatenation of `pieces`
-  /// (same counts on every member). The pieces are copied; the memory they name stays valid until done.
-  virtual std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces, const Reduction& reduction);
+  /// (same counts on every member). The pieces are copied; the memory they name stays valid until
+  /// done.
+  virtual std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
+                                               const Reduction& reduction);
   virtual std::unique_ptr<Operation> allgather(GatherPlan plan);
   /// From member `root` to all. On the root `in` is the source; elsewhere it is ignored.
   /// `out` may equal `in`; on the root an `out` that differs from `in` is filled as well.
-  virtual std::unique_ptr<Operation> broadcast(std::span<const std::byte> in, std::span<std::byte> out, int root);
+  virtual std::unique_ptr<Operation> broadcast(std::span<const std::byte> in,
+                                               std::span<std::byte> out, int root);
   /// Everybody has arrived.
   virtual std::unique_ptr<Operation> barrier();
 

@@ -14,7 +14,8 @@ class ControlChannel {
  public:
   virtual ~ControlChannel() = default;
 
-  /// Queues one message (1 B … 16 MiB). Never blocks: what finds no room is kept and goes with a later flush().
+  /// Queues one message (1 B … 16 MiB). Never blocks: what finds no room is kept and goes with a
+  /// later flush().
   virtual Result<void> send(std::span<const std::byte> message) = 0;
 
   /// Moves queued messages out as far as there is room, and wakes the peer if it sleeps.

@@ -4,8 +4,9 @@
 /// nobody (some thread of it is polling right now), its engine thread, or a thread of the user that
 /// waits and drives the engine. Whoever publishes something for that rank (a flag, a message)
 /// stores it with seq_cst order and then calls ring(): one load when nobody sleeps, one write to an
-/// eventfd when somebody does. Whoever is about to sleep stores its name in the word (seq_cst), then
-/// looks once more at everything it waits for, and only then sleeps: so no wake-up is ever lost.
+/// eventfd when somebody does. Whoever is about to sleep stores its name in the word (seq_cst),
+/// then looks once more at everything it waits for, and only then sleeps: so no wake-up is ever
+/// lost.
 #pragma once
 
 #include <atomic>
