@@ -76,7 +76,7 @@ def test_versions_compare_by_number() -> None:
     assert not util.is_version_greater_equal_than("1.9", "1.10.0")
     for wrong in (("2.0.0", "2.0"), (2, "2.0.0"), ("2.0.0", None)):
         with pytest.raises(ValueError):
-            util.is_version_greater_equal_than(*wrong)  # type: ignore[arg-type]
+            util.is_version_greater_equal_than(*wrong)
 
 
 def test_a_missing_extension_is_an_import_error(tmp_path: Path) -> None:

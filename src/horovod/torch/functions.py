@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", 
 
 
 def broadcast_parameters(
-    params: Mapping[str, Any] | list[torch.Tensor] | list[tuple[str, torch.Tensor]], root_rank: int
+    params: Mapping[str, Any] | Sequence[torch.Tensor] | Sequence[tuple[str, torch.Tensor]], root_rank: int
 ) -> None:
     """Overwrite tensors with those of ``root_rank``, in place.
 

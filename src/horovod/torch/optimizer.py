@@ -225,7 +225,7 @@ def DistributedOptimizer(
     groups: int | list[list[torch.Tensor]] | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
-) -> torch.optim.Optimizer:
+) -> _DistributedOptimizer:
     """Wrap ``optimizer`` so that its gradients are reduced over all ranks before each step.
 
     The result is an instance of a subclass of the optimizer's class over the same parameter groups. Its state
@@ -268,7 +268,7 @@ def DistributedOptimizer(
 
     wrapped = optimizer.__class__
     distributed = type(wrapped.__name__, (_DistributedOptimizer, wrapped), {"__module__": __name__})
-    instance: torch.optim.Optimizer = distributed(
+    instance: _DistributedOptimizer = distributed(
         optimizer,
         named_parameters,
         compression,

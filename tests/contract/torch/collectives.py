@@ -214,7 +214,7 @@ def scaled_case(dtype: torch.dtype, op: int, grouped: bool) -> None:
     wide = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float32}
     for factor in (0.5, 0.3, 2.0):
         for which in ("prescale_factor", "postscale_factor"):
-            options = {which: factor, "op": op}
+            options: dict[str, Any] = {which: factor, "op": op}
             reduce_one = (lambda x, **o: hvd.grouped_allreduce([x], **o)[0]) if grouped else hvd.allreduce
             got = reduce_one(value, **options)
             arithmetic = wide.get(dtype, torch.float64)
@@ -281,7 +281,7 @@ def sparse_allreduce_equals_the_dense_one() -> None:
     starts = []
     for number in range(20):
         rows = 10 + number
-        dense = torch.randn(rows, 3) * (torch.rand(rows, 1) < 0.4)
+        dense = torch.randint(-100, 100, (rows, 3)) * (torch.rand(rows, 1) < 0.4).float()
         if number == hvd.rank():
             dense.zero_()
         sparse = dense.to_sparse(1)

@@ -17,7 +17,7 @@ CASES = Cases()
 
 @CASES.add
 def objects_of_the_root() -> None:
-    original = {"a": [1, {"b": (2.5, None)}], "c": torch.arange(3), "f": "text" * 1000}
+    original: dict[str, Any] = {"a": [1, {"b": (2.5, None)}], "c": torch.arange(3), "f": "text" * 1000}
     for root in range(hvd.size()):
         here = hvd.rank() == root
         got = hvd.broadcast_object(original if here else {}, root)
@@ -62,7 +62,7 @@ def assert_equal_everywhere(value: torch.Tensor) -> None:
 @CASES.add
 def parameters_become_those_of_the_root() -> None:
     for root in range(hvd.size()):
-        net = model()
+        net: Any = model()
         net[1].num_batches_tracked.fill_(hvd.rank() + 7)
         before = [value.clone() for value in net.state_dict().values()]
         hvd.broadcast_parameters(net.state_dict(), root)
@@ -85,7 +85,7 @@ def parameters_as_lists() -> None:
 @CASES.add
 def parameters_in_different_memory_orders() -> None:
     torch.manual_seed(hvd.rank())
-    layer = torch.nn.Conv2d(3, 4, 2)
+    layer: Any = torch.nn.Conv2d(3, 4, 2)
     if hvd.rank() % 2 == 0:
         layer = layer.to(memory_format=torch.channels_last)
     hvd.broadcast_parameters(layer.state_dict(), 0)
@@ -94,7 +94,7 @@ def parameters_in_different_memory_orders() -> None:
 
 @CASES.add
 def integer_parameters_that_are_frozen() -> None:
-    net = torch.nn.Linear(2, 2)
+    net: Any = torch.nn.Linear(2, 2)
     net.register_parameter("steps", torch.nn.Parameter(torch.tensor([hvd.rank()]), requires_grad=False))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.001, weight_decay=1e-6, momentum=0.9)
     wrapped = hvd.DistributedOptimizer(optimizer, named_parameters=net.named_parameters())

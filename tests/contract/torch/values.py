@@ -66,17 +66,24 @@ def reduced(shape: Shape, dtype: torch.dtype, op: int) -> torch.Tensor:
     everyone = np.stack([integers(rank, shape, dtype, op) for rank in range(size)])
     if dtype == torch.bool:
         # Sum and Max are "or", the others "and".
-        return tensor(everyone.any(0) if op in (hvd.Sum, hvd.Max) else everyone.all(0), dtype)
+        combined = np.any if op in (hvd.Sum, hvd.Max) else np.all
+        return tensor(np.asarray(combined(everyone, axis=0)), dtype)
     if op == hvd.Average:
         # The factor is one over the size, in double; integers are truncated toward zero.
         exact = everyone.sum(0) * (1.0 / size)
         return tensor(exact if dtype.is_floating_point else np.trunc(exact), dtype)
-    combine = {hvd.Sum: np.sum, hvd.Min: np.min, hvd.Max: np.max, hvd.Product: np.prod}[op]
-    return tensor(combine(everyone, axis=0), dtype)
+    combine: dict[int, np.ufunc] = {
+        hvd.Sum: np.add,
+        hvd.Min: np.minimum,
+        hvd.Max: np.maximum,
+        hvd.Product: np.multiply,
+    }
+    return tensor(combine[op].reduce(everyone, axis=0), dtype)
 
 
-def assert_same(got: torch.Tensor, expected: torch.Tensor, rtol: float = 0.0) -> None:
+def assert_same(got: torch.Tensor | None, expected: torch.Tensor, rtol: float = 0.0) -> None:
     """Equal shape, dtype and values; ``rtol`` for floating types."""
+    assert got is not None
     assert got.shape == expected.shape, f"shape {list(got.shape)}, expected {list(expected.shape)}"
     assert got.dtype == expected.dtype, f"dtype {got.dtype}, expected {expected.dtype}"
     if rtol == 0.0 or not got.dtype.is_floating_point:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import dlpack
 
 from horovod import _core
 from horovod.errors import from_core
@@ -37,7 +36,7 @@ def view(address: int, dtype: int, shape: tuple[int, ...]) -> np.ndarray[Any, An
     count = int(np.prod(shape, dtype=np.int64))
     if count == 0:
         return np.empty(shape, kind)
-    memory = (ctypes.c_char * (count * kind.itemsize)).from_address(address)
+    memory: Any = (ctypes.c_char * (count * kind.itemsize)).from_address(address)
     return np.frombuffer(memory, kind).reshape(shape)
 
 
@@ -151,7 +150,7 @@ class FakeEngine:
 
     def _gather(self, submission: Submission, i: int) -> object:
         one = view(submission.data[i], submission.dtypes[i], submission.shapes[i])
-        return dlpack.to_dlpack(torch.from_numpy(np.concatenate([one] * self.size)))
+        return torch.from_numpy(np.concatenate([one] * self.size)).__dlpack__()
 
     @property
     def names(self) -> list[str | None]:

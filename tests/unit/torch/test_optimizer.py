@@ -105,7 +105,7 @@ def test_unused_parameters_are_reduced_as_zeros(make_world: MakeWorld) -> None:
     model[0](torch.ones(1, 3)).sum().backward()
     optimizer.step()
     assert sorted(str(name) for name in engine.names) == sorted(NAMES)
-    assert torch.count_nonzero(model[1].weight.grad) == 0
+    assert [float(g.abs().sum()) for g in grads(model[1])] == [0.0, 0.0]
 
 
 def test_step_without_backward_reduces_everything(make_world: MakeWorld) -> None:
@@ -287,10 +287,10 @@ def test_the_class_is_a_subclass_with_the_same_name_and_options(make_world: Make
     make_world(2)
     model = two_layers()
     original = torch.optim.AdamW(model.parameters(), lr=0.3, weight_decay=0.2)
-    optimizer: Any = hvd.DistributedOptimizer(
+    optimizer = hvd.DistributedOptimizer(
         original, named_parameters=model.named_parameters(), sparse_as_dense=True
     )
-    assert isinstance(optimizer, torch.optim.AdamW)
+    assert torch.optim.AdamW in type(optimizer).__mro__
     assert type(optimizer).__name__ == "AdamW"
     assert type(optimizer).__module__ == "horovod.torch.optimizer"
     assert optimizer.param_groups[0] is original.param_groups[0]
@@ -503,7 +503,7 @@ def test_sparse_as_dense_is_sparse_again_for_the_update(grouped: bool, make_worl
     engine = make_world(2)
     model = embedding()
     inner = torch.optim.SparseAdam(list(model.parameters()))
-    optimizer: Any = hvd.DistributedOptimizer(
+    optimizer = hvd.DistributedOptimizer(
         inner, op=hvd.Sum, sparse_as_dense=True, groups=1 if grouped else None
     )
     engine.log.clear()
