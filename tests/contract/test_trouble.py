@@ -18,10 +18,10 @@ PRELUDE = "import os, sys, time\nimport torch\nimport horovod.torch as hvd\n"
 SUM_FOR_EVER = "hvd.allreduce(torch.ones(1), name='first')\nhvd.allreduce(torch.ones(1), name='second')\n"
 
 
-def job(tmp_path: Path, script: str, ranks: int = 2, **variables: str) -> subprocess.Popen[str]:
+def job(tmp_path: Path, script: str, **variables: str) -> subprocess.Popen[str]:
     path = tmp_path / "train.py"
     path.write_text(PRELUDE + script)
-    command = [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), sys.executable, str(path)]
+    command = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable, str(path)]
     return subprocess.Popen(
         command,
         env=os.environ | {"OMP_NUM_THREADS": "1"} | variables,
@@ -116,7 +116,7 @@ def test_two_jobs_at_once_do_not_meet(tmp_path: Path) -> None:
     for number in range(2):
         folder = tmp_path / str(number)
         folder.mkdir()
-        jobs.append(job(folder, script, ranks=2, JOB=str(number + 1)))
+        jobs.append(job(folder, script, JOB=str(number + 1)))
     for number, process in enumerate(jobs):
         status, output = end(process)
         assert status == 0, output
