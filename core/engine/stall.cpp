@@ -78,7 +78,9 @@ std::optional<StallReport> StallMonitor::check(TimePoint now, std::span<const Wa
       "stuck.\n"
       "Missing ranks:";
   for (const auto& [rank, entry] : late) {
-    report.text += "\n" + std::to_string(rank) + (entry.past_shutdown ? "!: [" : ": [");
+    report.text += '\n';
+    report.text += std::to_string(rank);
+    report.text += entry.past_shutdown ? "!: [" : ": [";
     for (std::size_t i = 0; i < std::min(entry.names.size(), kNamesPerRank); ++i) {
       report.text += (i == 0 ? "" : ", ") + *entry.names[i];
     }

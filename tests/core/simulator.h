@@ -279,6 +279,11 @@ class Simulator {
   bool hostile = false;  ///< messages are forged: nothing is expected but survival
 };
 
+/// "tensor." and 3: "tensor.3"
+inline std::string numbered(std::string prefix, std::int64_t number) {
+  prefix += std::to_string(number);
+  return prefix;
+}
 inline Key named(std::string name) {
   return {.process_set = 0, .generation = 0, .name = std::move(name), .kind = {}, .number = 0};
 }

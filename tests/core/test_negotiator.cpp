@@ -73,7 +73,7 @@ TEST(Negotiator, held_operations_go_when_they_reach_the_batch_size) {
   auto sim = world(2, 2, options);
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(sim.messages, 0U);
-    sim.submit(1, named("allreduce." + std::to_string(i)), kFloats);
+    sim.submit(1, named(numbered("allreduce.", i)), kFloats);
   }
   EXPECT_EQ(sim.messages, 1U);
 }
@@ -89,7 +89,7 @@ TEST(Negotiator, waiting_for_one_sends_all_that_is_held_in_one_message) {
   auto sim = world(2, 2);
   for (Rank rank : {0, 1}) {
     for (int i = 0; i < 50; ++i) {
-      sim.submit(rank, named("allreduce." + std::to_string(i)), kFloats);
+      sim.submit(rank, named(numbered("allreduce.", i)), kFloats);
     }
     sim.want_all(rank);
   }
@@ -363,7 +363,7 @@ TEST(Negotiator, a_step_of_161_keys_costs_a_few_messages_per_edge) {
     for (Rank rank = 0; rank < 32; ++rank) {
       for (int i = 0; i < 161; ++i) {
         // About 25 batches of 1 MiB, as a network of 100 MB has.
-        sim.submit(rank, named("allreduce.layer" + std::to_string(i)),
+        sim.submit(rank, named(numbered("allreduce.layer", i)),
                    signature(Kind::Allreduce, {1 + i % 3, 80000}));
       }
       sim.want_all(rank);
@@ -385,8 +385,7 @@ TEST(Negotiator, a_step_with_small_tensors_is_two_messages_per_edge) {
     const auto messages = sim.messages;
     for (Rank rank = 0; rank < 32; ++rank) {
       for (int i = 0; i < 161; ++i) {
-        sim.submit(rank, named("allreduce.layer" + std::to_string(i)),
-                   signature(Kind::Allreduce, {16}));
+        sim.submit(rank, named(numbered("allreduce.layer", i)), signature(Kind::Allreduce, {16}));
       }
       sim.want_all(rank);
     }
@@ -414,8 +413,7 @@ TEST(Negotiator, numbers_are_bounded_and_forgotten) {
   auto sim = world(4, 2, options);
   for (int i = 0; i < 5000; ++i) {
     for (Rank rank = 0; rank < 4; ++rank) {
-      sim.submit(rank, named("broadcast." + std::to_string(i)), signature(Kind::Broadcast, {i}),
-                 true);
+      sim.submit(rank, named(numbered("broadcast.", i)), signature(Kind::Broadcast, {i}), true);
     }
     sim.deliver_all();
   }
@@ -430,8 +428,7 @@ TEST(Negotiator, a_rank_that_never_reports_lets_numbers_be_forgotten_too) {
   sim.join(3);
   for (int i = 0; i < 5000; ++i) {
     for (Rank rank = 0; rank < 3; ++rank) {
-      sim.submit(rank, named("allreduce." + std::to_string(i)), signature(Kind::Allreduce, {i}),
-                 true);
+      sim.submit(rank, named(numbered("allreduce.", i)), signature(Kind::Allreduce, {i}), true);
     }
     sim.deliver_all();
   }

@@ -108,18 +108,17 @@ std::vector<Work> random_step(Simulator& sim, int step, bool disagreements, bool
   const std::size_t singles = 1 + sim.pick(8);
   for (std::size_t i = 0; i < singles; ++i) {
     // Some names come in every step, some only in this one.
-    const std::string name =
-        "tensor." + std::to_string(sim.chance(0.7) ? 0 : step) + "." + std::to_string(i);
+    const std::string name = numbered("tensor.", sim.chance(0.7) ? 0 : step) + numbered(".", i);
     all.push_back({{named(name)}, {random_signature(sim, allreduce_only)}, -1, {}});
   }
   for (std::size_t g = 0; g < sim.pick(3); ++g) {
     const bool noname = sim.chance(0.3);
     const std::string name =
-        "group." + (noname ? "noname." + std::to_string(step) : std::string()) + std::to_string(g);
+        "group." + (noname ? numbered("noname.", step) : std::string()) + std::to_string(g);
     Work work;
     const std::size_t size = 1 + sim.pick(4);
     for (std::size_t i = 0; i < size; ++i) {
-      work.keys.push_back(named(name + "_" + std::to_string(i + 1) + "of" + std::to_string(size)));
+      work.keys.push_back(named(name + "_" + std::to_string(i + 1) + numbered("of", size)));
       work.signatures.push_back(random_signature(sim, allreduce_only));
       work.signatures.back().group = {name, static_cast<std::uint32_t>(size)};
     }
@@ -450,7 +449,7 @@ TEST(LargeWorld, a_thousand_ranks_in_a_deep_tree_agree) {
   for (int step = 0; step < 3; ++step) {
     for (Rank rank : ranks) {
       for (int i = 0; i < 5; ++i) {
-        sim.submit(rank, named("t" + std::to_string(i)), signature(Kind::Allreduce, {i + 1}));
+        sim.submit(rank, named(numbered("t", i)), signature(Kind::Allreduce, {i + 1}));
       }
       sim.want_all(rank);
     }

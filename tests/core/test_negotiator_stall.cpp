@@ -28,7 +28,7 @@ TEST(StallMonitor, lists_at_most_six_names_per_rank) {
   StallMonitor monitor(seconds(10), seconds(0));
   const TimePoint start{seconds(100)};
   std::vector<Waiting> waiting;
-  for (int i = 0; i < 8; ++i) waiting.push_back({"t" + std::to_string(i), start, {1, 3}});
+  for (int i = 0; i < 8; ++i) waiting.push_back({numbered("t", i), start, {1, 3}});
   const auto report = monitor.check(start + seconds(11), waiting);
   ASSERT_TRUE(report);
   EXPECT_TRUE(contains(report->text, "waiting for remainder of ranks for more than 10 seconds"));
