@@ -290,7 +290,8 @@ def sparse_allreduce_equals_the_dense_one() -> None:
     for wait, dense, op in starts:
         result = wait()
         assert result.shape == dense.shape
-        assert_same(result.to_dense(), hvd.allreduce(dense, op=op), 1e-6)
+        # The average divides before it adds: where values cancel, only the absolute error is small.
+        assert torch.allclose(result.to_dense(), hvd.allreduce(dense, op=op), rtol=1e-6, atol=1e-5)
 
 
 # -- allgather
