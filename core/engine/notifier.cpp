@@ -9,7 +9,8 @@ void Notifier::post(std::function<void()> callback) {
     const std::lock_guard lock(mutex_);
     if (!stopped_) {
       queue_.push_back(std::move(callback));
-      if (!thread_.joinable()) {
+      if (!created_) {
+        created_ = true;
         thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
       }
       arrived_.notify_one();
@@ -31,19 +32,19 @@ void Notifier::run(const std::stop_token& stop) {
 }
 
 void Notifier::stop() {
-  std::deque<std::function<void()>> left;
   std::jthread thread;
   {
     const std::lock_guard lock(mutex_);
-    stopped_ = true;
     thread = std::move(thread_);
   }
   if (thread.joinable()) {
     thread.request_stop();
-    thread.join();
+    thread.join();  // it leaves an empty queue behind
   }
+  std::deque<std::function<void()>> left;  // of others, since
   {
     const std::lock_guard lock(mutex_);
+    stopped_ = true;
     left.swap(queue_);
   }
   for (auto& callback : left) callback();

@@ -27,9 +27,10 @@ class Notifier {
  private:
   void run(const std::stop_token& stop);
 
-  std::mutex mutex_;  // guards queue_, thread_ (creation), stopped_
+  std::mutex mutex_;  // guards all below
   std::condition_variable_any arrived_;
   std::deque<std::function<void()>> queue_;
+  bool created_ = false;
   bool stopped_ = false;
   std::jthread thread_;
 };

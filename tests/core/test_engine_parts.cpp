@@ -1,0 +1,218 @@
+/// The parts of the engine by themselves: dispatcher, notifier, host pool, fork guard, cause frame.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <latch>
+
+#include "backends/local.h"
+#include "engine/cause_frame.h"
+#include "engine/dispatcher.h"
+#include "engine/fork_guard.h"
+#include "engine/host_pool.h"
+#include "engine/notifier.h"
+
+namespace rueda {
+namespace {
+
+using std::chrono::seconds;
+
+Members alone() { return {.ranks = {0}, .self = 0, .groups = {{0}}}; }
+
+/// Operations that wait for rank 3 until they are told to go on.
+class StuckBackend final : public Backend {
+ public:
+  StuckBackend() : Backend(alone()) {}
+  [[nodiscard]] std::string_view name() const noexcept override { return "stuck"; }
+  std::unique_ptr<Operation> send(int, std::span<const std::byte>) override { return nullptr; }
+  std::unique_ptr<Operation> recv(int, std::span<std::byte>) override { return nullptr; }
+  std::unique_ptr<Operation> allreduce(std::span<const Piece>, const Reduction&) override {
+    return std::make_unique<Stuck>(*this);
+  }
+  Step next = Step::Blocked;
+  bool broken = false;
+
+ private:
+  class Stuck final : public Operation {
+   public:
+    explicit Stuck(StuckBackend& backend) : backend_(backend) {}
+    Result<Step> step() override {
+      if (backend_.broken) return Error{.code = Code::PeerLost, .message = "it broke", .peer = 3};
+      return backend_.next;
+    }
+    [[nodiscard]] std::vector<Rank> waiting_for() const override { return {3}; }
+
+   private:
+    StuckBackend& backend_;
+  };
+};
+
+Dispatcher::Batch batch_of(std::initializer_list<const char*> names) {
+  Dispatcher::Batch batch;
+  for (const char* name : names) {
+    auto entry = std::make_unique<Entry>();
+    entry->name = name;
+    auto signature = std::make_shared<Signature>();
+    signature->shape = {0};
+    entry->signature = signature;
+    batch.signatures.push_back(entry->signature);
+    batch.entries.push_back(std::move(entry));
+  }
+  return batch;
+}
+
+TEST(Dispatcher, batches_run_one_after_another_in_order) {
+  LocalBackend backend(alone());
+  Dispatcher dispatcher(backend, seconds(30));
+  dispatcher.enqueue(batch_of({"a", "b"}));
+  dispatcher.enqueue(batch_of({"c"}));
+  std::vector<std::string> order;
+  const TimePoint now{};
+  while (!dispatcher.idle()) {
+    auto step = dispatcher.step(now);
+    ASSERT_TRUE(static_cast<bool>(step));
+    for (const auto& entry : dispatcher.take_completed()) order.push_back(entry->name);
+  }
+  EXPECT_EQ(order, (std::vector<std::string>{"a", "b", "c"}));
+  EXPECT_EQ(dispatcher.paths().at("local").operations, 2U);
+}
+
+TEST(Dispatcher, a_started_operation_without_progress_fails_by_name_after_its_time) {
+  StuckBackend backend;
+  Dispatcher dispatcher(backend, seconds(30));
+  dispatcher.enqueue(batch_of({"allreduce.x"}));
+  const TimePoint start{};
+  ASSERT_TRUE(static_cast<bool>(dispatcher.step(start)));
+  EXPECT_EQ(dispatcher.deadline(), start + seconds(30));
+  backend.next = Step::Advanced;
+  ASSERT_TRUE(static_cast<bool>(dispatcher.step(start + seconds(20))));
+  backend.next = Step::Blocked;
+  EXPECT_EQ(dispatcher.deadline(), start + seconds(50));
+  ASSERT_TRUE(static_cast<bool>(dispatcher.step(start + seconds(49))));
+  const auto late = dispatcher.step(start + seconds(50));
+  ASSERT_FALSE(static_cast<bool>(late));
+  EXPECT_EQ(late.error().code, Code::Timeout);
+  EXPECT_EQ(late.error().tensor, "allreduce.x");
+  EXPECT_EQ(late.error().missing, (std::vector<Rank>{3}));
+  EXPECT_EQ(late.error().waited_s, 30.0);
+  EXPECT_NE(late.error().message.find("waiting for rank 3"), std::string::npos);
+}
+
+TEST(Dispatcher, an_error_of_the_backend_names_the_tensor_and_the_rest_can_be_taken_back) {
+  StuckBackend backend;
+  Dispatcher dispatcher(backend, seconds(30));
+  dispatcher.enqueue(batch_of({"allreduce.x"}));
+  dispatcher.enqueue(batch_of({"allreduce.y"}));
+  backend.broken = true;
+  const auto step = dispatcher.step(TimePoint{});
+  ASSERT_FALSE(static_cast<bool>(step));
+  EXPECT_EQ(step.error().tensor, "allreduce.x");
+  EXPECT_EQ(step.error().peer, 3);
+  EXPECT_EQ(dispatcher.take_all().size(), 2U);
+  EXPECT_TRUE(dispatcher.idle());
+}
+
+TEST(Dispatcher, a_joined_rank_takes_part_with_zeros) {
+  LocalBackend backend(alone());
+  Dispatcher dispatcher(backend, seconds(30));
+  Dispatcher::Batch batch;
+  auto signature = std::make_shared<Signature>();
+  signature->shape = {100};
+  batch.signatures.push_back(std::move(signature));
+  batch.entries.push_back(nullptr);
+  dispatcher.enqueue(std::move(batch));
+  while (!dispatcher.idle()) ASSERT_TRUE(static_cast<bool>(dispatcher.step(TimePoint{})));
+  EXPECT_TRUE(dispatcher.take_completed().empty());
+}
+
+TEST(Notifier, callbacks_run_in_order_and_may_post_more) {
+  Notifier notifier;
+  std::vector<int> order;
+  std::latch posted(1);
+  notifier.post([&] {
+    posted.wait();  // so that the next one is in the queue already
+    order.push_back(1);
+    notifier.post([&] { order.push_back(3); });
+  });
+  notifier.post([&] { order.push_back(2); });
+  posted.count_down();
+  notifier.stop();                             // runs what is left
+  notifier.post([&] { order.push_back(4); });  // after the end: at once
+  EXPECT_EQ(order, (std::vector<int>{1, 2, 3, 4}));
+}
+
+TEST(HostPool, memory_is_recycled_up_to_its_limit_and_outlives_the_pool) {
+  auto pool = std::make_shared<HostPool>(std::size_t{1} << 20);
+  std::byte* first = nullptr;
+  {
+    const HostBuffer buffer = pool->take(100'000);
+    first = buffer.data();
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first) % 64, 0U);
+  }
+  HostBuffer again = pool->take(99'000);
+  EXPECT_EQ(again.data(), first);
+  EXPECT_NE(pool->take(99'000).data(), first);
+  EXPECT_NE(pool->take(0).data(), nullptr);
+  pool.reset();
+  std::memset(again.data(), 1, 99'000);
+}
+
+TEST(ForkGuard, a_child_loses_the_descriptors_and_knows_it) {
+  ForkGuard guard;
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  guard.cover({ends[1]});
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // The number is still valid (its owner will close it), but it is not the pipe any more.
+    const bool fine = guard.in_child() && ::write(ends[1], "x", 1) == 1;
+    ::pause();  // lives on, as a forked data loader does
+    ::_exit(fine ? 0 : 1);
+  }
+  EXPECT_FALSE(guard.in_child());
+  ::close(ends[1]);
+  char byte;
+  EXPECT_EQ(::read(ends[0], &byte, 1), 0) << "the child kept the pipe open, or wrote into it";
+  ASSERT_EQ(::kill(child, SIGKILL), 0);
+  ::waitpid(child, nullptr, 0);
+  ::close(ends[0]);
+}
+
+TEST(CauseFrame, an_error_survives_the_way) {
+  Error error{.code = Code::Timeout,
+              .message = "no progress",
+              .peer = 7,
+              .tensor = "allreduce.x",
+              .missing = {3, 7},
+              .waited_s = 30.5};
+  const auto frame = encode_cause(Error::wrap(error, "outer"));
+  const auto got = decode_cause(frame);
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->code, Code::Timeout);
+  EXPECT_EQ(got->peer, 7);
+  EXPECT_EQ(got->tensor, "allreduce.x");
+  EXPECT_EQ(got->missing, error.missing);
+  EXPECT_EQ(got->waited_s, 30.5);
+  EXPECT_EQ(got->message, "outer: no progress");
+}
+
+TEST(CauseFrame, other_bytes_are_not_taken_for_one) {
+  auto frame = encode_cause(Error{.code = Code::PeerLost, .message = "text", .missing = {1, 2}});
+  for (std::size_t bytes = 0; bytes < frame.size(); ++bytes) {
+    EXPECT_FALSE(decode_cause(std::span(frame).first(bytes)));
+  }
+  for (std::size_t at = 0; at < frame.size();
+       ++at) {  // whatever comes out, nothing may be read beyond
+    for (const unsigned value : {0U, 1U, 0x7FU, 0xFFU}) {
+      auto hostile = frame;
+      hostile[at] = static_cast<std::byte>(value);
+      [[maybe_unused]] const auto got = decode_cause(hostile);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rueda
