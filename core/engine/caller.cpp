@@ -15,9 +15,10 @@ bool worth_a_number(const Key& key) {
   return !key.name.empty() && key.name.find(".noname.") == std::string::npos;
 }
 
-std::string group_key(const Key& key, std::string_view group) {
+/// Two groups of one name and different sizes may be under way at the same time.
+std::string group_key(const Key& key, const Statement& statement) {
   return std::to_string(key.process_set) + ":" + std::to_string(key.generation) + ":" +
-         std::string(group);
+         std::to_string(statement.meaning->signature.group.size) + ":" + statement.group;
 }
 
 }  // namespace
@@ -139,7 +140,7 @@ void Caller::sort_out(Term& term) {
     return;
   }
   // All or none: the members wait for the last one.
-  const auto at = groups_.try_emplace(group_key(term.key, first.group)).first;
+  const auto at = groups_.try_emplace(group_key(term.key, first)).first;
   OpenGroup& group = at->second;
   group.members.push_back(&term);
   if (error && !group.error) group.error = std::move(error);

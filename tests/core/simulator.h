@@ -30,6 +30,7 @@ struct Submission {
   Signature signature;
   Outcome outcome = Outcome::Pending;
   std::uint64_t dispatch = 0;  ///< number, if dispatched
+  std::uint64_t step = 0;      ///< of its rank's calls, in which it came out
   Error error;
 };
 
@@ -57,6 +58,7 @@ class Simulator {
     bool acknowledged = false;
     bool closed = false;
     bool alive = true;
+    std::uint64_t steps = 0;  // calls into the negotiator
     std::vector<std::string> warnings, errors;
     std::optional<Error> fatal;
   };
@@ -88,7 +90,7 @@ class Simulator {
     std::vector<std::uint64_t> tickets;
     for (std::size_t i = 0; i < keys.size(); ++i) {
       tickets.push_back(++state.last_ticket);
-      state.submissions[tickets.back()] = {keys[i], signatures[i], Outcome::Pending, 0, {}};
+      state.submissions[tickets.back()] = {keys[i], signatures[i], Outcome::Pending, 0, 0, {}};
     }
     auto done = state.negotiator->submit_group(keys, signatures, tickets, waited, now, effects);
     if (!done) {
@@ -218,6 +220,7 @@ class Simulator {
  private:
   void drain(Rank rank) {
     RankState& state = at(rank);
+    ++state.steps;
     for (const Effects::Send& send : effects.sends) {
       const auto begin = effects.bytes.begin();
       edges[{rank, send.to}].emplace_back(begin + static_cast<std::ptrdiff_t>(send.begin),
@@ -244,6 +247,7 @@ class Simulator {
         EXPECT_EQ(submission.outcome, Outcome::Pending) << full(submission.key);
         submission.outcome = Outcome::Dispatched;
         submission.dispatch = dispatch.number;
+        submission.step = state.steps;
       }
     }
     for (const Failure& failure : effects.failures) {
@@ -251,6 +255,7 @@ class Simulator {
       EXPECT_EQ(submission.outcome, Outcome::Pending) << full(submission.key);
       submission.outcome = Outcome::Failed;
       submission.error = failure.error;
+      submission.step = state.steps;
     }
     for (auto& text : effects.warnings) state.warnings.push_back(text);
     for (auto& text : effects.errors) state.errors.push_back(text);

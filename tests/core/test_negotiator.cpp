@@ -151,6 +151,58 @@ TEST(Negotiator, the_members_of_a_group_come_out_together) {
   EXPECT_EQ(sim.messages, 2U);
 }
 
+TEST(Negotiator, a_group_waits_for_its_last_member) {
+  auto sim = world(2, 1);
+  Signature member = kFloats;
+  member.group = {"allreduce.g", 2};
+  for (const char* name : {"allreduce.g_1of2", "allreduce.g_2of2"}) {
+    EXPECT_TRUE(sim.at(1).dispatches.empty());
+    for (Rank rank : {0, 1}) sim.submit(rank, named(name), member, true);
+    sim.deliver_all();
+  }
+  ASSERT_EQ(sim.at(1).dispatches.size(), 1U);
+  EXPECT_EQ(sim.at(1).dispatches[0], (std::vector<std::uint64_t>{1, 2}));
+}
+
+TEST(Negotiator, groups_of_one_name_and_different_sizes_do_not_mix) {
+  auto sim = world(2, 1);
+  const auto submit_both = [&](Rank rank, std::vector<std::uint32_t> sizes) {
+    for (std::uint32_t size : sizes) {
+      std::vector<Key> keys;
+      for (std::uint32_t i = 1; i <= size; ++i) {
+        keys.push_back(named(numbered("allreduce.g_", i) + numbered("of", size)));
+      }
+      Signature member = kFloats;
+      member.group = {"allreduce.g", size};
+      sim.submit_group(rank, keys, std::vector<Signature>(size, member));
+    }
+    sim.want_all(rank);
+  };
+  submit_both(0, {3, 2});
+  submit_both(1, {2});
+  sim.deliver_all();
+  ASSERT_EQ(sim.at(0).dispatches.size(), 1U);
+  EXPECT_EQ(sim.at(0).dispatches[0], (std::vector<std::uint64_t>{4, 5}));
+  submit_both(1, {3});
+  sim.deliver_all();
+  EXPECT_EQ(sim.at(0).dispatches.back(), (std::vector<std::uint64_t>{1, 2, 3}));
+}
+
+TEST(Negotiator, two_groups_of_equal_size_with_a_name_in_common_disagree) {
+  auto sim = world(4, 4);
+  Signature one = kFloats;
+  one.group = {"allreduce.g", 1};
+  Signature other = kFloats;
+  other.group = {"allreduce.h", 1};
+  for (Rank rank = 0; rank < 4; ++rank) {
+    sim.submit(rank, named("allreduce.a"), rank == 2 ? other : one, true);
+  }
+  sim.deliver_all();
+  for (Rank rank = 0; rank < 4; ++rank) {
+    EXPECT_TRUE(contains(of(sim, rank, 1).error.message, "Mismatched groups"));
+  }
+}
+
 TEST(Negotiator, a_group_with_one_mismatch_fails_as_a_whole) {
   auto sim = world(2, 1);
   Signature member = kFloats;

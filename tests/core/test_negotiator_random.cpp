@@ -209,21 +209,19 @@ void expect_same_results(Simulator& sim) {
   for (Rank rank = 1; rank < sim.size(); ++rank) ASSERT_EQ(results_of(sim, rank), first);
 }
 
-/// Groups of agreeing submissions come out in consecutive dispatches of one round.
+/// The members of a group come out in one call, and their fate is the same.
 void expect_groups_together(Simulator& sim) {
   for (const auto& state : sim.ranks) {
-    std::map<std::string, std::set<Outcome>> outcomes;
-    std::map<std::string, int> seen;
+    std::map<std::string, std::set<std::pair<Outcome, std::uint64_t>>> groups;
+    std::map<std::string, int> uses;
     for (const auto& [ticket, submission] : state.submissions) {
       if (submission.signature.group.name.empty()) continue;
-      const std::string use =
-          submission.key.name + "#" + std::to_string(seen[submission.key.name]++);
-      (void)use;
-      const std::string group =
-          submission.signature.group.name + "#" + std::to_string(seen[submission.key.name]);
-      outcomes[group].insert(submission.outcome);
+      const std::string use = numbered("#", ++uses[submission.key.name]);
+      const Group& group = submission.signature.group;
+      groups[group.name + numbered("/", group.size) + use].insert(
+          {submission.outcome, submission.step});
     }
-    for (const auto& [group, all] : outcomes) ASSERT_EQ(all.size(), 1U) << group;
+    for (const auto& [group, fates] : groups) ASSERT_EQ(fates.size(), 1U) << group;
   }
 }
 

@@ -156,6 +156,34 @@ TEST(Deadlock, is_not_claimed_when_a_blocked_rank_submits_from_another_thread) {
   EXPECT_FALSE(sim.at(0).fatal) << "only rank 3 waits now";
 }
 
+TEST(Deadlock, is_not_claimed_while_a_node_holds_what_a_blocked_rank_submitted) {
+  Simulator sim(make_groups(6, 3), stall_options(60), 1);
+  for (Rank rank = 0; rank < 6; ++rank) {
+    sim.submit(rank, named(rank == 5 ? "allreduce.b" : "allreduce.a"), kFloats, true);
+  }
+  sim.settle(seconds(50));  // all have said that they are blocked
+  sim.submit(5, named("allreduce.c"), kFloats, true);
+  sim.settle(seconds(20));
+  EXPECT_FALSE(sim.at(0).fatal) << "rank 5 did something 20 s ago";
+  sim.settle(seconds(45));
+  EXPECT_TRUE(sim.at(0).fatal);
+}
+
+TEST(Deadlock, is_not_claimed_from_what_was_said_before_the_last_dispatch) {
+  Simulator sim(make_groups(2, 1), stall_options(60), 1);
+  sim.submit(1, named("allreduce.a"), kFloats, true);
+  sim.deliver_all();
+  sim.now += seconds(31);
+  sim.tick(1);  // blocked, but the message is on its way
+  ASSERT_EQ(sim.busy_edges.size(), 1U);
+  sim.submit(0, named("allreduce.a"), kFloats, true);
+  sim.deliver_all();
+  EXPECT_EQ(sim.at(1).dispatches.size(), 1U);
+  sim.submit(0, named("allreduce.b"), kFloats, true);
+  sim.settle(seconds(300));
+  EXPECT_FALSE(sim.at(0).fatal) << "rank 1 computes";
+}
+
 TEST(Deadlock, is_proven_among_the_ranks_that_have_not_joined) {
   Simulator sim(make_groups(3, 3), stall_options(60), 1);
   sim.join(2);
