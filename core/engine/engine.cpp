@@ -320,13 +320,17 @@ bool Engine::receive(TimePoint now) {
         abort(*cause);
         return true;
       }
-      const std::lock_guard lock(mutex_);
-      if (auto fine = negotiator_->receive(neighbour.rank, **message, now, effects_); !fine) {
+      Result<void> fine;
+      {
+        const std::lock_guard lock(mutex_);
+        fine = negotiator_->receive(neighbour.rank, **message, now, effects_);
+        note_tick();
+        if (!effects_.empty()) effects_pending_.store(true, std::memory_order_relaxed);
+      }
+      if (!fine) {
         lose(neighbour.rank, std::move(fine).error(), false, now);
         break;
       }
-      note_tick();
-      if (!effects_.empty()) effects_pending_.store(true, std::memory_order_relaxed);
     }
     if (channel.congested()) {
       if (auto flushed = channel.flush(); !flushed) {

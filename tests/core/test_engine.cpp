@@ -348,5 +348,20 @@ TEST(Engine, a_hundred_worlds_one_after_another) {
   }
 }
 
+TEST(Engine, nonsense_from_a_rank_that_left_its_reason_is_reported_as_that_reason) {
+  Cluster cluster(Groups{{0, 1}});
+  std::vector<float> values(3, 1.0F);
+  auto handle = cluster[0].submit(allreduce_of(values, "x", false));
+  ASSERT_TRUE(static_cast<bool>(handle));
+  Peers& peers = cluster[1].peers();
+  peers.leave_cause({.code = Code::Backend, .message = "the reason", .peer = 1});
+  const std::vector<std::byte> nonsense(5, std::byte{0x7E});
+  ASSERT_TRUE(static_cast<bool>(peers.channel(0)->send(nonsense)));
+  ASSERT_TRUE(static_cast<bool>(peers.channel(0)->flush()));
+  const auto work = finish(cluster[0], *handle);
+  ASSERT_TRUE(work && work->error);
+  EXPECT_EQ(work->error->message, "the reason");
+}
+
 }  // namespace
 }  // namespace rueda::testing
