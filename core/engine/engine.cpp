@@ -270,6 +270,7 @@ bool Engine::busy() const {
 }
 
 std::optional<TimePoint> Engine::next_deadline() const {
+  if (has_failed_.load(std::memory_order_relaxed)) return std::nullopt;  // advance() does nothing
   auto at = TimePoint::max();
   if (const auto tick = next_tick_ns_.load(std::memory_order_relaxed); tick != kNever) {
     at = std::min(at, TimePoint(Duration(tick)));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <numeric>
 #include <random>
 
@@ -361,6 +362,22 @@ TEST(Engine, nonsense_from_a_rank_that_left_its_reason_is_reported_as_that_reaso
   const auto work = finish(cluster[0], *handle);
   ASSERT_TRUE(work && work->error);
   EXPECT_EQ(work->error->message, "the reason");
+}
+
+TEST(Engine, a_world_that_has_failed_uses_no_processor) {
+  EngineOptions options;
+  options.negotiator.stall_warning = std::chrono::milliseconds(5);  // something is always due soon
+  options.log_level = LogLevel::Fatal;
+  Cluster cluster(Groups{{0, 1}}, options);
+  std::vector<float> values(3, 1.0F);
+  auto handle = cluster[0].submit(allreduce_of(values, "x"));
+  ASSERT_TRUE(static_cast<bool>(handle));
+  cluster.cut(1);
+  const auto work = finish(cluster[0], *handle);
+  ASSERT_TRUE(work && work->error);
+  const std::clock_t before = std::clock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // what is measured
+  EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 10);
 }
 
 }  // namespace
