@@ -289,6 +289,8 @@ bool Engine::advance() {
   if (has_failed_.load(std::memory_order_relaxed)) return false;
   const auto now = Clock::now();
   bool moved = receive(now);
+  // Dispatches that came before the cause must not start: their entries have failed already.
+  if (has_failed_.load(std::memory_order_relaxed)) return true;
   if (nanoseconds(now) >= next_tick_ns_.load(std::memory_order_relaxed)) {
     const std::lock_guard lock(mutex_);
     negotiator_->tick(now, effects_);
