@@ -219,6 +219,7 @@ void Engine::abandon_all() {
 }
 
 void Engine::want_all() {
+  if (in_child()) return;
   {
     const std::lock_guard lock(mutex_);
     if (failed_) return;
@@ -231,19 +232,21 @@ void Engine::want_all() {
 }
 
 std::optional<bool> Engine::poll(Handle handle) {
+  if (in_child()) return false;  // a thread of the parent may have held the lock
   const auto work = find(handle);
   if (!work) return std::nullopt;
   // A world of one, or the rank that comes last, would often be done before anybody can look;
   // scripts and tests rely on operations being asynchronous, so the first look says no.
   const bool first = !work->polled.exchange(true);
   if (work->done.load(std::memory_order_acquire)) return !first;
-  if (in_child() || (first && options_.size == 1)) return false;
+  if (first && options_.size == 1) return false;
   want_all();
   progress_->poke();
   return !first && work->done.load(std::memory_order_acquire);
 }
 
 std::optional<bool> Engine::wait(Handle handle, TimePoint deadline) {
+  if (in_child()) return false;  // a thread of the parent may have held the lock
   const auto work = find(handle);
   if (!work) return std::nullopt;
   if (work->done.load(std::memory_order_acquire)) return true;
@@ -528,8 +531,9 @@ void Engine::abort(const Error& error) {
 // --- the end ------------------------------------------------------------------------------------
 
 void Engine::shutdown() {
+  if (in_child()) return;
   const std::lock_guard lifecycle(lifecycle_);
-  if (!started_ || in_child()) return;
+  if (!started_) return;
   started_ = false;
   if (!has_failed_.load()) {
     {

@@ -109,8 +109,8 @@ class Engine final : private Driver {
 
   EngineOptions options_;
   Log log_;
-  ForkGuard fork_guard_;
   Peers peers_;
+  ForkGuard fork_guard_;  // ends before the descriptors: their numbers may be used again
   Notifier notifier_;
   std::shared_ptr<HostPool> pool_;
   std::unique_ptr<Progress> progress_;
