@@ -250,7 +250,7 @@ std::optional<bool> Engine::wait(Handle handle, TimePoint deadline) {
   const auto work = find(handle);
   if (!work) return std::nullopt;
   if (work->done.load(std::memory_order_acquire)) return true;
-  if (in_child()) return false;
+  bool pending = false;
   {
     const std::lock_guard lock(mutex_);
     if (!failed_) {
@@ -258,9 +258,11 @@ std::optional<bool> Engine::wait(Handle handle, TimePoint deadline) {
         negotiator_->want(ticket, Clock::now(), effects_);
       }
       note_tick();
-      if (!effects_.empty()) effects_pending_.store(true, std::memory_order_seq_cst);
+      pending = !effects_.empty();
+      if (pending) effects_pending_.store(true, std::memory_order_seq_cst);
     }
   }
+  if (pending && options_.size > 1) progress_->alert_holder();
   return progress_->until([&] { return work->done.load(std::memory_order_acquire); }, deadline);
 }
 
@@ -541,6 +543,7 @@ void Engine::shutdown() {
       negotiator_->shutdown(Clock::now(), effects_);
       effects_pending_.store(true, std::memory_order_seq_cst);
     }
+    if (options_.size > 1) progress_->alert_holder();
     const auto over = [this] { return closed_.load() || has_failed_.load(); };
     const auto finished = [&] { return over() || acknowledged_.load(); };
     // A batch that was decided may still run; stuck ones end by the operation's own time limit.
@@ -554,9 +557,14 @@ void Engine::shutdown() {
     progress_->stop();
     thread_.join();
   }
-  // From here on nobody else drives.
   if (acknowledged_.load()) closed_.store(true);
-  abort(Error{.code = Code::Shutdown, .message = "Horovod has been shut down"});
+  {  // Another thread of the user may still drive: whoever holds the baton ends it.
+    const std::lock_guard lock(mutex_);
+    effects_.fatal = Error{.code = Code::Shutdown, .message = "Horovod has been shut down"};
+    effects_pending_.store(true, std::memory_order_seq_cst);
+  }
+  if (options_.size > 1) progress_->alert_holder();
+  progress_->until([this] { return has_failed_.load(); }, TimePoint::max());
   notifier_.stop();
   if (log_.on(LogLevel::Info)) {
     for (const auto& [path, count] : dispatcher_->paths()) {

@@ -380,5 +380,21 @@ TEST(Engine, a_world_that_has_failed_uses_no_processor) {
   EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 10);
 }
 
+TEST(Engine, a_shutdown_reaches_a_thread_that_sleeps_in_a_wait) {
+  Cluster cluster(Groups{{0, 1}});
+  std::vector<float> values(3, 1.0F);
+  auto handle = cluster[0].submit(allreduce_of(values, "never"));
+  ASSERT_TRUE(static_cast<bool>(handle));
+  std::jthread waiter([&] {
+    const auto work = finish(cluster[0], *handle);
+    ASSERT_TRUE(work && work->error);
+    EXPECT_EQ(work->error->code, Code::Shutdown);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // likely asleep by then
+  const auto start = Clock::now();
+  cluster[0].shutdown();
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
+}
+
 }  // namespace
 }  // namespace rueda::testing
