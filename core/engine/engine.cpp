@@ -489,8 +489,10 @@ void Engine::lose(Rank rank, Error error, bool certain, TimePoint now) {
 }
 
 bool Engine::settle_suspicion(TimePoint now) {
+  if (ended_.load() && dispatcher_->idle()) closed_.store(true);  // see lose()
   if (quiet()) {
     suspicion_.reset();
+    progress_->completed();
     return true;
   }
   if (const auto cause = peers_.left_cause()) {
