@@ -94,6 +94,10 @@ Result<Handle> Engine::submit(Request request) {
   if (request.kind == Kind::Barrier) full_name = "barrier.noname";
 
   const std::size_t count = request.tensors.size();
+  if (count == 0) {
+    return Error{.code = Code::InvalidArgument,
+                 .message = "an operation needs at least one tensor"};
+  }
   auto work = std::make_shared<Work>();
   work->handle = handle;
   work->name = full_name;

@@ -396,5 +396,13 @@ TEST(Engine, a_shutdown_reaches_a_thread_that_sleeps_in_a_wait) {
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
 }
 
+TEST(Engine, a_request_without_tensors_is_refused) {
+  Cluster cluster(Groups{{0}});
+  Request request;
+  const auto refused = cluster[0].submit(std::move(request));
+  ASSERT_FALSE(static_cast<bool>(refused));
+  EXPECT_EQ(refused.error().code, Code::InvalidArgument);
+}
+
 }  // namespace
 }  // namespace rueda::testing
