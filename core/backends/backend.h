@@ -1,6 +1,7 @@
 /// The contract of a backend: it moves bytes among the members of one process set.
 ///
-/// A backend object belongs to one process set; members count 0 … size-1 in it ("set rank").
+/// A backend object belongs to one process set (so far there is one, the world); members count
+/// 0 … size-1 in it ("set rank").
 /// All members start the same operations in the same order; each call returns an Operation that the
 /// engine steps until it is done, and which the backend outlives. Operations of one backend run one
 /// after another, never interleaved.
@@ -59,7 +60,7 @@ class Backend {
   Backend& operator=(const Backend&) = delete;
 
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;  ///< "local", "shm", "tcp", …
-  /// Which way an allreduce of that many bytes would take, e.g. "shm.small"; for reports.
+  /// Which way an operation of that kind and size takes, e.g. "shm.small"; for reports.
   [[nodiscard]] virtual std::string_view path(Kind kind, std::size_t bytes) const noexcept;
 
   /// Bytes to `peer` (set rank); pairs of send and recv match in order. The span stays valid until

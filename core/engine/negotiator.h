@@ -4,9 +4,9 @@
 /// dispatches to run and failures to report go out through Effects. No thread, no clock, no socket:
 /// thousands of ranks run in one thread of a test.
 ///
-/// Every rank has one Negotiator. Each is a *member* (numbers its own submissions), those with
-/// children in the control tree are also *nodes* (count reports, merge equal ones), and the root of
-/// the tree, rank 0, is also the *caller* (decides).
+/// Every rank has one Negotiator. Each is a *member* (holds and reports its own submissions). The
+/// root of the control tree, rank 0, is also the *caller* (decides); all others are also *nodes*
+/// (pass reports up; those with children count them and merge equal ones).
 #pragma once
 
 #include <cstddef>
