@@ -1,2 +1,0 @@
-#pragma once
-#include "collectives/signature.h"  // moved: include that one
