@@ -88,6 +88,12 @@ class Engine final : private Driver {
   bool advance() override;
   [[nodiscard]] bool busy() const override;
   [[nodiscard]] bool in_operation() const override { return dispatcher_ && dispatcher_->running(); }
+  [[nodiscard]] bool alerted() const override {
+    return effects_pending_.load() && !has_failed_.load(std::memory_order_relaxed);
+  }
+  [[nodiscard]] bool awaits_descriptors() const override {
+    return !quiet() && peers_.awaits_descriptors();
+  }
   [[nodiscard]] std::optional<TimePoint> next_deadline() const override;
   void watch(std::vector<pollfd>& fds) const override;
   void woken(const pollfd* fds, std::size_t count) override;

@@ -186,6 +186,13 @@ void Peers::watch(std::vector<pollfd>& fds) const {
   if (mesh_) mesh_->wants(fds);
 }
 
+bool Peers::awaits_descriptors() const {
+  for (const Neighbour& neighbour : neighbours_) {
+    if (neighbour.socket != nullptr && neighbour.socket->congested()) return true;
+  }
+  return mesh_ && mesh_->busy();
+}
+
 std::optional<Peers::Loss> Peers::lost(const pollfd* fds, std::size_t count) const {
   std::optional<Loss> loss;
   for (std::size_t i = 0; i < count; ++i) {

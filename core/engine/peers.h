@@ -57,6 +57,9 @@ class Peers {
 
   /// Descriptors whose readiness means that a message came, data can move, or a peer died.
   void watch(std::vector<pollfd>& fds) const;
+  /// Some of them matter now that did not at other times: data is under way, or a message found no
+  /// room.
+  [[nodiscard]] bool awaits_descriptors() const;
   /// The rank whose sign of life ended, among what watch() added. `certain`: the process is gone.
   struct Loss {
     Rank rank;

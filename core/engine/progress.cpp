@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "engine/patience.h"
+
 namespace rueda {
 
 namespace {
@@ -22,14 +24,6 @@ constexpr auto kHot = milliseconds(1);
 constexpr auto kLongSleep = std::chrono::seconds(60);
 /// User threads look up at least this often, so that the caller can see signals.
 constexpr auto kParkSlice = milliseconds(50);
-
-inline void pause() noexcept {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 void drain(int bell) noexcept {
   std::uint64_t count;
@@ -74,6 +68,7 @@ void Progress::alert() noexcept {
   // A holder that is awake, or is about to look once more before it sleeps, finds what is new by
   // itself. With the baton free the engine thread has to come, also when it lingers.
   if (!baton_.load(std::memory_order_seq_cst)) {
+    linger_.store(false);
     wake_engine_thread();
   } else {
     Doorbell(&word_, engine_bell_, waiter_bell_).ring();
@@ -102,13 +97,20 @@ void Progress::release() {
     if (wake) linger_.store(true);
   } else {
     set(word_, Sleeper::EngineThread);
-    wake = driver_.advance();  // the second look
+    linger_.store(false);
+    wake = driver_.advance();              // the second look
+    wake |= driver_.awaits_descriptors();  // the engine thread may sleep on others
     if (const auto deadline = driver_.next_deadline()) wake |= *deadline < engine_wakes;
   }
   baton_.store(false, std::memory_order_seq_cst);
   wake |= engine_wants_.exchange(false, std::memory_order_seq_cst);
-  if (wake) wake_engine_thread();
+  if (driver_.alerted()) {  // by somebody who saw the baton held, after this thread's last look
+    linger_.store(false);
+    wake = true;
+  }
+  if (wake && engine_bell_ >= 0) wake_engine_thread();
   notify_parked();
+  if (wake && engine_bell_ < 0) poke();  // nobody else goes on
 }
 
 bool Progress::until(const std::function<bool()>& done, TimePoint deadline) {
@@ -151,26 +153,15 @@ void Progress::park(const std::function<bool()>& done, TimePoint deadline) {
 }
 
 void Progress::drive(const std::function<bool()>& done, TimePoint deadline) {
-  int idle = 0;
-  TimePoint idle_since{};
+  Patience patience(kPauses);
   while (!done()) {
     if (driver_.advance()) {
-      idle = 0;
+      patience.reset();
       continue;
     }
     if (done()) return;
-    if (idle < kPauses) {
-      ++idle;
-      pause();
-      continue;
-    }
-    const auto now = Clock::now();
-    if (now >= deadline) return;
-    if (idle++ == kPauses) idle_since = now;
-    if (now - idle_since < kYield) {
-      ::sched_yield();
-      continue;
-    }
+    if (patience.wait()) continue;
+    if (Clock::now() >= deadline) return;
     set(word_, Sleeper::Waiter);
     if (!driver_.advance() && !done()) {  // the second look
       if (const auto due = driver_.next_deadline()) {
@@ -180,7 +171,7 @@ void Progress::drive(const std::function<bool()>& done, TimePoint deadline) {
       }
     }
     set(word_, Sleeper::Nobody);
-    idle = 0;
+    patience.reset();
   }
 }
 
@@ -211,25 +202,19 @@ void Progress::run(const std::stop_token& stop) {
 /// Comes in holding the baton and leaves without it.
 void Progress::drive_as_engine_thread(const std::stop_token& stop) {
   set(word_, Sleeper::Nobody);
-  TimePoint blocked_since{};
+  Patience patience(0);
   while (!stop.stop_requested()) {
     if (driver_.advance()) {
-      blocked_since = {};
+      patience.reset();
       if (waiters_.load(std::memory_order_relaxed) == 0) continue;
     }
     if (waiters_.load(std::memory_order_seq_cst) > 0) {
       give_way();
       return;
     }
-    if (driver_.in_operation()) {  // peers are at it: a wake-up would cost more than this
-      const auto now = Clock::now();
-      if (blocked_since == TimePoint{}) blocked_since = now;
-      if (now - blocked_since < kYield) {
-        ::sched_yield();
-        continue;
-      }
-    }
-    blocked_since = {};
+    // Peers that are at it will move any moment: a wake-up would cost more than this.
+    if (driver_.in_operation() && patience.wait()) continue;
+    patience.reset();
     set(word_, Sleeper::EngineThread);
     if (driver_.advance()) continue;  // the second look
     if (!sleep_without_baton()) return;

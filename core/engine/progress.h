@@ -42,6 +42,10 @@ class Driver {
   [[nodiscard]] virtual bool busy() const = 0;
   /// True while a started operation is waiting for peers (they are expected any moment).
   [[nodiscard]] virtual bool in_operation() const = 0;
+  /// Something new was put where advance() finds it, and nobody has looked yet. Any thread.
+  [[nodiscard]] virtual bool alerted() const = 0;
+  /// True while it is a descriptor, not a bell, that says when peers have moved.
+  [[nodiscard]] virtual bool awaits_descriptors() const = 0;
   /// When advance() has something to do even if nothing arrives.
   [[nodiscard]] virtual std::optional<TimePoint> next_deadline() const = 0;
   /// Adds the descriptors whose readiness may mean work.
@@ -52,7 +56,8 @@ class Driver {
 
 class Progress {
  public:
-  /// `word`: the bell word that peers see. The descriptors are eventfds (non-blocking).
+  /// `word`: the bell word that peers see. The descriptors are eventfds (non-blocking), or -1 where
+  /// there is no engine thread.
   Progress(Driver& driver, BellWord& word, int engine_bell, int waiter_bell) noexcept
       : driver_(driver), word_(word), engine_bell_(engine_bell), waiter_bell_(waiter_bell) {}
 
@@ -78,7 +83,10 @@ class Progress {
   void due(TimePoint when) noexcept;
 
   /// Makes the engine thread look at its stop token. Any thread.
-  void stop() noexcept { wake_engine_thread(); }
+  void stop() noexcept {
+    linger_.store(false);
+    wake_engine_thread();
+  }
 
   /// Handles were completed: threads that sleep beside the holder look again.
   void completed() noexcept;

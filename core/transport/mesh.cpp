@@ -37,6 +37,13 @@ void Mesh::wants(std::vector<pollfd>& polled) const {
   }
 }
 
+bool Mesh::busy() const noexcept {
+  for (const auto& [rank, link] : links_) {
+    if (link->wants().fd >= 0) return true;
+  }
+  return false;
+}
+
 void Mesh::shutdown() noexcept {
   for (const auto& [rank, link] : links_) link->shutdown();
 }

@@ -34,6 +34,9 @@ class Mesh {
   /// anybody.
   void wants(std::vector<pollfd>& polled) const;
 
+  /// True if wants() would append any.
+  [[nodiscard]] bool busy() const noexcept;
+
   /// All sockets, for those who must close them in a forked child.
   [[nodiscard]] std::vector<int> descriptors() const;
 

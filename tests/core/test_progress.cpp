@@ -1,0 +1,102 @@
+/// Who drives: what is left behind when the baton changes hands.
+
+#include "engine/progress.h"
+
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <thread>
+
+namespace rueda {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+/// Does one piece of work for each that was put, and waits for a descriptor when it is told to.
+class ScriptedDriver final : public Driver {
+ public:
+  bool advance() override {
+    if (!news.exchange(false)) return false;
+    ++advanced;
+    return true;
+  }
+  [[nodiscard]] bool busy() const override {
+    if (last_look) last_look();
+    return false;
+  }
+  [[nodiscard]] bool alerted() const override { return news; }
+  [[nodiscard]] bool in_operation() const override { return false; }
+  [[nodiscard]] bool awaits_descriptors() const override { return awaits; }
+  [[nodiscard]] std::optional<TimePoint> next_deadline() const override { return std::nullopt; }
+  void watch(std::vector<pollfd>& fds) const override {
+    if (awaits) fds.push_back({.fd = data.get(), .events = POLLIN, .revents = 0});
+  }
+  void woken(const pollfd* fds, std::size_t count) override {
+    for (std::size_t i = 0; i < count; ++i) {
+      if (fds[i].revents == 0) continue;
+      if (awaits.exchange(false)) arrived.set_value();
+    }
+  }
+
+  std::atomic<bool> news{false};
+  std::atomic<int> advanced{0};
+  std::atomic<bool> awaits{false};
+  std::promise<void> arrived;
+  Fd data{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+  std::function<void()> last_look;  // in busy(): the releasing thread has looked for the last time
+};
+
+TEST(Progress, what_comes_after_the_last_look_is_done_without_an_engine_thread) {
+  ScriptedDriver driver;
+  BellWord word{};
+  Progress progress(driver, word, -1, -1);
+  progress.poke();  // a second release soon after this one does not look again by itself
+  driver.last_look = [&] {
+    driver.last_look = nullptr;
+    driver.news = true;  // another thread, which finds the baton taken
+    std::thread([&] { progress.poke(); }).join();
+  };
+  progress.poke();
+  EXPECT_EQ(driver.advanced, 1);
+}
+
+/// An engine thread that sleeps.
+struct Sleeping {
+  explicit Sleeping(ScriptedDriver& driver) : progress(driver, word, engine.get(), waiter.get()) {
+    thread = std::jthread([this](const std::stop_token& stop) { progress.run(stop); });
+    const auto limit = Clock::now() + seconds(10);
+    while (word.sleeper != static_cast<std::uint32_t>(Sleeper::EngineThread) &&
+           Clock::now() < limit) {
+      std::this_thread::yield();
+    }
+  }
+  ~Sleeping() {
+    thread.request_stop();
+    progress.stop();
+  }
+  BellWord word{};
+  Fd engine{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+  Fd waiter{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+  Progress progress;
+  std::jthread thread;
+};
+
+TEST(Progress, the_engine_thread_watches_descriptors_that_matter_since_it_fell_asleep) {
+  ScriptedDriver driver;
+  Sleeping rank(driver);
+  std::this_thread::sleep_for(milliseconds(20));  // likely in ppoll by then
+  int looks =
+      0;  // until() asks twice before it drives; then this thread leaves with work under way
+  rank.progress.until([&] { return ++looks > 2 && (driver.awaits = true); },
+                      Clock::now() + seconds(10));
+  const std::uint64_t one = 1;
+  ASSERT_EQ(::write(driver.data.get(), &one, sizeof one), static_cast<ssize_t>(sizeof one));
+  EXPECT_EQ(driver.arrived.get_future().wait_for(seconds(5)), std::future_status::ready);
+}
+
+}  // namespace
+}  // namespace rueda
