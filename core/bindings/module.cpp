@@ -139,7 +139,12 @@ class Engine {
   /// In a forked child the engine is left alone for ever: its threads and the shared segments that
   /// its parts would look at when they end exist only in the parent.
   ~Engine() {
-    if (engine_->in_child()) static_cast<void>(engine_.release());
+    if (engine_->in_child()) {
+      static_cast<void>(engine_.release());
+      return;
+    }
+    const nb::gil_scoped_release release;  // it may have to wait, and callbacks may need the lock
+    engine_.reset();
   }
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -215,6 +220,7 @@ class Engine {
 
   nb::object wait(rueda::Handle handle) {
     const auto work = finish(handle);
+    if (!work) throw nb::value_error(unknown(handle).c_str());
     if (work->error) raise(*work->error, &engine_->peers());
     nb::list outputs;
     for (rueda::Output& output : work->outputs) {
@@ -229,12 +235,16 @@ class Engine {
       const nb::gil_scoped_release release;
       engine_->want_all();
     }
+    // All end before any error is raised: the caller may let go of their memory then.
     std::optional<rueda::Error> first;
+    std::optional<rueda::Handle> missing;
     for (const rueda::Handle handle : handles) {
       const auto work = finish(handle);
-      if (work->error && !first) first = work->error;
+      if (!work && !missing) missing = handle;
+      if (work && work->error && !first) first = work->error;
     }
     if (first) raise(*first, &engine_->peers());
+    if (missing) throw nb::value_error(unknown(*missing).c_str());
   }
 
   void abandon() { engine_->abandon_all(); }
@@ -300,7 +310,8 @@ class Engine {
     return *handle;
   }
 
-  /// Waits without the interpreter lock, and lets Python see Ctrl-C meanwhile.
+  /// Waits without the interpreter lock, and lets Python see Ctrl-C meanwhile. Null: unknown, or
+  /// another thread was faster.
   std::shared_ptr<rueda::Work> finish(rueda::Handle handle) {
     for (;;) {
       std::optional<bool> done;
@@ -308,7 +319,7 @@ class Engine {
         const nb::gil_scoped_release release;
         done = engine_->wait(handle, rueda::Clock::now() + kSignalSlice);
       }
-      if (!done) throw nb::value_error(unknown(handle).c_str());
+      if (!done) return nullptr;
       if (*done) return engine_->take(handle);
       if (engine_->in_child()) {
         raise({.code = rueda::Code::Internal,
