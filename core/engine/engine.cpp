@@ -222,12 +222,14 @@ void Engine::abandon_all() {
   works_.clear();
 }
 
-void Engine::want_all() {
+void Engine::want_all() { press(&Negotiator::want_all); }
+
+void Engine::press(void (Negotiator::*want)(TimePoint, Effects&)) {
   if (in_child()) return;
   {
     const std::lock_guard lock(mutex_);
     if (failed_) return;
-    negotiator_->want_all(Clock::now(), effects_);
+    (*negotiator_.*want)(Clock::now(), effects_);
     note_tick();
     if (effects_.empty()) return;
     effects_pending_.store(true, std::memory_order_seq_cst);
@@ -244,7 +246,7 @@ std::optional<bool> Engine::poll(Handle handle) {
   const bool first = !work->polled.exchange(true);
   if (work->done.load(std::memory_order_acquire)) return !first;
   if (first && options_.size == 1) return false;
-  want_all();
+  press(&Negotiator::demand);  // who only looks is not blocked: a deadlock must not be claimed
   progress_->poke();
   return !first && work->done.load(std::memory_order_acquire);
 }

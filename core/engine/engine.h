@@ -98,6 +98,7 @@ class Engine final : private Driver {
   void watch(std::vector<pollfd>& fds) const override;
   void woken(const pollfd* fds, std::size_t count) override;
 
+  void press(void (Negotiator::*want)(TimePoint, Effects&));
   bool receive(TimePoint now);
   bool apply_effects(TimePoint now);
   bool step_batch(TimePoint now);
