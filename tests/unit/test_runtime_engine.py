@@ -70,3 +70,38 @@ def test_end_of_a_forked_child_does_not_disturb_the_world(mode: str) -> None:
     with StoreServer(KEY) as server:
         outputs = run_ranks(server, 2, FORKS, timeout_s=60.0, HOROVOD_TRANSPORT_GROUPS=mode)
     assert outputs == ["still together\n"] * 2
+
+
+WAITS_AGAIN = """
+import array
+from horovod import _core
+options = _core.EngineOptions()
+engine = _core.Engine(options)
+engine.start()
+values = [array.array("f", [float(i)]) for i in range(3)]
+handles = [
+    engine.submit(0, f"x{i}", v.buffer_info()[0], v.buffer_info()[0], 8, (1,), 1, 2.0, 1.0, -1, 0, False)
+    for i, v in enumerate(values)
+]
+engine.wait(handles[0])
+try:
+    engine.wait_all(handles)
+except ValueError as error:
+    assert f"handle {handles[0]} " in str(error), error
+else:
+    raise SystemExit("an unknown handle went unnoticed")
+assert [list(v) for v in values] == [[0.0], [2.0], [4.0]], values
+for handle in handles:
+    try:
+        engine.wait(handle)
+    except ValueError:
+        continue
+    raise SystemExit(f"handle {handle} was left")
+print("all ended")
+"""
+
+
+def test_an_unknown_handle_among_several_does_not_leave_the_others_in_flight() -> None:
+    with StoreServer(KEY) as server:
+        outputs = run_ranks(server, 1, WAITS_AGAIN, timeout_s=30.0)
+    assert outputs == ["all ended\n"]
