@@ -24,7 +24,7 @@ std::int32_t submit(void* engine, const RuedaRequest* request, RuedaOutcome* out
   mine.root = request->root;
   mine.process_set = request->process_set;
   mine.grouped = request->count > 1;
-  mine.waited = true;  // a graph goes on only when it is done
+  mine.demanded = true;  // a graph goes on when it is done; other parts of it may go on before
   for (std::int32_t i = 0; i < request->count; ++i) {
     const RuedaTensor& tensor = request->tensors[i];
     mine.tensors.push_back({.dtype = static_cast<DType>(tensor.dtype),

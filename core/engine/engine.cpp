@@ -169,6 +169,7 @@ Result<Handle> Engine::submit(Request request) {
   }
   for (std::size_t i = 0; i < count; ++i) entries_.emplace(tickets[i], std::move(entries[i]));
   works_.emplace(handle, std::move(work));
+  if (request.demanded) negotiator_->demand(now, effects_);
   unfinished_.fetch_add(1, std::memory_order_relaxed);
   note_tick();
   const bool pending = !effects_.empty();
@@ -440,7 +441,7 @@ void Engine::finish(std::vector<std::unique_ptr<Entry>> entries,
     if (error && !work->error) work->error = error;
     if (--work->remaining != 0) continue;
     unfinished_.fetch_sub(1, std::memory_order_relaxed);
-    work->done.store(true, std::memory_order_release);
+    work->done.store(true, std::memory_order_seq_cst);  // before completed() looks who sleeps
     if (work->on_done) notifier_.post([work] { work->on_done(*work); });
   }
   progress_->completed();

@@ -51,7 +51,8 @@ struct Request {
   double postscale = 1.0;
   Rank root = -1;
   std::int32_t process_set = 0;
-  bool waited = false;  ///< the caller will wait for it at once
+  bool waited = false;    ///< the caller will wait for it at once
+  bool demanded = false;  ///< its end is wanted now, but no thread stands still for it
   std::function<void(const Work&)> on_done;
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "engine/patience.h"
 
@@ -15,7 +16,9 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr int kPauses = 64;
+constexpr int kPauses = 4;  // a look at everything that moves costs as much as 30 pauses
+/// Steps of an operation after which a driving user thread looks whether its deadline has passed.
+constexpr unsigned kStepsBetweenLooks = 64;
 constexpr auto kYield = microseconds(50);
 /// How long a rank that needs nothing from others may go without anybody listening.
 constexpr auto kLinger = milliseconds(5);
@@ -154,9 +157,12 @@ void Progress::park(const std::function<bool()>& done, TimePoint deadline) {
 
 void Progress::drive(const std::function<bool()>& done, TimePoint deadline) {
   Patience patience(kPauses);
+  unsigned steps = 0;
   while (!done()) {
     if (driver_.advance()) {
       patience.reset();
+      // Seldom, as it costs a look at the clock: a long operation must not hide a signal for long.
+      if (++steps % kStepsBetweenLooks == 0 && Clock::now() >= deadline) return;
       continue;
     }
     if (done()) return;
@@ -190,12 +196,17 @@ void Progress::run(const std::stop_token& stop) {
       drive_as_engine_thread(stop);
       continue;
     }
-    engine_wants_.store(true, std::memory_order_seq_cst);
+    // A user thread drives. While such threads come and go, short slices replace their wake-ups:
+    // each would only get in the way of the next call.
+    const auto releases = releases_.load(std::memory_order_relaxed);
+    const bool busy_traffic = std::exchange(seen_releases_, releases) != releases;
+    if (!busy_traffic) engine_wants_.store(true, std::memory_order_seq_cst);
     if (!baton_.load(std::memory_order_seq_cst)) continue;  // given back just now
-    const auto wake_at = Clock::now() + kLongSleep;
+    const auto wake_at = Clock::now() + (busy_traffic ? Duration(kLinger) : Duration(kLongSleep));
     engine_sleeps_until_ns_.store(wake_at.time_since_epoch().count());
     engine_fds_.assign(1, {.fd = engine_bell_, .events = POLLIN, .revents = 0});
     if (wait_for(engine_fds_, wake_at) > 0) drain(engine_bell_);
+    engine_wants_.store(false, std::memory_order_relaxed);
   }
 }
 

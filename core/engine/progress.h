@@ -114,6 +114,7 @@ class Progress {
   std::atomic<std::uint64_t> releases_{0};
   std::atomic<std::int64_t> engine_sleeps_until_ns_{0};  // when the engine thread wakes by itself
   std::atomic<bool> linger_{false};  // a release asks the engine thread to sleep in short slices
+  std::uint64_t seen_releases_ = 0;  // engine thread only: when it was refused the baton last
   bool lingering_ = false;           // engine thread only: it does
   TimePoint last_release_{};         // holder only
 
