@@ -12,7 +12,8 @@ namespace {
 
 /// Names that count calls never come again: a number would only push out another.
 bool worth_a_number(const Key& key) {
-  return !key.name.empty() && key.name.find(".noname.") == std::string::npos;
+  // "allreduce.noname.7" is used once; "allreduce.weights.noname.7" is somebody's name.
+  return !key.name.empty() && key.name.find(".noname.") != key.name.find('.');
 }
 
 /// Two groups of one name and different sizes may be under way at the same time.
@@ -218,7 +219,7 @@ Result<void> Caller::emit_failures(TimePoint now, Effects& effects) {
     const Term& term = *failing.term;
     down().fail(Glossary::reference(term, term.tally.statements.front().group),
                 static_cast<std::uint8_t>(failing.error.code), failing.error.message,
-                failing.error.tensor);
+                failing.error.tensor, failing.error.missing);
     if (auto done = apply(now, effects); !done) return done;
   }
   failing_.clear();

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "text.h"
+
 namespace rueda {
 
 namespace {
@@ -26,8 +28,9 @@ struct [[gnu::packed]] Head {
 }  // namespace
 
 std::vector<std::byte> encode_cause(const Error& error) {
-  const std::string text = error.what().substr(0, kMaxText);
-  const std::string tensor = error.tensor.substr(0, kMaxText);
+  const std::string whole = error.what();
+  const std::string_view text = utf8_prefix(whole, kMaxText);
+  const std::string_view tensor = utf8_prefix(error.tensor, kMaxText);
   const std::size_t missing = std::min(error.missing.size(), kMaxMissing);
   const Head head{.mark = static_cast<std::uint8_t>(kCauseFrame),
                   .code = static_cast<std::uint8_t>(error.code),

@@ -119,7 +119,8 @@ Result<void> Stream::apply_failure(const wire::Entry& entry, Effects& effects) {
   Term& term = *resolved.term;
   Error error{.code = static_cast<Code>(entry.code),
               .message = std::string(entry.text),
-              .tensor = entry.tensor.empty() ? full_name(term.key) : std::string(entry.tensor)};
+              .tensor = entry.tensor.empty() ? full_name(term.key) : std::string(entry.tensor),
+              .missing = entry.ranks};
   member_.fail(term, std::move(error), effects);
   glossary_.use(term);
   collector_->settle(term);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "collectives/registry.h"
 #include "engine/world.h"
@@ -63,11 +64,13 @@ std::optional<Error> verdict(Term& term, const RankSet& absent) {
            " is not supported with Join at this time: " + to_string(absent) + " joined.";
   }
   if (text.empty()) return std::nullopt;
+  std::vector<Rank> ranks;  // one for each opinion
+  for (const Statement& one : said) ranks.push_back(one.ranks.lowest());
   return Error{.code = Code::Mismatch,
                .message = std::move(text),
                .peer = -1,
                .tensor = full_name(term.key),
-               .missing = {},
+               .missing = std::move(ranks),
                .waited_s = 0.0,
                .cause = nullptr};
 }

@@ -133,12 +133,14 @@ void Writer::item(const KeyRef& key, std::uint32_t signature_number, const Signa
 }
 
 void Writer::fail(const KeyRef& key, std::uint8_t code, std::string_view text,
-                  std::string_view tensor) {
+                  std::string_view tensor, std::span<const Rank> ranks) {
   put(static_cast<std::uint8_t>(Record::Fail));
   put(key);
   put(code);
   put(text);
   put(tensor);
+  put(static_cast<std::uint32_t>(ranks.size()));
+  for (const Rank rank : ranks) put(static_cast<std::uint32_t>(rank));
 }
 
 template <typename E>
@@ -310,11 +312,24 @@ bool Reader::next(Entry& entry) {
       entry.code = take<std::uint8_t>();
       entry.text = take_text();
       entry.tensor = take_text();
+      take_ranks(entry.ranks);
       break;
     default:
       ok_ = false;
   }
   return ok_;
+}
+
+void Reader::take_ranks(std::vector<Rank>& ranks) {
+  const auto count = take<std::uint32_t>();
+  ranks.clear();
+  if (count > rest_.size() / sizeof(std::uint32_t)) {
+    ok_ = false;
+    return;
+  }
+  for (std::uint32_t i = 0; i < count; ++i) {
+    ranks.push_back(static_cast<Rank>(take<std::uint32_t>()));
+  }
 }
 
 bool Reader::item(Entry& entry) {

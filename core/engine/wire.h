@@ -69,7 +69,7 @@ enum class Record : std::uint8_t {
   DefineKey = 32,        ///< key (in full): gets the next number
   DefineSignature = 33,  ///< signature (in full): gets the next number
   Dispatch = 34,         ///< process_set, count: run these items as one batch
-  Fail = 35,             ///< key, code, text, tensor
+  Fail = 35,             ///< key, code, text, tensor, ranks concerned
   Joined = 36,           ///< rank: the last one to join
   Shutdown = 37,         ///< rank: who asked for it
   Closed = 38,
@@ -91,6 +91,7 @@ struct Entry {
   std::uint8_t code = 0;
   std::string_view text;
   std::string_view tensor;
+  std::vector<Rank> ranks;
 };
 
 /// Appends to a buffer.
@@ -114,7 +115,8 @@ class Writer {
   void define(const Signature& signature);
   void dispatch(std::int32_t process_set, std::uint32_t count);
   void item(const KeyRef& key, std::uint32_t signature_number, const Signature& signature);
-  void fail(const KeyRef& key, std::uint8_t code, std::string_view text, std::string_view tensor);
+  void fail(const KeyRef& key, std::uint8_t code, std::string_view text, std::string_view tensor,
+            std::span<const Rank> ranks);
   void joined(Rank last) { with_number(Record::Joined, static_cast<std::uint32_t>(last)); }
   void shutdown(Rank by) { with_number(Record::Shutdown, static_cast<std::uint32_t>(by)); }
   void closed() { with_number(Record::Closed, 0); }
@@ -163,6 +165,7 @@ class Reader {
   [[nodiscard]] E take_enum(std::uint8_t values);
   [[nodiscard]] double take_double();
   [[nodiscard]] std::string_view take_text();
+  void take_ranks(std::vector<Rank>& ranks);
   void take(KeyRef& key);
   void take(SignatureRef& signature);
 

@@ -74,8 +74,8 @@ Result<std::size_t> RingReader::take(std::span<std::byte> out) {
 
 bool RingReader::release() noexcept {
   if (ring_.head->read.load(std::memory_order_relaxed) == read_) return false;
-  // A wish is taken back before the room that grants it is shown: one that comes later, about a ring
-  // that is full again, must stay. One that comes in between is seen by the second look.
+  // A wish is taken back before the room that grants it is shown: one that comes later, about a
+  // ring that is full again, must stay. One that comes in between is seen by the second look.
   const bool wished = ring_.head->wants_room.load(std::memory_order_seq_cst) != 0;
   if (wished) ring_.head->wants_room.store(0, std::memory_order_seq_cst);
   ring_.head->read.store(read_, std::memory_order_seq_cst);

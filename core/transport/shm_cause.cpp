@@ -4,18 +4,12 @@
 #include <cstring>
 #include <string_view>
 
+#include "text.h"
+
 namespace rueda {
 namespace {
 
 enum : std::uint32_t { kNothing = 0, kWriting = 1, kComplete = 2 };
-
-/// The longest beginning that fits and does not end inside a UTF-8 character.
-std::string_view cut(std::string_view text, std::size_t room) noexcept {
-  if (text.size() <= room) return text;
-  std::size_t end = room;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
-  return text.substr(0, end);
-}
 
 }  // namespace
 
@@ -30,8 +24,8 @@ void publish_cause(const ShmView& own, const Error& error) noexcept {
     text = whole;
   } catch (...) {  // no memory left: the plain message has to do
   }
-  text = cut(text, CauseRecord::kTextBytes);
-  const std::string_view tensor = cut(error.tensor, CauseRecord::kTensorBytes);
+  text = utf8_prefix(text, CauseRecord::kTextBytes);
+  const std::string_view tensor = utf8_prefix(error.tensor, CauseRecord::kTensorBytes);
   const std::size_t missing = std::min(error.missing.size(), CauseRecord::kMissing);
   record.code = static_cast<std::uint32_t>(error.code);
   record.peer = error.peer;

@@ -207,6 +207,8 @@ TEST_P(EngineWorld, mismatched_shapes_fail_on_every_rank_and_the_world_goes_on) 
     EXPECT_NE(work->error->what().find("Mismatched ALLREDUCE tensor shapes"), std::string::npos)
         << work->error->what();
     EXPECT_EQ(work->error->tensor, "allreduce.m");
+    EXPECT_EQ(work->error->missing.size(), static_cast<std::size_t>(cluster.size()));
+    EXPECT_EQ(work->error->missing.back(), cluster.size() - 1);
     std::vector<float> same(5, 1.0F);
     auto next = engine.submit(allreduce_of(same, "m"));
     ASSERT_TRUE(static_cast<bool>(next));

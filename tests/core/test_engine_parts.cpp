@@ -199,6 +199,14 @@ TEST(CauseFrame, an_error_survives_the_way) {
   EXPECT_EQ(got->message, "outer: no progress");
 }
 
+TEST(CauseFrame, long_texts_are_cut_between_characters) {
+  std::string text(4095, 'x');
+  text += "\u00e9";  // two bytes, of which one would still fit
+  const auto got = decode_cause(encode_cause(Error{.code = Code::Internal, .message = text}));
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->message, std::string(4095, 'x'));
+}
+
 TEST(CauseFrame, other_bytes_are_not_taken_for_one) {
   auto frame = encode_cause(Error{.code = Code::PeerLost, .message = "text", .missing = {1, 2}});
   for (std::size_t bytes = 0; bytes < frame.size(); ++bytes) {

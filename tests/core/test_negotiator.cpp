@@ -497,6 +497,19 @@ TEST(Negotiator, unnamed_operations_leave_nothing_behind) {
   for (auto& state : sim.ranks) EXPECT_LT(state.negotiator->remembered(), 10U);
 }
 
+TEST(Negotiator, only_names_made_of_a_handle_number_go_without_a_number) {
+  auto sim = world(4, 2);
+  const auto remembered_after = [&sim](const std::string& name) {
+    for (Rank rank = 0; rank < 4; ++rank) sim.submit(rank, named(name), kFloats, true);
+    sim.deliver_all();
+    return sim.at(3).negotiator->remembered();
+  };
+  const auto before = remembered_after("grouped_allreduce.noname.7_1of1");
+  EXPECT_EQ(remembered_after("grouped_allreduce.noname.8_1of1"), before);
+  // What an optimizer calls parameters that nobody has named: the same in every step.
+  EXPECT_GT(remembered_after("allreduce.allreduce.noname.0.3"), before);
+}
+
 TEST(Negotiator, unknown_senders_and_bytes_are_errors) {
   auto sim = world(4, 2);
   Effects effects;

@@ -41,7 +41,7 @@ std::vector<std::byte> every_record() {
   writer.dispatch(0, 2);
   writer.item({.number = 9}, 4, {});
   writer.item(full, 0, some_signature());
-  writer.fail(full, 2, "why", "allreduce.z");
+  writer.fail(full, 2, "why", "allreduce.z", std::vector<Rank>{0, 5});
   writer.joined(6);
   writer.shutdown(7);
   writer.closed();
@@ -118,6 +118,7 @@ TEST(Wire, every_record_reads_as_it_was_written) {
   expect(Record::Fail);
   EXPECT_EQ(entry.code, 2);
   EXPECT_EQ(entry.text, "why");
+  EXPECT_EQ(entry.ranks, (std::vector<Rank>{0, 5}));
   EXPECT_EQ(entry.tensor, "allreduce.z");
   expect(Record::Joined);
   EXPECT_EQ(entry.rank, 6);

@@ -1,0 +1,18 @@
+/// Small things about text.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace rueda {
+
+/// The longest beginning of at most `room` bytes that does not end inside a UTF-8 character.
+[[nodiscard]] constexpr std::string_view utf8_prefix(std::string_view text,
+                                                     std::size_t room) noexcept {
+  if (text.size() <= room) return text;
+  std::size_t end = room;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
+  return text.substr(0, end);
+}
+
+}  // namespace rueda
