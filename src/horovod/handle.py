@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from horovod.errors import HorovodInternalError
+
 if TYPE_CHECKING:
     from horovod._core import Engine
 
@@ -51,7 +53,7 @@ class HandleTable:
                     still.append(handle)
                     continue
                 engine.wait(handle)
-            except Exception:
+            except (HorovodInternalError, ValueError):
                 pass  # it failed, or an interrupted wait for several has consumed it: nobody asks
             del self.pending[handle]
         self._abandoned = still

@@ -26,6 +26,17 @@ void done(void* context, const RuedaOutcome* outcome) {
   ending->calls.notify_all();
 }
 
+constexpr std::int64_t kOne[] = {1};
+
+/// `shape` has one dimension.
+RuedaTensor in_place(float* values, const std::int64_t* shape) {
+  return {.dtype = static_cast<std::int32_t>(DType::Float32),
+          .dims = 1,
+          .shape = shape,
+          .in = values,
+          .out = values};
+}
+
 RuedaRequest allreduce(const RuedaTensor* tensors, int count, const char* name, Ending& ending) {
   return {.kind = static_cast<std::int32_t>(Kind::Allreduce),
           .op = static_cast<std::int32_t>(ReduceOp::Sum),
@@ -57,11 +68,7 @@ TEST_P(Capi, single_tensors_and_groups_end_in_one_callback) {
       const std::int64_t shape[] = {5};
       std::vector<RuedaTensor> tensors;
       for (auto& value : values) {
-        tensors.push_back({.dtype = static_cast<std::int32_t>(DType::Float32),
-                           .dims = 1,
-                           .shape = shape,
-                           .in = value.data(),
-                           .out = value.data()});
+        tensors.push_back(in_place(value.data(), shape));
       }
       Ending ending;
       const auto request = allreduce(tensors.data(), count, "x", ending);
@@ -77,13 +84,8 @@ TEST_P(Capi, single_tensors_and_groups_end_in_one_callback) {
 
 TEST(Capi, a_refused_submission_says_why_and_calls_nobody) {
   Cluster cluster(group_of(2));
-  const std::int64_t shape[] = {1};
   float value = 1.0F;
-  const RuedaTensor tensor{.dtype = static_cast<std::int32_t>(DType::Float32),
-                           .dims = 1,
-                           .shape = shape,
-                           .in = &value,
-                           .out = &value};
+  const RuedaTensor tensor = in_place(&value, kOne);
   Ending ending;
   auto request = allreduce(&tensor, 1, "x", ending);
   request.op = static_cast<std::int32_t>(ReduceOp::Adasum);
@@ -96,13 +98,8 @@ TEST(Capi, a_refused_submission_says_why_and_calls_nobody) {
 
 TEST(Capi, a_lost_rank_comes_as_a_code) {
   Cluster cluster(group_of(2));
-  const std::int64_t shape[] = {1};
   float value = 1.0F;
-  const RuedaTensor tensor{.dtype = static_cast<std::int32_t>(DType::Float32),
-                           .dims = 1,
-                           .shape = shape,
-                           .in = &value,
-                           .out = &value};
+  const RuedaTensor tensor = in_place(&value, kOne);
   Ending ending;
   const auto request = allreduce(&tensor, 1, "x", ending);
   RuedaOutcome outcome{};
