@@ -79,6 +79,9 @@ enum class Kind : std::uint8_t {
   Reducescatter = 4,
   Barrier = 5,
   Join = 6,
+  Adasum = 7,  ///< an allreduce by Adasum; users ask for it by ReduceOp::Adasum
+  AddProcessSet = 8,
+  RemoveProcessSet = 9,
 };
 
 /// Where a tensor lives; ranks must agree on it for one operation.

@@ -36,6 +36,15 @@ std::unique_ptr<Operation> Backend::allgather(GatherPlan plan) {
   return direct_allgather(*this, *staging_, std::move(plan));
 }
 
+std::unique_ptr<Operation> Backend::reducescatter(std::span<const ScatterPiece> /*pieces*/,
+                                                  const Reduction& /*reduction*/) {
+  return failed_operation(Code::Unsupported, std::string(name()) + " has no reducescatter");
+}
+
+std::unique_ptr<Operation> Backend::alltoall(AlltoallPlan /*plan*/) {
+  return failed_operation(Code::Unsupported, std::string(name()) + " has no alltoall");
+}
+
 std::unique_ptr<Operation> Backend::broadcast(std::span<const std::byte> in,
                                               std::span<std::byte> out, int root) {
   return tree_broadcast(*this, in, out, root);

@@ -41,6 +41,25 @@ struct GatherPlan {
   std::vector<std::vector<std::span<std::byte>>> out;  ///< by set rank
 };
 
+/// One tensor of a fused reducescatter: every member brings all of it and gets its own part.
+struct ScatterPiece {
+  const std::byte* in = nullptr;  ///< begins.back() elements
+  std::byte* out = nullptr;       ///< the own part, contiguous; does not overlap `in`
+  /// By set rank, and the end: member m gets the elements [begins[m], begins[m + 1]). Parts may be
+  /// empty. The same on every member.
+  std::vector<std::size_t> begins;
+};
+
+/// What an alltoall moves: `in[m]` goes to member m, `out[m]` comes from member m (its `in` for
+/// this member has the same length). The own part is copied too.
+struct AlltoallPlan {
+  std::vector<std::span<const std::byte>> in;  ///< by set rank
+  std::vector<std::span<std::byte>> out;       ///< by set rank
+  /// Bytes that the member brings which brings most: the same number on every member, so that all
+  /// choose the same way.
+  std::size_t longest = 0;
+};
+
 /// Who the members are.
 struct Members {
   std::vector<Rank> ranks;  ///< global rank of each member, ascending
@@ -74,6 +93,11 @@ class Backend {
   virtual std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
                                                const Reduction& reduction);
   virtual std::unique_ptr<Operation> allgather(GatherPlan plan);
+  /// Every member gets its own part of the reduction of the concatenation of `pieces`: the same
+  /// bits as allreduce() gives there.
+  virtual std::unique_ptr<Operation> reducescatter(std::span<const ScatterPiece> pieces,
+                                                   const Reduction& reduction);
+  virtual std::unique_ptr<Operation> alltoall(AlltoallPlan plan);
   /// From member `root` to all. On the root `in` is the source; elsewhere it is ignored.
   /// `out` may equal `in`; on the root an `out` that differs from `in` is filled as well.
   virtual std::unique_ptr<Operation> broadcast(std::span<const std::byte> in,

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <span>
 
 #include "collectives/signature.h"
 #include "result.h"
@@ -23,6 +25,10 @@ struct Task {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;  ///< null: ask the allocator
   OutputAllocator* allocator = nullptr;
+  /// Alltoall: how many rows go to each member; empty: equally many.
+  std::span<const std::int64_t> splits = {};
+  /// Alltoall: where the numbers of rows that came from each member go; null: not wanted.
+  std::int32_t* received = nullptr;
 };
 
 }  // namespace rueda

@@ -80,6 +80,12 @@ class EngineOptions:
     @hosts.setter
     def hosts(self, arg: Sequence[str], /) -> None: ...
     @property
+    def process_sets(self) -> list[list[int]]:
+        """Members of the process sets that exist from the start: numbered from 1 in this order."""
+
+    @process_sets.setter
+    def process_sets(self, arg: Sequence[Sequence[int]], /) -> None: ...
+    @property
     def fusion_threshold_bytes(self) -> int: ...
     @fusion_threshold_bytes.setter
     def fusion_threshold_bytes(self, arg: int, /) -> None: ...
@@ -149,6 +155,45 @@ class Engine:
         Submit one contiguous host tensor by address; out 0: the engine allocates. Returns the handle.
         """
 
+    def submit_alltoall(
+        self,
+        name: str | None,
+        data: int,
+        dtype: int,
+        shape: tuple[int, ...],
+        splits: Sequence[int],
+        received: int,
+        process_set: int,
+        waited: bool,
+    ) -> int:
+        """
+        Submit one tensor whose rows go to the members: splits[m] of them to member m, equally many if splits is empty. received: address of an int32 for every member, where the numbers of rows that came go; 0: not wanted. The engine allocates the output. Returns the handle.
+        """
+
+    def join(self) -> int:
+        """
+        This rank has no more data. Returns the handle; its result is the rank that joined last.
+        """
+
+    def add_process_set(self, ranks: Sequence[int]) -> int:
+        """
+        Collective over the world. Returns the handle; its result is the number of the new set.
+        """
+
+    def remove_process_set(self, process_set: int) -> int:
+        """
+        Collective over the world. Returns the handle; its result is the number of the set.
+        """
+
+    def process_sets(self) -> dict[int, list[int]]:
+        """Members of the process sets by number; 0 is the world."""
+
+    def start_timeline(self, path: str, mark_cycles: bool) -> None:
+        """Begin a timeline in a new file (on rank 0; elsewhere nothing is written)."""
+
+    def stop_timeline(self) -> None:
+        """End the timeline: its file is complete then."""
+
     def submit_group(
         self,
         kind: int,
@@ -168,9 +213,9 @@ class Engine:
     def poll(self, handle: int) -> bool:
         """Whether it is done. ValueError if unknown."""
 
-    def wait(self, handle: int) -> list[object] | None:
+    def wait(self, handle: int) -> list[object] | int | None:
         """
-        Wait, consume the handle, return results that the engine allocated (DLPack) or None.
+        Wait, consume the handle, return results that the engine allocated (DLPack), the number that the operation ends with (join, process sets), or None.
         """
 
     def wait_all(self, handles: Sequence[int]) -> None:
