@@ -34,6 +34,9 @@ _log = logging.getLogger("horovod")
 _FUSION_UNIT_BYTES = 8 * 64
 """Thresholds are rounded up to a multiple of this times the local size: local ranks share whole lines."""
 
+_DRAIN_S = 10.0
+"""How long a process that ends goes on to serve ranks that are behind. They need milliseconds."""
+
 
 class Core(Protocol):
     """What is used of the native module ``horovod._core``; tests put something else in its place."""
@@ -103,8 +106,8 @@ def start(
             served = _serve(place, key, _current.served)
             _current = _Stopped(served)
             _current = _form(place, settings, key, _native() if core is None else core, served)
-            atexit.unregister(stop)  # once is enough, however often we start
-            atexit.register(stop)
+            atexit.unregister(_exit)  # once is enough, however often we start
+            atexit.register(_exit)
         return _current
 
 
@@ -118,6 +121,13 @@ def stop() -> None:
             _current.engine.shutdown()
         finally:
             _current = _Stopped(_current.served)
+
+
+def _exit() -> None:
+    """The process ends: leave the world, but not take the store away from ranks that are still forming it."""
+    stop()
+    if not isinstance(_current, _Forked) and _current.served is not None:
+        _current.served.stop(_DRAIN_S)
 
 
 def current() -> Runtime:

@@ -349,3 +349,37 @@ def test_server_leaves_no_thread_and_no_descriptor() -> None:
         server.stop()
     assert threading.active_count() == threads
     assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_server_that_stops_serves_a_conversation_to_its_end(server: StoreServer) -> None:
+    with ThreadPoolExecutor() as pool:
+        late = client(server, "late")
+        late.set("other", 0)  # past the handshake
+        stopped = pool.submit(server.stop, 20.0)
+        late.set("mine", 1)  # in the middle of its work when the server was told to stop
+        assert late.get("mine", 1.0) == 1
+        assert not stopped.done()
+        late.close()
+        stopped.result(5.0)
+
+
+def test_server_that_stops_does_not_wait_for_those_who_wait_in_vain(server: StoreServer) -> None:
+    with ThreadPoolExecutor() as pool, client(server, "in vain") as waiting:
+        asked = pool.submit(waiting.get, "never", 20.0)
+        until = time.monotonic() + 10.0
+        while not server._table.waits(1):
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        begin = time.monotonic()
+        server.stop(20.0)
+        assert time.monotonic() - begin < 10.0
+        with pytest.raises(RendezvousError, match="lost the store"):
+            asked.result(5.0)
+
+
+def test_server_that_stops_gives_up_in_bounded_time(server: StoreServer) -> None:
+    with client(server, "stopped process") as silent:
+        silent.set("mine", 1)
+        begin = time.monotonic()
+        server.stop(0.2)
+        assert 0.2 <= time.monotonic() - begin < 10.0

@@ -58,6 +58,7 @@ class StoreServer:
         self._strangers = 0
         self._next_number = 0
         self._listening = False
+        self._drain_until = 0.0
         self._thread: threading.Thread | None = None
         self._listener = _listen(bind_host, port)
         name = self._listener.getsockname()
@@ -77,9 +78,15 @@ class StoreServer:
         self._thread = threading.Thread(target=self._serve, name="rueda-store", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """Close every connection and end the thread. Idempotent."""
+    def stop(self, drain_s: float = 0.0) -> None:
+        """Close every connection and end the thread. Idempotent.
+
+        Args:
+            drain_s: serve on for so long at most, while somebody is in the middle of a conversation. Who
+                waits for what is not there would wait in vain: that does not count.
+        """
         if self._thread is not None:
+            self._drain_until = time.monotonic() + drain_s
             self._stop_writer.send(b"x")
             self._thread.join()
             self._thread = None
@@ -106,17 +113,34 @@ class StoreServer:
         self.stop()
 
     def _serve(self) -> None:
-        while True:
+        stopping = False
+        while not (stopping and self._drained()):
             self._deliver()
-            for key, events in self._selector.select(self._seconds_to_wait()):
+            wait_s = self._seconds_to_wait()
+            if stopping:
+                left_s = max(0.0, self._drain_until - time.monotonic())
+                wait_s = left_s if wait_s is None else min(wait_s, left_s)
+            for key, events in self._selector.select(wait_s):
                 if key.fileobj is self._stop_reader:
-                    return
+                    stopping = True
+                    self._selector.unregister(self._stop_reader)
+                    continue
                 if key.fileobj is self._listener:
                     self._accept()
                     continue
                 connection: _Connection = key.data
                 if connection.number in self._connections:  # may have been closed earlier in this round
                     self._advance(connection, events)
+
+    def _drained(self) -> bool:
+        """Nobody will get another answer: all have left, or wait for what will not come."""
+        if time.monotonic() >= self._drain_until:
+            return True
+        return not any(
+            connection.outgoing or not self._table.waits(connection.number)
+            for connection in self._connections.values()
+            if not connection.stranger
+        )
 
     def _seconds_to_wait(self) -> float | None:
         """Until the next deadline; expires what is due. The common case, no stranger, looks at no

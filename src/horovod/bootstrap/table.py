@@ -107,6 +107,10 @@ class Table:
             if identity is not None:
                 self._abort(scope, Cause(f"{identity} went away while the ranks were connecting."))
 
+    def waits(self, who: int) -> bool:
+        """Whether connection ``who`` waits for an answer that somebody else must bring about."""
+        return any(waiter.who == who for waiter in self._waiters())
+
     def expire(self) -> float | None:
         """Answer what has waited long enough. Returns the seconds until the next deadline, None without
         one.
