@@ -18,7 +18,8 @@ from benchmarks.measure import measure
 
 SIZES = (4, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)
 OTHER_SIZES = (1 << 10, 1 << 20, 64 << 20)
-OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
+SIZES_OF: dict[str, tuple[int, ...]] = {"allreduce": SIZES, "barrier": (0,)}
+OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "adasum", "barrier")
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Case:
 
     call: Callable[[], torch.Tensor]
     input: torch.Tensor
-    base: torch.Tensor  # rank r's input is base + r
+    base: torch.Tensor  # rank r's input is base + r (of Adasum: base, so that the result is, too)
     expected: torch.Tensor
     size_bytes: int
     bus_factor: float
@@ -48,6 +49,17 @@ def case(peer: peers.Peer, operation: str, size_bytes: int) -> Case:
         return Case(lambda: peer.allreduce(tensor), tensor, base, summed, count * 4, 2 * (n - 1) / n)
     if operation == "broadcast":
         return Case(lambda: peer.broadcast(tensor), tensor, base, base, count * 4, 1.0)
+    if operation == "barrier":
+        nothing = torch.empty(0)
+
+        def meet() -> torch.Tensor:
+            peer.barrier()
+            return nothing
+
+        return Case(meet, nothing, nothing, nothing, 0, 0.0)
+    if operation == "adasum":
+        same = base - rank
+        return Case(lambda: peer.adasum(tensor), tensor, same, base, count * 4, 2 * (n - 1) / n)
     factor = (n - 1) / n
     if operation == "allgather":
         out = torch.empty(count * n)
@@ -79,7 +91,7 @@ def main() -> None:
     torch.set_num_threads(1)
     peer = peers.create(args.peer)
     for operation in filter(peer.offers, OPERATIONS):
-        for size_bytes in SIZES if operation == "allreduce" else OTHER_SIZES:
+        for size_bytes in SIZES_OF.get(operation, OTHER_SIZES):
             if size_bytes > args.max_bytes:
                 continue
             it = case(peer, operation, size_bytes)

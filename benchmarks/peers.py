@@ -44,9 +44,13 @@ class Peer(ABC):
     def reducescatter(self, tensor: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """This rank's equal part of the sum; shape ``(n / size,)``."""
 
+    def adasum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The Adasum of all ranks' tensors, in place; shape ``(n,)``."""
+        raise NotImplementedError
+
     def offers(self, operation: str) -> bool:
         """Whether this peer has the operation."""
-        return True
+        return operation != "adasum"
 
     def allreduce_many(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor in tensors:
@@ -76,13 +80,17 @@ class Rueda(Peer):
         self.rank, self.size = hvd.rank(), hvd.size()
 
     def offers(self, operation: str) -> bool:
-        return hasattr(self._hvd, operation)
+        return operation != "adasum" or self.size & (self.size - 1) == 0
 
     def barrier(self) -> None:
         self._hvd.barrier()
 
     def allreduce(self, tensor: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self._hvd.allreduce_(tensor, op=self._hvd.Sum, name=f"allreduce{len(tensor)}")
+        return result
+
+    def adasum(self, tensor: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self._hvd.allreduce_(tensor, op=self._hvd.Adasum, name=f"adasum{len(tensor)}")
         return result
 
     def allgather(self, tensor: torch.Tensor, out: torch.Tensor) -> torch.Tensor:

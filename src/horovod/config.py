@@ -35,6 +35,11 @@ def _switch(variable: str, text: str) -> bool:
     return number is not None and int(number.group()) > 0
 
 
+def _not_zero(_: str, text: str) -> bool:
+    number = re.match(r"\s*[+-]?\d+", text)
+    return number is not None and int(number.group()) != 0
+
+
 def _count(variable: str, text: str) -> int:
     try:
         number = int(text)
@@ -157,6 +162,12 @@ class Config:
         _cores,
         (),
         "Cores for the engine's thread, one for each local rank: 0,4,8.",
+    )
+    dynamic_process_sets: bool = _setting(
+        "HOROVOD_DYNAMIC_PROCESS_SETS",
+        _not_zero,
+        False,
+        "Process sets may be added and removed after init().",
     )
     elastic: bool = _setting("HOROVOD_ELASTIC", _switch, False, "Set by the launcher: the world may change.")
     network_interface: str = _setting(

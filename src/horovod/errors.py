@@ -4,7 +4,8 @@
     ├ ConfigError (a ValueError)              a setting or the launch environment makes no sense
     ├ NotInitializedError (a ValueError)      init() has not been called
     ├ InvalidArgumentError (a ValueError)     a call was wrong on this rank alone; nothing was submitted
-    │  └ DuplicateNameError                   the name is still in flight on this rank
+    │  ├ DuplicateNameError                   the name is still in flight on this rank
+    │  └ ProcessSetError                      a set could not be changed; also a HorovodInternalError
     ├ HorovodInternalError (a RuntimeError)   something failed between ranks; recoverable in elastic runs
     │  ├ MismatchError                        ranks disagree about one operation
     │  ├ PeerLostError                        a rank died or fell silent
@@ -44,6 +45,7 @@ __all__ = [
     "MismatchError",
     "NotInitializedError",
     "PeerLostError",
+    "ProcessSetError",
     "RendezvousError",
     "StoreTimeout",
     "WorkerFailed",
@@ -85,6 +87,13 @@ class DuplicateNameError(InvalidArgumentError):
 
 class HorovodInternalError(HorovodError, RuntimeError):
     """An operation between ranks failed. Elastic runs restore the last commit and go on."""
+
+
+class ProcessSetError(InvalidArgumentError, HorovodInternalError):
+    """A process set was not added or removed: the ranks disagree about it, or the world is shutting down.
+
+    It is a ``ValueError``, which scripts expect here, and an error that elastic runs recover from.
+    """
 
 
 class MismatchError(HorovodInternalError):
