@@ -1,13 +1,11 @@
 #include "backends/shm.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "backends/failed_operation.h"
 #include "backends/shm_arena.h"
 #include "backends/shm_large.h"
-#include "backends/shm_pipes.h"
 #include "backends/shm_small.h"
 #include "backends/shm_stream.h"
 
@@ -21,6 +19,13 @@ std::size_t total(const std::vector<std::span<Byte>>& spans) noexcept {
   return bytes;
 }
 
+std::vector<int> local_indices(const std::vector<ShmMember>& members) {
+  std::vector<int> indices;
+  indices.reserve(members.size());
+  for (const ShmMember& member : members) indices.push_back(member.local_index);
+  return indices;
+}
+
 /// Nothing to move and nobody to wait for.
 class Nothing final : public Operation {
  public:
@@ -29,31 +34,15 @@ class Nothing final : public Operation {
 
 }  // namespace
 
-ShmBackend::ShmBackend(Members members, std::vector<ShmMember> by_set_rank, int channel,
-                       ShmTuning tuning)
-    : Backend(std::move(members)),
-      arena_(std::make_unique<ShmArena>(this->members(), by_set_rank, channel, tuning)),
-      pipes_(std::make_unique<ShmPipes>(this->members(), by_set_rank)) {}
+ShmBackend::ShmBackend(Members members, std::vector<ShmMember> by_set_rank,
+                       std::shared_ptr<ShmPipes> pipes, ShmChannelUse use, ShmTuning tuning)
+    : PipesBackend(std::move(members), std::move(pipes), local_indices(by_set_rank)),
+      arena_(std::make_unique<ShmArena>(this->members(), by_set_rank, use, tuning)) {}
 
 ShmBackend::~ShmBackend() = default;
 
 std::string_view ShmBackend::path(Kind, std::size_t bytes) const noexcept {
   return bytes <= arena_->tuning().small_bytes ? "shm.small" : "shm.large";
-}
-
-std::unique_ptr<Operation> ShmBackend::send(int peer, std::span<const std::byte> data) {
-  if (peer < 0 || peer >= members().size() || peer == members().self) {
-    return failed_operation(Code::InvalidArgument, "No member to send to: " + std::to_string(peer));
-  }
-  return pipes_->send(peer, data);
-}
-
-std::unique_ptr<Operation> ShmBackend::recv(int peer, std::span<std::byte> data) {
-  if (peer < 0 || peer >= members().size() || peer == members().self) {
-    return failed_operation(Code::InvalidArgument,
-                            "No member to receive from: " + std::to_string(peer));
-  }
-  return pipes_->recv(peer, data);
 }
 
 std::unique_ptr<Operation> ShmBackend::allreduce(std::span<const Piece> pieces,

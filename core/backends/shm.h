@@ -8,9 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "backends/backend.h"
-#include "transport/doorbell.h"
-#include "transport/shm_layout.h"
+#include "backends/pipes.h"
 
 namespace rueda {
 
@@ -22,31 +20,33 @@ struct ShmTuning {
   std::size_t chunk_bytes = 0;
 };
 
-/// A member's segment, and how to wake it.
-struct ShmMember {
-  ShmView segment;
-  int local_index = 0;  ///< its place among the ranks of the host (layout of the rings)
-  Doorbell bell;        ///< unused for the own entry
+/// Whose flags and slots a backend works with: see kShmChannels.
+struct ShmChannelUse {
+  int channel = 0;
+  /// False: sequence numbers go on from what the flags in the own segment say, which is the same on
+  /// all members, so no operation of the channel may be under way when a member is made.
+  /// True: other members used the channel before, or nobody; the own flags start at zero. No
+  /// operation may be started before all members have been made (a barrier over send and recv,
+  /// dissemination_barrier(), tells), and none of the channel's last users may be under way when
+  /// the first member is made.
+  bool fresh = false;
 };
 
 class ShmArena;
-class ShmPipes;
 
-class ShmBackend final : public Backend {
+class ShmBackend final : public PipesBackend {
  public:
   /// `by_set_rank`: one entry per member, the own one included. All members are in one group.
-  /// Sequence numbers go on from what the flags in the own segment say, so all members must be
-  /// made while no operation of the channel is under way. Segments outlive the backend.
-  ShmBackend(Members members, std::vector<ShmMember> by_set_rank, int channel = 0,
-             ShmTuning tuning = {});
+  /// The channel has memory in all their segments. `pipes`: those of this process; it knows all
+  /// ranks of the host, set or not. Segments outlive the backend.
+  ShmBackend(Members members, std::vector<ShmMember> by_set_rank, std::shared_ptr<ShmPipes> pipes,
+             ShmChannelUse use = {}, ShmTuning tuning = {});
   ~ShmBackend() override;
 
   [[nodiscard]] std::string_view name() const noexcept override { return "shm"; }
   /// "shm.small" or "shm.large".
   [[nodiscard]] std::string_view path(Kind kind, std::size_t bytes) const noexcept override;
 
-  std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) override;
-  std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) override;
   std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
                                        const Reduction& reduction) override;
   std::unique_ptr<Operation> allgather(GatherPlan plan) override;
@@ -56,7 +56,6 @@ class ShmBackend final : public Backend {
 
  private:
   std::unique_ptr<ShmArena> arena_;
-  std::unique_ptr<ShmPipes> pipes_;
 };
 
 }  // namespace rueda

@@ -24,26 +24,33 @@ ShmTuning resolve(ShmTuning tuning, int size) noexcept {
 
 }  // namespace
 
-ShmArena::ShmArena(const Members& members, std::vector<ShmMember> by_set_rank, int channel,
-                   ShmTuning tuning)
+ShmArena::ShmArena(const Members& members, const std::vector<ShmMember>& by_set_rank,
+                   ShmChannelUse use, ShmTuning tuning)
     : self_(members.self), tuning_(resolve(tuning, members.size())) {
   assert(by_set_rank.size() == members.ranks.size());
   members_.reserve(by_set_rank.size());
   for (std::size_t i = 0; i < by_set_rank.size(); ++i) {
     const ShmView& segment = by_set_rank[i].segment;
     Member member;
-    member.flags = &segment.flags(channel);
+    member.flags = &segment.flags(use.channel);
     member.bell = by_set_rank[i].bell;
     for (std::uint32_t s = 0; s < kShmSmallSlots; ++s) {
-      member.small[s] = segment.small_slot(channel, s);
+      member.small[s] = segment.small_slot(use.channel, s);
     }
-    for (std::uint32_t s = 0; s < kShmSlots; ++s) member.slots[s] = segment.slot(channel, s);
+    for (std::uint32_t s = 0; s < kShmSlots; ++s) member.slots[s] = segment.slot(use.channel, s);
     member.rank = members.ranks[i];
     members_.push_back(member);
   }
   // The own flags are written by nobody else. Those of the others may be ahead by then: a fast
   // member may have started the first operation.
   const Member& own = at(self_);
+  if (use.fresh) {
+    for (const ShmMark mark :
+         {ShmMark::Small, ShmMark::Filled, ShmMark::Reduced, ShmMark::Drained}) {
+      flag(own, mark).store(0, std::memory_order_seq_cst);
+    }
+    set_wants_drained(false);  // whoever used the channel may have been stopped while it waited
+  }
   small_ = flag(own, ShmMark::Small).load(std::memory_order_seq_cst);
   chunk_ = flag(own, ShmMark::Drained).load(std::memory_order_seq_cst);
   for (Member& member : members_) {

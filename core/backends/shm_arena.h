@@ -27,7 +27,7 @@ enum class ShmMark : std::uint8_t { Small = 0, Filled = 1, Reduced = 2, Drained 
 /// Used by the holder of the baton only.
 class ShmArena {
  public:
-  ShmArena(const Members& members, std::vector<ShmMember> by_set_rank, int channel,
+  ShmArena(const Members& members, const std::vector<ShmMember>& by_set_rank, ShmChannelUse use,
            ShmTuning tuning);
 
   [[nodiscard]] int self() const noexcept { return self_; }

@@ -89,25 +89,25 @@ class ShmPipes::Recv final : public Transfer {
   std::span<std::byte> data_;
 };
 
-ShmPipes::ShmPipes(const Members& members, const std::vector<ShmMember>& by_set_rank) {
-  const ShmMember& own = by_set_rank[static_cast<std::size_t>(members.self)];
-  peers_.resize(by_set_rank.size());
-  for (std::size_t i = 0; i < by_set_rank.size(); ++i) {
-    if (static_cast<int>(i) == members.self) continue;
-    const ShmMember& other = by_set_rank[i];
-    peers_[i].rank = members.ranks[i];
+ShmPipes::ShmPipes(const std::vector<Rank>& ranks, const std::vector<ShmMember>& members, int self)
+    : peers_(members.size()) {
+  const ShmMember& own = members[static_cast<std::size_t>(self)];
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (static_cast<int>(i) == self) continue;
+    const ShmMember& other = members[i];
+    peers_[i].rank = ranks[i];
     peers_[i].bell = other.bell;
     peers_[i].out = RingWriter(own.segment.pipe_to(other.local_index));
     peers_[i].in = RingReader(other.segment.pipe_to(own.local_index));
   }
 }
 
-std::unique_ptr<Operation> ShmPipes::send(int peer, std::span<const std::byte> data) {
-  return std::make_unique<Send>(peers_[static_cast<std::size_t>(peer)], data);
+std::unique_ptr<Operation> ShmPipes::send(int to, std::span<const std::byte> data) {
+  return std::make_unique<Send>(peers_[static_cast<std::size_t>(to)], data);
 }
 
-std::unique_ptr<Operation> ShmPipes::recv(int peer, std::span<std::byte> data) {
-  return std::make_unique<Recv>(peers_[static_cast<std::size_t>(peer)], data);
+std::unique_ptr<Operation> ShmPipes::recv(int from, std::span<std::byte> data) {
+  return std::make_unique<Recv>(peers_[static_cast<std::size_t>(from)], data);
 }
 
 }  // namespace rueda

@@ -1,4 +1,9 @@
-/// Sends and receives between two ranks of a host, as streams of bytes through rings.
+/// Sends and receives between the ranks of a host, as streams of bytes through rings.
+///
+/// One object per process, shared by the backends of all process sets: two ranks have one ring in
+/// each direction, whatever the number of sets that both are in, and its position and the turns
+/// belong to the ring. As every rank runs the operations of all sets in one order, the streams of
+/// different sets do not mix.
 #pragma once
 
 #include <cstdint>
@@ -6,18 +11,29 @@
 #include <span>
 #include <vector>
 
-#include "backends/shm.h"
+#include "backends/operation.h"
 #include "transport/byte_ring.h"
+#include "transport/doorbell.h"
+#include "transport/shm_layout.h"
 
 namespace rueda {
 
-/// Used by the holder of the baton only. Outlives its operations.
+/// A rank of this host: its segment, and how to wake it.
+struct ShmMember {
+  ShmView segment;
+  int local_index = 0;  ///< its place among the ranks of the host (layout of the rings)
+  Doorbell bell;        ///< unused for the own entry
+};
+
+/// Used by the holder of the baton only. Outlives its operations; segments outlive it.
 class ShmPipes {
  public:
-  ShmPipes(const Members& members, const std::vector<ShmMember>& by_set_rank);
+  /// All ranks of the host by local index, with their global numbers; `self` is the own place.
+  ShmPipes(const std::vector<Rank>& ranks, const std::vector<ShmMember>& members, int self);
 
-  [[nodiscard]] std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data);
-  [[nodiscard]] std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data);
+  /// `to`, `from`: local index of another rank.
+  [[nodiscard]] std::unique_ptr<Operation> send(int to, std::span<const std::byte> data);
+  [[nodiscard]] std::unique_ptr<Operation> recv(int from, std::span<std::byte> data);
 
  private:
   class Transfer;
@@ -39,7 +55,7 @@ class ShmPipes {
     Turns recvs;
   };
 
-  std::vector<Peer> peers_;  // by set rank; the own entry is unused
+  std::vector<Peer> peers_;  // by local index; the own entry is unused
 };
 
 }  // namespace rueda

@@ -270,7 +270,8 @@ class Engine {
   }
 
   rueda::ShmSegment map(int memfd) {
-    auto segment = rueda::ShmSegment::map(rueda::Fd(memfd), rueda::segment_bytes(local_size_));
+    auto segment = rueda::ShmSegment::map(rueda::Fd(memfd), rueda::segment_bytes(local_size_),
+                                          rueda::segment_base_bytes(local_size_));
     if (!segment) raise(segment.error(), &engine_->peers());
     return std::move(*segment);
   }
@@ -360,6 +361,10 @@ NB_MODULE(_core, module) {
 
   module.def("segment_bytes", &rueda::segment_bytes, "local_size"_a,
              "Bytes of the memfd that each rank of a transport group makes.");
+  module.def(
+      "segment_base_bytes", &rueda::segment_base_bytes, "local_size"_a,
+      "How many of them need memory from the start; the rest is address space until a process "
+      "set uses it.");
 
   nb::class_<Options>(module, "EngineOptions", "How an engine is set up; times in seconds.")
       .def(nb::init<>())

@@ -4,11 +4,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <numeric>
 
-#include "backends/local.h"
-#include "backends/routed.h"
-#include "backends/shm.h"
-#include "backends/tcp.h"
 #include "engine/negotiator.h"
 #include "engine/world.h"
 #include "transport/shm_cause.h"
@@ -31,6 +28,7 @@ void Peers::own_segment(ShmSegment segment, Fd engine_bell, Fd waiter_bell) {
 
 void Peers::add_local_peer(Rank rank, ShmSegment segment, Fd engine_bell, Fd waiter_bell, Fd pidfd,
                            Fd liveness) {
+  segment.close_file();  // only its owner reserves memory
   local_.push_back({.rank = rank,
                     .segment = std::move(segment),
                     .engine_bell = std::move(engine_bell),
@@ -91,10 +89,26 @@ Result<void> Peers::open_local() {
   return {};
 }
 
-Result<void> Peers::open_network() {
-  auto mesh = Mesh::open(std::move(data_));
-  if (!mesh) return std::move(mesh).error();
-  mesh_ = std::move(*mesh);
+Result<void> Peers::open_fabric() {
+  ShmHost host;
+  if (!views_.empty()) {
+    host = {.ranks = own_group(), .members = {}, .self = local_index_, .own = &segment_};
+    for (std::size_t i = 0; i < views_.size(); ++i) {
+      host.members.push_back(
+          {.segment = views_[i], .local_index = static_cast<int>(i), .bell = bells_[i]});
+    }
+  }
+  if (groups_.size() > 1) {
+    auto mesh = Mesh::open(std::move(data_));
+    if (!mesh) return std::move(mesh).error();
+    mesh_ = std::move(*mesh);
+  }
+  fabric_ = std::make_unique<Fabric>(self_, groups_, std::move(host), mesh_);
+  std::vector<Rank> world(static_cast<std::size_t>(size_));
+  std::iota(world.begin(), world.end(), 0);
+  auto backend = fabric_->open(world, 0);
+  if (!backend) return std::move(backend).error();
+  backend_ = std::move(*backend);
   return {};
 }
 
@@ -114,35 +128,7 @@ Result<void> Peers::open() {
     if (!engine_bell_ || !waiter_bell_) return Error::system("eventfd", errno);
   }
 
-  Members members{.ranks = {}, .self = self_, .groups = {}};
-  for (Rank rank = 0; rank < size_; ++rank) members.ranks.push_back(rank);
-  for (const auto& g : groups_) members.groups.emplace_back(g.begin(), g.end());
-
-  std::unique_ptr<Backend> local;
-  if (shares) {
-    Members together{.ranks = group, .self = local_index_, .groups = {{}}};
-    std::vector<ShmMember> shm;
-    for (int i = 0; i < static_cast<int>(group.size()); ++i) {
-      together.groups.front().push_back(i);
-      const auto at = static_cast<std::size_t>(i);
-      shm.push_back({.segment = views_[at], .local_index = i, .bell = bells_[at]});
-    }
-    local = std::make_unique<ShmBackend>(std::move(together), std::move(shm));
-  }
-  if (size_ == 1) {
-    backend_ = std::make_unique<LocalBackend>(std::move(members));
-  } else if (groups_.size() == 1) {
-    backend_ = std::move(local);
-  } else {
-    if (auto opened = open_network(); !opened) return opened;
-    auto network = std::make_unique<TcpBackend>(members, mesh_);
-    if (shares) {
-      backend_ =
-          std::make_unique<RoutedBackend>(std::move(members), std::move(local), std::move(network));
-    } else {
-      backend_ = std::move(network);
-    }
-  }
+  if (auto opened = open_fabric(); !opened) return opened;
 
   const ControlTree tree = control_tree(groups_, self_);
   std::vector<Rank> edges = tree.children;
@@ -231,7 +217,7 @@ void Peers::leave_cause(const Error& error) {
 }
 
 std::vector<int> Peers::descriptors() const {
-  std::vector<int> all{engine_bell_.get(), waiter_bell_.get()};
+  std::vector<int> all{engine_bell_.get(), waiter_bell_.get(), segment_.fd()};
   for (const LocalPeer& peer : local_) {
     all.insert(all.end(), {peer.engine_bell.get(), peer.waiter_bell.get(), peer.pidfd.get(),
                            peer.liveness.get()});

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/fabric.h"
 #include "transport/control_channel.h"
 #include "transport/doorbell.h"
 #include "transport/mesh.h"
@@ -52,6 +53,8 @@ class Peers {
   [[nodiscard]] int engine_bell() const noexcept { return engine_bell_.get(); }
   [[nodiscard]] int waiter_bell() const noexcept { return waiter_bell_.get(); }
   [[nodiscard]] Backend& backend() noexcept { return *backend_; }
+  /// Backends of further process sets: see Fabric::open(). After open().
+  [[nodiscard]] Fabric& fabric() noexcept { return *fabric_; }
   [[nodiscard]] std::vector<Neighbour>& neighbours() noexcept { return neighbours_; }
   [[nodiscard]] ControlChannel* channel(Rank rank) noexcept;
 
@@ -91,7 +94,7 @@ class Peers {
     Fd control;
   };
   Result<void> open_local();
-  Result<void> open_network();
+  Result<void> open_fabric();
   [[nodiscard]] std::vector<Rank> own_group() const;
 
   Rank self_;
@@ -113,6 +116,7 @@ class Peers {
   int local_index_ = 0;
   std::shared_ptr<Mesh> mesh_;
   std::vector<Neighbour> neighbours_;
+  std::unique_ptr<Fabric> fabric_;
   std::unique_ptr<Backend> backend_;
 };
 

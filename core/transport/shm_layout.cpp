@@ -34,12 +34,13 @@ struct Offsets {
     small = round_up(sizeof(ShmFlags), 4096);
     slots = small + kShmSmallSlots * kShmSmallBytes;
     channel_bytes = slots + kShmSlots * kShmSlotBytes;
-    total = channels + kShmChannels * channel_bytes;
+  }
+  [[nodiscard]] std::size_t channel(int index) const noexcept {
+    return channels + static_cast<std::size_t>(index) * channel_bytes;
   }
   std::size_t message_bytes, pipe_bytes;
   std::size_t cause, messages, pipes, channels;  // from the start of the segment
   std::size_t small, slots, channel_bytes;       // from the start of a channel
-  std::size_t total;
 };
 
 RingMemory ring_at(std::byte* base, std::size_t index, std::size_t bytes) noexcept {
@@ -50,7 +51,16 @@ RingMemory ring_at(std::byte* base, std::size_t index, std::size_t bytes) noexce
 }  // namespace
 
 std::size_t segment_bytes(int local_size) noexcept {
-  return Offsets(std::clamp(local_size, 1, kMaxLocalRanks)).total;
+  return Offsets(std::clamp(local_size, 1, kMaxLocalRanks)).channel(kShmChannels);
+}
+
+std::size_t segment_base_bytes(int local_size) noexcept {
+  return Offsets(std::clamp(local_size, 1, kMaxLocalRanks)).channel(1);
+}
+
+ShmExtent channel_extent(int local_size, int channel) noexcept {
+  const Offsets at(std::clamp(local_size, 1, kMaxLocalRanks));
+  return {at.channel(channel), at.channel_bytes};
 }
 
 ShmView::ShmView(std::span<std::byte> memory, int local_size) noexcept
@@ -80,8 +90,7 @@ RingMemory ShmView::pipe_to(int local_index) const noexcept {
 
 std::byte* ShmView::channel_base(int channel) const noexcept {
   assert(channel >= 0 && channel < kShmChannels);
-  const Offsets at(local_size_);
-  return base_ + at.channels + static_cast<std::size_t>(channel) * at.channel_bytes;
+  return base_ + Offsets(local_size_).channel(channel);
 }
 
 ShmFlags& ShmView::flags(int channel) const noexcept {

@@ -21,9 +21,10 @@ namespace rueda {
 
 /// Ranks on one host that the layout can serve.
 inline constexpr int kMaxLocalRanks = 512;
-/// Process sets of a host that have flags and slots of their own. Sets that overlap must not share
-/// any.
-inline constexpr int kShmChannels = 1;
+/// Process sets of a host that can have flags and slots of their own at a time; the world has
+/// channel 0. Sets must not share any: their members finish at different times. A channel that no
+/// set uses is address space only.
+inline constexpr int kShmChannels = 128;
 /// Slots of the large path. With three, a rank may fill one while the slower peers still read two.
 inline constexpr std::uint32_t kShmSlots = 3;
 /// Measured: from 128 to 256 KiB two members' chunks stay in second-level caches of 2 MiB; larger
@@ -34,6 +35,16 @@ inline constexpr std::size_t kShmSmallBytes = std::size_t{64} << 10;
 
 /// Size of the segment that each of `local_size` ranks makes.
 [[nodiscard]] std::size_t segment_bytes(int local_size) noexcept;
+/// How much of it, from its start, is in use from the first operation on: all but the channels
+/// beyond the world's.
+[[nodiscard]] std::size_t segment_base_bytes(int local_size) noexcept;
+
+/// Where a channel lies in a segment, in whole pages of 4096 bytes.
+struct ShmExtent {
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
+};
+[[nodiscard]] ShmExtent channel_extent(int local_size, int channel) noexcept;
 
 /// A number that only grows (modulo 2^32), alone on its pair of cache lines.
 struct alignas(128) ShmFlag {

@@ -4,20 +4,39 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <string>
 #include <utility>
 
 namespace rueda {
+namespace {
+
+Result<void> fallocate(const Fd& file, std::size_t offset, std::size_t bytes) {
+  if (bytes == 0) return {};
+  int error_number = 0;
+  do {
+    error_number =
+        ::posix_fallocate(file.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (error_number == EINTR);
+  if (error_number == 0) return {};
+  return Error::system("Reserving " + std::to_string(bytes) + " bytes of shared memory",
+                       error_number);
+}
+
+}  // namespace
 
 ShmSegment::ShmSegment(ShmSegment&& other) noexcept
-    : bytes_(std::exchange(other.bytes_, {})), owned_(std::exchange(other.owned_, false)) {}
+    : bytes_(std::exchange(other.bytes_, {})),
+      owned_(std::exchange(other.owned_, false)),
+      file_(std::move(other.file_)) {}
 
 ShmSegment& ShmSegment::operator=(ShmSegment&& other) noexcept {
   if (this != &other) {
     reset();
     bytes_ = std::exchange(other.bytes_, {});
     owned_ = std::exchange(other.owned_, false);
+    file_ = std::move(other.file_);
   }
   return *this;
 }
@@ -28,9 +47,10 @@ void ShmSegment::reset() noexcept {
   if (owned_) ::munmap(bytes_.data(), bytes_.size());
   bytes_ = {};
   owned_ = false;
+  file_.reset();
 }
 
-Result<ShmSegment> ShmSegment::map(Fd memfd, std::size_t bytes) {
+Result<ShmSegment> ShmSegment::map(Fd memfd, std::size_t bytes, std::size_t reserved) {
   struct stat info{};
   if (::fstat(memfd.get(), &info) != 0) return Error::system("fstat of a shared segment", errno);
   if (info.st_size < 0 || static_cast<std::size_t>(info.st_size) < bytes) {
@@ -41,25 +61,35 @@ Result<ShmSegment> ShmSegment::map(Fd memfd, std::size_t bytes) {
                     " are needed. Do all ranks of this host run the same version?";
     return error;
   }
-  int reserved = 0;
-  do {
-    reserved = ::posix_fallocate(memfd.get(), 0, static_cast<off_t>(bytes));
-  } while (reserved == EINTR);
-  if (reserved != 0) {
-    return Error::system("Reserving " + std::to_string(bytes) + " bytes of shared memory",
-                         reserved);
-  }
+  reserved = std::min(reserved, bytes);
+  if (auto done = fallocate(memfd, 0, reserved); !done) return std::move(done).error();
   // Nobody may take back what the others have mapped. Not every kernel and sandbox can do that.
   (void)::fcntl(memfd.get(), F_ADD_SEALS, F_SEAL_SHRINK);
-  void* const address =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, memfd.get(), 0);
+  constexpr int kAccess = PROT_READ | PROT_WRITE;
+  void* const address = ::mmap(nullptr, bytes, kAccess, MAP_SHARED, memfd.get(), 0);
   if (address == MAP_FAILED) return Error::system("Mapping a shared segment", errno);
   ShmSegment segment({static_cast<std::byte*>(address), bytes}, true);
+  // The same mapping once more, as far as there is memory: its pages are touched by the system.
+  if (reserved != 0 && ::mmap(address, reserved, kAccess, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
+                              memfd.get(), 0) == MAP_FAILED) {
+    return Error::system("Mapping a shared segment", errno);
+  }
   // A child of fork() must not take part, not even by accident.
   if (::madvise(address, bytes, MADV_DONTFORK) != 0) {
     return Error::system("madvise(MADV_DONTFORK) of a shared segment", errno);
   }
+  segment.file_ = std::move(memfd);
   return segment;
+}
+
+Result<void> ShmSegment::reserve(std::size_t offset, std::size_t bytes) {
+  if (!owned_) return {};  // borrowed memory is there
+  if (!file_ || offset > bytes_.size() || bytes > bytes_.size() - offset) {
+    Error error;
+    error.message = "A shared segment cannot get memory for that part of it";
+    return error;
+  }
+  return fallocate(file_, offset, bytes);
 }
 
 ShmSegment ShmSegment::share(std::span<std::byte> memory) noexcept { return {memory, false}; }

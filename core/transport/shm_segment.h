@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <utility>
 
 #include "result.h"
 #include "transport/fd.h"
@@ -19,10 +20,14 @@ class ShmSegment {
   ShmSegment& operator=(const ShmSegment&) = delete;
   ~ShmSegment();
 
-  /// Maps `bytes` of a memfd, reserved and touched now, so that a lack of memory is an error here
-  /// and not a SIGBUS later. The mapping does not pass to forked children. The descriptor is
-  /// closed: the mapping keeps the memory alive. Fails if the file is smaller.
-  [[nodiscard]] static Result<ShmSegment> map(Fd memfd, std::size_t bytes);
+  /// Maps `bytes` of a memfd. The first `reserved` of them get memory and are touched now, so that
+  /// a lack of memory is an error here and not a SIGBUS later; the rest is address space until
+  /// somebody reserves it. The mapping does not pass to forked children. Fails if the file is
+  /// smaller.
+  [[nodiscard]] static Result<ShmSegment> map(Fd memfd, std::size_t bytes, std::size_t reserved);
+  [[nodiscard]] static Result<ShmSegment> map(Fd memfd, std::size_t bytes) {
+    return map(std::move(memfd), bytes, bytes);
+  }
 
   /// For ranks that are threads of one process: the thread sanitizer sees a race only if all of
   /// them use one mapping. `memory` must outlive the segment.
@@ -30,12 +35,20 @@ class ShmSegment {
 
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
 
+  /// Gives a part of the file memory, for everybody who maps it. What has memory keeps its content.
+  [[nodiscard]] Result<void> reserve(std::size_t offset, std::size_t bytes);
+
+  /// The file, only needed by reserve(): the mapping keeps the memory alive. -1 if there is none.
+  [[nodiscard]] int fd() const noexcept { return file_.get(); }
+  void close_file() noexcept { file_.reset(); }
+
  private:
   ShmSegment(std::span<std::byte> memory, bool owned) noexcept : bytes_(memory), owned_(owned) {}
   void reset() noexcept;
 
   std::span<std::byte> bytes_;
   bool owned_ = false;
+  Fd file_;
 };
 
 }  // namespace rueda

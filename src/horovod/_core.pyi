@@ -55,6 +55,11 @@ JOIN: int = 6
 def segment_bytes(local_size: int) -> int:
     """Bytes of the memfd that each rank of a transport group makes."""
 
+def segment_base_bytes(local_size: int) -> int:
+    """
+    How many of them need memory from the start; the rest is address space until a process set uses it.
+    """
+
 class EngineOptions:
     """How an engine is set up; times in seconds."""
 

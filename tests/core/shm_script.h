@@ -41,26 +41,31 @@ class ScriptedRank {
 
   /// Empty if everything was right.
   [[nodiscard]] std::string run() {
-    for (number_ = 0; number_ < script_.operations && problem_.empty(); ++number_) {
-      if (script_.pause_one_in > 0 && own_() % script_.pause_one_in == 0) dawdle();
-      switch (common_() % 8) {
-        case 0:
-          barrier();
-          break;
-        case 1:
-          gather();
-          break;
-        case 2:
-        case 3:
-          broadcast();
-          break;
-        case 4:
-          pass_around();
-          break;
-        default:
-          reduce();
-      }
+    for (int i = 0; i < script_.operations && problem_.empty(); ++i) next();
+    return problem_;
+  }
+
+  /// One operation.
+  const std::string& next() {
+    if (script_.pause_one_in > 0 && own_() % script_.pause_one_in == 0) dawdle();
+    switch (common_() % 8) {
+      case 0:
+        barrier();
+        break;
+      case 1:
+        gather();
+        break;
+      case 2:
+      case 3:
+        broadcast();
+        break;
+      case 4:
+        pass_around();
+        break;
+      default:
+        reduce();
     }
+    ++number_;
     return problem_;
   }
 
@@ -105,9 +110,7 @@ class ScriptedRank {
     std::vector<Bytes> inputs;
     for (int rank = 0; rank < size_; ++rank)
       inputs.push_back(content(rank, count * element, dtype));
-    std::vector<int> host(inputs.size());
-    for (std::size_t i = 0; i < host.size(); ++i) host[i] = static_cast<int>(i);
-    const Bytes expected = reference::associate({host}, inputs, reduction);
+    const Bytes expected = reference::associate(backend_.members().groups, inputs, reduction);
 
     Bytes mine = inputs[static_cast<std::size_t>(rank_)];
     Bytes apart(mine.size());

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,13 +18,11 @@
 #include <vector>
 
 #include "backends/shm.h"
+#include "patience.h"
 #include "transport/fd.h"
 #include "transport/shm_segment.h"
 
 namespace rueda::testing {
-
-/// Longer than any test takes, also under a sanitizer on a loaded machine.
-inline constexpr auto kPatience = std::chrono::seconds(30);
 
 /// What a rank does while it cannot go on.
 enum class Wait { Yield, Sleep };
@@ -39,9 +38,12 @@ class ShmWorld {
  public:
   explicit ShmWorld(ShmWorldOptions options)
       : options_(options), each_((segment_bytes(options.size) + 4095) / 4096 * 4096) {
+    // Zero, and most of it never touched.
     const std::size_t total = each_ * static_cast<std::size_t>(options.size);
-    memory_.reset(static_cast<std::byte*>(::operator new(total, std::align_val_t{4096})));
-    std::fill_n(memory_.get(), total, std::byte{0});
+    void* const memory = ::mmap(nullptr, total, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    memory_ = {static_cast<std::byte*>(memory), Unmap{total}};
     for (int rank = 0; rank < options.size; ++rank) {
       segments_.push_back(
           ShmSegment::share({memory_.get() + each_ * static_cast<std::size_t>(rank), each_}));
@@ -54,6 +56,7 @@ class ShmWorld {
   [[nodiscard]] ShmView view(int rank) const {
     return {segments_[static_cast<std::size_t>(rank)].bytes(), options_.size};
   }
+  [[nodiscard]] ShmSegment& segment(int rank) { return segments_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] int bell_fd(int rank) const {
     return engine_bells_[static_cast<std::size_t>(rank)].get();
   }
@@ -77,7 +80,12 @@ class ShmWorld {
     return result;
   }
   [[nodiscard]] std::unique_ptr<ShmBackend> backend(int self) const {
-    return std::make_unique<ShmBackend>(members(self), shm_members(), 0, options_.tuning);
+    return std::make_unique<ShmBackend>(members(self), shm_members(), pipes(self), ShmChannelUse{},
+                                        options_.tuning);
+  }
+  /// What the backends of all process sets of a rank share.
+  [[nodiscard]] std::shared_ptr<ShmPipes> pipes(int self) const {
+    return std::make_shared<ShmPipes>(members(self).ranks, shm_members(), self);
   }
 
   /// Runs body(rank, backend) on one thread for each rank and waits for all.
@@ -155,8 +163,9 @@ class ShmWorld {
   }
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t{4096}); }
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(std::byte* memory) const { ::munmap(memory, bytes); }
   };
 
   void announce(int self, Sleeper sleeper) const {
@@ -175,16 +184,9 @@ class ShmWorld {
 
   ShmWorldOptions options_;
   std::size_t each_;
-  std::unique_ptr<std::byte, Free> memory_;
+  std::unique_ptr<std::byte, Unmap> memory_;
   std::vector<ShmSegment> segments_;
   std::vector<Fd> engine_bells_;
 };
-
-inline ::testing::AssertionResult succeeded(const Result<void>& result) {
-  if (result) return ::testing::AssertionSuccess();
-  auto failure = ::testing::AssertionFailure() << result.error().what();
-  for (const Rank rank : result.error().missing) failure << ", waited for rank " << rank;
-  return failure;
-}
 
 }  // namespace rueda::testing

@@ -15,11 +15,9 @@
 #include <vector>
 
 #include "backends/tcp.h"
+#include "patience.h"
 
 namespace rueda::testing {
-
-/// Longer than any test takes, also under a sanitizer on a loaded machine.
-inline constexpr auto kPatience = std::chrono::seconds(30);
 
 enum class Wire { UnixPair, Loopback };
 
@@ -152,12 +150,5 @@ class TcpWorld {
   WorldOptions options_;
   std::vector<std::shared_ptr<Mesh>> meshes_;
 };
-
-inline ::testing::AssertionResult succeeded(const Result<void>& result) {
-  if (result) return ::testing::AssertionSuccess();
-  auto failure = ::testing::AssertionFailure() << result.error().what();
-  for (const Rank rank : result.error().missing) failure << ", waited for rank " << rank;
-  return failure;
-}
 
 }  // namespace rueda::testing

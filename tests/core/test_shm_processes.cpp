@@ -1,7 +1,6 @@
 // The shared-memory backend between real processes, each with mappings of its own: memory order at
 // full speed, without a sanitizer's locks in between.
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include <cstdio>
 
 #include "backends/shm.h"
+#include "patience.h"
 #include "shm_script.h"
 #include "transport/shm_segment.h"
 
@@ -17,28 +17,6 @@ namespace {
 
 using testing::Script;
 using testing::ScriptedRank;
-
-constexpr auto kPatience = std::chrono::seconds(30);
-
-Result<void> drive(const std::vector<Operation*>& operations) {
-  const TimePoint deadline = Clock::now() + kPatience;
-  for (std::vector<bool> done(operations.size());;) {
-    bool moved = false;
-    bool all = true;
-    for (std::size_t i = 0; i < operations.size(); ++i) {
-      if (done[i]) continue;
-      auto step = operations[i]->step();
-      if (!step) return std::move(step).error();
-      moved |= *step != Step::Blocked;
-      done[i] = *step == Step::Done;
-      all &= done[i];
-    }
-    if (all) return {};
-    if (moved) continue;
-    ::sched_yield();
-    if (Clock::now() > deadline) return Error{.code = Code::Timeout, .message = "no progress"};
-  }
-}
 
 /// What a forked rank does; its result is the exit status.
 int rank_main(int rank, const std::vector<Fd>& memfds, const Script& script, ShmTuning tuning) {
@@ -49,8 +27,8 @@ int rank_main(int rank, const std::vector<Fd>& memfds, const Script& script, Shm
   members.self = rank;
   members.groups.emplace_back();
   for (int i = 0; i < size; ++i) {
-    auto segment =
-        ShmSegment::map(Fd(::dup(memfds[static_cast<std::size_t>(i)].get())), segment_bytes(size));
+    auto segment = ShmSegment::map(Fd(::dup(memfds[static_cast<std::size_t>(i)].get())),
+                                   segment_bytes(size), segment_base_bytes(size));
     if (!segment) {
       std::fprintf(stderr, "%s\n", segment.error().what().c_str());
       return 2;
@@ -61,8 +39,9 @@ int rank_main(int rank, const std::vector<Fd>& memfds, const Script& script, Shm
     members.ranks.push_back(i);
     members.groups[0].push_back(i);
   }
-  ShmBackend backend(members, by_rank, 0, tuning);
-  const std::string problem = ScriptedRank(script, rank, size, backend, drive).run();
+  ShmBackend backend(members, by_rank,
+                     std::make_shared<ShmPipes>(members.ranks, by_rank, members.self), {}, tuning);
+  const std::string problem = ScriptedRank(script, rank, size, backend, testing::drive_all).run();
   if (!problem.empty()) std::fprintf(stderr, "%s\n", problem.c_str());
   return problem.empty() ? 0 : 1;
 }

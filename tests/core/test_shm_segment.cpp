@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,6 +36,29 @@ TEST(ShmSegment, TwoMappingsOfOneFileShowTheSameBytes) {
   EXPECT_EQ(other->bytes()[bytes - 1], std::byte{0});
   one->bytes()[bytes - 1] = std::byte{42};
   EXPECT_EQ(other->bytes()[bytes - 1], std::byte{42});
+}
+
+TEST(ShmSegment, WhatIsNotReservedTakesNoMemoryUntilItIs) {
+  const std::size_t bytes = segment_bytes(2);
+  const Fd file = memfd_of(bytes);
+  const auto taken = [&] {
+    struct stat info{};
+    EXPECT_EQ(::fstat(file.get(), &info), 0);
+    return static_cast<std::size_t>(info.st_blocks) * 512;
+  };
+  const auto one = ShmSegment::map(Fd(::dup(file.get())), bytes, segment_base_bytes(2));
+  auto other = ShmSegment::map(Fd(::dup(file.get())), bytes, segment_base_bytes(2));
+  ASSERT_TRUE(one && other);
+  EXPECT_EQ(taken(), segment_base_bytes(2));
+  const ShmExtent extent = channel_extent(2, 7);
+  ASSERT_TRUE(static_cast<bool>(other->reserve(extent.offset, extent.bytes)));
+  EXPECT_EQ(taken(), segment_base_bytes(2) + extent.bytes);
+  other->bytes()[extent.offset] = std::byte{7};
+  ASSERT_TRUE(static_cast<bool>(other->reserve(extent.offset, extent.bytes)));  // once more
+  EXPECT_EQ(one->bytes()[extent.offset], std::byte{7});
+  EXPECT_FALSE(static_cast<bool>(other->reserve(bytes, 1)));
+  other->close_file();
+  EXPECT_FALSE(static_cast<bool>(other->reserve(extent.offset, extent.bytes)));
 }
 
 TEST(ShmSegment, AFileThatIsTooSmallIsAnError) {
@@ -98,9 +122,18 @@ TEST(ShmLayout, PartsOfASegmentDoNotOverlapAndLieInside) {
         EXPECT_EQ(ring.data.size() & (ring.data.size() - 1), 0U);
       }
     }
-    add(&view.flags(0), sizeof(ShmFlags));
-    for (std::uint32_t i = 0; i < kShmSmallSlots; ++i) add(view.small_slot(0, i), kShmSmallBytes);
-    for (std::uint32_t i = 0; i < kShmSlots; ++i) add(view.slot(0, i), kShmSlotBytes);
+    for (const int channel : {0, 1, kShmChannels - 1}) {
+      add(&view.flags(channel), sizeof(ShmFlags));
+      const ShmExtent extent = channel_extent(size, channel);
+      EXPECT_EQ(reinterpret_cast<std::byte*>(&view.flags(channel)), memory.get() + extent.offset);
+      for (std::uint32_t i = 0; i < kShmSmallSlots; ++i) {
+        add(view.small_slot(channel, i), kShmSmallBytes);
+      }
+      for (std::uint32_t i = 0; i < kShmSlots; ++i) add(view.slot(channel, i), kShmSlotBytes);
+      EXPECT_EQ(view.slot(channel, kShmSlots - 1) + kShmSlotBytes,
+                memory.get() + extent.offset + extent.bytes);
+    }
+    EXPECT_EQ(channel_extent(size, 1).offset, segment_base_bytes(size));
     std::sort(parts.begin(), parts.end());
     auto end = reinterpret_cast<std::uintptr_t>(memory.get());
     for (const auto& [at, length] : parts) {
@@ -113,9 +146,9 @@ TEST(ShmLayout, PartsOfASegmentDoNotOverlapAndLieInside) {
 }
 
 TEST(ShmLayout, ARankTakesAFewMiBWhateverTheSizeOfTensors) {
-  EXPECT_LE(segment_bytes(2), std::size_t{8} << 20);
-  EXPECT_LE(segment_bytes(8), std::size_t{16} << 20);
-  EXPECT_LE(segment_bytes(64), std::size_t{32} << 20);
+  EXPECT_LE(segment_base_bytes(2), std::size_t{8} << 20);
+  EXPECT_LE(segment_base_bytes(8), std::size_t{16} << 20);
+  EXPECT_LE(segment_base_bytes(64), std::size_t{32} << 20);
 }
 
 TEST(ShmCause, TheFirstCauseIsReadWithAllItSays) {

@@ -1,0 +1,56 @@
+/// Which backend serves which ranks: one place for the world and for all process sets.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backends/backend.h"
+#include "backends/shm_pipes.h"
+#include "transport/mesh.h"
+#include "transport/shm_segment.h"
+
+namespace rueda {
+
+/// How this rank reaches the ranks of its transport group, itself included.
+struct ShmHost {
+  std::vector<Rank> ranks;         ///< by local index, ascending
+  std::vector<ShmMember> members;  ///< by local index
+  int self = 0;                    ///< local index
+  ShmSegment* own = nullptr;       ///< outlives the fabric and its backends
+};
+
+/// Used by the holder of the baton only.
+class Fabric {
+ public:
+  /// `groups`: the transport groups of the world. `host`: empty if this rank is alone in its group.
+  /// `mesh`: null if the world is one group.
+  Fabric(Rank self, std::vector<std::vector<Rank>> groups, ShmHost host,
+         std::shared_ptr<Mesh> mesh);
+
+  /// No channel: the set gets no memory of its own, all its bytes go through the rings.
+  static constexpr int kNoChannel = -1;
+
+  /// A backend for these ranks (global, ascending, this one among them), all of which open the set
+  /// with the same `channel`. If they share memory, this gets the channel memory in the own segment
+  /// and resets the own flags. The members then meet in dissemination_barrier() before they start
+  /// the first operation. Only the world needs no meeting: its flags are zero from the start.
+  /// Fails if memory is lacking or there is no such channel.
+  [[nodiscard]] Result<std::unique_ptr<Backend>> open(std::span<const Rank> ranks, int channel);
+
+  /// The members of such a set: groups hold set ranks, ordered by first member.
+  [[nodiscard]] Members members(std::span<const Rank> ranks) const;
+
+ private:
+  [[nodiscard]] std::unique_ptr<Backend> across_hosts(Members members) const;
+  [[nodiscard]] Result<std::unique_ptr<Backend>> in_memory(Members members, int channel);
+  [[nodiscard]] std::vector<int> local_indices(std::span<const Rank> ranks) const;
+
+  Rank self_;
+  std::vector<std::vector<Rank>> groups_;
+  ShmHost host_;
+  std::shared_ptr<ShmPipes> pipes_;
+  std::shared_ptr<Mesh> mesh_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,46 @@
+/// How tests wait for operations, and how long.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <chrono>
+#include <vector>
+
+#include "backends/operation.h"
+
+namespace rueda::testing {
+
+/// Longer than any test takes, also under a sanitizer on a loaded machine.
+inline constexpr auto kPatience = std::chrono::seconds(30);
+
+/// Steps all operations until they are done; lets others run while none can go on.
+inline Result<void> drive_all(const std::vector<Operation*>& operations) {
+  const TimePoint deadline = Clock::now() + kPatience;
+  std::vector<bool> done(operations.size());
+  for (;;) {
+    bool all = true;
+    bool moved = false;
+    for (std::size_t i = 0; i < operations.size(); ++i) {
+      if (done[i]) continue;
+      auto step = operations[i]->step();
+      if (!step) return std::move(step).error();
+      moved |= *step != Step::Blocked;
+      done[i] = *step == Step::Done;
+      all &= done[i];
+    }
+    if (all) return {};
+    if (moved) continue;
+    ::sched_yield();
+    if (Clock::now() > deadline) return Error{.code = Code::Timeout, .message = "no progress"};
+  }
+}
+
+inline ::testing::AssertionResult succeeded(const Result<void>& result) {
+  if (result) return ::testing::AssertionSuccess();
+  auto failure = ::testing::AssertionFailure() << result.error().what();
+  for (const Rank rank : result.error().missing) failure << ", waited for rank " << rank;
+  return failure;
+}
+
+}  // namespace rueda::testing

@@ -1,0 +1,206 @@
+// Process sets: who serves which ranks, sets that overlap, channels that go from one set to the
+// next.
+#include "backends/fabric.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <map>
+#include <optional>
+
+#include "backends/direct_collectives.h"
+#include "shm_script.h"
+#include "shm_world.h"
+#include "tcp_world.h"
+
+namespace rueda {
+namespace {
+
+using testing::ScriptedRank;
+using testing::ShmWorld;
+using testing::TcpWorld;
+using Ranks = std::vector<Rank>;
+using Groups = std::vector<std::vector<int>>;
+
+/// A world of hosts as threads of one process: shared memory in a host, sockets between hosts.
+class Hosts {
+ public:
+  explicit Hosts(const std::vector<Ranks>& groups) : groups_(groups) {
+    Groups as_ints;
+    for (const Ranks& group : groups) {
+      as_ints.emplace_back(group.begin(), group.end());
+      size_ += static_cast<int>(group.size());
+      const testing::ShmWorldOptions options{.size = static_cast<int>(group.size())};
+      memory_.push_back(std::make_unique<ShmWorld>(options));
+    }
+    network_ = std::make_unique<TcpWorld>(testing::WorldOptions{.groups = as_ints});
+  }
+
+  [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] std::vector<Ranks> groups() const {
+    std::vector<Ranks> groups = groups_;
+    for (Ranks& group : groups) {
+      for (Rank& rank : group) rank = network_->rank(rank);
+    }
+    return groups;
+  }
+  [[nodiscard]] Ranks global(const Ranks& ranks) const {
+    Ranks all;
+    for (const Rank rank : ranks) all.push_back(network_->rank(rank));
+    return all;
+  }
+
+  [[nodiscard]] std::unique_ptr<Fabric> fabric(int self) {
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      const auto at = std::find(groups_[g].begin(), groups_[g].end(), self);
+      if (at == groups_[g].end()) continue;
+      ShmHost host;
+      if (groups_[g].size() > 1) {
+        host = {global(groups_[g]), memory_[g]->shm_members(),
+                static_cast<int>(at - groups_[g].begin()), nullptr};
+        host.own = &memory_[g]->segment(host.self);
+      }
+      return std::make_unique<Fabric>(network_->rank(self), groups(), host, network_->mesh(self));
+    }
+    return nullptr;
+  }
+
+ private:
+  std::vector<Ranks> groups_;
+  int size_ = 0;
+  std::vector<std::unique_ptr<ShmWorld>> memory_;
+  std::unique_ptr<TcpWorld> network_;
+};
+
+void meet(Backend& backend) {
+  const auto barrier = dissemination_barrier(backend);
+  const auto met = testing::drive_all({barrier.get()});
+  ASSERT_TRUE(testing::succeeded(met));
+}
+
+/// One set of one generation: who is in it and on which channel.
+struct Set {
+  Ranks ranks;
+  int channel;
+};
+
+/// Every rank runs operations of all its sets in one order; then the sets of the next generation
+/// take the channels over.
+void play(Hosts& hosts, const std::vector<std::vector<Set>>& generations, int operations) {
+  const Ranks world = [&] {
+    Ranks ranks;
+    for (int rank = 0; rank < hosts.size(); ++rank) ranks.push_back(rank);
+    return ranks;
+  }();
+  std::vector<std::unique_ptr<Fabric>> fabrics;
+  for (const Rank rank : world) fabrics.push_back(hosts.fabric(rank));
+  std::vector<std::thread> threads;
+  for (const Rank self : world) {
+    threads.emplace_back([&, self] {
+      Fabric& fabric = *fabrics[static_cast<std::size_t>(self)];
+      auto everybody = fabric.open(hosts.global(world), 0);
+      ASSERT_TRUE(static_cast<bool>(everybody));
+      std::mt19937 order(77);  // the same on every rank
+      unsigned seed = 1;
+      for (const auto& sets : generations) {
+        std::vector<std::unique_ptr<Backend>> backends;
+        std::vector<std::optional<ScriptedRank>> scripts;
+        for (const Set& set : sets) {
+          const auto at = std::find(set.ranks.begin(), set.ranks.end(), self);
+          ++seed;
+          backends.emplace_back();
+          scripts.emplace_back();
+          if (at == set.ranks.end()) continue;
+          auto opened = fabric.open(hosts.global(set.ranks), set.channel);
+          ASSERT_TRUE(static_cast<bool>(opened)) << opened.error().what();
+          backends.back() = *std::move(opened);
+          meet(*backends.back());
+          const testing::Script script{.seed = seed, .most_bytes = 20000, .pause_one_in = 16};
+          scripts.back().emplace(script, static_cast<int>(at - set.ranks.begin()),
+                                 static_cast<int>(set.ranks.size()), *backends.back(),
+                                 testing::drive_all);
+        }
+        for (int i = 0; i < operations; ++i) {
+          auto& script = scripts[order() % scripts.size()];
+          if (script) {
+            ASSERT_EQ(script->next(), "") << "operation " << i << ", rank " << self;
+          }
+        }
+        // A set is removed by all ranks of the world.
+        const auto barrier = (*everybody)->barrier();
+        const auto met = testing::drive_all({barrier.get()});
+        ASSERT_TRUE(testing::succeeded(met));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+const std::vector<std::vector<Set>> kGenerations{
+    {{{0, 1}, 1}, {{1, 2, 3}, 2}, {{0, 1, 2, 3}, 3}, {{0, 2}, 4}, {{3}, 5}},
+    {{{2, 3}, 1}, {{0, 1, 3}, 2}, {{0, 3}, 3}, {{1, 2}, 4}, {{0, 1, 2, 3}, Fabric::kNoChannel}},
+    {{{0, 1, 2, 3}, 1}, {{0, 2}, 2}, {{1, 3}, 3}, {{0, 1, 2}, kShmChannels - 1}},
+};
+
+TEST(Fabric, SetsThatOverlapInOneHostKeepApartAndChannelsAreUsedAgain) {
+  Hosts hosts({{0, 1, 2, 3}});
+  play(hosts, kGenerations, 2500);
+}
+
+TEST(Fabric, SetsThatOverlapAcrossHostsShareLinksAndRings) {
+  Hosts two({{0, 1}, {2, 3}});
+  play(two, kGenerations, 150);
+  Hosts crossed({{0, 3}, {1, 2}});
+  play(crossed, kGenerations, 150);
+  Hosts apart({{0}, {1}, {2}, {3}});
+  play(apart, kGenerations, 100);
+}
+
+TEST(Fabric, GroupsOfASetAreThoseOfTheWorldInTheOrderOfItsMembers) {
+  Hosts hosts({{0, 3, 5}, {1, 2}, {4}});
+  const auto fabric = hosts.fabric(2);
+  const Members all = fabric->members(hosts.global({0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(all.groups, (Groups{{0, 3, 5}, {1, 2}, {4}}));
+  EXPECT_EQ(all.self, 2);
+  const Members some = fabric->members(hosts.global({1, 2, 3, 5}));
+  EXPECT_EQ(some.ranks, hosts.global({1, 2, 3, 5}));
+  EXPECT_EQ(some.groups, (Groups{{0, 1}, {2, 3}}));
+  EXPECT_EQ(some.self, 1);
+}
+
+TEST(Fabric, ChoosesTheBackendByWhereTheMembersAre) {
+  Hosts hosts({{0, 1, 2}, {3}});
+  const auto fabric = hosts.fabric(1);
+  const auto name_of = [&](const Ranks& ranks, int channel) {
+    auto backend = fabric->open(hosts.global(ranks), channel);
+    return backend ? std::string((*backend)->name()) : backend.error().message;
+  };
+  EXPECT_EQ(name_of({1}, 1), "local");
+  EXPECT_EQ(name_of({0, 1, 2}, 1), "shm");
+  EXPECT_EQ(name_of({1, 2}, 1), "shm");
+  EXPECT_EQ(name_of({1, 2}, Fabric::kNoChannel), "pipes");
+  EXPECT_EQ(name_of({1, 3}, 1), "tcp");
+  EXPECT_EQ(name_of({0, 1, 3}, 1), "routed");
+  EXPECT_EQ(name_of({1, 2}, kShmChannels),
+            "There is no shared-memory channel " + std::to_string(kShmChannels));
+  EXPECT_EQ(name_of({0, 2}, 1), "A process set without this rank was opened");
+}
+
+TEST(Fabric, AChannelWithoutMemoryIsAnError) {
+  Fd file(::memfd_create("rueda-test", MFD_CLOEXEC));
+  const std::size_t bytes = segment_bytes(2);
+  ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(bytes)), 0);
+  auto own = ShmSegment::map(Fd(::dup(file.get())), bytes, segment_base_bytes(2));
+  ASSERT_TRUE(static_cast<bool>(own));
+  const ShmView view(own->bytes(), 2);
+  const ShmHost host{{0, 1}, {{view, 0, {}}, {view, 1, {}}}, 0, &*own};
+  Fabric fabric(0, {{0, 1}}, host, nullptr);
+  EXPECT_TRUE(static_cast<bool>(fabric.open(Ranks{0, 1}, 5)));
+  own->close_file();  // now nothing can be reserved
+  auto opened = fabric.open(Ranks{0, 1}, 6);
+  ASSERT_FALSE(static_cast<bool>(opened));
+  EXPECT_TRUE(opened.error().message.starts_with("Opening a process set")) << opened.error().what();
+}
+
+}  // namespace
+}  // namespace rueda
