@@ -12,17 +12,19 @@ import importlib
 import logging
 import os
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from horovod.bootstrap.mesh import connect
 from horovod.bootstrap.secret import job_key
 from horovod.bootstrap.serving import serve_store
+from horovod.bootstrap.static_sets import Sets, agree_on_sets, wrong_ranks
 from horovod.bootstrap.store import StoreServer
 from horovod.bootstrap.topology import Place, Topology, alone, read_place
 from horovod.config import Config
-from horovod.errors import HorovodInternalError, NotInitializedError
+from horovod.errors import HorovodInternalError, InvalidArgumentError, NotInitializedError
 
 if TYPE_CHECKING:
     from horovod import _core
@@ -47,21 +49,36 @@ class Core(Protocol):
     def segment_bytes(self, local_size: int) -> int: ...
 
 
+class Numbered(Protocol):
+    """A process set that has a number in the current world."""
+
+    process_set_id: int | None
+
+
 @dataclass(frozen=True, eq=False)
 class Runtime:
-    """One world, as seen by this process."""
+    """One world, as seen by this process. ``numbered``: the process sets whose number ends with it."""
 
     engine: _core.Engine
     topology: Topology
     config: Config
     served: StoreServer | None = None
+    numbered: weakref.WeakSet[Numbered] = field(default_factory=weakref.WeakSet)
+
+    def wrong_ranks(self, ranks: Sequence[int]) -> str:
+        """What is wrong with ``ranks`` (ascending) as a process set; empty if nothing is."""
+        return wrong_ranks(ranks, self.topology.size)
 
 
 @dataclass(frozen=True, eq=False)
 class _Stopped:
-    """No world. A store that this process serves stays for the next one: other ranks may be there already."""
+    """No world. A store that this process serves stays for the next one: other ranks may be there already.
+
+    ``refusal`` is what was wrong with the process sets: all ranks have been told, none can try again.
+    """
 
     served: StoreServer | None = None
+    refusal: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +95,11 @@ _lock = threading.RLock()  # guards changes of _current; reading needs none
 
 
 def start(
-    config: Config | None = None, *, environ: Mapping[str, str] = os.environ, core: Core | None = None
+    config: Config | None = None,
+    *,
+    process_sets: Sets = (),
+    environ: Mapping[str, str] = os.environ,
+    core: Core | None = None,
 ) -> Runtime:
     """Form the world that the environment describes; does nothing if there is one already.
 
@@ -87,11 +108,14 @@ def start(
 
     Args:
         config: the settings; by default those in ``environ``.
+        process_sets: members of the sets to create beside the one of all ranks, the same on every rank;
+            numbered from 1 in this order. Repeated ones, and all ranks, get no number of their own.
         environ: says who this process is and where to meet.
         core: the native module, by default ``horovod._core``.
 
     Raises:
         ConfigError: the environment makes no sense.
+        InvalidArgumentError: a process set is wrong, or they differ between ranks; also in later attempts.
         RendezvousError: the ranks did not come together; the message names who is missing.
         HorovodInternalError: this process was forked from one that had a world.
     """
@@ -103,9 +127,17 @@ def start(
             settings = Config.from_environ(environ) if config is None else config
             place = read_place(environ)
             key = job_key(environ, settings.job_id or place.job) if place.size > 1 else b""
+            if _current.refusal:
+                raise InvalidArgumentError(_current.refusal)
             served = _serve(place, key, _current.served)
             _current = _Stopped(served)
-            _current = _form(place, settings, key, _native() if core is None else core, served)
+            try:
+                _current = _form(
+                    place, settings, key, process_sets, _native() if core is None else core, served
+                )
+            except InvalidArgumentError as error:
+                _current = _Stopped(served, str(error))
+                raise
             atexit.unregister(_exit)  # once is enough, however often we start
             atexit.register(_exit)
         return _current
@@ -120,6 +152,8 @@ def stop() -> None:
         try:
             _current.engine.shutdown()
         finally:
+            for process_set in list(_current.numbered):
+                process_set.process_set_id = None
             _current = _Stopped(_current.served)
 
 
@@ -158,15 +192,17 @@ def _serve(place: Place, key: bytes, served: StoreServer | None) -> StoreServer 
     return serve_store(place, key) if place.serves else None
 
 
-def _form(place: Place, config: Config, key: bytes, core: Core, served: StoreServer | None) -> Runtime:
+def _form(
+    place: Place, config: Config, key: bytes, process_sets: Sets, core: Core, served: StoreServer | None
+) -> Runtime:
     if place.size == 1:
         topology = alone(place)
-        engine = core.Engine(_options(core, config, topology, [[0]]))
+        engine = core.Engine(_options(core, config, topology, [[0]], agree_on_sets([process_sets])))
         engine.start()
         return Runtime(engine, topology, config)
-    topology, mesh = connect(place, config, key, core.segment_bytes)
+    topology, mesh = connect(place, config, key, core.segment_bytes, process_sets)
     try:
-        engine = core.Engine(_options(core, config, topology, mesh.groups))
+        engine = core.Engine(_options(core, config, topology, mesh.groups, mesh.process_sets))
         mesh.hand_over(engine)
     finally:
         mesh.close()
@@ -178,11 +214,15 @@ def _form(place: Place, config: Config, key: bytes, core: Core, served: StoreSer
     return Runtime(engine, topology, config, served)
 
 
-def _options(core: Core, config: Config, topology: Topology, groups: list[list[int]]) -> Any:
+def _options(
+    core: Core, config: Config, topology: Topology, groups: list[list[int]], process_sets: list[list[int]]
+) -> Any:
     options = core.EngineOptions()
     options.rank = topology.rank
     options.size = topology.size
     options.groups = groups
+    if process_sets:
+        options.process_sets = process_sets
     options.hosts = list(topology.hosts)
     options.fusion_threshold_bytes = _fusion_threshold_bytes(config, topology)
     options.cycle_time_s = config.cycle_time_s

@@ -16,7 +16,7 @@ from horovod import _core, _runtime
 from horovod.errors import HorovodInternalError, InvalidArgumentError, NotInitializedError
 from horovod.frontend import Description, Frontend, T
 from horovod.handle import HandleTable
-from horovod.process_set import ProcessSet, global_process_set, process_set_id
+from horovod.process_set import ProcessSet, global_process_set, member_count, process_set_id
 
 __all__ = ["Adasum", "Average", "Collectives", "Max", "Min", "Product", "Sum", "reduce_op"]
 
@@ -31,10 +31,14 @@ Product: Final[int] = _core.PRODUCT
 _ALLREDUCE: Final[int] = _core.ALLREDUCE
 _ALLGATHER: Final[int] = _core.ALLGATHER
 _BROADCAST: Final[int] = _core.BROADCAST
+_REDUCESCATTER: Final[int] = _core.REDUCESCATTER
 _BARRIER: Final[int] = _core.BARRIER
 
-# 16-bit integers are moved (allgather, broadcast) but not reduced: the core has no kernels for them.
+# 16-bit integers are moved (allgather and the like) but not reduced: the core has no kernels for them.
 _NOT_REDUCIBLE: Final = frozenset({_core.INT16, _core.UINT16})
+_ADASUM_DTYPES: Final = frozenset({_core.FLOAT16, _core.FLOAT32, _core.FLOAT64})
+
+_MOST_ROWS: Final = 2**31 - 1  # received counts are int32
 
 
 def reduce_op(op: int | None, average: bool | None, *, stacklevel: int = 3) -> int:
@@ -85,9 +89,12 @@ class Collectives(Generic[T]):
         """Reduce ``tensor`` over all ranks into ``out`` (same shape and dtype; may be ``tensor`` itself).
 
         Raises:
-            InvalidArgumentError: dtype, layout, or the name is in flight.
+            InvalidArgumentError: dtype, layout, the name is in flight, or this rank is not in the set.
+            NotImplementedError: Adasum in a set of its own, or of a number of ranks that is no power of two.
             HorovodInternalError: not initialised, or the world has ended.
         """
+        if op == Adasum:
+            self._check_adasum([tensor], process_set)
         engine = current_engine()
         address, dtype, shape = self._describe(tensor)
         if dtype in _NOT_REDUCIBLE:
@@ -122,6 +129,8 @@ class Collectives(Generic[T]):
     ) -> int:
         """Reduce all of ``tensors`` as one operation with one handle; element by element like
         :meth:`allreduce`."""
+        if op == Adasum:
+            self._check_adasum(tensors, process_set)
         engine = current_engine()
         described = self._describe_all(tensors)
         for tensor, (_, dtype, _) in zip(tensors, described, strict=True):
@@ -224,15 +233,142 @@ class Collectives(Generic[T]):
         self._pending[handle] = (engine, tensor, out, None)
         return handle
 
+    def alltoall(
+        self,
+        tensor: T,
+        splits: Sequence[int],
+        name: str | None,
+        process_set: ProcessSet = global_process_set,
+        waited: bool = False,
+        place: Callable[[T], T] | None = None,
+    ) -> int:
+        """Send consecutive rows of ``tensor`` to the members: ``splits[i]`` of them to set rank i. The result
+        is the pair of the rows that came, in the order of senders, and an int32 tensor of their numbers.
+
+        Args:
+            splits: one for each member; their sum may be less than the number of rows, the others stay.
+                Empty: equally many for each.
+            place: applied to the tensor of received numbers, to move it where the caller wants it.
+
+        Raises:
+            InvalidArgumentError: no rows to split; splits of another length, negative, or too many; or
+                without splits a number of rows that the members do not divide.
+        """
+        number = process_set_id(process_set)
+        engine = current_engine()
+        address, dtype, shape = self._describe(tensor)
+        members = member_count(process_set)
+        _check_splits(shape, splits, members)
+        received = self.frontend.empty_counts(members)
+        handle = engine.submit_alltoall(
+            name, address, dtype, shape, splits, self._describe(received)[0], number, waited
+        )
+
+        def collect(made: list[object]) -> tuple[T, T]:
+            return self.frontend.from_dlpack(made[0]), received if place is None else place(received)
+
+        self._pending[handle] = (engine, (tensor, received), None, collect)
+        return handle
+
+    def reducescatter(
+        self,
+        tensor: T,
+        name: str | None,
+        op: int,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+        waited: bool = False,
+    ) -> int:
+        """Reduce ``tensor`` over all members and keep this one's share of the rows: set rank r of n gets
+        ``d // n + (r < d % n)`` of d rows, after those of lower ranks.
+
+        Raises:
+            InvalidArgumentError: ``tensor`` has no dimensions; dtype, layout, or the name is in flight; this
+                rank is not in the set.
+            HorovodInternalError: ``op`` is neither Sum nor Average; not initialised, or the world has ended.
+        """
+        number = process_set_id(process_set)
+        engine = current_engine()
+        address, dtype, shape = self._describe(tensor)
+        out = self._own_rows(tensor, dtype, shape, op, process_set)
+        handle = engine.submit(
+            _REDUCESCATTER,
+            name,
+            address,
+            self._describe(out)[0],
+            dtype,
+            shape,
+            op,
+            prescale,
+            postscale,
+            0,
+            number,
+            waited,
+        )
+        self._pending[handle] = (engine, tensor, out, None)
+        return handle
+
+    def grouped_reducescatter(
+        self,
+        tensors: Sequence[T],
+        name: str | None,
+        op: int,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+        waited: bool = False,
+    ) -> int:
+        """:meth:`reducescatter` of all ``tensors`` as one operation with one handle."""
+        number = process_set_id(process_set)
+        engine = current_engine()
+        described = self._describe_all(tensors)
+        outs = tuple(
+            self._own_rows(tensor, dtype, shape, op, process_set)
+            for tensor, (_, dtype, shape) in zip(tensors, described, strict=True)
+        )
+        addresses, dtypes, shapes = zip(*described, strict=True)
+        handle = engine.submit_group(
+            _REDUCESCATTER,
+            name,
+            list(addresses),
+            [self._describe(out)[0] for out in outs],
+            list(dtypes),
+            list(shapes),
+            op,
+            prescale,
+            postscale,
+            number,
+            waited,
+        )
+        self._pending[handle] = (engine, tuple(tensors), outs, None)
+        return handle
+
     # -- waiting --------------------------------------------------------------------------------------------
 
     def barrier(self, process_set: ProcessSet = global_process_set) -> None:
-        """Return after every member has called."""
+        """Return after every member has called.
+
+        Raises:
+            IndexError: the set has a number that does not exist (any more).
+        """
         engine = current_engine()
-        handle = engine.submit(
-            _BARRIER, None, 0, 0, _core.UINT8, (), Sum, 1.0, 1.0, 0, process_set_id(process_set), True
-        )
-        engine.wait(handle)
+        number = process_set_id(process_set)
+        if number and number not in engine.process_sets():
+            raise IndexError(f"{process_set} does not exist, or has not been registered.")
+        engine.wait(engine.submit(_BARRIER, None, 0, 0, _core.UINT8, (), Sum, 1.0, 1.0, 0, number, True))
+
+    def join(self) -> int:
+        """Return after every rank has joined: the one that was last. Until then this rank takes part in the
+        others' allreduces, with zeros.
+
+        Raises:
+            HorovodInternalError: not initialised; a rank was lost.
+        """
+        engine = current_engine()
+        last = engine.wait(engine.join())
+        assert isinstance(last, int)
+        return last
 
     def synchronize(self, handle: int) -> Any:
         """Wait for ``handle`` and return its result; ``None`` if the handle is unknown or already consumed.
@@ -254,7 +390,7 @@ class Collectives(Generic[T]):
             raise
         if collect is None:
             return result
-        return collect(made or [])
+        return collect(made if isinstance(made, list) else [])
 
     def synchronize_all(self, handles: list[int]) -> None:
         """Wait for all ``handles``, whose results are in memory that was given at submission.
@@ -298,10 +434,65 @@ class Collectives(Generic[T]):
             raise InvalidArgumentError("A grouped operation needs at least one tensor.")
         return [self._describe(tensor) for tensor in tensors]
 
+    def _own_rows(self, tensor: T, dtype: int, shape: Sequence[int], op: int, process_set: ProcessSet) -> T:
+        """Memory for this rank's share of the rows of ``tensor``."""
+        if op not in (Average, Sum):
+            raise HorovodInternalError(f"Reducescatter supports Average and Sum only, got operator {op}.")
+        if dtype in _NOT_REDUCIBLE:
+            self._refuse_dtype(tensor)
+        if not len(shape):
+            raise InvalidArgumentError("Reducescatter shares out rows; a tensor without dimensions has none.")
+        if process_set.included() is False:
+            raise InvalidArgumentError(
+                "Invalid process set id for this rank: it is not a member of the provided process set "
+                f"{process_set}."
+            )
+        members = member_count(process_set)
+        rows, more = divmod(shape[0], members)
+        return self.frontend.empty_rows(tensor, rows + ((process_set.rank() or 0) < more))
+
+    def _check_adasum(self, tensors: Sequence[T], process_set: ProcessSet) -> None:
+        if process_set is not global_process_set:
+            raise NotImplementedError("Adasum does not support process sets other than the global one.")
+        size = _runtime.current().topology.size
+        if size & (size - 1):
+            raise NotImplementedError(f"Adasum needs a number of ranks that is a power of two, not {size}.")
+        for tensor in tensors:
+            if self._describe(tensor)[1] not in _ADASUM_DTYPES:
+                raise InvalidArgumentError(
+                    f"Tensor type {self.frontend.dtype_name(tensor)} is not supported by Adasum: floating "
+                    "types of 16, 32 and 64 bits are."
+                )
+
     def _refuse_dtype(self, tensor: T) -> NoReturn:
         raise InvalidArgumentError(
             f"Tensor type {self.frontend.dtype_name(tensor)} is not supported in reductions."
         )
+
+
+def _check_splits(shape: Sequence[int], splits: Sequence[int], members: int) -> None:
+    if not len(shape):
+        raise InvalidArgumentError("Alltoall sends rows; a tensor without dimensions has none.")
+    rows = shape[0]
+    if not len(splits):
+        if rows % members:
+            raise InvalidArgumentError(
+                f"Without splits the first dimension must be divisible by the number of members: {rows} rows "
+                f"for {members}."
+            )
+        splits = (rows // members,)
+    elif len(splits) != members:
+        raise InvalidArgumentError(
+            f"Number of splits ({len(splits)}) differs from that of members ({members})."
+        )
+    if min(splits) < 0:
+        raise InvalidArgumentError(f"Splits must not be negative: {list(splits)}.")
+    if sum(splits) > rows:
+        raise InvalidArgumentError(
+            f"Sum of splits ({sum(splits)}) is greater than the number of rows ({rows})."
+        )
+    if max(splits) > _MOST_ROWS:
+        raise InvalidArgumentError(f"More than {_MOST_ROWS} rows to one member; use a wider tensor.")
 
 
 def current_engine() -> _core.Engine:

@@ -40,6 +40,12 @@ class Frontend(Protocol[T]):
     def empty_like(self, tensor: T) -> T:
         """A new tensor of the same shape and dtype, with any content; contiguous if ``tensor`` is."""
 
+    def empty_rows(self, like: T, rows: int) -> T:
+        """A new contiguous tensor with any content: dtype and shape of ``like``, but ``rows`` rows."""
+
+    def empty_counts(self, count: int) -> T:
+        """A new one-dimensional int32 tensor in host memory, with any content."""
+
     def contiguous_copy(self, tensor: T) -> T:
         """A new contiguous tensor with the values of a dense ``tensor``, in row-major order."""
 

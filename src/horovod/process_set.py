@@ -1,20 +1,40 @@
-"""Process sets: which ranks take part in an operation."""
+"""Process sets: which ranks take part in an operation, and how a set gets its number."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from horovod import _runtime
-from horovod.errors import InvalidArgumentError
+from horovod.errors import (
+    BackendError,
+    CollectiveTimeout,
+    HorovodInternalError,
+    InvalidArgumentError,
+    PeerLostError,
+    ProcessSetError,
+)
 
-__all__ = ["ProcessSet", "global_process_set"]
+__all__ = [
+    "ProcessSet",
+    "add_process_set",
+    "global_process_set",
+    "init_with_sets",
+    "member_count",
+    "process_set_id",
+    "remove_process_set",
+]
+
+_changing = threading.Lock()  # one thread at a time adds or removes: all ranks do it in one order
 
 
 class ProcessSet:
-    """Some ranks of the world, which can run operations among themselves once the set is registered.
+    """Some ranks of the world, which can run operations among themselves once the set is registered: by
+    ``init(process_sets=[...])`` or :func:`add_process_set`.
 
-    Sets are equal only if they are the same object.
+    Sets are equal only if they are the same object. A set loses its number when it is removed and at
+    ``shutdown()``; the object can be registered again.
 
     Attributes:
         process_set_id: number of the set; ``None`` until it is registered, 0 for all ranks.
@@ -27,6 +47,9 @@ class ProcessSet:
 
     def __init__(self, ranks_or_comm: Iterable[int]) -> None:
         """
+        Args:
+            ranks_or_comm: ranks of the world, in any order.
+
         Raises:
             ValueError: not an iterable of ints (a communicator would need MPI, which is not part of this
                 build).
@@ -111,3 +134,164 @@ def process_set_id(process_set: ProcessSet) -> int:
     if number is None:
         raise TypeError(f"{process_set} is not registered; register it before using it in an operation.")
     return number
+
+
+def member_count(process_set: ProcessSet) -> int:
+    """Number of members of a registered set; for the global one, of all ranks.
+
+    Raises:
+        TypeError: the set is not registered.
+        NotInitializedError: there is no world.
+    """
+    process_set_id(process_set)
+    if process_set is global_process_set:
+        return _runtime.current().topology.size
+    return len(process_set.ranks or ())
+
+
+# -- registration -------------------------------------------------------------------------------------------
+
+
+def init_with_sets(process_sets: Sequence[ProcessSet]) -> None:
+    """Form the world, and number ``process_sets`` in it: 1, 2, … in this order. If the world stands already,
+    they must be sets that it has.
+
+    Args:
+        process_sets: the same ranks in the same order on every rank, members or not.
+
+    Raises:
+        ValueError: not sets; or a set has a repeated rank or one that does not exist, or the ranks differ:
+            then there is no world, also in later attempts. Or a set is there twice or has all ranks: the
+            world stands, and a second call without it works.
+        KeyError: the world stands and does not have such a set.
+        NotImplementedError: a set that is described by a communicator.
+    """
+    for each in process_sets:
+        if not isinstance(each, ProcessSet):
+            raise InvalidArgumentError(f"process_sets must hold ProcessSet objects, got {each!r}.")
+        _refuse_communicator(each)
+    members = [each.ranks or [] for each in process_sets]
+    runtime = _runtime.start(process_sets=members)
+    if not process_sets:
+        return
+    with _changing:
+        seen = [list(range(runtime.topology.size))]
+        for index, ranks in enumerate(members):
+            if ranks in seen:
+                raise InvalidArgumentError(
+                    f"process_sets[{index}] {process_sets[index]} is a duplicate of "
+                    f"{'an earlier one' if seen.index(ranks) else 'the global process set'}. Horovod stays "
+                    "initialized; call init() again without it."
+                )
+            seen.append(ranks)
+        numbers = {tuple(ranks): number for number, ranks in runtime.engine.process_sets().items()}
+        for each, ranks in zip(process_sets, members, strict=True):
+            if tuple(ranks) not in numbers:
+                raise KeyError(
+                    f"{each} was not among the process sets of the first init(). Call shutdown() first, or "
+                    "use add_process_set()."
+                )
+        for each, ranks in zip(process_sets, members, strict=True):
+            _number(runtime, each, numbers[tuple(ranks)])
+
+
+def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+    """Register a set of ranks while the world stands. Collective over all ranks, members or not, which must
+    add and remove sets in the same order; returns when all have called.
+
+    Args:
+        process_set: a set, or the ranks of one; the same on every rank.
+
+    Returns:
+        The registered set: ``process_set`` itself if it is one.
+
+    Raises:
+        ValueError: ``init()`` has not been called, ``HOROVOD_DYNAMIC_PROCESS_SETS`` was not set by then, a
+            rank is repeated or does not exist, there is such a set already; the ranks disagree
+            (``ProcessSetError``), or the world is shutting down.
+        NotImplementedError: the set is described by a communicator.
+        HorovodInternalError: a rank was lost.
+    """
+    added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    runtime = _dynamic_world("add_process_set()")
+    _refuse_communicator(added)
+    ranks = added.ranks or []
+    if problem := runtime.wrong_ranks(ranks):
+        raise InvalidArgumentError(f"{added} {problem}.")
+    engine = runtime.engine
+    with _changing:
+        for number, members in engine.process_sets().items():
+            if members == ranks:
+                raise InvalidArgumentError(
+                    f"{added} is a duplicate process set: number {number} is the same."
+                )
+        number = _change(f"{added} was not added", engine.wait, lambda: engine.add_process_set(ranks))
+        _number(runtime, added, number)
+    return added
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Remove a set that is not needed any more. Collective over all ranks, like :func:`add_process_set`.
+
+    What is still queued on the set fails with ``HorovodInternalError``. Its number may be used again.
+
+    Returns:
+        Whether there was something to remove: ``False``, at once, for the global set and for one that is not
+        registered. ``process_set_id`` is ``None`` afterwards, unless it is the global set.
+
+    Raises:
+        ValueError: ``HOROVOD_DYNAMIC_PROCESS_SETS`` was not set before ``init()``; the ranks disagree
+            (``ProcessSetError``), or the world is shutting down.
+        HorovodInternalError: a rank was lost.
+    """
+    if process_set.process_set_id in (None, 0):
+        return False
+    runtime = _dynamic_world("remove_process_set()")
+    with _changing:
+        return _remove(runtime, process_set)
+
+
+def _remove(runtime: _runtime.Runtime, process_set: ProcessSet) -> bool:
+    engine = runtime.engine
+    number = process_set.process_set_id
+    if number is None:  # another thread was faster
+        return False
+    known = number in engine.process_sets()
+    if known:
+        _change(f"{process_set} was not removed", engine.wait, lambda: engine.remove_process_set(number))
+    for each in [process_set, *runtime.numbered]:
+        if each.process_set_id == number:
+            each.process_set_id = None
+    return known
+
+
+def _dynamic_world(who: str) -> _runtime.Runtime:
+    runtime = _runtime.current()
+    if not runtime.config.dynamic_process_sets:
+        raise InvalidArgumentError(
+            f"{who} needs HOROVOD_DYNAMIC_PROCESS_SETS=1 in the environment before init(), or "
+            'init(process_sets="dynamic").'
+        )
+    return runtime
+
+
+def _refuse_communicator(process_set: ProcessSet) -> None:
+    if process_set.mpi_comm is not None:
+        raise NotImplementedError(f"{process_set} is described by a communicator; give its ranks instead.")
+
+
+def _change(failed: str, wait: Callable[[int], Any], submit: Callable[[], int]) -> int:
+    """Run a change of the sets, which all ranks take part in, to its end."""
+    try:
+        number = wait(submit())
+    except (PeerLostError, CollectiveTimeout, BackendError):
+        raise
+    except HorovodInternalError as error:
+        raise ProcessSetError(f"{failed}: the ranks disagree or Horovod is shutting down. {error}") from error
+    assert isinstance(number, int)
+    return number
+
+
+def _number(runtime: _runtime.Runtime, process_set: ProcessSet, number: int) -> None:
+    process_set.process_set_id = number
+    runtime.numbered.add(process_set)

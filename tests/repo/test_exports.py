@@ -92,16 +92,7 @@ TORCH_NAMES = [
 # Names of that list that are still to come.
 TORCH_LATER = {
     "SyncBatchNorm",
-    "add_process_set",
-    "alltoall",
-    "alltoall_async",
     "elastic",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "join",
-    "reducescatter",
-    "reducescatter_async",
-    "remove_process_set",
     "start_timeline",
     "stop_timeline",
 }

@@ -14,20 +14,6 @@ LATER_MODULES = {"horovod.data"}
 LATER = {
     "horovod.common.basics.HorovodBasics.start_timeline",
     "horovod.common.basics.HorovodBasics.stop_timeline",
-    "horovod.common.process_sets.add_process_set",
-    "horovod.common.process_sets.remove_process_set",
-    *(
-        f"horovod.torch.mpi_ops.{name}"
-        for name in (
-            "alltoall",
-            "alltoall_async",
-            "reducescatter",
-            "reducescatter_async",
-            "grouped_reducescatter",
-            "grouped_reducescatter_async",
-            "join",
-        )
-    ),
     *(
         f"horovod.torch.optimizer._DistributedAdasumOptimizer.{name}"
         for name in ("set_backward_passes_per_step", "synchronize", "skip_synchronize", "step", "zero_grad")

@@ -119,7 +119,7 @@ def test_capabilities_without_a_world() -> None:
 
 def test_init_checks_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[None] = []
-    monkeypatch.setattr(_runtime, "start", lambda: started.append(None))
+    monkeypatch.setattr(_runtime, "start", lambda process_sets: started.append(None))
     monkeypatch.setenv("HOROVOD_DYNAMIC_PROCESS_SETS", "0")
     b = basics.HorovodBasics()
     with pytest.raises(ValueError):

@@ -31,6 +31,8 @@ def test_empty_environment_gives_the_defaults() -> None:
         ("HOROVOD_LOG_LEVEL", "loud", "log_level", 3),
         ("HOROVOD_LOG_HIDE_TIME", "1", "log_hide_time", True),
         ("HOROVOD_THREAD_AFFINITY", "0,4, 8", "thread_affinity", (0, 4, 8)),
+        ("HOROVOD_DYNAMIC_PROCESS_SETS", "-1", "dynamic_process_sets", True),
+        ("HOROVOD_DYNAMIC_PROCESS_SETS", "on", "dynamic_process_sets", False),
         ("HOROVOD_ELASTIC", "1", "elastic", True),
         ("HOROVOD_GLOO_IFACE", "eth0", "network_interface", "eth0"),
         ("HOROVOD_TRANSPORT_GROUPS", "single", "transport_groups", "single"),

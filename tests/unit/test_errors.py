@@ -12,6 +12,7 @@ EXAMPLES: list[Exception] = [
     errors.NotInitializedError(),
     errors.InvalidArgumentError("bad", tensor="allreduce.x"),
     errors.DuplicateNameError("again", tensor="allreduce.x"),
+    errors.ProcessSetError("differ"),
     errors.HorovodInternalError("boom"),
     errors.MismatchError("differ", tensor="allreduce.x", ranks=[0, 1], said=["[2]", "[3]"]),
     errors.PeerLostError("gone", rank=3, host="b"),

@@ -1,6 +1,7 @@
 """Connecting all ranks: meet at the store, share memory where that is possible, dial the others.
 
-    1. Claim this rank in the current round of the job and leave an identity; take everybody's in one reply.
+    1. Claim this rank in the current round of the job and leave an identity, with the process sets that this
+       rank was given; take everybody's in one reply.
     2. Ranks that look as if they could share memory pass descriptors to each other. If one pair of a group
        fails, the group is dissolved; all ranks learn the verdicts through the store, so all know the same
        groups.
@@ -30,6 +31,7 @@ from horovod.bootstrap.groups import Machine, candidate_groups, split
 from horovod.bootstrap.handshake import Purpose, Role, world_digest
 from horovod.bootstrap.local import LocalPeer, Own
 from horovod.bootstrap.rounds import Round, claim_round
+from horovod.bootstrap.static_sets import Sets, agree_on_sets
 from horovod.bootstrap.store import StoreClient
 from horovod.bootstrap.table import Cause
 from horovod.bootstrap.topology import Place, Topology, agree
@@ -38,6 +40,7 @@ from horovod.errors import (
     AuthenticationError,
     BackendError,
     HorovodInternalError,
+    InvalidArgumentError,
     RendezvousError,
     StoreTimeout,
 )
@@ -80,6 +83,7 @@ class Mesh:
     local_peers: list[LocalPeer]
     network_peers: list[NetworkPeer]
     owner: Descriptors = field(default_factory=Descriptors)
+    process_sets: list[list[int]] = field(default_factory=list)
 
     def hand_over(self, engine: Receiver) -> None:
         """Give every descriptor to ``engine``. If it refuses one, those that it has not been given are
@@ -112,7 +116,11 @@ class Mesh:
 
 
 def connect(
-    place: Place, config: Config, key: bytes, segment_bytes: Callable[[int], int]
+    place: Place,
+    config: Config,
+    key: bytes,
+    segment_bytes: Callable[[int], int],
+    process_sets: Sets = (),
 ) -> tuple[Topology, Mesh]:
     """Form the world: blocks until this rank is connected with all others.
 
@@ -121,17 +129,19 @@ def connect(
         config: time limit, interface, transport groups, job and epoch.
         key: the key of the job.
         segment_bytes: size of the segment that each rank of a group of that many makes.
+        process_sets: the static process sets, as this rank was given them; see ``static_sets``.
 
     Raises:
         RendezvousError: ranks are missing, unreachable or gone, or one of them failed; the message says
         which. ConfigError: the ranks contradict each other.
+        InvalidArgumentError: a process set is wrong, or they differ; raised on every rank.
         BackendError: not enough memory.
     """
     assert place.store is not None
     deadline = time.monotonic() + config.init_timeout_s
     me = f"rank {place.rank} on host {place.host}"
     with StoreClient(place.store, key, config.init_timeout_s, me) as store:
-        return _Bootstrap(place, config, key, segment_bytes, store, deadline).run()
+        return _Bootstrap(place, config, key, segment_bytes, process_sets, store, deadline).run()
 
 
 class _Bootstrap:
@@ -143,6 +153,7 @@ class _Bootstrap:
         config: Config,
         key: bytes,
         segment_bytes: Callable[[int], int],
+        process_sets: Sets,
         store: StoreClient,
         deadline: float,
     ) -> None:
@@ -150,6 +161,7 @@ class _Bootstrap:
         self.config = config
         self.key = key
         self.segment_bytes = segment_bytes
+        self.process_sets = process_sets
         self.store = store
         self.deadline = deadline
         self.owner = Descriptors()
@@ -164,6 +176,11 @@ class _Bootstrap:
             joined = claim_round(self.store, self.config.epoch, self.place, identity)
             try:
                 return self._join(joined, unix_listener, tcp_listener)
+            except InvalidArgumentError:
+                # The same on every rank, each of which finds out by itself: aborting the round would give
+                # another error to those that have not looked yet.
+                self._leave(joined)
+                raise
             except BaseException as error:
                 self.owner.close()
                 self._tell(joined, error)
@@ -182,10 +199,11 @@ class _Bootstrap:
         places = [_place(rank, identity) for rank, identity in enumerate(self.identities)]
         self.hosts = tuple(place.host for place in places)
         topology = agree(self.place.rank, places)
+        process_sets = agree_on_sets([identity["process_sets"] for identity in self.identities])
         groups, own, local_peers = self._share_memory(joined, unix_listener)
         network_peers = self._connect_network(joined, groups, tcp_listener)
         self._leave(joined)
-        return topology, Mesh(groups, own, local_peers, network_peers, self.owner)
+        return topology, Mesh(groups, own, local_peers, network_peers, self.owner, process_sets)
 
     # -- 1. meeting --
 
@@ -209,6 +227,7 @@ class _Bootstrap:
             "pid": os.getpid(),
             "tcp": [tcp[0], tcp[1]],
             "unix": unix_name,
+            "process_sets": [list(ranks) for ranks in self.process_sets],
         }
 
     def _collect_identities(self, joined: Round) -> list[dict[str, Any]]:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from horovod import _core, _runtime
-from horovod.errors import HorovodInternalError, InvalidArgumentError
-from horovod.process_set import ProcessSet
+from horovod.errors import InvalidArgumentError
+from horovod.process_set import ProcessSet, init_with_sets
 
 __all__ = ["HorovodBasics"]
 
@@ -50,10 +50,14 @@ class HorovodBasics:
 
         Args:
             comm: ranks of the global communicator; honoured by MPI controllers only, hence ignored here.
-            process_sets: static process sets, or ``"dynamic"`` to allow adding and removing sets later.
+            process_sets: the static process sets, the same in the same order on every rank, members or not;
+                or ``"dynamic"`` (in any letter case), which allows adding and removing sets later, as
+                ``HOROVOD_DYNAMIC_PROCESS_SETS=1`` does.
 
         Raises:
-            ValueError: ``comm`` is a communicator (this build has no MPI) or ``process_sets`` another text.
+            ValueError: ``comm`` is a communicator (this build has no MPI); ``process_sets`` is another text,
+                or wrong, or differs between ranks: see :func:`horovod.process_set.init_with_sets`.
+            KeyError: the world stands already and has no such process set.
             HorovodInternalError: the world could not be formed.
         """
         if comm is not None:
@@ -70,9 +74,8 @@ class HorovodBasics:
                     f"process_sets must be a sequence of ProcessSet or 'dynamic', got {process_sets!r}."
                 )
             os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
-        elif process_sets:
-            raise HorovodInternalError("Process sets other than the global one are not supported yet.")
-        _runtime.start()
+            process_sets = None
+        init_with_sets(list(process_sets or ()))
 
     def shutdown(self) -> None:
         """End the world on every rank; harmless if there is none."""
@@ -152,5 +155,9 @@ class HorovodBasics:
         return False
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
-        """All registered process sets."""
-        return {0: list(range(self.size()))}
+        """Members of all registered process sets by number; 0 is the world.
+
+        Raises:
+            NotInitializedError: :meth:`init` has not been called.
+        """
+        return _runtime.current().engine.process_sets()

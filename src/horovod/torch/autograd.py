@@ -6,20 +6,33 @@ contiguous: autograd hands over expanded ones, for example those of ``sum()``.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import torch
 
-from horovod.collectives import Average, Collectives
-from horovod.process_set import ProcessSet
+from horovod.collectives import Average, Collectives, Sum
+from horovod.process_set import ProcessSet, member_count
 from horovod.torch.frontend import TorchFrontend
 
-__all__ = ["Allgather", "Allreduce", "Broadcast", "GroupedAllgather", "GroupedAllreduce", "collectives"]
+__all__ = [
+    "Allgather",
+    "Allreduce",
+    "Alltoall",
+    "Broadcast",
+    "GroupedAllgather",
+    "GroupedAllreduce",
+    "GroupedReducescatter",
+    "Reducescatter",
+    "apply",
+    "collectives",
+]
 
 collectives: Collectives[torch.Tensor] = Collectives(TorchFrontend())
 """The collectives of this framework, with all its outstanding handles."""
 
 _empty_like = collectives.frontend.empty_like
+_CPU: Final = torch.device("cpu")
 
 
 def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
@@ -67,7 +80,6 @@ class GroupedAllreduce(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         ctx.reduction = (op, prescale, postscale, process_set)
-        ctx.differentiable = [tensor.is_floating_point() for tensor in tensors]
         handle = collectives.grouped_allreduce(
             tensors,
             [_empty_like(t) for t in tensors],
@@ -79,6 +91,7 @@ class GroupedAllreduce(torch.autograd.Function):
             waited=True,
         )
         result: tuple[torch.Tensor, ...] = collectives.synchronize(handle)
+        _mark_integers(ctx, result)
         return result
 
     @staticmethod
@@ -117,10 +130,10 @@ class GroupedAllgather(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         ctx.process_set = process_set
         ctx.rows = [tensor.shape[0] for tensor in tensors]
-        ctx.differentiable = [tensor.is_floating_point() for tensor in tensors]
         result: tuple[torch.Tensor, ...] = collectives.synchronize(
             collectives.grouped_allgather(tensors, name, process_set, waited=True)
         )
+        _mark_integers(ctx, result)
         return result
 
     @staticmethod
@@ -152,6 +165,114 @@ class Broadcast(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         average = apply(Allreduce, grads[0].contiguous(), None, Average, 1.0, 1.0, ctx.process_set)
         return (average if ctx.am_root else torch.zeros_like(average)), None, None, None, None
+
+
+class Alltoall(torch.autograd.Function):
+    """Backward: the rows of the upstream gradient go back to where they came from; rows that stayed home have
+    a gradient of zero. The received counts are the second result."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        splits: Sequence[int],
+        device: torch.device,
+        name: str | None,
+        process_set: ProcessSet,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        handle = collectives.alltoall(tensor, splits, name, process_set, waited=True)
+        result: torch.Tensor
+        result, received = collectives.synchronize(handle)
+        ctx.rows = tensor.shape[0]
+        ctx.received = received.tolist()
+        ctx.process_set = process_set
+        received = received.to(device)
+        ctx.mark_non_differentiable(received)
+        return result, received
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        upstream = grads[0].contiguous()
+        own, _ = apply(Alltoall, upstream, ctx.received, _CPU, None, ctx.process_set)
+        if own.shape[0] < ctx.rows:
+            own = torch.cat([own, own.new_zeros((ctx.rows - own.shape[0], *own.shape[1:]))])
+        return own, None, None, None, None
+
+
+class Reducescatter(torch.autograd.Function):
+    """Backward: allgather of the upstream gradients, times what one input counts for in the result. A Sum is
+    scaled by the number of members: gradients are averaged over ranks later."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+    ) -> torch.Tensor:
+        handle = collectives.reducescatter(tensor, name, op, prescale, postscale, process_set, waited=True)
+        ctx.factor = _scatter_factor(op, prescale, postscale, process_set)
+        ctx.process_set = process_set
+        result: torch.Tensor = collectives.synchronize(handle)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        own = apply(Allgather, _scaled(grads[0], ctx.factor), None, ctx.process_set)
+        return own, None, None, None, None, None
+
+
+class GroupedReducescatter(torch.autograd.Function):
+    """Backward: like :class:`Reducescatter`, for all members at once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        handle = collectives.grouped_reducescatter(
+            tensors, name, op, prescale, postscale, process_set, waited=True
+        )
+        ctx.factor = _scatter_factor(op, prescale, postscale, process_set)
+        ctx.process_set = process_set
+        result: tuple[torch.Tensor, ...] = collectives.synchronize(handle)
+        _mark_integers(ctx, result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        wanted = [
+            _scaled(grad, ctx.factor)
+            for grad, floats in zip(grads, ctx.differentiable, strict=True)
+            if floats
+        ]
+        gathered = iter(apply(GroupedAllgather, None, ctx.process_set, *wanted))
+        own = [next(gathered) if floats else None for floats in ctx.differentiable]
+        return (None, None, None, None, None, *own)
+
+
+def _mark_integers(ctx: Any, results: Sequence[torch.Tensor]) -> None:
+    """Note which members of a group have a gradient."""
+    ctx.differentiable = [result.is_floating_point() for result in results]
+    ctx.mark_non_differentiable(*[result for result in results if not result.is_floating_point()])
+
+
+def _scatter_factor(op: int, prescale: float, postscale: float, process_set: ProcessSet) -> float:
+    members = member_count(process_set) if op == Sum else 1
+    return members * prescale * postscale
+
+
+def _scaled(grad: torch.Tensor, factor: float) -> torch.Tensor:
+    """A contiguous ``grad`` times ``factor``; ``grad`` itself is not modified."""
+    return (grad if factor == 1.0 else grad * factor).contiguous()
 
 
 def _rows_before(rows: list[int], process_set: ProcessSet) -> list[int]:

@@ -57,6 +57,12 @@ class TorchFrontend:
         # Keeps the strides, and the only tensors that get here are contiguous. Options would double the time.
         return torch.empty_like(tensor)
 
+    def empty_rows(self, like: torch.Tensor, rows: int) -> torch.Tensor:
+        return torch.empty((rows, *like.shape[1:]), dtype=like.dtype, device=like.device)
+
+    def empty_counts(self, count: int) -> torch.Tensor:
+        return torch.empty(count, dtype=torch.int32)
+
     def contiguous_copy(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone(memory_format=torch.contiguous_format)
 

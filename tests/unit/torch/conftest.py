@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 from tests.unit.torch.fake_engine import FakeEngine
 
 from horovod import _runtime
+from horovod.bootstrap.topology import Topology
+from horovod.config import Config
 from horovod.errors import NotInitializedError
 
 MakeWorld = Callable[[int], FakeEngine]
@@ -18,10 +19,9 @@ def make_world(monkeypatch: pytest.MonkeyPatch) -> MakeWorld:
 
     def make(size: int) -> FakeEngine:
         engine = FakeEngine(size=size)
-        topology = SimpleNamespace(
-            rank=0, size=size, local_rank=0, local_size=size, cross_rank=0, cross_size=1, homogeneous=True
-        )
-        runtime = SimpleNamespace(engine=engine, topology=topology)
+        topology = Topology(0, size, 0, size, 0, 1, homogeneous=True, hosts=("here",) * size)
+        config = Config(dynamic_process_sets=True)
+        runtime = _runtime.Runtime(engine, topology, config)  # type: ignore[arg-type]
         monkeypatch.setattr(_runtime, "current", lambda: runtime)
         monkeypatch.setattr(_runtime, "is_initialized", lambda: True)
         return engine

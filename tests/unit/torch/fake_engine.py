@@ -54,6 +54,9 @@ class Submission:
     root: int = 0
     waited: bool = False
     grouped: bool = False
+    process_set: int = 0
+    splits: tuple[int, ...] = ()
+    received: int = 0
 
 
 @dataclass
@@ -63,7 +66,13 @@ class FakeEngine:
     """Names whose operation fails when it is waited for."""
     log: list[Submission] = field(default_factory=list)
     pending: dict[int, Submission] = field(default_factory=dict)
+    numbers: dict[int, int] = field(default_factory=dict)
+    """Handle -> the number that its operation ends with (join, changes of process sets)."""
+    sets: dict[int, list[int]] = field(default_factory=dict)
     count: int = 0
+
+    def __post_init__(self) -> None:
+        self.sets.setdefault(0, list(range(self.size)))
 
     def submit(
         self,
@@ -82,9 +91,66 @@ class FakeEngine:
     ) -> int:
         return self._add(
             Submission(
-                kind, name, [data], [out], [dtype], [tuple(shape)], op, prescale, postscale, root, waited
+                kind,
+                name,
+                [data],
+                [out],
+                [dtype],
+                [tuple(shape)],
+                op,
+                prescale,
+                postscale,
+                root,
+                waited,
+                process_set=process_set,
             )
         )
+
+    def submit_alltoall(
+        self,
+        name: str | None,
+        data: int,
+        dtype: int,
+        shape: tuple[int, ...],
+        splits: list[int],
+        received: int,
+        process_set: int,
+        waited: bool,
+    ) -> int:
+        return self._add(
+            Submission(
+                _core.ALLTOALL,
+                name,
+                [data],
+                [0],
+                [dtype],
+                [tuple(shape)],
+                waited=waited,
+                process_set=process_set,
+                splits=tuple(splits),
+                received=received,
+            )
+        )
+
+    def join(self) -> int:
+        return self._end_with(self.size - 1)
+
+    def add_process_set(self, ranks: list[int]) -> int:
+        number = next(n for n in range(1, len(self.sets) + 1) if n not in self.sets)
+        self.sets[number] = list(ranks)
+        return self._end_with(number)
+
+    def remove_process_set(self, process_set: int) -> int:
+        del self.sets[process_set]
+        return self._end_with(process_set)
+
+    def process_sets(self) -> dict[int, list[int]]:
+        return {number: list(ranks) for number, ranks in self.sets.items()}
+
+    def _end_with(self, number: int) -> int:
+        self.count += 1
+        self.numbers[self.count] = number
+        return self.count
 
     def submit_group(
         self,
@@ -102,14 +168,20 @@ class FakeEngine:
     ) -> int:
         shapes = [tuple(shape) for shape in shapes]
         return self._add(
-            Submission(kind, name, data, out, dtypes, shapes, op, prescale, postscale, 0, waited, True)
+            Submission(
+                kind, name, data, out, dtypes, shapes, op, prescale, postscale, 0, waited, True, process_set
+            )
         )
 
     def _add(self, submission: Submission) -> int:
         self.count += 1
-        key = (submission.kind, submission.name)
+        if submission.process_set not in self.sets:
+            raise from_core("invalid_argument", "The process set does not exist, or has not been registered")
+        if 0 not in self.sets[submission.process_set]:
+            raise from_core("invalid_argument", "Rank 0 is not a member of the provided process set")
+        key = (submission.kind, submission.name, submission.process_set)
         if submission.name is not None and any(
-            key == (other.kind, other.name) for other in self.pending.values()
+            key == (other.kind, other.name, other.process_set) for other in self.pending.values()
         ):
             raise from_core("duplicate", f"{submission.name} has the same name as another tensor in flight")
         self.log.append(submission)
@@ -120,20 +192,32 @@ class FakeEngine:
         assert handle in self.pending
         return True
 
-    def wait(self, handle: int) -> list[object] | None:
+    def wait(self, handle: int) -> list[object] | int | None:
+        if handle in self.numbers:
+            return self.numbers.pop(handle)
         submission = self.pending.pop(handle)
         if submission.name in self.failing:
             raise from_core("peer_lost", f"{submission.name} failed", rank=1)
         if submission.kind == _core.ALLGATHER:
             return [self._gather(submission, i) for i in range(len(submission.data))]
+        if submission.kind == _core.ALLTOALL:
+            return [self._alltoall(submission)]
+        members = len(self.sets[submission.process_set])
         for data, out, dtype, shape in zip(
             submission.data, submission.out, submission.dtypes, submission.shapes, strict=True
         ):
             if submission.kind == _core.ALLREDUCE:
                 values = view(data, dtype, shape) * submission.prescale
                 if submission.op == _core.SUM:
-                    values = values * self.size
+                    values = values * members
                 view(out, dtype, shape)[...] = values * submission.postscale
+            elif submission.kind == _core.REDUCESCATTER:
+                # This process is the first member: its rows are the first ones.
+                rows = shape[0] // members + (shape[0] % members > 0)
+                values = view(data, dtype, shape)[:rows] * submission.prescale
+                if submission.op == _core.SUM:
+                    values = values * members
+                view(out, dtype, (rows, *shape[1:]))[...] = values * submission.postscale
             elif submission.kind == _core.BROADCAST:
                 view(out, dtype, shape)[...] = view(data, dtype, shape)
         return None
@@ -150,7 +234,18 @@ class FakeEngine:
 
     def _gather(self, submission: Submission, i: int) -> object:
         one = view(submission.data[i], submission.dtypes[i], submission.shapes[i])
-        return torch.from_numpy(np.concatenate([one] * self.size)).__dlpack__()
+        members = len(self.sets[submission.process_set])
+        return torch.from_numpy(np.concatenate([one] * members)).__dlpack__()
+
+    def _alltoall(self, submission: Submission) -> object:
+        """Everybody sends this process, the first member, the rows that it sends itself."""
+        members = len(self.sets[submission.process_set])
+        rows = submission.shapes[0][0]
+        mine = submission.splits[0] if submission.splits else rows // members
+        if submission.received:
+            view(submission.received, _core.INT32, (members,))[...] = mine
+        own = view(submission.data[0], submission.dtypes[0], submission.shapes[0])[:mine]
+        return torch.from_numpy(np.concatenate([own] * members)).__dlpack__()
 
     @property
     def names(self) -> list[str | None]:
