@@ -78,6 +78,7 @@ else:
     )
     from horovod.torch.optimizer import DistributedOptimizer
     from horovod.torch.sync_batch_norm import SyncBatchNorm
+    from horovod.torch.sync_batch_norm import SyncBatchNorm
 
     __all__ = [
         "Adasum",
@@ -90,6 +91,7 @@ else:
         "ProcessSet",
         "Product",
         "Sum",
+        "SyncBatchNorm",
         "SyncBatchNorm",
         "add_process_set",
         "allgather",
