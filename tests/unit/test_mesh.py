@@ -25,7 +25,7 @@ from horovod.bootstrap.store import StoreClient, StoreServer
 from horovod.bootstrap.table import Cause
 from horovod.bootstrap.topology import Place, Topology
 from horovod.config import Config
-from horovod.errors import BackendError, ConfigError, HorovodError, RendezvousError
+from horovod.errors import BackendError, ConfigError, HorovodError, InvalidArgumentError, RendezvousError
 
 KEY = secrets.token_bytes(32)
 SEGMENT_BYTES = 1 << 16
@@ -447,3 +447,30 @@ def test_descriptors_of_a_hostile_header_are_closed() -> None:
     owner.close()
     theirs.close()
     assert len(os.listdir("/proc/self/fd")) < before
+
+
+def test_process_sets_are_agreed_on_without_another_round_trip(server: StoreServer) -> None:
+    sets = [[1], [0, 1], [1]]
+    with ThreadPoolExecutor(3) as pool:
+        futures = [
+            pool.submit(connect, place(server, rank, 3), settings(), KEY, lambda _: SEGMENT_BYTES, sets)
+            for rank in range(3)
+        ]
+        meshes = [future.result(30.0) for future in futures]
+    assert [mesh.process_sets for _, mesh in meshes] == [[[1], [0, 1]]] * 3
+    close(meshes)
+
+
+def test_different_process_sets_are_the_same_error_on_every_rank(server: StoreServer) -> None:
+    for _ in range(5):  # the ranks find out at different times
+        with ThreadPoolExecutor(3) as pool:
+            futures = [
+                pool.submit(
+                    connect, place(server, rank, 3), settings(), KEY, lambda _: SEGMENT_BYTES, [[rank // 2]]
+                )
+                for rank in range(3)
+            ]
+            errors = failures(futures)
+        assert {type(error) for error in errors} == {InvalidArgumentError}
+        assert len({str(error) for error in errors}) == 1
+        assert "process_sets[0] is [0] on rank 0 and [1] on rank 2" in str(errors[0])

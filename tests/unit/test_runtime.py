@@ -18,6 +18,7 @@ from horovod import _runtime
 from horovod.bootstrap.store import StoreServer
 from horovod.config import Config
 from horovod.errors import ConfigError, HorovodInternalError, NotInitializedError
+from horovod.process_set import ProcessSet
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -144,6 +145,39 @@ def test_bad_environment_leaves_no_world() -> None:
     with pytest.raises(ConfigError):
         _runtime.start(environ={"HOROVOD_RANK": "0"}, core=CORE)
     assert not _runtime.is_initialized()
+
+
+def test_process_sets_reach_the_engine_and_lose_their_numbers_at_the_end() -> None:
+    runtime = _runtime.start(environ={}, core=CORE, process_sets=[[0]])
+    assert not hasattr(engine(runtime).options, "process_sets")  # in a world of one this is everybody
+    numbered = ProcessSet([0])
+    numbered.process_set_id = 3
+    runtime.numbered.add(numbered)
+    _runtime.stop()
+    assert numbered.process_set_id is None
+
+
+REFUSED = """
+import os
+from horovod import _runtime
+from tests.unit.test_runtime import CORE
+rank = int(os.environ["HOROVOD_RANK"])
+texts = []
+for sets in ([[rank]], [[0]], []):
+    try:
+        _runtime.start(core=CORE, process_sets=sets)
+    except ValueError as error:
+        texts.append(str(error))
+    _runtime.stop()
+print(len(texts), len(set(texts)), texts[0])
+"""
+
+
+def test_a_world_that_was_refused_for_its_process_sets_stays_refused() -> None:
+    with StoreServer(KEY) as server:
+        outputs = run_ranks(server, 2, REFUSED)
+    assert len(set(outputs)) == 1
+    assert outputs[0].startswith("3 1 Horovod initialization failed: "), outputs
 
 
 def test_forked_child_is_told_what_to_do() -> None:
