@@ -36,13 +36,22 @@ BLOCKING: dict[str, Callable[[Any], Any]] = {
     "broadcast_": lambda t: hvd.broadcast_(t, 0),
     "broadcast_async": lambda t: hvd.broadcast_async(t, 0),
     "broadcast_async_": lambda t: hvd.broadcast_async_(t, 0),
+    "alltoall": lambda t: hvd.alltoall(t, torch.tensor([], dtype=torch.int32)),
+    "alltoall_async": lambda t: hvd.alltoall_async(t, torch.tensor([], dtype=torch.int32)),
+    "reducescatter": hvd.reducescatter,
+    "reducescatter_async": hvd.reducescatter_async,
+    "grouped_reducescatter": lambda t: hvd.grouped_reducescatter([torch.ones(1), t]),
+    "grouped_reducescatter_async": lambda t: hvd.grouped_reducescatter_async([torch.ones(1), t]),
 }
-REDUCING = {name: call for name, call in BLOCKING.items() if "allreduce" in name}
+REDUCING = {name: call for name, call in BLOCKING.items() if "reduce" in name}
+AVERAGING = {name: call for name, call in REDUCING.items() if "scatter" not in name}
 GROUPED = {
     "grouped_allreduce": hvd.grouped_allreduce,
     "grouped_allreduce_async": hvd.grouped_allreduce_async,
     "grouped_allgather": hvd.grouped_allgather,
     "grouped_allgather_async": hvd.grouped_allgather_async,
+    "grouped_reducescatter": hvd.grouped_reducescatter,
+    "grouped_reducescatter_async": hvd.grouped_reducescatter_async,
 }
 
 
@@ -68,6 +77,11 @@ def test_collectives_before_init_raise_internal_error(call: Callable[[Any], Any]
         hvd.mpi_threads_supported,
         lambda: hvd.broadcast_object({}),
         lambda: hvd.allgather_object({}),
+        lambda: hvd.alltoall(torch.ones(2)),
+        lambda: hvd.alltoall_async(torch.ones(2)),
+        lambda: hvd.alltoall(torch.ones(2), [2]),
+        lambda: hvd.allreduce(torch.ones(2), op=hvd.Adasum),
+        lambda: hvd.grouped_allreduce_async_([torch.ones(2)], op=hvd.Adasum),
         lambda: hvd.DistributedOptimizer(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)),
     ],
 )
@@ -78,9 +92,10 @@ def test_questions_about_the_world_before_init_raise_value_error(
         call()
 
 
-def test_barrier_before_init_raises_internal_error(no_world: None) -> None:
+@pytest.mark.parametrize("call", [hvd.barrier, hvd.join])
+def test_barrier_and_join_before_init_raise_internal_error(call: Callable[[], Any], no_world: None) -> None:
     with pytest.raises(hvd.HorovodInternalError):
-        hvd.barrier()
+        call()
 
 
 @pytest.mark.parametrize("call", BLOCKING.values(), ids=BLOCKING)
@@ -121,7 +136,7 @@ def test_tensors_elsewhere_than_in_host_memory_are_refused(
         call(torch.ones(2, device="meta"))
 
 
-@pytest.mark.parametrize("call", REDUCING.values(), ids=REDUCING)
+@pytest.mark.parametrize("call", AVERAGING.values(), ids=AVERAGING)
 def test_average_and_op_exclude_each_other(call: Callable[..., Any], make_world: MakeWorld) -> None:
     make_world(2)
     function = getattr(hvd, next(name for name, c in REDUCING.items() if c is call))
@@ -149,15 +164,67 @@ def test_allgather_of_a_scalar_is_refused_before_submission(make_world: MakeWorl
     assert engine.log == []
 
 
+def calls_in(some: hvd.ProcessSet) -> list[Callable[[], Any]]:
+    """Every collective, in the process set ``some``."""
+    ones, floats = torch.ones(1), torch.ones(1, requires_grad=True)
+    return [
+        lambda: hvd.allreduce(ones, process_set=some),
+        lambda: hvd.allreduce(floats, process_set=some),
+        lambda: hvd.grouped_allreduce_async([ones], process_set=some),
+        lambda: hvd.sparse_allreduce_async(ones.to_sparse(), "s", hvd.Average, some),
+        lambda: hvd.allgather(ones, process_set=some),
+        lambda: hvd.grouped_allgather([floats], process_set=some),
+        lambda: hvd.broadcast(ones, 0, process_set=some),
+        lambda: hvd.alltoall(ones, process_set=some),
+        lambda: hvd.alltoall(floats, torch.tensor([1], dtype=torch.int32), process_set=some),
+        lambda: hvd.alltoall_async(ones, [1], process_set=some),
+        lambda: hvd.reducescatter(ones, process_set=some),
+        lambda: hvd.reducescatter(floats, process_set=some),
+        lambda: hvd.grouped_reducescatter([ones], process_set=some),
+        lambda: hvd.barrier(process_set=some),
+    ]
+
+
+def test_foreign_process_sets_are_refused(make_world: MakeWorld) -> None:
+    make_world(2)
+    for call in calls_in(hvd.add_process_set([1])):
+        with pytest.raises(ValueError, match="is not a member of the provided process set"):
+            call()
+
+
+def test_numbers_of_process_sets_that_do_not_exist_are_refused(make_world: MakeWorld) -> None:
+    make_world(2)
+    some = hvd.ProcessSet([0])
+    some.process_set_id = 9
+    for call in calls_in(some):
+        with pytest.raises((ValueError, IndexError), match="does not exist, or has not been registered"):
+            call()
+    with pytest.raises(IndexError):
+        hvd.barrier(some)
+
+
+def test_the_process_set_reaches_the_engine(make_world: MakeWorld) -> None:
+    engine = make_world(3)
+    some = hvd.add_process_set([0, 2])
+    for call in calls_in(some)[:7]:
+        call()
+    hvd.alltoall(torch.ones(2), process_set=some)
+    hvd.reducescatter(torch.ones(2), process_set=some)
+    assert {submission.process_set for submission in engine.log} == {1}
+
+
+def test_sums_in_a_process_set_count_its_members(make_world: MakeWorld) -> None:
+    make_world(3)
+    some = hvd.add_process_set([0, 2])
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=some).item() == 2.0
+    sparse = hvd.sparse_allreduce_async(torch.ones(1).to_sparse(), "s", hvd.Average, some)()
+    assert sparse.to_dense().tolist() == [1.0]
+
+
 def test_unregistered_process_sets_are_refused(make_world: MakeWorld) -> None:
     make_world(2)
     some = hvd.ProcessSet([0])
-    for call in (
-        lambda: hvd.allreduce(torch.ones(1), process_set=some),
-        lambda: hvd.allgather(torch.ones(1), process_set=some),
-        lambda: hvd.broadcast(torch.ones(1), 0, process_set=some),
-        lambda: hvd.barrier(process_set=some),
-    ):
+    for call in calls_in(some):
         with pytest.raises(TypeError, match="not registered"):
             call()
 
@@ -281,6 +348,21 @@ def test_sparse_allreduce_names_its_two_gathers(make_world: MakeWorld) -> None:
     assert summed.to_dense().tolist() == [2.0, 0.0, 4.0, 0.0]
 
 
+def test_sparse_averages_of_integers_stay_integers(make_world: MakeWorld) -> None:
+    make_world(2)
+    result = hvd.sparse_allreduce_async(torch.tensor([-3, 0]).to_sparse(), "i", hvd.Average)()
+    assert result.dtype == torch.int64
+    assert result._values().tolist() == [-1, -1]
+
+
+def test_a_sparse_allreduce_that_is_refused_submits_nothing(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    for wrong in (torch.ones(2), torch.ones(2, dtype=torch.complex64).to_sparse()):
+        with pytest.raises(ValueError):
+            hvd.sparse_allreduce_async(wrong, "x", hvd.Sum)
+    assert engine.log == []
+
+
 def test_sparse_allreduce_without_entries(make_world: MakeWorld) -> None:
     make_world(2)
     empty = torch.zeros(4, 3).to_sparse(1)
@@ -335,3 +417,34 @@ def test_constants_are_plain_ints() -> None:
     constants = (hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product)
     assert constants == (0, 1, 2, 3, 4, 5)
     assert all(type(constant) is int for constant in constants)
+
+
+ADASUM: dict[str, Callable[..., Any]] = {
+    "allreduce": lambda t, **o: hvd.allreduce(t, op=hvd.Adasum, **o),
+    "allreduce_async_": lambda t, **o: hvd.allreduce_async_(t, op=hvd.Adasum, **o),
+    "grouped_allreduce": lambda t, **o: hvd.grouped_allreduce([t], op=hvd.Adasum, **o),
+}
+
+
+@pytest.mark.parametrize("call", ADASUM.values(), ids=ADASUM)
+def test_what_adasum_does_not_support(call: Callable[..., Any], make_world: MakeWorld) -> None:
+    engine = make_world(4)
+    some = hvd.add_process_set([0, 1])
+    with pytest.raises(NotImplementedError, match="process sets"):
+        call(torch.ones(2), process_set=some)
+    for dtype in (torch.int32, torch.uint8, torch.bool, torch.bfloat16):
+        with pytest.raises(ValueError, match="is not supported"):
+            call(torch.ones(2, dtype=dtype))
+    assert engine.log == []
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        call(torch.ones(2, dtype=dtype))
+    assert {submission.op for submission in engine.log} == {hvd.Adasum}
+    make_world(3)
+    with pytest.raises(NotImplementedError, match="power of two"):
+        call(torch.ones(2))
+
+
+def test_join_returns_the_number_of_the_last_rank(make_world: MakeWorld) -> None:
+    make_world(3)
+    assert hvd.join() == 2
+    assert hvd.join(device=-1) == 2
