@@ -4,7 +4,20 @@ Import a frontend: ``import horovod.torch as hvd``. This package imports nothing
 or a script that only asks for the version does not pay for a framework.
 """
 
-__all__ = ["__version__"]
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from horovod.launch.functions import run
+
+__all__ = ["__version__", "run"]
 
 # The interface version that scripts compare with; the version of the distribution is in its metadata.
 __version__ = "0.28.1"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "run":
+        from horovod.launch.functions import run
+
+        return run
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
