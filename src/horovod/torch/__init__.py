@@ -11,6 +11,7 @@ except ImportError as error:  # a source tree without its native part: scripts m
     __all__: list[str] = []
 else:
     from horovod.errors import HorovodInternalError
+    from horovod.torch import elastic
     from horovod.torch.compression import Compression
     from horovod.torch.functions import (
         allgather_object,
@@ -78,7 +79,6 @@ else:
     )
     from horovod.torch.optimizer import DistributedOptimizer
     from horovod.torch.sync_batch_norm import SyncBatchNorm
-    from horovod.torch.sync_batch_norm import SyncBatchNorm
 
     __all__ = [
         "Adasum",
@@ -91,7 +91,6 @@ else:
         "ProcessSet",
         "Product",
         "Sum",
-        "SyncBatchNorm",
         "SyncBatchNorm",
         "add_process_set",
         "allgather",
@@ -116,6 +115,7 @@ else:
         "cross_size",
         "cuda_built",
         "ddl_built",
+        "elastic",
         "global_process_set",
         "gloo_built",
         "gloo_enabled",

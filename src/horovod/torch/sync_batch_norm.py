@@ -140,7 +140,7 @@ class _Normalise(torch.autograd.Function):
         mean, var, count = _global_statistics(x)
         if float(count) == 1:
             raise InvalidArgumentError(
-                "Expected more than 1 value per channel when training, got a single one on all ranks together."
+                "Expected more than 1 value per channel when training, got one on all ranks together."
             )
         wide = _arithmetic(x.dtype)
         if x.numel() == 0:

@@ -1,0 +1,56 @@
+"""The loop around a training function that goes on in a new world after failures and changes of the hosts."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from horovod.elastic.notification import notification_manager
+from horovod.elastic.state import State
+from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
+
+__all__ = ["run_fn"]
+
+_log = logging.getLogger("horovod")
+
+
+def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..., Any]:
+    """Wrap ``func(state, ...)`` so that it is called again in a new world when the old one has failed.
+
+    Before the first call, and after each failure, the state is that of rank 0. Where no driver runs, hosts do
+    not change, and a world is formed again by the processes that are left of it: with one missing that fails.
+
+    Args:
+        func: its first argument is a :class:`~horovod.elastic.state.State`. It may be called several times.
+        reset: leaves the world and forms another one. What it raises is not caught.
+
+    Returns:
+        A function with the arguments and the result of ``func``. An exception other than
+        ``HorovodInternalError`` and ``HostsUpdatedInterrupt`` ends it.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
+        notification_manager.init()
+        notification_manager.register_listener(state)
+        skip_sync = False
+        try:
+            while True:
+                try:
+                    if not skip_sync:
+                        state.sync()
+                    return func(state, *args, **kwargs)
+                except HorovodInternalError as error:
+                    _log.warning("Going back to the last commit, to go on in a new world: %s", error)
+                    state.restore()
+                    skip_sync = False
+                except HostsUpdatedInterrupt as interrupt:
+                    skip_sync = interrupt.skip_sync
+                reset()
+                state.on_reset()
+        finally:
+            notification_manager.remove_listener(state)
+
+    return wrapper

@@ -1,0 +1,127 @@
+"""Training state that is saved in memory, restored after a failure and made equal in a new world."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from horovod.elastic.notification import HostUpdateResult
+from horovod.errors import HostsUpdatedInterrupt
+
+__all__ = ["ObjectState", "State"]
+
+
+class State:
+    """What training must not lose. Subclasses say how to ``save``, ``restore`` and ``sync`` it.
+
+    Args:
+        bcast_object: returns rank 0's argument on every rank; a collective.
+        get_rank: returns the rank of this process.
+    """
+
+    def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]) -> None:
+        self._bcast_object = bcast_object
+        self._rank = get_rank
+        self._host_messages: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+        self._last_update = 0  # UNIX seconds of the newest change that all ranks know of
+        self._reset_callbacks: list[Callable[[], object]] = []
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
+        """Functions to call after the world has changed, in this order; for example to adapt the learning
+        rate."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """The world has changed: forget old messages, :meth:`reset`, call the callbacks."""
+        self._drain()
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp: int, update_res: int) -> None:
+        """Take note of a change of the hosts; may be called from any thread."""
+        self._host_messages.put((timestamp, update_res))
+
+    def commit(self) -> None:
+        """:meth:`save`, then :meth:`check_host_updates`. Failures roll back to the last commit, so what a
+        commit costs is weighed against the work that a failure loses.
+
+        Raises:
+            HostsUpdatedInterrupt: as :meth:`check_host_updates`.
+        """
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Agree on whether the hosts have changed. A collective: all ranks must call it equally often.
+
+        Only rank 0 is told about changes. Changes that are not newer than the last known one are ignored; all
+        others that have arrived count as one.
+
+        Raises:
+            HostsUpdatedInterrupt: on all ranks together. ``skip_sync`` if hosts were only removed.
+        """
+        known, newest, kinds = self._last_update, self._last_update, HostUpdateResult.no_update
+        for timestamp, kind in self._drain():
+            if timestamp > known:
+                newest = max(newest, timestamp)
+                kinds |= HostUpdateResult(kind)
+        known, newest, kinds = self._bcast_object((known, newest, int(kinds)))
+        self._last_update = newest
+        if newest > known:
+            raise HostsUpdatedInterrupt(kinds == HostUpdateResult.removed)
+
+    def save(self) -> None:
+        """Keep a copy of the present state in memory."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Go back to the copy that was saved last."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Take over the state of rank 0. A collective."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """For subclasses: the world has changed, and :meth:`sync` has not been called yet."""
+
+    def _drain(self) -> list[tuple[int, int]]:
+        messages = []
+        while True:
+            try:
+                messages.append(self._host_messages.get_nowait())
+            except queue.Empty:
+                return messages
+
+
+class ObjectState(State):
+    """State made of Python objects that can be pickled: each keyword becomes an attribute.
+
+    Values are saved by reference. What changes in place, such as a list that grows, is not undone by
+    :meth:`restore`: assign a new one instead.
+    """
+
+    def __init__(
+        self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **kwargs: Any
+    ) -> None:
+        super().__init__(bcast_object, get_rank)
+        self._saved_state = kwargs
+        self._assign_saved()
+
+    def save(self) -> None:
+        self._saved_state = {name: getattr(self, name) for name in self._saved_state}
+
+    def restore(self) -> None:
+        self._assign_saved()
+
+    def sync(self) -> None:
+        """Take over what rank 0 has *saved*; changes since are lost, also on rank 0."""
+        if self._saved_state:
+            self._saved_state = self._bcast_object(self._saved_state)
+            self._assign_saved()
+
+    def _assign_saved(self) -> None:
+        for name, value in self._saved_state.items():
+            setattr(self, name, value)
