@@ -8,12 +8,21 @@ __all__ = ["CastCompressor", "Compressor", "NoneCompressor"]
 
 
 class Compressor:
-    """Two functions around a reduction. Users pass the class itself, or any object with the same two
-    methods."""
+    """Two functions around a reduction; the base of compressors of your own.
+
+    Users pass the class itself, or any object with the same two methods. The compressed tensors of all ranks
+    are reduced like any others: they must have one shape and dtype everywhere, and what is done to them must
+    make sense for a sum.
+
+    A compressor that remembers something from step to step (such as the error it made) needs to know which
+    tensor it is given. ``DistributedOptimizer`` asks one that has a method ``for_tensor(name)`` once for each
+    parameter, and uses what that returns for this parameter.
+    """
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return the tensor to reduce, and what :meth:`decompress` needs to know."""
+        """Return the tensor to reduce, and what :meth:`decompress` needs to know. ``tensor`` itself must
+        keep its values."""
         raise NotImplementedError
 
     @staticmethod

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Protocol
 from horovod import _core
 from horovod.collectives import Average, Collectives, current_engine
 from horovod.compression import NoneCompressor
-from horovod.errors import InvalidArgumentError
+from horovod.errors import DuplicateNameError, InvalidArgumentError
 from horovod.frontend import T
 from horovod.process_set import ProcessSet, process_set_id
 
@@ -50,6 +50,14 @@ class GradientStore(Protocol[T]):
     def sparse_allreduce(self, gradient: T, name: str, op: int) -> Callable[[], T]:
         """Start the reduction of a sparse gradient; calling the result waits for it."""
 
+    def settle(self, exchanged: Sequence[T | None]) -> None:
+        """All gradients have been exchanged: make sure that the optimizer sees them.
+
+        Args:
+            exchanged: by parameter, the gradient that was reduced in its own memory; ``None`` where the
+                result came through :meth:`put`. Somebody may have replaced it meanwhile.
+        """
+
 
 def split_list(items: Sequence[Any], parts: int) -> list[list[Any]]:
     """Cut ``items`` into ``parts`` consecutive chunks whose lengths differ by at most one, longer ones
@@ -76,7 +84,7 @@ class GradientExchange(Generic[T]):
         op: reduction of dense gradients.
         passes: backward passes whose gradients are summed locally before one exchange.
         prescale, postscale: factors around the reduction.
-        compression: around each dense reduction.
+        compression: around each dense reduction, see ``horovod.compression``.
         groups: disjoint lists of parameters that travel as one operation; the others travel alone.
         sparse_as_dense: densify sparse gradients for the reduction.
         process_set: ranks that take part.
@@ -99,12 +107,13 @@ class GradientExchange(Generic[T]):
     ) -> None:
         self._collectives = collectives
         self._store = store
-        self._names = list(names)
+        self._names: list[str] = []
         self._op = op
         self._passes = passes
         self._prescale = prescale
         self._postscale = postscale
         self._compression = compression
+        self._compressors: list[Any] = []
         self._sparse_as_dense = sparse_as_dense
         self._process_set = process_set
         self._set_id = process_set_id(process_set)
@@ -113,18 +122,67 @@ class GradientExchange(Generic[T]):
         for group in groups:
             if len(group) > 1:
                 self._group_of.update(dict.fromkeys(group, group))
-        # Whether a gradient may take the short way: alone and as it is.
-        compressed = compression is not NoneCompressor
-        self._plain = [not compressed and index not in self._group_of for index in range(len(names))]
+        # Whether a gradient may take the short way: alone, as it is, at once.
+        self._plain: list[bool] = []
         self._peek = collectives.frontend.peek
         self._pending = collectives.table.pending
         self._handles: list[int] = []
+        self._left: list[int] = []
+        # What `settle` gets.
+        self._given: list[T | None] = []
         self._collect: list[Callable[[], None]] = []
+        self._prepare_local: Callable[[int, T], T] | None = None
+        self._deferred = False
         self.in_flight = False
         """Whether gradients have been handed over since the last :meth:`finish`."""
-        self.reset()
+        for name in names:
+            self.add(name)
 
     # -- life cycle -----------------------------------------------------------------------------------------
+
+    def add(self, name: str) -> int:
+        """One more parameter; returns its number. All ranks add it between the same two exchanges."""
+        index = len(self._names)
+        self._names.append(name)
+        for_tensor = getattr(self._compression, "for_tensor", None)
+        self._compressors.append(self._compression if for_tensor is None else for_tensor(name))
+        self._handles.append(_IDLE)
+        self._left.append(self._passes)
+        self._given.append(None)
+        self._plain.append(self._may_be_plain(index))
+        return index
+
+    def _may_be_plain(self, index: int) -> bool:
+        return (
+            self._compressors[index] is NoneCompressor
+            and index not in self._group_of
+            and self._prepare_local is None
+            and not self._deferred
+        )
+
+    def _choose_ways(self) -> None:
+        self._plain = [self._may_be_plain(index) for index in range(len(self._names))]
+
+    @property
+    def prepare_local(self) -> Callable[[int, T], T] | None:
+        """Called with the number of a parameter and its gradient, complete but still local, right before it
+        is handed over; what it returns is exchanged."""
+        return self._prepare_local
+
+    @prepare_local.setter
+    def prepare_local(self, function: Callable[[int, T], T] | None) -> None:
+        self._prepare_local = function
+        self._choose_ways()
+
+    @property
+    def deferred(self) -> bool:
+        """Whether gradients stay local until :meth:`finish`, so that all of them can be seen together."""
+        return self._deferred
+
+    @deferred.setter
+    def deferred(self, deferred: bool) -> None:
+        self._deferred = deferred
+        self._choose_ways()
 
     @property
     def passes(self) -> int:
@@ -144,6 +202,7 @@ class GradientExchange(Generic[T]):
         count = len(self._names)
         self._handles = [_IDLE] * count
         self._left = [self._passes] * count
+        self._given = [None] * count
         self._collect = []
         self.in_flight = False
 
@@ -173,26 +232,33 @@ class GradientExchange(Generic[T]):
             if described is not None:
                 address, dtype, shape = described
                 engine = current_engine()
-                handle = engine.submit(
-                    _ALLREDUCE,
-                    self._names[index],
-                    address,
-                    address,
-                    dtype,
-                    shape,
-                    self._op,
-                    self._prescale,
-                    self._postscale,
-                    0,
-                    self._set_id,
-                    False,
-                )
+                name = self._names[index]
+                try:
+                    handle = engine.submit(
+                        _ALLREDUCE,
+                        name,
+                        address,
+                        address,
+                        dtype,
+                        shape,
+                        self._op,
+                        self._prescale,
+                        self._postscale,
+                        0,
+                        self._set_id,
+                        False,
+                    )
+                except DuplicateNameError as error:
+                    raise _namesake(name) from error
                 self._pending[handle] = (engine, gradient, None, None)
                 self._handles[index] = handle
+                self._given[index] = gradient
                 return
         self._ready_otherwise(index, gradient)
 
     def _ready_otherwise(self, index: int, gradient: T) -> None:
+        if self._deferred:
+            return
         group = self._group_of.get(index)
         if group is None:
             self._submit(index, gradient)
@@ -223,6 +289,7 @@ class GradientExchange(Generic[T]):
             self._collectives.synchronize_all(handles)
             for collect in self._collect:
                 collect()
+            self._store.settle(self._given)
         except BaseException:
             self.reset()
             raise
@@ -232,51 +299,55 @@ class GradientExchange(Generic[T]):
 
     def _submit(self, index: int, gradient: T) -> None:
         """Submit one gradient that is not dense, contiguous and uncompressed, or whatever it is."""
+        if self._prepare_local is not None:
+            gradient = self._prepare_local(index, gradient)
         if self._store.is_sparse(index, gradient) and not self._sparse_as_dense:
             self._submit_sparse(index, gradient)
             return
         buffer, collect = self._prepare(index, gradient)
-        self._handles[index] = self._collectives.allreduce(
-            buffer,
-            buffer,
-            self._names[index],
-            self._op,
-            self._prescale,
-            self._postscale,
-            self._process_set,
-        )
-        if collect is not None:
-            self._collect.append(collect)
+        name = self._names[index]
+        try:
+            self._handles[index] = self._collectives.allreduce(
+                buffer, buffer, name, self._op, self._prescale, self._postscale, self._process_set
+            )
+        except DuplicateNameError as error:
+            raise _namesake(name) from error
+        self._keep(index, gradient, collect)
 
     def _submit_group(self, group: Sequence[int]) -> None:
         """Submit the dense members of ``group`` as one operation, named after the first of them."""
         dense: list[int] = []
         buffers: list[T] = []
-        collects: list[Callable[[], None]] = []
+        prepared: list[tuple[int, T, Callable[[], None] | None]] = []
         for index in group:
             gradient = self._store.get(index)
+            if self._prepare_local is not None:
+                gradient = self._prepare_local(index, gradient)
             if self._store.is_sparse(index, gradient) and not self._sparse_as_dense:
                 self._submit_sparse(index, gradient)
                 continue
             buffer, collect = self._prepare(index, gradient)
             dense.append(index)
             buffers.append(buffer)
-            if collect is not None:
-                collects.append(collect)
+            prepared.append((index, gradient, collect))
         if not dense:
             return
-        handle = self._collectives.grouped_allreduce(
-            buffers,
-            buffers,
-            self._names[dense[0]],
-            self._op,
-            self._prescale,
-            self._postscale,
-            self._process_set,
-        )
-        for index in dense:
+        name = self._names[dense[0]]
+        try:
+            handle = self._collectives.grouped_allreduce(
+                buffers, buffers, name, self._op, self._prescale, self._postscale, self._process_set
+            )
+        except DuplicateNameError as error:
+            raise _namesake(name) from error
+        for index, gradient, collect in prepared:
             self._handles[index] = handle
-        self._collect.extend(collects)
+            self._keep(index, gradient, collect)
+
+    def _keep(self, index: int, gradient: T, collect: Callable[[], None] | None) -> None:
+        if collect is None:
+            self._given[index] = gradient
+        else:
+            self._collect.append(collect)
 
     def _submit_sparse(self, index: int, gradient: T) -> None:
         waiting = self._store.sparse_allreduce(gradient, self._names[index], self._op)
@@ -288,16 +359,17 @@ class GradientExchange(Generic[T]):
         gradient."""
         store = self._store
         dense = store.to_dense(gradient) if store.is_sparse(index, gradient) else gradient
-        small, context = self._compression.compress(dense)
+        compressor = self._compressors[index]
+        small, context = compressor.compress(dense)
         frontend = self._collectives.frontend
         # Ranks may hold a gradient in different orders (channels_last): the row-major order is the common
         # one.
         buffer = small if frontend.peek(small) is not None else self._contiguous(small)
-        if buffer is gradient and self._compression is NoneCompressor:
+        if buffer is gradient and compressor is NoneCompressor:
             return buffer, None
 
         def collect() -> None:
-            reduced = self._compression.decompress(buffer, context)
+            reduced = compressor.decompress(buffer, context)
             if dense is not gradient:
                 reduced = store.to_sparse(reduced, gradient)
             if reduced is not gradient:
@@ -309,6 +381,15 @@ class GradientExchange(Generic[T]):
         copy = self._collectives.frontend.contiguous_copy(tensor)
         self._collectives.frontend.describe(copy)  # raises for what is wrong beyond the layout
         return copy
+
+
+def _namesake(name: str) -> DuplicateNameError:
+    return DuplicateNameError(
+        f"A gradient named {name} is still in flight: another optimizer of this rank has a parameter of this "
+        "name, and its gradients have not been used by step() or synchronize() yet. Give every optimizer "
+        "names of its own, for example [('critic.' + n, p) for n, p in critic.named_parameters()].",
+        tensor=name,
+    )
 
 
 def check_groups(groups: Sequence[Sequence[int]]) -> None:

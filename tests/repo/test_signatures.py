@@ -14,13 +14,12 @@ LATER_MODULES = {"horovod.data"}
 LATER = {
     "horovod.common.basics.HorovodBasics.start_timeline",
     "horovod.common.basics.HorovodBasics.stop_timeline",
-    *(
-        f"horovod.torch.optimizer._DistributedAdasumOptimizer.{name}"
-        for name in ("set_backward_passes_per_step", "synchronize", "skip_synchronize", "step", "zero_grad")
-    ),
 }
 # Parameters with defaults that the library accepts beyond the table: calls written for the table still work.
-EXTENSIONS = {"horovod.torch.optimizer._DistributedOptimizer.zero_grad": "set_to_none=True"}
+EXTENSIONS = {
+    "horovod.torch.optimizer._DistributedOptimizer.zero_grad": "set_to_none=True",
+    "horovod.torch.optimizer._DistributedAdasumOptimizer.zero_grad": "set_to_none=True",
+}
 
 
 def table() -> list[tuple[str, str]]:

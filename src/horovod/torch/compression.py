@@ -6,27 +6,38 @@ import torch
 
 from horovod.compression import CastCompressor, Compressor, NoneCompressor
 
-__all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+__all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
-class FP16Compressor(CastCompressor):
-    """Reduce floating tensors as float16."""
-
+class _FloatCompressor(CastCompressor):
     @staticmethod
     def is_floating(dtype: torch.dtype) -> bool:
         return dtype.is_floating_point
-
-    @staticmethod
-    def narrow(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(torch.float16)
 
     @staticmethod
     def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return tensor.to(dtype)
 
 
+class FP16Compressor(_FloatCompressor):
+    """Reduce floating tensors as float16. Values beyond 65504 become infinite: see ``bf16``."""
+
+    @staticmethod
+    def narrow(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(torch.float16)
+
+
+class BF16Compressor(_FloatCompressor):
+    """Reduce floating tensors as bfloat16: the range of float32 with 8 significant bits."""
+
+    @staticmethod
+    def narrow(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(torch.bfloat16)
+
+
 class Compression:
-    """Compressors to pass as ``compression=``."""
+    """Compressors to pass as ``compression=``; derive your own from ``Compressor``."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
+    bf16 = BF16Compressor

@@ -84,12 +84,13 @@ def broadcast_optimizer_state(
 ) -> None:
     """Make options and state of ``optimizer`` those of ``root_rank``.
 
-    Options and entries that are not tensors keep their Python type. Call it after ``broadcast_parameters``:
-    an optimizer without state is made to create it by one step with zero gradients, during which the
-    parameters are held fixed. The zero gradients stay allocated.
+    Options and entries that are not tensors keep their Python type. Works on a wrapped optimizer and on a
+    plain one; call it after ``broadcast_parameters``.
 
-    What entries exist is decided by the root alone, so a state that was loaded on the root only, or that
-    lacks parameters that were never used, arrives as it is.
+    What entries exist is decided by the root alone: a state that was loaded on the root only, or that lacks
+    parameters that were never used, arrives as it is, and a root that has taken no step yet leaves all ranks
+    without state, so that training begins as on a single process. Every parameter that requires gradients
+    has a zero one afterwards, if it had none.
 
     Args:
         optimizer: wrapped by ``DistributedOptimizer`` or not; same structure of parameters on all ranks.
@@ -101,9 +102,7 @@ def broadcast_optimizer_state(
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise InvalidArgumentError("cannot broadcast torch.optim.LBFGS state")
-    if not optimizer.state:
-        _create_state(optimizer, model)
-
+    _allocate_gradients(optimizer, model)
     plan = broadcast_object(_describe_state(optimizer), root_rank, "optimizer_state")
     for group, options in zip(optimizer.param_groups, plan["options"], strict=True):
         group.update(options)
@@ -159,8 +158,8 @@ def _describe_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     }
 
 
-def _create_state(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
-    """Let the optimizer create its state: one local step with zero gradients that moves no parameter."""
+def _allocate_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
+    """Give a zero gradient to what can have one and has none; scripts count on that."""
     sparse: set[torch.Tensor] = set()
     if isinstance(optimizer, torch.optim.SGD) and model is not None:
         sparse = {
@@ -168,21 +167,8 @@ def _create_state(optimizer: torch.optim.Optimizer, model: torch.nn.Module | Non
             for module in model.modules()
             if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse
         }
-    trainable = [parameter for parameter in _parameters(optimizer) if parameter.requires_grad]
-    for parameter in trainable:
-        if isinstance(optimizer, torch.optim.SparseAdam) or parameter in sparse:
-            parameter.grad = torch.zeros_like(parameter, layout=torch.sparse_coo)
-        else:
-            parameter.grad = torch.zeros_like(parameter)
-
-    # Weight decay and its like move weights even with zero gradients.
-    before = [parameter.detach().clone() for parameter in trainable]
-    step = getattr(optimizer, "_local_step", None)
-    if step is not None:
-        step()
-    else:
-        # Not `optimizer.step`: a learning rate scheduler replaces that one to count the steps.
-        type(optimizer).step(optimizer)
-    with torch.no_grad():
-        for parameter, value in zip(trainable, before, strict=True):
-            parameter.copy_(value)
+    for parameter in _parameters(optimizer):
+        if parameter.requires_grad and parameter.grad is None:
+            is_sparse = isinstance(optimizer, torch.optim.SparseAdam) or parameter in sparse
+            layout = torch.sparse_coo if is_sparse else torch.strided
+            parameter.grad = torch.zeros_like(parameter, layout=layout, requires_grad=False)

@@ -3,78 +3,45 @@ computes."""
 
 from __future__ import annotations
 
-import os
 import warnings
-import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from horovod import _runtime
-from horovod.collectives import Adasum, Average
+from horovod.collectives import Adasum, Average, Sum
 from horovod.compression import NoneCompressor
-from horovod.errors import HorovodInternalError, InvalidArgumentError
+from horovod.errors import InvalidArgumentError
 from horovod.exchange import GradientExchange, check_groups, split_list
 from horovod.process_set import ProcessSet, global_process_set
+from horovod.torch.adasum_optimizer import _DistributedAdasumOptimizer
 from horovod.torch.autograd import collectives
 from horovod.torch.functions import broadcast_object
-from horovod.torch.mpi_ops import sparse_allreduce_async
+from horovod.torch.gradients import Gradients
+from horovod.torch.parameter_names import ParameterNames, find_duplicates
+from horovod.torch.wrapped_optimizer import SetReference, WrappedOptimizer, alone, subclass_of
 
 __all__ = ["DistributedOptimizer"]
 
-
-class _Gradients:
-    """Implements :class:`horovod.exchange.GradientStore` over ``parameter.grad``."""
-
-    def __init__(self, parameters: list[torch.Tensor], process_set: ProcessSet) -> None:
-        self._parameters = parameters
-        self._process_set = process_set
-        # Parameters whose gradient was sparse: one without a gradient then has an empty sparse one.
-        self._sparse: set[int] = set()
-
-    def get(self, index: int) -> torch.Tensor:
-        parameter = self._parameters[index]
-        if parameter.grad is None:
-            layout = torch.sparse_coo if index in self._sparse else torch.strided
-            parameter.grad = torch.zeros_like(parameter, layout=layout, requires_grad=False)
-        return parameter.grad
-
-    def put(self, index: int, gradient: torch.Tensor) -> None:
-        parameter = self._parameters[index]
-        old = parameter.grad
-        if (
-            old is None
-            or gradient.layout != torch.strided
-            or old.layout != torch.strided
-            or 0 in old.stride()
-        ):
-            parameter.grad = gradient
-            return
-        with torch.no_grad():
-            old.copy_(gradient)
-
-    def is_sparse(self, index: int, gradient: torch.Tensor) -> bool:
-        if gradient.is_sparse:
-            self._sparse.add(index)
-            return True
-        return False
-
-    def to_dense(self, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient.to_dense()
-
-    def to_sparse(self, dense: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        return dense.to_sparse(like.sparse_dim())
-
-    def sparse_allreduce(self, gradient: torch.Tensor, name: str, op: int) -> Callable[[], torch.Tensor]:
-        return sparse_allreduce_async(gradient, name, op, self._process_set)
+Hook = Callable[[Any], None]
 
 
-class _DistributedOptimizer(torch.optim.Optimizer):
-    """What ``DistributedOptimizer`` puts before the class of the wrapped optimizer."""
+class _DistributedOptimizer(WrappedOptimizer):
+    """What ``DistributedOptimizer`` puts before the class of the wrapped optimizer.
 
-    _exchange: GradientExchange[torch.Tensor] | None
+    Gradients go through four stages: accumulated on this rank; handed over while ``backward()`` still runs;
+    exchanged, after :meth:`synchronize`; used by :meth:`step`. Hooks of the user have a place in each: see
+    :meth:`register_gradient_hook`, :meth:`register_synchronize_pre_hook`,
+    :meth:`register_synchronize_post_hook`, and for the last one PyTorch's ``register_step_pre_hook``.
+
+    With a ``torch.amp.GradScaler``: ``scaler.step(optimizer)`` exchanges the scaled gradients before the
+    scaler looks at them, so all ranks see the same infinities and skip the same steps. A script that calls
+    ``scaler.unscale_(optimizer)`` itself must call ``optimizer.synchronize()`` before that.
+    """
 
     def __init__(
         self,
@@ -88,55 +55,59 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         sparse_as_dense: bool,
         process_set: ProcessSet,
     ) -> None:
-        names = _name_parameters(optimizer, named_parameters, self.find_duplicates)
+        self._should_synchronize = True
+        self._synchronized = False
+        self._for_scaler = False
+        self._in_closure = False
+        self._takes_scale = False
+        self._gradient_hooks: dict[int, Hook] = OrderedDict()
+        self._synchronize_pre_hooks: dict[int, Hook] = OrderedDict()
+        self._synchronize_post_hooks: dict[int, Hook] = OrderedDict()
+        self._take_over(optimizer, named_parameters)
         _check_groups(groups)
-
-        # The wrapped class, from the parameter groups alone: the options of the original are in them.
-        super().__init__(optimizer.param_groups)  # type: ignore[call-arg]
-        self.defaults = optimizer.defaults
-        self._parameter_names = names
         self.op = op
         self.gradient_predivide_factor = gradient_predivide_factor
         self.sparse_as_dense = sparse_as_dense
         self.process_set = process_set
+        self._compression = compression
         self._passes = backward_passes_per_step
-        self._should_synchronize = True
-        self._synchronized = False
-        self._exchange = None
+        self._groups: list[list[torch.Tensor]] | None = groups if isinstance(groups, list) else None
 
-        topology = _runtime.current().topology
-        alone = topology.size == 1 and os.environ.get("HOROVOD_ELASTIC") != "1"
-        if alone or not process_set.included():
+        if alone() or not process_set.included():
             return
-        trainable = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        self._parameters, frozen = self._watched()
+        indices = _group_indices(groups, self._parameters, self._names, process_set)
+        self._groups = [[self._parameters[index] for index in group] for group in indices] or None
         factor = gradient_predivide_factor if op == Average else 1.0
-        self._exchange = GradientExchange(
+        exchange = GradientExchange(
             collectives,
-            _Gradients(trainable, process_set),
-            [names[parameter] for parameter in trainable],
+            Gradients(self._parameters, process_set),
+            [self._names.of_exchange(parameter) for parameter in self._parameters],
             op=op,
             passes=backward_passes_per_step,
             prescale=1.0 / factor,
             postscale=factor,
             compression=compression,
-            groups=_group_indices(groups, trainable, names),
+            groups=indices,
             sparse_as_dense=sparse_as_dense,
             process_set=process_set,
         )
-        hooks = [
-            parameter.register_post_accumulate_grad_hook(_hook(self._exchange, index))
-            for index, parameter in enumerate(trainable)
-        ]
-        # The parameters outlive an optimizer that is thrown away; without it nobody waits for their
-        # gradients.
-        weakref.finalize(self, _remove_all, hooks).atexit = False
+        self._watch(exchange, frozen)
 
-    @property
-    def backward_passes_per_step(self) -> int:
-        return self._passes
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            **super()._arguments(),
+            "compression": self._compression,
+            "op": self.op,
+            "gradient_predivide_factor": self.gradient_predivide_factor,
+            "groups": self._groups,
+            "sparse_as_dense": self.sparse_as_dense,
+            "process_set": SetReference(self.process_set),
+        }
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Load a state; gradients in flight are dropped, all backward passes are expected again."""
+        """Load a state, also one of the optimizer that is wrapped; gradients in flight are dropped, all
+        backward passes are expected again."""
         if self._exchange is not None:
             self._exchange.reset()
         self._synchronized = False
@@ -145,14 +116,60 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     @staticmethod
     def find_duplicates(lst: Iterable[Any]) -> set[Any]:
         """The elements that occur more than once."""
-        seen: set[Any] = set()
-        return {element for element in lst if element in seen or seen.add(element)}  # type: ignore[func-returns-value]
+        return find_duplicates(lst)
 
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """Change how many backward passes are summed locally before one exchange; starts counting anew."""
-        self._passes = passes
-        if self._exchange is not None:
-            self._exchange.passes = passes
+    # -- hooks ----------------------------------------------------------------------------------------------
+
+    def register_gradient_hook(self, hook: Callable[[torch.Tensor], None]) -> RemovableHandle:
+        """Call ``hook(parameter)`` when the gradient of a parameter is complete on this rank (all
+        ``backward_passes_per_step`` of them), right before it is exchanged, usually during ``backward()``.
+
+        The hook may change ``parameter.grad``, for example clip it locally. Returns a handle with
+        ``remove()``.
+        """
+        return self._register(self._gradient_hooks, hook)
+
+    def register_synchronize_pre_hook(self, hook: Callable[[Any], None]) -> RemovableHandle:
+        """Call ``hook(optimizer)`` in every :meth:`synchronize` before any gradient is exchanged: it sees the
+        local gradients of all parameters together.
+
+        While there is such a hook nothing is exchanged during ``backward()``. Returns a handle with
+        ``remove()``.
+        """
+        return self._register(self._synchronize_pre_hooks, hook)
+
+    def register_synchronize_post_hook(self, hook: Callable[[Any], None]) -> RemovableHandle:
+        """Call ``hook(optimizer)`` in every :meth:`synchronize` once the gradients have been exchanged,
+        before :meth:`step` uses them: the place for clipping by the global norm. Returns a handle with
+        ``remove()``.
+
+        Also called in a world of one and on ranks outside of the process set, with their local gradients.
+        """
+        return self._register(self._synchronize_post_hooks, hook)
+
+    def _register(self, hooks: dict[int, Hook], hook: Hook) -> RemovableHandle:
+        handle = _Registration(hooks, self)
+        hooks[handle.id] = hook
+        self._place_hooks()
+        return handle
+
+    def _place_hooks(self) -> None:
+        """Tell the exchange which hooks there are now."""
+        if self._exchange is None:
+            return
+        parameters, hooks = self._parameters, self._gradient_hooks
+
+        def prepare(index: int, _: torch.Tensor) -> torch.Tensor:
+            for hook in tuple(hooks.values()):
+                hook(parameters[index])
+            gradient = parameters[index].grad
+            assert gradient is not None, "a gradient hook must not remove the gradient"
+            return gradient
+
+        self._exchange.prepare_local = prepare if hooks else None
+        self._exchange.deferred = bool(self._synchronize_pre_hooks)
+
+    # -- the exchange ---------------------------------------------------------------------------------------
 
     def synchronize(self) -> None:
         """Exchange what has not been exchanged yet and wait: afterwards every ``.grad`` holds the reduced
@@ -161,9 +178,25 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         Raises:
             HorovodInternalError: an exchange failed; the gradients are then unspecified.
         """
-        if self._exchange is not None:
-            self._exchange.finish()
+        exchange = self._exchange
+        if exchange is not None:
+            if self._frozen:
+                self._add_unfrozen()
+            if self._synchronize_pre_hooks:
+                _call(self._synchronize_pre_hooks, self)
+            exchange.finish()
             self._synchronized = True
+        else:
+            self._call_local_hooks()
+        if self._synchronize_post_hooks:
+            _call(self._synchronize_post_hooks, self)
+
+    def _call_local_hooks(self) -> None:
+        if self._gradient_hooks:
+            for parameter in self._watched()[0]:
+                if parameter.grad is not None:
+                    _call(self._gradient_hooks, parameter)
+        _call(self._synchronize_pre_hooks, self)
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -178,26 +211,87 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """:meth:`synchronize`, then the step of the wrapped optimizer, whose value is returned.
 
-        ``closure`` runs after the exchange, so gradients that it computes are not exchanged.
+        With a ``closure``, which an optimizer may call several times, the exchange comes at the end of each
+        call instead, so that the optimizer only ever sees exchanged gradients; a number that the closure
+        returns (the loss) is reduced as well, as ``LBFGS`` decides by it. So all ranks take the same
+        decisions and stay equal. All ranks pass a closure, or none does.
         """
         if self._should_synchronize:
-            if self._synchronized and self._exchange is not None and not self._exchange.in_flight:
-                warnings.warn(
-                    "optimizer.step() called without optimizer.skip_synchronize() context after "
-                    "optimizer.synchronize(): the gradients are exchanged twice. Use "
-                    "`with optimizer.skip_synchronize(): optimizer.step()` after optimizer.synchronize().",
-                    stacklevel=2,
-                )
-            self.synchronize()
-        self._synchronized = False
+            if closure is not None and self._exchange is not None:
+                return self._step_with(closure, self._exchange)
+            if self._for_scaler and (self._exchange is None or not self._exchange.in_flight):
+                pass  # done when the scaler asked, see _step_supports_amp_scaling
+            else:
+                if self._synchronized and self._exchange is not None and not self._exchange.in_flight:
+                    _warn_of_second_exchange(stacklevel=3)
+                self.synchronize()
+        self._synchronized = self._for_scaler = False
         return super().step(closure)
 
     # Step hooks of the user run once, in the step of the wrapped class: they see the exchanged gradients.
     step.hooked = True  # type: ignore[attr-defined]
 
-    def _local_step(self) -> None:
-        """The step of the wrapped optimizer, without any exchange."""
-        super().step()
+    def _step_with(self, closure: Callable[[], Any], exchange: GradientExchange[torch.Tensor]) -> Any:
+        # Whether the user called synchronize() before, and nothing has been computed since.
+        done_before = self._synchronized and not exchange.in_flight
+
+        def exchanged() -> Any:
+            nonlocal done_before
+            self._synchronized = False
+            self._in_closure = True
+            try:
+                loss = closure()
+            finally:
+                self._in_closure = False
+            if self._synchronized and not exchange.in_flight:
+                return self._reduced_loss(loss)()  # the closure did it, to clip for example
+            if done_before and not exchange.in_flight:
+                _warn_of_second_exchange(stacklevel=4)
+            done_before = False
+            wait = self._reduced_loss(loss)
+            self.synchronize()
+            return wait()
+
+        try:
+            return super().step(exchanged)
+        finally:
+            self._synchronized = self._for_scaler = False
+
+    def _reduced_loss(self, loss: Any) -> Callable[[], Any]:
+        """Begin to reduce ``loss`` like the gradients; the result waits. What is no number stays as it is."""
+        number: Any
+        if isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.dtype.is_floating_point:
+            number = loss.detach().clone()
+        elif isinstance(loss, float):
+            number = torch.tensor(loss, dtype=torch.float64)
+        else:
+            return lambda: loss
+        op = Sum if self.op == Sum else Average
+        handle = collectives.allreduce(
+            number, number, "DistributedOptimizer.closure_loss", op, process_set=self.process_set
+        )
+
+        def wait() -> Any:
+            collectives.synchronize(handle)
+            return number if isinstance(loss, torch.Tensor) else number.item()
+
+        return wait
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether the wrapped (fused) optimizer unscales by itself. ``GradScaler.step`` asks this before it
+        looks at the gradients: the only moment to finish the exchange in, so that it does not scale what is
+        still being reduced, and finds the same infinities on all ranks."""
+        exchange = self._exchange
+        if exchange is not None and self._should_synchronize:
+            if exchange.in_flight or not self._synchronized:
+                self.synchronize()
+            self._for_scaler = True
+        return self._takes_scale
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, takes_scale: bool) -> None:
+        self._takes_scale = takes_scale
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients.
@@ -206,12 +300,23 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             AssertionError: between ``backward()`` and ``step()`` or ``synchronize()``, as the exchange works
                 on them.
         """
-        if self._exchange is not None and self._exchange.in_flight:
-            raise AssertionError(
-                "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
-                "optimizer.synchronize(). This is prohibited as it can cause a race condition."
-            )
+        if self._in_closure and self._exchange is not None and self._exchange.in_flight:
+            # Gradients of before step(closure), which nobody will use.
+            self._exchange.finish()
+        self._synchronized = self._for_scaler = False
         super().zero_grad(set_to_none=set_to_none)
+
+
+class _Registration(RemovableHandle):
+    """A hook of one optimizer, which is told when the hook has been removed."""
+
+    def __init__(self, hooks: dict[int, Hook], optimizer: _DistributedOptimizer) -> None:
+        super().__init__(hooks)
+        self._optimizer = optimizer
+
+    def remove(self) -> None:
+        super().remove()
+        self._optimizer._place_hooks()
 
 
 def DistributedOptimizer(
@@ -233,10 +338,14 @@ def DistributedOptimizer(
 
     Args:
         named_parameters: names of the parameters, equal on all ranks; by default made from their positions.
-        compression: around the reduction of each dense gradient.
+            Optimizers whose gradients are in flight at the same time need different names.
+        compression: around the reduction of each dense gradient: one of ``Compression``, or a class of your
+            own (see ``horovod.torch.compression.Compressor``).
         backward_passes_per_step: gradients of so many backward passes are summed (not averaged) locally, then
             reduced over the ranks.
-        op: reduction of dense gradients over the ranks.
+        op: reduction of dense gradients over the ranks. With ``Adasum`` and more than one rank, the steps
+            that the wrapped optimizer takes on each rank are combined instead of the gradients; then only
+            ``named_parameters``, ``compression`` and ``backward_passes_per_step`` have an effect.
         gradient_predivide_factor: with ``Average``, divide by this before the sum and by the rest after it.
         num_groups: deprecated, use ``groups``.
         groups: a number of groups to cut the parameters into, or lists of parameters; the gradients of a
@@ -246,6 +355,7 @@ def DistributedOptimizer(
 
     Raises:
         ValueError: an argument is wrong (see each message), or ``init()`` has not been called.
+        NotImplementedError: ``Adasum`` on a process set, or with a number of ranks that is no power of two.
     """
     if gradient_predivide_factor != 1.0 and op != Average:
         raise InvalidArgumentError("gradient_predivide_factor not supported with op != Average")
@@ -262,12 +372,12 @@ def DistributedOptimizer(
     if op == Adasum and _runtime.current().topology.size > 1:
         if process_set is not global_process_set:
             raise NotImplementedError("Adasum does not support non-global process sets.")
-        raise HorovodInternalError(
-            "No Adasum operation enabled: it is not available yet. Use Average or Sum."
+        delta = subclass_of(_DistributedAdasumOptimizer, type(optimizer), DistributedOptimizer)
+        combined: _DistributedOptimizer = delta(
+            optimizer, named_parameters, compression, backward_passes_per_step
         )
-
-    wrapped = optimizer.__class__
-    distributed = type(wrapped.__name__, (_DistributedOptimizer, wrapped), {"__module__": __name__})
+        return combined
+    distributed = subclass_of(_DistributedOptimizer, type(optimizer), DistributedOptimizer)
     instance: _DistributedOptimizer = distributed(
         optimizer,
         named_parameters,
@@ -282,57 +392,18 @@ def DistributedOptimizer(
     return instance
 
 
-def _hook(exchange: GradientExchange[torch.Tensor], index: int) -> Callable[[torch.Tensor], None]:
-    """What a parameter calls when its gradient has been accumulated."""
-    ready = exchange.ready
-
-    def hook(parameter: torch.Tensor) -> None:
-        ready(index, parameter.grad)  # type: ignore[arg-type]
-
-    return hook
+def _call(hooks: dict[int, Hook], argument: Any) -> None:
+    for hook in tuple(hooks.values()):
+        hook(argument)
 
 
-def _remove_all(hooks: list[Any]) -> None:
-    for hook in hooks:
-        hook.remove()
-
-
-def _name_parameters(
-    optimizer: torch.optim.Optimizer,
-    named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
-    find_duplicates: Callable[[Iterable[Any]], set[Any]],
-) -> dict[torch.Tensor, str]:
-    """A name for every parameter.
-
-    Raises:
-        ValueError: not pairs; a name occurs twice; a parameter has none.
-    """
-    if named_parameters is None:
-        return {
-            parameter: f"allreduce.noname.{i}.{j}"
-            for i, group in enumerate(optimizer.param_groups)
-            for j, parameter in enumerate(group["params"])
-        }
-    pairs = list(named_parameters)
-    if any(not isinstance(pair, tuple) for pair in pairs):
-        raise InvalidArgumentError(
-            "named_parameters should be a sequence of tuples (name, parameter), usually produced by "
-            "model.named_parameters()."
-        )
-    duplicates = find_duplicates(name for name, _ in pairs)
-    if duplicates:
-        raise InvalidArgumentError(
-            "Parameter names in named_parameters must be unique. Found duplicates: "
-            + ", ".join(sorted(duplicates))
-        )
-    names = {parameter: name for name, parameter in pairs}
-    missing = sum(p not in names for group in optimizer.param_groups for p in group["params"])
-    if missing:
-        raise InvalidArgumentError(
-            f"named_parameters was specified, but {missing} parameters of the optimizer were not named. "
-            "Every parameter needs a name that is the same on all ranks: pass model.named_parameters()."
-        )
-    return names
+def _warn_of_second_exchange(stacklevel: int) -> None:
+    warnings.warn(
+        "optimizer.step() called without optimizer.skip_synchronize() context after "
+        "optimizer.synchronize(): the gradients are exchanged twice. Use "
+        "`with optimizer.skip_synchronize(): optimizer.step()` after optimizer.synchronize().",
+        stacklevel=stacklevel,
+    )
 
 
 def _check_groups(groups: int | list[list[torch.Tensor]] | None) -> None:
@@ -354,7 +425,8 @@ def _check_groups(groups: int | list[list[torch.Tensor]] | None) -> None:
 def _group_indices(
     groups: int | list[list[torch.Tensor]] | None,
     trainable: list[torch.Tensor],
-    names: dict[torch.Tensor, str],
+    names: ParameterNames,
+    process_set: ProcessSet,
 ) -> list[list[int]]:
     """``groups`` in positions of ``trainable``; frozen parameters are dropped."""
     if groups is None:
@@ -362,7 +434,8 @@ def _group_indices(
     if isinstance(groups, list):
         positions = {parameter: index for index, parameter in enumerate(trainable)}
         return [[positions[p] for p in group if p in positions] for group in groups]
-    # Ranks may hold their parameters in different orders: rank 0's counts.
-    by_name = {names[parameter]: index for index, parameter in enumerate(trainable)}
-    order: list[str] = broadcast_object(list(by_name), 0, "DistributedOptimizer.groups")
+    # Ranks may hold their parameters in different orders: that of the set's first rank counts.
+    by_name = {names.of_exchange(parameter): index for index, parameter in enumerate(trainable)}
+    root = (process_set.ranks or [0])[0]
+    order: list[str] = broadcast_object(list(by_name), root, "DistributedOptimizer.groups", process_set)
     return split_list([by_name[name] for name in order if name in by_name], groups)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.unit.torch.fake_engine import FakeEngine
@@ -9,18 +10,21 @@ from horovod import _runtime
 from horovod.bootstrap.topology import Topology
 from horovod.config import Config
 from horovod.errors import NotInitializedError
+from horovod.torch.autograd import collectives
 
-MakeWorld = Callable[[int], FakeEngine]
+MakeWorld = Callable[..., FakeEngine]
 
 
 @pytest.fixture
 def make_world(monkeypatch: pytest.MonkeyPatch) -> MakeWorld:
-    """Call with a size: this process becomes rank 0 of a world whose ranks all hold the same."""
+    """Call with a size and settings (fields of ``Config``): this process becomes rank 0 of a world whose
+    ranks all hold the same."""
 
-    def make(size: int) -> FakeEngine:
+    def make(size: int, **settings: Any) -> FakeEngine:
+        collectives.table.forget()
         engine = FakeEngine(size=size)
         topology = Topology(0, size, 0, size, 0, 1, homogeneous=True, hosts=("here",) * size)
-        config = Config(dynamic_process_sets=True)
+        config = Config(**{"dynamic_process_sets": True, **settings})
         runtime = _runtime.Runtime(engine, topology, config)  # type: ignore[arg-type]
         monkeypatch.setattr(_runtime, "current", lambda: runtime)
         monkeypatch.setattr(_runtime, "is_initialized", lambda: True)

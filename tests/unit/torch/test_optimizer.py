@@ -4,41 +4,19 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 import torch
 from tests.unit.torch.conftest import MakeWorld
+from tests.unit.torch.models import NAMES, backward, grads, two_layers, wrap
 
 import horovod.torch as hvd
 from horovod import _core
 from horovod.torch.autograd import collectives
 
 pytestmark = pytest.mark.timeout(30)
-
-Optimizer: Any = torch.optim.SGD
-
-
-def two_layers() -> torch.nn.Sequential:
-    torch.manual_seed(1)
-    return torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
-
-
-def wrap(model: torch.nn.Module, *, lr: float = 0.5, **options: Any) -> Any:
-    options.setdefault("named_parameters", model.named_parameters())
-    return hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=lr), **options)
-
-
-def backward(model: torch.nn.Module) -> None:
-    model(torch.ones(4, 3)).sum().backward()
-
-
-def grads(model: torch.nn.Module) -> list[torch.Tensor]:
-    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
-
-
-NAMES = ["0.weight", "0.bias", "1.weight", "1.bias"]
 
 
 def test_gradients_are_submitted_during_backward_and_in_place(make_world: MakeWorld) -> None:
@@ -73,10 +51,7 @@ def test_step_moves_by_the_reduced_gradient(make_world: MakeWorld) -> None:
         assert torch.allclose(p, q - 0.5 * 3 * q.grad)
 
 
-def test_a_world_of_one_is_the_local_optimizer(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("HOROVOD_ELASTIC", raising=False)
+def test_a_world_of_one_is_the_local_optimizer(make_world: MakeWorld) -> None:
     engine = make_world(1)
     model = two_layers()
     optimizer = wrap(model)
@@ -88,9 +63,8 @@ def test_a_world_of_one_is_the_local_optimizer(
     assert engine.log == []
 
 
-def test_an_elastic_world_of_one_exchanges(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
-    engine = make_world(1)
+def test_an_elastic_world_of_one_exchanges(make_world: MakeWorld) -> None:
+    engine = make_world(1, elastic=True)
     model = two_layers()
     optimizer = wrap(model)
     backward(model)
@@ -312,11 +286,41 @@ def test_generated_names_are_unique_over_param_groups(make_world: MakeWorld) -> 
     model = two_layers()
     inner = torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[1].parameters()}], lr=0.1)
     optimizer = hvd.DistributedOptimizer(inner)
+    expected = [f"allreduce.noname.{i}.{j}" for i in range(2) for j in range(2)]
+    assert [optimizer._parameter_names[p] for p in model.parameters()] == expected
     backward(model)
     optimizer.step()
-    assert sorted(str(name) for name in engine.names) == [
-        f"allreduce.noname.{i}.{j}" for i in range(2) for j in range(2)
+    names = sorted(str(name) for name in engine.names)
+    assert len(set(names)) == 4
+    assert [name.rsplit(".", 1)[0] for name in names] == expected
+
+
+def test_optimizers_without_names_do_not_collide(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    first, second = torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)
+    optimizers: list[Any] = [
+        hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1)) for model in (first, second)
     ]
+    second(first(torch.ones(1, 3))).sum().backward()
+    assert len(engine.pending) == 4
+    for optimizer in optimizers:
+        optimizer.step()
+
+
+def test_equal_names_of_two_optimizers_are_an_error_that_says_what_to_do(make_world: MakeWorld) -> None:
+    make_world(2)
+    first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    optimizers = [wrap(first), wrap(second)]
+    with pytest.raises(ValueError, match=r"another optimizer.*names of its own"):
+        second(first(torch.ones(1, 2))).sum().backward()
+    for optimizer in optimizers:
+        optimizer.load_state_dict(optimizer.state_dict())
+
+
+def test_a_wrapped_optimizer_cannot_be_wrapped_again(make_world: MakeWorld) -> None:
+    make_world(2)
+    with pytest.raises(ValueError, match="DistributedOptimizer already"):
+        hvd.DistributedOptimizer(wrap(two_layers()))
 
 
 @pytest.mark.parametrize(
@@ -359,14 +363,6 @@ def test_a_parameter_in_two_groups_is_a_value_error(make_world: MakeWorld) -> No
     model = two_layers()
     with pytest.raises(ValueError, match="once"):
         wrap(model, groups=[[model[0].weight, model[1].weight], [model[1].weight]])
-
-
-def test_adasum_is_not_available(make_world: MakeWorld) -> None:
-    make_world(2)
-    with pytest.raises(hvd.HorovodInternalError, match="No Adasum operation enabled"):
-        wrap(two_layers(), op=hvd.Adasum)
-    make_world(1)
-    wrap(two_layers(), op=hvd.Adasum)
 
 
 def test_num_groups_is_deprecated(make_world: MakeWorld) -> None:
@@ -554,36 +550,3 @@ def test_half_precision_parameters(make_world: MakeWorld) -> None:
     model(torch.ones(1, 3, dtype=torch.bfloat16)).sum().backward()
     optimizer.step()
     assert {dtype for submission in engine.log for dtype in submission.dtypes} == {_core.FLOAT16}
-
-
-def make_state(name: str) -> Callable[[], torch.optim.Optimizer]:
-    return lambda: getattr(torch.optim, name)([torch.nn.Parameter(torch.ones(2, 2))])
-
-
-def test_broadcast_optimizer_state_refuses_lbfgs(make_world: MakeWorld) -> None:
-    make_world(2)
-    with pytest.raises(ValueError, match="LBFGS"):
-        hvd.broadcast_optimizer_state(make_state("LBFGS")(), 0)
-
-
-def test_creating_the_state_moves_no_weight_and_leaves_zero_gradients(make_world: MakeWorld) -> None:
-    make_world(2)
-    model = two_layers()
-    model[0].bias.requires_grad_(False)
-    before = [p.detach().clone() for p in model.parameters()]
-    plain = torch.optim.AdamW(model.parameters(), lr=0.5, weight_decay=0.5)
-    for optimizer in (plain, hvd.DistributedOptimizer(plain)):
-        hvd.broadcast_optimizer_state(optimizer, 0)
-        assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
-        assert model[0].bias.grad is None
-        assert model[0].weight.grad is not None
-        assert len(optimizer.state) == 3
-
-
-def test_sgd_on_sparse_embeddings_gets_sparse_zero_gradients(make_world: MakeWorld) -> None:
-    make_world(2)
-    model = embedding()
-    hvd.broadcast_optimizer_state(torch.optim.SGD(model.parameters(), lr=0.1), 0, model=model)
-    gradient = model.weight.grad
-    assert gradient is not None
-    assert gradient.is_sparse

@@ -1,0 +1,171 @@
+"""``DistributedOptimizer(op=Adasum)``: combines the steps that each rank would take, instead of gradients.
+
+Each rank lets the wrapped optimizer step from the common weights with its own gradients, and Adasum combines
+the differences: it adds what is orthogonal and averages what is parallel.
+
+Source: Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from horovod import _runtime
+from horovod.collectives import Adasum
+from horovod.errors import InvalidArgumentError
+from horovod.exchange import GradientExchange
+from horovod.process_set import global_process_set
+from horovod.torch.autograd import collectives
+from horovod.torch.wrapped_optimizer import WrappedOptimizer, local_step
+
+__all__: list[str] = []
+
+
+class _Differences:
+    """Implements :class:`horovod.exchange.GradientStore`: what is exchanged is how the optimizer would change
+    each parameter."""
+
+    def __init__(self, parameters: list[torch.Tensor]) -> None:
+        self.parameters = parameters
+        self.old: dict[int, torch.Tensor] = {}
+        self.change: dict[int, torch.Tensor] = {}
+
+    def get(self, index: int) -> torch.Tensor:
+        parameter = self.parameters[index]
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter, requires_grad=False)
+        return parameter.grad
+
+    def put(self, index: int, gradient: torch.Tensor) -> None:
+        self.change[index] = gradient
+
+    def is_sparse(self, index: int, gradient: torch.Tensor) -> bool:
+        return False
+
+    def to_dense(self, gradient: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def to_sparse(self, dense: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def sparse_allreduce(self, gradient: torch.Tensor, name: str, op: int) -> Callable[[], torch.Tensor]:
+        raise NotImplementedError
+
+    def settle(self, exchanged: Sequence[torch.Tensor | None]) -> None:
+        for index, parameter in enumerate(self.parameters):
+            with torch.no_grad():
+                parameter.copy_(self.old[index].add_(self.change[index].view_as(parameter)))
+
+
+class _DistributedAdasumOptimizer(WrappedOptimizer):
+    """What ``DistributedOptimizer(op=Adasum)`` puts before the class of the wrapped optimizer.
+
+    Weights change in :meth:`step` only. Optimizers that need a closure (``LBFGS``) cannot be used, and a
+    ``GradScaler`` cannot either: gradients are used before it could unscale them.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
+        compression: Any,
+        backward_passes_per_step: int,
+    ) -> None:
+        self._take_over(optimizer, named_parameters)
+        size = _runtime.current().topology.size
+        if size & (size - 1):
+            raise NotImplementedError(f"Adasum needs a number of ranks that is a power of two, not {size}.")
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise InvalidArgumentError("Adasum cannot combine steps of LBFGS, which need a closure.")
+        self.op = Adasum
+        self.process_set = global_process_set
+        self._compression = compression
+        self._passes = backward_passes_per_step
+        self._parameters, frozen = self._watched()
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter, requires_grad=False)
+        self._differences = _Differences(self._parameters)
+        exchange = GradientExchange(
+            collectives,
+            self._differences,
+            [self._names.of_exchange(parameter) for parameter in self._parameters],
+            op=Adasum,
+            passes=backward_passes_per_step,
+            compression=compression,
+            process_set=global_process_set,
+        )
+        exchange.prepare_local = self._difference_of
+        self._watch(exchange, frozen)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {**super()._arguments(), "compression": self._compression, "op": Adasum}
+
+    def _difference_of(self, index: int, _: torch.Tensor) -> torch.Tensor:
+        """How the wrapped optimizer would change parameter ``index``; the parameter keeps its values."""
+        parameter = self._parameters[index]
+        differences = self._differences
+        old = differences.old.get(index)
+        if old is None:
+            old = differences.old[index] = torch.empty_like(parameter, requires_grad=False)
+        with torch.no_grad(), _same_version(parameter):
+            old.copy_(parameter)
+            self._step_alone(parameter)
+            change = (parameter - old).contiguous()
+            parameter.copy_(old)
+        differences.change[index] = change
+        return change
+
+    def _step_alone(self, parameter: torch.Tensor) -> None:
+        """One step of the wrapped optimizer on one parameter."""
+        everything = self.param_groups
+        group = next(group for group in everything if any(p is parameter for p in group["params"]))
+        members = group["params"]
+        group["params"] = [parameter]
+        self.param_groups = [group]
+        try:
+            local_step(self)
+        finally:
+            group["params"] = members
+            self.param_groups = everything
+
+    def synchronize(self) -> None:
+        """Nothing: the exchange ends in :meth:`step`."""
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """
+        Raises:
+            AssertionError: always; the changes of the weights cannot be used without their exchange.
+        """
+        if self._exchange is not None:
+            raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
+        yield
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Evaluate ``closure``, wait for the combined changes and apply them; returns the closure's value.
+
+        Raises:
+            HorovodInternalError: an exchange failed; the weights are as before, the wrapped optimizer's state
+                is not.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        assert self._exchange is not None
+        if self._frozen:
+            self._add_unfrozen()
+        self._exchange.finish()
+        return loss
+
+
+def _same_version(parameter: torch.Tensor) -> AbstractContextManager[None]:
+    """Autograd need not know of changes in the block: in the end the values are the same. Graphs that were
+    saved with this parameter stay valid."""
+    preserve: Any = getattr(torch.autograd, "_unsafe_preserve_version_counter", None)
+    return nullcontext() if preserve is None else preserve(parameter)

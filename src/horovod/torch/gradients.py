@@ -1,0 +1,87 @@
+"""The gradients of PyTorch parameters, as ``horovod.exchange`` sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from horovod.process_set import ProcessSet
+from horovod.torch.mpi_ops import sparse_allreduce_async
+
+__all__ = ["Gradients"]
+
+
+class Gradients:
+    """Implements :class:`horovod.exchange.GradientStore` over ``parameter.grad``.
+
+    Attributes:
+        parameters: by number; the owner appends to it.
+    """
+
+    def __init__(self, parameters: list[torch.Tensor], process_set: ProcessSet) -> None:
+        self.parameters = parameters
+        self._process_set = process_set
+        # Parameters whose gradient was sparse: one without a gradient then has an empty sparse one.
+        self._sparse: set[int] = set()
+        # Frozen ones that got zeros in order to take part.
+        self._lent: list[int] = []
+
+    def get(self, index: int) -> torch.Tensor:
+        parameter = self.parameters[index]
+        if parameter.grad is None:
+            layout = torch.sparse_coo if index in self._sparse else torch.strided
+            parameter.grad = torch.zeros_like(parameter, layout=layout, requires_grad=False)
+            if not parameter.requires_grad:
+                self._lent.append(index)
+        return parameter.grad
+
+    def put(self, index: int, gradient: torch.Tensor) -> None:
+        parameter = self.parameters[index]
+        old = parameter.grad
+        if (
+            old is None
+            or gradient.layout != torch.strided
+            or old.layout != torch.strided
+            or 0 in old.stride()
+        ):
+            parameter.grad = gradient
+            return
+        with torch.no_grad():
+            old.copy_(gradient)
+
+    def settle(self, exchanged: Sequence[torch.Tensor | None]) -> None:
+        for parameter, gradient in zip(self.parameters, exchanged, strict=True):
+            # Replaced or dropped after it was handed over: ranks stay equal only with the exchanged one.
+            if gradient is not None and parameter.grad is not gradient:
+                parameter.grad = gradient
+        if self._lent:
+            self._take_back()
+
+    def _take_back(self) -> None:
+        """Frozen parameters that have a gradient on no rank: the optimizer must leave them alone, not step
+        with zeros (weight decay would move them)."""
+        for index in self._lent:
+            parameter = self.parameters[index]
+            gradient = parameter.grad
+            if gradient is None or parameter.requires_grad:
+                continue
+            values = gradient._values() if gradient.is_sparse else gradient
+            if not torch.any(values):
+                parameter.grad = None
+        self._lent.clear()
+
+    def is_sparse(self, index: int, gradient: torch.Tensor) -> bool:
+        if gradient.is_sparse:
+            self._sparse.add(index)
+            return True
+        return False
+
+    def to_dense(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.to_dense()
+
+    def to_sparse(self, dense: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        return dense.to_sparse(like.sparse_dim())
+
+    def sparse_allreduce(self, gradient: torch.Tensor, name: str, op: int) -> Callable[[], torch.Tensor]:
+        return sparse_allreduce_async(gradient, name, op, self._process_set)

@@ -1,0 +1,88 @@
+"""What the parameters of an optimizer are called: the names under which ranks find each other's gradients."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from horovod.errors import InvalidArgumentError
+
+__all__ = ["ParameterNames", "find_duplicates"]
+
+
+class ParameterNames:
+    """A name for every parameter of an optimizer, given by the user or made from positions.
+
+    Attributes:
+        by_parameter: names as users see them. There may be more than the optimizer has parameters: some may
+            be added to it later.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
+    ) -> None:
+        """
+        Raises:
+            ValueError: not pairs; a name occurs twice; a parameter of ``optimizer`` has none.
+        """
+        self.given = named_parameters is not None
+        self.by_parameter: dict[torch.Tensor, str] = {}
+        # A second optimizer without names has the same positions; the shapes tell the two apart.
+        self._marks: dict[torch.Tensor, str] = {}
+        if named_parameters is not None:
+            self.by_parameter = _checked(list(named_parameters))
+        for number, group in enumerate(optimizer.param_groups):
+            self.add_group(number, group["params"])
+
+    def add_group(self, number: int, parameters: list[torch.Tensor]) -> None:
+        """Name the parameters of group ``number``.
+
+        Raises:
+            ValueError: the names were given by the user, and one of these has none.
+        """
+        if self.given:
+            missing = sum(parameter not in self.by_parameter for parameter in parameters)
+            if missing:
+                raise InvalidArgumentError(
+                    f"named_parameters was specified, but {missing} parameters of the optimizer were not "
+                    "named. Every parameter needs a name that is the same on all ranks, also one that is "
+                    "added later with add_param_group(): pass model.named_parameters() of the whole model."
+                )
+            return
+        shapes = repr([(tuple(p.shape), p.dtype) for p in parameters])
+        mark = hashlib.blake2s(shapes.encode(), digest_size=4).hexdigest()
+        for position, parameter in enumerate(parameters):
+            self.by_parameter[parameter] = f"allreduce.noname.{number}.{position}"
+            self._marks[parameter] = mark
+
+    def of_exchange(self, parameter: torch.Tensor) -> str:
+        """The name of the operation that exchanges the gradient of ``parameter``."""
+        name = self.by_parameter[parameter]
+        mark = self._marks.get(parameter)
+        return name if mark is None else f"{name}.{mark}"
+
+
+def find_duplicates(elements: Iterable[Any]) -> set[Any]:
+    """The elements that occur more than once."""
+    seen: set[Any] = set()
+    return {element for element in elements if element in seen or seen.add(element)}  # type: ignore[func-returns-value]
+
+
+def _checked(pairs: list[Any]) -> dict[torch.Tensor, str]:
+    if any(not isinstance(pair, tuple) for pair in pairs):
+        raise InvalidArgumentError(
+            "named_parameters should be a sequence of tuples (name, parameter), usually produced by "
+            "model.named_parameters()."
+        )
+    duplicates = find_duplicates(name for name, _ in pairs)
+    if duplicates:
+        raise InvalidArgumentError(
+            "Parameter names in named_parameters must be unique. Found duplicates: "
+            + ", ".join(sorted(duplicates))
+        )
+    return {parameter: name for name, parameter in pairs}

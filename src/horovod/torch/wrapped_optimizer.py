@@ -1,0 +1,253 @@
+"""What both kinds of distributed optimizer share: they are instances of a subclass of the wrapped optimizer's
+class, watch its parameters, and count backward passes."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, cast
+
+import torch
+
+from horovod import _runtime
+from horovod.errors import InvalidArgumentError
+from horovod.exchange import GradientExchange
+from horovod.process_set import ProcessSet, global_process_set
+from horovod.torch.parameter_names import ParameterNames
+
+__all__ = ["WrappedOptimizer", "subclass_of"]
+
+# Attributes of the original optimizer that its wrapper has of its own. A learning rate scheduler replaces
+# `step` of an instance; the others follow from the class or the parameter groups.
+_OWN = frozenset({"state", "param_groups", "defaults", "step", "_zero_grad_profile_name"})
+
+
+class WrappedOptimizer(torch.optim.Optimizer):
+    """Base of the classes that are put before the class of the wrapped optimizer."""
+
+    _wrapped_class: ClassVar[type[torch.optim.Optimizer]]
+    _make: ClassVar[Callable[..., torch.optim.Optimizer]]
+    """Wraps an optimizer again, with the arguments that ``_arguments`` returns."""
+
+    _exchange: GradientExchange[torch.Tensor] | None = None
+    _names: ParameterNames
+    _parameters: list[torch.Tensor]
+    """What is exchanged; the numbers of the exchange are positions in it."""
+    _frozen: list[torch.Tensor]
+    """What will be exchanged once it requires gradients."""
+    _passes: int
+
+    # -- construction ---------------------------------------------------------------------------------------
+
+    def _take_over(
+        self, optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+    ) -> None:
+        """Become an optimizer like ``optimizer``, over the same parameter groups, without state."""
+        names = ParameterNames(optimizer, named_parameters)
+        # The wrapped class, from the parameter groups alone: the options of the original are in them.
+        super().__init__(optimizer.param_groups)  # type: ignore[call-arg]
+        self.defaults = optimizer.defaults
+        for key, value in vars(optimizer).items():
+            if key not in _OWN:  # such as the user's step hooks, or what a class of the user keeps
+                setattr(self, key, value)
+        if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+            # A scheduler that was made for the original looks there for steps.
+            optimizer._opt_called = True  # type: ignore[attr-defined]
+        self._names = names
+        self._parameter_names = names.by_parameter
+        self._parameters = []
+        self._frozen = []
+
+    def _watched(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The parameters that require gradients, and the others."""
+        everything = [parameter for group in self.param_groups for parameter in group["params"]]
+        return [p for p in everything if p.requires_grad], [p for p in everything if not p.requires_grad]
+
+    def _watch(self, exchange: GradientExchange[torch.Tensor], frozen: list[torch.Tensor]) -> None:
+        """Hand the gradients of ``self._parameters`` to ``exchange`` from now on."""
+        self._exchange = exchange
+        self._frozen = frozen
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(_hook(exchange, index))
+            for index, parameter in enumerate(self._parameters)
+        ]
+        # The parameters outlive an optimizer that is thrown away; without it nobody waits for their
+        # gradients.
+        weakref.finalize(self, _remove_all, self._hooks).atexit = False
+
+    def _add_to_exchange(self, parameters: list[torch.Tensor]) -> None:
+        assert self._exchange is not None
+        for parameter in parameters:
+            index = self._exchange.add(self._names.of_exchange(parameter))
+            self._parameters.append(parameter)
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(_hook(self._exchange, index)))
+
+    def _add_unfrozen(self) -> None:
+        """Begin to exchange what was frozen when it was added. Ranks that unfreeze the same layers before the
+        same step agree without a word."""
+        unfrozen = [parameter for parameter in self._frozen if parameter.requires_grad]
+        if unfrozen:
+            self._frozen = [parameter for parameter in self._frozen if not parameter.requires_grad]
+            self._add_to_exchange(unfrozen)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters; their gradients are exchanged from now on. All ranks add the same ones between the
+        same two steps.
+
+        Raises:
+            ValueError: the optimizer was made with ``named_parameters``, and a new parameter is not among
+                them.
+        """
+        super().add_param_group(param_group)
+        if not hasattr(self, "_names"):
+            return  # called by the constructor of the wrapped class
+        parameters = self.param_groups[-1]["params"]
+        try:
+            self._names.add_group(len(self.param_groups) - 1, parameters)
+        except InvalidArgumentError:
+            del self.param_groups[-1]
+            raise
+        if self._exchange is not None:
+            self._add_to_exchange([p for p in parameters if p.requires_grad])
+            self._frozen.extend(p for p in parameters if not p.requires_grad)
+
+    # -- passes ---------------------------------------------------------------------------------------------
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        return self._passes
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Change how many backward passes are summed locally before one exchange; starts counting anew."""
+        self._passes = passes
+        if self._exchange is not None:
+            self._exchange.passes = passes
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients.
+
+        Raises:
+            AssertionError: between ``backward()`` and ``step()`` or ``synchronize()``, as the exchange works
+                on them.
+        """
+        if self._exchange is not None and self._exchange.in_flight:
+            raise AssertionError(
+                "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
+                "optimizer.synchronize(). This is prohibited as it can cause a race condition."
+            )
+        super().zero_grad(set_to_none=set_to_none)
+
+    # -- copies ---------------------------------------------------------------------------------------------
+
+    def _arguments(self) -> dict[str, Any]:
+        """Arguments to wrap a copy of the original in the same way, without talking to other ranks."""
+        return {
+            "named_parameters": [(name, p) for p, name in self._names.by_parameter.items()]
+            if self._names.given
+            else None,
+            "backward_passes_per_step": self._passes,
+        }
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """For ``copy.deepcopy`` and ``pickle``: a copy is wrapped in the same way and exchanges the gradients
+        of its own parameters. Like those of any PyTorch optimizer, copies have no hooks of the user."""
+        kind = type(self)
+        return (
+            _again,
+            (kind._make, kind._wrapped_class, self.param_groups, self._arguments()),
+            {
+                "defaults": self.defaults,
+                "state": self.state,
+                "param_groups": self.param_groups,
+            },
+        )
+
+
+class SetReference:
+    """A process set as an argument of a copy: within one process the same object, not a copy of it."""
+
+    def __init__(self, process_set: ProcessSet) -> None:
+        self.process_set = process_set
+
+    def __deepcopy__(self, memo: Any) -> SetReference:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.process_set is global_process_set:
+            return _global_reference, ()
+        return SetReference, (self.process_set,)
+
+
+def _global_reference() -> SetReference:
+    return SetReference(global_process_set)
+
+
+def subclass_of(
+    wrapper: type[WrappedOptimizer],
+    wrapped: type[torch.optim.Optimizer],
+    make: Callable[..., torch.optim.Optimizer],
+) -> Any:
+    """A class that puts ``wrapper`` before ``wrapped``, named like the latter.
+
+    Raises:
+        ValueError: ``wrapped`` is such a class already.
+    """
+    if issubclass(wrapped, WrappedOptimizer):
+        raise InvalidArgumentError(
+            f"This {wrapped.__name__} is a DistributedOptimizer already; its gradients are exchanged once. "
+            "Pass the plain optimizer."
+        )
+    attributes = {
+        "__module__": wrapper.__module__,
+        "_wrapped_class": wrapped,
+        "_make": staticmethod(make),
+    }
+    return type(wrapped.__name__, (wrapper, wrapped), attributes)
+
+
+def alone() -> bool:
+    """Whether there is nobody to exchange gradients with, now and later.
+
+    Raises:
+        NotInitializedError: ``init()`` has not been called.
+    """
+    runtime = _runtime.current()
+    return runtime.topology.size == 1 and not runtime.config.elastic
+
+
+def local_step(optimizer: torch.optim.Optimizer) -> None:
+    """The step of the wrapped class, without an exchange and without the user's step hooks."""
+    step = cast(Any, type(optimizer))._wrapped_class.step
+    if getattr(step, "hooked", False):
+        step = getattr(step, "__wrapped__", step)
+    step(optimizer)
+
+
+def _again(
+    make: Callable[..., torch.optim.Optimizer],
+    wrapped: type[torch.optim.Optimizer],
+    param_groups: list[dict[str, Any]],
+    arguments: dict[str, Any],
+) -> torch.optim.Optimizer:
+    arguments = copy.copy(arguments)
+    process_set = arguments.pop("process_set", None)
+    if process_set is not None:
+        arguments["process_set"] = process_set.process_set
+    make_plain: Any = wrapped  # whose constructor takes more than the abstract one, with defaults
+    return make(make_plain(param_groups), **arguments)
+
+
+def _hook(exchange: GradientExchange[torch.Tensor], index: int) -> Callable[[torch.Tensor], None]:
+    """What a parameter calls when its gradient has been accumulated."""
+    ready = exchange.ready
+
+    def hook(parameter: torch.Tensor) -> None:
+        ready(index, parameter.grad)  # type: ignore[arg-type]
+
+    return hook
+
+
+def _remove_all(hooks: list[Any]) -> None:
+    for hook in hooks:
+        hook.remove()
