@@ -180,6 +180,7 @@ def environment(rank: int, world: World, key: bytes, job: str, address: tuple[st
         "HOROVOD_JOB_ID": job,
         "HOROVOD_TRANSPORT_GROUPS": world.groups,
         "HOROVOD_STALL_CHECK_TIME_SECONDS": "5",
+        "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": os.pathsep.join(

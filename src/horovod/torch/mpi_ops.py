@@ -12,7 +12,7 @@ does not exist) and ``HorovodInternalError`` for what fails between ranks, at th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import torch
 
@@ -473,6 +473,24 @@ def broadcast_async_(
 
 
 # -- alltoall -----------------------------------------------------------------------------------------------
+
+
+@overload
+def alltoall(
+    tensor: torch.Tensor,
+    splits: None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor: ...
+
+
+@overload
+def alltoall(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
 def alltoall(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -59,11 +61,19 @@ def mine(shape: Shape, dtype: torch.dtype, op: int = hvd.Sum) -> torch.Tensor:
     return tensor(integers(hvd.rank(), shape, dtype, op), dtype)
 
 
+def reduced(
+    shape: Shape, dtype: torch.dtype, op: int, process_set: hvd.ProcessSet | None = None
+) -> torch.Tensor:
+    """What the reduction over all ranks, or over those of ``process_set``, gives."""
+    ranks = (process_set or hvd.global_process_set).ranks
+    assert ranks is not None
+    return _reduced(shape, dtype, op, tuple(ranks))
+
+
 @functools.lru_cache(maxsize=16)
-def reduced(shape: Shape, dtype: torch.dtype, op: int) -> torch.Tensor:
-    """What the reduction over all ranks gives."""
-    size = hvd.size()
-    everyone = np.stack([integers(rank, shape, dtype, op) for rank in range(size)])
+def _reduced(shape: Shape, dtype: torch.dtype, op: int, ranks: tuple[int, ...]) -> torch.Tensor:
+    size = len(ranks)
+    everyone = np.stack([integers(rank, shape, dtype, op) for rank in ranks])
     if dtype == torch.bool:
         # Sum and Max are "or", the others "and".
         combined = np.any if op in (hvd.Sum, hvd.Max) else np.all
@@ -99,7 +109,38 @@ def assert_same(got: torch.Tensor | None, expected: torch.Tensor, rtol: float = 
         )
 
 
-def assert_reduced(got: torch.Tensor, shape: Shape, dtype: torch.dtype, op: int) -> None:
-    """``got`` is the reduction of everybody's ``mine``."""
+def assert_reduced(
+    got: torch.Tensor, shape: Shape, dtype: torch.dtype, op: int, process_set: hvd.ProcessSet | None = None
+) -> None:
+    """``got`` is the reduction of the members' ``mine``."""
+    assert_same(got, reduced(shape, dtype, op, process_set), _tolerance(dtype, op))
+
+
+def assert_scattered(
+    got: torch.Tensor, shape: Shape, dtype: torch.dtype, op: int, process_set: hvd.ProcessSet | None = None
+) -> None:
+    """``got`` is this rank's share of the rows of the reduction of the members' ``mine``."""
+    members = process_set or hvd.global_process_set
+    size, me = members.size(), members.rank()
+    assert size is not None
+    assert me is not None
+    rows, more = divmod(shape[0], size)
+    share = reduced(shape, dtype, op, process_set).narrow(0, me * rows + min(me, more), rows + (me < more))
+    assert_same(got, share, _tolerance(dtype, op))
+
+
+def _tolerance(dtype: torch.dtype, op: int) -> float:
     exact = op in (hvd.Min, hvd.Max, hvd.Sum) and dtype.is_floating_point
-    assert_same(got, reduced(shape, dtype, op), 0.0 if exact else ROUNDING.get(dtype, 0.0))
+    return 0.0 if exact else ROUNDING.get(dtype, 0.0)
+
+
+@contextlib.contextmanager
+def even_and_odd() -> Iterator[hvd.ProcessSet]:
+    """The set of the ranks with this rank's parity, while both sets exist. At least two ranks."""
+    even = hvd.add_process_set(range(0, hvd.size(), 2))
+    odd = hvd.add_process_set(range(1, hvd.size(), 2))
+    try:
+        yield odd if hvd.rank() % 2 else even
+    finally:
+        assert hvd.remove_process_set(odd)
+        assert hvd.remove_process_set(even)

@@ -84,7 +84,8 @@ def test_without_splits_only_the_tensor_comes_back(make_world: MakeWorld) -> Non
 
 def test_empty_splits_are_even_ones_and_the_pair_comes_back(make_world: MakeWorld) -> None:
     make_world(2)
-    for splits in ([], int32()):
+    empty: list[Any] = [[], int32()]
+    for splits in empty:
         result, received = hvd.alltoall(torch.ones(4), splits)
         assert (result.shape, received.tolist()) == ((4,), [2, 2])
 

@@ -113,7 +113,7 @@ def test_removing_invalidates_every_object_and_frees_the_number(world: FakeEngin
     init_with_sets([same])
     assert same.process_set_id == 1
     assert hvd.remove_process_set(some) is True
-    assert (some.process_set_id, same.process_set_id) == (None, None)
+    assert [each.process_set_id for each in (some, same)] == [None, None]
     assert hvd.remove_process_set(some) is False
     assert hvd.remove_process_set(hvd.global_process_set) is False
     assert hvd.global_process_set.process_set_id == 0
@@ -153,7 +153,7 @@ def test_a_change_that_fails_is_a_value_error_that_elastic_runs_recover_from(
 
     monkeypatch.setattr(world, "wait", fail)
     some = hvd.ProcessSet([0])
-    with pytest.raises(ProcessSetError, match="shutting down.* rank 1 said") as info:
+    with pytest.raises(ProcessSetError, match=r"shutting down.* rank 1 said") as info:
         hvd.add_process_set(some)
     assert isinstance(info.value, ValueError)
     assert isinstance(info.value, HorovodInternalError)

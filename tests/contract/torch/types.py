@@ -1,0 +1,97 @@
+"""Types and layouts beyond those that every table has: 16-bit integers, scalars, nothing at all."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.contract.torch.errors import works
+from tests.contract.torch.values import MOVED, assert_same
+from tests.contract.world import Cases
+
+import horovod.torch as hvd
+
+CASES = Cases()
+UNSIGNED = [getattr(torch, "uint16")] if hasattr(torch, "uint16") else []  # noqa: B009 - since PyTorch 2.3
+UNKNOWN = [torch.complex64, torch.complex128]
+
+
+@CASES.add
+def every_type_can_be_moved() -> None:
+    n, me = hvd.size(), hvd.rank()
+    for dtype in [*MOVED, *UNSIGNED]:
+        value = torch.full((n, 2), me + 1).to(dtype)
+        ranks = torch.arange(1, n + 1)
+        assert_same(hvd.allgather(value[:1]), ranks.reshape(n, 1).expand(n, 2).to(dtype))
+        assert_same(hvd.broadcast(value, n - 1), torch.full((n, 2), n).to(dtype))
+        assert_same(hvd.alltoall(value), ranks.reshape(n, 1).expand(n, 2).to(dtype))
+
+
+@CASES.add
+def integers_of_16_bits_are_not_reduced() -> None:
+    for dtype in [torch.int16, *UNSIGNED]:
+        value = torch.ones(2, dtype=dtype)
+        for call in (hvd.allreduce, hvd.allreduce_, hvd.reducescatter, hvd.reducescatter_async):
+            with pytest.raises(ValueError, match=r"Tensor type .* is not supported"):
+                call(value)
+        with pytest.raises(ValueError):
+            hvd.grouped_allreduce([torch.ones(1), value])
+    works("t.sixteen")
+
+
+@CASES.add
+def unknown_types_and_layouts_are_refused_everywhere() -> None:
+    for wrong in [
+        *(torch.ones(2, 2, dtype=dtype) for dtype in UNKNOWN),
+        torch.eye(2).to_sparse(),
+        torch.ones(2, 3).t(),
+        torch.ones(2).expand(3, 2),
+        torch.ones(4, 4)[:, ::2],
+    ]:
+        for call in (
+            hvd.allreduce,
+            hvd.allgather,
+            lambda t: hvd.broadcast(t, 0),
+            lambda t: hvd.alltoall(t, [0] * hvd.size()),
+            hvd.reducescatter,
+            lambda t: hvd.grouped_allreduce([torch.ones(1), t]),
+            lambda t: hvd.grouped_allgather([torch.ones(1), t]),
+            lambda t: hvd.grouped_reducescatter([torch.ones(1), t]),
+        ):
+            with pytest.raises(ValueError, match=r"is not supported|required to be contiguous"):
+                call(wrong)
+    works("t.unknown")
+
+
+@CASES.add
+def scalars_and_nothing_at_all() -> None:
+    n = hvd.size()
+    for dtype in (torch.float32, torch.int64, torch.bool, torch.bfloat16):
+        scalar = torch.tensor(1).to(dtype)
+        assert hvd.allreduce(scalar, op=hvd.Max).shape == ()
+        assert hvd.broadcast(scalar, n - 1).shape == ()
+        for shape in ((0,), (0, 4), (4, 0), (n, 0, 2)):
+            nothing = torch.empty(shape, dtype=dtype)
+            assert hvd.allreduce(nothing, op=hvd.Sum).shape == shape
+            assert hvd.broadcast_(nothing, 0) is nothing
+            assert hvd.allgather(nothing).shape == (shape[0] * n, *shape[1:])
+            assert hvd.allgather(hvd.reducescatter(nothing, op=hvd.Sum)).shape == shape
+            if shape[0] % n == 0:
+                assert_same(hvd.alltoall(nothing), nothing)
+
+
+@CASES.add
+def a_view_of_one_element_or_a_transposed_row_is_contiguous_enough() -> None:
+    value = torch.ones(1, 5).t()
+    assert value.is_contiguous()
+    assert_same(hvd.allreduce(value, op=hvd.Sum), torch.full((5, 1), float(hvd.size())))
+    assert hvd.allgather(value).shape == (5 * hvd.size(), 1)
+
+
+@CASES.add
+def shapes_may_change_under_one_name() -> None:
+    n = hvd.size()
+    for shape in ((4,), (2, 2), (4,), (0,), (1, 4)):
+        assert_same(hvd.allreduce(torch.ones(shape), name="t.shape", op=hvd.Sum), torch.full(shape, float(n)))
+        assert hvd.allgather(torch.ones(shape), name="t.shape").shape == (n * shape[0], *shape[1:])
+    for dtype in (torch.float32, torch.int32, torch.float64):
+        assert hvd.allreduce(torch.ones(2, dtype=dtype), name="t.shape", op=hvd.Sum).dtype == dtype
