@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace rueda {
@@ -14,5 +15,8 @@ namespace rueda {
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
   return text.substr(0, end);
 }
+
+/// Appends `text` as a JSON string with its quotes. What is not UTF-8 becomes U+FFFD.
+void append_json(std::string& out, std::string_view text);
 
 }  // namespace rueda

@@ -59,6 +59,8 @@ struct Options {
   int thread_affinity = -1;
   int log_level = static_cast<int>(rueda::LogLevel::Warning);
   bool log_hide_time = false;
+  std::string timeline;
+  bool timeline_mark_cycles = false;
 
   [[nodiscard]] rueda::EngineOptions resolve() const {
     rueda::EngineOptions options;
@@ -76,6 +78,8 @@ struct Options {
     options.thread_affinity = thread_affinity;
     options.log_level = static_cast<rueda::LogLevel>(log_level);
     options.log_hide_time = log_hide_time;
+    options.timeline = timeline;
+    options.timeline_mark_cycles = timeline_mark_cycles;
     return options;
   }
 };
@@ -254,6 +258,16 @@ class Engine {
     engine_->shutdown();
   }
 
+  void start_timeline(const std::string& path, bool mark_cycles) {
+    const nb::gil_scoped_release release;
+    engine_->start_timeline(path, mark_cycles);
+  }
+
+  void stop_timeline() {
+    const nb::gil_scoped_release release;
+    engine_->stop_timeline();
+  }
+
   std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> paths() const {
     std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> all;
     for (const auto& [path, count] : engine_->paths()) all[path] = {count.operations, count.bytes};
@@ -382,7 +396,10 @@ NB_MODULE(_core, module) {
       .def_rw("disable_group_fusion", &Options::disable_group_fusion)
       .def_rw("thread_affinity", &Options::thread_affinity)
       .def_rw("log_level", &Options::log_level)
-      .def_rw("log_hide_time", &Options::log_hide_time);
+      .def_rw("log_hide_time", &Options::log_hide_time)
+      .def_rw("timeline", &Options::timeline,
+              "File that rank 0 records a timeline into from the start; empty: none.")
+      .def_rw("timeline_mark_cycles", &Options::timeline_mark_cycles);
 
   nb::class_<Engine>(module, "Engine",
                      "The engine of one rank. Descriptors given to it are its own.")
@@ -418,6 +435,9 @@ NB_MODULE(_core, module) {
            "Wait for all and consume them; raises the first error.")
       .def("abandon", &Engine::abandon, "Forget all outstanding handles.")
       .def("shutdown", &Engine::shutdown, "End the world for all ranks; idempotent.")
+      .def("start_timeline", &Engine::start_timeline, "path"_a, "mark_cycles"_a,
+           "Begin a timeline in a new file (on rank 0; elsewhere nothing is written).")
+      .def("stop_timeline", &Engine::stop_timeline, "End the timeline: its file is complete then.")
       .def("paths", &Engine::paths, "Data path -> (batches, bytes).")
       .def("capi", &Engine::capi, "Address of the table of C functions for framework glue.")
       .def("address", &Engine::address, "Address of the engine, for the functions of capi().");

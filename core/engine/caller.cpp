@@ -25,20 +25,25 @@ std::string group_key(const Key& key, const Statement& statement) {
 }  // namespace
 
 Caller::Caller(const World& world, Glossary& glossary, Stream& stream,
-               const NegotiatorOptions& options)
+               const NegotiatorOptions& options, Timeline* timeline)
     : Collector(world, glossary),
       stream_(stream),
       fusion_{.threshold_bytes = options.fusion_threshold_bytes,
               .disable_group_fusion = options.disable_group_fusion},
       stall_(options.stall_warning, options.stall_shutdown),
+      timeline_(timeline),
       blocked_on_(static_cast<std::size_t>(world.size())) {
   glossary.set_capacity(options.key_capacity);
 }
 
-Result<void> Caller::report(const Report& report, TimePoint) {
+Result<void> Caller::report(const Report& report, TimePoint now) {
   if (stopped()) return {};
   Term& term = report.term;
   Tally& tally = term.tally;
+  if (timeline_ != nullptr && timeline_->recording()) {
+    timeline_->reported(tally.track, !tally.open, term.key, report.meaning->signature.kind,
+                        report.who, report.set.members, now);
+  }
   if (!tally.open) {
     tally.open = true;
     tally.since = report.since;
@@ -217,6 +222,7 @@ Result<void> Caller::apply(TimePoint now, Effects& effects) {
 Result<void> Caller::emit_failures(TimePoint now, Effects& effects) {
   for (const Failing& failing : failing_) {
     const Term& term = *failing.term;
+    if (term.tally.track != 0) timeline_->refused(term.tally.track, now);
     down().fail(Glossary::reference(term, term.tally.statements.front().group),
                 static_cast<std::uint8_t>(failing.error.code), failing.error.message,
                 failing.error.tensor, failing.error.missing);
@@ -291,6 +297,13 @@ Result<void> Caller::emit_dispatch(std::span<Term* const> batch, TimePoint now, 
     // Some numbers may be gone again already, if the batch is larger than the capacity.
     writer.item(Glossary::reference(*term, statement.group), statement.meaning->number,
                 statement.meaning->signature);
+    if (Track& track = term->tally.track; track != 0) {
+      // All there is to see of a barrier is who came when.
+      const bool runs_here = statement.meaning->signature.kind != Kind::Barrier &&
+                             set_of(*term).members.contains(world_.self());
+      timeline_->negotiated(track, runs_here, now);
+      if (!runs_here) track = 0;
+    }
   }
   return apply(now, effects);
 }

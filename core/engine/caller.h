@@ -13,12 +13,14 @@
 #include "engine/negotiator.h"
 #include "engine/stall.h"
 #include "engine/stream.h"
+#include "engine/timeline.h"
 
 namespace rueda {
 
 class Caller final : public Collector {
  public:
-  Caller(const World& world, Glossary& glossary, Stream& stream, const NegotiatorOptions& options);
+  Caller(const World& world, Glossary& glossary, Stream& stream, const NegotiatorOptions& options,
+         Timeline* timeline);
 
   Result<void> report(const Report& report, TimePoint now) override;
   Result<void> join(Rank rank, TimePoint now) override;
@@ -68,6 +70,7 @@ class Caller final : public Collector {
   Stream& stream_;
   const FusionOptions fusion_;
   StallMonitor stall_;
+  Timeline* const timeline_;  // null: none
   bool complained_ = false;
 
   OpenTerms open_;

@@ -1,6 +1,7 @@
 #include "engine/dispatcher.h"
 
 #include <algorithm>
+#include <span>
 
 #include "collectives/registry.h"
 
@@ -11,13 +12,19 @@ void Dispatcher::start(TimePoint now) {
   queue_.pop_front();
   tasks_.clear();
   zeros_.clear();
+  allocators_.clear();
+  const std::span<const Track> tracks = running_.tracks;
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < running_.signatures.size(); ++i) {
     const auto& signature = running_.signatures[i];
     bytes += signature->bytes();
     if (Entry* entry = running_.entries[i].get()) {
+      OutputAllocator* allocator = entry;
+      if (!tracks.empty() && tracks[i] != 0) {
+        allocator = &allocators_.emplace_back(*entry, *timeline_, tracks[i]);
+      }
       tasks_.push_back(
-          {.signature = signature, .in = entry->in, .out = entry->out, .allocator = entry});
+          {.signature = signature, .in = entry->in, .out = entry->out, .allocator = allocator});
     } else {
       zeros_.push_back(std::make_unique<std::byte[]>(std::max<std::size_t>(signature->bytes(), 1)));
       tasks_.push_back({.signature = signature,
@@ -27,6 +34,7 @@ void Dispatcher::start(TimePoint now) {
     }
   }
   const Kind kind = running_.signatures.front()->kind;
+  if (!tracks.empty()) timeline_->started(tracks, kind, now);
   operation_ = find_collective(kind)->start(backend_, tasks_);
   last_progress_ = now;
   const auto path = backend_.path(kind, bytes);
@@ -55,6 +63,9 @@ Result<Step> Dispatcher::step(TimePoint now) {
       return Step::Advanced;
     case Step::Done:
       operation_.reset();
+      if (!running_.tracks.empty()) {
+        timeline_->finished(running_.tracks, running_.signatures, Clock::now());
+      }
       for (auto& entry : running_.entries) {
         if (entry) completed_.push_back(std::move(entry));
       }

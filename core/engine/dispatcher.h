@@ -14,6 +14,8 @@
 
 #include "backends/backend.h"
 #include "collectives/collective.h"
+#include "engine/timeline.h"
+#include "engine/traced_allocator.h"
 #include "engine/work.h"
 
 namespace rueda {
@@ -27,12 +29,15 @@ struct PathCount {
 class Dispatcher {
  public:
   /// A started batch without any progress for `timeout` is a failure. Zero: never.
-  Dispatcher(Backend& backend, Duration timeout) : backend_(backend), timeout_(timeout) {}
+  /// `timeline`: hears of the batches that have tracks; null: nobody does.
+  Dispatcher(Backend& backend, Duration timeout, Timeline* timeline = nullptr)
+      : backend_(backend), timeout_(timeout), timeline_(timeline) {}
 
   /// Entries of one dispatch, in order; null: this rank has joined and takes part with zeros.
   struct Batch {
     std::vector<std::unique_ptr<Entry>> entries;
     std::vector<std::shared_ptr<const Signature>> signatures;
+    std::vector<Track> tracks = {};  ///< on the timeline, by entry; empty: on none
   };
   void enqueue(Batch batch) { queue_.push_back(std::move(batch)); }
 
@@ -63,10 +68,12 @@ class Dispatcher {
 
   Backend& backend_;
   Duration timeout_;
+  Timeline* timeline_;
   std::deque<Batch> queue_;
   Batch running_;
   std::vector<Task> tasks_;                          // of running_
   std::vector<std::unique_ptr<std::byte[]>> zeros_;  // of running_: what a joined rank contributes
+  std::deque<TracedAllocator> allocators_;           // of running_, if it is on the timeline
   std::unique_ptr<Operation> operation_;
   TimePoint last_progress_{};
   std::vector<std::unique_ptr<Entry>> completed_;

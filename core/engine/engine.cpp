@@ -32,6 +32,7 @@ std::int64_t nanoseconds(TimePoint time) { return time.time_since_epoch().count(
 Engine::Engine(EngineOptions options)
     : options_(std::move(options)),
       log_(options_.rank, options_.log_level, options_.log_hide_time),
+      timeline_(options_.rank, options_.negotiator.cycle, log_),
       peers_(options_.rank, options_.size, options_.groups, options_.hosts),
       pool_(std::make_shared<HostPool>(kKeptOutputBytes)),
       next_tick_ns_(kNever) {}
@@ -40,6 +41,7 @@ Engine::~Engine() {
   if (in_child()) {  // threads did not survive the fork, and nobody may hear from the child
     if (thread_.joinable()) thread_.detach();
     notifier_.abandon();
+    timeline_.abandon();
     return;
   }
   shutdown();
@@ -50,8 +52,12 @@ Result<void> Engine::start() {
   if (auto opened = peers_.open(); !opened) return opened;
   fork_guard_.cover(peers_.descriptors());
   negotiator_ = std::make_unique<Negotiator>(options_.groups, options_.hosts, options_.rank,
-                                             options_.negotiator);
-  dispatcher_ = std::make_unique<Dispatcher>(peers_.backend(), options_.operation_timeout);
+                                             options_.negotiator, &timeline_);
+  dispatcher_ =
+      std::make_unique<Dispatcher>(peers_.backend(), options_.operation_timeout, &timeline_);
+  if (!options_.timeline.empty()) {
+    timeline_.start(options_.timeline, options_.timeline_mark_cycles);
+  }
   Driver& driver = *this;
   progress_ =
       std::make_unique<Progress>(driver, peers_.bell(), peers_.engine_bell(), peers_.waiter_bell());
@@ -330,6 +336,7 @@ bool Engine::receive(TimePoint now) {
         break;
       }
       if (!*message) break;
+      if (!moved && timeline_.marks_cycles()) timeline_.cycle(now);
       moved = true;
       if (auto cause = decode_cause(**message)) {
         abort(*cause);
@@ -358,6 +365,7 @@ bool Engine::receive(TimePoint now) {
 
 bool Engine::apply_effects(TimePoint now) {
   if (!effects_pending_.load(std::memory_order_seq_cst)) return false;
+  if (timeline_.marks_cycles()) timeline_.cycle(now);
   {
     const std::lock_guard lock(mutex_);
     effects_pending_.store(false, std::memory_order_relaxed);
@@ -405,10 +413,15 @@ void Engine::enqueue(Dispatch& dispatch) {
   for (DispatchEntry& entry : dispatch.entries) {
     std::unique_ptr<Entry> mine;
     if (auto node = entries_.extract(entry.ticket); !node.empty()) mine = std::move(node.mapped());
+    if (entry.track != 0) {
+      batch.tracks.resize(batch.entries.size() + 1, 0);
+      batch.tracks.back() = entry.track;
+    }
     // The own signature, not the agreed one: rows of an allgather differ between ranks.
     batch.signatures.push_back(mine ? mine->signature : std::move(entry.signature));
     batch.entries.push_back(std::move(mine));
   }
+  if (!batch.tracks.empty()) batch.tracks.resize(batch.entries.size(), 0);
   dispatcher_->enqueue(std::move(batch));
 }
 
@@ -535,6 +548,7 @@ void Engine::abort(const Error& error) {
   }
   auto running = dispatcher_->take_all();
   std::move(running.begin(), running.end(), std::back_inserter(entries));
+  if (timeline_.recording()) timeline_.aborted(Clock::now());
   has_failed_.store(true, std::memory_order_seq_cst);
   finish(std::move(entries), error);
 }
@@ -575,12 +589,21 @@ void Engine::shutdown() {
   if (options_.size > 1) progress_->alert_holder();
   progress_->until([this] { return has_failed_.load(); }, TimePoint::max());
   notifier_.stop();
+  timeline_.stop();
   if (log_.on(LogLevel::Info)) {
     for (const auto& [path, count] : dispatcher_->paths()) {
       log_.write(LogLevel::Info, "data path " + path + ": " + std::to_string(count.operations) +
                                      " batches, " + std::to_string(count.bytes) + " bytes");
     }
   }
+}
+
+void Engine::start_timeline(const std::string& path, bool mark_cycles) {
+  if (!in_child()) timeline_.start(path, mark_cycles);
+}
+
+void Engine::stop_timeline() {
+  if (!in_child()) timeline_.stop();
 }
 
 std::map<std::string, PathCount, std::less<>> Engine::paths() const {

@@ -16,6 +16,7 @@
 #include "engine/notifier.h"
 #include "engine/peers.h"
 #include "engine/progress.h"
+#include "engine/timeline.h"
 #include "engine/work.h"
 
 namespace rueda {
@@ -30,6 +31,8 @@ struct EngineOptions {
   int thread_affinity = -1;  ///< core of the engine thread; -1: any
   LogLevel log_level = LogLevel::Warning;
   bool log_hide_time = false;
+  std::string timeline;  ///< file that rank 0 records into from the start; empty: none
+  bool timeline_mark_cycles = false;
 };
 
 /// One tensor of a submission.
@@ -81,6 +84,12 @@ class Engine final : private Driver {
   /// (1 s at most after this rank has). Idempotent. Not from a callback.
   void shutdown();
 
+  /// Records into a new file, which is open on return. Rank 0 does, the others write nothing. A
+  /// file that cannot be written: a line in the log. Any thread.
+  void start_timeline(const std::string& path, bool mark_cycles);
+  /// The file is complete on return.
+  void stop_timeline();
+
   [[nodiscard]] std::map<std::string, PathCount, std::less<>> paths() const;
   [[nodiscard]] bool in_child() const noexcept { return fork_guard_.in_child(); }
 
@@ -117,6 +126,7 @@ class Engine final : private Driver {
 
   EngineOptions options_;
   Log log_;
+  Timeline timeline_;
   Peers peers_;
   ForkGuard fork_guard_;  // ends before the descriptors: their numbers may be used again
   Notifier notifier_;

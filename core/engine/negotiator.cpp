@@ -32,14 +32,14 @@ void Effects::clear() noexcept {
 
 struct Negotiator::State {
   State(const std::vector<std::vector<Rank>>& groups, std::vector<std::string> hosts, Rank self,
-        const NegotiatorOptions& options)
+        const NegotiatorOptions& options, Timeline* timeline)
       : world(groups, std::move(hosts), self),
         member(world, glossary, options),
         stream(world, glossary, member) {
     if (world.tree().parent) {
       node.emplace(world, glossary, options.stall_warning);
     } else {
-      caller.emplace(world, glossary, stream, options);
+      caller.emplace(world, glossary, stream, options, timeline);
     }
     stream.attach(collector());
   }
@@ -69,8 +69,8 @@ struct Negotiator::State {
 };
 
 Negotiator::Negotiator(std::vector<std::vector<Rank>> groups, std::vector<std::string> hosts,
-                       Rank self, const NegotiatorOptions& options)
-    : state_(std::make_unique<State>(groups, std::move(hosts), self, options)) {}
+                       Rank self, const NegotiatorOptions& options, Timeline* timeline)
+    : state_(std::make_unique<State>(groups, std::move(hosts), self, options, timeline)) {}
 Negotiator::~Negotiator() = default;
 Negotiator::Negotiator(Negotiator&&) noexcept = default;
 Negotiator& Negotiator::operator=(Negotiator&&) noexcept = default;

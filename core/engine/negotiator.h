@@ -18,10 +18,13 @@
 #include <vector>
 
 #include "collectives/signature.h"
+#include "engine/timeline_event.h"
 #include "engine/world.h"
 #include "result.h"
 
 namespace rueda {
+
+class Timeline;
 
 struct NegotiatorOptions {
   std::size_t fusion_threshold_bytes = std::size_t{128} << 20;  ///< 0: no fusion
@@ -41,6 +44,7 @@ struct DispatchEntry {
   /// As this rank submitted it, without the group's name. If it has joined: as the others did,
   /// with first dimension 0 where rows may differ.
   std::shared_ptr<const Signature> signature;
+  Track track = 0;  ///< where the timeline draws it
 };
 
 /// An ordered list of operations that run as one batch: same set, kind, dtype, factors, op, device.
@@ -79,9 +83,9 @@ struct Effects {
 class Negotiator {
  public:
   /// `groups`: the transport groups, as in control_tree(). `hosts`: host name by rank, for
-  /// messages.
+  /// messages. `timeline`: hears what the caller does; null: nobody does.
   Negotiator(std::vector<std::vector<Rank>> groups, std::vector<std::string> hosts, Rank self,
-             const NegotiatorOptions& options);
+             const NegotiatorOptions& options, Timeline* timeline = nullptr);
   ~Negotiator();
   Negotiator(Negotiator&&) noexcept;
   Negotiator& operator=(Negotiator&&) noexcept;

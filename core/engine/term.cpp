@@ -24,6 +24,7 @@ bool Tally::add(const MeaningPtr& meaning, std::string_view group, const RankSet
 void Tally::clear() noexcept {
   open = apart = complete = false;
   size_class = 0;
+  track = 0;
   reported.clear();
   for (std::size_t i = 0; i < said; ++i) statements[i].meaning.reset();
   said = 0;

@@ -9,6 +9,7 @@
 #include "collectives/signature.h"
 #include "engine/numbering.h"
 #include "engine/rank_set.h"
+#include "engine/timeline_event.h"
 #include "types.h"
 
 namespace rueda {
@@ -35,6 +36,7 @@ struct Tally {
   bool apart = false;     ///< node: forwarded rank by rank from here on
   bool complete = false;  ///< caller: everybody has reported or joined
   std::uint8_t size_class = 0;
+  Track track = 0;  ///< caller: where the timeline draws this use
   RankSet reported;
   std::vector<Statement> statements;  ///< the first `said` are in use; the rest is kept memory
   std::size_t said = 0;

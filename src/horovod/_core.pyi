@@ -130,6 +130,16 @@ class EngineOptions:
     def log_hide_time(self) -> bool: ...
     @log_hide_time.setter
     def log_hide_time(self, arg: bool, /) -> None: ...
+    @property
+    def timeline(self) -> str:
+        """File that rank 0 records a timeline into from the start; empty: none."""
+
+    @timeline.setter
+    def timeline(self, arg: str, /) -> None: ...
+    @property
+    def timeline_mark_cycles(self) -> bool: ...
+    @timeline_mark_cycles.setter
+    def timeline_mark_cycles(self, arg: bool, /) -> None: ...
 
 class Engine:
     """The engine of one rank. Descriptors given to it are its own."""

@@ -23,7 +23,7 @@ from horovod.bootstrap.serving import serve_store
 from horovod.bootstrap.static_sets import Sets, agree_on_sets, wrong_ranks
 from horovod.bootstrap.store import StoreServer
 from horovod.bootstrap.topology import Place, Topology, alone, read_place
-from horovod.config import Config
+from horovod.config import TIMELINE_DYNAMIC, Config
 from horovod.errors import HorovodInternalError, InvalidArgumentError, NotInitializedError
 
 if TYPE_CHECKING:
@@ -233,6 +233,8 @@ def _options(
     options.thread_affinity = _core_of_engine(config, topology)
     options.log_level = config.log_level
     options.log_hide_time = config.log_hide_time
+    options.timeline = "" if config.timeline == TIMELINE_DYNAMIC else config.timeline
+    options.timeline_mark_cycles = config.timeline_mark_cycles
     return options
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from horovod.errors import ConfigError
 
-__all__ = ["LOG_LEVELS", "Config", "variables"]
+__all__ = ["LOG_LEVELS", "TIMELINE_DYNAMIC", "Config", "variables"]
 
 _log = logging.getLogger("horovod")
 
@@ -24,6 +24,9 @@ LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 """Names of ``HOROVOD_LOG_LEVEL``; the index is the level of the core."""
 
 TRANSPORT_GROUPS = ("auto", "single", "launcher")
+
+TIMELINE_DYNAMIC = "DYNAMIC"
+"""Instead of a path: a timeline may be started later, none is recorded before."""
 
 Parser = Callable[[str, str], Any]
 
@@ -168,6 +171,18 @@ class Config:
         _not_zero,
         False,
         "Process sets may be added and removed after init().",
+    )
+    timeline: str = _setting(
+        "HOROVOD_TIMELINE",
+        _text,
+        "",
+        "File for rank 0's timeline; DYNAMIC: none until start_timeline() is called.",
+    )
+    timeline_mark_cycles: bool = _setting(
+        "HOROVOD_TIMELINE_MARK_CYCLES",
+        _switch,
+        False,
+        "Mark in that file when the engine begins to work.",
     )
     elastic: bool = _setting("HOROVOD_ELASTIC", _switch, False, "Set by the launcher: the world may change.")
     network_interface: str = _setting(

@@ -12,8 +12,6 @@ TABLE = Path(__file__).with_name("signatures.txt")
 # What the table holds and the library does not offer yet.
 LATER_MODULES = {"horovod.data"}
 LATER = {
-    "horovod.common.basics.HorovodBasics.start_timeline",
-    "horovod.common.basics.HorovodBasics.stop_timeline",
 }
 # Parameters with defaults that the library accepts beyond the table: calls written for the table still work.
 EXTENSIONS = {

@@ -85,6 +85,39 @@ class HorovodBasics:
         """Whether :meth:`init` has been called, and :meth:`shutdown` not since."""
         return _runtime.is_initialized()
 
+    # -- timeline -------------------------------------------------------------------------------------------
+
+    def start_timeline(self, file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
+        """Record what is negotiated and run into a new file, in the trace-event format of Chrome's viewer.
+
+        A timeline that runs already ends in its file and goes on in this one; if the file is the current one
+        nothing changes. Only rank 0 writes; the file is open on return. If it cannot be written, an error is
+        logged and nothing else happens.
+
+        Args:
+            file_path: an existing file is replaced.
+            mark_cycles: also mark each time the engine begins to work on something new, at most once per
+                ``HOROVOD_CYCLE_TIME``.
+
+        Raises:
+            ValueError: before :meth:`init`, or ``HOROVOD_TIMELINE`` was not set then.
+        """
+        runtime = _runtime.current()
+        if not runtime.config.timeline:
+            raise InvalidArgumentError(
+                "start_timeline() needs HOROVOD_TIMELINE=DYNAMIC in the environment of every rank before "
+                "hvd.init()."
+            )
+        runtime.engine.start_timeline(os.fspath(file_path), bool(mark_cycles))
+
+    def stop_timeline(self) -> None:
+        """End the timeline: its file is complete on return. Harmless if there is none.
+
+        Raises:
+            ValueError: before :meth:`init`.
+        """
+        _runtime.current().engine.stop_timeline()
+
     # -- topology: all raise NotInitializedError (a ValueError) before init ---------------------------------
 
     def size(self) -> int:
