@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ LAYERS: dict[int, type[torch.nn.Module]] = {
 }
 
 
-def parts(shapes: list[tuple[int, ...]], dtype: torch.dtype, seed: int = 0) -> list[torch.Tensor]:
+def parts(shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, seed: int = 0) -> list[torch.Tensor]:
     """Every rank's batch, the same on all ranks."""
     torch.manual_seed(seed)
     return [
@@ -41,7 +42,7 @@ def check(
     me = hvd.rank()
     features, dtype = batches[0].size(1), batches[0].dtype
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    layer = hvd.SyncBatchNorm(features, **options).to(wide)
+    layer: Any = hvd.SyncBatchNorm(features, **options).to(wide)
     alone: Any = LAYERS[batches[0].dim()](features, **options).to(wide)
     if layer.weight is not None:
         with torch.no_grad():
@@ -89,7 +90,7 @@ def half_types() -> None:
     check(parts(uneven((4, 6)), torch.float16), rtol=2e-3, atol=2e-3)
     check(parts(uneven((4, 6)), torch.bfloat16), rtol=2e-2, atol=2e-2)
     # Also with weights and statistics of the same type.
-    layer = hvd.SyncBatchNorm(4).to(torch.bfloat16)
+    layer: Any = hvd.SyncBatchNorm(4).to(torch.bfloat16)
     batch = parts(uneven((4, 6)), torch.bfloat16)[hvd.rank()].requires_grad_()
     layer(batch).sum().backward()
     assert batch.grad is not None
@@ -106,14 +107,15 @@ def one_value_per_channel_on_each_rank() -> None:
 
 @CASES.add
 def mean_of_a_slice_as_users_test_it() -> None:
-    for shape in ((hvd.size(), 4, 2), (hvd.size(), 4, 1)):
-        if hvd.size() == 1 and shape[2] == 1:
+    for last in (2, 1):
+        if hvd.size() == 1 and last == 1:
             continue
         torch.manual_seed(1)
-        everything = torch.randn(shape)
+        everything = torch.randn(hvd.size(), 4, last)
         mine = everything[hvd.rank() : hvd.rank() + 1].clone().requires_grad_()
         everything.requires_grad_()
-        layer, alone = hvd.SyncBatchNorm(4), torch.nn.BatchNorm1d(4)
+        layer: Any = hvd.SyncBatchNorm(4)
+        alone: Any = torch.nn.BatchNorm1d(4)
         got, expected = layer(mine), alone(everything)
         got.mean(dim=0).sum().backward()
         expected.mean(dim=0).sum().backward()
@@ -140,7 +142,7 @@ def a_rank_without_samples() -> None:
 def nobody_has_samples() -> None:
     if hvd.size() == 1:
         return
-    layer = hvd.SyncBatchNorm(4)
+    layer: Any = hvd.SyncBatchNorm(4)
     batch = torch.zeros(0, 4, 3, requires_grad=True)
     layer(batch).sum().backward()
     assert batch.grad is not None
@@ -151,7 +153,7 @@ def nobody_has_samples() -> None:
 
 @CASES.add
 def a_single_value_in_the_whole_batch() -> None:
-    layer = hvd.SyncBatchNorm(4)
+    layer: Any = hvd.SyncBatchNorm(4)
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         layer(torch.ones(1 if hvd.rank() == hvd.size() - 1 else 0, 4))
     assert int(layer.num_batches_tracked) == (1 if hvd.size() == 1 else 0)
@@ -183,7 +185,7 @@ def large_means_do_not_swamp_the_variance() -> None:
 
 @CASES.add
 def evaluation_uses_running_statistics_and_exchanges_nothing() -> None:
-    layer = hvd.SyncBatchNorm(4)
+    layer: Any = hvd.SyncBatchNorm(4)
     layer(parts(uneven((4, 2)), torch.float32)[hvd.rank()])
     layer.eval()
     alone = torch.nn.BatchNorm1d(4).eval()
@@ -201,7 +203,7 @@ def evaluation_uses_running_statistics_and_exchanges_nothing() -> None:
 
 @CASES.add
 def all_ranks_get_the_same_bits() -> None:
-    layer = hvd.SyncBatchNorm(5)
+    layer: Any = hvd.SyncBatchNorm(5)
     layer(parts(uneven((5, 7)), torch.float32)[hvd.rank()])
     for key, value in layer.state_dict().items():
         for other in hvd.allgather(value.reshape(1, -1), name=f"bn.{key}"):
@@ -230,11 +232,11 @@ class Network(torch.nn.Module):
 def a_converted_network_trains_like_one_process() -> None:
     torch.manual_seed(3)
     alone = Network()
-    network = hvd.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(alone))
+    network: Any = hvd.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(alone))
     assert [type(m).__name__ for m in network.modules()].count("SyncBatchNorm") == 2
     assert network.body[4].momentum == 0.3
     assert list(network.state_dict()) == list(alone.state_dict())
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    optimizer: Any = torch.optim.SGD(network.parameters(), lr=0.1)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=network.named_parameters())
     reference = torch.optim.SGD(alone.parameters(), lr=0.1)
     for step in range(3):
@@ -253,7 +255,8 @@ def a_converted_network_trains_like_one_process() -> None:
 def second_derivatives() -> None:
     """A penalty on the gradient of the input, against one process on the whole batch."""
     batches = parts(uneven((3, 2)), torch.float64)
-    layer, alone = hvd.SyncBatchNorm(3).double(), torch.nn.BatchNorm1d(3).double()
+    layer: Any = hvd.SyncBatchNorm(3).double()
+    alone: Any = torch.nn.BatchNorm1d(3).double()
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([0.5, 1.0, 2.0]))
         alone.load_state_dict(layer.state_dict())
@@ -271,7 +274,7 @@ def second_derivatives() -> None:
 
 @CASES.add
 def wrong_inputs_are_refused_before_anything_is_sent() -> None:
-    layer = hvd.SyncBatchNorm(4)
+    layer: Any = hvd.SyncBatchNorm(4)
     for training in (True, False):
         layer.train(training)
         with pytest.raises(ValueError, match="at least 2D"):
@@ -286,7 +289,7 @@ def wrong_inputs_are_refused_before_anything_is_sent() -> None:
 
 @CASES.add
 def copies_and_states_are_those_of_torch() -> None:
-    layer = copy.deepcopy(hvd.SyncBatchNorm(4))
+    layer: Any = copy.deepcopy(hvd.SyncBatchNorm(4))
     layer(parts(uneven((4, 2)), torch.float32)[hvd.rank()])
     assert isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)
     alone = torch.nn.BatchNorm1d(4)

@@ -1,0 +1,443 @@
+"""Elastic state, sampler and loop on real ranks, in a job whose hosts do not change."""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import Any
+
+import pytest
+import torch
+from tests.contract.world import Cases
+
+import horovod.torch as hvd
+from horovod.common.elastic import ObjectState, State, notification_manager
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from horovod.torch.elastic.state import (
+    ModelStateHandler,
+    StateHandler,
+    get_handler_registry,
+    set_handler_registry,
+)
+
+CASES = Cases()
+
+REMOVED, ADDED = 1, 2
+
+
+def network(seed: int) -> torch.nn.Linear:
+    torch.manual_seed(seed)
+    return torch.nn.Linear(3, 2)
+
+
+def training(seed: int, distributed: bool = False) -> tuple[torch.nn.Linear, Any]:
+    """A model and its optimizer, both different on every rank, after a step."""
+    model = network(seed + hvd.rank())
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1 * (hvd.rank() + 1), momentum=0.9)
+    if distributed:
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    train(model, optimizer)
+    return model, optimizer
+
+
+def train(model: torch.nn.Module, optimizer: Any) -> None:
+    optimizer.zero_grad()
+    model(torch.ones(4, 3) * (hvd.rank() + 1)).square().mean().backward()
+    optimizer.step()
+
+
+def everything(model: torch.nn.Module, optimizer: Any) -> Any:
+    """What must come back, as plain numbers."""
+    state = optimizer.state_dict()
+    momenta = [entry["momentum_buffer"].tolist() for entry in state["state"].values()]
+    return [value.tolist() for value in model.state_dict().values()], momenta, state["param_groups"]
+
+
+def assert_same_everywhere(value: Any) -> None:
+    assert hvd.allgather_object(value) == [value] * hvd.size()
+
+
+def of_rank_0(value: Any) -> Any:
+    return hvd.broadcast_object(value)
+
+
+# -- saving, restoring, making equal -------------------------------------------------------------------------
+
+
+@CASES.add
+def sync_takes_over_what_rank_0_has() -> None:
+    model, optimizer = training(100)
+    expected = of_rank_0(everything(model, optimizer))
+    state: Any = hvd.elastic.TorchState(model, optimizer, batch=20 + hvd.rank(), epoch=10 + hvd.rank())
+    state.sync()
+    assert (state.batch, state.epoch) == (20, 10)
+    assert state.model is model
+    assert state.optimizer is optimizer
+    assert everything(model, optimizer) == expected
+
+
+@CASES.add
+def restore_goes_back_to_the_last_commit_as_often_as_needed() -> None:
+    model, optimizer = training(200)
+    state: Any = hvd.elastic.TorchState(model, optimizer, batch=0)
+    state.sync()
+    for batch in (1, 2):
+        saved = copy.deepcopy(everything(model, optimizer))
+        for _ in range(2):
+            train(model, optimizer)
+            state.batch = 99
+            assert everything(model, optimizer) != saved
+            state.restore()
+            assert everything(model, optimizer) == saved
+            assert state.batch == batch - 1
+        train(model, optimizer)
+        state.batch = batch
+        state.commit()
+    state.batch = 99
+    state.restore()
+    assert state.batch == 2
+
+
+@CASES.add
+def restore_after_the_first_sync_does_not_bring_back_this_ranks_beginning() -> None:
+    model, optimizer = training(300)
+    state: Any = hvd.elastic.TorchState(model=model, optimizer=optimizer)
+    state.sync()
+    expected = of_rank_0(everything(model, optimizer))
+    train(model, optimizer)
+    state.restore()
+    assert everything(model, optimizer) == expected
+
+
+@CASES.add
+def sync_broadcasts_models_live_and_plain_values_as_saved() -> None:
+    model = network(400)
+    state: Any = hvd.elastic.TorchState(model, step=5)
+    with torch.no_grad():
+        model.weight.fill_(float(hvd.rank() + 3))
+    state.step = 6
+    state.sync()
+    assert state.step == 5
+    assert model.weight.tolist() == [[3.0] * 3] * 2
+
+
+@CASES.add
+def further_models_and_no_model_at_all() -> None:
+    generator, critic = network(500 + hvd.rank()), network(600 + hvd.rank())
+    state: Any = hvd.elastic.TorchState(generator=generator, critic=critic, best=None)
+    assert state.model is None
+    assert state.optimizer is None
+    state.sync()
+    for model in (generator, critic):
+        assert_same_everywhere([value.tolist() for value in model.state_dict().values()])
+    with torch.no_grad():
+        critic.weight.zero_()
+    state.restore()
+    assert critic.weight.abs().sum() > 0
+
+
+@CASES.add
+def an_assigned_model_is_saved_at_once_and_a_plain_value_is_not() -> None:
+    state: Any = hvd.elastic.TorchState(network(700), step=1)
+    other = network(701)
+    before = other.weight.clone()
+    state.model = other
+    state.step = 2
+    with torch.no_grad():
+        other.weight.zero_()
+    state.restore()
+    assert state.model is other
+    assert torch.equal(other.weight, before)
+    assert state.step == 1
+
+
+@CASES.add
+def distributed_optimizers_are_restored_with_steps_in_flight() -> None:
+    model, optimizer = training(800, distributed=True)
+    state: Any = hvd.elastic.TorchState(model, optimizer)
+    state.sync()
+    expected = copy.deepcopy(everything(model, optimizer))
+    model(torch.ones(4, 3)).mean().backward()
+    hvd.barrier()
+    state.restore()
+    hvd.shutdown()  # names stay in flight as long as their world
+    hvd.init()
+    assert everything(model, optimizer) == expected
+    train(model, optimizer)
+    assert_same_everywhere(everything(model, optimizer))
+
+
+class Counter:
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
+class CounterHandler(StateHandler):
+    def __init__(self, value: Counter) -> None:
+        super().__init__(value)
+        self.save()
+
+    def save(self) -> None:
+        self.saved = self.value.value
+
+    def restore(self) -> None:
+        self.value.value = self.saved
+
+    def sync(self) -> None:
+        self.value.value = hvd.broadcast_object(self.value.value, name="counter")
+
+
+@CASES.add
+def types_of_users_have_handlers_of_users() -> None:
+    before = list(get_handler_registry())
+    set_handler_registry([*get_handler_registry(), (Counter, CounterHandler)])
+    try:
+        counter = Counter(hvd.rank() + 7)
+        state: Any = hvd.elastic.TorchState(counter=counter)
+        state.sync()
+        assert counter.value == 7
+        counter.value = 9
+        state.restore()
+        assert counter.value == 7
+        state.counter = Counter(11)
+        state.counter.value = 12
+        state.restore()
+        assert state.counter.value == 11
+    finally:
+        set_handler_registry(before)
+    with pytest.raises(NotImplementedError):
+        StateHandler(1).save()
+    assert isinstance(ModelStateHandler(network(1)).value, torch.nn.Module)
+
+
+@CASES.add
+def a_state_without_values_exchanges_nothing() -> None:
+    def refuse(_: Any) -> Any:
+        raise AssertionError("nothing to send")
+
+    state = ObjectState(refuse, hvd.rank)
+    state.save()
+    state.restore()
+    state.sync()
+    for method in (
+        State(refuse, hvd.rank).save,
+        State(refuse, hvd.rank).restore,
+        State(refuse, hvd.rank).sync,
+    ):
+        with pytest.raises(NotImplementedError):
+            method()
+
+
+# -- the sampler --------------------------------------------------------------------------------------------
+
+
+@CASES.add
+def the_sampler_distributes_what_is_left() -> None:
+    size, each, batch = hvd.size(), 8, 2
+    data = list(range(each * size))
+    sampler = hvd.elastic.ElasticSampler(data, shuffle=False)
+    state: Any = hvd.elastic.TorchState(sampler=sampler)
+    state.sync()
+    assert sampler.epoch == 0
+    assert list(sampler) == data[hvd.rank() :: size]
+    assert len(sampler) == each
+
+    sampler.record_batch(0, batch)
+    assert sampler.processed_num == batch * size
+    assert list(sampler) == data[hvd.rank() :: size]  # only reset and sync distribute again
+
+    state.commit()
+    sampler.record_batch(1, batch)
+    state.restore()
+    assert sampler.processed_num == batch * size
+    state.sync()
+    assert sampler.remaining_indices == data[batch * size :]
+    assert len(sampler) == each - batch
+    assert list(sampler) == data[batch * size :][hvd.rank() :: size]
+
+    sampler.set_epoch(1)
+    assert sampler.processed_num == 0
+    assert len(sampler) == each
+    assert_same_everywhere(sampler.state_dict())
+
+
+@CASES.add
+def shuffled_samples_are_dealt_out_without_gaps() -> None:
+    for length in (1, 5, 6, 13):
+        sampler = hvd.elastic.ElasticSampler(range(length), seed=3)
+        parts = hvd.allgather_object(list(sampler))
+        assert {len(part) for part in parts} == {len(sampler)}
+        assert sorted({index for part in parts for index in part}) == list(range(length))
+        sampler.set_epoch(1)
+        assert_same_everywhere(sampler.remaining_indices)
+
+
+@CASES.add
+def a_sampler_feeds_a_data_loader() -> None:
+    data: Any = torch.arange(4 * hvd.size())
+    sampler = hvd.elastic.ElasticSampler(data)
+    seen = [int(value) for batch in torch.utils.data.DataLoader(data, 2, sampler=sampler) for value in batch]
+    assert sorted(index for part in hvd.allgather_object(seen) for index in part) == data.tolist()
+
+
+# -- changes of the hosts -----------------------------------------------------------------------------------
+
+
+@CASES.add
+def without_notifications_a_check_passes() -> None:
+    state: Any = hvd.elastic.TorchState(step=0)
+    for _ in range(3):
+        state.commit()
+        state.check_host_updates()
+
+
+@CASES.add
+def all_ranks_hear_of_a_change_at_the_same_check() -> None:
+    state: Any = hvd.elastic.TorchState(step=0)
+    now = int(time.time())
+    for messages, skip_sync in (
+        ([(now, REMOVED)], True),
+        ([(now + 1, ADDED)], False),
+        ([(now + 2, REMOVED), (now + 3, ADDED)], False),
+        ([(now + 4, REMOVED), (now + 5, REMOVED)], True),
+    ):
+        if hvd.rank() == 0:
+            for message in messages:
+                state.on_hosts_updated(*message)
+        state.step += 1
+        with pytest.raises(HostsUpdatedInterrupt) as interrupt:
+            state.commit()
+        assert interrupt.value.skip_sync is skip_sync
+        state.commit()
+    if hvd.rank() == 0:
+        state.on_hosts_updated(now, ADDED)  # old news
+    state.commit()
+    assert state.step == 4
+
+
+@CASES.add
+def only_rank_0_is_listened_to() -> None:
+    state: Any = hvd.elastic.TorchState()
+    if hvd.rank() != 0:
+        state.on_hosts_updated(int(time.time()), ADDED)
+    state.check_host_updates()
+
+
+@CASES.add
+def a_reset_forgets_messages_and_calls_back_in_order() -> None:
+    state: Any = hvd.elastic.TorchState()
+    calls: list[str] = []
+    state.register_reset_callbacks([lambda: calls.append("a"), lambda: calls.append("b")])
+    state.register_reset_callbacks([lambda: calls.append("c")])
+    state.on_hosts_updated(int(time.time()), ADDED)
+    state.on_reset()
+    assert calls == ["a", "b", "c"]
+    state.check_host_updates()
+
+
+# -- the loop -----------------------------------------------------------------------------------------------
+
+
+@CASES.add
+def run_returns_what_the_function_returns() -> None:
+    @hvd.elastic.run
+    def fit(state: Any, a: int, b: int = 0) -> tuple[int, int, int]:
+        return state.step, a, b
+
+    assert fit(hvd.elastic.TorchState(step=5 + hvd.rank()), 1, b=2) == (5, 1, 2)
+    assert fit.__name__ == "fit"
+
+
+@CASES.add
+def a_failure_of_one_rank_takes_all_back_to_the_last_commit() -> None:
+    model, optimizer = training(900, distributed=True)
+    sampler = hvd.elastic.ElasticSampler(range(4 * hvd.size()))
+    state: Any = hvd.elastic.TorchState(model, optimizer, sampler=sampler, step=0)
+    worlds: list[int] = []
+    state.register_reset_callbacks([lambda: worlds.append(hvd.size())])
+    begins: list[int] = []
+    weights: list[Any] = []
+
+    @hvd.elastic.run
+    def fit(state: Any) -> str:
+        begins.append(state.step)
+        weights.append(everything(model, optimizer)[0])
+        while state.step < 4:
+            train(model, optimizer)
+            sampler.record_batch(state.step, 1)
+            state.step += 1
+            if state.step == 3 and len(begins) == 1 and hvd.rank() == hvd.size() - 1:
+                raise HorovodInternalError("injected")
+            if state.step == 2:
+                state.commit()
+                weights.append(everything(model, optimizer)[0])
+        return "done"
+
+    assert fit(state) == "done"
+    assert worlds == [hvd.size()]
+    assert begins == [0, 2]
+    assert weights[1] == weights[2]
+    assert sampler.processed_num == 4 * hvd.size()
+    assert_same_everywhere(everything(model, optimizer))
+
+
+@CASES.add
+def a_failing_operation_is_a_failure_too() -> None:
+    if hvd.size() == 1:
+        return
+    calls: list[None] = []
+
+    @hvd.elastic.run
+    def fit(state: Any) -> float:
+        calls.append(None)
+        rows = 1 + hvd.rank() if len(calls) == 1 else 2
+        return float(hvd.allreduce(torch.ones(rows), name="elastic.x", op=hvd.Sum)[0])
+
+    assert fit(hvd.elastic.TorchState(step=0)) == hvd.size()
+    assert len(calls) == 2
+
+
+@CASES.add
+def changed_hosts_keep_live_values_and_sync_only_if_some_were_added() -> None:
+    for kind, expected in ((REMOVED, 7), (ADDED, 3)):
+        syncs: list[None] = []
+
+        class Recording(hvd.elastic.TorchState):
+            def sync(self, syncs: list[None] = syncs) -> None:
+                syncs.append(None)
+                super().sync()
+
+        state: Any = Recording(step=3)
+        begins: list[int] = []
+
+        @hvd.elastic.run
+        def fit(state: Any, kind: int = kind, begins: list[int] = begins) -> None:
+            begins.append(state.step)
+            if len(begins) == 1:
+                state.step = 7  # not committed: a broadcast goes back to what is saved
+                if hvd.rank() == 0:
+                    notification_manager.handle_hosts_updated(int(time.time()), kind)
+                state.check_host_updates()
+
+        fit(state)
+        assert begins == [3, expected]
+        assert len(syncs) == (1 if kind == REMOVED else 2)
+    # The loop has taken its listener away.
+    notification_manager.handle_hosts_updated(int(time.time()) + 10, ADDED)
+    state.check_host_updates()
+
+
+@CASES.add
+def other_exceptions_end_the_loop() -> None:
+    state: Any = hvd.elastic.TorchState(step=0)
+
+    @hvd.elastic.run
+    def fit(state: Any) -> None:
+        state.step = 1
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        fit(state)
+    assert state.step == 1
+    notification_manager.handle_hosts_updated(int(time.time()), ADDED)
+    state.check_host_updates()
