@@ -108,6 +108,13 @@ class Backend {
   [[nodiscard]] const Members& members() const noexcept { return members_; }
   [[nodiscard]] const Association& association() const noexcept { return association_; }
 
+ protected:
+  // An operation that fails, for what no backend can do or what contradicts itself; else null.
+  [[nodiscard]] std::unique_ptr<Operation> refuse(const Reduction& reduction) const;
+  [[nodiscard]] std::unique_ptr<Operation> refuse(std::span<const ScatterPiece> pieces,
+                                                  const Reduction& reduction) const;
+  [[nodiscard]] std::unique_ptr<Operation> refuse(const AlltoallPlan& plan) const;
+
  private:
   Members members_;
   Association association_;

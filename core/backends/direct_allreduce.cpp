@@ -237,6 +237,12 @@ class DirectAllreduce final : public Operation {
 
 }  // namespace
 
+std::size_t direct_slice(std::size_t element_bytes, int members) {
+  const auto size = static_cast<std::size_t>(members);
+  const std::size_t window = std::clamp(size * kSliceBytes, kWindowBytes, kMaxWindowBytes);
+  return window / size / element_bytes;
+}
+
 DirectPlan plan_direct(std::size_t count, std::size_t element_bytes, int members) {
   const auto size = static_cast<std::size_t>(members);
   const std::size_t bytes = count * element_bytes;
@@ -244,7 +250,7 @@ DirectPlan plan_direct(std::size_t count, std::size_t element_bytes, int members
   // window for every member and two more (everyone).
   if (members <= 2) return {kWindowBytes / element_bytes, true};
   if (bytes <= std::min(kSmallBytes, kSmallStagingBytes / size)) return {count, true};
-  return {std::clamp(size * kSliceBytes, kWindowBytes, kMaxWindowBytes) / element_bytes, false};
+  return {size * direct_slice(element_bytes, members), false};
 }
 
 std::unique_ptr<Operation> direct_allreduce(Backend& backend, Staging& staging,

@@ -19,6 +19,9 @@ struct DirectPlan {
   bool everyone = false;
 };
 
+/// Elements of every member's slice in a window that is cut in slices.
+[[nodiscard]] std::size_t direct_slice(std::size_t element_bytes, int members);
+
 /// The plan for `count` elements of `element_bytes` among `members`: staging stays below 8 MiB.
 [[nodiscard]] DirectPlan plan_direct(std::size_t count, std::size_t element_bytes, int members);
 

@@ -13,6 +13,9 @@ namespace rueda {
 [[nodiscard]] std::unique_ptr<Operation> direct_allgather(Backend& backend, Staging& staging,
                                                           GatherPlan plan);
 
+/// Everybody sends everybody its part.
+[[nodiscard]] std::unique_ptr<Operation> direct_alltoall(Backend& backend, AlltoallPlan plan);
+
 /// Down a binomial tree, in chunks that are passed on as they arrive.
 [[nodiscard]] std::unique_ptr<Operation> tree_broadcast(Backend& backend,
                                                         std::span<const std::byte> in,

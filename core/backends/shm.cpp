@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backends/failed_operation.h"
+#include "backends/shm_alltoall.h"
 #include "backends/shm_arena.h"
 #include "backends/shm_large.h"
 #include "backends/shm_small.h"
@@ -41,19 +42,24 @@ ShmBackend::ShmBackend(Members members, std::vector<ShmMember> by_set_rank,
 
 ShmBackend::~ShmBackend() = default;
 
-std::string_view ShmBackend::path(Kind, std::size_t bytes) const noexcept {
-  return bytes <= arena_->tuning().small_bytes ? "shm.small" : "shm.large";
+bool ShmBackend::small(Kind kind, std::size_t bytes) const noexcept {
+  if (kind == Kind::Barrier) return true;
+  if (kind == Kind::Broadcast) return false;
+  if (kind == Kind::Alltoall) bytes += AlltoallStream::table_bytes(members().size());
+  return bytes <= arena_->tuning().small_bytes;
+}
+
+std::string_view ShmBackend::path(Kind kind, std::size_t bytes) const noexcept {
+  return small(kind, bytes) ? "shm.small" : "shm.large";
 }
 
 std::unique_ptr<Operation> ShmBackend::allreduce(std::span<const Piece> pieces,
                                                  const Reduction& reduction) {
-  if (reduction.op == ReduceOp::Adasum) {
-    return failed_operation(Code::Unsupported, "Adasum is not a reduction of single elements.");
-  }
+  if (auto refused = refuse(reduction)) return refused;
   std::size_t bytes = 0;
   for (const Piece& piece : pieces) bytes += piece.count * size_of(reduction.dtype);
   if (bytes == 0) return std::make_unique<Nothing>();
-  if (bytes <= arena_->tuning().small_bytes) return small_allreduce(*arena_, pieces, reduction);
+  if (small(Kind::Allreduce, bytes)) return small_allreduce(*arena_, pieces, reduction);
   return large_allreduce(*arena_, pieces, reduction);
 }
 
@@ -65,8 +71,25 @@ std::unique_ptr<Operation> ShmBackend::allgather(GatherPlan plan) {
     return failed_operation(Code::Internal, "A gather plan that contradicts itself");
   }
   if (longest == 0) return std::make_unique<Nothing>();
-  if (longest <= arena_->tuning().small_bytes) return small_allgather(*arena_, std::move(plan));
+  if (small(Kind::Allgather, longest)) return small_allgather(*arena_, std::move(plan));
   return stream_allgather(*arena_, std::move(plan));
+}
+
+std::unique_ptr<Operation> ShmBackend::reducescatter(std::span<const ScatterPiece> pieces,
+                                                     const Reduction& reduction) {
+  if (auto refused = refuse(pieces, reduction)) return refused;
+  std::size_t bytes = 0;
+  for (const ScatterPiece& piece : pieces) bytes += piece.begins.back() * size_of(reduction.dtype);
+  if (bytes == 0) return std::make_unique<Nothing>();
+  if (small(Kind::Reducescatter, bytes)) return small_reducescatter(*arena_, pieces, reduction);
+  return large_reducescatter(*arena_, pieces, reduction);
+}
+
+std::unique_ptr<Operation> ShmBackend::alltoall(AlltoallPlan plan) {
+  if (auto refused = refuse(plan)) return refused;
+  if (plan.longest == 0) return std::make_unique<Nothing>();
+  if (small(Kind::Alltoall, plan.longest)) return small_alltoall(*arena_, std::move(plan));
+  return stream_alltoall(*arena_, std::move(plan));
 }
 
 std::unique_ptr<Operation> ShmBackend::broadcast(std::span<const std::byte> in,

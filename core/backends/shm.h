@@ -44,17 +44,23 @@ class ShmBackend final : public PipesBackend {
   ~ShmBackend() override;
 
   [[nodiscard]] std::string_view name() const noexcept override { return "shm"; }
-  /// "shm.small" or "shm.large".
+  /// "shm.small" or "shm.large". `bytes`: what one member brings; for an alltoall the longest.
   [[nodiscard]] std::string_view path(Kind kind, std::size_t bytes) const noexcept override;
 
   std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
                                        const Reduction& reduction) override;
   std::unique_ptr<Operation> allgather(GatherPlan plan) override;
+  std::unique_ptr<Operation> reducescatter(std::span<const ScatterPiece> pieces,
+                                           const Reduction& reduction) override;
+  std::unique_ptr<Operation> alltoall(AlltoallPlan plan) override;
   std::unique_ptr<Operation> broadcast(std::span<const std::byte> in, std::span<std::byte> out,
                                        int root) override;
   std::unique_ptr<Operation> barrier() override;
 
  private:
+  /// Whether everybody reads everything in one meeting.
+  [[nodiscard]] bool small(Kind kind, std::size_t bytes) const noexcept;
+
   std::unique_ptr<ShmArena> arena_;
 };
 

@@ -18,7 +18,9 @@ ShmTuning resolve(ShmTuning tuning, int size) noexcept {
   }
   if (tuning.chunk_bytes == 0) tuning.chunk_bytes = kShmSlotBytes;
   tuning.small_bytes = std::min(tuning.small_bytes, kShmSmallBytes);
-  tuning.chunk_bytes = std::clamp<std::size_t>(tuning.chunk_bytes / 64 * 64, 64, kShmSlotBytes);
+  // At least one element for everybody in every chunk.
+  const std::size_t least = (members * sizeof(double) + 63) / 64 * 64;
+  tuning.chunk_bytes = std::clamp<std::size_t>(tuning.chunk_bytes / 64 * 64, least, kShmSlotBytes);
   return tuning;
 }
 

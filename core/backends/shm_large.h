@@ -13,4 +13,8 @@ namespace rueda {
                                                          std::span<const Piece> pieces,
                                                          const Reduction& reduction);
 
+[[nodiscard]] std::unique_ptr<Operation> large_reducescatter(ShmArena& arena,
+                                                             std::span<const ScatterPiece> pieces,
+                                                             const Reduction& reduction);
+
 }  // namespace rueda

@@ -1,11 +1,13 @@
 #include "backends/shm_small.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
 #include <vector>
 
 #include "backends/piece_array.h"
+#include "backends/shm_alltoall.h"
 #include "backends/span_list.h"
 
 namespace rueda {
@@ -104,6 +106,74 @@ class SmallAllgather final : public Meeting {
   GatherPlan plan_;
 };
 
+/// Everybody brings everything, and reduces what is its own.
+class SmallReducescatter final : public Meeting {
+ public:
+  SmallReducescatter(ShmArena& arena, std::span<const ScatterPiece> pieces,
+                     const Reduction& reduction)
+      : Meeting(arena), pieces_(pieces.begin(), pieces.end()), reduction_(reduction) {}
+
+ private:
+  void bring(std::byte* slot) override {
+    for (const ScatterPiece& piece : pieces_) {
+      const std::size_t count = piece.begins.back();
+      scale_copy(slot, piece.in, count, reduction_.dtype, reduction_.prescale);
+      slot += count * size_of(reduction_.dtype);
+    }
+  }
+
+  void take() override {
+    const std::size_t element = size_of(reduction_.dtype);
+    const auto self = static_cast<std::size_t>(arena().self());
+    const auto members = static_cast<std::size_t>(arena().size());
+    std::array<const std::byte*, kMaxLocalRanks> sources;
+    std::size_t before = 0;  // elements of earlier pieces
+    for (const ScatterPiece& piece : pieces_) {
+      const std::size_t begin = piece.begins[self];
+      const std::size_t count = piece.begins[self + 1] - begin;
+      for (std::size_t q = 0; q < members; ++q) {
+        sources[q] = slot_of(static_cast<int>(q)) + (before + begin) * element;
+      }
+      reduce(piece.out, std::span(sources.data(), members), count, reduction_.dtype, reduction_.op,
+             reduction_.postscale);
+      before += piece.begins.back();
+    }
+  }
+
+  std::vector<ScatterPiece> pieces_;
+  Reduction reduction_;
+};
+
+class SmallAlltoall final : public Meeting {
+ public:
+  SmallAlltoall(ShmArena& arena, AlltoallPlan plan) : Meeting(arena), plan_(std::move(plan)) {}
+
+ private:
+  void bring(std::byte* slot) override {
+    AlltoallStream(plan_.in, arena().self()).copy(slot, 0, kShmSmallBytes);
+  }
+
+  void take() override {
+    const auto self = static_cast<std::size_t>(arena().self());
+    for (std::size_t q = 0; q < plan_.out.size(); ++q) {
+      const std::span<std::byte> out = plan_.out[q];
+      if (out.empty()) continue;
+      if (q == self) {
+        std::memcpy(out.data(), plan_.in[q].data(), out.size());
+        continue;
+      }
+      const std::byte* const slot = slot_of(static_cast<int>(q));
+      AlltoallStream::Offset begin = 0;
+      std::memcpy(&begin, slot + self * sizeof begin, sizeof begin);
+      // What another process wrote leads nowhere outside its slot.
+      const std::size_t at = std::min<std::size_t>(begin, kShmSmallBytes);
+      std::memcpy(out.data(), slot + at, std::min(out.size(), kShmSmallBytes - at));
+    }
+  }
+
+  AlltoallPlan plan_;
+};
+
 class Barrier final : public Meeting {
  public:
   using Meeting::Meeting;
@@ -122,6 +192,16 @@ std::unique_ptr<Operation> small_allreduce(ShmArena& arena, std::span<const Piec
 
 std::unique_ptr<Operation> small_allgather(ShmArena& arena, GatherPlan plan) {
   return std::make_unique<SmallAllgather>(arena, std::move(plan));
+}
+
+std::unique_ptr<Operation> small_reducescatter(ShmArena& arena,
+                                               std::span<const ScatterPiece> pieces,
+                                               const Reduction& reduction) {
+  return std::make_unique<SmallReducescatter>(arena, pieces, reduction);
+}
+
+std::unique_ptr<Operation> small_alltoall(ShmArena& arena, AlltoallPlan plan) {
+  return std::make_unique<SmallAlltoall>(arena, std::move(plan));
 }
 
 std::unique_ptr<Operation> shm_barrier(ShmArena& arena) { return std::make_unique<Barrier>(arena); }

@@ -14,6 +14,12 @@ namespace rueda {
                                                          const Reduction& reduction);
 /// No contribution is longer than the small slot.
 [[nodiscard]] std::unique_ptr<Operation> small_allgather(ShmArena& arena, GatherPlan plan);
+/// What is brought, all pieces together, is no longer than the small slot.
+[[nodiscard]] std::unique_ptr<Operation> small_reducescatter(ShmArena& arena,
+                                                             std::span<const ScatterPiece> pieces,
+                                                             const Reduction& reduction);
+/// What the longest member brings and its table are no longer than the small slot.
+[[nodiscard]] std::unique_ptr<Operation> small_alltoall(ShmArena& arena, AlltoallPlan plan);
 [[nodiscard]] std::unique_ptr<Operation> shm_barrier(ShmArena& arena);
 
 }  // namespace rueda

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "backends/shm_chunks.h"
 #include "backends/span_list.h"
 
 namespace rueda {
@@ -13,40 +14,16 @@ namespace {
 constexpr std::size_t ceil_div(std::size_t a, std::size_t b) noexcept { return (a + b - 1) / b; }
 
 /// Chunk k carries the k-th part of every member's contribution; short ones have run out by then.
-class StreamAllgather final : public Operation {
+class StreamAllgather final : public ShmChunks {
  public:
   StreamAllgather(ShmArena& arena, GatherPlan plan)
-      : arena_(arena), chunk_bytes_(arena.tuning().chunk_bytes), in_(std::move(plan.in)) {
+      : ShmChunks(arena), chunk_bytes_(arena.tuning().chunk_bytes), in_(std::move(plan.in)) {
     std::size_t longest = 0;
     for (auto& spans : plan.out) {
       out_.emplace_back(std::move(spans));
       longest = std::max(longest, out_.back().bytes());
     }
-    chunks_ = ceil_div(longest, chunk_bytes_);
-  }
-
-  Result<Step> step() override {
-    if (chunks_ == 0) return Step::Done;
-    if (!taken_) {
-      range_ = arena_.take_chunks(chunks_);
-      taken_ = true;
-    }
-    if (copied_ < filled_ && arena_.all_reached(ShmMark::Filled, range_.after(copied_))) {
-      copy_out();
-      if (copied_ < chunks_) return Step::Advanced;
-      arena_.finish(range_);
-      return Step::Done;
-    }
-    if (filled_ < chunks_ && arena_.may_fill(range_, filled_)) {
-      fill();
-      return Step::Advanced;
-    }
-    return Step::Blocked;
-  }
-
-  std::vector<Rank> waiting_for() const override {
-    if (copied_ < filled_) return arena_.behind(ShmMark::Filled, range_.after(copied_));
-    return taken_ ? arena_.not_drained(range_, filled_) : std::vector<Rank>();
+    set_chunks(ceil_div(longest, chunk_bytes_));
   }
 
  private:
@@ -55,40 +32,29 @@ class StreamAllgather final : public Operation {
     return std::min(chunk_bytes_, contribution - std::min(contribution, chunk * chunk_bytes_));
   }
 
-  void fill() {
-    std::byte* const slot = arena_.slot(arena_.self(), range_, filled_);
-    in_.for_each(filled_ * chunk_bytes_, part_of(in_.bytes(), filled_),
+  void fill(std::size_t chunk, std::byte* slot) override {
+    in_.for_each(chunk * chunk_bytes_, part_of(in_.bytes(), chunk),
                  [&](std::span<const std::byte> part, std::size_t at) {
                    std::memcpy(slot + at, part.data(), part.size());
                  });
-    arena_.publish(ShmMark::Filled, range_.after(filled_));
-    ++filled_;
   }
 
-  void copy_out() {
+  void drain(std::size_t chunk) override {
     // Starting beside oneself, so that not all members read the same slot at once.
-    for (int d = 0; d < arena_.size(); ++d) {
-      const int member = (arena_.self() + d) % arena_.size();
-      const std::byte* const slot = arena_.slot(member, range_, copied_);
+    for (int d = 0; d < arena().size(); ++d) {
+      const int member = (arena().self() + d) % arena().size();
+      const std::byte* const slot = slot_of(member, chunk);
       const SpanList<std::byte>& out = out_[static_cast<std::size_t>(member)];
-      out.for_each(copied_ * chunk_bytes_, part_of(out.bytes(), copied_),
+      out.for_each(chunk * chunk_bytes_, part_of(out.bytes(), chunk),
                    [&](std::span<std::byte> part, std::size_t at) {
                      std::memcpy(part.data(), slot + at, part.size());
                    });
     }
-    ++copied_;
-    if (copied_ < chunks_) arena_.publish(ShmMark::Drained, range_.after(copied_ - 1));
   }
 
-  ShmArena& arena_;
   std::size_t chunk_bytes_;
   SpanList<const std::byte> in_;
   std::vector<SpanList<std::byte>> out_;  // by set rank
-  std::size_t chunks_ = 0;
-  bool taken_ = false;
-  ShmArena::Chunks range_;
-  std::size_t filled_ = 0;
-  std::size_t copied_ = 0;
 };
 
 /// The root fills its slots as fast as all others drain them; the others only watch the root.
