@@ -48,7 +48,7 @@ class ScriptedRank {
   /// One operation.
   const std::string& next() {
     if (script_.pause_one_in > 0 && own_() % script_.pause_one_in == 0) dawdle();
-    switch (common_() % 8) {
+    switch (common_() % 10) {
       case 0:
         barrier();
         break;
@@ -61,6 +61,12 @@ class ScriptedRank {
         break;
       case 4:
         pass_around();
+        break;
+      case 5:
+        scatter();
+        break;
+      case 6:
+        exchange();
         break;
       default:
         reduce();
@@ -125,6 +131,85 @@ class ScriptedRank {
     const auto operation = backend_.allreduce(pieces, reduction);
     finish({operation.get()}, "allreduce");
     expect(out == expected, "allreduce");
+  }
+
+  /// The parts of the reduction, of several pieces; parts may be empty.
+  void scatter() {
+    constexpr std::array types{DType::Float32, DType::Int16, DType::BFloat16, DType::Float64};
+    const DType dtype = types[common_() % types.size()];
+    const Reduction reduction{dtype, ReduceOp::Sum, common_() % 2 == 0 ? 1.0 : 0.25, 0.5};
+    const std::size_t element = size_of(dtype);
+    std::vector<ScatterPiece> pieces(common_() % 4);
+    std::size_t count = 0;
+    std::size_t own_bytes = 0;
+    for (ScatterPiece& piece : pieces) {
+      piece.begins.push_back(0);
+      for (int member = 0; member < size_; ++member) {
+        const std::size_t part = common_() % 3 == 0 ? 0 : some_bytes() / element;
+        piece.begins.push_back(piece.begins.back() + part);
+        if (member == rank_) own_bytes += part * element;
+      }
+      count += piece.begins.back();
+    }
+    std::vector<Bytes> inputs;
+    for (int rank = 0; rank < size_; ++rank) {
+      inputs.push_back(content(rank, count * element, dtype));
+    }
+    const Bytes all = reference::associate(backend_.members().groups, inputs, reduction);
+
+    const auto self = static_cast<std::size_t>(rank_);
+    Bytes out(own_bytes);
+    Bytes expected;
+    std::size_t at = 0;
+    for (ScatterPiece& piece : pieces) {
+      piece.in = inputs[self].data() + at;
+      piece.out = out.data() + expected.size();
+      const auto first = all.begin() + static_cast<std::ptrdiff_t>(at);
+      expected.insert(expected.end(),
+                      first + static_cast<std::ptrdiff_t>(piece.begins[self] * element),
+                      first + static_cast<std::ptrdiff_t>(piece.begins[self + 1] * element));
+      at += piece.begins.back() * element;
+    }
+    const auto operation = backend_.reducescatter(pieces, reduction);
+    finish({operation.get()}, "reducescatter");
+    expect(out == expected, "reducescatter");
+  }
+
+  /// Everybody sends everybody something, or nothing.
+  void exchange() {
+    std::vector<std::size_t> bytes;  // from, then to
+    for (int i = 0; i < size_ * size_; ++i) {
+      bytes.push_back(common_() % 3 == 0 ? 0 : some_bytes() / static_cast<std::size_t>(size_));
+    }
+    const auto length = [&](int from, int to) {
+      return bytes[static_cast<std::size_t>(from * size_ + to)];
+    };
+    AlltoallPlan plan;
+    std::vector<Bytes> brought;
+    for (int from = 0; from < size_; ++from) {
+      std::size_t total = 0;
+      for (int to = 0; to < size_; ++to) total += length(from, to);
+      plan.longest = std::max(plan.longest, total);
+      brought.push_back(content(from, total));
+    }
+    Bytes expected;
+    for (int from = 0; from < size_; ++from) {
+      auto at = brought[static_cast<std::size_t>(from)].begin();
+      for (int to = 0; to < rank_; ++to) at += static_cast<std::ptrdiff_t>(length(from, to));
+      expected.insert(expected.end(), at, at + static_cast<std::ptrdiff_t>(length(from, rank_)));
+    }
+    Bytes out(expected.size());
+    std::span<const std::byte> mine(brought[static_cast<std::size_t>(rank_)]);
+    std::span<std::byte> place(out);
+    for (int other = 0; other < size_; ++other) {
+      plan.in.push_back(mine.first(length(rank_, other)));
+      mine = mine.subspan(length(rank_, other));
+      plan.out.push_back(place.first(length(other, rank_)));
+      place = place.subspan(length(other, rank_));
+    }
+    const auto operation = backend_.alltoall(std::move(plan));
+    finish({operation.get()}, "alltoall");
+    expect(out == expected, "alltoall");
   }
 
   void broadcast() {

@@ -115,7 +115,7 @@ void play(Hosts& hosts, const std::vector<std::vector<Set>>& generations, int op
           ASSERT_TRUE(static_cast<bool>(opened)) << opened.error().what();
           backends.back() = *std::move(opened);
           meet(*backends.back());
-          const testing::Script script{.seed = seed, .most_bytes = 20000, .pause_one_in = 16};
+          const testing::Script script{.seed = seed, .most_bytes = 6000, .pause_one_in = 16};
           scripts.back().emplace(script, static_cast<int>(at - set.ranks.begin()),
                                  static_cast<int>(set.ranks.size()), *backends.back(),
                                  testing::drive_all);
@@ -144,7 +144,7 @@ const std::vector<std::vector<Set>> kGenerations{
 
 TEST(Fabric, SetsThatOverlapInOneHostKeepApartAndChannelsAreUsedAgain) {
   Hosts hosts({{0, 1, 2, 3}});
-  play(hosts, kGenerations, 2500);
+  play(hosts, kGenerations, 1000);
 }
 
 TEST(Fabric, SetsThatOverlapAcrossHostsShareLinksAndRings) {
