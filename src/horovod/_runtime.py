@@ -233,8 +233,9 @@ def _options(
     options.thread_affinity = _core_of_engine(config, topology)
     options.log_level = config.log_level
     options.log_hide_time = config.log_hide_time
-    options.timeline = "" if config.timeline == TIMELINE_DYNAMIC else config.timeline
-    options.timeline_mark_cycles = config.timeline_mark_cycles
+    if config.timeline not in ("", TIMELINE_DYNAMIC):
+        options.timeline = config.timeline
+        options.timeline_mark_cycles = config.timeline_mark_cycles
     return options
 
 
