@@ -75,6 +75,8 @@ else:
         shutdown,
         size,
         sparse_allreduce_async,
+        start_timeline,
+        stop_timeline,
         synchronize,
     )
     from horovod.torch.optimizer import DistributedOptimizer
@@ -145,5 +147,7 @@ else:
         "shutdown",
         "size",
         "sparse_allreduce_async",
+        "start_timeline",
+        "stop_timeline",
         "synchronize",
     ]

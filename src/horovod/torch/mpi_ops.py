@@ -108,6 +108,8 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]
 
@@ -131,6 +133,8 @@ ddl_built = _basics.ddl_built
 ccl_built = _basics.ccl_built
 cuda_built = _basics.cuda_built
 rocm_built = _basics.rocm_built
+start_timeline = _basics.start_timeline
+stop_timeline = _basics.stop_timeline
 
 
 def init(*args: Any, **kwargs: Any) -> None:
