@@ -9,9 +9,11 @@ import pytest
 
 TABLE = Path(__file__).with_name("signatures.txt")
 
-# What the table holds and the library does not offer yet.
-LATER_MODULES = {"horovod.data"}
+# What the table holds and the library does not offer yet: module, or module and name -> why.
 LATER = {
+    "horovod.runner.elastic.driver": "elastic launching is to come",
+    "horovod.runner.elastic.discovery": "elastic launching is to come",
+    "horovod.runner.common.util.hosts": "the launcher has a host table of its own; these are for drivers",
 }
 # Parameters with defaults that the library accepts beyond the table: calls written for the table still work.
 EXTENSIONS = {
@@ -48,7 +50,7 @@ def parameters(signature: inspect.Signature) -> list[tuple[str, str, Any]]:
 @pytest.mark.parametrize(("module_name", "line"), table(), ids=lambda text: str(text).split("(")[0])
 def test_signature(module_name: str, line: str) -> None:
     path, _, arguments = line.partition("(")
-    if module_name in LATER_MODULES or f"{module_name}.{path}" in LATER:
+    if module_name in LATER or f"{module_name}.{path}" in LATER:
         with pytest.raises((ImportError, AttributeError)):
             actual(importlib.import_module(module_name), path)
         return

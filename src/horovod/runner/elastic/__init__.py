@@ -1,0 +1,1 @@
+"""Names of the elastic launcher that scripts import from here."""
