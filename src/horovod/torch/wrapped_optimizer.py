@@ -48,6 +48,9 @@ class WrappedOptimizer(torch.optim.Optimizer):
         # The wrapped class, from the parameter groups alone: the options of the original are in them.
         super().__init__(optimizer.param_groups)  # type: ignore[call-arg]
         self.defaults = optimizer.defaults
+        if self.state:
+            # The constructor (Adagrad) makes a state, from arguments that the groups do not bring to it.
+            self.state = optimizer.state
         for key, value in vars(optimizer).items():
             if key not in _OWN:  # such as the user's step hooks, or what a class of the user keeps
                 setattr(self, key, value)
