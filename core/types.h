@@ -84,6 +84,11 @@ enum class Kind : std::uint8_t {
   RemoveProcessSet = 9,
 };
 
+/// Operations of the world that change which process sets there are.
+[[nodiscard]] constexpr bool is_set_change(Kind kind) noexcept {
+  return kind == Kind::AddProcessSet || kind == Kind::RemoveProcessSet;
+}
+
 /// Where a tensor lives; ranks must agree on it for one operation.
 enum class Device : std::uint8_t { Host = 0, Accelerator = 1 };
 

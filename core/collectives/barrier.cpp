@@ -17,7 +17,10 @@ std::unique_ptr<Operation> start(Backend& backend, std::span<const Task>) {
 
 const Collective kBarrier{
     .kind = Kind::Barrier,
-    .rules = {.name = "BARRIER", .prefix = "barrier", .disagreement = basic_disagreement},
+    .rules = {.name = "BARRIER",
+              .prefix = "barrier",
+              .disagreement = basic_disagreement,
+              .matched_by_count = true},
     .check = check,
     .start = start};
 

@@ -29,5 +29,7 @@ extern const Collective kAllreduce;
 extern const Collective kAllgather;
 extern const Collective kBroadcast;
 extern const Collective kBarrier;
+extern const Collective kAddProcessSet;
+extern const Collective kRemoveProcessSet;
 
 }  // namespace rueda

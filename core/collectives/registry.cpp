@@ -13,10 +13,12 @@ constexpr std::array kCollectives{
     &kAllgather,
     &kBroadcast,
     &kBarrier,
+    &kAddProcessSet,
+    &kRemoveProcessSet,
 };
 
 constexpr Rules kUnknown{.name = "UNKNOWN", .prefix = "unknown"};
-constexpr Rules kJoin{.name = "JOIN", .prefix = "join"};
+constexpr Rules kJoin{.name = "JOIN", .prefix = "join", .matched_by_count = true};
 
 }  // namespace
 

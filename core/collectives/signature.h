@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "types.h"
 
@@ -15,7 +16,7 @@ struct Key {
   std::uint32_t generation = 0;
   std::string name;             ///< full name, e.g. "allreduce.layer1.weight"; empty if unnamed
   Kind kind = Kind::Allreduce;  ///< only for unnamed keys: kind and number are the key then
-  std::uint64_t number = 0;     ///< only for unnamed keys: the handle number
+  std::uint64_t number = 0;     ///< only for unnamed keys: the handle number, or the count
   friend bool operator==(const Key&, const Key&) = default;
 };
 
@@ -32,12 +33,13 @@ struct Signature {
   DType dtype = DType::Float32;
   ReduceOp op = ReduceOp::Sum;
   Device device = Device::Host;
-  std::int32_t root = -1;  ///< global rank, for broadcast
+  std::int32_t root = -1;  ///< global rank, for broadcast; the set to remove, for RemoveProcessSet
   double prescale = 1.0;
   double postscale = 1.0;
   Shape shape;  ///< as submitted; what of it must agree depends on the kind (allgather: all but the
                 ///< first)
   Group group;
+  std::vector<Rank> ranks;  ///< members of the new set, for AddProcessSet
   friend bool operator==(const Signature&, const Signature&) = default;
   [[nodiscard]] std::size_t bytes() const noexcept {
     return static_cast<std::size_t>(element_count(shape)) * size_of(dtype);
@@ -54,6 +56,9 @@ struct Rules {
   /// The first disagreement between two submissions in the order of the documented checks, as a
   /// message ("Mismatched data types: One rank had type …"); empty if they agree.
   std::string (*disagreement)(const Signature& one, const Signature& other) = nullptr;
+  /// Without names or handle numbers: the third on this rank in this set is the third on the
+  /// others.
+  bool matched_by_count = false;
 };
 
 }  // namespace rueda

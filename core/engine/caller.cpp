@@ -16,9 +16,14 @@ bool worth_a_number(const Key& key) {
   return !key.name.empty() && key.name.find(".noname.") != key.name.find('.');
 }
 
+/// What the keys of all groups of a set begin with.
+std::string group_prefix(std::int32_t process_set, std::uint32_t generation) {
+  return std::to_string(process_set) + ":" + std::to_string(generation) + ":";
+}
+
 /// Two groups of one name and different sizes may be under way at the same time.
 std::string group_key(const Key& key, const Statement& statement) {
-  return std::to_string(key.process_set) + ":" + std::to_string(key.generation) + ":" +
+  return group_prefix(key.process_set, key.generation) +
          std::to_string(statement.meaning->signature.group.size) + ":" + statement.group;
 }
 
@@ -31,7 +36,11 @@ Caller::Caller(const World& world, Glossary& glossary, Stream& stream,
       fusion_{.threshold_bytes = options.fusion_threshold_bytes,
               .disable_group_fusion = options.disable_group_fusion},
       stall_(options.stall_warning, options.stall_shutdown),
+<<<<<<< HEAD
       timeline_(timeline),
+=======
+      deadlock_(options.deadlock),
+>>>>>>> e8b3ba1 (Agree on process sets, and on joins, in the dispatch stream)
       blocked_on_(static_cast<std::size_t>(world.size())) {
   glossary.set_capacity(options.key_capacity);
 }
@@ -73,7 +82,7 @@ Result<void> Caller::report(const Report& report, TimePoint now) {
 }
 
 bool Caller::covered(const Tally& tally, const ProcessSet& set) const {
-  if (set.id != 0 || joined_.empty()) return tally.reported.covers(set.members);
+  if (joined_.empty()) return tally.reported.covers(set.members);
   RankSet accounted = tally.reported;
   accounted.add(joined_);
   return accounted.covers(set.members);
@@ -139,6 +148,8 @@ void Caller::sort_out(Term& term) {
   if (!grouped) {
     if (error) {
       failing_.push_back({&term, std::move(*error)});
+    } else if (is_set_change(first.meaning->signature.kind)) {
+      changes_.push_back(&term);
     } else {
       ready_.push_back(&term);
       ready_groups_.push_back(0);
@@ -180,6 +191,9 @@ Result<void> Caller::flush(TimePoint now, Effects& effects) {
   if (!ready_.empty()) {
     if (auto done = emit_dispatches(now, effects); !done) return done;
   }
+  if (!changes_.empty()) {
+    if (auto done = emit_changes(now, effects); !done) return done;
+  }
   if (!stopped() && !joined_.empty() && joined_.covers(world_.everyone())) {
     down().joined(joined_last_);
     if (auto done = apply(now, effects); !done) return done;
@@ -217,6 +231,35 @@ Result<void> Caller::apply(TimePoint now, Effects& effects) {
   }
   last_progress_ = now;
   return {};
+}
+
+Result<void> Caller::check_change(const Signature& signature) const {
+  if (signature.kind == Kind::AddProcessSet) return world_.check_addition(signature.ranks);
+  if (signature.root != 0 && world_.find_set(signature.root) != nullptr) return {};
+  return Error{.code = Code::InvalidArgument,
+               .message = "Process set " + std::to_string(signature.root) + " cannot be removed"};
+}
+
+Result<void> Caller::emit_changes(TimePoint now, Effects& effects) {
+  for (Term* term : changes_) {
+    auto fine = check_change(term->tally.statements.front().meaning->signature);
+    if (!fine) {
+      Error error = std::move(fine).error();
+      error.tensor = full_name(term->key);
+      failing_.push_back({term, std::move(error)});
+      if (auto done = emit_failures(now, effects); !done) return done;
+      continue;
+    }
+    // All operations of a removed set that were ready have come out before; the rest fails.
+    if (auto done = emit_dispatch({&term, 1}, now, effects); !done) return done;
+  }
+  changes_.clear();
+  return {};
+}
+
+void Caller::set_removed(const ProcessSet& set) {
+  const std::string prefix = group_prefix(set.id, set.generation);
+  std::erase_if(groups_, [&](const auto& group) { return group.first.starts_with(prefix); });
 }
 
 Result<void> Caller::emit_failures(TimePoint now, Effects& effects) {
@@ -269,6 +312,8 @@ std::size_t Caller::bytes_of(const Term& term) const {
 Result<void> Caller::define(Term& term, TimePoint now, Effects& effects) {
   if (glossary_.capacity() == 0) return {};
   const Statement& statement = term.tally.statements.front();
+  // Sets come and go rarely: their descriptions would only push out others.
+  if (is_set_change(statement.meaning->signature.kind)) return {};
   const bool numbered =
       term.definition != nullptr && term.definition->value.group == statement.group;
   if (!numbered && worth_a_number(term.key)) {
@@ -325,13 +370,13 @@ std::vector<Rank> Caller::missing(const Term& term) const {
   if (set == nullptr) return {};
   RankSet ranks = set->members;
   ranks.remove(term.tally.reported);
-  if (set->id == 0) ranks.remove(joined_);
+  ranks.remove(joined_);
   return ranks.to_vector();
 }
 
 void Caller::tick(TimePoint now, Effects& effects) {
-  if (!stall_.enabled() || stopped() || fatal_) return;
-  if (open_.oldest() != nullptr && now >= stall_.due(open_.oldest()->tally.since)) {
+  if (stopped() || fatal_) return;
+  if (stall_.enabled() && open_.oldest() != nullptr && now >= stall_.due(open_.oldest()->tally.since)) {
     std::vector<Waiting> waiting;
     for (const Term* term = open_.oldest(); term != nullptr; term = term->newer) {
       if (now - term->tally.since < stall_.warning()) continue;
@@ -352,7 +397,10 @@ void Caller::tick(TimePoint now, Effects& effects) {
 void Caller::check_deadlock(TimePoint now, Effects& effects) {
   RankSet live = world_.everyone();
   live.remove(joined_);
-  if (live.empty() || !blocked_.covers(live) || now < last_progress_ + stall_.warning()) return;
+  if (deadlock_ <= Duration::zero() || live.empty() || !blocked_.covers(live) ||
+      now < last_progress_ + deadlock_) {
+    return;
+  }
   Error error{
       .code = Code::Timeout,
       .message = "Deadlock: every rank waits, and no operation was submitted by all of them:",
@@ -372,11 +420,11 @@ void Caller::check_deadlock(TimePoint now, Effects& effects) {
 }
 
 std::optional<TimePoint> Caller::next_tick() const {
-  if (!stall_.enabled() || stopped() || fatal_) return std::nullopt;
+  if (stopped() || fatal_) return std::nullopt;
   std::optional<TimePoint> at;
-  if (open_.oldest() != nullptr) at = stall_.due(open_.oldest()->tally.since);
-  if (!blocked_.empty()) {
-    const TimePoint deadlock = last_progress_ + stall_.warning();
+  if (stall_.enabled() && open_.oldest() != nullptr) at = stall_.due(open_.oldest()->tally.since);
+  if (!blocked_.empty() && deadlock_ > Duration::zero()) {
+    const TimePoint deadlock = last_progress_ + deadlock_;
     RankSet live = world_.everyone();
     live.remove(joined_);
     if (blocked_.covers(live)) at = at ? std::min(*at, deadlock) : deadlock;

@@ -29,6 +29,7 @@ class Caller final : public Collector {
   void unblocked(Rank rank, TimePoint now) override;
   void settle(Term& term) override;
   void all_joined() override { joined_.clear(); }
+  void set_removed(const ProcessSet& set) override;
 
   /// Decides about everything that has become complete, and sends it down as one message.
   Result<void> flush(TimePoint now, Effects& effects);
@@ -63,6 +64,8 @@ class Caller final : public Collector {
   Result<void> define(Term& term, TimePoint now, Effects& effects);
   Result<void> emit_failures(TimePoint now, Effects& effects);
   Result<void> emit_dispatches(TimePoint now, Effects& effects);
+  Result<void> emit_changes(TimePoint now, Effects& effects);
+  [[nodiscard]] Result<void> check_change(const Signature& signature) const;
   Result<void> emit_dispatch(std::span<Term* const> batch, TimePoint now, Effects& effects);
   void send(Effects& effects);
   void check_deadlock(TimePoint now, Effects& effects);
@@ -70,13 +73,18 @@ class Caller final : public Collector {
   Stream& stream_;
   const FusionOptions fusion_;
   StallMonitor stall_;
+<<<<<<< HEAD
   Timeline* const timeline_;  // null: none
+=======
+  const Duration deadlock_;
+>>>>>>> e8b3ba1 (Agree on process sets, and on joins, in the dispatch stream)
   bool complained_ = false;
 
   OpenTerms open_;
   std::vector<Term*> complete_;  // since the last flush, in order
   std::unordered_map<std::string, OpenGroup> groups_;
   std::vector<Failing> failing_;
+  std::vector<Term*> changes_;  // of sets: they come after what is ready with them
   std::vector<Term*> ready_;
   std::vector<std::uint64_t> ready_groups_;  // beside ready_: which group of this flush, 0 none
   std::uint64_t group_number_ = 0;

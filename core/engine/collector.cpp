@@ -97,10 +97,6 @@ Result<void> Collector::receive_ready(std::size_t child, const wire::Entry& entr
   const MeaningPtr meaning = glossary_.resolve(entry.signature, true);
   if (meaning == nullptr) return nonsense(world_, from, "unknown signature");
   const Glossary::Resolved resolved = glossary_.resolve(entry.key, true);
-  if (resolved.definition != nullptr && resolved.definition->live() &&
-      resolved.definition->value.uses != entry.instance) {
-    return nonsense(world_, from, "another use of " + full_name(resolved.term->key) + " is open");
-  }
   if (resolved.term == nullptr && entry.key.number != 0) {
     return nonsense(world_, from, "unknown key");
   }
@@ -109,9 +105,20 @@ Result<void> Collector::receive_ready(std::size_t child, const wire::Entry& entr
   const auto generation =
       resolved.term != nullptr ? resolved.term->key.generation : entry.key.generation;
   const ProcessSet* set = world_.find_set(set_id, generation);
-  if (set == nullptr) return nonsense(world_, from, "unknown process set");
+  if (set == nullptr) {
+    // Said before the news of the set's end had come down; the operation fails by that news.
+    if (world_.was_removed(set_id, generation)) return {};
+    return nonsense(world_, from, "unknown process set");
+  }
+  if (resolved.definition != nullptr && resolved.definition->live() &&
+      resolved.definition->value.uses != entry.instance) {
+    return nonsense(world_, from, "another use of " + full_name(resolved.term->key) + " is open");
+  }
   if (!entry.whole && !set->members.contains(origin)) {
     return nonsense(world_, from, "an operation of a rank outside of the process set");
+  }
+  if (entry.whole && set->by_child[child].empty()) {
+    return nonsense(world_, from, "an operation of ranks outside of the process set");
   }
   Term& term = resolved.term != nullptr ? *resolved.term : glossary_.obtain(entry.key);
   const bool single = !entry.whole;

@@ -7,13 +7,41 @@
 
 namespace rueda {
 
-void Dispatcher::start(TimePoint now) {
+Result<void> Dispatcher::open(std::int32_t id, std::span<const Rank> ranks) {
+  auto backend = open_set_(id, ranks);
+  if (!backend) {
+    return Error::wrap(std::move(backend).error(),
+                       "cannot open process set " + std::to_string(id));
+  }
+  if (*backend != nullptr) sets_[id] = std::move(*backend);
+  return {};
+}
+
+Backend* Dispatcher::backend_of(std::int32_t id) const {
+  if (id == 0) return &world_;
+  const auto found = sets_.find(id);
+  return found == sets_.end() ? nullptr : found->second.get();
+}
+
+/// Takes the next batch. Without an operation afterwards: it has nothing to run on this rank.
+Result<void> Dispatcher::start(TimePoint now) {
   running_ = std::move(queue_.front());
   queue_.pop_front();
   tasks_.clear();
   zeros_.clear();
+<<<<<<< HEAD
   allocators_.clear();
   const std::span<const Track> tracks = running_.tracks;
+=======
+  last_progress_ = now;
+  if (running_.signatures.empty()) return {};
+  const std::int32_t set = running_.change ? running_.change->id : running_.process_set;
+  if (running_.change && running_.change->added) {
+    if (auto opened = open(set, running_.change->ranks); !opened) return opened;
+  }
+  Backend* const backend = backend_of(set);
+  if (backend == nullptr) return {};  // others meet in that set
+>>>>>>> e8b3ba1 (Agree on process sets, and on joins, in the dispatch stream)
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < running_.signatures.size(); ++i) {
     const auto& signature = running_.signatures[i];
@@ -34,34 +62,58 @@ void Dispatcher::start(TimePoint now) {
     }
   }
   const Kind kind = running_.signatures.front()->kind;
+<<<<<<< HEAD
   if (!tracks.empty()) timeline_->started(tracks, kind, now);
   operation_ = find_collective(kind)->start(backend_, tasks_);
   last_progress_ = now;
   const auto path = backend_.path(kind, bytes);
+=======
+  operation_ = find_collective(kind)->start(*backend, tasks_);
+  if (running_.change) return {};
+  const auto path = backend->path(kind, bytes);
+>>>>>>> e8b3ba1 (Agree on process sets, and on joins, in the dispatch stream)
   const std::lock_guard lock(paths_mutex_);
   auto found = paths_.find(path);
   if (found == paths_.end()) found = paths_.emplace(std::string(path), PathCount{}).first;
   found->second.operations += 1;
   found->second.bytes += bytes;
+  return {};
+}
+
+Error Dispatcher::where(Error error) const {
+  const Entry* first = running_.entries.empty() ? nullptr : running_.entries.front().get();
+  if (error.tensor.empty() && first != nullptr) error.tensor = first->name;
+  return error;
+}
+
+void Dispatcher::complete() {
+  operation_.reset();
+  if (running_.change && !running_.change->added) sets_.erase(running_.change->id);
+  for (auto& entry : running_.entries) {
+    if (!entry) continue;
+    entry->work->value = running_.value;
+    completed_.push_back(std::move(entry));
+  }
+  running_ = {};
 }
 
 Result<Step> Dispatcher::step(TimePoint now) {
   if (!operation_) {
     if (queue_.empty()) return Step::Blocked;
-    start(now);
+    if (auto started = start(now); !started) return where(std::move(started).error());
+    if (!operation_) {
+      complete();
+      return Step::Done;
+    }
   }
   auto step = operation_->step();
-  if (!step) {
-    Error error = std::move(step).error();
-    const Entry* first = running_.entries.front().get();
-    if (error.tensor.empty() && first != nullptr) error.tensor = first->name;
-    return error;
-  }
+  if (!step) return where(std::move(step).error());
   switch (*step) {
     case Step::Advanced:
       last_progress_ = now;
       return Step::Advanced;
     case Step::Done:
+<<<<<<< HEAD
       operation_.reset();
       if (!running_.tracks.empty()) {
         timeline_->finished(running_.tracks, running_.signatures, Clock::now());
@@ -70,6 +122,9 @@ Result<Step> Dispatcher::step(TimePoint now) {
         if (entry) completed_.push_back(std::move(entry));
       }
       running_ = {};
+=======
+      complete();
+>>>>>>> e8b3ba1 (Agree on process sets, and on joins, in the dispatch stream)
       return Step::Done;
     case Step::Blocked:
       break;

@@ -9,6 +9,7 @@
 #include "collectives/collective.h"
 #include "collectives/registry.h"
 #include "engine/cause_frame.h"
+#include "engine/term.h"
 
 namespace rueda {
 
@@ -26,6 +27,16 @@ constexpr auto kCloseGrace = seconds(1);
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
 std::int64_t nanoseconds(TimePoint time) { return time.time_since_epoch().count(); }
+
+Error forked() {
+  return {.code = Code::Internal,
+          .message =
+              "this process was forked after init; the child cannot use the parent's engine: start "
+              "it before init, or use the 'spawn' method"};
+}
+
+/// Of what moves no data of the user.
+TensorRequest no_tensor() { return {.dtype = DType::UInt8, .shape = {}}; }
 
 }  // namespace
 
@@ -52,12 +63,17 @@ Result<void> Engine::start() {
   if (auto opened = peers_.open(); !opened) return opened;
   fork_guard_.cover(peers_.descriptors());
   negotiator_ = std::make_unique<Negotiator>(options_.groups, options_.hosts, options_.rank,
+<<<<<<< HEAD
                                              options_.negotiator, &timeline_);
   dispatcher_ =
       std::make_unique<Dispatcher>(peers_.backend(), options_.operation_timeout, &timeline_);
   if (!options_.timeline.empty()) {
     timeline_.start(options_.timeline, options_.timeline_mark_cycles);
   }
+=======
+                                             options_.negotiator);
+  if (auto opened = open_sets(); !opened) return opened;
+>>>>>>> e8b3ba1 (Agree on process sets, and on joins, in the dispatch stream)
   Driver& driver = *this;
   progress_ =
       std::make_unique<Progress>(driver, peers_.bell(), peers_.engine_bell(), peers_.waiter_bell());
@@ -77,15 +93,32 @@ Result<void> Engine::start() {
   return {};
 }
 
+/// The table of backends, with those sets that exist from the start.
+Result<void> Engine::open_sets() {
+  dispatcher_ = std::make_unique<Dispatcher>(
+      peers_.backend(),
+      [this](std::int32_t id, std::span<const Rank> ranks) { return peers_.open_set(id, ranks); },
+      options_.operation_timeout);
+  const auto& wanted = options_.negotiator.process_sets;
+  const auto sets = negotiator_->process_sets();
+  if (sets.size() != wanted.size() + 1) {  // one was refused
+    World world(options_.groups, options_.hosts, options_.rank);
+    for (const auto& ranks : wanted) {
+      if (auto fine = world.check_addition(ranks); !fine) return fine;
+      world.add_set(ranks);
+    }
+  }
+  for (const auto& [id, ranks] : sets) {
+    if (id == 0) continue;
+    if (auto opened = dispatcher_->open(id, ranks); !opened) return opened;
+  }
+  return {};
+}
+
 // --- submissions: any thread ------------------------------------------------------------------
 
 Result<Handle> Engine::submit(Request request) {
-  if (in_child()) {
-    return Error{.code = Code::Internal,
-                 .message =
-                     "this process was forked after init; the child cannot use the parent's "
-                     "engine: start it before init, or use the 'spawn' method"};
-  }
+  if (in_child()) return forked();
   const Collective* collective = find_collective(request.kind);
   std::unique_lock lock(mutex_);
   const Handle handle = ++last_handle_;
@@ -97,7 +130,12 @@ Result<Handle> Engine::submit(Request request) {
   std::string full_name = request.grouped ? "grouped_" : "";
   full_name += collective->rules.prefix;
   full_name += unnamed ? ".noname." + std::to_string(handle) : "." + request.name;
-  if (request.kind == Kind::Barrier) full_name = "barrier.noname";
+  const bool counted = collective->rules.matched_by_count;
+  if (counted) full_name = rueda::full_name({.name = {}, .kind = request.kind});
+  // If this rank may not use the set, the negotiator says so.
+  const ProcessSet* set = negotiator_->process_set(request.process_set);
+  const bool member = set != nullptr && set->members.contains(options_.rank);
+  if (auto fine = check_change(request); !fine) return std::move(fine).error();
 
   const std::size_t count = request.tensors.size();
   if (count == 0) {
@@ -124,6 +162,7 @@ Result<Handle> Engine::submit(Request request) {
     signature.dtype = tensor.dtype;
     signature.op = request.op;
     signature.root = request.root;
+    signature.ranks = request.ranks;
     signature.prescale = request.prescale;
     signature.postscale = request.postscale;
     signature.shape = std::move(tensor.shape);
@@ -133,14 +172,19 @@ Result<Handle> Engine::submit(Request request) {
       entry->name += "_" + std::to_string(i + 1) + "of" + std::to_string(count);
       signature.group = {.name = full_name, .size = static_cast<std::uint32_t>(count)};
     }
-    if (auto fine = collective->check(signature, peers_.backend().members()); !fine) {
-      Error error = std::move(fine).error();
-      error.tensor = entry->name;
-      return error;
+    if (member) {
+      if (auto fine = collective->check(signature, members_of(*set)); !fine) {
+        Error error = std::move(fine).error();
+        error.tensor = entry->name;
+        return error;
+      }
     }
     Key& key = keys[i];
     key.process_set = request.process_set;
-    if (unnamed && !request.grouped && request.kind != Kind::Barrier) {
+    if (set != nullptr) key.generation = set->generation;
+    if (counted && member) {
+      key = negotiator_->counted_key(request.kind, *set);
+    } else if (unnamed && !request.grouped) {
       key.kind = request.kind;
       key.number = static_cast<std::uint64_t>(handle);
     } else {
@@ -176,16 +220,90 @@ Result<Handle> Engine::submit(Request request) {
   for (std::size_t i = 0; i < count; ++i) entries_.emplace(tickets[i], std::move(entries[i]));
   works_.emplace(handle, std::move(work));
   if (request.demanded) negotiator_->demand(now, effects_);
-  unfinished_.fetch_add(1, std::memory_order_relaxed);
-  note_tick();
-  const bool pending = !effects_.empty();
-  if (pending) effects_pending_.store(true, std::memory_order_seq_cst);
-  lock.unlock();
-  tell(request.waited && !wants_callback);
+  publish(lock, request.waited && !wants_callback);
   if (options_.size == 1 && wants_callback) {  // nobody will come to wait for it
     want_all();
     progress_->poke();
   }
+  return handle;
+}
+
+/// After a submission: what it brought about is there for whoever drives. `comes`: see tell().
+void Engine::publish(std::unique_lock<std::mutex>& lock, bool comes) {
+  unfinished_.fetch_add(1, std::memory_order_relaxed);
+  note_tick();
+  if (!effects_.empty()) effects_pending_.store(true, std::memory_order_seq_cst);
+  lock.unlock();
+  tell(comes);
+}
+
+/// With mutex_ held, as what a set is called or who is in it may change.
+const Members& Engine::members_of(const ProcessSet& set) {
+  auto found = members_.find(set.generation);
+  if (found == members_.end()) {
+    found = members_.emplace(set.generation, peers_.members(set.members.to_vector())).first;
+  }
+  return found->second;
+}
+
+/// What this rank can see by itself; whether the set is a duplicate is decided at its place among
+/// the dispatches, the same way on all ranks.
+Result<void> Engine::check_change(const Request& request) const {
+  if (request.kind == Kind::AddProcessSet) return check_members(request.ranks, options_.size);
+  if (request.kind != Kind::RemoveProcessSet) return {};
+  if (negotiator_->process_set(request.root) != nullptr) return {};
+  return Error{.code = Code::InvalidArgument,
+               .message = "Process set " + std::to_string(request.root) +
+                          " does not exist, or has not been registered"};
+}
+
+Result<Handle> Engine::add_process_set(std::vector<Rank> ranks) {
+  Request request;
+  request.kind = Kind::AddProcessSet;
+  request.ranks = std::move(ranks);
+  request.tensors.push_back(no_tensor());
+  request.waited = true;
+  return submit(std::move(request));
+}
+
+Result<Handle> Engine::remove_process_set(std::int32_t id) {
+  Request request;
+  request.kind = Kind::RemoveProcessSet;
+  request.root = id;
+  request.tensors.push_back(no_tensor());
+  request.waited = true;
+  return submit(std::move(request));
+}
+
+std::map<std::int32_t, std::vector<Rank>> Engine::process_sets() const {
+  if (in_child()) return {};
+  const std::lock_guard lock(mutex_);
+  return negotiator_ ? negotiator_->process_sets() : decltype(negotiator_->process_sets()){};
+}
+
+Result<Handle> Engine::join() {
+  if (in_child()) return forked();
+  std::unique_lock lock(mutex_);
+  const Handle handle = ++last_handle_;
+  if (failed_) return *failed_;
+  const std::uint64_t ticket = ++last_ticket_;
+  auto entry = std::make_unique<Entry>();
+  entry->name = rueda::full_name({.name = {}, .kind = Kind::Join});
+  if (join_ticket_ != 0) {
+    return Error{.code = Code::Duplicate,
+                 .message = "This rank has joined already: a join ends when all ranks have joined",
+                 .tensor = entry->name};
+  }
+  auto joined = negotiator_->join(ticket, Clock::now(), effects_);
+  if (!joined) return std::move(joined).error();
+  join_ticket_ = ticket;
+  auto work = std::make_shared<Work>();
+  work->handle = handle;
+  work->name = entry->name;
+  entry->work = work;
+  entries_.emplace(ticket, std::move(entry));
+  works_.emplace(handle, std::move(work));
+  publish(lock, true);
   return handle;
 }
 
@@ -371,7 +489,12 @@ bool Engine::apply_effects(TimePoint now) {
     effects_pending_.store(false, std::memory_order_relaxed);
     applying_.clear();
     std::swap(applying_, effects_);
-    for (Dispatch& dispatch : applying_.dispatches) enqueue(dispatch);
+    for (std::size_t i = 0; i <= applying_.dispatches.size(); ++i) {
+      if (applying_.joined_last && i == applying_.dispatches_before_join) {
+        enqueue_joined(*applying_.joined_last);
+      }
+      if (i < applying_.dispatches.size()) enqueue(applying_.dispatches[i]);
+    }
   }
   for (const auto& send : applying_.sends) {
     ControlChannel* channel = peers_.channel(send.to);
@@ -387,6 +510,7 @@ bool Engine::apply_effects(TimePoint now) {
     std::vector<std::unique_ptr<Entry>> entries;
     {
       const std::lock_guard lock(mutex_);
+      if (failure.ticket == join_ticket_) join_ticket_ = 0;
       auto node = entries_.extract(failure.ticket);
       if (node.empty()) continue;
       entries.push_back(std::move(node.mapped()));
@@ -410,6 +534,12 @@ bool Engine::apply_effects(TimePoint now) {
 /// Called with mutex_ held.
 void Engine::enqueue(Dispatch& dispatch) {
   Dispatcher::Batch batch;
+  batch.process_set = dispatch.process_set;
+  if (dispatch.change) {
+    batch.value = dispatch.change->id;
+    if (!dispatch.change->added) members_.erase(dispatch.change->generation);
+    batch.change = std::move(dispatch.change);
+  }
   for (DispatchEntry& entry : dispatch.entries) {
     std::unique_ptr<Entry> mine;
     if (auto node = entries_.extract(entry.ticket); !node.empty()) mine = std::move(node.mapped());
@@ -422,6 +552,15 @@ void Engine::enqueue(Dispatch& dispatch) {
     batch.entries.push_back(std::move(mine));
   }
   if (!batch.tracks.empty()) batch.tracks.resize(batch.entries.size(), 0);
+  dispatcher_->enqueue(std::move(batch));
+}
+
+/// Called with mutex_ held. Nothing is to be run, but all that came before must be over.
+void Engine::enqueue_joined(Rank last) {
+  Dispatcher::Batch batch;
+  batch.value = last;
+  auto node = entries_.extract(std::exchange(join_ticket_, 0));
+  if (!node.empty()) batch.entries.push_back(std::move(node.mapped()));
   dispatcher_->enqueue(std::move(batch));
 }
 
@@ -483,15 +622,19 @@ void Engine::woken(const pollfd* fds, std::size_t count) {
   }
 }
 
+/// After the shutdown, when nothing is owed to anybody any more, whoever is gone has left, as this
+/// rank does. True: the loss of a peer means nothing.
+bool Engine::orderly_end() {
+  if (!quiet() && !(ended_.load() && dispatcher_->idle())) return false;
+  if (!has_failed_.load()) closed_.store(true);
+  progress_->completed();
+  return true;
+}
+
 /// A peer seems lost. Who really went first is known best by those who saw it: look for what they
 /// left, and after a bare end of a connection give them a moment.
 void Engine::lose(Rank rank, Error error, bool certain, TimePoint now) {
-  if (quiet()) return;
-  if (ended_.load() && dispatcher_->idle()) {  // nothing is owed any more: it left, as we do
-    closed_.store(true);
-    progress_->completed();
-    return;
-  }
+  if (orderly_end()) return;
   if (error.peer < 0) error.peer = rank;
   if (error.code != Code::PeerLost) {
     error = Error::wrap(std::move(error), "control connection to " + peers_.describe(rank));
@@ -509,10 +652,8 @@ void Engine::lose(Rank rank, Error error, bool certain, TimePoint now) {
 }
 
 bool Engine::settle_suspicion(TimePoint now) {
-  if (ended_.load() && dispatcher_->idle()) closed_.store(true);  // see lose()
-  if (quiet()) {
+  if (orderly_end()) {
     suspicion_.reset();
-    progress_->completed();
     return true;
   }
   if (const auto cause = peers_.left_cause()) {

@@ -26,7 +26,7 @@ struct EngineOptions {
   int size = 1;
   std::vector<std::vector<Rank>> groups{{0}};
   std::vector<std::string> hosts{"localhost"};
-  NegotiatorOptions negotiator;
+  NegotiatorOptions negotiator;  ///< its process_sets: those that exist from the start
   Duration operation_timeout = std::chrono::seconds(30);
   int thread_affinity = -1;  ///< core of the engine thread; -1: any
   LogLevel log_level = LogLevel::Warning;
@@ -54,6 +54,7 @@ struct Request {
   double postscale = 1.0;
   Rank root = -1;
   std::int32_t process_set = 0;
+  std::vector<Rank> ranks;  ///< of the set to add
   bool waited = false;    ///< the caller will wait for it at once
   bool demanded = false;  ///< its end is wanted now, but no thread stands still for it
   std::function<void(const Work&)> on_done;
@@ -70,6 +71,13 @@ class Engine final : private Driver {
 
   /// Any thread, never blocks. The memory stays valid until the handle is done.
   Result<Handle> submit(Request request);
+  /// This rank has no more data. Ends when all ranks have joined, with the one that was last.
+  Result<Handle> join();
+  /// Collective over the world, like their removal. Ends with the number of the set.
+  Result<Handle> add_process_set(std::vector<Rank> ranks);
+  Result<Handle> remove_process_set(std::int32_t id);
+  /// Members by number; 0 is the world.
+  [[nodiscard]] std::map<std::int32_t, std::vector<Rank>> process_sets() const;
   /// Whether it is done, without waiting. No value: unknown handle.
   std::optional<bool> poll(Handle handle);
   /// Waits until the deadline at most. True: done, take() it. No value: unknown handle.
@@ -112,12 +120,18 @@ class Engine final : private Driver {
   bool receive(TimePoint now);
   bool apply_effects(TimePoint now);
   bool step_batch(TimePoint now);
+  Result<void> open_sets();
+  [[nodiscard]] Result<void> check_change(const Request& request) const;
   void enqueue(Dispatch& dispatch);
+  void enqueue_joined(Rank last);
   void finish(std::vector<std::unique_ptr<Entry>> entries, const std::optional<Error>& error);
   void lose(Rank rank, Error error, bool certain, TimePoint now);
   bool settle_suspicion(TimePoint now);
   void abort(const Error& error);
   [[nodiscard]] Error lost_error(Rank rank, std::string_view how) const;
+  void publish(std::unique_lock<std::mutex>& lock, bool comes);
+  [[nodiscard]] const Members& members_of(const ProcessSet& set);
+  bool orderly_end();
   [[nodiscard]] bool quiet() const noexcept;  ///< shut down or failed: losses mean nothing any more
 
   void tell(bool comes);
@@ -142,6 +156,8 @@ class Engine final : private Driver {
   std::unordered_map<Handle, std::shared_ptr<Work>> works_;
   Handle last_handle_ = 0;
   std::uint64_t last_ticket_ = 0;
+  std::uint64_t join_ticket_ = 0;             // of the join in flight; 0: none
+  std::map<std::uint32_t, Members> members_;  // by generation of the set, as far as asked for
   std::optional<Error> failed_;  // first cause; nothing runs any more
 
   // Holder of the baton only.

@@ -45,6 +45,7 @@ namespace {
   hash = combine(hash, std::bit_cast<std::uint64_t>(signature.prescale));
   hash = combine(hash, std::bit_cast<std::uint64_t>(signature.postscale));
   hash = combine(hash, signature.group.size << 8 | signature.shape.size());
+  for (Rank rank : signature.ranks) hash = combine(hash, static_cast<std::uint64_t>(rank));
   const bool rows_may_differ = rules_of(signature.kind).rows_may_differ;
   for (std::int64_t extent : common_extents(signature, rows_may_differ)) {
     hash = combine(hash, static_cast<std::uint64_t>(extent));
@@ -96,6 +97,16 @@ Term& Glossary::obtain(const wire::KeyRef& key) {
   return term;
 }
 
+std::vector<Term*> Glossary::terms_of(const ProcessSet& set) {
+  std::vector<Term*> found;
+  terms_.for_each([&](Term& term) {
+    if (term.key.process_set == set.id && term.key.generation == set.generation) {
+      found.push_back(&term);
+    }
+  });
+  return found;
+}
+
 void Glossary::release(Term& term) {
   if (!term.in_use || !term.idle()) return;
   term.in_use = false;
@@ -133,7 +144,8 @@ bool Glossary::fits(const Meaning& meaning, const Signature& signature) noexcept
   if (one.kind != signature.kind || one.dtype != signature.dtype || one.op != signature.op ||
       one.device != signature.device || one.root != signature.root ||
       one.prescale != signature.prescale || one.postscale != signature.postscale ||
-      one.group.size != signature.group.size || one.shape.size() != signature.shape.size()) {
+      one.group.size != signature.group.size || one.shape.size() != signature.shape.size() ||
+      one.ranks != signature.ranks) {
     return false;
   }
   const bool rows_may_differ = rules_of(signature.kind).rows_may_differ;

@@ -11,6 +11,7 @@
 #include "engine/numbering.h"
 #include "engine/term.h"
 #include "engine/wire.h"
+#include "engine/world.h"
 
 namespace rueda {
 
@@ -19,6 +20,8 @@ class Glossary {
   // Terms live as long as something holds on to them: a number, a submission, a tally.
   [[nodiscard]] Term* find(const wire::KeyRef& key) const;
   [[nodiscard]] Term& obtain(const wire::KeyRef& key);
+  /// All that is known of a set's keys, in no order.
+  [[nodiscard]] std::vector<Term*> terms_of(const ProcessSet& set);
   /// Forgets the term if nothing holds on to it.
   void release(Term& term);
 

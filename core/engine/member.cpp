@@ -12,7 +12,7 @@ Member::Member(const World& world, Glossary& glossary, const NegotiatorOptions& 
       glossary_(glossary),
       batch_bytes_(options.batch_bytes),
       cycle_(options.cycle),
-      stall_warning_(options.stall_warning),
+      deadlock_(options.deadlock),
       self_(RankSet::of(world.self())) {}
 
 Result<void> Member::submit(std::span<const Key> keys, std::span<const Signature> signatures,
@@ -31,8 +31,12 @@ Result<void> Member::submit(std::span<const Key> keys, std::span<const Signature
     if (set == nullptr || !set->members.contains(world_.self())) {
       result =
           Error{.code = Code::InvalidArgument,
-                .message = "Process set " + std::to_string(key.process_set) +
-                           (set == nullptr ? " does not exist" : " does not contain this rank"),
+                .message = set == nullptr
+                               ? "Process set " + std::to_string(key.process_set) +
+                                     " does not exist, or has not been registered"
+                               : "Rank " + std::to_string(world_.self()) +
+                                     " is not a member of the provided process set " +
+                                     std::to_string(key.process_set),
                 .tensor = full_name(key)};
       break;
     }
@@ -75,6 +79,7 @@ Result<void> Member::submit(std::span<const Key> keys, std::span<const Signature
     }
     return result;
   }
+  for (const Key& key : keys) count(key);
   if (held_.size() == keys.size()) held_since_ = now;
   for (const Signature& signature : signatures) held_bytes_ += signature.bytes();
   if (waited || held_bytes_ >= batch_bytes_) due_ = true;
@@ -84,6 +89,31 @@ Result<void> Member::submit(std::span<const Key> keys, std::span<const Signature
     retract_ = true;
   }
   return {};
+}
+
+Result<void> Member::join(std::uint64_t ticket) {
+  if (stopped_by_ || leaving_) return shut_down();
+  if (joined_) {
+    return Error{.code = Code::Duplicate,
+                 .message = "This rank has joined already: a join ends when all ranks have",
+                 .tensor = "join.noname"};
+  }
+  joined_ = true;
+  join_ticket_ = ticket;
+  return {};
+}
+
+void Member::count(const Key& key) {
+  if (!key.name.empty() || !rules_of(key.kind).matched_by_count) return;
+  const ProcessSet* set = world_.find_set(key.process_set, key.generation);
+  if (set == nullptr || !set->members.contains(world_.self())) return;
+  std::uint64_t& last = counts_[{key.generation, key.kind}];
+  last = std::max(last, key.number);
+}
+
+std::uint64_t Member::next_count(std::uint32_t generation, Kind kind) const {
+  const auto found = counts_.find({generation, kind});
+  return found == counts_.end() ? 1 : found->second + 1;
 }
 
 void Member::note_want(Term& term) noexcept {
@@ -134,8 +164,8 @@ void Member::publish(Collector& collector, TimePoint now) {
 void Member::tick(Collector& collector, std::uint64_t position, TimePoint now) {
   if (!held_.empty() && now >= held_since_ + cycle_) due_ = true;
   publish(collector, now);
-  if (announced_ || waited_ == 0 || joined_ || stall_warning_ <= Duration::zero() ||
-      now < quiet_since_ + stall_warning_ / 2) {
+  if (announced_ || waited_ == 0 || joined_ || deadlock_ <= Duration::zero() ||
+      now < quiet_since_ + deadlock_ / 2) {
     return;
   }
   const Term* blocking = nullptr;
@@ -149,8 +179,8 @@ void Member::tick(Collector& collector, std::uint64_t position, TimePoint now) {
 std::optional<TimePoint> Member::next_tick() const {
   std::optional<TimePoint> at;
   if (!held_.empty()) at = held_since_ + cycle_;
-  if (!announced_ && waited_ != 0 && !joined_ && stall_warning_ > Duration::zero()) {
-    const TimePoint blocked = quiet_since_ + stall_warning_ / 2;
+  if (!announced_ && waited_ != 0 && !joined_ && deadlock_ > Duration::zero()) {
+    const TimePoint blocked = quiet_since_ + deadlock_ / 2;
     at = at ? std::min(*at, blocked) : blocked;
   }
   return at;
@@ -200,8 +230,28 @@ void Member::complete(Term& term) noexcept {
   term.submitted.reset();
 }
 
+void Member::set_removed(std::span<Term* const> terms, const ProcessSet& set, Effects& effects) {
+  for (Term* term : terms) {
+    if (term->ticket == 0) continue;
+    std::erase(held_, term);
+    effects.failures.push_back(
+        {.ticket = term->ticket,
+         .error = Error{.code = Code::Internal,
+                        .message = "Process set has been removed: " + full_name(term->key) +
+                                   " was still pending on process set " + std::to_string(set.id),
+                        .tensor = full_name(term->key)}});
+    complete(*term);
+  }
+  std::erase_if(counts_, [&](const auto& one) { return one.first.first == set.generation; });
+}
+
 void Member::stop(Rank by, Effects& effects) {
   stopped_by_ = by;
+  if (joined_) {
+    Error error = shut_down();
+    error.tensor = "join.noname";
+    effects.failures.push_back({.ticket = join_ticket_, .error = std::move(error)});
+  }
   held_.clear();
   held_bytes_ = 0;
   due_ = false;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,7 +27,8 @@ class Member {
   void want_all();
   /// What is held goes with the next publish(), though nobody is blocked.
   void demand() noexcept { due_ = due_ || !held_.empty(); }
-  void join() noexcept { joined_ = true; }
+  /// `ticket` fails if the world ends before all have joined.
+  Result<void> join(std::uint64_t ticket);
   void leave() noexcept { leaving_ = true; }
 
   /// Reports what is held, if it is due.
@@ -38,8 +40,15 @@ class Member {
   void stream_moved(TimePoint now) noexcept;  ///< something came out, for whomever
   Result<void> dispatch(Term* term, const MeaningPtr& meaning, Dispatch& out);
   void fail(Term& term, Error error, Effects& effects);
+  /// What this rank has in flight on the set fails. `terms`: of the set's keys, all there are.
+  void set_removed(std::span<Term* const> terms, const ProcessSet& set, Effects& effects);
   void all_joined() noexcept { joined_ = false; }
   void stop(Rank by, Effects& effects);
+
+  /// Operations that are matched by count have come as far as this key.
+  void count(const Key& key);
+  /// The number of this rank's next one of that kind in the set.
+  [[nodiscard]] std::uint64_t next_count(std::uint32_t generation, Kind kind) const;
 
   [[nodiscard]] bool stopped() const noexcept { return stopped_by_.has_value(); }
   [[nodiscard]] bool leaving() const noexcept { return leaving_; }
@@ -57,7 +66,7 @@ class Member {
   Glossary& glossary_;
   const std::size_t batch_bytes_;
   const Duration cycle_;
-  const Duration stall_warning_;
+  const Duration deadlock_;
   const RankSet self_;
 
   HashIndex<Term> by_ticket_;
@@ -72,6 +81,8 @@ class Member {
   bool retract_ = false;    // … and has to be told that it no longer is
 
   bool joined_ = false;
+  std::uint64_t join_ticket_ = 0;
+  std::map<std::pair<std::uint32_t, Kind>, std::uint64_t> counts_;  // by generation of the set
   bool leaving_ = false;
   std::optional<Rank> stopped_by_;
 };

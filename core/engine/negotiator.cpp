@@ -25,6 +25,7 @@ void Effects::clear() noexcept {
   warnings.clear();
   errors.clear();
   joined_last.reset();
+  dispatches_before_join = 0;
   shutdown_by.reset();
   closed = false;
   fatal.reset();
@@ -40,6 +41,9 @@ struct Negotiator::State {
       node.emplace(world, glossary, options.stall_warning);
     } else {
       caller.emplace(world, glossary, stream, options, timeline);
+    }
+    for (const auto& ranks : options.process_sets) {
+      if (world.check_addition(ranks)) world.add_set(ranks);
     }
     stream.attach(collector());
   }
@@ -104,15 +108,15 @@ void Negotiator::demand(TimePoint now, Effects& effects) {
   state_->finish_own(now, effects);
 }
 
-void Negotiator::join(TimePoint now, Effects& effects) {
+Result<void> Negotiator::join(std::uint64_t ticket, TimePoint now, Effects& effects) {
   State& state = *state_;
-  if (state.member.stopped() || state.member.joined()) return;
+  if (auto joined = state.member.join(ticket); !joined) return joined;
   state.member.demand();
   state.member.publish(state.collector(), now);
-  state.member.join();
   // A rank joins once until all have: its own news cannot be refused.
   (void)state.collector().join(state.world.self(), now);
   state.finish_own(now, effects);
+  return {};
 }
 
 void Negotiator::shutdown(TimePoint now, Effects& effects) {
@@ -176,6 +180,23 @@ std::vector<Negotiator::Pending> Negotiator::pending() const {
          .missing = state_->caller ? state_->caller->missing(*term) : std::vector<Rank>()});
   }
   return all;
+}
+
+const ProcessSet* Negotiator::process_set(std::int32_t id) const noexcept {
+  return state_->world.find_set(id);
+}
+
+std::map<std::int32_t, std::vector<Rank>> Negotiator::process_sets() const {
+  return state_->world.sets();
+}
+
+Key Negotiator::counted_key(Kind kind, const ProcessSet& set) const {
+  if (is_set_change(kind)) kind = Kind::AddProcessSet;
+  return {.process_set = set.id,
+          .generation = set.generation,
+          .name = {},
+          .kind = kind,
+          .number = state_->member.next_count(set.generation, kind)};
 }
 
 bool Negotiator::busy() const noexcept { return state_->member.pending() != 0; }

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -33,9 +34,13 @@ struct NegotiatorOptions {
   Duration cycle = std::chrono::milliseconds(1);      ///< … or this long after the first of it
   Duration stall_warning = std::chrono::seconds(60);  ///< zero: off
   Duration stall_shutdown = Duration::zero();         ///< zero: never
+  /// After how long a deadlock that is proven ends the world. Zero: never.
+  Duration deadlock = std::chrono::seconds(60);
   bool disable_group_fusion = false;
   /// How many keys, and how many signatures, stay numbered; the caller's counts for all. 0: none.
   std::size_t key_capacity = 16384;
+  /// Process sets that exist from the start, numbered from 1; valid, see World::check_addition().
+  std::vector<std::vector<Rank>> process_sets;
 };
 
 /// One entry of a dispatch, seen from this rank.
@@ -47,11 +52,20 @@ struct DispatchEntry {
   Track track = 0;  ///< where the timeline draws it
 };
 
+/// A process set appears, or goes, at this position among the dispatches.
+struct SetChange {
+  std::int32_t id = 0;
+  std::uint32_t generation = 0;
+  bool added = false;  ///< false: removed
+  std::vector<Rank> ranks;
+};
+
 /// An ordered list of operations that run as one batch: same set, kind, dtype, factors, op, device.
 struct Dispatch {
   std::uint64_t number = 0;  ///< 1, 2, 3 … the same on every rank
   std::int32_t process_set = 0;
   std::vector<DispatchEntry> entries;
+  std::optional<SetChange> change;  ///< by its only entry, an operation of the world
 };
 
 struct Failure {
@@ -72,6 +86,7 @@ struct Effects {
   std::vector<std::string> warnings;  ///< for the log of this rank
   std::vector<std::string> errors;    ///< the same, at level error
   std::optional<Rank> joined_last;    ///< every rank has joined: completes the pending join
+  std::size_t dispatches_before_join = 0;  ///< how many of `dispatches` come before that
   std::optional<Rank> shutdown_by;    ///< the shutdown entry was reached: nothing runs after it
   bool closed = false;                ///< all ranks acknowledged the shutdown
   std::optional<Error> fatal;  ///< the world cannot go on (e.g. stall shutdown): abort with this
@@ -108,7 +123,8 @@ class Negotiator {
   /// Somebody on this rank waits for everything it has submitted so far.
   void want_all(TimePoint now, Effects& effects);
 
-  void join(TimePoint now, Effects& effects);
+  /// `ticket` comes back in a failure if the world ends before all have joined.
+  Result<void> join(std::uint64_t ticket, TimePoint now, Effects& effects);
   void shutdown(TimePoint now, Effects& effects);
   /// This rank has finished all dispatches before the shutdown entry.
   void acknowledge_shutdown(TimePoint now, Effects& effects);
@@ -116,6 +132,13 @@ class Negotiator {
   /// A message of the negotiator of `from`, a neighbour in the tree. An error: it makes no sense.
   Result<void> receive(Rank from, std::span<const std::byte> message, TimePoint now,
                        Effects& effects);
+
+  /// The live process set of that number; null if there is none. Until the next call.
+  [[nodiscard]] const ProcessSet* process_set(std::int32_t id) const noexcept;
+  [[nodiscard]] std::map<std::int32_t, std::vector<Rank>> process_sets() const;
+  /// What an operation that is matched by count, submitted now, has as its key. Both kinds of set
+  /// changes are counted together.
+  [[nodiscard]] Key counted_key(Kind kind, const ProcessSet& set) const;
 
   /// Time passes: stall checks, batches that waited long enough.
   void tick(TimePoint now, Effects& effects);

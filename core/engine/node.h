@@ -27,6 +27,7 @@ class Node final : public Collector {
   void unblocked(Rank rank, TimePoint) override { up().unblocked(rank); }
   void settle(Term& term) override;
   void all_joined() override { joined_.clear(); }
+  void set_removed(const ProcessSet&) override {}
 
   void tick(TimePoint now);
   [[nodiscard]] std::optional<TimePoint> next_tick() const;

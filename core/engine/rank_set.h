@@ -52,6 +52,15 @@ class RankSet {
     const std::size_t words = std::min(more_.size(), other.more_.size());
     for (std::size_t i = 0; i < words; ++i) more_[i] &= ~other.more_[i];
   }
+  /// The members of both.
+  [[nodiscard]] RankSet common(const RankSet& other) const {
+    RankSet result = *this;
+    result.first_ &= other.first_;
+    for (std::size_t i = 0; i < result.more_.size(); ++i) {
+      result.more_[i] &= i < other.more_.size() ? other.more_[i] : 0;
+    }
+    return result;
+  }
   /// Empties the set and keeps its memory.
   void clear() noexcept {
     first_ = 0;
@@ -93,6 +102,9 @@ class RankSet {
       if (more_[i] != 0) return static_cast<Rank>(64 * (i + 1)) + std::countr_zero(more_[i]);
     }
     return -1;
+  }
+  [[nodiscard]] bool equals(const RankSet& other) const noexcept {
+    return covers(other) && other.covers(*this);
   }
   /// In ascending order.
   template <typename Visit>

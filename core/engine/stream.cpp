@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "collectives/registry.h"
+
 namespace rueda {
 
 namespace {
@@ -59,6 +61,7 @@ Result<void> Stream::apply(wire::Reader& reader, wire::Entry& entry, TimePoint n
       member_.all_joined();
       collector_->all_joined();
       effects.joined_last = entry.rank;
+      effects.dispatches_before_join = effects.dispatches.size();
       return {};
     case wire::Record::Shutdown:
       if (!world_.has(entry.rank)) return nonsense_from_above("a shutdown by nobody");
@@ -77,11 +80,11 @@ Result<void> Stream::apply(wire::Reader& reader, wire::Entry& entry, TimePoint n
 
 Result<void> Stream::apply_dispatch(wire::Reader& reader, wire::Entry& entry, Effects& effects) {
   ++dispatches_;
-  Dispatch dispatch{.number = dispatches_, .process_set = entry.process_set, .entries = {}};
-  const std::uint32_t count = entry.count;
-  dispatch.entries.reserve(count);
+  Dispatch dispatch{.number = dispatches_, .process_set = entry.process_set, .entries = {}, .change = {}};
+  const std::uint32_t items = entry.count;
+  dispatch.entries.reserve(items);
   bool member = false;
-  for (std::uint32_t i = 0; i < count; ++i) {
+  for (std::uint32_t i = 0; i < items; ++i) {
     if (!reader.item(entry)) return nonsense_from_above("bad record");
     const MeaningPtr meaning = glossary_.resolve(entry.signature, false);
     if (meaning == nullptr) return nonsense_from_above("unknown signature");
@@ -95,6 +98,7 @@ Result<void> Stream::apply_dispatch(wire::Reader& reader, wire::Entry& entry, Ef
       return nonsense_from_above("another process set");
     }
     glossary_.use(*meaning);
+    count(term, entry.key);
     if (set->members.contains(world_.self())) {
       member = true;
       if (auto done = member_.dispatch(term, meaning, dispatch); !done) return done;
@@ -105,14 +109,65 @@ Result<void> Stream::apply_dispatch(wire::Reader& reader, wire::Entry& entry, Ef
       collector_->settle(*term);
       glossary_.release(*term);
     }
+    if (is_set_change(meaning->signature.kind)) {
+      if (items != 1 || set->id != 0) return nonsense_from_above("a change of sets in a batch");
+      if (auto done = change_sets(meaning->signature, dispatch, effects); !done) return done;
+    }
   }
   if (member) effects.dispatches.push_back(std::move(dispatch));
   return {};
 }
 
+Result<void> Stream::change_sets(const Signature& signature, Dispatch& dispatch,
+                                 Effects& effects) {
+  if (signature.kind == Kind::AddProcessSet) {
+    if (!world_.check_addition(signature.ranks)) {
+      return nonsense_from_above("a process set that cannot be");
+    }
+    const ProcessSet& set = world_.add_set(signature.ranks);
+    dispatch.change = {.id = set.id,
+                       .generation = set.generation,
+                       .added = true,
+                       .ranks = signature.ranks};
+    return {};
+  }
+  const ProcessSet* set = world_.find_set(signature.root);
+  if (set == nullptr || set->id == 0) {
+    return nonsense_from_above("removes a process set that does not exist");
+  }
+  dispatch.change = {.id = set->id,
+                     .generation = set->generation,
+                     .added = false,
+                     .ranks = set->members.to_vector()};
+  const std::vector<Term*> terms = glossary_.terms_of(*set);
+  member_.set_removed(terms, *set, effects);
+  for (Term* term : terms) {
+    collector_->settle(*term);
+    glossary_.release(*term);
+  }
+  collector_->set_removed(*set);
+  world_.remove_set(set->id);
+  return {};
+}
+
+/// What has passed here was submitted by the others, also where this rank did not (it had joined):
+/// its count goes on from there.
+void Stream::count(const Term* term, const wire::KeyRef& key) {
+  if (term != nullptr) {
+    member_.count(term->key);
+  } else if (key.number == 0 && key.name.empty() && rules_of(key.kind).matched_by_count) {
+    member_.count({.process_set = key.process_set,
+                   .generation = key.generation,
+                   .name = {},
+                   .kind = key.kind,
+                   .number = key.handle});
+  }
+}
+
 Result<void> Stream::apply_failure(const wire::Entry& entry, Effects& effects) {
   if (entry.code >= kCodes) return nonsense_from_above("unknown code");
   const Glossary::Resolved resolved = glossary_.resolve(entry.key, false);
+  count(resolved.term, entry.key);
   if (resolved.term == nullptr) {
     // A key of others: this rank has joined, or is not in the set.
     return entry.key.number == 0 ? Result<void>() : nonsense_from_above("unknown key");

@@ -15,7 +15,7 @@ namespace rueda {
 /// The caller follows its own stream by the same code: so numbers mean the same everywhere.
 class Stream {
  public:
-  Stream(const World& world, Glossary& glossary, Member& member)
+  Stream(World& world, Glossary& glossary, Member& member)
       : world_(world), glossary_(glossary), member_(member) {}
   void attach(Collector& collector) noexcept { collector_ = &collector; }
 
@@ -32,9 +32,12 @@ class Stream {
  private:
   Result<void> apply_dispatch(wire::Reader& reader, wire::Entry& entry, Effects& effects);
   Result<void> apply_failure(const wire::Entry& entry, Effects& effects);
+  /// A set appears or goes, at this position of the stream on every rank.
+  Result<void> change_sets(const Signature& signature, Dispatch& dispatch, Effects& effects);
+  void count(const Term* term, const wire::KeyRef& key);
   [[nodiscard]] Error nonsense_from_above(std::string_view what) const;
 
-  const World& world_;
+  World& world_;
   Glossary& glossary_;
   Member& member_;
   Collector* collector_ = nullptr;

@@ -1,8 +1,15 @@
 #include "engine/term.h"
 
 #include "collectives/registry.h"
+#include "engine/world.h"
 
 namespace rueda {
+
+namespace {
+
+constexpr Rank kMaxQuotedRank = 1 << 20;
+
+}  // namespace
 
 bool Tally::add(const MeaningPtr& meaning, std::string_view group, const RankSet& who) {
   reported.add(who);
@@ -51,12 +58,26 @@ void OpenTerms::remove(Term& term) noexcept {
 
 std::string full_name(const Key& key) {
   if (!key.name.empty()) return key.name;
+  if (is_set_change(key.kind)) return std::string(rules_of(key.kind).prefix);
+  if (rules_of(key.kind).matched_by_count) {
+    return std::string(rules_of(key.kind).prefix) + ".noname";
+  }
   return std::string(rules_of(key.kind).prefix) + ".noname." + std::to_string(key.number);
 }
 
 std::string describe(const Signature& signature) {
   std::string text(rules_of(signature.kind).name);
   if (signature.kind == Kind::Barrier) return text;
+  if (signature.kind == Kind::AddProcessSet) {
+    RankSet members;  // of a size that is known to be small: what others said is only quoted
+    for (Rank rank : signature.ranks) {
+      if (rank >= 0 && rank < kMaxQuotedRank) members.add(rank);
+    }
+    return text + " of " + to_string(members);
+  }
+  if (signature.kind == Kind::RemoveProcessSet) {
+    return text + " " + std::to_string(signature.root);
+  }
   if (signature.kind == Kind::Allreduce || signature.kind == Kind::Reducescatter) {
     text += " " + std::string(name_of(signature.op));
   }

@@ -59,7 +59,8 @@ std::optional<Error> verdict(Term& term, const RankSet& absent) {
     text += ".";
   }
   const Rules& rules = rules_of(first.meaning->signature.kind);
-  if (text.empty() && !absent.empty() && !rules.runs_with_joined) {
+  const bool can_do_without = rules.runs_with_joined && term.key.process_set == 0;
+  if (text.empty() && !absent.empty() && !can_do_without) {
     text = std::string(rules.name) +
            " is not supported with Join at this time: " + to_string(absent) + " joined.";
   }

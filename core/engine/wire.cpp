@@ -34,6 +34,11 @@ void Writer::put(std::string_view text) {
   out_.insert(out_.end(), bytes.begin(), bytes.end());
 }
 
+void Writer::put(std::span<const Rank> ranks) {
+  put(static_cast<std::uint32_t>(ranks.size()));
+  for (const Rank rank : ranks) put(static_cast<std::uint32_t>(rank));
+}
+
 void Writer::put(const KeyRef& key) {
   if (key.number != 0) {
     put(static_cast<std::uint8_t>(KeyForm::Number));
@@ -68,6 +73,7 @@ void Writer::put(std::uint32_t signature_number, const Signature& signature) {
   put(signature.group.size);
   put(static_cast<std::uint32_t>(signature.shape.size()));
   for (std::int64_t extent : signature.shape) put(static_cast<std::uint64_t>(extent));
+  if (signature.kind == Kind::AddProcessSet) put(signature.ranks);
 }
 
 void Writer::with_number(Record record, std::uint32_t number) {
@@ -139,8 +145,7 @@ void Writer::fail(const KeyRef& key, std::uint8_t code, std::string_view text,
   put(code);
   put(text);
   put(tensor);
-  put(static_cast<std::uint32_t>(ranks.size()));
-  for (const Rank rank : ranks) put(static_cast<std::uint32_t>(rank));
+  put(ranks);
 }
 
 template <typename E>
@@ -215,6 +220,8 @@ void Reader::take(SignatureRef& signature) {
     if (extent > 0) elements *= extent;
     full.shape.push_back(extent);
   }
+  full.ranks.clear();
+  if (full.kind == Kind::AddProcessSet) take_ranks(full.ranks);
 }
 
 bool Reader::header(Header& header) {

@@ -130,6 +130,7 @@ class Writer {
   }
   void put(double value);
   void put(std::string_view text);
+  void put(std::span<const Rank> ranks);
   void put(const KeyRef& key);
   void put(std::uint32_t signature_number, const Signature& signature);
   void with_number(Record record, std::uint32_t number);

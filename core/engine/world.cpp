@@ -40,9 +40,7 @@ World::World(const std::vector<std::vector<Rank>>& groups, std::vector<std::stri
     : tree_(control_tree(groups, self)), hosts_(std::move(hosts)), below_(tree_.children.size()) {
   const std::vector<Rank> parent = parents(groups);
   size_ = static_cast<int>(parent.size());
-  ProcessSet world{
-      .id = 0, .generation = 0, .members = RankSet::all(size_), .below = {}, .by_child = {}};
-  world.below.add(self);
+  subtree_.add(self);
   for (Rank rank = 0; rank < size_; ++rank) {
     Rank at = rank;
     Rank from = -1;
@@ -52,10 +50,70 @@ World::World(const std::vector<std::vector<Rank>>& groups, std::vector<std::stri
     }
     if (at != self || from < 0) continue;
     below_[*child_index(from)].add(rank);
-    world.below.add(rank);
+    subtree_.add(rank);
   }
-  world.by_child = below_;
-  sets_.push_back(std::move(world));
+  sets_.push_back({.id = 0,
+                   .generation = 0,
+                   .members = RankSet::all(size_),
+                   .below = subtree_,
+                   .by_child = below_});
+}
+
+Result<void> check_members(std::span<const Rank> ranks, int world_size) {
+  const auto wrong = [](std::string what) {
+    return Error{.code = Code::InvalidArgument, .message = "A process set " + std::move(what)};
+  };
+  if (ranks.empty()) return wrong("needs at least one rank");
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] < 0 || ranks[i] >= world_size) {
+      return wrong("cannot have rank " + std::to_string(ranks[i]) + ": ranks are 0 to " +
+                   std::to_string(world_size - 1));
+    }
+    if (i == 0 || ranks[i - 1] < ranks[i]) continue;
+    if (ranks[i - 1] == ranks[i]) return wrong("has rank " + std::to_string(ranks[i]) + " twice");
+    return wrong("lists its ranks in ascending order");
+  }
+  return {};
+}
+
+Result<void> World::check_addition(std::span<const Rank> ranks) const {
+  if (auto fine = check_members(ranks, size_); !fine) return fine;
+  RankSet members;
+  for (Rank rank : ranks) members.add(rank);
+  for (const ProcessSet& set : sets_) {
+    if (!set.members.equals(members)) continue;
+    return Error{.code = Code::InvalidArgument,
+                 .message = "duplicate process set: process set " + std::to_string(set.id) +
+                            " has the same ranks"};
+  }
+  if (freed_.empty() && sets_.size() >= kMaxProcessSets) {
+    return Error{.code = Code::InvalidArgument,
+                 .message = "there are " + std::to_string(kMaxProcessSets - 1) +
+                            " process sets already: remove one first"};
+  }
+  return {};
+}
+
+const ProcessSet& World::add_set(std::span<const Rank> ranks) {
+  auto id = static_cast<std::int32_t>(sets_.size());
+  if (freed_.empty()) {
+    sets_.emplace_back();
+  } else {
+    id = freed_.front();
+    freed_.pop_front();
+  }
+  ProcessSet& set = sets_[static_cast<std::size_t>(id)];
+  set.id = id;
+  set.generation = ++generations_;
+  for (Rank rank : ranks) set.members.add(rank);
+  set.below = subtree_.common(set.members);
+  for (const RankSet& child : below_) set.by_child.push_back(child.common(set.members));
+  return set;
+}
+
+void World::remove_set(std::int32_t id) {
+  sets_[static_cast<std::size_t>(id)] = {};
+  freed_.push_back(id);
 }
 
 std::optional<std::size_t> World::child_index(Rank rank) const noexcept {
@@ -66,10 +124,22 @@ std::optional<std::size_t> World::child_index(Rank rank) const noexcept {
 }
 
 const ProcessSet* World::find_set(std::int32_t id, std::uint32_t generation) const noexcept {
+  const ProcessSet* set = find_set(id);
+  return set != nullptr && set->generation == generation ? set : nullptr;
+}
+
+const ProcessSet* World::find_set(std::int32_t id) const noexcept {
+  if (id < 0 || static_cast<std::size_t>(id) >= sets_.size()) return nullptr;
+  const ProcessSet& set = sets_[static_cast<std::size_t>(id)];
+  return set.members.empty() ? nullptr : &set;
+}
+
+std::map<std::int32_t, std::vector<Rank>> World::sets() const {
+  std::map<std::int32_t, std::vector<Rank>> all;
   for (const ProcessSet& set : sets_) {
-    if (set.id == id && set.generation == generation) return &set;
+    if (!set.members.empty()) all.emplace(set.id, set.members.to_vector());
   }
-  return nullptr;
+  return all;
 }
 
 std::string World::who(Rank rank) const {

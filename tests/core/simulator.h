@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -46,6 +48,9 @@ inline std::vector<std::vector<Rank>> make_groups(int size, int per_group) {
 
 class Simulator {
  public:
+  /// Tickets of joins are beyond those of submissions.
+  static constexpr std::uint64_t kFirstJoin = std::uint64_t{1} << 40;
+
   struct RankState {
     std::unique_ptr<Negotiator> negotiator;
     std::map<std::uint64_t, Submission> submissions;  // by ticket
@@ -54,6 +59,11 @@ class Simulator {
     std::vector<std::vector<std::uint64_t>> dispatches;  // tickets by dispatch
     std::vector<std::vector<std::shared_ptr<const Signature>>> signatures;
     std::vector<Rank> joined_last;
+    std::uint64_t joins = 0;        ///< so far
+    std::uint64_t join_ticket = 0;  ///< of the join in flight
+    std::optional<Error> join_error;
+    std::vector<std::optional<SetChange>> changes;  // by dispatch
+    std::vector<std::uint64_t> numbers;             // by dispatch
     std::optional<Rank> shutdown_by;
     bool acknowledged = false;
     bool closed = false;
@@ -111,10 +121,44 @@ class Simulator {
     call(rank, [](Negotiator& n, TimePoint t, Effects& e) { n.want_all(t, e); });
   }
   void join(Rank rank) {
-    call(rank, [](Negotiator& n, TimePoint t, Effects& e) { n.join(t, e); });
+    RankState& state = at(rank);
+    const std::uint64_t ticket = kFirstJoin + ++state.joins;
+    call(rank, [&](Negotiator& n, TimePoint t, Effects& e) {
+      const auto joined = n.join(ticket, t, e);
+      EXPECT_TRUE(static_cast<bool>(joined)) << joined.error().what();
+      state.join_ticket = ticket;
+    });
   }
   void shutdown(Rank rank) {
     call(rank, [](Negotiator& n, TimePoint t, Effects& e) { n.shutdown(t, e); });
+  }
+
+  /// The key of a named operation of that set, as this rank knows the set.
+  Key key_in(Rank rank, std::int32_t set, std::string name) {
+    const ProcessSet* live = at(rank).negotiator->process_set(set);
+    return {.process_set = set,
+            .generation = live == nullptr ? 0 : live->generation,
+            .name = std::move(name),
+            .kind = {},
+            .number = 0};
+  }
+  /// A barrier, or a change of sets as described: the next of its kind on this rank.
+  std::uint64_t submit_counted(Rank rank, const Signature& signature, std::int32_t set = 0) {
+    Negotiator& negotiator = *at(rank).negotiator;
+    return submit(rank, negotiator.counted_key(signature.kind, *negotiator.process_set(set)),
+                  signature, true);
+  }
+  std::uint64_t add_set(Rank rank, std::vector<Rank> members) {
+    Signature signature;
+    signature.kind = Kind::AddProcessSet;
+    signature.ranks = std::move(members);
+    return submit_counted(rank, signature);
+  }
+  std::uint64_t remove_set(Rank rank, std::int32_t set) {
+    Signature signature;
+    signature.kind = Kind::RemoveProcessSet;
+    signature.root = set;
+    return submit_counted(rank, signature);
   }
 
   /// Delivers one message of a random edge; false if there is none.
@@ -170,20 +214,20 @@ class Simulator {
 
   /// What must hold at the end of every history; ranks that died are left out.
   void check_order() {
-    const RankState* longest = &ranks.front();
-    for (const RankState& state : ranks) {
-      if (state.dispatches.size() > longest->dispatches.size()) longest = &state;
-    }
-    // Every rank ran the same operations in the same order (one that joined knows its own only).
+    // What a dispatch is, by number, as the first rank that ran it knows it.
+    std::map<std::uint64_t, std::vector<std::optional<Key>>> keys;
     for (const RankState& state : ranks) {
       for (std::size_t d = 0; d < state.dispatches.size(); ++d) {
-        ASSERT_EQ(state.dispatches[d].size(), longest->dispatches[d].size());
-        for (std::size_t i = 0; i < state.dispatches[d].size(); ++i) {
-          const auto mine = state.dispatches[d][i];
-          const auto others = longest->dispatches[d][i];
-          if (mine == 0 || others == 0) continue;
-          ASSERT_EQ(state.submissions.at(mine).key, longest->submissions.at(others).key)
-              << "dispatch " << d + 1 << " entry " << i;
+        auto& known = keys[state.numbers[d]];
+        known.resize(std::max(known.size(), state.dispatches[d].size()));
+        ASSERT_EQ(known.size(), state.dispatches[d].size());
+        for (std::size_t i = 0; i < known.size(); ++i) {
+          const auto ticket = state.dispatches[d][i];
+          if (ticket == 0) continue;  // joined: it knows nobody's keys
+          const Key& key = state.submissions.at(ticket).key;
+          if (!known[i]) known[i] = key;
+          ASSERT_EQ(*known[i], key) << "dispatch " << state.numbers[d] << " entry " << i;
+          ASSERT_EQ(known[0]->process_set, key.process_set);
         }
         const Signature& first = *state.signatures[d].front();
         std::size_t bytes = 0;
@@ -234,7 +278,9 @@ class Simulator {
       return;
     }
     for (const Dispatch& dispatch : effects.dispatches) {
-      EXPECT_EQ(dispatch.number, state.dispatches.size() + 1);
+      EXPECT_GT(dispatch.number, state.numbers.empty() ? 0 : state.numbers.back());
+      state.numbers.push_back(dispatch.number);
+      state.changes.push_back(dispatch.change);
       EXPECT_FALSE(dispatch.entries.empty());
       EXPECT_FALSE(state.shutdown_by) << "a dispatch after the shutdown";
       auto& tickets = state.dispatches.emplace_back();
@@ -251,6 +297,11 @@ class Simulator {
       }
     }
     for (const Failure& failure : effects.failures) {
+      if (failure.ticket == state.join_ticket) {
+        state.join_ticket = 0;
+        state.join_error = failure.error;
+        continue;
+      }
       Submission& submission = state.submissions.at(failure.ticket);
       EXPECT_EQ(submission.outcome, Outcome::Pending) << full(submission.key);
       submission.outcome = Outcome::Failed;
@@ -259,7 +310,11 @@ class Simulator {
     }
     for (auto& text : effects.warnings) state.warnings.push_back(text);
     for (auto& text : effects.errors) state.errors.push_back(text);
-    if (effects.joined_last) state.joined_last.push_back(*effects.joined_last);
+    if (effects.joined_last) {
+      EXPECT_NE(state.join_ticket, 0U);
+      state.join_ticket = 0;
+      state.joined_last.push_back(*effects.joined_last);
+    }
     if (effects.fatal) state.fatal = effects.fatal;
     if (effects.closed) state.closed = true;
     const bool stopped = effects.shutdown_by.has_value();
@@ -304,6 +359,29 @@ inline Signature signature(Kind kind, Shape shape, DType dtype = DType::Float32,
   result.shape = std::move(shape);
   if (kind == Kind::Broadcast) result.root = 0;
   return result;
+}
+
+inline std::vector<std::vector<Rank>> random_groups(Simulator& source, int size) {
+  std::vector<std::vector<Rank>> groups;
+  for (Rank rank = 0; rank < size;) {
+    const auto members = static_cast<Rank>(1 + source.pick(8));
+    auto& group = groups.emplace_back();
+    for (Rank last = std::min<Rank>(rank + members, size); rank < last; ++rank)
+      group.push_back(rank);
+  }
+  return groups;
+}
+
+inline NegotiatorOptions random_options(Simulator& source) {
+  NegotiatorOptions options;
+  constexpr std::array<std::size_t, 4> thresholds{0, 300, 2000, std::size_t{128} << 20};
+  options.fusion_threshold_bytes = thresholds[source.pick(thresholds.size())];
+  options.batch_bytes = source.chance(0.5) ? 200 : 1 << 20;
+  constexpr std::array<std::size_t, 5> capacities{0, 1, 3, 20, 16384};
+  options.key_capacity = capacities[source.pick(capacities.size())];
+  options.disable_group_fusion = source.chance(0.2);
+  options.stall_warning = source.chance(0.5) ? std::chrono::milliseconds(40) : std::chrono::seconds(60);
+  return options;
 }
 
 }  // namespace rueda::test

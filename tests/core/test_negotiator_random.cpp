@@ -80,29 +80,6 @@ std::string outcome_of(const Submission& submission) {
   return submission.error.tensor + ": " + submission.error.message;
 }
 
-std::vector<std::vector<Rank>> random_groups(Simulator& source, int size) {
-  std::vector<std::vector<Rank>> groups;
-  for (Rank rank = 0; rank < size;) {
-    const auto members = static_cast<Rank>(1 + source.pick(8));
-    auto& group = groups.emplace_back();
-    for (Rank last = std::min<Rank>(rank + members, size); rank < last; ++rank)
-      group.push_back(rank);
-  }
-  return groups;
-}
-
-NegotiatorOptions random_options(Simulator& source) {
-  NegotiatorOptions options;
-  constexpr std::array<std::size_t, 4> thresholds{0, 300, 2000, std::size_t{128} << 20};
-  options.fusion_threshold_bytes = thresholds[source.pick(thresholds.size())];
-  options.batch_bytes = source.chance(0.5) ? 200 : 1 << 20;
-  constexpr std::array<std::size_t, 5> capacities{0, 1, 3, 20, 16384};
-  options.key_capacity = capacities[source.pick(capacities.size())];
-  options.disable_group_fusion = source.chance(0.2);
-  options.stall_warning = source.chance(0.5) ? milliseconds(40) : std::chrono::seconds(60);
-  return options;
-}
-
 std::vector<Work> random_step(Simulator& sim, int step, bool disagreements, bool allreduce_only) {
   std::vector<Work> all;
   const std::size_t singles = 1 + sim.pick(8);

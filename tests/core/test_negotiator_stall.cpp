@@ -21,6 +21,7 @@ NegotiatorOptions stall_options(int warning_s, int shutdown_s = 0) {
   NegotiatorOptions options;
   options.stall_warning = seconds(warning_s);
   options.stall_shutdown = seconds(shutdown_s);
+  options.deadlock = seconds(warning_s);
   return options;
 }
 
@@ -190,6 +191,18 @@ TEST(Deadlock, is_proven_among_the_ranks_that_have_not_joined) {
   sim.submit(0, named("allreduce.a"), kFloats, true);
   sim.submit(1, named("allreduce.b"), kFloats, true);
   sim.settle(seconds(61));
+  EXPECT_TRUE(sim.at(0).fatal);
+}
+
+TEST(Deadlock, is_proven_with_the_stall_check_switched_off) {
+  NegotiatorOptions options = stall_options(0);
+  options.deadlock = seconds(60);
+  Simulator sim(make_groups(6, 3), options, 1);
+  for (Rank rank = 0; rank < 6; ++rank) {
+    sim.submit(rank, named(rank == 4 ? "allreduce.b" : "allreduce.a"), kFloats, true);
+  }
+  sim.settle(seconds(61));
+  EXPECT_TRUE(sim.at(0).warnings.empty());
   EXPECT_TRUE(sim.at(0).fatal);
 }
 

@@ -1,0 +1,65 @@
+/// Adding and removing a process set: operations of the world that all ranks agree on like on any
+/// other. What they change is the engine's affair; as operations they are the meeting of the set's
+/// members before its first and after its last operation.
+/// Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", 1988.
+
+#include "backends/direct_collectives.h"
+#include "collectives/collective.h"
+
+namespace rueda {
+
+namespace {
+
+std::string list(const std::vector<Rank>& ranks) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  }
+  return text + "]";
+}
+
+std::string disagreement(const Signature& one, const Signature& other) {
+  if (auto text = basic_disagreement(one, other); !text.empty()) return text;
+  if (one.ranks != other.ranks) {
+    return "Mismatched process sets: One rank adds the set of ranks " + list(one.ranks) +
+           ", but another rank adds that of ranks " + list(other.ranks) + ".";
+  }
+  if (one.root != other.root) {
+    return "Mismatched process sets: One rank removes process set " + std::to_string(one.root) +
+           ", but another rank removes process set " + std::to_string(other.root) + ".";
+  }
+  return {};
+}
+
+Result<void> check(const Signature& signature, const Members&) {
+  if (signature.kind == Kind::RemoveProcessSet && signature.root == 0) {
+    return Error{.code = Code::InvalidArgument,
+                 .message = "Process set 0 is the world: it cannot be removed"};
+  }
+  return {};
+}
+
+/// Through send and recv alone, which owe nothing to memory that belongs to the set.
+std::unique_ptr<Operation> start(Backend& backend, std::span<const Task>) {
+  return dissemination_barrier(backend);
+}
+
+}  // namespace
+
+const Collective kAddProcessSet{.kind = Kind::AddProcessSet,
+                                .rules = {.name = "ADD_PROCESS_SET",
+                                          .prefix = "process_set",
+                                          .disagreement = disagreement,
+                                          .matched_by_count = true},
+                                .check = check,
+                                .start = start};
+
+const Collective kRemoveProcessSet{.kind = Kind::RemoveProcessSet,
+                                   .rules = {.name = "REMOVE_PROCESS_SET",
+                                             .prefix = "process_set",
+                                             .disagreement = disagreement,
+                                             .matched_by_count = true},
+                                   .check = check,
+                                   .start = start};
+
+}  // namespace rueda
