@@ -36,11 +36,8 @@ Caller::Caller(const World& world, Glossary& glossary, Stream& stream,
       fusion_{.threshold_bytes = options.fusion_threshold_bytes,
               .disable_group_fusion = options.disable_group_fusion},
       stall_(options.stall_warning, options.stall_shutdown),
-<<<<<<< HEAD
-      timeline_(timeline),
-=======
       deadlock_(options.deadlock),
->>>>>>> e8b3ba1 (Agree on process sets, and on joins, in the dispatch stream)
+      timeline_(timeline),
       blocked_on_(static_cast<std::size_t>(world.size())) {
   glossary.set_capacity(options.key_capacity);
 }
@@ -257,7 +254,10 @@ Result<void> Caller::emit_changes(TimePoint now, Effects& effects) {
   return {};
 }
 
-void Caller::set_removed(const ProcessSet& set) {
+void Caller::set_removed(const ProcessSet& set, std::span<Term* const> terms, TimePoint now) {
+  for (const Term* term : terms) {
+    if (term->tally.track != 0) timeline_->refused(term->tally.track, now);
+  }
   const std::string prefix = group_prefix(set.id, set.generation);
   std::erase_if(groups_, [&](const auto& group) { return group.first.starts_with(prefix); });
 }
@@ -343,8 +343,9 @@ Result<void> Caller::emit_dispatch(std::span<Term* const> batch, TimePoint now, 
     writer.item(Glossary::reference(*term, statement.group), statement.meaning->number,
                 statement.meaning->signature);
     if (Track& track = term->tally.track; track != 0) {
-      // All there is to see of a barrier is who came when.
-      const bool runs_here = statement.meaning->signature.kind != Kind::Barrier &&
+      // All there is to see of a barrier, or of a change of sets, is who came when.
+      const Kind kind = statement.meaning->signature.kind;
+      const bool runs_here = kind != Kind::Barrier && !is_set_change(kind) &&
                              set_of(*term).members.contains(world_.self());
       timeline_->negotiated(track, runs_here, now);
       if (!runs_here) track = 0;

@@ -29,7 +29,7 @@ class Caller final : public Collector {
   void unblocked(Rank rank, TimePoint now) override;
   void settle(Term& term) override;
   void all_joined() override { joined_.clear(); }
-  void set_removed(const ProcessSet& set) override;
+  void set_removed(const ProcessSet& set, std::span<Term* const> terms, TimePoint now) override;
 
   /// Decides about everything that has become complete, and sends it down as one message.
   Result<void> flush(TimePoint now, Effects& effects);
@@ -73,11 +73,8 @@ class Caller final : public Collector {
   Stream& stream_;
   const FusionOptions fusion_;
   StallMonitor stall_;
-<<<<<<< HEAD
-  Timeline* const timeline_;  // null: none
-=======
   const Duration deadlock_;
->>>>>>> e8b3ba1 (Agree on process sets, and on joins, in the dispatch stream)
+  Timeline* const timeline_;  // null: none
   bool complained_ = false;
 
   OpenTerms open_;

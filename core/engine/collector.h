@@ -41,8 +41,8 @@ class Collector {
   // Entries of the stream passed by.
   virtual void settle(Term& term) = 0;  ///< its dispatch or failure: the next report is another use
   virtual void all_joined() = 0;
-  /// The set's tallies are settled already; whatever else speaks of it goes too.
-  virtual void set_removed(const ProcessSet& set) = 0;
+  /// Whatever speaks of the set is forgotten. `terms`: of its keys; they are settled next.
+  virtual void set_removed(const ProcessSet& set, std::span<Term* const> terms, TimePoint now) = 0;
   void stop() noexcept { stopped_ = true; }
 
   /// An upward message of a child. `position`: how much of the stream this rank has seen.

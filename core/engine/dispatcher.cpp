@@ -8,13 +8,18 @@
 namespace rueda {
 
 Result<void> Dispatcher::open(std::int32_t id, std::span<const Rank> ranks) {
+  if (!std::ranges::binary_search(ranks, self())) return {};
   auto backend = open_set_(id, ranks);
   if (!backend) {
-    return Error::wrap(std::move(backend).error(),
-                       "cannot open process set " + std::to_string(id));
+    return Error::wrap(std::move(backend).error(), "cannot open process set " + std::to_string(id));
   }
-  if (*backend != nullptr) sets_[id] = std::move(*backend);
+  sets_[id] = std::move(*backend);
   return {};
+}
+
+Rank Dispatcher::self() const {
+  const Members& world = world_.members();
+  return world.ranks[static_cast<std::size_t>(world.self)];
 }
 
 Backend* Dispatcher::backend_of(std::int32_t id) const {
@@ -29,10 +34,7 @@ Result<void> Dispatcher::start(TimePoint now) {
   queue_.pop_front();
   tasks_.clear();
   zeros_.clear();
-<<<<<<< HEAD
   allocators_.clear();
-  const std::span<const Track> tracks = running_.tracks;
-=======
   last_progress_ = now;
   if (running_.signatures.empty()) return {};
   const std::int32_t set = running_.change ? running_.change->id : running_.process_set;
@@ -41,15 +43,14 @@ Result<void> Dispatcher::start(TimePoint now) {
   }
   Backend* const backend = backend_of(set);
   if (backend == nullptr) return {};  // others meet in that set
->>>>>>> e8b3ba1 (Agree on process sets, and on joins, in the dispatch stream)
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < running_.signatures.size(); ++i) {
     const auto& signature = running_.signatures[i];
     bytes += signature->bytes();
     if (Entry* entry = running_.entries[i].get()) {
       OutputAllocator* allocator = entry;
-      if (!tracks.empty() && tracks[i] != 0) {
-        allocator = &allocators_.emplace_back(*entry, *timeline_, tracks[i]);
+      if (!running_.tracks.empty() && running_.tracks[i] != 0) {
+        allocator = &allocators_.emplace_back(*entry, *timeline_, running_.tracks[i]);
       }
       tasks_.push_back(
           {.signature = signature, .in = entry->in, .out = entry->out, .allocator = allocator});
@@ -62,16 +63,10 @@ Result<void> Dispatcher::start(TimePoint now) {
     }
   }
   const Kind kind = running_.signatures.front()->kind;
-<<<<<<< HEAD
-  if (!tracks.empty()) timeline_->started(tracks, kind, now);
-  operation_ = find_collective(kind)->start(backend_, tasks_);
-  last_progress_ = now;
-  const auto path = backend_.path(kind, bytes);
-=======
+  if (!running_.tracks.empty()) timeline_->started(running_.tracks, kind, now);
   operation_ = find_collective(kind)->start(*backend, tasks_);
   if (running_.change) return {};
   const auto path = backend->path(kind, bytes);
->>>>>>> e8b3ba1 (Agree on process sets, and on joins, in the dispatch stream)
   const std::lock_guard lock(paths_mutex_);
   auto found = paths_.find(path);
   if (found == paths_.end()) found = paths_.emplace(std::string(path), PathCount{}).first;
@@ -88,6 +83,9 @@ Error Dispatcher::where(Error error) const {
 
 void Dispatcher::complete() {
   operation_.reset();
+  if (!running_.tracks.empty()) {
+    timeline_->finished(running_.tracks, running_.signatures, Clock::now());
+  }
   if (running_.change && !running_.change->added) sets_.erase(running_.change->id);
   for (auto& entry : running_.entries) {
     if (!entry) continue;
@@ -113,18 +111,7 @@ Result<Step> Dispatcher::step(TimePoint now) {
       last_progress_ = now;
       return Step::Advanced;
     case Step::Done:
-<<<<<<< HEAD
-      operation_.reset();
-      if (!running_.tracks.empty()) {
-        timeline_->finished(running_.tracks, running_.signatures, Clock::now());
-      }
-      for (auto& entry : running_.entries) {
-        if (entry) completed_.push_back(std::move(entry));
-      }
-      running_ = {};
-=======
       complete();
->>>>>>> e8b3ba1 (Agree on process sets, and on joins, in the dispatch stream)
       return Step::Done;
     case Step::Blocked:
       break;

@@ -16,12 +16,9 @@
 
 #include "backends/backend.h"
 #include "collectives/collective.h"
-<<<<<<< HEAD
+#include "engine/negotiator.h"
 #include "engine/timeline.h"
 #include "engine/traced_allocator.h"
-=======
-#include "engine/negotiator.h"
->>>>>>> e8b3ba1 (Agree on process sets, and on joins, in the dispatch stream)
 #include "engine/work.h"
 
 namespace rueda {
@@ -34,37 +31,26 @@ struct PathCount {
 
 class Dispatcher {
  public:
-<<<<<<< HEAD
-  /// A started batch without any progress for `timeout` is a failure. Zero: never.
-  /// `timeline`: hears of the batches that have tracks; null: nobody does.
-  Dispatcher(Backend& backend, Duration timeout, Timeline* timeline = nullptr)
-      : backend_(backend), timeout_(timeout), timeline_(timeline) {}
-=======
-  /// Makes the backend of a new set; null if this rank is not a member.
+  /// Makes the backend of a new set of which this rank is a member.
   using OpenSet =
       std::function<Result<std::unique_ptr<Backend>>(std::int32_t id, std::span<const Rank> ranks)>;
 
   /// `world`: the backend of set 0. A started batch without any progress for `timeout` is a
-  /// failure; zero: never.
-  Dispatcher(Backend& world, OpenSet open_set, Duration timeout)
-      : world_(world), open_set_(std::move(open_set)), timeout_(timeout) {}
+  /// failure; zero: never. `timeline`: hears of the batches that have tracks; null: nobody does.
+  Dispatcher(Backend& world, OpenSet open_set, Duration timeout, Timeline* timeline = nullptr)
+      : world_(world), open_set_(std::move(open_set)), timeout_(timeout), timeline_(timeline) {}
 
-  /// A set that exists from the start: all ranks open it before anything runs.
+  /// A set that exists from the start: all members open it before anything runs in it.
   Result<void> open(std::int32_t id, std::span<const Rank> ranks);
->>>>>>> e8b3ba1 (Agree on process sets, and on joins, in the dispatch stream)
 
   /// Entries of one dispatch, in order; null: this rank has joined and takes part with zeros.
   struct Batch {
     std::int32_t process_set = 0;
     std::vector<std::unique_ptr<Entry>> entries;
-<<<<<<< HEAD
-    std::vector<std::shared_ptr<const Signature>> signatures;
-    std::vector<Track> tracks = {};  ///< on the timeline, by entry; empty: on none
-=======
     std::vector<std::shared_ptr<const Signature>> signatures;  ///< none: nothing is to be run
-    std::optional<SetChange> change;
-    std::optional<std::int64_t> value;  ///< what its entries end with
->>>>>>> e8b3ba1 (Agree on process sets, and on joins, in the dispatch stream)
+    std::vector<Track> tracks = {};  ///< on the timeline, by entry; empty: on none
+    std::optional<SetChange> change = {};
+    std::optional<std::int64_t> value = {};  ///< what its entries end with
   };
   void enqueue(Batch batch) { queue_.push_back(std::move(batch)); }
 
@@ -91,6 +77,7 @@ class Dispatcher {
 
  private:
   Result<void> start(TimePoint now);
+  [[nodiscard]] Rank self() const;
   [[nodiscard]] Backend* backend_of(std::int32_t id) const;
   [[nodiscard]] Error where(Error error) const;
   void complete();
@@ -99,11 +86,8 @@ class Dispatcher {
   Backend& world_;
   OpenSet open_set_;
   Duration timeout_;
-<<<<<<< HEAD
   Timeline* timeline_;
-=======
   std::map<std::int32_t, std::unique_ptr<Backend>> sets_;  // that this rank is in
->>>>>>> e8b3ba1 (Agree on process sets, and on joins, in the dispatch stream)
   std::deque<Batch> queue_;
   Batch running_;
   std::vector<Task> tasks_;                          // of running_

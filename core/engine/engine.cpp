@@ -35,6 +35,8 @@ Error forked() {
               "it before init, or use the 'spawn' method"};
 }
 
+static_assert(kMaxProcessSets <= kShmChannels, "each may need a channel of shared memory");
+
 /// Of what moves no data of the user.
 TensorRequest no_tensor() { return {.dtype = DType::UInt8, .shape = {}}; }
 
@@ -63,17 +65,11 @@ Result<void> Engine::start() {
   if (auto opened = peers_.open(); !opened) return opened;
   fork_guard_.cover(peers_.descriptors());
   negotiator_ = std::make_unique<Negotiator>(options_.groups, options_.hosts, options_.rank,
-<<<<<<< HEAD
                                              options_.negotiator, &timeline_);
-  dispatcher_ =
-      std::make_unique<Dispatcher>(peers_.backend(), options_.operation_timeout, &timeline_);
+  if (auto opened = open_sets(); !opened) return opened;
   if (!options_.timeline.empty()) {
     timeline_.start(options_.timeline, options_.timeline_mark_cycles);
   }
-=======
-                                             options_.negotiator);
-  if (auto opened = open_sets(); !opened) return opened;
->>>>>>> e8b3ba1 (Agree on process sets, and on joins, in the dispatch stream)
   Driver& driver = *this;
   progress_ =
       std::make_unique<Progress>(driver, peers_.bell(), peers_.engine_bell(), peers_.waiter_bell());
@@ -97,8 +93,10 @@ Result<void> Engine::start() {
 Result<void> Engine::open_sets() {
   dispatcher_ = std::make_unique<Dispatcher>(
       peers_.backend(),
-      [this](std::int32_t id, std::span<const Rank> ranks) { return peers_.open_set(id, ranks); },
-      options_.operation_timeout);
+      [this](std::int32_t id, std::span<const Rank> ranks) {
+        return peers_.fabric().open(ranks, id);
+      },
+      options_.operation_timeout, &timeline_);
   const auto& wanted = options_.negotiator.process_sets;
   const auto sets = negotiator_->process_sets();
   if (sets.size() != wanted.size() + 1) {  // one was refused
@@ -241,7 +239,7 @@ void Engine::publish(std::unique_lock<std::mutex>& lock, bool comes) {
 const Members& Engine::members_of(const ProcessSet& set) {
   auto found = members_.find(set.generation);
   if (found == members_.end()) {
-    found = members_.emplace(set.generation, peers_.members(set.members.to_vector())).first;
+    found = members_.emplace(set.generation, peers_.fabric().members(set.members.to_vector())).first;
   }
   return found->second;
 }

@@ -27,7 +27,7 @@ class Node final : public Collector {
   void unblocked(Rank rank, TimePoint) override { up().unblocked(rank); }
   void settle(Term& term) override;
   void all_joined() override { joined_.clear(); }
-  void set_removed(const ProcessSet&) override {}
+  void set_removed(const ProcessSet&, std::span<Term* const>, TimePoint) override {}
 
   void tick(TimePoint now);
   [[nodiscard]] std::optional<TimePoint> next_tick() const;

@@ -54,15 +54,8 @@ class Peers {
   [[nodiscard]] int engine_bell() const noexcept { return engine_bell_.get(); }
   [[nodiscard]] int waiter_bell() const noexcept { return waiter_bell_.get(); }
   [[nodiscard]] Backend& backend() noexcept { return *backend_; }
-<<<<<<< HEAD
   /// Backends of further process sets: see Fabric::open(). After open().
   [[nodiscard]] Fabric& fabric() noexcept { return *fabric_; }
-=======
-  [[nodiscard]] Members members(std::span<const Rank>) const { return backend_->members(); }
-  Result<std::unique_ptr<Backend>> open_set(std::int32_t, std::span<const Rank>) {
-    return Error{.message = "not yet"};
-  }
->>>>>>> e8b3ba1 (Agree on process sets, and on joins, in the dispatch stream)
   [[nodiscard]] std::vector<Neighbour>& neighbours() noexcept { return neighbours_; }
   [[nodiscard]] ControlChannel* channel(Rank rank) noexcept;
 

@@ -49,7 +49,7 @@ Result<void> Stream::apply(wire::Reader& reader, wire::Entry& entry, TimePoint n
       return {};
     case wire::Record::Dispatch:
       member_.stream_moved(now);
-      return apply_dispatch(reader, entry, effects);
+      return apply_dispatch(reader, entry, now, effects);
     case wire::Record::Fail:
       member_.stream_moved(now);
       return apply_failure(entry, effects);
@@ -78,7 +78,8 @@ Result<void> Stream::apply(wire::Reader& reader, wire::Entry& entry, TimePoint n
   }
 }
 
-Result<void> Stream::apply_dispatch(wire::Reader& reader, wire::Entry& entry, Effects& effects) {
+Result<void> Stream::apply_dispatch(wire::Reader& reader, wire::Entry& entry, TimePoint now,
+                                    Effects& effects) {
   ++dispatches_;
   Dispatch dispatch{.number = dispatches_, .process_set = entry.process_set, .entries = {}, .change = {}};
   const std::uint32_t items = entry.count;
@@ -111,14 +112,14 @@ Result<void> Stream::apply_dispatch(wire::Reader& reader, wire::Entry& entry, Ef
     }
     if (is_set_change(meaning->signature.kind)) {
       if (items != 1 || set->id != 0) return nonsense_from_above("a change of sets in a batch");
-      if (auto done = change_sets(meaning->signature, dispatch, effects); !done) return done;
+      if (auto done = change_sets(meaning->signature, dispatch, now, effects); !done) return done;
     }
   }
   if (member) effects.dispatches.push_back(std::move(dispatch));
   return {};
 }
 
-Result<void> Stream::change_sets(const Signature& signature, Dispatch& dispatch,
+Result<void> Stream::change_sets(const Signature& signature, Dispatch& dispatch, TimePoint now,
                                  Effects& effects) {
   if (signature.kind == Kind::AddProcessSet) {
     if (!world_.check_addition(signature.ranks)) {
@@ -141,11 +142,11 @@ Result<void> Stream::change_sets(const Signature& signature, Dispatch& dispatch,
                      .ranks = set->members.to_vector()};
   const std::vector<Term*> terms = glossary_.terms_of(*set);
   member_.set_removed(terms, *set, effects);
+  collector_->set_removed(*set, terms, now);
   for (Term* term : terms) {
     collector_->settle(*term);
     glossary_.release(*term);
   }
-  collector_->set_removed(*set);
   world_.remove_set(set->id);
   return {};
 }

@@ -30,10 +30,12 @@ class Stream {
   [[nodiscard]] bool closed() const noexcept { return closed_; }
 
  private:
-  Result<void> apply_dispatch(wire::Reader& reader, wire::Entry& entry, Effects& effects);
+  Result<void> apply_dispatch(wire::Reader& reader, wire::Entry& entry, TimePoint now,
+                              Effects& effects);
   Result<void> apply_failure(const wire::Entry& entry, Effects& effects);
   /// A set appears or goes, at this position of the stream on every rank.
-  Result<void> change_sets(const Signature& signature, Dispatch& dispatch, Effects& effects);
+  Result<void> change_sets(const Signature& signature, Dispatch& dispatch, TimePoint now,
+                           Effects& effects);
   void count(const Term* term, const wire::KeyRef& key);
   [[nodiscard]] Error nonsense_from_above(std::string_view what) const;
 

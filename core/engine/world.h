@@ -28,7 +28,7 @@ struct ControlTree {
 
 /// Process sets that can exist at once, the world included. Every one may need memory of its own
 /// for each pair of ranks on a host.
-inline constexpr std::int32_t kMaxProcessSets = 64;
+inline constexpr std::int32_t kMaxProcessSets = 128;
 
 struct ProcessSet {
   std::int32_t id = 0;
