@@ -8,12 +8,17 @@ namespace rueda {
 
 namespace {
 
+// clang-format off
 constexpr std::array kCollectives{
     &kAllreduce,
+    &kAdasum,
     &kAllgather,
     &kBroadcast,
+    &kAlltoall,
+    &kReducescatter,
     &kBarrier,
 };
+// clang-format on
 
 constexpr Rules kUnknown{.name = "UNKNOWN", .prefix = "unknown"};
 constexpr Rules kJoin{.name = "JOIN", .prefix = "join"};

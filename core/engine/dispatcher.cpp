@@ -16,8 +16,7 @@ void Dispatcher::start(TimePoint now) {
     const auto& signature = running_.signatures[i];
     bytes += signature->bytes();
     if (Entry* entry = running_.entries[i].get()) {
-      tasks_.push_back(
-          {.signature = signature, .in = entry->in, .out = entry->out, .allocator = entry});
+      tasks_.push_back(entry->task());
     } else {
       zeros_.push_back(std::make_unique<std::byte[]>(std::max<std::size_t>(signature->bytes(), 1)));
       tasks_.push_back({.signature = signature,

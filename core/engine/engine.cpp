@@ -80,6 +80,10 @@ Result<Handle> Engine::submit(Request request) {
                      "this process was forked after init; the child cannot use the parent's "
                      "engine: start it before init, or use the 'spawn' method"};
   }
+  // How Adasum combines has little in common with the other operators; but it shares their names.
+  if (request.kind == Kind::Allreduce && request.op == ReduceOp::Adasum) {
+    request.kind = Kind::Adasum;
+  }
   const Collective* collective = find_collective(request.kind);
   std::unique_lock lock(mutex_);
   const Handle handle = ++last_handle_;
@@ -127,7 +131,12 @@ Result<Handle> Engine::submit(Request request) {
       entry->name += "_" + std::to_string(i + 1) + "of" + std::to_string(count);
       signature.group = {.name = full_name, .size = static_cast<std::uint32_t>(count)};
     }
-    if (auto fine = collective->check(signature, peers_.backend().members()); !fine) {
+    entry->signature = std::make_shared<const Signature>(signature);
+    entry->in = tensor.in;
+    entry->out = tensor.out;
+    entry->splits = std::move(tensor.splits);
+    entry->received = tensor.received;
+    if (auto fine = collective->check(entry->task(), peers_.backend().members()); !fine) {
       Error error = std::move(fine).error();
       error.tensor = entry->name;
       return error;
@@ -135,17 +144,14 @@ Result<Handle> Engine::submit(Request request) {
     Key& key = keys[i];
     key.process_set = request.process_set;
     if (unnamed && !request.grouped && request.kind != Kind::Barrier) {
-      key.kind = request.kind;
+      key.kind = request.kind == Kind::Adasum ? Kind::Allreduce : request.kind;
       key.number = static_cast<std::uint64_t>(handle);
     } else {
       key.name = entry->name;
     }
-    entry->in = tensor.in;
-    entry->out = tensor.out;
     entry->work = work;
     entry->index = i;
     entry->pool = pool_;
-    entry->signature = std::make_shared<const Signature>(signature);
     tickets[i] = ++last_ticket_;
     entries.push_back(std::move(entry));
   }
