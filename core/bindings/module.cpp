@@ -49,6 +49,7 @@ struct Options {
   int size = 1;
   std::vector<std::vector<rueda::Rank>> groups{{0}};
   std::vector<std::string> hosts{"localhost"};
+  std::vector<std::vector<rueda::Rank>> process_sets;
   std::size_t fusion_threshold_bytes = std::size_t{128} << 20;
   std::size_t batch_bytes = std::size_t{1} << 20;
   double cycle_time_s = 0.001;
@@ -73,7 +74,10 @@ struct Options {
                           .cycle = from_seconds(cycle_time_s),
                           .stall_warning = from_seconds(stall_warning_s),
                           .stall_shutdown = from_seconds(stall_shutdown_s),
-                          .disable_group_fusion = disable_group_fusion};
+                          .disable_group_fusion = disable_group_fusion,
+                          .process_sets = process_sets};
+    // Who switches the check for late ranks off has not asked to hang in a proven deadlock.
+    if (stall_warning_s > 0) options.negotiator.deadlock = options.negotiator.stall_warning;
     options.operation_timeout = from_seconds(operation_timeout_s);
     options.thread_affinity = thread_affinity;
     options.log_level = static_cast<rueda::LogLevel>(log_level);
@@ -193,6 +197,18 @@ class Engine {
     return submit(std::move(request));
   }
 
+  rueda::Handle submit_alltoall(const std::optional<std::string>& name, std::uintptr_t data,
+                                int dtype, const nb::tuple& shape, std::vector<std::int64_t> splits,
+                                std::uintptr_t received, int process_set, bool waited) {
+    rueda::Request request =
+        describe(static_cast<int>(Kind::Alltoall), name, static_cast<int>(ReduceOp::Sum), 1.0, 1.0,
+                 process_set, waited);
+    request.tensors.push_back(tensor(data, 0, dtype, to_shape(shape)));
+    request.tensors.back().splits = std::move(splits);
+    request.tensors.back().received = reinterpret_cast<std::int32_t*>(received);
+    return submit(std::move(request));
+  }
+
   rueda::Handle submit_group(int kind, const std::optional<std::string>& name,
                              const std::vector<std::uintptr_t>& data,
                              const std::vector<std::uintptr_t>& out, const std::vector<int>& dtypes,
@@ -212,6 +228,17 @@ class Engine {
     return submit(std::move(request));
   }
 
+  rueda::Handle join() { return checked(engine_->join()); }
+  rueda::Handle add_process_set(std::vector<rueda::Rank> ranks) {
+    return checked(engine_->add_process_set(std::move(ranks)));
+  }
+  rueda::Handle remove_process_set(std::int32_t process_set) {
+    return checked(engine_->remove_process_set(process_set));
+  }
+  std::map<std::int32_t, std::vector<rueda::Rank>> process_sets() const {
+    return engine_->process_sets();
+  }
+
   bool poll(rueda::Handle handle) {
     std::optional<bool> done;
     {
@@ -226,6 +253,7 @@ class Engine {
     const auto work = finish(handle);
     if (!work) throw nb::value_error(unknown(handle).c_str());
     if (work->error) raise(*work->error, &engine_->peers());
+    if (work->value) return nb::int_(*work->value);
     nb::list outputs;
     for (rueda::Output& output : work->outputs) {
       if (output.buffer.data() != nullptr) outputs.append(to_dlpack(output));
@@ -320,7 +348,9 @@ class Engine {
   }
 
   rueda::Handle submit(rueda::Request request) {
-    auto handle = engine_->submit(std::move(request));
+    return checked(engine_->submit(std::move(request)));
+  }
+  rueda::Handle checked(rueda::Result<rueda::Handle> handle) {
     if (!handle) raise(handle.error(), &engine_->peers());
     return *handle;
   }
@@ -387,6 +417,9 @@ NB_MODULE(_core, module) {
       .def_rw("groups", &Options::groups,
               "Ranks that share memory: ascending in a group, groups by first rank.")
       .def_rw("hosts", &Options::hosts, "Host name by rank, for messages.")
+      .def_rw("process_sets", &Options::process_sets,
+              "Members of the process sets that exist from the start: numbered from 1 in this "
+              "order.")
       .def_rw("fusion_threshold_bytes", &Options::fusion_threshold_bytes)
       .def_rw("batch_bytes", &Options::batch_bytes)
       .def_rw("cycle_time_s", &Options::cycle_time_s)
@@ -420,6 +453,26 @@ NB_MODULE(_core, module) {
                    "process_set: int, waited: bool) -> int"),
            "Submit one contiguous host tensor by address; out 0: the engine allocates. Returns the "
            "handle.")
+      .def("submit_alltoall", &Engine::submit_alltoall, "name"_a.none(), "data"_a, "dtype"_a,
+           "shape"_a,
+           nb::sig("def submit_alltoall(self, name: str | None, data: int, dtype: int, shape: "
+                   "tuple[int, ...], splits: Sequence[int], received: int, process_set: int, "
+                   "waited: bool) -> int"),
+           "splits"_a, "received"_a, "process_set"_a, "waited"_a,
+           "Submit one tensor whose rows go to the members: splits[m] of them to member m, equally "
+           "many if splits is empty. received: address of an int32 for every member, where the "
+           "numbers of rows that came go; 0: not wanted. The engine allocates the output. Returns "
+           "the handle.")
+      .def("join", &Engine::join,
+           "This rank has no more data. Returns the handle; its result is the rank that joined "
+           "last.")
+      .def("add_process_set", &Engine::add_process_set, "ranks"_a,
+           "Collective over the world. Returns the handle; its result is the number of the new "
+           "set.")
+      .def("remove_process_set", &Engine::remove_process_set, "process_set"_a,
+           "Collective over the world. Returns the handle; its result is the number of the set.")
+      .def("process_sets", &Engine::process_sets,
+           "Members of the process sets by number; 0 is the world.")
       .def("submit_group", &Engine::submit_group, "kind"_a, "name"_a.none(), "data"_a, "out"_a,
            "dtypes"_a, "shapes"_a, "op"_a, "prescale"_a, "postscale"_a, "process_set"_a, "waited"_a,
            nb::sig("def submit_group(self, kind: int, name: str | None, data: Sequence[int], "
@@ -429,8 +482,9 @@ NB_MODULE(_core, module) {
            "Submit several tensors that run together, under one handle.")
       .def("poll", &Engine::poll, "handle"_a, "Whether it is done. ValueError if unknown.")
       .def("wait", &Engine::wait, "handle"_a,
-           nb::sig("def wait(self, handle: int) -> list[object] | None"),
-           "Wait, consume the handle, return results that the engine allocated (DLPack) or None.")
+           nb::sig("def wait(self, handle: int) -> list[object] | int | None"),
+           "Wait, consume the handle, return results that the engine allocated (DLPack), the "
+           "number that the operation ends with (join, process sets), or None.")
       .def("wait_all", &Engine::wait_all, "handles"_a,
            "Wait for all and consume them; raises the first error.")
       .def("abandon", &Engine::abandon, "Forget all outstanding handles.")

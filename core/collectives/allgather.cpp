@@ -12,27 +12,12 @@ namespace {
 
 std::string disagreement(const Signature& one, const Signature& other) {
   if (auto text = basic_disagreement(one, other); !text.empty()) return text;
-  if (one.shape.empty() || other.shape.empty()) {
-    return "Rank tried to ALLGATHER a rank-zero tensor.";
-  }
-  if (one.shape.size() != other.shape.size()) {
-    return "Mismatched ALLGATHER tensor shapes: One rank sent a tensor of rank " +
-           std::to_string(one.shape.size()) + ", but another rank sent a tensor of rank " +
-           std::to_string(other.shape.size()) + ".";
-  }
-  for (std::size_t d = 1; d < one.shape.size(); ++d) {
-    if (one.shape[d] != other.shape[d]) {
-      return "Mismatched ALLGATHER tensor shapes: One rank sent a tensor with dimension " +
-             std::to_string(d) + " equal to " + std::to_string(one.shape[d]) +
-             ", but another rank sent a tensor with dimension " + std::to_string(d) + " equal to " +
-             std::to_string(other.shape[d]) + ".";
-    }
-  }
+  if (auto text = row_disagreement(one, other); !text.empty()) return text;
   return device_disagreement(one, other);
 }
 
-Result<void> check(const Signature& signature, const Members&) {
-  if (signature.shape.empty()) {
+Result<void> check(const Task& task, const Members&) {
+  if (task.signature->shape.empty()) {
     return Error{.code = Code::Mismatch, .message = "Rank tried to ALLGATHER a rank-zero tensor."};
   }
   return {};

@@ -9,27 +9,6 @@ namespace rueda {
 
 namespace {
 
-/// Averaging is a sum whose postscale is divided by the number of members, on the double factor.
-Reduction reduction_of(const Signature& signature, int members) {
-  Reduction reduction{.dtype = signature.dtype,
-                      .op = signature.op,
-                      .prescale = signature.prescale,
-                      .postscale = signature.postscale};
-  if (signature.op == ReduceOp::Average && signature.dtype != DType::Bool) {
-    reduction.op = ReduceOp::Sum;
-    reduction.postscale /= members;
-  }
-  return reduction;
-}
-
-std::string factor_disagreement(const Signature& one, const Signature& other) {
-  if (one.prescale == other.prescale && one.postscale == other.postscale) return {};
-  return "Mismatched prescale and/or postscale factors: One rank sent factors (" +
-         std::to_string(one.prescale) + ", " + std::to_string(one.postscale) +
-         "), but another rank sent factors (" + std::to_string(other.prescale) + ", " +
-         std::to_string(other.postscale) + ").";
-}
-
 std::string disagreement(const Signature& one, const Signature& other) {
   if (auto text = basic_disagreement(one, other); !text.empty()) return text;
   if (auto text = shape_disagreement(one, other); !text.empty()) return text;
@@ -41,12 +20,7 @@ std::string disagreement(const Signature& one, const Signature& other) {
   return device_disagreement(one, other);
 }
 
-Result<void> check(const Signature& signature, const Members&) {
-  if (signature.op == ReduceOp::Adasum) {
-    return Error{.code = Code::Unsupported, .message = "No Adasum operation enabled"};
-  }
-  return {};
-}
+Result<void> check(const Task&, const Members&) { return {}; }
 
 std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) {
   std::vector<Piece> pieces;

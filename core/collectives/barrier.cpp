@@ -7,7 +7,7 @@ namespace rueda {
 
 namespace {
 
-Result<void> check(const Signature&, const Members&) { return {}; }
+Result<void> check(const Task&, const Members&) { return {}; }
 
 std::unique_ptr<Operation> start(Backend& backend, std::span<const Task>) {
   return backend.barrier();

@@ -20,12 +20,12 @@ std::string disagreement(const Signature& one, const Signature& other) {
   return device_disagreement(one, other);
 }
 
-Result<void> check(const Signature& signature, const Members& members) {
-  if (std::find(members.ranks.begin(), members.ranks.end(), signature.root) ==
-      members.ranks.end()) {
+Result<void> check(const Task& task, const Members& members) {
+  const Rank root = task.signature->root;
+  if (std::find(members.ranks.begin(), members.ranks.end(), root) == members.ranks.end()) {
     return Error{.code = Code::InvalidArgument,
-                 .message = "broadcast received invalid root rank " +
-                            std::to_string(signature.root) + " for provided process set"};
+                 .message = "broadcast received invalid root rank " + std::to_string(root) +
+                            " for provided process set"};
   }
   return {};
 }

@@ -29,11 +29,50 @@ std::string shape_disagreement(const Signature& one, const Signature& other) {
          ", but another rank sent a tensor of shape " + to_string(other.shape) + ".";
 }
 
+std::string factor_disagreement(const Signature& one, const Signature& other) {
+  if (one.prescale == other.prescale && one.postscale == other.postscale) return {};
+  return "Mismatched prescale and/or postscale factors: One rank sent factors (" +
+         std::to_string(one.prescale) + ", " + std::to_string(one.postscale) +
+         "), but another rank sent factors (" + std::to_string(other.prescale) + ", " +
+         std::to_string(other.postscale) + ").";
+}
+
+std::string row_disagreement(const Signature& one, const Signature& other) {
+  const std::string name(rules_of(one.kind).name);
+  if (one.shape.empty() || other.shape.empty()) {
+    return "Rank tried to " + name + " a rank-zero tensor.";
+  }
+  const std::string mismatch = "Mismatched " + name + " tensor shapes: One rank sent a tensor ";
+  if (one.shape.size() != other.shape.size()) {
+    return mismatch + "of rank " + std::to_string(one.shape.size()) +
+           ", but another rank sent a tensor of rank " + std::to_string(other.shape.size()) + ".";
+  }
+  for (std::size_t d = 1; d < one.shape.size(); ++d) {
+    if (one.shape[d] == other.shape[d]) continue;
+    const std::string extent = "with dimension " + std::to_string(d) + " equal to ";
+    return mismatch + extent + std::to_string(one.shape[d]) + ", but another rank sent a tensor " +
+           extent + std::to_string(other.shape[d]) + ".";
+  }
+  return {};
+}
+
 std::string device_disagreement(const Signature& one, const Signature& other) {
   if (one.device == other.device) return {};
   return "Mismatched " + std::string(rules_of(one.kind).name) +
          " CPU/GPU device selection: One rank specified device " + device_name(one.device) +
          ", but another rank specified device " + device_name(other.device) + ".";
+}
+
+Reduction reduction_of(const Signature& signature, int members) {
+  Reduction reduction{.dtype = signature.dtype,
+                      .op = signature.op,
+                      .prescale = signature.prescale,
+                      .postscale = signature.postscale};
+  if (signature.op == ReduceOp::Average && signature.dtype != DType::Bool) {
+    reduction.op = ReduceOp::Sum;
+    reduction.postscale /= members;
+  }
+  return reduction;
 }
 
 }  // namespace rueda

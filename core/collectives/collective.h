@@ -14,8 +14,9 @@ namespace rueda {
 struct Collective {
   Kind kind;
   Rules rules;
-  /// What is wrong with a submission as far as this rank can see by itself.
-  Result<void> (*check)(const Signature& signature, const Members& members);
+  /// What is wrong with a submission as far as this rank can see by itself. The task has no memory
+  /// yet that may be touched.
+  Result<void> (*check)(const Task& task, const Members& members);
   /// Starts a batch. The tasks agree in all that fusion compares and outlive the operation.
   std::unique_ptr<Operation> (*start)(Backend& backend, std::span<const Task> tasks);
 };
@@ -23,11 +24,20 @@ struct Collective {
 /// The checks that all kinds share, in documented order; empty if the two agree.
 [[nodiscard]] std::string basic_disagreement(const Signature& one, const Signature& other);
 [[nodiscard]] std::string shape_disagreement(const Signature& one, const Signature& other);
+[[nodiscard]] std::string factor_disagreement(const Signature& one, const Signature& other);
+/// Where the number of rows is each rank's own affair: dimensions, and all extents but the first.
+[[nodiscard]] std::string row_disagreement(const Signature& one, const Signature& other);
 [[nodiscard]] std::string device_disagreement(const Signature& one, const Signature& other);
 
+/// Averaging is a sum whose postscale is divided by the number of members, on the double factor.
+[[nodiscard]] Reduction reduction_of(const Signature& signature, int members);
+
 extern const Collective kAllreduce;
+extern const Collective kAdasum;
 extern const Collective kAllgather;
 extern const Collective kBroadcast;
+extern const Collective kAlltoall;
+extern const Collective kReducescatter;
 extern const Collective kBarrier;
 extern const Collective kAddProcessSet;
 extern const Collective kRemoveProcessSet;

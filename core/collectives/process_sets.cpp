@@ -31,7 +31,8 @@ std::string disagreement(const Signature& one, const Signature& other) {
   return {};
 }
 
-Result<void> check(const Signature& signature, const Members&) {
+Result<void> check(const Task& task, const Members&) {
+  const Signature& signature = *task.signature;
   if (signature.kind == Kind::RemoveProcessSet && signature.root == 0) {
     return Error{.code = Code::InvalidArgument,
                  .message = "Process set 0 is the world: it cannot be removed"};

@@ -8,14 +8,19 @@ namespace rueda {
 
 namespace {
 
+// clang-format off
 constexpr std::array kCollectives{
     &kAllreduce,
+    &kAdasum,
     &kAllgather,
     &kBroadcast,
+    &kAlltoall,
+    &kReducescatter,
     &kBarrier,
     &kAddProcessSet,
     &kRemoveProcessSet,
 };
+// clang-format on
 
 constexpr Rules kUnknown{.name = "UNKNOWN", .prefix = "unknown"};
 constexpr Rules kJoin{.name = "JOIN", .prefix = "join", .matched_by_count = true};

@@ -48,12 +48,11 @@ Result<void> Dispatcher::start(TimePoint now) {
     const auto& signature = running_.signatures[i];
     bytes += signature->bytes();
     if (Entry* entry = running_.entries[i].get()) {
-      OutputAllocator* allocator = entry;
+      Task task = entry->task();
       if (!running_.tracks.empty() && running_.tracks[i] != 0) {
-        allocator = &allocators_.emplace_back(*entry, *timeline_, running_.tracks[i]);
+        task.allocator = &allocators_.emplace_back(*entry, *timeline_, running_.tracks[i]);
       }
-      tasks_.push_back(
-          {.signature = signature, .in = entry->in, .out = entry->out, .allocator = allocator});
+      tasks_.push_back(task);
     } else {
       zeros_.push_back(std::make_unique<std::byte[]>(std::max<std::size_t>(signature->bytes(), 1)));
       tasks_.push_back({.signature = signature,

@@ -117,6 +117,10 @@ Result<void> Engine::open_sets() {
 
 Result<Handle> Engine::submit(Request request) {
   if (in_child()) return forked();
+  // How Adasum combines has little in common with the other operators; but it shares their names.
+  if (request.kind == Kind::Allreduce && request.op == ReduceOp::Adasum) {
+    request.kind = Kind::Adasum;
+  }
   const Collective* collective = find_collective(request.kind);
   std::unique_lock lock(mutex_);
   const Handle handle = ++last_handle_;
@@ -170,8 +174,13 @@ Result<Handle> Engine::submit(Request request) {
       entry->name += "_" + std::to_string(i + 1) + "of" + std::to_string(count);
       signature.group = {.name = full_name, .size = static_cast<std::uint32_t>(count)};
     }
+    entry->signature = std::make_shared<const Signature>(signature);
+    entry->in = tensor.in;
+    entry->out = tensor.out;
+    entry->splits = std::move(tensor.splits);
+    entry->received = tensor.received;
     if (member) {
-      if (auto fine = collective->check(signature, members_of(*set)); !fine) {
+      if (auto fine = collective->check(entry->task(), members_of(*set)); !fine) {
         Error error = std::move(fine).error();
         error.tensor = entry->name;
         return error;
@@ -183,17 +192,14 @@ Result<Handle> Engine::submit(Request request) {
     if (counted && member) {
       key = negotiator_->counted_key(request.kind, *set);
     } else if (unnamed && !request.grouped) {
-      key.kind = request.kind;
+      key.kind = request.kind == Kind::Adasum ? Kind::Allreduce : request.kind;
       key.number = static_cast<std::uint64_t>(handle);
     } else {
       key.name = entry->name;
     }
-    entry->in = tensor.in;
-    entry->out = tensor.out;
     entry->work = work;
     entry->index = i;
     entry->pool = pool_;
-    entry->signature = std::make_shared<const Signature>(signature);
     tickets[i] = ++last_ticket_;
     entries.push_back(std::move(entry));
   }
@@ -239,7 +245,8 @@ void Engine::publish(std::unique_lock<std::mutex>& lock, bool comes) {
 const Members& Engine::members_of(const ProcessSet& set) {
   auto found = members_.find(set.generation);
   if (found == members_.end()) {
-    found = members_.emplace(set.generation, peers_.fabric().members(set.members.to_vector())).first;
+    found =
+        members_.emplace(set.generation, peers_.fabric().members(set.members.to_vector())).first;
   }
   return found->second;
 }

@@ -41,6 +41,10 @@ struct TensorRequest {
   Shape shape;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;  ///< null: the engine allocates
+  /// Alltoall: rows for each member; empty: equally many.
+  std::vector<std::int64_t> splits = {};
+  /// Alltoall: gets the number of rows from each member; null: not wanted.
+  std::int32_t* received = nullptr;
 };
 
 /// A submission: one tensor, or a group under one handle.

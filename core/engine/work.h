@@ -43,9 +43,20 @@ struct Entry final : OutputAllocator {
   std::shared_ptr<const Signature> signature;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
+  std::vector<std::int64_t> splits;  ///< see Task
+  std::int32_t* received = nullptr;
   std::shared_ptr<Work> work;
   std::size_t index = 0;  ///< in the work
   std::shared_ptr<HostPool> pool;
+
+  [[nodiscard]] Task task() noexcept {
+    return {.signature = signature,
+            .in = in,
+            .out = out,
+            .allocator = this,
+            .splits = splits,
+            .received = received};
+  }
 
   Result<std::byte*> allocate(const Shape& shape, DType dtype) override {
     Output& output = work->outputs[index];

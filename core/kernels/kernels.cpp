@@ -5,41 +5,11 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/default_arithmetic.h"
 #include "kernels/table.h"
-
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 
 namespace rueda {
 namespace {
-
-/// Rounding to nearest, subnormals kept, for the length of a call. A framework may have set
-/// flush-to-zero on the very thread that lends itself to the engine; which thread computes is a
-/// matter of timing and must not show in the bits.
-class DefaultArithmetic {
- public:
-#if defined(__x86_64__)
-  DefaultArithmetic() noexcept : before_(_mm_getcsr()) {
-    if ((before_ & ~kFlags) != kDefault) _mm_setcsr(kDefault);
-  }
-  ~DefaultArithmetic() {
-    if ((before_ & ~kFlags) != kDefault) _mm_setcsr(before_);
-  }
-
- private:
-  static constexpr unsigned kFlags = 0x3f;  ///< sticky exception flags, not a setting
-  static constexpr unsigned kDefault = 0x1f80;
-  unsigned before_;
-#else
-  DefaultArithmetic() noexcept {}
-  ~DefaultArithmetic() {}
-
- public:
-#endif
-  DefaultArithmetic(const DefaultArithmetic&) = delete;
-  DefaultArithmetic& operator=(const DefaultArithmetic&) = delete;
-};
 
 /// Null where the build or the processor lacks the level.
 const kernels::Table* find(Level level) noexcept {
@@ -71,12 +41,6 @@ const std::array<const kernels::Table*, kLevels>& tables() noexcept {
   return found;
 }
 
-const kernels::Table& table(Level level) noexcept {
-  const kernels::Table* found = tables()[static_cast<std::size_t>(level)];
-  assert(found != nullptr && "ask supported() first");
-  return *found;
-}
-
 kernels::Fold fold_of(ReduceOp op, DType dtype) noexcept {
   switch (op) {
     case ReduceOp::Sum:
@@ -99,6 +63,12 @@ kernels::Fold fold_of(ReduceOp op, DType dtype) noexcept {
 }
 
 }  // namespace
+
+const kernels::Table& kernels::table_of(Level level) noexcept {
+  const kernels::Table* found = tables()[static_cast<std::size_t>(level)];
+  assert(found != nullptr && "ask supported() first");
+  return *found;
+}
 
 std::string_view name_of(Level level) noexcept {
   constexpr std::array<std::string_view, kLevels> names{"baseline", "avx2", "avx512"};
@@ -124,7 +94,7 @@ void scale_copy(std::byte* out, const std::byte* in, std::size_t count, DType dt
     return;
   }
   const DefaultArithmetic guard;
-  table(level).scale[static_cast<std::size_t>(dtype)](out, in, count, factor);
+  kernels::table_of(level).scale[static_cast<std::size_t>(dtype)](out, in, count, factor);
 }
 
 void reduce(std::byte* out, std::span<const std::byte* const> sources, std::size_t count,
@@ -143,8 +113,8 @@ void reduce(std::byte* out, std::span<const std::byte* const> sources, std::size
     return;
   }
   const DefaultArithmetic guard;
-  table(level).reduce[static_cast<std::size_t>(dtype)][fold](out, also_out, sources.data(),
-                                                             sources.size(), count, postscale);
+  kernels::table_of(level).reduce[static_cast<std::size_t>(dtype)][fold](
+      out, also_out, sources.data(), sources.size(), count, postscale);
 }
 
 }  // namespace rueda

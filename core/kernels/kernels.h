@@ -33,8 +33,9 @@ inline constexpr std::size_t kLevels = 3;
 /// * factor exactly 1.0, and Bool with any factor: a plain copy (NaN payloads stay).
 /// * Float32 with the factor as float32, Float64 as is.
 /// * Float16, BFloat16: multiplied in float32 (factor as float32), rounded to nearest even.
-/// * Integers: multiplied in float64, truncated toward zero; what does not fit becomes the nearest
-///   limit of the type, NaN becomes 0.
+/// * Integers: multiplied in float64 (divided by n where the factor is 1 / n rounded, so that the
+///   average of equal values is that value), truncated toward zero; what does not fit becomes the
+///   nearest limit of the type, NaN becomes 0.
 void scale_copy(std::byte* out, const std::byte* in, std::size_t count, DType dtype, double factor,
                 Level level = best_level());
 

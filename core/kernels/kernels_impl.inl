@@ -215,10 +215,24 @@ struct Integer {
   static void scale(std::byte* out, const std::byte* in, std::size_t count, double factor) {
     auto* to = reinterpret_cast<Unaligned*>(out);
     const auto* from = reinterpret_cast<const Unaligned*>(in);
+    if (const double whole = whole_divisor(factor); whole != 0.0) {
+#pragma GCC ivdep
+      for (std::size_t i = 0; i < count; ++i) {
+        to[i].value = truncated(static_cast<double>(from[i].value) / whole);
+      }
+      return;
+    }
 #pragma GCC ivdep
     for (std::size_t i = 0; i < count; ++i) {
       to[i].value = truncated(static_cast<double>(from[i].value) * factor);
     }
+  }
+  /// n if the factor is that of an average over n values, 1 / n rounded; else 0. The product with
+  /// it may lie just below the whole number that the quotient is: 49 * (1 / 49.0) < 1.
+  RUEDA_INLINE static double whole_divisor(double factor) {
+    if (!(factor > 0x1p-31 && factor < 1.0)) return 0.0;
+    const double whole = static_cast<double>(static_cast<std::int64_t>(1.0 / factor + 0.5));
+    return 1.0 / whole == factor ? whole : 0.0;
   }
   RUEDA_INLINE static T truncated(double v) {
     constexpr bool kSigned = T(-1) < T(0);
@@ -419,6 +433,8 @@ constexpr void enter(Table& table, DType dtype) {
   table.reduce[row][kMax] = &reduce<E, Max>;
 }
 
+#include "kernels/adasum_impl.inl"
+
 constexpr Table make_table() {
   Table table{};
   enter<Integer<std::uint8_t, std::uint8_t>>(table, DType::UInt8);
@@ -432,6 +448,10 @@ constexpr Table make_table() {
   enter<Float32>(table, DType::Float32);
   enter<Float64>(table, DType::Float64);
   enter<Boolean>(table, DType::Bool);
+  enter_adasum<Float16>(table, DType::Float16);
+  enter_adasum<BFloat16>(table, DType::BFloat16);
+  enter_adasum<Float32>(table, DType::Float32);
+  enter_adasum<Float64>(table, DType::Float64);
   return table;
 }
 

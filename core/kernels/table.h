@@ -6,8 +6,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "types.h"
+
+namespace rueda {
+enum class Level : std::uint8_t;
+}
 
 namespace rueda::kernels {
 
@@ -17,17 +22,29 @@ using ScaleFn = void (*)(std::byte* out, const std::byte* in, std::size_t count,
 using ReduceFn = void (*)(std::byte* out, std::byte* also_out, const std::byte* const* sources,
                           std::size_t n, std::size_t count, double postscale);
 
+/// The three dot products of a block; Adasum's types only, as the next.
+using AdasumProductsFn = void (*)(double* ab, double* aa, double* bb, const std::byte* a,
+                                  const std::byte* b, std::size_t count, double scale_a,
+                                  double scale_b);
+/// out = weight_a * a + weight_b * b
+using AdasumCombineFn = void (*)(std::byte* out, const std::byte* a, const std::byte* b,
+                                 std::size_t count, double weight_a, double weight_b);
+
 enum Fold : std::size_t { kSum = 0, kProduct = 1, kMin = 2, kMax = 3, kFolds = 4 };
 
 /// By DType (and Fold). Immutable.
 struct Table {
   ScaleFn scale[kDTypes];
   ReduceFn reduce[kDTypes][kFolds];
+  AdasumProductsFn adasum_products[kDTypes];
+  AdasumCombineFn adasum_combine[kDTypes];
 };
 
 /// Null where this build does not have the level.
 const Table* baseline_table() noexcept;
 const Table* avx2_table() noexcept;
 const Table* avx512_table() noexcept;
+/// Of a level that is supported.
+const Table& table_of(Level level) noexcept;
 
 }  // namespace rueda::kernels

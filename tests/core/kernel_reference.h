@@ -141,7 +141,10 @@ T scaled(T value, double factor) {
   } else if constexpr (std::is_floating_point_v<T>) {
     return canonical(static_cast<T>(value * static_cast<T>(factor)));
   } else {
-    const double product = static_cast<double>(value) * factor;
+    const double divisor = std::round(1.0 / factor);
+    const bool averages = factor > 0 && factor < 1.0 && 1.0 / divisor == factor;
+    const double product =
+        averages ? static_cast<double>(value) / divisor : static_cast<double>(value) * factor;
     if (std::isnan(product)) return 0;
     if (product <= static_cast<double>(std::numeric_limits<T>::min()))
       return std::numeric_limits<T>::min();

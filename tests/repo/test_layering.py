@@ -23,7 +23,12 @@ CORE_ARROWS = {
     "glue": {"bindings"},
 }
 # A collective works with any backend: it sees the contract only.
-BACKEND_CONTRACT = {"backends/backend.h", "backends/operation.h"}
+BACKEND_CONTRACT = {
+    "backends/backend.h",
+    "backends/exchange.h",
+    "backends/failed_operation.h",
+    "backends/operation.h",
+}
 
 NEUTRAL = {
     "collectives",

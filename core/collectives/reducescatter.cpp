@@ -1,0 +1,86 @@
+/// Reducescatter: every rank gets its share of the rows of the reduction of all ranks' tensors.
+/// Source: MPI 4.1, section 6.11 (MPI_Reduce_scatter).
+
+#include <vector>
+
+#include "backends/failed_operation.h"
+#include "collectives/collective.h"
+
+namespace rueda {
+
+namespace {
+
+/// Who averages and who sums disagree about the factor: averaging is part of the postscale.
+std::string averaging_disagreement(const Signature& one, const Signature& other) {
+  if (one.op == other.op) return {};
+  return "Mismatched prescale and/or postscale factors: One rank specified " +
+         std::string(name_of(one.op)) + ", but another rank specified " +
+         std::string(name_of(other.op)) + ".";
+}
+
+std::string disagreement(const Signature& one, const Signature& other) {
+  if (auto text = basic_disagreement(one, other); !text.empty()) return text;
+  if (auto text = shape_disagreement(one, other); !text.empty()) return text;
+  if (auto text = factor_disagreement(one, other); !text.empty()) return text;
+  if (auto text = averaging_disagreement(one, other); !text.empty()) return text;
+  return device_disagreement(one, other);
+}
+
+Result<void> check(const Task& task, const Members&) {
+  const Signature& signature = *task.signature;
+  if (signature.op != ReduceOp::Average && signature.op != ReduceOp::Sum) {
+    return Error{.code = Code::Unsupported,
+                 .message = "reducescatter supports Average and Sum only, not " +
+                            std::string(name_of(signature.op))};
+  }
+  if (signature.shape.empty()) {
+    return Error{
+        .code = Code::InvalidArgument,
+        .message = "reducescatter needs a tensor with at least one dimension: its rows are shared"};
+  }
+  return {};
+}
+
+/// The first row of that member's share; of the member beyond the last: the number of rows.
+/// Members share evenly; what is left over goes to the first ones, a row each.
+std::int64_t first_row(std::int64_t rows, std::int64_t size, std::int64_t member) {
+  return rows / size * member + std::min(member, rows % size);
+}
+
+std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) {
+  const std::int64_t size = backend.members().size();
+  const std::int64_t self = backend.members().self;
+  std::vector<ScatterPiece> pieces;
+  pieces.reserve(tasks.size());
+  for (const Task& task : tasks) {
+    const Signature& signature = *task.signature;
+    const std::int64_t rows = signature.shape.front();
+    Shape shape = signature.shape;
+    shape.front() = 1;
+    const std::int64_t row = element_count(shape);
+    ScatterPiece& piece =
+        pieces.emplace_back(ScatterPiece{.in = task.in, .out = task.out, .begins = {}});
+    for (std::int64_t m = 0; m <= size; ++m) {
+      piece.begins.push_back(static_cast<std::size_t>(first_row(rows, size, m) * row));
+    }
+    if (piece.out != nullptr) continue;
+    shape.front() = first_row(rows, size, self + 1) - first_row(rows, size, self);
+    auto memory = task.allocator->allocate(shape, signature.dtype);
+    if (!memory) return std::make_unique<FailedOperation>(std::move(memory).error());
+    piece.out = *memory;
+  }
+  return backend.reducescatter(pieces,
+                               reduction_of(*tasks.front().signature, backend.members().size()));
+}
+
+}  // namespace
+
+const Collective kReducescatter{.kind = Kind::Reducescatter,
+                                .rules = {.name = "REDUCESCATTER",
+                                          .prefix = "reducescatter",
+                                          .fusable = true,
+                                          .disagreement = disagreement},
+                                .check = check,
+                                .start = start};
+
+}  // namespace rueda
