@@ -117,10 +117,12 @@ std::vector<std::vector<std::size_t>> uneven(int members, std::size_t pieces, un
   return parts;
 }
 
-std::vector<Batch> batches_for(int members) {
+constexpr std::array kSomeTypes{DType::Float32, DType::BFloat16, DType::UInt8};
+
+std::vector<Batch> batches_for(int members, std::span<const DType> types = kAllTypes) {
   const auto size = static_cast<std::size_t>(members);
   std::vector<Batch> batches;
-  for (const DType dtype : kAllTypes) {
+  for (const DType dtype : types) {
     for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product}) {
       batches.push_back({{dtype, op, 1.0, 1.0}, {std::vector<std::size_t>(size, 101)}});
       batches.push_back({{dtype, op, 0.3, 1.7}, uneven(members, 4, 3), 1});
@@ -153,12 +155,13 @@ void check_all(int members, const std::vector<Batch>& batches, Backends& world,
 
 TEST(Reducescatter, SharedMemoryHasTheBitsOfAllreduceOnEveryPath) {
   constexpr std::array tunings{ShmTuning{.small_bytes = 65536, .chunk_bytes = 65536},
-                               ShmTuning{.small_bytes = 1, .chunk_bytes = 64},
-                               ShmTuning{.small_bytes = 1, .chunk_bytes = 448}};
+                               ShmTuning{.small_bytes = 1, .chunk_bytes = 192},
+                               ShmTuning{.small_bytes = 1, .chunk_bytes = 4096}};
   for (int size = 1; size <= 6; ++size) {
     for (const ShmTuning& tuning : tunings) {
       const ShmWorld world({.size = size, .tuning = tuning});
-      check_all(size, batches_for(size), world);
+      // All types with three members; the others are about the cut.
+      check_all(size, size == 3 ? batches_for(size) : batches_for(size, kSomeTypes), world);
     }
   }
 }
