@@ -188,13 +188,6 @@ def local_errors_do_not_disturb_the_others() -> None:
 
 
 @CASES.add
-def adasum_is_not_available_yet() -> None:
-    with pytest.raises(hvd.HorovodInternalError, match="No Adasum operation enabled"):
-        hvd.allreduce(torch.ones(2), name="e.adasum", op=hvd.Adasum)
-    works("e.adasum")
-
-
-@CASES.add
 def unknown_operators_are_refused() -> None:
     for op in (-1, 6, 1000):
         with pytest.raises((ValueError, hvd.HorovodInternalError)):

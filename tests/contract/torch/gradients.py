@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from tests.contract.torch.values import assert_same
 from tests.contract.world import Cases
@@ -139,3 +141,65 @@ def a_model_across_a_collective() -> None:
     hvd.allreduce(layer(inputs), op=hvd.Sum).sum().backward()
     expected = inputs.sum(0).expand(4, 4) * hvd.size()
     assert_same(layer.weight.grad, expected.contiguous(), 1e-6)
+
+
+@CASES.add
+def numerical_derivatives_of_reductions() -> None:
+    """All ranks move the same element at once, so a sum moves by their number."""
+    torch.manual_seed(11)
+    for op in (hvd.Sum, hvd.Average):
+        x = torch.randn(3, 2, dtype=torch.float64).requires_grad_()
+        z = torch.randn(2, dtype=torch.float64).requires_grad_()
+
+        def one(x: torch.Tensor, op: int = op) -> torch.Tensor:
+            return hvd.allreduce(x, op=op, prescale_factor=0.5)
+
+        def group(x: torch.Tensor, z: torch.Tensor, op: int = op) -> list[torch.Tensor]:
+            return hvd.grouped_allreduce([x, z], op=op)
+
+        assert torch.autograd.gradcheck(one, (x,))
+        assert torch.autograd.gradgradcheck(one, (x,))
+        assert torch.autograd.gradcheck(group, (x, z))
+
+
+@CASES.add
+def upstream_gradients_in_another_order() -> None:
+    """What comes after a transposition hands over a transposed gradient."""
+    n = hvd.size()
+    weight = torch.arange(2.0 * n).reshape(2, n)
+    calls: list[tuple[Callable[[torch.Tensor], torch.Tensor], int]] = [
+        (lambda x: hvd.allreduce(x, op=hvd.Sum), n),
+        (lambda x: hvd.grouped_allreduce([x], op=hvd.Sum)[0], n),
+        (lambda x: hvd.allgather(x), 1),
+        (lambda x: hvd.grouped_allgather([x])[0], 1),
+        (lambda x: hvd.broadcast(x, 0), int(hvd.rank() == 0)),
+    ]
+    for call, factor in calls:
+        x = torch.ones(n, 2, requires_grad=True)
+        y = call(x)
+        upstream = weight.repeat(1, y.shape[0] // n)
+        (y.t() * upstream).sum().backward()
+        assert_same(x.grad, weight.t().contiguous() * factor, 1e-6)
+
+
+@CASES.add
+def second_derivatives_of_gathers_and_broadcasts() -> None:
+    x = leaf(2)
+    y = hvd.allgather(x)
+    (first,) = torch.autograd.grad((y * y).sum(), x, create_graph=True)
+    assert_same(first.detach(), 2 * x.detach(), 1e-6)
+    first.sum().backward()
+    # Each rank's rows are averaged with the zeros of the others.
+    assert_same(x.grad, torch.full((2,), 2.0 / hvd.size()), 1e-6)
+    x = leaf(2)
+    z = hvd.broadcast(x, 0)
+    (first,) = torch.autograd.grad((z * z).sum(), x, create_graph=True)
+    assert_same(first.detach(), torch.full((2,), 2.0 * (hvd.rank() == 0)), 1e-6)
+
+
+@CASES.add
+def members_of_a_group_that_have_no_gradient_are_marked() -> None:
+    whole = torch.ones(2, dtype=torch.int64)
+    for call in (hvd.grouped_allreduce, hvd.grouped_allgather):
+        results = call([leaf(2), whole, torch.ones(3)])
+        assert [result.requires_grad for result in results] == [True, False, True]
