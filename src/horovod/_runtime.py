@@ -48,6 +48,8 @@ class Core(Protocol):
 
     def segment_bytes(self, local_size: int) -> int: ...
 
+    def segment_base_bytes(self, local_size: int) -> int: ...
+
 
 class Numbered(Protocol):
     """A process set that has a number in the current world."""
@@ -200,7 +202,7 @@ def _form(
         engine = core.Engine(_options(core, config, topology, [[0]], agree_on_sets([process_sets])))
         engine.start()
         return Runtime(engine, topology, config)
-    topology, mesh = connect(place, config, key, core.segment_bytes, process_sets)
+    topology, mesh = connect(place, config, key, core.segment_bytes, process_sets, core.segment_base_bytes)
     try:
         engine = core.Engine(_options(core, config, topology, mesh.groups, mesh.process_sets))
         mesh.hand_over(engine)

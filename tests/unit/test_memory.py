@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -54,4 +55,20 @@ def test_segment_larger_than_what_is_left_is_refused_before_it_is_reserved(
         BackendError, match="2 MiB of shared memory could not be reserved: only 1 MiB is left"
     ):
         local.make_own(2 << 20, owner)
+    owner.close()
+
+
+def test_only_the_base_of_a_segment_takes_memory() -> None:
+    owner = Descriptors()
+    own = local.make_own(64 << 20, owner, 1 << 20)
+    status = os.fstat(own.memfd)
+    assert status.st_size == 64 << 20
+    assert status.st_blocks * 512 == 1 << 20
+    owner.close()
+
+
+def test_a_segment_is_refused_for_its_base_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "available_bytes", lambda: 1 << 20)
+    owner = Descriptors()
+    assert local.make_own(64 << 20, owner, 1 << 20).segment_bytes == 64 << 20
     owner.close()

@@ -197,13 +197,13 @@ def test_one_rank_without_memfd_splits_the_group_on_every_rank(
 ) -> None:
     real, lock, calls = local.make_own, threading.Lock(), []
 
-    def refuse_the_second(size: int, owner: Descriptors) -> local.Own:
+    def refuse_the_second(size: int, owner: Descriptors, base: int) -> local.Own:
         with lock:
             calls.append(size)
             number = len(calls)
         if number == 2:
             raise PermissionError(1, "not permitted here")
-        return real(size, owner)
+        return real(size, owner, base)
 
     monkeypatch.setattr(local, "make_own", refuse_the_second)
     meshes = form(server, [settings(), settings(), settings(), settings("single")])
@@ -217,8 +217,8 @@ def test_one_rank_without_memfd_splits_the_group_on_every_rank(
 def test_peer_with_a_shrinkable_segment_splits_the_group(
     server: StoreServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unsealed(size: int, owner: Descriptors) -> local.Own:
-        own = make(size, owner)
+    def unsealed(size: int, owner: Descriptors, base: int) -> local.Own:
+        own = make(size, owner, base)
         bare = owner.adopt(os.memfd_create("bare", os.MFD_CLOEXEC))
         os.ftruncate(bare, size)
         return replace(own, memfd=bare)

@@ -63,6 +63,9 @@ class FakeCore:
     def segment_bytes(self, local_size: int) -> int:
         return 4096 * local_size
 
+    def segment_base_bytes(self, local_size: int) -> int:
+        return 4096
+
 
 CORE: Any = FakeCore()
 

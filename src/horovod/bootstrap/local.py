@@ -71,23 +71,30 @@ def listen() -> tuple[socket.socket, str]:
     return listener, name
 
 
-def make_own(segment_bytes: int, owner: Descriptors) -> Own:
+def make_own(segment_bytes: int, owner: Descriptors, base_bytes: int | None = None) -> Own:
     """Make what this rank shares. The memory is reserved, not only promised.
+
+    Args:
+        segment_bytes: its size.
+        base_bytes: how much of it, from its start, gets memory; by default all. The rest is address space
+            until the engine needs it.
 
     Raises:
         BackendError: there is not enough memory.
         OSError: the system refuses one of the calls.
     """
+    base_bytes = segment_bytes if base_bytes is None else base_bytes
     left = available_bytes()
-    if left is not None and segment_bytes > left:
-        raise _no_memory(segment_bytes, f"only {left >> 20} MiB is left", errno.ENOMEM)
+    if left is not None and base_bytes > left:
+        raise _no_memory(base_bytes, f"only {left >> 20} MiB is left", errno.ENOMEM)
     memfd = owner.adopt(os.memfd_create("rueda", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     try:
-        os.posix_fallocate(memfd, 0, segment_bytes)
+        os.ftruncate(memfd, segment_bytes)
+        os.posix_fallocate(memfd, 0, base_bytes)
     except OSError as error:
         if error.errno not in (errno.ENOMEM, errno.ENOSPC):
             raise
-        raise _no_memory(segment_bytes, str(error.strerror), error.errno) from error
+        raise _no_memory(base_bytes, str(error.strerror), error.errno) from error
     # Nobody, not even its maker, can shrink it any more: access to a mapping never ends in SIGBUS.
     fcntl.fcntl(memfd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     engine_bell, waiter_bell = (
@@ -136,9 +143,9 @@ def exchange(connection: socket.socket, rank: int, own: Own, owner: Descriptors)
     return LocalPeer(rank, memfd, engine_bell, waiter_bell, pidfd[0] if pidfd else -1, liveness)
 
 
-def _no_memory(segment_bytes: int, why: str, code: int) -> BackendError:
+def _no_memory(wanted_bytes: int, why: str, code: int) -> BackendError:
     return BackendError(
-        f"{segment_bytes >> 20} MiB of shared memory could not be reserved: {why}. "
+        f"{wanted_bytes >> 20} MiB of shared memory could not be reserved: {why}. "
         "Free some memory, raise the limit of the container, or start fewer ranks on this host.",
         library="system",
         code=code,

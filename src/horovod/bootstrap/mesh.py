@@ -121,6 +121,7 @@ def connect(
     key: bytes,
     segment_bytes: Callable[[int], int],
     process_sets: Sets = (),
+    segment_base_bytes: Callable[[int], int] | None = None,
 ) -> tuple[Topology, Mesh]:
     """Form the world: blocks until this rank is connected with all others.
 
@@ -130,6 +131,7 @@ def connect(
         key: the key of the job.
         segment_bytes: size of the segment that each rank of a group of that many makes.
         process_sets: the static process sets, as this rank was given them; see ``static_sets``.
+        segment_base_bytes: how much of it needs memory from the start; by default all.
 
     Raises:
         RendezvousError: ranks are missing, unreachable or gone, or one of them failed; the message says
@@ -141,7 +143,8 @@ def connect(
     deadline = time.monotonic() + config.init_timeout_s
     me = f"rank {place.rank} on host {place.host}"
     with StoreClient(place.store, key, config.init_timeout_s, me) as store:
-        return _Bootstrap(place, config, key, segment_bytes, process_sets, store, deadline).run()
+        sizes = (segment_bytes, segment_base_bytes or segment_bytes)
+        return _Bootstrap(place, config, key, sizes, process_sets, store, deadline).run()
 
 
 class _Bootstrap:
@@ -152,7 +155,7 @@ class _Bootstrap:
         place: Place,
         config: Config,
         key: bytes,
-        segment_bytes: Callable[[int], int],
+        segment_sizes: tuple[Callable[[int], int], Callable[[int], int]],
         process_sets: Sets,
         store: StoreClient,
         deadline: float,
@@ -160,7 +163,7 @@ class _Bootstrap:
         self.place = place
         self.config = config
         self.key = key
-        self.segment_bytes = segment_bytes
+        self.segment_bytes, self.segment_base_bytes = segment_sizes
         self.process_sets = process_sets
         self.store = store
         self.deadline = deadline
@@ -260,7 +263,8 @@ class _Bootstrap:
         failure = ""
         if len(mine) > 1:
             try:
-                own = local.make_own(self.segment_bytes(len(mine)), self.owner)
+                size, base = self.segment_bytes(len(mine)), self.segment_base_bytes(len(mine))
+                own = local.make_own(size, self.owner, base)
                 peers = self._pass_descriptors(joined, mine, own, listener)
             except _NotSharable as error:
                 failure = str(error)
