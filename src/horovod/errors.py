@@ -283,7 +283,8 @@ def from_core(
         case "duplicate":
             return DuplicateNameError(message, tensor=operation)
         case "mismatch":
-            return MismatchError(message, tensor=operation, ranks=missing)
+            named = message if tensor in message else f"{message} (tensor {tensor})"
+            return MismatchError(named, tensor=operation, ranks=missing)
         case "peer_lost":
             return PeerLostError(message, rank=rank if rank >= 0 else None, host=host or None)
         case "timeout":

@@ -68,7 +68,8 @@ def test_public_names_are_exactly_those_listed() -> None:
 def test_core_code_becomes_its_exception(code: str, expected: type[Exception]) -> None:
     error = errors.from_core(code, "text", 2, "allreduce.x", [1, 3], 4.5)
     assert type(error) is expected
-    assert str(error) == "text"
+    named = " (tensor allreduce.x)" if code == "mismatch" else ""
+    assert str(error) == "text" + named
     assert code in errors.CORE_CODES
 
 
