@@ -7,12 +7,25 @@ from tests.contract.torch import (
     gradients,
     lifecycle,
     optimizer,
+    optimizer_families,
+    optimizer_loops,
     state,
     sync_batch_norm,
 )
 from tests.contract.world import Cases
 
 CASES = Cases()
-for module in (collectives, gradients, errors, state, optimizer, sync_batch_norm, elastic_state, lifecycle):
+for module in (
+    collectives,
+    gradients,
+    errors,
+    state,
+    optimizer,
+    optimizer_families,
+    optimizer_loops,
+    sync_batch_norm,
+    elastic_state,
+    lifecycle,
+):
     for name, case in module.CASES.table.items():
         CASES.add_as(f"{module.__name__.rsplit('.', 1)[-1]}-{name}", case)

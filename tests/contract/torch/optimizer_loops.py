@@ -116,7 +116,7 @@ def scaler_case(way: str) -> None:
     """An infinity on one rank lets all ranks skip the step and lower the scale."""
     net, alone = network().float(), network().float()
     optimizer, reference = sgd(net), plain(alone)
-    scaler: Any = torch.amp.GradScaler("cpu", init_scale=4.0)  # type: ignore[attr-defined]
+    scaler: Any = torch.amp.GradScaler("cpu", init_scale=4.0)
     for step in range(4):
         optimizer.zero_grad()
         loss = loss_of(net, share(step).float())
@@ -159,7 +159,7 @@ def grad_scaler_with_a_fused_optimizer() -> None:
     optimizer: Any = hvd.DistributedOptimizer(
         torch.optim.Adam(net.parameters(), fused=True), named_parameters=net.named_parameters()
     )
-    scaler: Any = torch.amp.GradScaler("cpu", init_scale=4.0)  # type: ignore[attr-defined]
+    scaler: Any = torch.amp.GradScaler("cpu", init_scale=4.0)
     for step in range(3):
         optimizer.zero_grad()
         loss = loss_of(net, share(step).float())
