@@ -20,7 +20,7 @@ AdasumProducts sum(const AdasumProducts& one, const AdasumProducts& other) {
   return {one.ab + other.ab, one.aa + other.aa, one.bb + other.bb};
 }
 
-/// Of the vector that was scaled with `scale`, `ratio` times as much as the other one.
+/// Of a vector that was multiplied with `scale`, `ratio` times as much as the other one was.
 double weight(double product, double square, double scale, double ratio) {
   if (square < kZero && scale == 1.0) return 1.0;
   return 1.0 - product / square * 0.5 * ratio;  // twice the square might overflow

@@ -25,14 +25,20 @@ constexpr std::array<std::size_t, 14> kCounts{0,  1,   2,   7,   15,  16,   17,
 
 template <typename T>
 double wide(T value) {
-  if constexpr (sizeof(T) == 2) return static_cast<double>(static_cast<float>(value));
-  return static_cast<double>(value);
+  if constexpr (sizeof(T) == 2) {
+    return static_cast<double>(static_cast<float>(value));
+  } else {
+    return static_cast<double>(value);
+  }
 }
 template <typename T>
 T narrow(double value) {
   if (std::isnan(value)) value = std::numeric_limits<double>::quiet_NaN();
-  if constexpr (sizeof(T) == 2) return T::from(static_cast<float>(value));
-  return static_cast<T>(value);
+  if constexpr (sizeof(T) == 2) {
+    return T::from(static_cast<float>(value));
+  } else {
+    return static_cast<T>(value);
+  }
 }
 
 template <typename Use>

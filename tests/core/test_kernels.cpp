@@ -329,5 +329,32 @@ TEST_P(KernelsTest, SettingsOfTheCallingThreadDoNotShowAndComeBack) {
 }
 #endif
 
+TEST_P(KernelsTest, TheAverageOfEqualIntegersIsThatInteger) {
+  const auto expect = [](DType dtype, std::int64_t value, std::int64_t ranks) {
+    const auto as = [dtype](std::int64_t number) {
+      return reference::with_type(dtype, [number]<typename T>() -> Bytes {
+        if constexpr (std::is_integral_v<T>) {
+          return reference::bytes(std::vector<T>(67, static_cast<T>(number)));
+        }
+        return {};
+      });
+    };
+    const Bytes sum = as(value * ranks);
+    Bytes got(sum.size());
+    scale_copy(got.data(), sum.data(), 67, dtype, 1.0 / static_cast<double>(ranks), GetParam());
+    EXPECT_EQ(got, as(value)) << name_of(dtype) << " " << value << " of " << ranks;
+  };
+  for (std::int64_t ranks = 1; ranks <= 1000; ++ranks) {
+    for (const std::int64_t value : {1, -1, 3, -1023, 1000003}) {
+      expect(DType::Int32, value, ranks);
+      expect(DType::Int64, value * 4099, ranks);
+    }
+    if (ranks <= 127) expect(DType::Int8, -1, ranks);
+    if (ranks <= 255) expect(DType::UInt8, 1, ranks);
+    expect(DType::Int16, -32, ranks);
+    expect(DType::UInt16, 65, ranks);
+  }
+}
+
 }  // namespace
 }  // namespace rueda
