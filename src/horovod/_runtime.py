@@ -263,7 +263,7 @@ def _core_of_engine(config: Config, topology: Topology) -> int:
 
 
 def _native() -> Core:
-    return cast(Core, importlib.import_module("horovod._core"))
+    return cast(Core, importlib.import_module("horovod.native"))
 
 
 def _forked_error(forked: _Forked) -> HorovodInternalError:

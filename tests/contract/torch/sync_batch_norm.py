@@ -297,3 +297,23 @@ def copies_and_states_are_those_of_torch() -> None:
     layer.load_state_dict(alone.state_dict())
     with torch.no_grad():
         assert layer(torch.randn(2, 4)).requires_grad is False
+
+
+@CASES.add
+def compiled_networks_normalise_over_all_ranks() -> None:
+    """The exchange cuts the graph of ``torch.compile`` into parts; the values are those of eager mode."""
+    if hvd.size() != 2:  # compiling takes seconds on each rank, and more ranks would show nothing new
+        return
+    network = torch.nn.Sequential(torch.nn.Linear(3, 4), hvd.SyncBatchNorm(4), torch.nn.ReLU())
+    eager = copy.deepcopy(network)
+    compiled = torch.compile(network, backend="eager")
+    for _ in range(2):
+        batch = torch.randn(5, 3) + hvd.rank()
+        got, expected = compiled(batch), eager(batch)
+        torch.testing.assert_close(got, expected)
+        for out in (got, expected):
+            out.square().sum().backward()
+    for one, other in zip(network.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+    for key, value in eager.state_dict().items():
+        torch.testing.assert_close(network.state_dict()[key], value)

@@ -1,0 +1,31 @@
+"""The native module ``horovod._core``, with an engine that compilers of Python code can call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from horovod import _core
+
+__all__ = ["Engine"]
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_core, name)
+
+
+class Engine(_core.Engine):
+    """The native engine. What operations call is bound once, to the object.
+
+    ``torch.compile`` cannot trace a native method and leaves the call to Python, as it should; but from a
+    method that it finds in the class it makes a call without ``self``.
+    """
+
+    def __init__(self, options: _core.EngineOptions) -> None:
+        super().__init__(options)
+        for name in ("submit", "submit_group", "submit_alltoall", "join", "poll", "wait", "wait_all"):
+            if hasattr(_core.Engine, name):  # a native part that was built earlier may lack some
+                setattr(self, name, getattr(super(), name))
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self.__dict__.clear()  # bound methods refer back to the engine
