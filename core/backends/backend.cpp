@@ -85,6 +85,8 @@ std::unique_ptr<Operation> Backend::broadcast(std::span<const std::byte> in,
   return tree_broadcast(*this, in, out, root);
 }
 
-std::unique_ptr<Operation> Backend::barrier() { return dissemination_barrier(*this); }
+std::unique_ptr<Operation> Backend::barrier() { return meet(); }
+
+std::unique_ptr<Operation> Backend::meet() { return dissemination_barrier(*this); }
 
 }  // namespace rueda

@@ -104,6 +104,9 @@ class Backend {
                                                std::span<std::byte> out, int root);
   /// Everybody has arrived.
   virtual std::unique_ptr<Operation> barrier();
+  /// The same through send and recv alone, which owe nothing to memory that belongs to the set: for
+  /// its first and its last operation.
+  std::unique_ptr<Operation> meet();
 
   [[nodiscard]] const Members& members() const noexcept { return members_; }
   [[nodiscard]] const Association& association() const noexcept { return association_; }

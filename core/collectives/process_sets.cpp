@@ -3,7 +3,6 @@
 /// members before its first and after its last operation.
 /// Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", 1988.
 
-#include "backends/direct_collectives.h"
 #include "collectives/collective.h"
 
 namespace rueda {
@@ -40,10 +39,7 @@ Result<void> check(const Task& task, const Members&) {
   return {};
 }
 
-/// Through send and recv alone, which owe nothing to memory that belongs to the set.
-std::unique_ptr<Operation> start(Backend& backend, std::span<const Task>) {
-  return dissemination_barrier(backend);
-}
+std::unique_ptr<Operation> start(Backend& backend, std::span<const Task>) { return backend.meet(); }
 
 }  // namespace
 
