@@ -377,7 +377,8 @@ std::vector<Rank> Caller::missing(const Term& term) const {
 
 void Caller::tick(TimePoint now, Effects& effects) {
   if (stopped() || fatal_) return;
-  if (stall_.enabled() && open_.oldest() != nullptr && now >= stall_.due(open_.oldest()->tally.since)) {
+  if (stall_.enabled() && open_.oldest() != nullptr &&
+      now >= stall_.due(open_.oldest()->tally.since)) {
     std::vector<Waiting> waiting;
     for (const Term* term = open_.oldest(); term != nullptr; term = term->newer) {
       if (now - term->tally.since < stall_.warning()) continue;

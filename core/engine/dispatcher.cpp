@@ -88,7 +88,7 @@ void Dispatcher::complete() {
   if (running_.change && !running_.change->added) sets_.erase(running_.change->id);
   for (auto& entry : running_.entries) {
     if (!entry) continue;
-    entry->work->value = running_.value;
+    if (running_.value) entry->work->value = running_.value;
     completed_.push_back(std::move(entry));
   }
   running_ = {};

@@ -267,7 +267,7 @@ Result<Handle> Engine::add_process_set(std::vector<Rank> ranks) {
   request.kind = Kind::AddProcessSet;
   request.ranks = std::move(ranks);
   request.tensors.push_back(no_tensor());
-  request.waited = true;
+  request.demanded = true;
   return submit(std::move(request));
 }
 
@@ -276,7 +276,7 @@ Result<Handle> Engine::remove_process_set(std::int32_t id) {
   request.kind = Kind::RemoveProcessSet;
   request.root = id;
   request.tensors.push_back(no_tensor());
-  request.waited = true;
+  request.demanded = true;
   return submit(std::move(request));
 }
 
@@ -308,7 +308,7 @@ Result<Handle> Engine::join() {
   entry->work = work;
   entries_.emplace(ticket, std::move(entry));
   works_.emplace(handle, std::move(work));
-  publish(lock, true);
+  publish(lock, false);
   return handle;
 }
 

@@ -59,8 +59,8 @@ struct Request {
   Rank root = -1;
   std::int32_t process_set = 0;
   std::vector<Rank> ranks;  ///< of the set to add
-  bool waited = false;    ///< the caller will wait for it at once
-  bool demanded = false;  ///< its end is wanted now, but no thread stands still for it
+  bool waited = false;      ///< the caller will wait for it at once
+  bool demanded = false;    ///< its end is wanted now, but no thread stands still for it
   std::function<void(const Work&)> on_done;
 };
 
@@ -162,7 +162,7 @@ class Engine final : private Driver {
   std::uint64_t last_ticket_ = 0;
   std::uint64_t join_ticket_ = 0;             // of the join in flight; 0: none
   std::map<std::uint32_t, Members> members_;  // by generation of the set, as far as asked for
-  std::optional<Error> failed_;  // first cause; nothing runs any more
+  std::optional<Error> failed_;               // first cause; nothing runs any more
 
   // Holder of the baton only.
   std::unique_ptr<Dispatcher> dispatcher_;

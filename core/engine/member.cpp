@@ -31,12 +31,11 @@ Result<void> Member::submit(std::span<const Key> keys, std::span<const Signature
     if (set == nullptr || !set->members.contains(world_.self())) {
       result =
           Error{.code = Code::InvalidArgument,
-                .message = set == nullptr
-                               ? "Process set " + std::to_string(key.process_set) +
-                                     " does not exist, or has not been registered"
-                               : "Rank " + std::to_string(world_.self()) +
-                                     " is not a member of the provided process set " +
-                                     std::to_string(key.process_set),
+                .message = set == nullptr ? "Process set " + std::to_string(key.process_set) +
+                                                " does not exist, or has not been registered"
+                                          : "Rank " + std::to_string(world_.self()) +
+                                                " is not a member of the provided process set " +
+                                                std::to_string(key.process_set),
                 .tensor = full_name(key)};
       break;
     }

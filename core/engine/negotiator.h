@@ -83,12 +83,12 @@ struct Effects {
   std::vector<Send> sends;
   std::vector<Dispatch> dispatches;
   std::vector<Failure> failures;
-  std::vector<std::string> warnings;  ///< for the log of this rank
-  std::vector<std::string> errors;    ///< the same, at level error
-  std::optional<Rank> joined_last;    ///< every rank has joined: completes the pending join
+  std::vector<std::string> warnings;       ///< for the log of this rank
+  std::vector<std::string> errors;         ///< the same, at level error
+  std::optional<Rank> joined_last;         ///< every rank has joined: completes the pending join
   std::size_t dispatches_before_join = 0;  ///< how many of `dispatches` come before that
-  std::optional<Rank> shutdown_by;    ///< the shutdown entry was reached: nothing runs after it
-  bool closed = false;                ///< all ranks acknowledged the shutdown
+  std::optional<Rank> shutdown_by;  ///< the shutdown entry was reached: nothing runs after it
+  bool closed = false;              ///< all ranks acknowledged the shutdown
   std::optional<Error> fatal;  ///< the world cannot go on (e.g. stall shutdown): abort with this
   void clear() noexcept;
   /// True if there is nothing in it.

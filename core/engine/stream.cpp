@@ -81,7 +81,8 @@ Result<void> Stream::apply(wire::Reader& reader, wire::Entry& entry, TimePoint n
 Result<void> Stream::apply_dispatch(wire::Reader& reader, wire::Entry& entry, TimePoint now,
                                     Effects& effects) {
   ++dispatches_;
-  Dispatch dispatch{.number = dispatches_, .process_set = entry.process_set, .entries = {}, .change = {}};
+  Dispatch dispatch{
+      .number = dispatches_, .process_set = entry.process_set, .entries = {}, .change = {}};
   const std::uint32_t items = entry.count;
   dispatch.entries.reserve(items);
   bool member = false;
@@ -126,10 +127,8 @@ Result<void> Stream::change_sets(const Signature& signature, Dispatch& dispatch,
       return nonsense_from_above("a process set that cannot be");
     }
     const ProcessSet& set = world_.add_set(signature.ranks);
-    dispatch.change = {.id = set.id,
-                       .generation = set.generation,
-                       .added = true,
-                       .ranks = signature.ranks};
+    dispatch.change = {
+        .id = set.id, .generation = set.generation, .added = true, .ranks = signature.ranks};
     return {};
   }
   const ProcessSet* set = world_.find_set(signature.root);

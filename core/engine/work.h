@@ -30,7 +30,7 @@ struct Work {
   std::atomic<bool> done{false};
   std::size_t remaining = 1;  ///< tensors that are not complete
   std::optional<Error> error;
-  std::vector<Output> outputs;  ///< by tensor; without data() where the user gave the memory
+  std::vector<Output> outputs;        ///< by tensor; without data() where the user gave the memory
   std::optional<std::int64_t> value;  ///< of operations that end with a number: join, set changes
   std::vector<std::uint64_t> tickets;
   std::function<void(const Work&)> on_done;  ///< runs on the notifier

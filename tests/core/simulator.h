@@ -380,7 +380,8 @@ inline NegotiatorOptions random_options(Simulator& source) {
   constexpr std::array<std::size_t, 5> capacities{0, 1, 3, 20, 16384};
   options.key_capacity = capacities[source.pick(capacities.size())];
   options.disable_group_fusion = source.chance(0.2);
-  options.stall_warning = source.chance(0.5) ? std::chrono::milliseconds(40) : std::chrono::seconds(60);
+  options.stall_warning =
+      source.chance(0.5) ? std::chrono::milliseconds(40) : std::chrono::seconds(60);
   return options;
 }
 

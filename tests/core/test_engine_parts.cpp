@@ -50,6 +50,10 @@ class StuckBackend final : public Backend {
   };
 };
 
+Result<std::unique_ptr<Backend>> no_sets(std::int32_t, std::span<const Rank>) {
+  return Error{.code = Code::Backend, .message = "no memory left"};
+}
+
 Dispatcher::Batch batch_of(std::initializer_list<const char*> names) {
   Dispatcher::Batch batch;
   for (const char* name : names) {
@@ -66,7 +70,7 @@ Dispatcher::Batch batch_of(std::initializer_list<const char*> names) {
 
 TEST(Dispatcher, batches_run_one_after_another_in_order) {
   LocalBackend backend(alone());
-  Dispatcher dispatcher(backend, seconds(30));
+  Dispatcher dispatcher(backend, no_sets, seconds(30));
   dispatcher.enqueue(batch_of({"a", "b"}));
   dispatcher.enqueue(batch_of({"c"}));
   std::vector<std::string> order;
@@ -82,7 +86,7 @@ TEST(Dispatcher, batches_run_one_after_another_in_order) {
 
 TEST(Dispatcher, a_started_operation_without_progress_fails_by_name_after_its_time) {
   StuckBackend backend;
-  Dispatcher dispatcher(backend, seconds(30));
+  Dispatcher dispatcher(backend, no_sets, seconds(30));
   dispatcher.enqueue(batch_of({"allreduce.x"}));
   const TimePoint start{};
   ASSERT_TRUE(static_cast<bool>(dispatcher.step(start)));
@@ -103,7 +107,7 @@ TEST(Dispatcher, a_started_operation_without_progress_fails_by_name_after_its_ti
 
 TEST(Dispatcher, an_error_of_the_backend_names_the_tensor_and_the_rest_can_be_taken_back) {
   StuckBackend backend;
-  Dispatcher dispatcher(backend, seconds(30));
+  Dispatcher dispatcher(backend, no_sets, seconds(30));
   dispatcher.enqueue(batch_of({"allreduce.x"}));
   dispatcher.enqueue(batch_of({"allreduce.y"}));
   backend.broken = true;
@@ -115,9 +119,81 @@ TEST(Dispatcher, an_error_of_the_backend_names_the_tensor_and_the_rest_can_be_ta
   EXPECT_TRUE(dispatcher.idle());
 }
 
+Dispatcher::Batch change_of(Kind kind, std::int32_t id, std::vector<Rank> ranks) {
+  Dispatcher::Batch batch = batch_of({"process_set"});
+  auto signature = std::make_shared<Signature>();
+  signature->kind = kind;
+  batch.signatures = {signature};
+  batch.entries.front()->work = std::make_shared<Work>();
+  batch.change = {
+      .id = id, .generation = 1, .added = kind == Kind::AddProcessSet, .ranks = std::move(ranks)};
+  batch.value = id;
+  return batch;
+}
+
+TEST(Dispatcher, sets_open_and_close_at_their_place_in_the_order) {
+  StuckBackend world;
+  int opened = 0;
+  Dispatcher dispatcher(
+      world,
+      [&](std::int32_t id, std::span<const Rank>) -> Result<std::unique_ptr<Backend>> {
+        opened = id;
+        return std::unique_ptr<Backend>(std::make_unique<LocalBackend>(alone()));
+      },
+      seconds(30));
+  dispatcher.enqueue(batch_of({"before"}));
+  dispatcher.enqueue(change_of(Kind::AddProcessSet, 4, {0}));
+  dispatcher.enqueue(change_of(Kind::AddProcessSet, 5, {1, 2}));
+  dispatcher.enqueue(change_of(Kind::RemoveProcessSet, 4, {0}));
+  const TimePoint now{};
+  EXPECT_EQ(*dispatcher.step(now), Step::Blocked);
+  EXPECT_EQ(opened, 0) << "what came before is not over";
+  world.next = Step::Done;
+  EXPECT_EQ(*dispatcher.step(now), Step::Done);
+  (void)dispatcher.take_completed();
+  for (const std::int64_t id : {4, 5, 4}) {
+    EXPECT_EQ(*dispatcher.step(now), Step::Done);
+    const auto completed = dispatcher.take_completed();
+    ASSERT_EQ(completed.size(), 1U);
+    EXPECT_EQ(completed.front()->work->value, id);
+  }
+  EXPECT_EQ(opened, 4) << "this rank is no member of set 5";
+  EXPECT_TRUE(dispatcher.idle());
+}
+
+TEST(Dispatcher, a_set_that_cannot_be_opened_ends_the_world_with_the_reason) {
+  StuckBackend world;
+  Dispatcher dispatcher(world, no_sets, seconds(30));
+  dispatcher.enqueue(change_of(Kind::AddProcessSet, 4, {0}));
+  const auto step = dispatcher.step(TimePoint{});
+  ASSERT_FALSE(step);
+  EXPECT_EQ(step.error().code, Code::Backend);
+  EXPECT_NE(step.error().what().find("cannot open process set 4"), std::string::npos);
+  EXPECT_NE(step.error().what().find("no memory left"), std::string::npos);
+  EXPECT_EQ(dispatcher.take_all().size(), 1U);
+}
+
+TEST(Dispatcher, a_join_ends_after_the_batches_before_it) {
+  StuckBackend world;
+  Dispatcher dispatcher(world, no_sets, seconds(30));
+  dispatcher.enqueue(batch_of({"before"}));
+  Dispatcher::Batch joined;
+  joined.entries.push_back(std::make_unique<Entry>());
+  joined.entries.front()->work = std::make_shared<Work>();
+  joined.value = 3;
+  dispatcher.enqueue(std::move(joined));
+  EXPECT_EQ(*dispatcher.step(TimePoint{}), Step::Blocked);
+  EXPECT_TRUE(dispatcher.take_completed().empty());
+  world.next = Step::Done;
+  EXPECT_EQ(*dispatcher.step(TimePoint{}), Step::Done);
+  EXPECT_EQ(dispatcher.take_completed().size(), 1U);
+  EXPECT_EQ(*dispatcher.step(TimePoint{}), Step::Done);
+  EXPECT_EQ(dispatcher.take_completed().front()->work->value, 3);
+}
+
 TEST(Dispatcher, a_joined_rank_takes_part_with_zeros) {
   LocalBackend backend(alone());
-  Dispatcher dispatcher(backend, seconds(30));
+  Dispatcher dispatcher(backend, no_sets, seconds(30));
   Dispatcher::Batch batch;
   auto signature = std::make_shared<Signature>();
   signature->shape = {100};

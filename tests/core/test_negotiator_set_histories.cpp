@@ -44,7 +44,8 @@ struct Model {
 };
 
 /// What is expected of an operation, by its name, which begins with this.
-constexpr std::string_view kRuns = "run.", kDiffers = "differ.", kHole = "hole.", kJoined = "joined.";
+constexpr std::string_view kRuns = "run.", kDiffers = "differ.", kHole = "hole.",
+                           kJoined = "joined.";
 
 class History {
  public:
@@ -216,9 +217,8 @@ class History {
       auto at = model_.live.begin();
       std::advance(at, static_cast<std::ptrdiff_t>(sim_.pick(model_.live.size())));
       const auto& [set, members] = *at;
-      const bool misses = std::ranges::any_of(members, [&](Rank rank) {
-        return std::ranges::find(joined, rank) != joined.end();
-      });
+      const bool misses = std::ranges::any_of(
+          members, [&](Rank rank) { return std::ranges::find(joined, rank) != joined.end(); });
       Signature one = signature(Kind::Allreduce, {static_cast<std::int64_t>(1 + sim_.pick(3)), 8});
       if (sim_.chance(0.2)) one = signature(Kind::Allgather, {1, 8});
       Rank differs = -1, silent = -1;
@@ -236,7 +236,8 @@ class History {
       }
       // Some names come in every step and in many sets; what stays behind must not come again.
       const bool again = what == kRuns && sim_.chance(0.6);
-      const std::string name = std::string(what) + numbered("", again ? -1 : step) + numbered(".", i);
+      const std::string name =
+          std::string(what) + numbered("", again ? -1 : step) + numbered(".", i);
       for (Rank rank : members) {
         if (rank == silent || std::ranges::find(joined, rank) != joined.end()) continue;
         Signature mine = one;

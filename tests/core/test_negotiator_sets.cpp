@@ -93,7 +93,8 @@ TEST_F(Sets, using_an_unknown_or_foreign_set_is_an_error_on_the_caller) {
 TEST_F(Sets, ranks_that_disagree_about_a_set_all_hear_of_it) {
   std::vector<std::uint64_t> tickets;
   for (Rank rank = 0; rank < 6; ++rank) {
-    tickets.push_back(sim.add_set(rank, rank == 3 ? std::vector<Rank>{1} : std::vector<Rank>{1, 2}));
+    tickets.push_back(
+        sim.add_set(rank, rank == 3 ? std::vector<Rank>{1} : std::vector<Rank>{1, 2}));
   }
   sim.deliver_all();
   expect_all(tickets, Code::Mismatch, "One rank adds the set of ranks [1, 2], but another");
@@ -196,7 +197,8 @@ TEST_F(Sets, a_group_that_was_incomplete_is_forgotten_with_its_set) {
     add({1, 4});
     Signature member = kFloats;
     member.group = {"allreduce.g", 2};
-    for (Rank rank : {1, 4}) sim.submit(rank, sim.key_in(rank, 1, "allreduce.g_1of2"), member, true);
+    for (Rank rank : {1, 4})
+      sim.submit(rank, sim.key_in(rank, 1, "allreduce.g_1of2"), member, true);
     sim.deliver_all();
     remove(1);
     EXPECT_FALSE(sim.at(4).negotiator->busy());
@@ -236,8 +238,8 @@ TEST_F(Sets, sets_do_not_change_while_a_rank_has_joined) {
   std::vector<std::uint64_t> tickets;
   for (Rank rank : {0, 1, 3, 4, 5}) tickets.push_back(sim.add_set(rank, {1, 2}));
   sim.deliver_all();
-  EXPECT_TRUE(contains(of(5, tickets.back()).error.message,
-                       "ADD_PROCESS_SET is not supported with Join"));
+  EXPECT_TRUE(
+      contains(of(5, tickets.back()).error.message, "ADD_PROCESS_SET is not supported with Join"));
   for (Rank rank : {0, 1, 3, 4, 5}) sim.join(rank);
   sim.deliver_all();
   // The rank that had joined did not count along, but has seen what passed.
