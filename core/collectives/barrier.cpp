@@ -15,13 +15,12 @@ std::unique_ptr<Operation> start(Backend& backend, std::span<const Task>) {
 
 }  // namespace
 
-const Collective kBarrier{
-    .kind = Kind::Barrier,
-    .rules = {.name = "BARRIER",
-              .prefix = "barrier",
-              .disagreement = basic_disagreement,
-              .matched_by_count = true},
-    .check = check,
-    .start = start};
+const Collective kBarrier{.kind = Kind::Barrier,
+                          .rules = {.name = "BARRIER",
+                                    .prefix = "barrier",
+                                    .disagreement = basic_disagreement,
+                                    .matched_by_count = true},
+                          .check = check,
+                          .start = start};
 
 }  // namespace rueda

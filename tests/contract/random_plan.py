@@ -279,4 +279,4 @@ def _reduce(brought: Array, tensor: Tensor) -> Array:
             "Product": np.multiply,
         }
         reduced = combine[tensor.op].reduce(scaled, axis=0)
-    return reduced * tensor.postscale if floats else reduced
+    return np.asarray(reduced * tensor.postscale if floats else reduced)

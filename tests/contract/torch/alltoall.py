@@ -140,7 +140,7 @@ def what_only_this_rank_can_know_is_refused_at_once() -> None:
         (torch.ones(n), [1] * (n + 1)),
         (torch.ones(n), [-1] * n),
         (torch.tensor(1.0), None),
-        (torch.ones(n, 4).t()[:4], None),
+        (torch.ones(4, 4 * n).t(), None),
         (torch.ones(n, dtype=torch.complex64), None),
     ]
     if n > 1:
