@@ -1,6 +1,7 @@
 """All cases of `horovod.torch`, so that one job per world runs them."""
 
 from tests.contract.torch import (
+    adasum_optimizer,
     collectives,
     elastic_state,
     errors,
@@ -9,6 +10,7 @@ from tests.contract.torch import (
     optimizer,
     optimizer_families,
     optimizer_loops,
+    optimizer_sets,
     state,
     sync_batch_norm,
 )
@@ -23,6 +25,8 @@ for module in (
     optimizer,
     optimizer_families,
     optimizer_loops,
+    optimizer_sets,
+    adasum_optimizer,
     sync_batch_norm,
     elastic_state,
     lifecycle,
