@@ -86,7 +86,9 @@ class EngineOptions:
     def hosts(self, arg: Sequence[str], /) -> None: ...
     @property
     def process_sets(self) -> list[list[int]]:
-        """Members of the process sets that exist from the start: numbered from 1 in this order."""
+        """
+        Members of the process sets that exist from the start: numbered from 1 in this order.
+        """
 
     @process_sets.setter
     def process_sets(self, arg: Sequence[Sequence[int]], /) -> None: ...
@@ -203,12 +205,6 @@ class Engine:
     def process_sets(self) -> dict[int, list[int]]:
         """Members of the process sets by number; 0 is the world."""
 
-    def start_timeline(self, path: str, mark_cycles: bool) -> None:
-        """Begin a timeline in a new file (on rank 0; elsewhere nothing is written)."""
-
-    def stop_timeline(self) -> None:
-        """End the timeline: its file is complete then."""
-
     def submit_group(
         self,
         kind: int,
@@ -241,6 +237,14 @@ class Engine:
 
     def shutdown(self) -> None:
         """End the world for all ranks; idempotent."""
+
+    def start_timeline(self, path: str, mark_cycles: bool) -> None:
+        """
+        Begin a timeline in a new file (on rank 0; elsewhere nothing is written).
+        """
+
+    def stop_timeline(self) -> None:
+        """End the timeline: its file is complete then."""
 
     def paths(self) -> dict[str, tuple[int, int]]:
         """Data path -> (batches, bytes)."""
