@@ -33,6 +33,11 @@ def job(*words: str) -> Job:
         (["--torus-allreduce"], {"HOROVOD_TORUS_ALLREDUCE": "1"}),
         (["--no-torus-allreduce"], {"HOROVOD_TORUS_ALLREDUCE": "0"}),
         (["--no-autotune"], {"HOROVOD_AUTOTUNE": "0"}),
+        (
+            ["--timeline-filename", "t.json", "--timeline-mark-cycles"],
+            {"HOROVOD_TIMELINE": "t.json", "HOROVOD_TIMELINE_MARK_CYCLES": "1"},
+        ),
+        (["--no-timeline-mark-cycles"], {"HOROVOD_TIMELINE_MARK_CYCLES": "0"}),
         (["--no-stall-check"], {"HOROVOD_STALL_CHECK_DISABLE": "1"}),
         (["--stall-check"], {"HOROVOD_STALL_CHECK_DISABLE": "0"}),
         (
@@ -47,7 +52,7 @@ def job(*words: str) -> Job:
         (["--log-level", "debug"], {"HOROVOD_LOG_LEVEL": "DEBUG"}),
         (["--log-without-timestamp"], {"HOROVOD_LOG_HIDE_TIME": "1"}),
         (["--log-with-timestamp"], {"HOROVOD_LOG_HIDE_TIME": "0"}),
-        (["--gloo", "--disable-cache", "--no-timeline-mark-cycles", "--no-mpi-threads-disable"], {}),
+        (["--gloo", "--disable-cache", "--no-mpi-threads-disable"], {}),
         ([], {}),
     ],
 )
@@ -172,8 +177,6 @@ def test_wrong_usage_ends_with_status_2(
         (["--slots", "4"], "fixed number of processes"),
         (["--blacklist-cooldown-range", "1", "2"], "fixed number of processes"),
         (["--host-discovery-script", "s"], "fixed number of processes"),
-        (["--timeline-filename", "f"], "timeline"),
-        (["--timeline-mark-cycles"], "timeline"),
         (["--mpi"], "through MPI"),
         (["--jsrun"], "through MPI"),
         (["--mpi-args=-x A"], "through MPI"),

@@ -40,7 +40,7 @@ that failed (128 + N if signal N ended it, or told horovodrun to end); 127
 command not found, 126 not executable, 2 wrong arguments, 1 anything else.
 
 This version starts processes on one machine. Options for ssh, MPI, elastic
-training, config files, autotuning and timelines are refused, with a reason.
+training, config files and autotuning are refused, with a reason.
 """
 
 _ONE_MACHINE = (
@@ -50,7 +50,6 @@ _ONE_MACHINE = (
 _NO_MPI = "this version does not start processes through MPI; without the option it starts them itself"
 _NO_ELASTIC = "this version runs a fixed number of processes; give -np and -H instead"
 _NO_TUNING = "this version does not tune itself; set --fusion-threshold-mb and --cycle-time-ms by hand"
-_NO_TIMELINE = "this version does not record a timeline; use your framework's profiler"
 _NO_FILE = "this version does not read config files; give the options on the command line"
 
 # Options of later versions: spellings, number of values (0: a flag), and what to say. Accepting them in
@@ -74,8 +73,6 @@ _REFUSED: Sequence[tuple[tuple[str, ...], int, str]] = (
     (("--reset-limit",), 1, _NO_ELASTIC),
     (("--blacklist-cooldown-range",), 2, _NO_ELASTIC),
     (("--host-discovery-script",), 1, _NO_ELASTIC),
-    (("--timeline-filename",), 1, _NO_TIMELINE),
-    (("--timeline-mark-cycles",), 0, _NO_TIMELINE),
     (("--mpi-threads-disable",), 0, _NO_MPI),
     (("--mpi-args",), 1, _NO_MPI),
     (("--tcp",), 0, _NO_MPI),
@@ -135,6 +132,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_hosts(parser)
     _add_output(parser)
     _add_tunables(parser)
+    _add_timeline(parser)
     _add_stall_check(parser)
     _add_libraries(parser)
     _add_logging(parser)
@@ -194,6 +192,8 @@ def option_environment(arguments: argparse.Namespace) -> dict[str, str]:
         "HOROVOD_HIERARCHICAL_ALLGATHER": arguments.hierarchical_allgather,
         "HOROVOD_TORUS_ALLREDUCE": arguments.torus_allreduce,
         "HOROVOD_AUTOTUNE": arguments.autotune,
+        "HOROVOD_TIMELINE": arguments.timeline_filename,
+        "HOROVOD_TIMELINE_MARK_CYCLES": arguments.timeline_mark_cycles,
         "HOROVOD_STALL_CHECK_DISABLE": arguments.no_stall_check,
         "HOROVOD_STALL_CHECK_TIME_SECONDS": arguments.stall_check_warning_time_seconds,
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": arguments.stall_check_shutdown_time_seconds,
@@ -318,6 +318,30 @@ def _add_tunables(parser: argparse.ArgumentParser) -> None:
         )
 
 
+def _add_timeline(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("timeline")
+    group.add_argument(
+        "--timeline-filename",
+        metavar="FILE",
+        help="rank 0 records here when operations were negotiated and run; DYNAMIC: none until "
+        "start_timeline() is called",
+    )
+    pair = group.add_mutually_exclusive_group()
+    pair.add_argument(
+        "--timeline-mark-cycles",
+        action="store_const",
+        const=1,
+        help="mark in that file when the engine begins to work",
+    )
+    pair.add_argument(
+        "--no-timeline-mark-cycles",
+        dest="timeline_mark_cycles",
+        action="store_const",
+        const=0,
+        help=argparse.SUPPRESS,
+    )
+
+
 def _add_stall_check(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("stall check")
     pair = group.add_mutually_exclusive_group()
@@ -358,9 +382,8 @@ def _add_libraries(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--num-nccl-streams", metavar="N", type=_at_least(0, int), help="HOROVOD_NUM_NCCL_STREAMS (default 1)"
     )
-    # These two ask for what is the case anyway.
+    # This asks for what is the case anyway.
     group.add_argument("--no-mpi-threads-disable", action="store_true", help=argparse.SUPPRESS)
-    group.add_argument("--no-timeline-mark-cycles", action="store_true", help=argparse.SUPPRESS)
 
 
 def _add_logging(parser: argparse.ArgumentParser) -> None:
