@@ -47,8 +47,8 @@ Result<void> Caller::report(const Report& report, TimePoint now) {
   Term& term = report.term;
   Tally& tally = term.tally;
   if (timeline_ != nullptr && timeline_->recording()) {
-    timeline_->reported(tally.track, !tally.open, term.key, report.meaning->signature.kind,
-                        report.who, report.set.members, now);
+    timeline_->reported(tally.track, term.key, report.meaning->signature.kind, report.who,
+                        tally.reported, report.set.members, now);
   }
   if (!tally.open) {
     tally.open = true;

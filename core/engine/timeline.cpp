@@ -55,7 +55,7 @@ void Timeline::start(const std::string& path, bool mark_cycles) {
   {
     const std::lock_guard writing(writing_);
     if (file_ && file_->is_same_as(**opened)) return;  // by another spelling
-    if (file_) drain();                                // what was before is in the file before
+    if (file_) drain(true);                            // what was before is in the file before
     (*opened)->begin();
     file_ = std::move(*opened);
   }
@@ -79,22 +79,20 @@ void Timeline::stop() {
   if (!thread_.joinable()) return;
   thread_.request_stop();
   thread_.join();
-  std::uint64_t left_out = 0;
+  bool left_out = false;
   {
     const std::lock_guard lock(mutex_);
     on_ = false;
-    tracks_.clear();
-    left_out = std::exchange(left_out_, 0);
+    left_out = std::exchange(left_out_, false);
   }
   const std::lock_guard writing(writing_);
-  drain();
+  drain(true);
   file_.reset();
-  names_.clear();
   batch_ = {};
-  if (left_out != 0) {
-    log_.write(LogLevel::Warning, "The timeline " + path_ + " leaves out " +
-                                      std::to_string(left_out) +
-                                      " operations: they came faster than they could be written");
+  if (left_out) {
+    log_.write(LogLevel::Warning,
+               "The timeline " + path_ +
+                   " leaves out operations: they came faster than they could be written");
   }
   path_.clear();
 }
@@ -109,15 +107,19 @@ void Timeline::run(const std::stop_token& stop) {
   std::unique_lock writing(writing_);
   while (!stop.stop_requested()) {
     stopping_.wait_for(writing, stop, kFlushPeriod, [] { return false; });
-    drain();
+    drain(false);
   }
 }
 
-void Timeline::drain() {
+void Timeline::drain(bool ends) {
   {
     const std::lock_guard lock(mutex_);
     std::swap(events_, batch_);
     std::swap(newcomers_, new_names_);
+    if (ends) {
+      first_track_ = last_track_ + 1;
+      tracks_.clear();
+    }
   }
   for (Newcomer& one : new_names_) names_.add(one.track, std::move(one.name), one.once);
   if (!batch_.empty()) {
@@ -129,6 +131,7 @@ void Timeline::drain() {
   }
   batch_.clear();
   new_names_.clear();
+  if (ends) names_.clear();
 }
 
 // --- events
@@ -142,7 +145,7 @@ void Timeline::append(TimelineEvent event) {
 
 Track Timeline::track_of(const Key& key) {
   if (events_.size() >= kMostPending) {
-    ++left_out_;
+    left_out_ = true;
     return 0;
   }
   const bool once = key.name.empty() || tracks_.size() >= kMostNames;
@@ -164,19 +167,20 @@ Track Timeline::track_of(const Key& key) {
   return last_track_;
 }
 
-void Timeline::reported(Track& track, bool first, const Key& key, Kind kind, const RankSet& who,
-                        const RankSet& members, TimePoint now) {
+void Timeline::reported(Track& track, const Key& key, Kind kind, const RankSet& who,
+                        const RankSet& before, const RankSet& members, TimePoint now) {
   const std::lock_guard lock(mutex_);
   if (!on_) return;
-  if (first) {
+  const bool begins = track < first_track_;
+  if (begins) {
     track = track_of(key);
-    if (track != 0) append({.time = now, .track = track, .mark = Mark::Begin, .kind = kind});
+    if (track == 0) return;
+    append({.time = now, .track = track, .mark = Mark::Begin, .kind = kind});
   }
-  if (track == 0) return;
   std::int32_t position = -1;
   members.for_each([&](Rank rank) {
     ++position;
-    if (!who.contains(rank)) return;
+    if (!who.contains(rank) && !(begins && before.contains(rank))) return;
     append({.time = now, .track = track, .member = position, .mark = Mark::Tick});
   });
 }

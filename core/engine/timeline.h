@@ -4,8 +4,8 @@
 /// under a short lock; a thread that exists only then makes text of the buffer and writes it every
 /// 20 ms. Only rank 0 records: its negotiator hears everybody.
 ///
-/// An operation gets a track at its first report and is recorded if it has one: what was under way
-/// when the recording began stays out as a whole.
+/// An operation gets a track at the first report that is recorded into a file, and is drawn there
+/// if it has one: what ran already when the file was begun stays out of it.
 #pragma once
 
 #include <atomic>
@@ -55,8 +55,10 @@ class Timeline {
 
   // What happens. Any thread; calls for one operation come in the order of its life.
 
-  /// Members reported an operation; `track` is given at the first report.
-  void reported(Track& track, bool first, const Key& key, Kind kind, const RankSet& who,
+  /// `who` of the members report an operation, after those who did `before`. Gives it a track if it
+  /// has none: others may report before this rank gets around to start(), and what it submits after
+  /// that has to be in the file.
+  void reported(Track& track, const Key& key, Kind kind, const RankSet& who, const RankSet& before,
                 const RankSet& members, TimePoint now);
   /// All are ready. `runs_here`: started() and finished() will follow.
   void negotiated(Track track, bool runs_here, TimePoint now);
@@ -89,7 +91,8 @@ class Timeline {
   [[nodiscard]] Track track_of(const Key& key);  // with mutex_ held
   void append(TimelineEvent event);              // with mutex_ held
   void run(const std::stop_token& stop);
-  void drain();  // with writing_ held
+  /// Writes what is in the buffer; with writing_ held. `ends`: nothing more is for this file.
+  void drain(bool ends);
 
   const Rank rank_;
   const Duration cycle_;
@@ -106,9 +109,10 @@ class Timeline {
   std::vector<Newcomer> newcomers_;
   std::unordered_map<std::string, Track, Hash, std::equal_to<>> tracks_;  // by name and set
   Track last_track_ = 0;
+  Track first_track_ = 1;  // of this file: lower ones are of files before
   TimePoint last_time_{};
   TimePoint next_cycle_{};
-  std::uint64_t left_out_ = 0;  // operations, because the buffer was full
+  bool left_out_ = false;  // operations, because the buffer was full
 
   std::mutex writing_;  // guards all below; taken before mutex_
   std::condition_variable_any stopping_;

@@ -36,8 +36,11 @@ void record_operation(Timeline& timeline, const std::string& name, std::uint64_t
   const Key key{.name = name, .number = number};
   const RankSet members = RankSet::all(2);
   Track track = 0;
-  timeline.reported(track, true, key, Kind::Allreduce, RankSet::of(1), members, Clock::now());
-  timeline.reported(track, false, key, Kind::Allreduce, RankSet::of(0), members, Clock::now());
+  for (const Rank rank : {1, 0}) {
+    const RankSet before = rank == 1 ? RankSet() : RankSet::of(1);
+    timeline.reported(track, key, Kind::Allreduce, RankSet::of(rank), before, members,
+                      Clock::now());
+  }
   if (track == 0) return;
   timeline.negotiated(track, true, Clock::now());
   timeline.started({&track, 1}, Kind::Allreduce, Clock::now());
@@ -141,8 +144,7 @@ TEST_F(TimelineTest, another_file_takes_over_in_the_middle_of_an_operation) {
   const Key key{.name = "allreduce.x"};
   Track track = 0;
   timeline.start(folder / "a", false);
-  timeline.reported(track, true, key, Kind::Allreduce, RankSet::of(0), RankSet::all(1),
-                    Clock::now());
+  timeline.reported(track, key, Kind::Allreduce, RankSet::of(0), {}, RankSet::all(1), Clock::now());
   timeline.negotiated(track, true, Clock::now());
   timeline.started({&track, 1}, Kind::Allreduce, Clock::now());
   timeline.start(folder / "b", false);
@@ -155,12 +157,43 @@ TEST_F(TimelineTest, another_file_takes_over_in_the_middle_of_an_operation) {
   EXPECT_EQ(row(records_of(folder / "b"), "allreduce.x"), kOperation);
 }
 
+TEST_F(TimelineTest, who_reported_before_the_start_is_there_too) {
+  const Key key{.name = "allreduce.x"};
+  Track track = 0;
+  timeline.start(folder / "a", false);
+  timeline.reported(track, key, Kind::Allreduce, RankSet::of(0), RankSet::of(2), RankSet::all(3),
+                    Clock::now());
+  timeline.reported(track, key, Kind::Allreduce, RankSet::of(1), RankSet::all(3), RankSet::all(3),
+                    Clock::now());
+  timeline.stop();
+  EXPECT_EQ(row(records_of(folder / "a"), "allreduce.x"),
+            (Row{"B NEGOTIATE_ALLREDUCE", "X 0", "X 2", "X 1"}));
+}
+
+TEST_F(TimelineTest, who_reported_while_the_file_before_was_open_is_in_both) {
+  const Key key{.name = "allreduce.x"};
+  for (const bool stops : {true, false}) {
+    Track track = 0;
+    timeline.start(folder / "a", false);
+    timeline.reported(track, key, Kind::Allreduce, RankSet::of(1), {}, RankSet::all(2),
+                      Clock::now());
+    if (stops) timeline.stop();
+    timeline.start(folder / "b", false);
+    timeline.reported(track, key, Kind::Allreduce, RankSet::of(0), RankSet::of(1), RankSet::all(2),
+                      Clock::now());
+    timeline.stop();
+    EXPECT_EQ(row(records_of(folder / "a"), "allreduce.x"), (Row{"B NEGOTIATE_ALLREDUCE", "X 1"}));
+    EXPECT_EQ(row(records_of(folder / "b"), "allreduce.x"),
+              (Row{"B NEGOTIATE_ALLREDUCE", "X 0", "X 1"}));
+  }
+}
+
 TEST_F(TimelineTest, one_name_in_two_process_sets_has_two_rows) {
   timeline.start(folder / "a", false);
   for (const std::int32_t set : {0, 1}) {
     const Key key{.process_set = set, .name = "allreduce.x"};
     Track track = 0;
-    timeline.reported(track, true, key, Kind::Allreduce, RankSet::of(5), RankSet::of(5),
+    timeline.reported(track, key, Kind::Allreduce, RankSet::of(5), {}, RankSet::of(5),
                       Clock::now());
     timeline.negotiated(track, false, Clock::now());
   }
