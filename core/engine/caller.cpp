@@ -116,6 +116,8 @@ void Caller::unblocked(Rank rank, TimePoint now) {
 
 void Caller::settle(Term& term) {
   if (!term.tally.open) return;
+  // Neither dispatched nor failed: cut off by the end of its process set, which happens just now.
+  if (term.tally.track != 0) timeline_->refused(term.tally.track, last_progress_);
   open_.remove(term);
   term.tally.clear();
 }
@@ -264,8 +266,8 @@ void Caller::set_removed(const ProcessSet& set, std::span<Term* const> terms, Ti
 
 Result<void> Caller::emit_failures(TimePoint now, Effects& effects) {
   for (const Failing& failing : failing_) {
-    const Term& term = *failing.term;
-    if (term.tally.track != 0) timeline_->refused(term.tally.track, now);
+    Term& term = *failing.term;
+    if (term.tally.track != 0) timeline_->refused(std::exchange(term.tally.track, 0), now);
     down().fail(Glossary::reference(term, term.tally.statements.front().group),
                 static_cast<std::uint8_t>(failing.error.code), failing.error.message,
                 failing.error.tensor, failing.error.missing);

@@ -104,7 +104,7 @@ Result<void> Stream::apply_dispatch(wire::Reader& reader, wire::Entry& entry, Ti
     if (set->members.contains(world_.self())) {
       member = true;
       if (auto done = member_.dispatch(term, meaning, dispatch); !done) return done;
-      if (term != nullptr) dispatch.entries.back().track = term->tally.track;
+      if (term != nullptr) dispatch.entries.back().track = std::exchange(term->tally.track, 0);
     }
     if (term != nullptr) {
       glossary_.use(*term);
