@@ -83,7 +83,7 @@ TEST_P(Capi, single_tensors_and_groups_end_in_one_callback) {
 }
 
 TEST(Capi, a_refused_submission_says_why_and_calls_nobody) {
-  Cluster cluster(group_of(2));
+  Cluster cluster(group_of(3));
   float value = 1.0F;
   const RuedaTensor tensor = in_place(&value, kOne);
   Ending ending;
