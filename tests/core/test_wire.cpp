@@ -21,6 +21,13 @@ Signature some_signature() {
   return signature;
 }
 
+Signature some_set() {
+  Signature signature;
+  signature.kind = Kind::AddProcessSet;
+  signature.ranks = {0, 5, 4000};
+  return signature;
+}
+
 std::vector<std::byte> every_record() {
   std::vector<std::byte> bytes;
   Writer writer(bytes);
@@ -41,6 +48,10 @@ std::vector<std::byte> every_record() {
   writer.dispatch(0, 2);
   writer.item({.number = 9}, 4, {});
   writer.item(full, 0, some_signature());
+  writer.dispatch(0, 1);
+  writer.item({.kind = Kind::AddProcessSet, .handle = 3}, 0, some_set());
+  writer.dispatch(0, 1);
+  writer.item({.kind = Kind::AddProcessSet, .handle = 4}, 4, {});
   writer.fail(full, 2, "why", "allreduce.z", std::vector<Rank>{0, 5});
   writer.joined(6);
   writer.shutdown(7);
@@ -115,6 +126,12 @@ TEST(Wire, every_record_reads_as_it_was_written) {
   ASSERT_TRUE(reader.item(entry));
   expect_full_key();
   expect_full_signature();
+  expect(Record::Dispatch);
+  ASSERT_TRUE(reader.item(entry));
+  EXPECT_EQ(entry.key.handle, 3U);
+  EXPECT_EQ(entry.signature.full, some_set());
+  expect(Record::Dispatch);
+  ASSERT_TRUE(reader.item(entry));
   expect(Record::Fail);
   EXPECT_EQ(entry.code, 2);
   EXPECT_EQ(entry.text, "why");
@@ -152,7 +169,33 @@ TEST(Wire, a_message_cut_inside_a_record_is_an_error) {
                                      whole.begin() + static_cast<std::ptrdiff_t>(length));
     if (read_all(cut)) ++complete;
   }
-  EXPECT_LT(complete, 21) << "more cuts than records were taken for whole messages";
+  EXPECT_LT(complete, 23) << "more cuts than records were taken for whole messages";
+}
+
+TEST(Wire, ranks_of_a_set_stay_with_its_signature) {
+  std::vector<std::byte> bytes;
+  Writer writer(bytes);
+  writer.define(some_set());
+  writer.define(some_signature());
+  Reader reader(bytes);
+  Entry entry;
+  ASSERT_TRUE(reader.next(entry));
+  EXPECT_EQ(entry.signature.full.ranks.size(), 3U);
+  ASSERT_TRUE(reader.next(entry));
+  EXPECT_TRUE(entry.signature.full.ranks.empty());
+}
+
+TEST(Wire, more_ranks_than_bytes_are_refused_before_room_is_made_for_them) {
+  std::vector<std::byte> bytes;
+  Writer(bytes).define(some_set());
+  const std::size_t count_at = bytes.size() - 4 * sizeof(std::uint32_t);
+  for (const std::uint32_t count : {4U, 1U << 30, 0xFFFFFFFFU}) {
+    store_little_endian(bytes.data() + count_at, count);
+    Reader reader(bytes);
+    Entry entry;
+    EXPECT_FALSE(reader.next(entry));
+    EXPECT_FALSE(reader.ok());
+  }
 }
 
 TEST(Wire, another_version_is_refused) {
