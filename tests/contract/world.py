@@ -181,6 +181,7 @@ def environment(rank: int, world: World, key: bytes, job: str, address: tuple[st
         "HOROVOD_TRANSPORT_GROUPS": world.groups,
         "HOROVOD_STALL_CHECK_TIME_SECONDS": "5",
         "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
+        "HOROVOD_TIMELINE": "DYNAMIC",
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": os.pathsep.join(

@@ -13,6 +13,7 @@ from tests.contract.torch import (
     optimizer_sets,
     state,
     sync_batch_norm,
+    timeline,
 )
 from tests.contract.world import Cases
 
@@ -29,6 +30,7 @@ for module in (
     adasum_optimizer,
     sync_batch_norm,
     elastic_state,
+    timeline,
     lifecycle,
 ):
     for name, case in module.CASES.table.items():

@@ -184,6 +184,10 @@ def every_kind_of_operation_has_its_names() -> None:
         hvd.grouped_allreduce([torch.ones(2, 3), torch.ones(4, dtype=torch.int64)], name="tl.g", op=hvd.Sum)
         hvd.allgather(torch.ones(hvd.rank() + 1, 2), name="tl.ag")
         hvd.broadcast(torch.ones(5), 0, name="tl.bc")
+        hvd.alltoall(torch.ones(n, 2), name="tl.a2a")
+        hvd.reducescatter(torch.ones(n, 2), name="tl.rs", op=hvd.Sum)
+        if n & (n - 1) == 0:
+            hvd.allreduce(torch.ones(2), name="tl.adasum", op=hvd.Adasum)
         hvd.allreduce(torch.ones(1), name='tl."odd"\\\n name', op=hvd.Sum)
         if n > 1:
             with pytest.raises(hvd.HorovodInternalError):
@@ -201,6 +205,15 @@ def every_kind_of_operation_has_its_names() -> None:
         assert gathered[:4] == ["B NEGOTIATE_ALLGATHER", "E", "B ALLGATHER", "B GLOO_ALLGATHER"]
         assert gathered[4:] == ["B ALLOCATE_OUTPUT", "E", "E", "E float32 [1, 2]"]
         assert row(records, "broadcast.tl.bc") == operation("BROADCAST", "GLOO_BCAST", "float32 [5]")
+        exchanged = row(records, "alltoall.tl.a2a")
+        assert exchanged[:4] == ["B NEGOTIATE_ALLTOALL", "E", "B ALLTOALL", "B MPI_ALLTOALL"]
+        assert exchanged[-1] == f"E float32 [{n}, 2]"
+        scattered = row(records, "reducescatter.tl.rs")
+        assert scattered[:3] == ["B NEGOTIATE_REDUCESCATTER", "E", "B REDUCESCATTER"]
+        assert scattered[3] == "B GLOO_REDUCESCATTER"
+        if n & (n - 1) == 0:
+            adasum = operation("ADASUM", "MPI_ADASUM_ALLREDUCE", "float32 [2]")
+            assert row(records, "allreduce.tl.adasum") == adasum
         assert 'allreduce.tl."odd"\\\n name' in names(records)
         if n > 1:
             wrong = row(records, "allreduce.tl.wrong")
@@ -208,6 +221,36 @@ def every_kind_of_operation_has_its_names() -> None:
         [barrier] = [name for name in names(records) if name.startswith("barrier.noname")]
         assert row(records, barrier)[:2] == ["B NEGOTIATE_BARRIER", "E"]
         assert not any(record.get("name") == "BARRIER" for record in records)
+
+
+@CASES.add
+def a_row_belongs_to_a_process_set_and_its_ticks_to_positions_in_it() -> None:
+    n = hvd.size()
+    members = hvd.add_process_set([0, n - 1]) if n > 2 else hvd.global_process_set
+    others = hvd.add_process_set([1, n - 1]) if n > 2 else None
+    with folder() as here:
+        path = here / "timeline.json"
+        hvd.start_timeline(str(path))
+        hvd.barrier()
+        if members.included():
+            hvd.allreduce(torch.ones(1), name="tl.set", process_set=members)
+        if others is not None and others.included():
+            hvd.allreduce(torch.ones(1), name="tl.other", process_set=others)
+        hvd.barrier()
+        hvd.stop_timeline()
+        if hvd.rank() == 0:
+            records = read(path)
+            check_form(records)
+            name = "allreduce.tl.set"
+            assert row(records, name) == operation("ALLREDUCE", "GLOO_ALLREDUCE", "float32 [1]")
+            assert sorted(ticks(records, name)) == ["0", "1"][:n]
+            if others is not None:
+                # Rank 0 hears of it and has no part in it.
+                assert row(records, "allreduce.tl.other") == ["B NEGOTIATE_ALLREDUCE", "E"]
+                assert sorted(ticks(records, "allreduce.tl.other")) == ["0", "1"]
+    for process_set in (members, others):
+        if n > 2 and process_set is not None:
+            assert hvd.remove_process_set(process_set)
 
 
 @CASES.add
@@ -245,7 +288,8 @@ def the_file_is_json_at_any_moment() -> None:
         if hvd.rank() == 0:
             records = read(path)
             check_form(records)
-            assert len([name for name in names(records) if name.startswith("allreduce.")]) == 10 + 30
+            assert sum(name.startswith("allreduce.tl.many.") for name in names(records)) == 10
+            assert sum(name.startswith("allreduce.noname.") for name in names(records)) == 30
 
 
 @CASES.add
