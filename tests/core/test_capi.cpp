@@ -54,7 +54,11 @@ RuedaRequest allreduce(const RuedaTensor* tensors, int count, const char* name, 
 class Capi : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Capi, ::testing::Values(1, 2));
 
-Groups group_of(int ranks) { return ranks == 1 ? Groups{{0}} : Groups{{0, 1}}; }
+Groups group_of(int ranks) {
+  Groups groups(1);
+  for (Rank rank = 0; rank < ranks; ++rank) groups.front().push_back(rank);
+  return groups;
+}
 
 TEST_P(Capi, single_tensors_and_groups_end_in_one_callback) {
   const RuedaApi& api = *capi_table();
