@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, NoReturn
+from typing import Any, Final, Generic
 
 from horovod import _core, _runtime
 from horovod.errors import HorovodInternalError, InvalidArgumentError, NotInitializedError
@@ -34,9 +34,7 @@ _BROADCAST: Final[int] = _core.BROADCAST
 _REDUCESCATTER: Final[int] = _core.REDUCESCATTER
 _BARRIER: Final[int] = _core.BARRIER
 
-# 16-bit integers are moved (allgather and the like) but not reduced: the core has no kernels for them.
-_NOT_REDUCIBLE: Final = frozenset({_core.INT16, _core.UINT16})
-_ADASUM_DTYPES: Final = frozenset({_core.FLOAT16, _core.FLOAT32, _core.FLOAT64})
+_ADASUM_DTYPES: Final = frozenset({_core.FLOAT16, _core.BFLOAT16, _core.FLOAT32, _core.FLOAT64})
 
 _MOST_ROWS: Final = 2**31 - 1  # received counts are int32
 
@@ -97,8 +95,6 @@ class Collectives(Generic[T]):
             self._check_adasum([tensor], process_set)
         engine = current_engine()
         address, dtype, shape = self._describe(tensor)
-        if dtype in _NOT_REDUCIBLE:
-            self._refuse_dtype(tensor)
         handle = engine.submit(
             _ALLREDUCE,
             name,
@@ -133,9 +129,6 @@ class Collectives(Generic[T]):
             self._check_adasum(tensors, process_set)
         engine = current_engine()
         described = self._describe_all(tensors)
-        for tensor, (_, dtype, _) in zip(tensors, described, strict=True):
-            if dtype in _NOT_REDUCIBLE:
-                self._refuse_dtype(tensor)
         addresses, dtypes, shapes = zip(*described, strict=True)
         handle = engine.submit_group(
             _ALLREDUCE,
@@ -291,7 +284,7 @@ class Collectives(Generic[T]):
         number = process_set_id(process_set)
         engine = current_engine()
         address, dtype, shape = self._describe(tensor)
-        out = self._own_rows(tensor, dtype, shape, op, process_set)
+        out = self._own_rows(tensor, shape, op, process_set)
         handle = engine.submit(
             _REDUCESCATTER,
             name,
@@ -324,8 +317,8 @@ class Collectives(Generic[T]):
         engine = current_engine()
         described = self._describe_all(tensors)
         outs = tuple(
-            self._own_rows(tensor, dtype, shape, op, process_set)
-            for tensor, (_, dtype, shape) in zip(tensors, described, strict=True)
+            self._own_rows(tensor, shape, op, process_set)
+            for tensor, (_, _, shape) in zip(tensors, described, strict=True)
         )
         addresses, dtypes, shapes = zip(*described, strict=True)
         handle = engine.submit_group(
@@ -434,12 +427,10 @@ class Collectives(Generic[T]):
             raise InvalidArgumentError("A grouped operation needs at least one tensor.")
         return [self._describe(tensor) for tensor in tensors]
 
-    def _own_rows(self, tensor: T, dtype: int, shape: Sequence[int], op: int, process_set: ProcessSet) -> T:
+    def _own_rows(self, tensor: T, shape: Sequence[int], op: int, process_set: ProcessSet) -> T:
         """Memory for this rank's share of the rows of ``tensor``."""
         if op not in (Average, Sum):
             raise HorovodInternalError(f"Reducescatter supports Average and Sum only, got operator {op}.")
-        if dtype in _NOT_REDUCIBLE:
-            self._refuse_dtype(tensor)
         if not len(shape):
             raise InvalidArgumentError("Reducescatter shares out rows; a tensor without dimensions has none.")
         if process_set.included() is False:
@@ -463,11 +454,6 @@ class Collectives(Generic[T]):
                     f"Tensor type {self.frontend.dtype_name(tensor)} is not supported by Adasum: floating "
                     "types of 16, 32 and 64 bits are."
                 )
-
-    def _refuse_dtype(self, tensor: T) -> NoReturn:
-        raise InvalidArgumentError(
-            f"Tensor type {self.frontend.dtype_name(tensor)} is not supported in reductions."
-        )
 
 
 def _check_splits(shape: Sequence[int], splits: Sequence[int], members: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.contract.torch.errors import disagree, duplicate_case, works
-from tests.contract.torch.values import MOVED, assert_same, even_and_odd
+from tests.contract.torch.values import REDUCED, assert_same, even_and_odd
 from tests.contract.world import Cases
 
 import horovod.torch as hvd
@@ -64,7 +64,7 @@ for counts_name in COUNTS:
 
 @CASES.add
 def every_dtype() -> None:
-    for dtype in MOVED:
+    for dtype in REDUCED:
         for counts_name in ("growing", "one_gets_nothing"):
             check(COUNTS[counts_name], dtype, (3,), hvd.global_process_set, "list")
 
@@ -98,7 +98,7 @@ def many_at_once_in_different_orders() -> None:
         numbers.reverse()
     handles = {
         number: hvd.alltoall_async(
-            torch.full((n * (number % 4), 3), float(hvd.rank())).to(MOVED[number % len(MOVED)]),
+            torch.full((n * (number % 4), 3), float(hvd.rank())).to(REDUCED[number % len(REDUCED)]),
             name=f"all.{number}",
         )
         for number in numbers
@@ -107,7 +107,7 @@ def many_at_once_in_different_orders() -> None:
         result, received = hvd.synchronize(handles[number])
         rows = number % 4
         expected = torch.cat([torch.full((rows, 3), float(sender)) for sender in range(n)])
-        assert_same(result, expected.to(MOVED[number % len(MOVED)]))
+        assert_same(result, expected.to(REDUCED[number % len(REDUCED)]))
         assert received.tolist() == [rows] * n
 
 

@@ -11,7 +11,6 @@ import torch
 from tests.contract.torch.values import (
     FLOATS,
     INTEGERS,
-    MOVED,
     OPS,
     REDUCED,
     SHAPES,
@@ -320,7 +319,7 @@ def allgather_case(gather: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]
     def block(rank: int, tail: Shape, dtype: torch.dtype) -> torch.Tensor:
         return torch.full((rows(rank), *tail), rank + 1).to(dtype)
 
-    kinds = [(tail, dtype) for dtype in MOVED for tail in tails]
+    kinds = [(tail, dtype) for dtype in REDUCED for tail in tails]
     results = gather([block(hvd.rank(), tail, dtype) for tail, dtype in kinds])
     assert len(results) == len(kinds)
     for (tail, dtype), result in zip(kinds, results, strict=True):
@@ -364,7 +363,7 @@ def broadcast_case(
 
 
 for broadcast_name, broadcast in BROADCASTS.items():
-    for dtype in MOVED:
+    for dtype in REDUCED:
         CASES.add_as(
             f"broadcast_{broadcast_name}_{str(dtype).removeprefix('torch.')}",
             functools.partial(broadcast_case, broadcast, dtype),

@@ -178,7 +178,6 @@ def local_errors_do_not_disturb_the_others() -> None:
             for wrong in (
                 lambda: hvd.allreduce(torch.ones(3, 4).t(), name="e.local"),
                 lambda: hvd.allreduce(torch.ones(3, dtype=torch.complex64), name="e.local"),
-                lambda: hvd.allreduce(torch.ones(3, dtype=torch.int16), name="e.local"),
                 lambda: hvd.grouped_allreduce([torch.ones(1), torch.ones(2, 2).t()], name="e.local"),
                 lambda: hvd.broadcast(torch.ones(3), hvd.size(), name="e.local"),
             ):

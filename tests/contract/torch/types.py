@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.contract.torch.errors import works
-from tests.contract.torch.values import MOVED, assert_same
+from tests.contract.torch.values import INTEGERS, REDUCED, assert_same
 from tests.contract.world import Cases
 
 import horovod.torch as hvd
@@ -18,7 +18,7 @@ UNKNOWN = [torch.complex64, torch.complex128]
 @CASES.add
 def every_type_can_be_moved() -> None:
     n, me = hvd.size(), hvd.rank()
-    for dtype in [*MOVED, *UNSIGNED]:
+    for dtype in [*REDUCED, *UNSIGNED]:
         value = torch.full((n, 2), me + 1).to(dtype)
         ranks = torch.arange(1, n + 1)
         assert_same(hvd.allgather(value[:1]), ranks.reshape(n, 1).expand(n, 2).to(dtype))
@@ -27,15 +27,25 @@ def every_type_can_be_moved() -> None:
 
 
 @CASES.add
-def integers_of_16_bits_are_not_reduced() -> None:
-    for dtype in [torch.int16, *UNSIGNED]:
-        value = torch.ones(2, dtype=dtype)
-        for call in (hvd.allreduce, hvd.allreduce_, hvd.reducescatter, hvd.reducescatter_async):
-            with pytest.raises(ValueError, match=r"Tensor type .* is not supported"):
-                call(value)
-        with pytest.raises(ValueError):
-            hvd.grouped_allreduce([torch.ones(1), value])
-    works("t.sixteen")
+def unsigned_integers_of_16_bits_are_reduced() -> None:
+    n, me = hvd.size(), hvd.rank()
+    for dtype in UNSIGNED:
+        value = torch.full((n, 3), 40000 + me).to(dtype)
+        for op, want in ((hvd.Min, 40000), (hvd.Max, 40000 + n - 1)):
+            assert_same(hvd.allreduce(value, op=op), torch.full((n, 3), want).to(dtype))
+        total = 40000 * n + n * (n - 1) // 2
+        assert_same(hvd.allreduce(value, op=hvd.Sum), torch.full((n, 3), total % 65536).to(dtype))
+        assert_same(hvd.reducescatter(value, op=hvd.Sum), torch.full((1, 3), total % 65536).to(dtype))
+
+
+@CASES.add
+def the_average_of_equal_integers_is_that_integer() -> None:
+    for dtype in INTEGERS:
+        limits = torch.iinfo(dtype)
+        high = min(limits.max // hvd.size(), 500)
+        value = torch.arange(0 if limits.min == 0 else -high, high + 1).to(dtype)
+        assert_same(hvd.allreduce(value), value)
+        assert_same(hvd.grouped_allreduce([value, value])[1], value)
 
 
 @CASES.add

@@ -13,9 +13,8 @@ import torch
 import horovod.torch as hvd
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-INTEGERS = [torch.uint8, torch.int8, torch.int32, torch.int64]
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 REDUCED = [*INTEGERS, *FLOATS, torch.bool]
-MOVED = [*REDUCED, torch.int16]
 OPS = {
     "average": hvd.Average,
     "sum": hvd.Sum,

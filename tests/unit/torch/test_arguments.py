@@ -120,13 +120,6 @@ def test_unknown_types_are_refused(
         call(tensor)
 
 
-@pytest.mark.parametrize("call", REDUCING.values(), ids=REDUCING)
-def test_16_bit_integers_are_not_reduced(call: Callable[[Any], Any], make_world: MakeWorld) -> None:
-    make_world(2)
-    with pytest.raises(ValueError, match=r"Tensor type torch\.int16 is not supported"):
-        call(torch.ones(2, dtype=torch.int16))
-
-
 @pytest.mark.parametrize("call", BLOCKING.values(), ids=BLOCKING)
 def test_tensors_elsewhere_than_in_host_memory_are_refused(
     call: Callable[[Any], Any], make_world: MakeWorld
