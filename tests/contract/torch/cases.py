@@ -1,25 +1,37 @@
 """All cases of `horovod.torch`, so that one job per world runs them."""
 
 from tests.contract.torch import (
+    adasum,
     adasum_optimizer,
+    alltoall,
     collectives,
     elastic_state,
     errors,
     gradients,
+    join,
     lifecycle,
     optimizer,
     optimizer_families,
     optimizer_loops,
     optimizer_sets,
+    process_sets,
+    reducescatter,
     state,
     sync_batch_norm,
     timeline,
+    types,
 )
 from tests.contract.world import Cases
 
 CASES = Cases()
 for module in (
     collectives,
+    alltoall,
+    reducescatter,
+    adasum,
+    types,
+    process_sets,
+    join,
     gradients,
     errors,
     state,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tests.contract.torch.errors import works
-from tests.contract.torch.values import MOVED, OPS, REDUCED, assert_reduced, assert_same, even_and_odd, mine
+from tests.contract.torch.values import OPS, REDUCED, assert_reduced, assert_same, even_and_odd, mine
 from tests.contract.world import Cases
 
 import horovod.torch as hvd
@@ -118,7 +118,7 @@ def gathers_and_broadcasts_in_even_and_odd_sets() -> None:
     with even_and_odd() as members:
         ranks = members.ranks
         assert ranks is not None
-        for dtype in MOVED:
+        for dtype in REDUCED:
             block = [torch.full((rank + 1, 2), rank).to(dtype) for rank in ranks]
             own = block[ranks.index(hvd.rank())]
             assert_same(hvd.allgather(own, process_set=members), torch.cat(block))
