@@ -129,14 +129,16 @@ Result<Handle> Engine::submit(Request request) {
     return Error{.code = Code::Unsupported, .message = "this operation is not available"};
   }
   const bool unnamed = request.name.empty();
-  std::string full_name = request.grouped ? "grouped_" : "";
-  full_name += collective->rules.prefix;
-  full_name += unnamed ? ".noname." + std::to_string(handle) : "." + request.name;
   const bool counted = collective->rules.matched_by_count;
-  if (counted) full_name = rueda::full_name({.name = {}, .kind = request.kind});
   // If this rank may not use the set, the negotiator says so.
   const ProcessSet* set = negotiator_->process_set(request.process_set);
   const bool member = set != nullptr && set->members.contains(options_.rank);
+  const std::uint64_t call =
+      unnamed && !counted ? next_unnamed(set != nullptr ? set->generation : 0) : 0;
+  std::string full_name = request.grouped ? "grouped_" : "";
+  full_name += collective->rules.prefix;
+  full_name += "." + (unnamed ? unnamed_call(call) : request.name);
+  if (counted) full_name = rueda::full_name({.name = {}, .kind = request.kind});
   if (auto fine = check_change(request); !fine) return std::move(fine).error();
 
   const std::size_t count = request.tensors.size();
@@ -193,7 +195,7 @@ Result<Handle> Engine::submit(Request request) {
       key = negotiator_->counted_key(request.kind, *set);
     } else if (unnamed && !request.grouped) {
       key.kind = request.kind == Kind::Adasum ? Kind::Allreduce : request.kind;
-      key.number = static_cast<std::uint64_t>(handle);
+      key.number = call;
     } else {
       key.name = entry->name;
     }
@@ -230,6 +232,12 @@ Result<Handle> Engine::submit(Request request) {
     progress_->poke();
   }
   return handle;
+}
+
+/// With mutex_ held. Ranks may use other sets, and ranks that join early do without some calls: so
+/// every set counts by itself, and anew after each join, which all ranks call equally often.
+std::uint64_t Engine::next_unnamed(std::uint32_t generation) {
+  return unnamed_call_number(joins_, ++unnamed_calls_[generation]);
 }
 
 /// After a submission: what it brought about is there for whoever drives. `comes`: see tell().
@@ -302,6 +310,8 @@ Result<Handle> Engine::join() {
   auto joined = negotiator_->join(ticket, Clock::now(), effects_);
   if (!joined) return std::move(joined).error();
   join_ticket_ = ticket;
+  ++joins_;
+  unnamed_calls_.clear();
   auto work = std::make_shared<Work>();
   work->handle = handle;
   work->name = entry->name;

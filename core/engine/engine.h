@@ -141,6 +141,7 @@ class Engine final : private Driver {
   void tell(bool comes);
   void note_tick();
   std::shared_ptr<Work> find(Handle handle) const;
+  std::uint64_t next_unnamed(std::uint32_t generation);
 
   EngineOptions options_;
   Log log_;
@@ -159,6 +160,9 @@ class Engine final : private Driver {
       entries_;  // by ticket, until dispatched
   std::unordered_map<Handle, std::shared_ptr<Work>> works_;
   Handle last_handle_ = 0;
+  /// Calls without a name since this rank joined last, also refused ones, by generation of the set.
+  std::unordered_map<std::uint32_t, std::uint64_t> unnamed_calls_;
+  std::uint64_t joins_ = 0;  // of this rank
   std::uint64_t last_ticket_ = 0;
   std::uint64_t join_ticket_ = 0;             // of the join in flight; 0: none
   std::map<std::uint32_t, Members> members_;  // by generation of the set, as far as asked for

@@ -62,7 +62,17 @@ std::string full_name(const Key& key) {
   if (rules_of(key.kind).matched_by_count) {
     return std::string(rules_of(key.kind).prefix) + ".noname";
   }
-  return std::string(rules_of(key.kind).prefix) + ".noname." + std::to_string(key.number);
+  return std::string(rules_of(key.kind).prefix) + "." + unnamed_call(key.number);
+}
+
+std::uint64_t unnamed_call_number(std::uint64_t joins, std::uint64_t call) {
+  return (joins << kUnnamedCallBits) | call;
+}
+
+std::string unnamed_call(std::uint64_t number) {
+  const std::uint64_t joins = number >> kUnnamedCallBits;
+  const std::uint64_t call = number & ((std::uint64_t{1} << kUnnamedCallBits) - 1);
+  return "noname." + (joins == 0 ? "" : std::to_string(joins) + ".") + std::to_string(call);
 }
 
 std::string describe(const Signature& signature) {

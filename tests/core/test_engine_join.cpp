@@ -93,6 +93,22 @@ TEST_P(EngineJoin, zeros_take_part_in_every_reduction) {
   });
 }
 
+TEST_P(EngineJoin, calls_without_a_name_are_counted_anew) {
+  Cluster cluster(GetParam());
+  cluster.each([](Rank rank, Engine& engine) {
+    for (int round = 0; round < 3; ++round) {
+      std::vector<float> values(10, 1.0F);
+      for (int step = 0; step < rank; ++step) ASSERT_FALSE(run(engine, allreduce_of(values, "")));
+      join(engine);
+      values.assign(10, 1.0F);
+      ASSERT_FALSE(run(engine, allreduce_of(values, "")));
+      Request grouped = allreduce_of(values, "");
+      grouped.grouped = true;
+      ASSERT_FALSE(run(engine, std::move(grouped)));
+    }
+  });
+}
+
 TEST_P(EngineJoin, what_needs_all_ranks_fails_and_the_world_goes_on) {
   if (GetParam().size() == 1 && GetParam().front().size() == 1) return;  // nobody else
   Cluster cluster(GetParam());

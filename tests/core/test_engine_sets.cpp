@@ -161,6 +161,33 @@ TEST_P(EngineSets, gathers_broadcasts_and_barriers_of_a_set) {
   });
 }
 
+TEST_P(EngineSets, calls_without_a_name_are_counted_set_by_set) {
+  Cluster cluster(GetParam());
+  cluster.each([](Rank rank, Engine& engine) {
+    const auto call = [&](std::int32_t set, const std::vector<Rank>& members) {
+      Running one;
+      start(engine, one, rank, set, members, "", 10, true);
+      expect_done(engine, one);
+    };
+    const std::vector<Rank> all{0, 1, 2, 3};
+    const std::vector<Rank> some{1, 2};
+    for (int round = 0; round < 2; ++round) {  // the second set gets the number of the first
+      const auto id = static_cast<std::int32_t>(number_of(engine, engine.add_process_set(some)));
+      for (int i = 0; in(some, rank) && i < 3 + round; ++i) call(id, some);
+      call(0, all);
+      for (int i = 0; in(some, rank) && i < 2; ++i) call(id, some);
+      call(0, all);
+      number_of(engine, engine.remove_process_set(id));
+      // Others have not used the number: the members' calls with it must not count for them.
+      const std::vector<Rank> others{0, 1};
+      const auto other =
+          static_cast<std::int32_t>(number_of(engine, engine.add_process_set(others)));
+      if (in(others, rank)) call(other, others);
+      number_of(engine, engine.remove_process_set(other));
+    }
+  });
+}
+
 TEST_P(EngineSets, errors_on_the_caller_alone) {
   Cluster cluster(GetParam());
   cluster.each([](Rank rank, Engine& engine) {
