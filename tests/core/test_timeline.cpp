@@ -406,7 +406,7 @@ TEST_P(TimelineWorld, files_follow_each_other_while_the_world_works) {
       if (file % 2 == 1) {
         EXPECT_TRUE(appears(path, "CYCLE_START"));
       }
-      for (int look = 0; look < 20; ++look) records_meanwhile(path);
+      for (int look = 0; look < 8; ++look) records_meanwhile(path);
       cluster[0].stop_timeline();
       const auto records = records_of(path);
       check_form(records, false);
@@ -421,7 +421,7 @@ TEST_P(TimelineWorld, files_follow_each_other_while_the_world_works) {
       const auto work = run(engine, allreduce_of(values, round % 2 == 0 ? "x" : ""));
       ASSERT_TRUE(work && !work->error);
       if (values[0] != 0.0F) return;
-      if (round % 2 == 0) std::this_thread::sleep_for(milliseconds(1));
+      if (round % 2 == 0) std::this_thread::sleep_for(milliseconds(5));
     }
   });
 }
