@@ -1,5 +1,19 @@
-"""Names that scripts and tools import from here; the launcher itself is `horovod.launch`."""
+"""Names that scripts and tools import from here; the launcher itself is `horovod.launch`.
 
-from horovod.launch.functions import run
+``run`` is looked up when it is asked for: the launcher's own start pays for no serialiser.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import horovod
+
+if TYPE_CHECKING:
+    from horovod.launch.functions import run
 
 __all__ = ["run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "run":
+        return horovod.run
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
