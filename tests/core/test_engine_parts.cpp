@@ -236,6 +236,26 @@ TEST(HostPool, memory_is_recycled_up_to_its_limit_and_outlives_the_pool) {
   std::memset(again.data(), 1, 99'000);
 }
 
+TEST(HostPool, large_blocks_lie_on_huge_pages_and_are_recycled_too) {
+  constexpr std::size_t kLarge = 9'000'000;
+  auto pool = std::make_shared<HostPool>(std::size_t{64} << 20);
+  std::byte* first = nullptr;
+  {
+    const HostBuffer buffer = pool->take(kLarge);
+    first = buffer.data();
+    ASSERT_NE(first, nullptr);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first) % (std::size_t{2} << 20), 0U);
+    std::memset(first, 1, kLarge);
+  }
+  HostBuffer again = pool->take(kLarge - 1'000'000);
+  EXPECT_EQ(again.data(), first);
+  const HostBuffer beyond = pool->take(std::size_t{100} << 20);  // freed at the end, not kept
+  ASSERT_NE(beyond.data(), nullptr);
+  EXPECT_EQ(pool->take(std::size_t{1} << 62).data(), nullptr);
+  pool.reset();
+  std::memset(again.data(), 2, kLarge - 1'000'000);
+}
+
 TEST(ForkGuard, a_child_loses_the_descriptors_and_knows_it) {
   ForkGuard guard;
   int ends[2];

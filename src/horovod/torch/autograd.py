@@ -40,7 +40,7 @@ def new_output(tensor: torch.Tensor) -> torch.Tensor:
     """Memory for the result of ``tensor``. What is wrong with ``tensor`` is reported by the submission."""
     try:
         return _empty_like(tensor)
-    except TypeError:  # not a tensor
+    except (TypeError, AttributeError):  # not a tensor
         return tensor
 
 

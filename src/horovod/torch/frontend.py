@@ -10,6 +10,7 @@ import torch
 from torch.utils import dlpack
 
 from horovod import _core
+from horovod.collectives import current_engine
 from horovod.errors import HorovodError, HorovodInternalError, InvalidArgumentError
 from horovod.frontend import Description
 
@@ -29,6 +30,14 @@ _CODES: Final[dict[torch.dtype, int]] = {
 }
 if hasattr(torch, "uint16"):  # since PyTorch 2.3
     _CODES[torch.uint16] = _core.UINT16
+
+# PyTorch gives memory of this size back to the system, and fresh pages cost more than the exchange.
+_POOLED_BYTES: Final = 8 << 20
+
+
+def _pooled(code: int, shape: Sequence[int]) -> torch.Tensor:
+    made: torch.Tensor = dlpack.from_dlpack(current_engine().empty(code, tuple(shape)))
+    return made
 
 
 class TorchFrontend:
@@ -54,11 +63,16 @@ class TorchFrontend:
         return str(tensor.dtype)
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.nbytes >= _POOLED_BYTES and (described := self.peek(tensor)) is not None:
+            return _pooled(described[1], tensor.shape)
         # Keeps the strides, and the only tensors that get here are contiguous. Options would double the time.
         return torch.empty_like(tensor)
 
     def empty_rows(self, like: torch.Tensor, rows: int) -> torch.Tensor:
-        return torch.empty((rows, *like.shape[1:]), dtype=like.dtype, device=like.device)
+        shape = (rows, *like.shape[1:])
+        if like.nbytes >= _POOLED_BYTES and (described := self.peek(like)) is not None:
+            return _pooled(described[1], shape)
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
 
     def empty_counts(self, count: int) -> torch.Tensor:
         return torch.empty(count, dtype=torch.int32)

@@ -406,3 +406,20 @@ def handles_nobody_waits_for_are_harmless() -> None:
         hvd.allreduce_async(mine((number + 1,), torch.float32), name=f"abandoned.{number}")
     hvd.barrier()
     assert_reduced(hvd.allreduce(mine((3,), torch.int64), op=hvd.Sum), (3,), torch.int64, hvd.Sum)
+
+
+@CASES.add
+def large_results_have_memory_of_their_own() -> None:
+    """They lie in memory that is used again: by later results, never by two at once."""
+    n, count = hvd.size(), 2_200_000
+    value = torch.full((count,), float(hvd.rank() + 1))
+    kept = [hvd.allreduce(value * k, op=hvd.Sum, name=f"large.{k}") for k in (1, 2)]
+    parts = [hvd.reducescatter(value * k, op=hvd.Sum, name=f"large.part.{k}") for k in (3, 4)]
+    total = n * (n + 1) / 2
+    for k, result in enumerate([*kept, *parts], 1):
+        assert bool((result == k * total).all())
+    del kept, result
+    again = hvd.allreduce(value, op=hvd.Sum, name="large.again")
+    again += 1
+    assert bool((again == total + 1).all())
+    assert [bool((part == k * total).all()) for k, part in enumerate(parts, 3)] == [True, True]
