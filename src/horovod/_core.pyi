@@ -222,7 +222,9 @@ class Engine:
         """Submit several tensors that run together, under one handle."""
 
     def empty(self, dtype: int, shape: tuple[int, ...]) -> object:
-        """Recycled memory with any content (DLPack). MemoryError if there is none."""
+        """
+        Recycled memory with any content (DLPack). MemoryError if there is none.
+        """
 
     def poll(self, handle: int) -> bool:
         """Whether it is done. ValueError if unknown."""

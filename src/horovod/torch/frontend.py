@@ -31,8 +31,8 @@ _CODES: Final[dict[torch.dtype, int]] = {
 if hasattr(torch, "uint16"):  # since PyTorch 2.3
     _CODES[torch.uint16] = _core.UINT16
 
-# PyTorch gives memory of this size back to the system, and fresh pages cost more than the exchange.
-_POOLED_BYTES: Final = 8 << 20
+# PyTorch gives memory of such tensors back to the system, and fresh pages cost more than the exchange.
+_POOLED_ELEMENTS: Final = 2 << 20
 
 
 def _pooled(code: int, shape: Sequence[int]) -> torch.Tensor:
@@ -63,14 +63,14 @@ class TorchFrontend:
         return str(tensor.dtype)
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.nbytes >= _POOLED_BYTES and (described := self.peek(tensor)) is not None:
+        if tensor.numel() >= _POOLED_ELEMENTS and (described := self.peek(tensor)) is not None:
             return _pooled(described[1], tensor.shape)
         # Keeps the strides, and the only tensors that get here are contiguous. Options would double the time.
         return torch.empty_like(tensor)
 
     def empty_rows(self, like: torch.Tensor, rows: int) -> torch.Tensor:
         shape = (rows, *like.shape[1:])
-        if like.nbytes >= _POOLED_BYTES and (described := self.peek(like)) is not None:
+        if like.numel() >= _POOLED_ELEMENTS and (described := self.peek(like)) is not None:
             return _pooled(described[1], shape)
         return torch.empty(shape, dtype=like.dtype, device=like.device)
 
