@@ -56,6 +56,8 @@ PYTHON_ARROWS = {
     "elastic": {"_runtime", "bootstrap", "messages"},
     "launch": {"bootstrap", "messages"},
     "observe": {"_runtime"},
+    # A program on top of everything: it measures what users call.
+    "bench": {"torch", "observe", "launch", "bootstrap"},
     # Compatibility names: thin files over the parts that do the work.
     "common": NEUTRAL | {"_runtime", "_core", "elastic"},
     "runner": {"launch", "common"},
@@ -164,6 +166,7 @@ def test_python_imports_point_only_downwards(file: Path) -> None:
 
 @pytest.mark.parametrize("file", python_files(), ids=lambda f: str(f.relative_to(PACKAGE)))
 def test_only_the_folder_of_a_framework_imports_it(file: Path) -> None:
-    allowed = {part_of(file)} | ({"torch", "tensorflow", "jax"} if part_of(file) == "keras" else set())
+    through = {"keras": {"torch", "tensorflow", "jax"}, "bench": {"torch"}}
+    allowed = {part_of(file)} | through.get(part_of(file), set())
     wrong = [name for name in imports(file) if name.split(".")[0] in FRAMEWORKS - allowed]
     assert wrong == []

@@ -12,7 +12,7 @@ from horovod.launch.console import Console
 from horovod.launch.job import run_job
 from horovod.launch.options import parse_command_line, to_job
 
-__all__ = ["run_commandline"]
+__all__ = ["exit_status", "run_commandline"]
 
 _USAGE_STATUS = 2
 
@@ -42,11 +42,12 @@ def run_commandline(words: Sequence[str] | None = None) -> int:
         console.tell(str(error))
         if isinstance(error, WorkerFailed) and error.last_lines:
             console.tell("\n    ".join(["its last lines:", *error.last_lines]))
-        return _status(error)
+        return exit_status(error)
     return 0
 
 
-def _status(error: HorovodError) -> int:
+def exit_status(error: HorovodError) -> int:
+    """What a command ends with after `error`: see ``horovodrun --help``."""
     if isinstance(error, ConfigError):
         return _USAGE_STATUS
     code = getattr(error, "exit_code", None)

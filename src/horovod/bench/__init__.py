@@ -1,0 +1,14 @@
+"""``python -m horovod.bench``: how fast collectives are here, beside the machine's limit and other libraries.
+
+    options.py       the command line          work.py       a collective on tensors, and what must come out
+    requirements.py  what has to be there      check.py      seeing that it does
+    sizes.py         4, 64K, 64M               measure.py    timing a call over all ranks
+    bandwidth.py     algbw, busbw              peers.py      rueda, Gloo, the machine's limit
+    result.py        the figures of a line     mpi.py        MPI, as a program of its own
+    table.py         ... for people            mpi_job.py    ... and the job that runs it
+    plot.py          ... as a picture          served.py     what Gloo and MPI can do
+    machine.py       where it was measured     rank.py       what a rank of the job does
+    progress.py      how far it is             start.py      starting the job
+
+The programs under ``benchmarks/`` measure with the same parts.
+"""

