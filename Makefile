@@ -19,7 +19,7 @@ REQUIREMENTS := requirements/build.txt requirements/test.txt requirements/lint.t
 PYTHON_SOURCES := src tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-core test-asan test-tsan test-python lint format stub bench wheel clean
+.PHONY: help venv build demo test test-core test-asan test-tsan test-python lint format stub bench bench-check wheel clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ stub: build  ## write src/horovod/_core.pyi anew from the native module
 
 bench: build  ## compare with PyTorch Gloo and Open MPI, interleaved; writes benchmarks/results/
 	@$(RUN) $(BIN)/python -m benchmarks.run $(BENCH_ARGS)
+
+bench-check: build  ## fail if a collective has become slower beside Gloo than recorded (BENCH_ARGS=--record)
+	@$(RUN) $(BIN)/python -m benchmarks.check $(BENCH_ARGS)
 
 wheel: $(VENV)/.requirements  ## a wheel for this Python in dist/
 	@$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .

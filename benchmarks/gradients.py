@@ -14,7 +14,9 @@ from collections.abc import Callable
 
 import torch
 from benchmarks import peers
-from benchmarks.measure import measure
+
+from horovod.bench.measure import measure
+from horovod.bench.work import Work, single
 
 Shape = tuple[int, ...]
 
@@ -67,13 +69,16 @@ def main() -> None:
         counts = [math.prod(shape) for shape in reversed(MODELS[model]())]
         gradients = [torch.empty(count) for count in counts]
         flat = torch.empty(sum(counts))
+        named = [single("allreduce", tensor, f"gradient{i}") for i, tensor in enumerate(gradients)]
 
         ways: dict[str, tuple[Callable[[], object], list[torch.Tensor]]] = {
-            "each": (lambda g=gradients: peer.allreduce_many(g), gradients),  # type: ignore[misc]
-            "flat": (lambda f=flat: peer.allreduce(f), [flat]),  # type: ignore[misc]
+            "each": (peer.many(named), gradients),
+            "flat": (peer.blocking(single("allreduce", flat, "flat")), [flat]),
         }
         if args.peer == "rueda":
-            ways["group"] = (lambda g=gradients: peer.allreduce_group(g), gradients)  # type: ignore[misc]
+            group = tuple(gradients)
+            together = Work("grouped_allreduce", group, group, name="gradients")
+            ways["group"] = (peer.blocking(together), gradients)
         for way, (call, tensors) in ways.items():
             for i, tensor in enumerate(tensors):
                 tensor.fill_(i % 13 + peer.rank)

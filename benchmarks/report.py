@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-CALM_CPUS = 0.35
+from horovod.bench.measure import CALM_CPUS
+from horovod.bench.plot import over_size
+from horovod.bench.sizes import size_name
+
 TITLES = {
     "rueda": "rueda",
     "gloo": "PyTorch Gloo",
@@ -18,13 +21,6 @@ TITLES = {
     "limit": "in-place pass by all ranks",
 }
 Row = dict[str, Any]
-
-
-def size_name(size_bytes: int) -> str:
-    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size_bytes >= unit:
-            return f"{size_bytes // unit} {name}"
-    return f"{size_bytes} B"
 
 
 def calm(rows: list[Row]) -> list[Row]:
@@ -178,10 +174,7 @@ def picture(results: dict[str, Any], file: Path) -> None:
             if mine:
                 points.append((size, statistics.median(row["median_s"] for row in calm(mine)) * 1e6))
         if points:
-            style: dict[str, Any] = (
-                {"linestyle": "--", "color": "gray"} if peer == "limit" else {"marker": "o"}
-            )
-            axes.plot(*zip(*points, strict=True), label=title, **style)
+            over_size(axes, points, title, limit=peer == "limit")
     axes.set(xscale="log", yscale="log", xlabel="bytes", ylabel="µs (median)")
     axes.set_title(f"Allreduce, float32, {results['ranks']} ranks on one host")
     axes.grid(visible=True, alpha=0.3)

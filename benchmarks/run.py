@@ -10,18 +10,19 @@ import argparse
 import datetime
 import json
 import os
-import platform
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from benchmarks import peers, report
-from benchmarks.measure import wait_for_quiet
+
+from horovod.bench.machine import machine, versions
+from horovod.bench.measure import wait_for_quiet
+from horovod.bench.mpi_job import find_mpirun, mpirun_command, mpirun_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ("collectives", "gradients", "startup")
@@ -40,9 +41,8 @@ def launch(peer: str, program: str, ranks: int, lines: Path) -> None:
     if peer == "rueda":
         commands = [[str(tools / "horovodrun"), "-np", str(ranks), *work]]
     elif peer == "openmpi":
-        crowded = ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"] if ranks > (os.cpu_count() or 1) else []
-        commands = [[str(tools / "mpirun"), *crowded, "-n", str(ranks), *work]]
-        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        commands = [[*mpirun_command(find_mpirun() or "mpirun", ranks), *work]]
+        environment = mpirun_environment(environment)
     else:
         commands = [work] * ranks
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -69,20 +69,6 @@ def launch(peer: str, program: str, ranks: int, lines: Path) -> None:
             said.seek(0)
             words = "".join(said.readlines()[-20:])
             raise RuntimeError(f"{peer}: benchmarks.{program} ended with {codes}:\n{words}")
-
-
-def machine() -> dict[str, str]:
-    """What the figures depend on."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
-    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return {
-        "cpu": f"{os.cpu_count()} x {cpu}",
-        "memory": f"{memory_gib:.0f} GiB",
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        **{name: metadata.version(name) for name in ("torch", "mpi4py", "openmpi")},
-    }
 
 
 def commit() -> str:
@@ -140,7 +126,7 @@ def main() -> None:
         "commit": revision,
         "ranks": args.ranks,
         "rounds": rounds,
-        "machine": machine(),
+        "machine": machine() | versions(("torch", "mpi4py", "openmpi")),
         "rows": rows,
     }
     out.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,8 @@ import psutil
 import torch
 from benchmarks import peers
 
+from horovod.bench.work import single
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(
@@ -28,16 +30,17 @@ def main() -> None:
     before = process.memory_full_info()
     started = time.perf_counter()
     peer = peers.create(args.peer)
-    peer.allreduce(small)
+    peer.blocking(single("allreduce", small, "small"))()
     taken_s = time.perf_counter() - started
+    call = peer.blocking(single("allreduce", tensor, "large"))
     for _ in range(3):
-        peer.allreduce(tensor)
+        call()
     after = process.memory_full_info()
     figures = torch.zeros(peer.size, 3)
     figures[peer.rank] = torch.tensor(
         [taken_s, (after.pss - before.pss) / 2**20, (after.rss - before.rss) / 2**20]
     )
-    figures = peers.total(peer, figures.view(-1)).view(peer.size, 3)
+    figures = peer.total(figures.view(-1)).view(peer.size, 3)
     if peer.rank == 0:
         row = {
             "peer": args.peer,

@@ -19,9 +19,9 @@ def missing() -> str:
     return "" if importlib.util.find_spec("matplotlib") else "matplotlib"
 
 
-def over_size(axes: Any, points: Sequence[tuple[float, float]], name: str) -> None:
+def over_size(axes: Any, points: Sequence[tuple[float, float]], name: str, *, limit: bool) -> None:
     """A library's line; the limit's looks different, as it is none."""
-    style: dict[str, Any] = {"linestyle": "--", "color": "gray"} if name == LIMIT else {"marker": "o"}
+    style: dict[str, Any] = {"linestyle": "--", "color": "gray"} if limit else {"marker": "o"}
     axes.plot(*zip(*points, strict=True), label=name, **style)
 
 
@@ -48,9 +48,11 @@ def draw(results: Sequence[Result], file: Path, title: str) -> None:
     for operation, (times, bandwidths) in zip(operations, grid, strict=True):
         mine = [result for result in sized if result.operation == operation]
         for library in mine[0].timings:
-            over_size(times, [(r.size_bytes, r.median_s(library) * _MICROSECONDS) for r in mine], library)
+            points = [(r.size_bytes, r.median_s(library) * _MICROSECONDS) for r in mine]
+            over_size(times, points, library, limit=library == LIMIT)
             if library != LIMIT:
-                over_size(bandwidths, [(r.size_bytes, r.busbw_gb_s(library)) for r in mine], library)
+                points = [(r.size_bytes, r.busbw_gb_s(library)) for r in mine]
+                over_size(bandwidths, points, library, limit=False)
         times.set(xscale="log", yscale="log", xlabel="bytes", ylabel="µs (median)", title=operation)
         bandwidths.set(xscale="log", xlabel="bytes", ylabel="bus bandwidth, GB/s", title=operation)
         for axes in (times, bandwidths):

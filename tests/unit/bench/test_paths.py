@@ -1,0 +1,47 @@
+"""Small parts: which path carried, how far it is, and when the maintainers' check fails."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from benchmarks.check import Ratio, fallen
+
+from horovod.bench.peers import path_taken
+from horovod.bench.progress import Progress
+
+
+def test_path_is_the_one_with_most_new_operations() -> None:
+    before = {"shm.small": (10, 40), "shm.large": (5, 1000)}
+    after = {"shm.small": (110, 440), "shm.large": (8, 9000), "tcp": (1, 1)}
+    assert path_taken(before, after) == "shm.small"
+    assert path_taken({}, {}) == ""
+
+
+def test_progress_changes_one_line_and_clears_it() -> None:
+    stream = io.StringIO()
+    progress = Progress("line", 4, stream)
+    progress.step("first")
+    progress.step("second")
+    progress.clear()
+    assert stream.getvalue() == "\x1b[K0 %: first\r\x1b[K25 %: second\r\x1b[K\r"
+
+
+@pytest.mark.parametrize("mode", ["none", "auto", "lines"])
+def test_progress_does_not_flood_what_is_no_terminal(mode: str) -> None:
+    stream = io.StringIO()
+    progress = Progress(mode, 1000, stream)
+    for _ in range(1000):
+        progress.step("again")
+    progress.clear()
+    assert stream.getvalue().count("\n") <= 1
+    assert "\r" not in stream.getvalue()
+
+
+def test_ratio_falls_only_by_more_than_either_spread() -> None:
+    recorded = Ratio(10.0, 9.0, 10.5)
+    assert not fallen(Ratio(9.5, 9.4, 9.6), recorded)
+    assert fallen(Ratio(8.5, 8.4, 8.6), recorded)
+    assert not fallen(Ratio(8.5, 6.5, 8.6), recorded)  # this run was unsteady itself
+    assert not fallen(Ratio(12.0, 11.0, 13.0), recorded)
+    assert fallen(Ratio(0.5, 0.1, 9.0), recorded)  # no spread excuses everything
