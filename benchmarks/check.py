@@ -21,8 +21,9 @@ from typing import Any
 from benchmarks.run import commit
 
 from horovod.bench.machine import machine
-from horovod.bench.measure import CALM_CPUS, wait_for_quiet
+from horovod.bench.measure import wait_for_quiet
 from horovod.bench.sizes import size_name
+from horovod.bench.timing import CALM_CPUS
 
 EXPECTED = Path(__file__).with_name("expected.json")
 # Sizes for each path: slots, the large path in cache, the large path in memory.

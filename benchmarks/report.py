@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from horovod.bench.measure import CALM_CPUS
 from horovod.bench.plot import over_size
 from horovod.bench.sizes import size_name
+from horovod.bench.timing import CALM_CPUS
 
 TITLES = {
     "rueda": "rueda",

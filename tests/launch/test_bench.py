@@ -37,9 +37,8 @@ def test_every_collective_beside_gloo(tmp_path: Path) -> None:
     rows = [line.split() for line in lines if not line.startswith("#")]
     assert len(rows) == 2 * 6 + 1
     assert all(len(row) == 12 for row in rows)
-    assert [line.removeprefix("# ") for line in lines if line.removeprefix("# ") in OPERATIONS] == [
-        *OPERATIONS
-    ]
+    titles = [line.removeprefix("# ") for line in lines]
+    assert [title for title in titles if title in OPERATIONS] == [*OPERATIONS]
     told = json.loads(file.read_text())
     assert (told["format"], told["ranks"], told["rounds"], told["one_machine"]) == (1, 2, 2, True)
     assert {"cpu", "memory", "system"} <= set(told["machine"])
@@ -75,6 +74,12 @@ def test_wrong_arguments_start_nothing(words: list[str], said: str) -> None:
     done = bench(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
+
+
+def test_what_is_missing_can_be_said_without_pytorch() -> None:
+    code = "import sys, horovod.bench.start, horovod.bench.requirements; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([PYTHON, "-c", code], env=environment(), timeout=LIMIT_S, check=False)
+    assert done.returncode == 0
 
 
 def test_wrong_arguments_inside_a_job_are_said_once() -> None:

@@ -4,11 +4,12 @@
     requirements.py  what has to be there      check.py      seeing that it does
     sizes.py         4, 64K, 64M               measure.py    timing a call over all ranks
     bandwidth.py     algbw, busbw              peers.py      rueda, Gloo, the machine's limit
+    timing.py        seconds per call          served.py     what Gloo and MPI can do
     result.py        the figures of a line     mpi.py        MPI, as a program of its own
     table.py         ... for people            mpi_job.py    ... and the job that runs it
-    plot.py          ... as a picture          served.py     what Gloo and MPI can do
-    machine.py       where it was measured     rank.py       what a rank of the job does
-    progress.py      how far it is             start.py      starting the job
+    plot.py          ... as a picture          rank.py       what a rank of the job does
+    machine.py       where it was measured     start.py      starting the job
+    progress.py      how far it is
 
 The programs under ``benchmarks/`` measure with the same parts.
 """

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
-__all__ = ["CALM_CPUS", "Team", "Timing", "busy_cpu_s", "measure", "wait_for_quiet"]
+from horovod.bench.timing import Timing
 
-CALM_CPUS = 0.35  # a figure during which other programs used more is disturbed
+__all__ = ["Team", "busy_cpu_s", "measure", "wait_for_quiet"]
 
 
 class Team(Protocol):
@@ -27,22 +26,6 @@ class Team(Protocol):
 
     def total(self, values: torch.Tensor) -> torch.Tensor:
         """The sum over ranks of a float32 tensor."""
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds per call; a call's time is that of its slowest rank."""
-
-    median_s: float
-    p99_s: float
-    min_s: float
-    calls: int
-    others_cpus: float  # CPUs that other programs used meanwhile
-
-    def per(self, operations: int) -> Timing:
-        """Seconds per operation, of calls that consist of so many."""
-        each = (self.median_s / operations, self.p99_s / operations, self.min_s / operations)
-        return Timing(*each, self.calls, self.others_cpus)
 
 
 def busy_cpu_s() -> float:

@@ -94,6 +94,7 @@ class MpiJob:
                     stderr=subprocess.STDOUT,
                 )
                 self._accept(listener, processes)
+            self._folder.cleanup()  # all are connected: nothing to leave behind if this process is killed
         except OSError as error:
             self.close()
             raise LaunchError(f"{mpirun} could not be started: {error}") from error

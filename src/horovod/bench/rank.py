@@ -18,7 +18,7 @@ import horovod.torch as hvd
 from horovod.bench import plot
 from horovod.bench.check import check
 from horovod.bench.machine import machine, versions
-from horovod.bench.measure import CALM_CPUS, Timing, measure
+from horovod.bench.measure import measure
 from horovod.bench.mpi_job import MpiJob, Request, find_mpirun
 from horovod.bench.options import Options
 from horovod.bench.peers import Gloo, Limit, Peer, Rueda, path_taken
@@ -26,6 +26,7 @@ from horovod.bench.progress import Progress
 from horovod.bench.result import LIMIT, OWN, Result
 from horovod.bench.sizes import size_name
 from horovod.bench.table import Table
+from horovod.bench.timing import CALM_CPUS, Timing
 from horovod.bench.work import Work, make_work, single
 from horovod.errors import BackendError, HorovodError, LaunchError, PeerLostError
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.bench.bandwidth import algorithm_bandwidth, bus_factor
-from horovod.bench.measure import Timing
+from horovod.bench.timing import Timing
 
 __all__ = ["LIMIT", "OWN", "Result"]
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from horovod.bench.bandwidth import OPERATIONS, algorithm_bandwidth, bus_factor
-from horovod.bench.measure import Timing
 from horovod.bench.result import Result
 from horovod.bench.table import Table
+from horovod.bench.timing import Timing
 
 
 def timing(median_s: float) -> Timing:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
+from horovod.bench.check import check
 from horovod.bench.options import DTYPES, OPS
+from horovod.bench.peers import Limit
 from horovod.bench.work import describe_wrong, expected, fill, make_work
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("op", ["sum", "min", "max", "product"])
 def test_expected_of_an_allreduce_is_the_reduction_of_the_inputs(op: str, ranks: int) -> None:
-    combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    combine = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum, "product": torch.mul}[op]
+    combine = getattr(torch, {"sum": "add", "min": "minimum", "max": "maximum", "product": "mul"}[op])
     works = [make_work("allreduce", 4 * 130, ranks=ranks, dtype="int32", op=op) for _ in range(ranks)]
     for rank, work in enumerate(works):
         fill(work, rank)
@@ -103,3 +102,29 @@ def test_barrier_has_no_tensors() -> None:
 def test_works_in_flight_together_have_names_of_their_own() -> None:
     works = [make_work("allreduce", 4, ranks=2, dtype="int8", op="sum", number=i) for i in range(3)]
     assert len({work.name for work in works}) == 3
+
+
+class Alone:
+    """A team of one, as the second of two: nobody reduces anything."""
+
+    rank, size = 1, 2
+
+    def barrier(self) -> None:
+        pass
+
+    def total(self, values: torch.Tensor) -> torch.Tensor:
+        return values
+
+
+def test_check_says_what_is_wrong_where_and_leaves_zeros() -> None:
+    work = make_work("allreduce", 64, ranks=2, dtype="float32", op="sum")
+    peer = Limit(Alone())
+    said = check(peer, [work], peer.blocking(work))
+    assert said == "allreduce of 64 B is wrong on rank 1: element 1 is 2.0 instead of 3.0"
+    assert not work.inputs[0].any()
+
+
+def test_check_of_a_right_result_says_nothing() -> None:
+    work = make_work("allreduce", 64, ranks=2, dtype="float32", op="sum")
+    right = expected(work, 1, 2)[0]
+    assert check(Limit(Alone()), [work], lambda: work.inputs[0].copy_(right)) == ""
