@@ -4,7 +4,7 @@ The time of a collective changes with the machine's mood; how many times longer 
 changes less. So that ratio is recorded, with its spread between launches, in `expected.json`. The check fails
 where a ratio has fallen below the recorded one by more than the spread that was measured, then or now.
 
-    make bench-check                                # compare; about two minutes
+    make bench-check                                # compare; about a minute on a quiet machine
     make bench-check BENCH_ARGS=--record            # on another machine, or after a change that is faster
 """
 
@@ -26,14 +26,10 @@ from horovod.bench.sizes import size_name
 from horovod.bench.timing import CALM_CPUS
 
 EXPECTED = Path(__file__).with_name("expected.json")
-# Sizes for each path: slots, the large path in cache, the large path in memory.
-CASES = {
+# What one launch measures: operations and sizes, some for each path.
+LAUNCHED = {
     "allreduce": "4,16K,256K,4M,64M",
-    "grouped_allreduce": "1M",
-    "allgather": "1K,4M",
-    "broadcast": "1K,4M",
-    "alltoall": "1K,4M",
-    "reducescatter": "1K,4M",
+    "grouped_allreduce allgather broadcast alltoall reducescatter": "1K,4M",
 }
 LAUNCH_TIMEOUT_S = 180.0
 
@@ -57,7 +53,7 @@ def fallen(now: Ratio, recorded: Ratio) -> bool:
     return now.median < recorded.median * (1 - min(0.9, max(now.spread, recorded.spread)))
 
 
-def launch(operation: str, sizes: str, ranks: int) -> dict[str, float]:
+def launch(operations: str, sizes: str, ranks: int) -> dict[str, float]:
     """One launch of the tool: case to ratio. Disturbed rounds are left out if others are not.
 
     Raises:
@@ -65,7 +61,17 @@ def launch(operation: str, sizes: str, ranks: int) -> dict[str, float]:
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "results.json"
-        words = ["-np", str(ranks), operation, "--sizes", sizes, "--compare", "gloo", "--json", str(file)]
+        words = [
+            "-np",
+            str(ranks),
+            *operations.split(),
+            "--sizes",
+            sizes,
+            "--compare",
+            "gloo",
+            "--json",
+            str(file),
+        ]
         done = subprocess.run(
             [sys.executable, "-m", "horovod.bench", *words, "--progress", "none"],
             capture_output=True,
@@ -74,7 +80,7 @@ def launch(operation: str, sizes: str, ranks: int) -> dict[str, float]:
             check=False,
         )
         if done.returncode != 0:
-            raise RuntimeError(f"horovod.bench {operation} failed:\n{done.stderr[-2000:]}")
+            raise RuntimeError(f"horovod.bench {operations} failed:\n{done.stderr[-2000:]}")
         results: list[dict[str, Any]] = json.loads(file.read_text())["results"]
     ratios = {}
     for result in results:
@@ -82,7 +88,7 @@ def launch(operation: str, sizes: str, ranks: int) -> dict[str, float]:
         pairs = list(zip(libraries["rueda"]["rounds"], libraries["gloo"]["rounds"], strict=True))
         calm = [pair for pair in pairs if max(each["others_cpus"] for each in pair) <= CALM_CPUS]
         chosen = [other["median_s"] / own["median_s"] for own, other in calm or pairs]
-        ratios[f"{operation} {size_name(result['bytes'])}"] = statistics.median(chosen)
+        ratios[f"{result['operation']} {size_name(result['bytes'])}"] = statistics.median(chosen)
     return ratios
 
 
@@ -90,12 +96,12 @@ def measured(launches: int, ranks: int, patience_s: float) -> dict[str, Ratio]:
     """Every case, each as often as there are launches."""
     found: dict[str, list[float]] = {}
     for number in range(launches):
-        for operation, sizes in CASES.items():
+        for operations, sizes in LAUNCHED.items():
             others = wait_for_quiet(0.2, patience_s)
             print(
-                f"launch {number + 1} of {launches}: {operation} (others use {others:.2f} CPUs)", flush=True
+                f"launch {number + 1} of {launches}: {operations} (others use {others:.2f} CPUs)", flush=True
             )
-            for case, ratio in launch(operation, sizes, ranks).items():
+            for case, ratio in launch(operations, sizes, ranks).items():
                 found.setdefault(case, []).append(ratio)
     return {case: Ratio(statistics.median(all_), min(all_), max(all_)) for case, all_ in found.items()}
 
@@ -122,7 +128,11 @@ def main() -> int:
             return 2
     now = measured(args.launches, args.ranks, args.patience_s)
     if args.record:
-        text = {"commit": commit(), **here, "ratios": {case: vars(ratio) for case, ratio in now.items()}}
+        rounded = {
+            case: {name: float(f"{value:.3g}") for name, value in vars(ratio).items()}
+            for case, ratio in now.items()
+        }
+        text = {"commit": commit(), **here, "ratios": rounded}
         EXPECTED.write_text(json.dumps(text, indent=1) + "\n")
         print(f"{len(now)} ratios written to {EXPECTED.name}")
         return 0
