@@ -42,7 +42,7 @@ def test_progress_does_not_flood_what_is_no_terminal(mode: str) -> None:
     assert "\r" not in stream.getvalue()
 
 
-def test_ratio_falls_only_by_more_than_either_spread() -> None:
+def test_ratio_falls_only_by_more_than_both_spreads() -> None:
     recorded = Ratio(10.0, 9.0, 10.5)
     assert not fallen(Ratio(9.5, 9.4, 9.6), recorded)
     assert fallen(Ratio(8.5, 8.4, 8.6), recorded)
