@@ -82,7 +82,14 @@ def test_what_is_missing_can_be_said_without_pytorch() -> None:
     assert done.returncode == 0
 
 
-def test_wrong_arguments_inside_a_job_are_said_once() -> None:
-    done = horovodrun("-np", "2", PYTHON, "-m", "horovod.bench", "-np", "3")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-np", "3"], b"-np 3: this job has 2 processes already"),
+        (["--op", "avg"], b"--op 'avg' does not exist"),
+    ],
+)
+def test_wrong_arguments_inside_a_job_are_said_once(words: list[str], said: bytes) -> None:
+    done = horovodrun("-np", "2", PYTHON, "-m", "horovod.bench", *words)
     assert done.returncode == 2
-    assert done.stderr.count(b"<stderr>:horovod.bench: -np 3: this job has 2 processes already") == 1
+    assert done.stderr.count(b"<stderr>:horovod.bench: " + said) == 1

@@ -100,8 +100,10 @@ class _Parser(argparse.ArgumentParser):
         self._silent = silent
 
     def error(self, message: str) -> NoReturn:
+        if self._silent:
+            self.exit(0)  # a failure of its own could end the job before the other rank has spoken
         hint = "`python -m horovod.bench --help` lists the options and shows examples."
-        self.exit(2, "" if self._silent else f"horovod.bench: {message}\n{hint}\n")
+        self.exit(2, f"horovod.bench: {message}\n{hint}\n")
 
     def print_help(self, file: object = None) -> None:
         if not self._silent:
@@ -112,7 +114,7 @@ def parse(words: Sequence[str], *, silent: bool = False) -> Options:
     """Read the command line. Wrong usage ends the process with status 2, as ``--help`` does with 0.
 
     Args:
-        silent: say nothing then, because another rank does.
+        silent: say nothing and succeed then, because another rank speaks and fails.
     """
     parser = _make_parser(silent=silent)
     given = parser.parse_args(words)

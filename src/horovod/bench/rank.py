@@ -121,7 +121,8 @@ class _Bench:
 
     def title(self) -> str:
         here = "1 host" if self._one_machine else f"{hvd.size() // hvd.local_size()} hosts"
-        return f"{len(self._members)} ranks on {here}, {self._options.dtype}"
+        members = len(self._members)
+        return f"{members} rank{'s' if members > 1 else ''} on {here}, {self._options.dtype}"
 
     def results(self) -> Iterator[Result]:
         """Measure everything; rank 0 prints each result when it is known, and is given it."""
