@@ -52,7 +52,7 @@ def main() -> None:
             work = make_work(collective, size_bytes, ranks=peer.size, dtype="float32", op=op)
             call = peer.blocking(work)
             if args.peer != "limit" and (wrong := check(peer, [work], call)):
-                sys.exit(f"{args.peer}: {wrong}")
+                sys.exit(f"{args.peer}: rank {peer.rank}: {wrong}")
             before = peer.paths()
             timing = measure(peer, call, min_time_s=args.min_time_s, max_calls=3000)
             if peer.rank != 0:

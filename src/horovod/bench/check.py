@@ -33,7 +33,7 @@ def check(peer: Peer, works: Sequence[Work], call: Callable[[], Any], *, in_flig
     for work, one in zip(works, returned if in_flight else [returned], strict=True):
         wrong = describe_wrong(work, peer.results(work, one), peer.rank, peer.size)
         if wrong and not said:
-            said = f"{work.operation} of {size_name(work.size_bytes)} is wrong on rank {peer.rank}: {wrong}"
+            said = f"{work.operation} of {size_name(work.size_bytes)} is wrong: {wrong}"
         for tensor in work.inputs:
             tensor.zero_()
     return said

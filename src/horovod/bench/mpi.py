@@ -115,7 +115,7 @@ class _Server:
         call = peer.in_flight(works) if request.asynchronous else peer.blocking(works[0])
         wrong = check(peer, works, call, in_flight=bool(request.asynchronous)) if request.check else ""
         if peer.total(torch.full((1,), float(bool(wrong)))).item():
-            return {"rank": peer.rank, "error": wrong, "timing": None}
+            return {"rank": peer.rank, "error": wrong and f"rank {peer.rank}: {wrong}", "timing": None}
         timing = measure(peer, call, min_time_s=request.min_time_s, max_calls=request.max_calls)
         return {"rank": peer.rank, "error": "", "timing": dataclasses.asdict(timing)}
 

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -51,6 +51,8 @@ def run(options: Options) -> int:
             results = list(bench.results())
         hvd.barrier()
         hvd.shutdown()
+    except _Told:
+        return 1
     except (HorovodError, OSError) as error:
         # Where one rank failed the others lose it: its own words are enough.
         if rank == 0 or not isinstance(error, PeerLostError):
@@ -72,6 +74,10 @@ def _write(options: Options, bench: _Bench, results: list[Result]) -> None:
     if options.plot:
         plot.draw(results, options.plot, bench.title())
         print(f"# drawn: {options.plot}")
+
+
+class _Told(Exception):
+    """The run ends, and the user knows why."""
 
 
 class _Bench:
@@ -192,6 +198,9 @@ class _Bench:
         libraries = [name for name in self._libraries if operation != "barrier" or name != LIMIT]
         timings: dict[str, list[Timing]] = {name: [] for name in libraries}
         path, op, size_bytes, count = "", "", 0, 0
+        for name in libraries:
+            if name not in (LIMIT, "mpi"):
+                self._check(name, works)
         for round_ in range(options.rounds):
             # Every second round backwards: nobody is always first.
             for name in libraries[:: -1 if round_ % 2 else 1]:
@@ -200,7 +209,7 @@ class _Bench:
                     timing = self._measure_mpi(operation, size, first=round_ == 0)
                 else:
                     before = self._paths()
-                    timing = self._measure(name, passes if name == LIMIT else works, first=round_ == 0)
+                    timing = self._measure(name, passes if name == LIMIT else works)
                     timing, told = self._tell((timing, _facts(works, path_taken(before, self._paths()))))
                     if name == OWN:
                         path, op, size_bytes, count = told
@@ -233,19 +242,33 @@ class _Bench:
             number=number,
         )
 
-    def _measure(self, name: str, works: list[Work], *, first: bool) -> Timing | None:
+    def _call(self, name: str, works: list[Work]) -> Callable[[], Any]:
+        peer = self._peers[name]
+        return peer.in_flight(works) if self._options.asynchronous else peer.blocking(works[0])
+
+    def _check(self, name: str, works: list[Work]) -> None:
+        """End the run if a library in these processes gives wrong results.
+
+        Every rank hears of it, and rank 0 has said it before any of them fails and so ends the job.
+        """
+        wrong = ""
+        if self._measures:
+            in_flight = self._options.asynchronous > 0
+            wrong = check(self._peers[name], works, self._call(name, works), in_flight=in_flight)
+        said = [f"rank {rank}: {each}" for rank, each in enumerate(hvd.allgather_object(wrong)) if each]
+        if said:
+            if self._tells:
+                print(f"horovod.bench: {name}: {said[0]}", file=sys.stderr, flush=True)
+            hvd.barrier()
+            raise _Told
+
+    def _measure(self, name: str, works: list[Work]) -> Timing | None:
         """One round of a library in these processes; None on a rank that does not take part."""
         if not self._measures:
             return None
-        peer, own = self._peers[name], self._peers[OWN]
-        together = self._options.asynchronous > 0
-        call = peer.in_flight(works) if together else peer.blocking(works[0])
-        if first and name != LIMIT:
-            wrong = check(peer, works, call, in_flight=together)
-            if own.total(torch.full((1,), float(bool(wrong)))).item():
-                raise BackendError(f"{name}: {wrong or 'the result is wrong on another rank'}")
+        call = self._call(name, works)
         # Our own barrier brings ranks together best, so it does for all.
-        timing = measure(own, call, min_time_s=self._options.time_s, max_calls=_MAX_CALLS)
+        timing = measure(self._peers[OWN], call, min_time_s=self._options.time_s, max_calls=_MAX_CALLS)
         return timing.per(len(works))
 
     def _measure_mpi(self, operation: str, size: int, *, first: bool) -> Timing | None:

@@ -120,7 +120,7 @@ def test_check_says_what_is_wrong_where_and_leaves_zeros() -> None:
     work = make_work("allreduce", 64, ranks=2, dtype="float32", op="sum")
     peer = Limit(Alone())
     said = check(peer, [work], peer.blocking(work))
-    assert said == "allreduce of 64 B is wrong on rank 1: element 1 is 2.0 instead of 3.0"
+    assert said == "allreduce of 64 B is wrong: element 1 is 2.0 instead of 3.0"
     assert not work.inputs[0].any()
 
 
