@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/copy.h"
+
 namespace rueda {
 
 PieceArray::PieceArray(std::span<const Piece> pieces, DType dtype)
@@ -37,8 +39,13 @@ void PieceArray::pack(std::byte* packed, std::size_t begin, std::size_t count,
                       double prescale) const {
   for_each(begin, count,
            [&](const Piece& piece, std::size_t first, std::size_t elements, std::size_t before) {
-             scale_copy(packed + before * element_, piece.in + first * element_, elements, dtype_,
-                        prescale);
+             std::byte* const to = packed + before * element_;
+             const std::byte* const from = piece.in + first * element_;
+             if (prescale == 1.0) {
+               copy_to_peers(to, from, elements * element_);
+             } else {
+               scale_copy(to, from, elements, dtype_, prescale);
+             }
            });
 }
 

@@ -21,7 +21,8 @@ class PieceArray {
   [[nodiscard]] const std::byte* contiguous_in(std::size_t begin, std::size_t count) const;
   [[nodiscard]] std::byte* contiguous_out(std::size_t begin, std::size_t count) const;
 
-  /// packed = prescale * in[begin, begin + count)
+  /// packed = prescale * in[begin, begin + count); `packed` may be memory that others have read
+  /// last.
   void pack(std::byte* packed, std::size_t begin, std::size_t count, double prescale) const;
   /// out[begin, begin + count) = packed
   void unpack(const std::byte* packed, std::size_t begin, std::size_t count) const;

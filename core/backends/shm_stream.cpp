@@ -7,6 +7,7 @@
 
 #include "backends/shm_chunks.h"
 #include "backends/span_list.h"
+#include "kernels/copy.h"
 
 namespace rueda {
 namespace {
@@ -35,7 +36,7 @@ class StreamAllgather final : public ShmChunks {
   void fill(std::size_t chunk, std::byte* slot) override {
     in_.for_each(chunk * chunk_bytes_, part_of(in_.bytes(), chunk),
                  [&](std::span<const std::byte> part, std::size_t at) {
-                   std::memcpy(slot + at, part.data(), part.size());
+                   copy_to_peers(slot + at, part.data(), part.size());
                  });
   }
 
@@ -84,7 +85,7 @@ class StreamBroadcast final : public Operation {
     const std::size_t bytes = std::min(chunk_bytes_, out_.size() - at);
     std::byte* const slot = arena_.slot(root_, range_, done_);
     if (is_root) {
-      std::memcpy(slot, in_.data() + at, bytes);
+      copy_to_peers(slot, in_.data() + at, bytes);
       arena_.publish(ShmMark::Filled, range_.after(done_));
     }
     if (!is_root || out_.data() != in_.data()) std::memcpy(out_.data() + at, slot, bytes);
