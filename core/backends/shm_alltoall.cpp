@@ -42,6 +42,9 @@ class StreamAlltoall final : public ShmChunks {
         in_(plan.in, arena.self()),
         begins_(out_.size()) {
     set_chunks(ceil_div(AlltoallStream::table_bytes(arena.size()) + plan.longest, chunk_bytes_));
+    std::size_t result = 0;
+    for (const auto& part : out_) result += part.size();
+    streaming_ = result >= streaming_bytes();
   }
 
  private:
@@ -57,7 +60,7 @@ class StreamAlltoall final : public ShmChunks {
     }
     if (begin < own_.size()) {
       const std::size_t bytes = std::min(chunk_bytes_, own_.size() - begin);
-      std::memcpy(out_[self_].data() + begin, own_.data() + begin, bytes);
+      copy_out(out_[self_].data() + begin, own_.data() + begin, bytes, streaming_);
     }
   }
 
@@ -73,7 +76,7 @@ class StreamAlltoall final : public ShmChunks {
     const std::size_t end = begin + chunk_bytes_;
     if (out.empty() || from >= end || from - first >= out.size()) return;
     const std::size_t bytes = std::min(end - from, out.size() - (from - first));
-    std::memcpy(out.data() + (from - first), slot + (from - begin), bytes);
+    copy_out(out.data() + (from - first), slot + (from - begin), bytes, streaming_);
   }
 
   const std::size_t chunk_bytes_;
@@ -82,6 +85,7 @@ class StreamAlltoall final : public ShmChunks {
   const std::span<const std::byte> own_;
   const AlltoallStream in_;
   std::vector<AlltoallStream::Offset> begins_;  // of my part in what member m brings
+  bool streaming_ = false;
 };
 
 }  // namespace

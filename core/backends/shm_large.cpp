@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <vector>
 
 #include "backends/piece_array.h"
+#include "kernels/copy.h"
 
 namespace rueda {
 namespace {
@@ -14,16 +16,27 @@ constexpr std::size_t kLine = 64;
 
 constexpr std::size_t ceil_div(std::size_t a, std::size_t b) noexcept { return (a + b - 1) / b; }
 
+/// What is reduced in one go before it is handed on: stays in the first-level cache.
+constexpr std::size_t kBlockBytes = 8192;
+
 /// Every chunk goes through three stations, and stations of different chunks overlap:
 ///
 ///   fill      what the others will reduce is copied into the own slot (packed, prescaled)
-///   reduce    the own slice, over everybody's contribution: into the own slot and the own output
-///   copy out  the slices that the others have reduced, from their slots into the own output
+///   reduce    the own slice, over everybody's contribution: into the own output, and into every
+///             other member's slot, over what was contributed there
+///   copy out  the slices that the others have reduced, from the own slot into the own output
 ///
-/// Each station of chunk k needs the station before it of chunk k on all members, and fill needs a
-/// slot that nobody reads any more. The own slice is read where it lies (unless it is scaled), so
-/// only (p-1)/p of the input is copied. Main memory sees each byte once in and once out, because
-/// three chunks of all members fit into the caches.
+/// Each station of chunk k needs the station before it of chunk k on all members. The own slice is
+/// read where it lies (unless it is scaled), so only (p-1)/p of the input is copied. Main memory
+/// sees each byte once in and once out, because the chunks under way fit into the caches.
+///
+/// Between the cores a line goes to the member that reduces it and back, and both write what they
+/// have just read. If the result were put into the reducer's slot instead, twice as many lines
+/// would have to be taken from a core that had read them, for nothing but to be overwritten.
+///
+/// Who reads or writes a slot: its owner in fill and copy out, the others in reduce between these.
+/// So once the owner has copied chunk k out, nobody touches its slot any more: within an operation
+/// filling needs no leave. Only the first chunks must wait for what other operations did.
 class LargeAllreduce final : public Operation {
  public:
   LargeAllreduce(ShmArena& arena, std::span<const Piece> pieces, const Reduction& reduction)
@@ -40,6 +53,7 @@ class LargeAllreduce final : public Operation {
     const std::size_t even = ceil_div(ceil_div(pieces_.count(), chunks) * element_, kLine) * kLine;
     per_chunk_ = std::min(most, even / element_);
     chunks_ = ceil_div(pieces_.count(), per_chunk_);
+    streaming_ = pieces_.bytes() >= streaming_bytes();
   }
 
   Result<Step> step() override {
@@ -57,7 +71,8 @@ class LargeAllreduce final : public Operation {
       reduce_own_slice();
       return Step::Advanced;
     }
-    if (filled_ < chunks_ && filled_ < copied_ + kAhead && arena_.may_fill(range_, filled_)) {
+    if (filled_ < chunks_ && filled_ < copied_ + kAhead &&
+        (filled_ >= kShmSlots || arena_.may_fill(range_, filled_))) {
       fill();
       return Step::Advanced;
     }
@@ -71,8 +86,10 @@ class LargeAllreduce final : public Operation {
   }
 
  private:
-  static constexpr std::size_t kAhead =
-      2;  // chunks under way: enough to overlap, few to stay in cache
+  // Chunks under way: enough to overlap, few to stay in cache. A slot is free when that many chunks
+  // later are filled.
+  static constexpr std::size_t kAhead = 2;
+  static_assert(kAhead <= kShmSlots);
 
   struct Slice {
     std::size_t begin, count;  // elements, from the start of the chunk
@@ -115,21 +132,47 @@ class LargeAllreduce final : public Operation {
   void reduce_own_slice() {
     const Slice mine = slice(reduced_, self_);
     if (mine.count > 0) {
-      std::array<const std::byte*, kMaxLocalRanks> sources;
       const std::size_t begin = chunk_begin(reduced_) + mine.begin;
       pieces_.for_each(
           begin, mine.count,
           [&](const Piece& piece, std::size_t first, std::size_t count, std::size_t before) {
-            const std::size_t offset = (mine.begin + before) * element_;
-            for (std::size_t q = 0; q < members_; ++q) sources[q] = slot(q, reduced_) + offset;
-            std::byte* const shared = slot(self_, reduced_) + offset;
-            if (own_in_place_) sources[self_] = piece.in + first * element_;
-            reduce(piece.out + first * element_, std::span(sources.data(), members_), count,
-                   reduction_.dtype, reduction_.op, reduction_.postscale, shared);
+            // Two members need no second pass over a block.
+            const bool passing = members_ > 2 || streams(piece);
+            const std::size_t step = passing ? kBlockBytes / element_ : count;
+            for (std::size_t at = 0; at < count; at += step) {
+              reduce_block(piece, first + at, std::min(step, count - at), mine.begin + before + at);
+            }
           });
     }
     arena_.publish(ShmMark::Reduced, range_.after(reduced_));
     ++reduced_;
+  }
+
+  /// Elements of one piece; `in_chunk`: where they begin in the chunk.
+  void reduce_block(const Piece& piece, std::size_t first, std::size_t count,
+                    std::size_t in_chunk) {
+    const std::size_t offset = in_chunk * element_;
+    const std::size_t bytes = count * element_;
+    std::array<const std::byte*, kMaxLocalRanks> sources;
+    for (std::size_t q = 0; q < members_; ++q) sources[q] = slot(q, reduced_) + offset;
+    if (own_in_place_) sources[self_] = piece.in + first * element_;
+    const std::span all(sources.data(), members_);
+    std::byte* const out = piece.out + first * element_;
+    std::byte* const result = slot((self_ + 1) % members_, reduced_) + offset;
+    if (streams(piece)) {
+      reduce(result, all, count, reduction_.dtype, reduction_.op, reduction_.postscale);
+      copy_streaming(out, result, bytes);
+    } else {
+      reduce(out, all, count, reduction_.dtype, reduction_.op, reduction_.postscale, result);
+    }
+    for (std::size_t d = 2; d < members_; ++d) {
+      std::memcpy(slot((self_ + d) % members_, reduced_) + offset, result, bytes);
+    }
+  }
+
+  /// In place the lines of the output are here already.
+  [[nodiscard]] bool streams(const Piece& piece) const {
+    return streaming_ && piece.out != piece.in;
   }
 
   /// Takes the slices that are ready, in turn; true if there were any.
@@ -141,8 +184,13 @@ class LargeAllreduce final : public Operation {
       if (!arena_.has_reached(static_cast<int>(peer), ShmMark::Reduced, reduced)) return moved;
       const Slice theirs = slice(copied_, peer);
       if (theirs.count > 0) {
-        pieces_.unpack(slot(peer, copied_) + theirs.begin * element_,
-                       chunk_begin(copied_) + theirs.begin, theirs.count);
+        pieces_.for_each(
+            chunk_begin(copied_) + theirs.begin, theirs.count,
+            [&](const Piece& piece, std::size_t first, std::size_t count, std::size_t before) {
+              rueda::copy_out(piece.out + first * element_,
+                              slot(self_, copied_) + (theirs.begin + before) * element_,
+                              count * element_, streams(piece));
+            });
       }
       moved = true;
     }
@@ -159,6 +207,7 @@ class LargeAllreduce final : public Operation {
   std::size_t members_;
   std::size_t self_;
   bool own_in_place_;
+  bool streaming_ = false;
   std::size_t per_chunk_ = 0;  // elements
   std::size_t chunks_ = 0;
 

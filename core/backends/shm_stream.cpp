@@ -1,7 +1,6 @@
 #include "backends/shm_stream.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -25,6 +24,9 @@ class StreamAllgather final : public ShmChunks {
       longest = std::max(longest, out_.back().bytes());
     }
     set_chunks(ceil_div(longest, chunk_bytes_));
+    std::size_t result = 0;
+    for (const SpanList<std::byte>& out : out_) result += out.bytes();
+    streaming_ = result >= streaming_bytes();
   }
 
  private:
@@ -44,18 +46,23 @@ class StreamAllgather final : public ShmChunks {
     // Starting beside oneself, so that not all members read the same slot at once.
     for (int d = 0; d < arena().size(); ++d) {
       const int member = (arena().self() + d) % arena().size();
-      const std::byte* const slot = slot_of(member, chunk);
-      const SpanList<std::byte>& out = out_[static_cast<std::size_t>(member)];
-      out.for_each(chunk * chunk_bytes_, part_of(out.bytes(), chunk),
-                   [&](std::span<std::byte> part, std::size_t at) {
-                     std::memcpy(part.data(), slot + at, part.size());
-                   });
+      take(member, chunk, slot_of(member, chunk));
     }
+  }
+
+  /// What chunk `chunk` carries of a member's contribution, from `bytes` to the output.
+  void take(int member, std::size_t chunk, const std::byte* bytes) {
+    const SpanList<std::byte>& out = out_[static_cast<std::size_t>(member)];
+    out.for_each(chunk * chunk_bytes_, part_of(out.bytes(), chunk),
+                 [&](std::span<std::byte> part, std::size_t at) {
+                   copy_out(part.data(), bytes + at, part.size(), streaming_);
+                 });
   }
 
   std::size_t chunk_bytes_;
   SpanList<const std::byte> in_;
   std::vector<SpanList<std::byte>> out_;  // by set rank
+  bool streaming_ = false;
 };
 
 /// The root fills its slots as fast as all others drain them; the others only watch the root.
@@ -88,7 +95,10 @@ class StreamBroadcast final : public Operation {
       copy_to_peers(slot, in_.data() + at, bytes);
       arena_.publish(ShmMark::Filled, range_.after(done_));
     }
-    if (!is_root || out_.data() != in_.data()) std::memcpy(out_.data() + at, slot, bytes);
+    if (!is_root || out_.data() != in_.data()) {
+      copy_out(out_.data() + at, is_root ? in_.data() + at : slot, bytes,
+               out_.size() >= streaming_bytes());
+    }
     ++done_;
     if (done_ == chunks_) {
       arena_.finish(range_);

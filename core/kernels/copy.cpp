@@ -75,4 +75,12 @@ std::size_t streaming_bytes() noexcept {
   return found;
 }
 
+void copy_out(std::byte* out, const std::byte* in, std::size_t bytes, bool streaming) noexcept {
+  if (streaming) {
+    copy_streaming(out, in, bytes);
+  } else if (bytes != 0) {
+    std::memcpy(out, in, bytes);
+  }
+}
+
 }  // namespace rueda

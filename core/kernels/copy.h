@@ -22,4 +22,7 @@ void copy_streaming(std::byte* out, const std::byte* in, std::size_t bytes) noex
 /// member needs to know what another one does. Found once.
 [[nodiscard]] std::size_t streaming_bytes() noexcept;
 
+/// To a result of which this is a part.
+void copy_out(std::byte* out, const std::byte* in, std::size_t bytes, bool streaming) noexcept;
+
 }  // namespace rueda

@@ -48,8 +48,7 @@ void scale_copy(std::byte* out, const std::byte* in, std::size_t count, DType dt
 /// * One source alone is only scaled, as by scale_copy.
 /// `postscale` multiplies the reduced value after it has been rounded to `dtype`, exactly as
 /// scale_copy(out, out, …, postscale) would; so reduce-then-scale and scale-while-reducing agree.
-/// `also_out`, if given, gets the same bytes as `out` in the same pass; it may be memory that
-/// another core has read last (see copy_to_peers()).
+/// `also_out`, if given, gets the same bytes as `out` in the same pass.
 /// `op` is never Adasum, and Average only on Bool (assertion). `out` and `also_out` may each be the
 /// same pointer as one of the sources, but not as each other.
 void reduce(std::byte* out, std::span<const std::byte* const> sources, std::size_t count,

@@ -34,23 +34,6 @@ RUEDA_INLINE void store(std::byte* to, V value) {
   __builtin_memcpy(to, &value, sizeof(V));
 }
 
-/// How far ahead of the stores the lines of `also_out` are asked for. Measured: 512 to 2048 bytes
-/// make no difference.
-inline constexpr std::size_t kAheadBytes = 1024;
-
-/// Asks for the lines of [from, from + bytes) as their writer. Never faults, whatever lies there.
-/// (Assembler, as the compiler's own prefetch for writing is one for reading at the baseline.)
-RUEDA_INLINE void prepare_to_write(std::byte* from, std::size_t bytes) {
-#pragma GCC unroll 8
-  for (std::size_t at = 0; at < bytes; at += 64) {
-#if defined(__x86_64__)
-    asm volatile("prefetchw (%0)" : : "r"(from + at));
-#else
-    __builtin_prefetch(from + at, 1);
-#endif
-  }
-}
-
 // An element type E offers: Packed, a vector as it lies in memory; Vec, the same values as they are
 // computed with; the four folds; and for floating types
 //   canonical  one NaN for all,
@@ -355,9 +338,6 @@ RUEDA_INLINE void fold_loop(std::byte* out, std::byte* also_out, const std::byte
                             std::size_t n, std::size_t at, std::size_t end, double factor) {
   constexpr std::size_t kStep = sizeof(typename E::Packed);
   for (; at + E::kUnroll * kStep <= end; at += E::kUnroll * kStep) {
-    if (also_out != nullptr) {
-      prepare_to_write(also_out + at + kAheadBytes, E::kUnroll * kStep);
-    }
     fold_at<E, Op, kScaled, E::kUnroll>(out, also_out, sources, n, at, factor);
   }
   for (; at + kStep <= end; at += kStep) {

@@ -112,7 +112,8 @@ class ShmView {
   [[nodiscard]] ShmFlags& flags(int channel) const noexcept;
   /// kShmSmallBytes for the small operation `sequence`: they alternate.
   [[nodiscard]] std::byte* small_slot(int channel, std::uint32_t sequence) const noexcept;
-  /// kShmSlotBytes; index 0 … kShmSlots - 1.
+  /// kShmSlotBytes; index 0 … kShmSlots - 1. The owner fills it; then others may put results into
+  /// it (shm_large.cpp).
   [[nodiscard]] std::byte* slot(int channel, std::uint32_t index) const noexcept;
   [[nodiscard]] int local_size() const noexcept { return local_size_; }
 
