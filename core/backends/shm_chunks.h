@@ -35,7 +35,9 @@ class ShmChunks : public Operation {
       arena_.finish(range_);
       return Step::Done;
     }
-    if (filled_ < chunks_ && arena_.may_fill(range_, filled_)) {
+    // The own slot is drained by its owner too: others may have passed a chunk that was not yet
+    // complete when this step looked.
+    if (filled_ < chunks_ && filled_ < drained_ + kShmSlots && arena_.may_fill(range_, filled_)) {
       fill(filled_, arena_.slot(arena_.self(), range_, filled_));
       arena_.publish(ShmMark::Filled, range_.after(filled_));
       ++filled_;
