@@ -97,7 +97,7 @@ void AlltoallStream::copy(std::byte* to, std::size_t begin, std::size_t most) co
   const std::size_t count = std::min(most, bytes_.bytes() - std::min(bytes_.bytes(), begin));
   if (count == 0) return;
   bytes_.for_each(begin, count, [to](std::span<const std::byte> part, std::size_t at) {
-    copy_to_peers(to + at, part.data(), part.size());
+    std::memcpy(to + at, part.data(), part.size());
   });
 }
 
