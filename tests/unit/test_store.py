@@ -190,6 +190,14 @@ def test_abort_is_an_event_for_those_who_watch(server: StoreServer) -> None:
         assert watcher.add("still works") == 1
 
 
+def test_who_begins_to_watch_hears_of_earlier_aborts_at_once(server: StoreServer) -> None:
+    with client(server) as late, client(server) as other:
+        other.abort("round/1/group/0", Cause("no descriptors"))
+        other.abort("round/2/group/0", Cause("of another round"))
+        late.watch("round/1/")
+        assert late.aborted == {"round/1/group/0": Cause("no descriptors")}
+
+
 def test_wrong_key_is_refused_and_said(server: StoreServer) -> None:
     with pytest.raises(AuthenticationError, match="HOROVOD_SECRET_KEY"):
         client(server, key=bytes(32))

@@ -9,8 +9,9 @@ either ``ok`` or ``error``; an event (see ``watch``) has no ``id``.
     add key amount                       ok: the new number; a key that does not exist counts as 0
     collect prefix count timeout_s       ok: {rest of the key: value}, once `count` keys begin with the prefix
     remove prefix                        ok: null
-    watch scope who                      ok: null; from now on `abort` of a scope in this one is an event
-                                         here, and the loss of this connection aborts the scope
+    watch scope who                      ok: null; `abort` of a scope in this one is an event here, also if it
+                                         came before (then ahead of the reply), and the loss of this
+                                         connection aborts the scope
     unwatch scope                        ok: null
     abort scope cause                    ok: null; what waits below the scope fails, and whatever asks later
 
@@ -182,9 +183,13 @@ class Table:
 
     def _watch(self, who: int, request_id: int, message: dict[str, Any]) -> None:
         scope = _text(message["scope"])
-        if not self._refused(who, request_id, scope):
-            self._watchers.setdefault(scope, {})[who] = _text(message["who"])
-            self._ok(who, request_id, None)
+        if self._refused(who, request_id, scope):
+            return
+        self._watchers.setdefault(scope, {})[who] = _text(message["who"])
+        for aborted, cause in self._aborted.items():
+            if aborted.startswith(scope):
+                self.replies.append((who, _event(aborted, cause)))
+        self._ok(who, request_id, None)
 
     def _unwatch(self, who: int, request_id: int, message: dict[str, Any]) -> None:
         scope = _text(message["scope"])
@@ -262,7 +267,7 @@ class Table:
         for waiter in [waiter for waiter in self._waiters() if waiter.key.startswith(scope)]:
             self._drop(waiter)
             self._say(waiter, error="aborted", **answer)
-        event = encode({"event": "aborted", **answer})
+        event = _event(scope, cause)
         for watched, members in self._watchers.items():
             if scope.startswith(watched):
                 self.replies += [(who, event) for who in members]
@@ -283,6 +288,10 @@ class Table:
 
     def _say(self, waiter: _Waiter, **answer: Any) -> None:
         self.replies.append((waiter.who, encode({"id": waiter.request_id, **answer})))
+
+
+def _event(scope: str, cause: Cause) -> bytes:
+    return encode({"event": "aborted", "scope": scope, "cause": cause.to_json()})
 
 
 def _text(value: Any) -> str:
