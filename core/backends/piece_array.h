@@ -16,6 +16,14 @@ class PieceArray {
 
   [[nodiscard]] std::size_t count() const noexcept { return ends_.empty() ? 0 : ends_.back(); }
   [[nodiscard]] std::size_t bytes() const noexcept { return count() * element_; }
+  /// Those with elements, in order.
+  [[nodiscard]] std::span<const Piece> pieces() const noexcept { return pieces_; }
+  /// The piece that holds element `begin`, which exists.
+  [[nodiscard]] std::size_t find(std::size_t begin) const;
+  /// The first element of a piece.
+  [[nodiscard]] std::size_t start(std::size_t piece) const {
+    return piece == 0 ? 0 : ends_[piece - 1];
+  }
 
   /// Where elements [begin, begin + count) lie if they are in one piece; null if they are not.
   [[nodiscard]] const std::byte* contiguous_in(std::size_t begin, std::size_t count) const;
@@ -41,12 +49,6 @@ class PieceArray {
   }
 
  private:
-  /// The piece that holds element `begin`, which exists.
-  [[nodiscard]] std::size_t find(std::size_t begin) const;
-  [[nodiscard]] std::size_t start(std::size_t piece) const {
-    return piece == 0 ? 0 : ends_[piece - 1];
-  }
-
   DType dtype_;
   std::size_t element_;        // bytes
   std::vector<Piece> pieces_;  // without empty ones

@@ -39,7 +39,11 @@ ShmArena::ShmArena(const Members& members, const std::vector<ShmMember>& by_set_
     for (std::uint32_t s = 0; s < kShmSmallSlots; ++s) {
       member.small[s] = segment.small_slot(use.channel, s);
     }
-    for (std::uint32_t s = 0; s < kShmSlots; ++s) member.slots[s] = segment.slot(use.channel, s);
+    for (std::uint32_t s = 0; s < kShmSlots; ++s) {
+      member.slots[s] = segment.slot(use.channel, s);
+      member.places[s] = &segment.places(use.channel, s);
+    }
+    member.heap = by_set_rank[i].heap;
     member.rank = members.ranks[i];
     members_.push_back(member);
   }

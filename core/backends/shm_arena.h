@@ -72,6 +72,12 @@ class ShmArena {
                                 std::size_t chunk) const noexcept {
     return at(member).slots[(chunks.slot + chunk) % kShmSlots];
   }
+  [[nodiscard]] ShmPlaces& places(int member, const Chunks& chunks,
+                                  std::size_t chunk) const noexcept {
+    return *at(member).places[(chunks.slot + chunk) % kShmSlots];
+  }
+  /// The memory for tensors of a member; null if it has none.
+  [[nodiscard]] ShmHeap* heap(int member) const noexcept { return at(member).heap; }
   /// The operation reads and writes no slot any more.
   void finish(const Chunks& chunks) noexcept;
 
@@ -81,6 +87,8 @@ class ShmArena {
     Doorbell bell;
     std::array<std::byte*, kShmSmallSlots> small{};
     std::array<std::byte*, kShmSlots> slots{};
+    std::array<ShmPlaces*, kShmSlots> places{};
+    ShmHeap* heap = nullptr;
     std::array<std::uint32_t, 4> seen{};  // flags as read last: most questions need no new look
     Rank rank = -1;
   };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "backends/piece_array.h"
@@ -34,6 +36,11 @@ constexpr std::size_t kBlockBytes = 8192;
 /// have just read. If the result were put into the reducer's slot instead, twice as many lines
 /// would have to be taken from a core that had read them, for nothing but to be overwritten.
 ///
+/// A chunk that lies in the own heap, and is not scaled before, is not copied at all: *fill* says
+/// where it is, the others reduce it there, and there is nothing to copy out. Each member decides
+/// that for each of its chunks alone; the others read it with the chunk. The same order of the same
+/// operations gives the same bits.
+///
 /// Who reads or writes a slot: its owner in fill and copy out, the others in reduce between these.
 /// So once the owner has copied chunk k out, nobody touches its slot any more: within an operation
 /// filling needs no leave. Only the first chunks must wait for what other operations did.
@@ -46,7 +53,8 @@ class LargeAllreduce final : public Operation {
         element_(size_of(reduction.dtype)),
         members_(static_cast<std::size_t>(arena.size())),
         self_(static_cast<std::size_t>(arena.self())),
-        own_in_place_(reduction.prescale == 1.0) {
+        own_in_place_(reduction.prescale == 1.0),
+        contributions_(members_) {
     const std::size_t most = arena.tuning().chunk_bytes / element_;
     // Chunks of nearly equal size: a short last one would cost a meeting for little.
     const std::size_t chunks = ceil_div(pieces_.count(), most);
@@ -54,7 +62,10 @@ class LargeAllreduce final : public Operation {
     per_chunk_ = std::min(most, even / element_);
     chunks_ = ceil_div(pieces_.count(), per_chunk_);
     streaming_ = pieces_.bytes() >= streaming_bytes();
+    find_in_heap();
   }
+
+  std::string_view path() const override { return in_heap_ ? "shm.heap" : std::string_view(); }
 
   Result<Step> step() override {
     if (!taken_) {
@@ -68,7 +79,7 @@ class LargeAllreduce final : public Operation {
       return Step::Done;
     }
     if (reduced_ < filled_ && arena_.all_reached(ShmMark::Filled, range_.after(reduced_))) {
-      reduce_own_slice();
+      if (auto reduced = reduce_own_slice(); !reduced) return std::move(reduced).error();
       return Step::Advanced;
     }
     if (filled_ < chunks_ && filled_ < copied_ + kAhead &&
@@ -91,6 +102,8 @@ class LargeAllreduce final : public Operation {
   static constexpr std::size_t kAhead = 2;
   static_assert(kAhead <= kShmSlots);
 
+  static constexpr std::uint64_t kPrivate = ~std::uint64_t{0};
+
   struct Slice {
     std::size_t begin, count;  // elements, from the start of the chunk
   };
@@ -110,7 +123,48 @@ class LargeAllreduce final : public Operation {
     return arena_.slot(static_cast<int>(member), range_, chunk);
   }
 
+  /// Which pieces others can reduce where they lie.
+  void find_in_heap() {
+    const ShmHeap* const heap = arena_.heap(arena_.self());
+    if (heap == nullptr || !own_in_place_) return;
+    bool all = true;
+    bool any = false;
+    for (const Piece& piece : pieces_.pieces()) {
+      const auto place = piece.in == piece.out ? heap->find(piece.in, piece.count * element_)
+                                               : std::optional<std::uint64_t>();
+      places_.push_back(place.value_or(kPrivate));
+      all = all && place;
+      any = any || place;
+    }
+    if (!any) places_.clear();
+    in_heap_ = all;
+  }
+
+  /// Says where the next chunk lies instead of copying it; false if that cannot be done.
+  [[nodiscard]] bool leave_in_place() {
+    ShmPlaces& own = arena_.places(arena_.self(), range_, filled_);
+    own.count = 0;
+    if (places_.empty()) return false;
+    const std::size_t begin = chunk_begin(filled_);
+    const std::size_t end = begin + chunk_count(filled_);
+    std::size_t used = 0;
+    for (std::size_t piece = pieces_.find(begin);
+         piece < places_.size() && pieces_.start(piece) < end; ++piece) {
+      if (places_[piece] == kPrivate || used == ShmPlaces::kMost) return false;
+      const std::size_t start = pieces_.start(piece);
+      own.offsets[used++] = places_[piece] + (std::max(begin, start) - start) * element_;
+    }
+    own.count = used;
+    return true;
+  }
+
   void fill() {
+    if (!leave_in_place()) copy_in();
+    arena_.publish(ShmMark::Filled, range_.after(filled_));
+    ++filled_;
+  }
+
+  void copy_in() {
     std::byte* const own = slot(self_, filled_);
     const std::size_t begin = chunk_begin(filled_);
     const std::size_t count = chunk_count(filled_);
@@ -125,40 +179,79 @@ class LargeAllreduce final : public Operation {
     } else {
       pack(0, count);
     }
-    arena_.publish(ShmMark::Filled, range_.after(filled_));
-    ++filled_;
   }
 
-  void reduce_own_slice() {
+  Result<void> reduce_own_slice() {
     const Slice mine = slice(reduced_, self_);
     if (mine.count > 0) {
-      const std::size_t begin = chunk_begin(reduced_) + mine.begin;
-      pieces_.for_each(
-          begin, mine.count,
-          [&](const Piece& piece, std::size_t first, std::size_t count, std::size_t before) {
-            // Two members need no second pass over a block.
-            const bool passing = members_ > 2 || streams(piece);
-            const std::size_t step = passing ? kBlockBytes / element_ : count;
-            for (std::size_t at = 0; at < count; at += step) {
-              reduce_block(piece, first + at, std::min(step, count - at), mine.begin + before + at);
-            }
-          });
+      const std::size_t begin = chunk_begin(reduced_);
+      std::size_t piece = pieces_.find(begin + mine.begin);
+      std::size_t in_chunk = piece - pieces_.find(begin);  // the how-manieth of this chunk
+      const std::size_t end = begin + mine.begin + mine.count;
+      for (std::size_t at = begin + mine.begin; at < end; ++piece, ++in_chunk) {
+        const std::size_t start = pieces_.start(piece);
+        const Piece& whole = pieces_.pieces()[piece];
+        const std::size_t count = std::min(start + whole.count, end) - at;
+        const Part part{.piece = whole,
+                        .first = at - start,
+                        .count = count,
+                        .in_chunk = at - begin,
+                        .place = in_chunk,
+                        .in_place = at - std::max(start, begin)};
+        if (auto reduced = reduce_part(part); !reduced) return reduced;
+        at += count;
+      }
     }
     arena_.publish(ShmMark::Reduced, range_.after(reduced_));
     ++reduced_;
+    return {};
   }
 
-  /// Elements of one piece; `in_chunk`: where they begin in the chunk.
-  void reduce_block(const Piece& piece, std::size_t first, std::size_t count,
-                    std::size_t in_chunk) {
-    const std::size_t offset = in_chunk * element_;
+  /// Elements of one piece and one chunk.
+  struct Part {
+    const Piece& piece;
+    std::size_t first, count;  ///< in the piece
+    std::size_t in_chunk;      ///< where they begin in the chunk
+    std::size_t place;         ///< the how-manieth piece of the chunk it is
+    std::size_t in_place;      ///< where they begin in what the chunk has of the piece
+  };
+
+  Result<void> reduce_part(const Part& part) {
+    for (std::size_t q = 0; q < members_; ++q) {
+      contributions_[q] = slot(q, reduced_) + part.in_chunk * element_;
+      const auto member = static_cast<int>(q);
+      const ShmPlaces& places = arena_.places(member, range_, reduced_);
+      if (q == self_ || places.count == 0) continue;
+      ShmHeap* const heap = arena_.heap(member);
+      if (heap == nullptr || part.place >= places.count) {
+        return Error{.message = "A chunk in shared memory whose place is unknown"};
+      }
+      auto found =
+          heap->at(places.offsets[part.place] + part.in_place * element_, part.count * element_);
+      if (!found) return std::move(found).error();
+      contributions_[q] = *found;
+    }
+    // Two members need no second pass over a block.
+    const bool passing = members_ > 2 || streams(part.piece);
+    const std::size_t step = passing ? kBlockBytes / element_ : part.count;
+    for (std::size_t at = 0; at < part.count; at += step) {
+      reduce_block(part, at, std::min(step, part.count - at));
+    }
+    return {};
+  }
+
+  /// Elements of a part: `contributions_` says where the others have its beginning.
+  void reduce_block(const Part& part, std::size_t at, std::size_t count) {
+    const Piece& piece = part.piece;
+    const std::size_t offset = at * element_;
     const std::size_t bytes = count * element_;
     std::array<const std::byte*, kMaxLocalRanks> sources;
-    for (std::size_t q = 0; q < members_; ++q) sources[q] = slot(q, reduced_) + offset;
+    for (std::size_t q = 0; q < members_; ++q) sources[q] = contributions_[q] + offset;
+    const std::size_t first = part.first + at;
     if (own_in_place_) sources[self_] = piece.in + first * element_;
     const std::span all(sources.data(), members_);
     std::byte* const out = piece.out + first * element_;
-    std::byte* const result = slot((self_ + 1) % members_, reduced_) + offset;
+    std::byte* const result = contributions_[(self_ + 1) % members_] + offset;
     if (streams(piece)) {
       reduce(result, all, count, reduction_.dtype, reduction_.op, reduction_.postscale);
       copy_streaming(out, result, bytes);
@@ -166,7 +259,7 @@ class LargeAllreduce final : public Operation {
       reduce(out, all, count, reduction_.dtype, reduction_.op, reduction_.postscale, result);
     }
     for (std::size_t d = 2; d < members_; ++d) {
-      std::memcpy(slot((self_ + d) % members_, reduced_) + offset, result, bytes);
+      std::memcpy(contributions_[(self_ + d) % members_] + offset, result, bytes);
     }
   }
 
@@ -183,7 +276,7 @@ class LargeAllreduce final : public Operation {
       const auto reduced = range_.after(copied_);
       if (!arena_.has_reached(static_cast<int>(peer), ShmMark::Reduced, reduced)) return moved;
       const Slice theirs = slice(copied_, peer);
-      if (theirs.count > 0) {
+      if (theirs.count > 0 && arena_.places(arena_.self(), range_, copied_).count == 0) {
         pieces_.for_each(
             chunk_begin(copied_) + theirs.begin, theirs.count,
             [&](const Piece& piece, std::size_t first, std::size_t count, std::size_t before) {
@@ -216,6 +309,9 @@ class LargeAllreduce final : public Operation {
   std::size_t filled_ = 0;
   std::size_t reduced_ = 0;
   std::size_t copied_ = 0;
+  std::vector<std::uint64_t> places_;      // of the pieces in the own heap; empty: of none
+  bool in_heap_ = false;                   // all of them
+  std::vector<std::byte*> contributions_;  // by member: where what is being reduced lies
   std::size_t next_peer_ = 1;  // distance to the member whose slice of chunk copied_ comes next
 };
 

@@ -14,6 +14,7 @@
 #include "backends/operation.h"
 #include "transport/byte_ring.h"
 #include "transport/doorbell.h"
+#include "transport/shm_heap.h"
 #include "transport/shm_layout.h"
 
 namespace rueda {
@@ -21,8 +22,9 @@ namespace rueda {
 /// A rank of this host: its segment, and how to wake it.
 struct ShmMember {
   ShmView segment;
-  int local_index = 0;  ///< its place among the ranks of the host (layout of the rings)
-  Doorbell bell;        ///< unused for the own entry
+  int local_index = 0;      ///< its place among the ranks of the host (layout of the rings)
+  Doorbell bell;            ///< unused for the own entry
+  ShmHeap* heap = nullptr;  ///< outlives the backends; null: tensors are in private memory
 };
 
 /// Used by the holder of the baton only. Outlives its operations; segments outlive it.

@@ -239,11 +239,12 @@ class Engine {
     return engine_->process_sets();
   }
 
-  nb::object empty(int dtype, const nb::tuple& extents) {
+  nb::object empty(int dtype, const nb::tuple& extents, bool shared) {
     rueda::Output made{
         .buffer = {}, .shape = to_shape(extents), .dtype = static_cast<DType>(dtype)};
-    made.buffer = engine_->memory(static_cast<std::size_t>(rueda::element_count(made.shape)) *
-                                  rueda::size_of(made.dtype));
+    const std::size_t bytes =
+        static_cast<std::size_t>(rueda::element_count(made.shape)) * rueda::size_of(made.dtype);
+    made.buffer = shared ? engine_->shared_memory(bytes) : engine_->memory(bytes);
     if (made.buffer.data() == nullptr) throw std::bad_alloc();
     return to_dlpack(made);
   }
@@ -412,12 +413,12 @@ NB_MODULE(_core, module) {
                                                 {"JOIN", Kind::Join}};
   for (const auto& [name, value] : kinds) module.attr(name) = static_cast<int>(value);
 
-  module.def("segment_bytes", &rueda::segment_bytes, "local_size"_a,
+  module.def("segment_bytes", &rueda::segment_file_bytes, "local_size"_a,
              "Bytes of the memfd that each rank of a transport group makes.");
   module.def(
       "segment_base_bytes", &rueda::segment_base_bytes, "local_size"_a,
       "How many of them need memory from the start; the rest is address space until a process "
-      "set uses it.");
+      "set or a shared tensor uses it.");
 
   nb::class_<Options>(module, "EngineOptions", "How an engine is set up; times in seconds.")
       .def(nb::init<>())
@@ -489,9 +490,12 @@ NB_MODULE(_core, module) {
                    "op: int, prescale: float, postscale: float, process_set: int, waited: bool) "
                    "-> int"),
            "Submit several tensors that run together, under one handle.")
-      .def("empty", &Engine::empty, "dtype"_a, "shape"_a,
-           nb::sig("def empty(self, dtype: int, shape: tuple[int, ...]) -> object"),
-           "Recycled memory with any content (DLPack). MemoryError if there is none.")
+      .def(
+          "empty", &Engine::empty, "dtype"_a, "shape"_a, "shared"_a = false,
+          nb::sig("def empty(self, dtype: int, shape: tuple[int, ...], shared: bool = False) -> "
+                  "object"),
+          "Recycled memory with any content (DLPack). shared: the ranks of this host reach it, and "
+          "reduce what is in it where it lies. MemoryError if there is none.")
       .def("poll", &Engine::poll, "handle"_a, "Whether it is done. ValueError if unknown.")
       .def("wait", &Engine::wait, "handle"_a,
            nb::sig("def wait(self, handle: int) -> list[object] | int | None"),

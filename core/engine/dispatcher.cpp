@@ -65,7 +65,8 @@ Result<void> Dispatcher::start(TimePoint now) {
   if (!running_.tracks.empty()) timeline_->started(running_.tracks, kind, now);
   operation_ = find_collective(kind)->start(*backend, tasks_);
   if (running_.change) return {};
-  const auto path = backend->path(kind, bytes);
+  auto path = operation_->path();
+  if (path.empty()) path = backend->path(kind, bytes);
   const std::lock_guard lock(paths_mutex_);
   auto found = paths_.find(path);
   if (found == paths_.end()) found = paths_.emplace(std::string(path), PathCount{}).first;

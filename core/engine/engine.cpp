@@ -9,6 +9,7 @@
 #include "collectives/collective.h"
 #include "collectives/registry.h"
 #include "engine/cause_frame.h"
+#include "engine/shared_memory.h"
 #include "engine/term.h"
 
 namespace rueda {
@@ -65,6 +66,11 @@ Result<void> Engine::start() {
   const std::lock_guard lifecycle(lifecycle_);
   if (auto opened = peers_.open(); !opened) return opened;
   fork_guard_.cover(peers_.descriptors());
+  if (peers_.heap() != nullptr) {
+    // Nothing is given back to the heap: models come and go with tensors of the same sizes.
+    shared_pool_ = std::make_shared<HostPool>(std::numeric_limits<std::size_t>::max(),
+                                              std::make_unique<SharedMemory>(peers_.heap()));
+  }
   negotiator_ = std::make_unique<Negotiator>(options_.groups, options_.hosts, options_.rank,
                                              options_.negotiator, &timeline_);
   if (auto opened = open_sets(); !opened) return opened;

@@ -105,6 +105,12 @@ class Engine final : private Driver {
   [[nodiscard]] std::map<std::string, PathCount, std::less<>> paths() const;
   /// Recycled memory, also for results that callers provide. Any thread.
   [[nodiscard]] HostBuffer memory(std::size_t bytes) const { return pool_->take(bytes); }
+  /// The same, reachable for all ranks of this host, which reduce tensors in it where they lie. No
+  /// data() where there is none: nobody shares memory with this rank, or none is left. After
+  /// start(). Any thread.
+  [[nodiscard]] HostBuffer shared_memory(std::size_t bytes) const {
+    return shared_pool_ ? shared_pool_->take(bytes) : HostBuffer();
+  }
   [[nodiscard]] bool in_child() const noexcept { return fork_guard_.in_child(); }
 
  private:
@@ -152,6 +158,7 @@ class Engine final : private Driver {
   ForkGuard fork_guard_;  // ends before the descriptors: their numbers may be used again
   Notifier notifier_;
   std::shared_ptr<HostPool> pool_;
+  std::shared_ptr<HostPool> shared_pool_;  // null: this rank shares no memory
   std::unique_ptr<Progress> progress_;
 
   // Guarded by mutex_: touched by every submission, so held for moments only.

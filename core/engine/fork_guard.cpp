@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <mutex>
 
+#include "transport/shm_heap.h"
+
 namespace rueda {
 
 /// The list behind the handlers. The lock is held over fork(), so that the child sees it whole.
@@ -28,6 +30,7 @@ struct ForkGuards {
     const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
     for (ForkGuard* guard : live) {
       guard->in_child_.store(true, std::memory_order_relaxed);
+      if (guard->heap_ != nullptr) guard->heap_->become_private();
       for (const int fd : guard->descriptors_) {
         if (null >= 0) ::dup3(null, fd, O_CLOEXEC);
       }
@@ -49,10 +52,11 @@ ForkGuard::~ForkGuard() {
   std::erase(guards.live, this);
 }
 
-void ForkGuard::cover(std::vector<int> descriptors) {
+void ForkGuard::cover(std::vector<int> descriptors, ShmHeap* heap) {
   std::erase_if(descriptors, [](int fd) { return fd < 0; });
   const std::lock_guard lock(ForkGuards::instance().mutex);
   descriptors_ = std::move(descriptors);
+  heap_ = heap;
 }
 
 }  // namespace rueda

@@ -10,6 +10,8 @@
 
 namespace rueda {
 
+class ShmHeap;
+
 class ForkGuard {
  public:
   ForkGuard();
@@ -19,13 +21,15 @@ class ForkGuard {
 
   /// In a forked child these become /dev/null: closed for everybody else, while their owners can
   /// still close them by number.
-  void cover(std::vector<int> descriptors);
+  /// The mapping of `heap` (or null), whose file is one of them, becomes a copy before.
+  void cover(std::vector<int> descriptors, ShmHeap* heap = nullptr);
   /// True in a child that was forked after this guard was made.
   [[nodiscard]] bool in_child() const noexcept { return in_child_.load(std::memory_order_relaxed); }
 
  private:
   friend struct ForkGuards;
   std::vector<int> descriptors_;
+  ShmHeap* heap_ = nullptr;
   std::atomic<bool> in_child_{false};
 };
 

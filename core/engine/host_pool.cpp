@@ -40,19 +40,24 @@ std::byte* map(std::size_t capacity) {
   return data;
 }
 
-std::byte* allocate(std::size_t capacity) {
-  if (capacity >= kMapped) return map(capacity);
-  return static_cast<std::byte*>(std::aligned_alloc(kAlignment, capacity));
-}
-
-void release(std::byte* data, std::size_t capacity) noexcept {
-  if (capacity >= kMapped) {
-    ::munmap(data, capacity);
-  } else {
-    std::free(data);
+class PrivateMemory final : public MemorySource {
+ public:
+  std::byte* allocate(std::size_t capacity) override {
+    if (capacity >= kMapped) return map(capacity);
+    return static_cast<std::byte*>(std::aligned_alloc(kAlignment, capacity));
   }
-}
+
+  void release(std::byte* data, std::size_t capacity) noexcept override {
+    if (capacity >= kMapped) {
+      ::munmap(data, capacity);
+    } else {
+      std::free(data);
+    }
+  }
+};
 }  // namespace
+
+std::unique_ptr<MemorySource> private_memory() { return std::make_unique<PrivateMemory>(); }
 
 HostBuffer::HostBuffer(HostBuffer&& other) noexcept
     : pool_(std::move(other.pool_)),
@@ -71,7 +76,7 @@ HostBuffer::~HostBuffer() {
 }
 
 HostPool::~HostPool() {
-  for (const Block& block : free_) release(block.data, block.capacity);
+  for (const Block& block : free_) source_->release(block.data, block.capacity);
 }
 
 HostBuffer HostPool::take(std::size_t bytes) {
@@ -88,7 +93,7 @@ HostBuffer HostPool::take(std::size_t bytes) {
       return {shared_from_this(), block.data, block.capacity};
     }
   }
-  std::byte* const data = allocate(capacity);
+  std::byte* const data = source_->allocate(capacity);
   if (data == nullptr) return {};
   return {shared_from_this(), data, capacity};
 }
@@ -102,7 +107,7 @@ void HostPool::give_back(Block block) noexcept {
       return;
     }
   }
-  release(block.data, block.capacity);
+  source_->release(block.data, block.capacity);
 }
 
 }  // namespace rueda

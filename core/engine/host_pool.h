@@ -1,6 +1,7 @@
-/// Host memory for results. Recycled, and on huge pages where the system allows them: the first
-/// touch of fresh pages costs several times what a collective does (128 MiB: 42 ms, on huge pages
-/// 12 ms).
+/// Recycled host memory: for results, and for tensors that the ranks of a host share.
+///
+/// That for results lies on huge pages where the system allows them: the first touch of fresh pages
+/// costs several times what a collective does (128 MiB: 42 ms, on huge pages 12 ms).
 #pragma once
 
 #include <cstddef>
@@ -31,10 +32,23 @@ class HostBuffer {
   std::size_t capacity_ = 0;
 };
 
+/// Where a pool gets its memory.
+class MemorySource {
+ public:
+  virtual ~MemorySource() = default;
+  /// Aligned to 64; null if there is none. Any thread.
+  [[nodiscard]] virtual std::byte* allocate(std::size_t capacity) = 0;
+  virtual void release(std::byte* data, std::size_t capacity) noexcept = 0;
+};
+
+/// Memory that nobody else sees.
+[[nodiscard]] std::unique_ptr<MemorySource> private_memory();
+
 class HostPool : public std::enable_shared_from_this<HostPool> {
  public:
   /// `keep_bytes`: what is given back beyond this is freed.
-  explicit HostPool(std::size_t keep_bytes) : keep_bytes_(keep_bytes) {}
+  explicit HostPool(std::size_t keep_bytes, std::unique_ptr<MemorySource> source = private_memory())
+      : source_(std::move(source)), keep_bytes_(keep_bytes) {}
   ~HostPool();
   HostPool(const HostPool&) = delete;
   HostPool& operator=(const HostPool&) = delete;
@@ -50,6 +64,7 @@ class HostPool : public std::enable_shared_from_this<HostPool> {
   };
   void give_back(Block block) noexcept;
 
+  std::unique_ptr<MemorySource> source_;
   std::mutex mutex_;  // guards free_, kept_bytes_
   std::vector<Block> free_;
   std::size_t kept_bytes_ = 0;

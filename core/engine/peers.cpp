@@ -1,5 +1,6 @@
 #include "engine/peers.h"
 
+#include <fcntl.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -22,15 +23,22 @@ Peers::~Peers() = default;
 
 void Peers::own_segment(ShmSegment segment, Fd engine_bell, Fd waiter_bell) {
   segment_ = std::move(segment);
+  // Two owners of one file: tensors may outlive the segment.
+  Fd file(segment_.fd() < 0 ? -1 : ::fcntl(segment_.fd(), F_DUPFD_CLOEXEC, 0));
+  heap_ =
+      std::make_shared<ShmHeap>(std::move(file), heap_extent(static_cast<int>(own_group().size())));
   engine_bell_ = std::move(engine_bell);
   waiter_bell_ = std::move(waiter_bell);
 }
 
 void Peers::add_local_peer(Rank rank, ShmSegment segment, Fd engine_bell, Fd waiter_bell, Fd pidfd,
                            Fd liveness) {
-  segment.close_file();  // only its owner reserves memory
+  // Only its owner reserves memory, so the file is needed for the heap alone.
+  auto heap = std::make_unique<ShmHeap>(segment.take_file(),
+                                        heap_extent(static_cast<int>(own_group().size())));
   local_.push_back({.rank = rank,
                     .segment = std::move(segment),
+                    .heap = std::move(heap),
                     .engine_bell = std::move(engine_bell),
                     .waiter_bell = std::move(waiter_bell),
                     .pidfd = std::move(pidfd),
@@ -94,8 +102,13 @@ Result<void> Peers::open_fabric() {
   if (!views_.empty()) {
     host = {.ranks = own_group(), .members = {}, .self = local_index_, .own = &segment_};
     for (std::size_t i = 0; i < views_.size(); ++i) {
-      host.members.push_back(
-          {.segment = views_[i], .local_index = static_cast<int>(i), .bell = bells_[i]});
+      const Rank rank = host.ranks[i];
+      const auto peer = std::find_if(local_.begin(), local_.end(),
+                                     [rank](const LocalPeer& p) { return p.rank == rank; });
+      host.members.push_back({.segment = views_[i],
+                              .local_index = static_cast<int>(i),
+                              .bell = bells_[i],
+                              .heap = peer == local_.end() ? heap_.get() : peer->heap.get()});
     }
   }
   if (groups_.size() > 1) {
@@ -219,6 +232,7 @@ void Peers::leave_cause(const Error& error) {
 std::vector<int> Peers::descriptors() const {
   std::vector<int> all{engine_bell_.get(), waiter_bell_.get(), segment_.fd()};
   for (const LocalPeer& peer : local_) {
+    all.push_back(peer.heap->fd());
     all.insert(all.end(), {peer.engine_bell.get(), peer.waiter_bell.get(), peer.pidfd.get(),
                            peer.liveness.get()});
   }

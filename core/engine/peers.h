@@ -15,6 +15,7 @@
 #include "transport/control_channel.h"
 #include "transport/doorbell.h"
 #include "transport/mesh.h"
+#include "transport/shm_heap.h"
 #include "transport/shm_layout.h"
 #include "transport/shm_segment.h"
 
@@ -71,6 +72,9 @@ class Peers {
   };
   [[nodiscard]] std::optional<Loss> lost(const pollfd* fds, std::size_t count) const;
 
+  /// Memory for tensors that this rank shares; null if it shares none. After open().
+  [[nodiscard]] const std::shared_ptr<ShmHeap>& heap() const noexcept { return heap_; }
+
   /// The kernel says that the process of that rank has ended.
   [[nodiscard]] bool gone(Rank rank) const;
 
@@ -85,6 +89,7 @@ class Peers {
   struct LocalPeer {
     Rank rank;
     ShmSegment segment;
+    std::unique_ptr<ShmHeap> heap;
     Fd engine_bell;
     Fd waiter_bell;
     Fd pidfd;
@@ -108,6 +113,7 @@ class Peers {
   Fd engine_bell_;
   Fd waiter_bell_;
   ShmSegment segment_;
+  std::shared_ptr<ShmHeap> heap_;  // tensors in it may outlive this
   std::vector<LocalPeer> local_;
   std::vector<NetworkPeer> network_;
   std::vector<Mesh::Peer> data_;

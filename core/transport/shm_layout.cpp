@@ -12,6 +12,13 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free,
 static_assert(sizeof(ShmFlag) == 128 && sizeof(ShmFlags) == 5 * 128 && sizeof(RingHead) == 256);
 static_assert(kShmSlotBytes % 4096 == 0 && kShmSmallBytes % 4096 == 0);
 
+/// Address space for tensors. Many ranks get less each: all of them map all.
+constexpr std::size_t heap_bytes(int local_size) noexcept {
+  constexpr std::size_t kMost = std::size_t{16} << 30;
+  constexpr std::size_t kTogether = std::size_t{1} << 40;
+  return std::min(kMost, std::bit_floor(kTogether / static_cast<std::size_t>(local_size)));
+}
+
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) noexcept {
   return (value + unit - 1) / unit * unit;
 }
@@ -31,7 +38,8 @@ struct Offsets {
     messages = cause + round_up(sizeof(CauseRecord), 128);
     pipes = messages + readers * (sizeof(RingHead) + message_bytes);
     channels = round_up(pipes + readers * (sizeof(RingHead) + pipe_bytes), 4096);
-    small = round_up(sizeof(ShmFlags), 4096);
+    places = round_up(sizeof(ShmFlags), 128);
+    small = round_up(places + kShmSlots * sizeof(ShmPlaces), 4096);
     slots = small + kShmSmallSlots * kShmSmallBytes;
     channel_bytes = slots + kShmSlots * kShmSlotBytes;
   }
@@ -39,8 +47,8 @@ struct Offsets {
     return channels + static_cast<std::size_t>(index) * channel_bytes;
   }
   std::size_t message_bytes, pipe_bytes;
-  std::size_t cause, messages, pipes, channels;  // from the start of the segment
-  std::size_t small, slots, channel_bytes;       // from the start of a channel
+  std::size_t cause, messages, pipes, channels;     // from the start of the segment
+  std::size_t places, small, slots, channel_bytes;  // from the start of a channel
 };
 
 RingMemory ring_at(std::byte* base, std::size_t index, std::size_t bytes) noexcept {
@@ -52,6 +60,15 @@ RingMemory ring_at(std::byte* base, std::size_t index, std::size_t bytes) noexce
 
 std::size_t segment_bytes(int local_size) noexcept {
   return Offsets(std::clamp(local_size, 1, kMaxLocalRanks)).channel(kShmChannels);
+}
+
+std::size_t segment_file_bytes(int local_size) noexcept {
+  const ShmExtent heap = heap_extent(local_size);
+  return heap.offset + heap.bytes;
+}
+
+ShmExtent heap_extent(int local_size) noexcept {
+  return {segment_bytes(local_size), heap_bytes(std::clamp(local_size, 1, kMaxLocalRanks))};
 }
 
 std::size_t segment_base_bytes(int local_size) noexcept {
@@ -100,6 +117,11 @@ ShmFlags& ShmView::flags(int channel) const noexcept {
 std::byte* ShmView::small_slot(int channel, std::uint32_t sequence) const noexcept {
   return channel_base(channel) + Offsets(local_size_).small +
          sequence % kShmSmallSlots * kShmSmallBytes;
+}
+
+ShmPlaces& ShmView::places(int channel, std::uint32_t index) const noexcept {
+  assert(index < kShmSlots);
+  return reinterpret_cast<ShmPlaces*>(channel_base(channel) + Offsets(local_size_).places)[index];
 }
 
 std::byte* ShmView::slot(int channel, std::uint32_t index) const noexcept {

@@ -4,7 +4,8 @@
 /// of ranks. The owner writes, the others read, except where a word says otherwise. All zero is the
 /// valid initial state.
 ///
-///     bell word | cause record | message rings, by reader | byte pipes, by reader | channels
+///     bell word | cause record | message rings, by reader | byte pipes, by reader | channels |
+///     heap
 ///
 /// "By reader": the ring at local index j carries what the owner of the segment says to rank j.
 #pragma once
@@ -33,8 +34,10 @@ inline constexpr std::size_t kShmSlotBytes = std::size_t{256} << 10;
 inline constexpr std::uint32_t kShmSmallSlots = 2;
 inline constexpr std::size_t kShmSmallBytes = std::size_t{64} << 10;
 
-/// Size of the segment that each of `local_size` ranks makes.
+/// Size of the segment that each of `local_size` ranks makes, without the heap behind it.
 [[nodiscard]] std::size_t segment_bytes(int local_size) noexcept;
+/// Size of the file: with the heap, which is address space only (shm_heap.h).
+[[nodiscard]] std::size_t segment_file_bytes(int local_size) noexcept;
 /// How much of it, from its start, is in use from the first operation on: all but the channels
 /// beyond the world's.
 [[nodiscard]] std::size_t segment_base_bytes(int local_size) noexcept;
@@ -45,6 +48,7 @@ struct ShmExtent {
   std::size_t bytes = 0;
 };
 [[nodiscard]] ShmExtent channel_extent(int local_size, int channel) noexcept;
+[[nodiscard]] ShmExtent heap_extent(int local_size) noexcept;
 
 /// A number that only grows (modulo 2^32), alone on its pair of cache lines.
 struct alignas(128) ShmFlag {
@@ -63,6 +67,14 @@ struct ShmFlags {
   ShmFlag reduced;        ///< chunks of which the own part is reduced in place
   ShmFlag drained;        ///< chunks that the owner does not read any more, in any segment
   ShmFlag wants_drained;  ///< not 0: the owner may sleep until others have drained
+};
+
+/// Where a contribution lies that needs no copy into a slot: in the owner's heap, piece by piece.
+/// Results go there, too. Belongs to a slot, and is read and written like it.
+struct ShmPlaces {
+  static constexpr std::size_t kMost = 62;
+  std::uint64_t count;  ///< of pieces; 0: the contribution is in the slot
+  std::array<std::uint64_t, kMost> offsets;
 };
 
 /// Head of a ring; its bytes follow. Counters are in bytes, modulo 2^32.
@@ -115,6 +127,8 @@ class ShmView {
   /// kShmSlotBytes; index 0 … kShmSlots - 1. The owner fills it; then others may put results into
   /// it (shm_large.cpp).
   [[nodiscard]] std::byte* slot(int channel, std::uint32_t index) const noexcept;
+  /// The places that belong to that slot.
+  [[nodiscard]] ShmPlaces& places(int channel, std::uint32_t index) const noexcept;
   [[nodiscard]] int local_size() const noexcept { return local_size_; }
 
  private:

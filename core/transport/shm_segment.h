@@ -40,7 +40,8 @@ class ShmSegment {
 
   /// The file, only needed by reserve(): the mapping keeps the memory alive. -1 if there is none.
   [[nodiscard]] int fd() const noexcept { return file_.get(); }
-  void close_file() noexcept { file_.reset(); }
+  /// Gives the file away; reserve() fails from then on.
+  [[nodiscard]] Fd take_file() noexcept { return std::move(file_); }
 
  private:
   ShmSegment(std::span<std::byte> memory, bool owned) noexcept : bytes_(memory), owned_(owned) {}

@@ -196,7 +196,7 @@ TEST(Fabric, AChannelWithoutMemoryIsAnError) {
   const ShmHost host{{0, 1}, {{view, 0, {}}, {view, 1, {}}}, 0, &*own};
   Fabric fabric(0, {{0, 1}}, host, nullptr);
   EXPECT_TRUE(static_cast<bool>(fabric.open(Ranks{0, 1}, 5)));
-  own->close_file();  // now nothing can be reserved
+  static_cast<void>(own->take_file());  // now nothing can be reserved
   auto opened = fabric.open(Ranks{0, 1}, 6);
   ASSERT_FALSE(static_cast<bool>(opened));
   EXPECT_TRUE(opened.error().message.starts_with("Opening a process set")) << opened.error().what();
