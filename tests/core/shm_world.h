@@ -76,9 +76,20 @@ class ShmWorld {
   }
   [[nodiscard]] std::vector<ShmMember> shm_members() const {
     std::vector<ShmMember> result;
-    for (int rank = 0; rank < size(); ++rank) result.push_back({view(rank), rank, bell(rank)});
+    for (int rank = 0; rank < size(); ++rank) {
+      ShmHeap* const heap = heaps_.empty() ? nullptr : heaps_[static_cast<std::size_t>(rank)].get();
+      result.push_back({view(rank), rank, bell(rank), heap});
+    }
     return result;
   }
+  /// Gives every rank memory for tensors that all reach; before the first backend is made.
+  void make_heaps(std::size_t bytes) {
+    for (int rank = 0; rank < size(); ++rank) {
+      heap_memory_.push_back(std::make_unique<std::byte[]>(bytes));
+      heaps_.push_back(std::make_unique<ShmHeap>(std::span(heap_memory_.back().get(), bytes)));
+    }
+  }
+  [[nodiscard]] ShmHeap& heap(int rank) const { return *heaps_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] std::unique_ptr<ShmBackend> backend(int self) const {
     return std::make_unique<ShmBackend>(members(self), shm_members(), pipes(self), ShmChannelUse{},
                                         options_.tuning);
@@ -185,6 +196,8 @@ class ShmWorld {
   ShmWorldOptions options_;
   std::size_t each_;
   std::unique_ptr<std::byte, Unmap> memory_;
+  std::vector<std::unique_ptr<std::byte[]>> heap_memory_;
+  std::vector<std::unique_ptr<ShmHeap>> heaps_;
   std::vector<ShmSegment> segments_;
   std::vector<Fd> engine_bells_;
 };

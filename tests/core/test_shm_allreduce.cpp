@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <deque>
+#include <functional>
 #include <random>
 
 #include "association_reference.h"
@@ -45,22 +47,23 @@ Bytes expected_of(const Batch& batch, const std::vector<Bytes>& inputs) {
   return reference::associate({host}, inputs, batch.reduction);
 }
 
+/// Which pieces of which rank lie in the rank's heap.
+using InHeap = std::function<bool(int rank, std::size_t piece)>;
+
 /// One rank's tensors of a batch: pieces apart from each other, guarded by bytes that must stay.
 class Tensors {
  public:
-  Tensors(const Batch& batch, const Bytes& input) : batch_(batch) {
+  Tensors(const Batch& batch, const Bytes& input, const std::function<ShmHeap*(std::size_t)>& heap)
+      : batch_(batch) {
     const std::size_t element = size_of(batch.reduction.dtype);
     std::size_t at = 0;
-    for (const std::size_t count : batch.counts) {
-      Bytes in(count * element + 2 * kGuard, kMark);
-      std::memcpy(in.data() + start(), input.data() + at, count * element);
-      out_.emplace_back(batch.in_place ? in : Bytes(in.size(), kMark));
-      in_.push_back(std::move(in));
-      at += count * element;
-    }
-    for (std::size_t i = 0; i < in_.size(); ++i) {
-      std::byte* const out = out_[i].data() + start();
-      pieces_.push_back({batch.in_place ? out : in_[i].data() + start(), out, batch.counts[i]});
+    for (std::size_t i = 0; i < batch.counts.size(); ++i) {
+      const std::size_t bytes = batch.counts[i] * element;
+      const auto in = memory(bytes + 2 * kGuard, heap(i));
+      std::memcpy(in.data() + start(), input.data() + at, bytes);
+      out_.push_back(batch.in_place ? in : memory(in.size(), heap(i)));
+      at += bytes;
+      pieces_.push_back({in.data() + start(), out_.back().data() + start(), batch.counts[i]});
     }
   }
   [[nodiscard]] const std::vector<Piece>& pieces() const { return pieces_; }
@@ -84,13 +87,24 @@ class Tensors {
   static constexpr std::byte kMark{0xA5};
   [[nodiscard]] std::size_t start() const { return 16 + batch_.misaligned_bytes; }
 
+  std::span<std::byte> memory(std::size_t bytes, ShmHeap* heap) {
+    std::byte* data = nullptr;
+    if (heap != nullptr) {
+      data = *heap->extend(bytes);
+    } else {
+      data = private_.emplace_back(bytes).data();
+    }
+    std::fill_n(data, bytes, kMark);
+    return {data, bytes};
+  }
+
   const Batch& batch_;
-  std::vector<Bytes> in_;
-  std::vector<Bytes> out_;
+  std::deque<Bytes> private_;
+  std::vector<std::span<std::byte>> out_;
   std::vector<Piece> pieces_;
 };
 
-void check(const ShmWorld& world, const std::vector<Batch>& batches) {
+void check(const ShmWorld& world, const std::vector<Batch>& batches, const InHeap& in_heap = {}) {
   std::vector<std::vector<Bytes>> inputs;
   std::vector<Bytes> expected;
   for (std::size_t i = 0; i < batches.size(); ++i) {
@@ -100,9 +114,20 @@ void check(const ShmWorld& world, const std::vector<Batch>& batches) {
   world.run([&](int rank, ShmBackend& backend) {
     for (std::size_t i = 0; i < batches.size(); ++i) {
       const Batch& batch = batches[i];
-      Tensors tensors(batch, inputs[i][static_cast<std::size_t>(rank)]);
-      ASSERT_TRUE(
-          succeeded(world.drive(rank, backend.allreduce(tensors.pieces(), batch.reduction))));
+      const auto heap = [&](std::size_t piece) {
+        return in_heap && in_heap(rank, piece) ? &world.heap(rank) : nullptr;
+      };
+      Tensors tensors(batch, inputs[i][static_cast<std::size_t>(rank)], heap);
+      auto operation = backend.allreduce(tensors.pieces(), batch.reduction);
+      if (in_heap) {
+        bool all = batch.in_place && batch.reduction.prescale == 1.0;
+        for (std::size_t piece = 0; piece < batch.counts.size(); ++piece) {
+          all = all && (batch.counts[piece] == 0 || in_heap(rank, piece));
+        }
+        const bool small = backend.path(Kind::Allreduce, inputs[i].front().size()) == "shm.small";
+        ASSERT_EQ(operation->path(), all && !small ? "shm.heap" : "");
+      }
+      ASSERT_TRUE(succeeded(world.drive(rank, std::move(operation))));
       ASSERT_TRUE(tensors.result() == expected[i])
           << "batch " << i << " rank " << rank << " " << name_of(batch.reduction.dtype) << " "
           << name_of(batch.reduction.op) << " " << elements_of(batch) << " elements";
@@ -161,6 +186,53 @@ TEST(ShmAllreduce, ChunksOfRealSizeHaveTheSameBits) {
       {{DType::Float32, ReduceOp::Sum, 1.0, 1.0}, {16385}},
   };
   for (const int size : {2, 5}) check(ShmWorld({.size = size}), batches);
+}
+
+TEST(ShmAllreduce, TensorsInTheHeapHaveTheSameBitsWhoeverElseHasHisThere) {
+  const std::vector<InHeap> ways{
+      [](int, std::size_t) { return true; },
+      [](int rank, std::size_t) { return rank % 2 == 1; },
+      [](int, std::size_t piece) { return piece % 3 != 1; },
+      [](int rank, std::size_t piece) { return (static_cast<std::size_t>(rank) + piece) % 4 != 0; },
+  };
+  std::vector<Batch> batches;
+  for (const DType dtype : {DType::Float32, DType::BFloat16, DType::UInt8, DType::Int64}) {
+    for (const double prescale : {1.0, 0.7}) {
+      const Reduction sum{dtype, ReduceOp::Sum, prescale, 0.5};
+      batches.push_back({sum, {700}, true, 1});
+      batches.push_back({sum, {3, 0, 500, 1, 77}});
+      batches.push_back({sum, {3, 0, 500, 1, 77}, false});
+      // More pieces in a chunk than there are places for.
+      batches.push_back({sum, std::vector<std::size_t>(3 * ShmPlaces::kMost, 2)});
+    }
+  }
+  batches.push_back({{DType::Float32, ReduceOp::Max, 1.0, 1.0}, {100001, 7, 65536, 1}});
+  for (const int size : {2, 3, 5}) {
+    for (const ShmTuning& tuning : kTunings) {
+      for (const InHeap& way : ways) {
+        ShmWorld world({.size = size, .tuning = tuning});
+        world.make_heaps(std::size_t{8} << 20);
+        check(world, batches, way);
+      }
+    }
+  }
+}
+
+TEST(ShmAllreduce, APlaceOutsideOfTheHeapIsAnError) {
+  ShmWorld world({.size = 2, .tuning = {.small_bytes = 1, .chunk_bytes = 4096}});
+  world.make_heaps(std::size_t{1} << 16);
+  const auto one = world.backend(0);
+  const auto other = world.backend(1);
+  std::byte* const data = *world.heap(1).extend(4096);
+  std::vector<std::byte> own(4096);
+  const auto first = one->allreduce(std::vector<Piece>{{own.data(), own.data(), 1024}}, {});
+  const auto second = other->allreduce(std::vector<Piece>{{data, data, 1024}}, {});
+  ASSERT_TRUE(static_cast<bool>(second->step()));  // says where it is
+  world.view(1).places(0, 0).offsets[0] = (std::size_t{1} << 16) - 8;
+  Result<Step> step = first->step();
+  for (int i = 0; i < 10 && step && *step != Step::Blocked; ++i) step = first->step();
+  ASSERT_FALSE(static_cast<bool>(step));
+  EXPECT_NE(step.error().what().find("not in its shared memory"), std::string::npos);
 }
 
 TEST(ShmAllreduce, NothingToReduceIsDoneAtOnceWithoutAnybodyElse) {

@@ -12,8 +12,10 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "engine/shared_memory.h"
 #include "shm_world.h"
 #include "transport/shm_cause.h"
+#include "transport/shm_heap.h"
 
 namespace rueda {
 namespace {
@@ -198,6 +200,55 @@ TEST(ShmCause, GarbageInARecordIsReadWithinItsBounds) {
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->code, Code::Internal);
   EXPECT_EQ(cause->message.size(), CauseRecord::kTextBytes);
+}
+
+TEST(ShmHeap, OwnersAndOthersSeeTheSameMemory) {
+  const Fd file(::memfd_create("rueda-test", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(segment_file_bytes(2))), 0);
+  ShmHeap own(Fd(::dup(file.get())), heap_extent(2));
+  ShmHeap others(Fd(::dup(file.get())), heap_extent(2));
+  const auto first = own.extend(100);
+  const auto second = own.extend(std::size_t{9} << 20);
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(*second) % 64, 0U);
+  (*second)[12345] = std::byte{7};
+  const auto place = own.find(*second + 12345, 1);
+  ASSERT_TRUE(place.has_value());
+  const auto seen = others.at(*place, 1);
+  ASSERT_TRUE(static_cast<bool>(seen));
+  EXPECT_EQ(**seen, std::byte{7});
+  EXPECT_FALSE(own.find(reinterpret_cast<const std::byte*>(&place), 1).has_value());
+  EXPECT_FALSE(static_cast<bool>(others.at(heap_extent(2).bytes, 1)));
+  EXPECT_FALSE(static_cast<bool>(own.extend(heap_extent(2).bytes)));
+}
+
+TEST(ShmHeap, AForkedChildHasACopy) {
+  const Fd file(::memfd_create("rueda-test", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(segment_file_bytes(1))), 0);
+  auto heap = std::make_shared<ShmHeap>(Fd(::dup(file.get())), heap_extent(1));
+  auto pool =
+      std::make_shared<HostPool>(std::size_t{1} << 30, std::make_unique<SharedMemory>(heap));
+  const HostBuffer buffer = pool->take(5000);
+  ASSERT_NE(buffer.data(), nullptr);
+  buffer.data()[4999] = std::byte{1};
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const bool same = buffer.data()[4999] == std::byte{1};
+    buffer.data()[4999] = std::byte{2};
+    ::_exit(same && heap->find(buffer.data(), 5000) ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
+  EXPECT_EQ(buffer.data()[4999], std::byte{1});
+}
+
+TEST(ShmHeap, WithoutAFileThereIsNoMemory) {
+  ShmHeap heap(Fd(), heap_extent(2));
+  EXPECT_FALSE(static_cast<bool>(heap.extend(1)));
+  EXPECT_FALSE(static_cast<bool>(heap.at(0, 1)));
+  EXPECT_FALSE(heap.find(nullptr, 0).has_value());
 }
 
 }  // namespace
