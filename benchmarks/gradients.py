@@ -3,7 +3,8 @@
     horovodrun -np 2 python -m benchmarks.gradients --peer rueda
 
 Gradients come last layer first, all at once (no compute to overlap with). Ways: `each` submits every
-tensor by itself and waits for all; `group` is one grouped call; `flat` is one tensor with all gradients.
+tensor by itself and waits for all; `shared` does that with gradients in memory that the ranks share;
+`group` is one grouped call; `flat` is one tensor with all gradients.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from benchmarks import peers
 
 from horovod.bench.measure import measure
 from horovod.bench.work import Work, single
+from horovod.torch.frontend import shared_like
 
 Shape = tuple[int, ...]
 
@@ -79,6 +81,9 @@ def main() -> None:
             group = tuple(gradients)
             together = Work("grouped_allreduce", group, group, name="gradients")
             ways["group"] = (peer.blocking(together), gradients)
+            shared = [shared_like(gradient) for gradient in gradients]
+            named = [single("allreduce", tensor, f"shared{i}") for i, tensor in enumerate(shared)]
+            ways["shared"] = (peer.many(named), shared)
         for way, (call, tensors) in ways.items():
             for i, tensor in enumerate(tensors):
                 tensor.fill_(i % 13 + peer.rank)

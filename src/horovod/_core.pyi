@@ -57,7 +57,7 @@ def segment_bytes(local_size: int) -> int:
 
 def segment_base_bytes(local_size: int) -> int:
     """
-    How many of them need memory from the start; the rest is address space until a process set uses it.
+    How many of them need memory from the start; the rest is address space until a process set or a shared tensor uses it.
     """
 
 class EngineOptions:
@@ -221,9 +221,9 @@ class Engine:
     ) -> int:
         """Submit several tensors that run together, under one handle."""
 
-    def empty(self, dtype: int, shape: tuple[int, ...]) -> object:
+    def empty(self, dtype: int, shape: tuple[int, ...], shared: bool = False) -> object:
         """
-        Recycled memory with any content (DLPack). MemoryError if there is none.
+        Recycled memory with any content (DLPack). shared: the ranks of this host reach it, and reduce what is in it where it lies. MemoryError if there is none.
         """
 
     def poll(self, handle: int) -> bool:

@@ -57,15 +57,25 @@ class Numbered(Protocol):
     process_set_id: int | None
 
 
+class Sharing(Protocol):
+    """Something with tensors in memory that the ranks of a host share."""
+
+    def leave(self) -> None:
+        """Take them out: the world has ended."""
+
+
 @dataclass(frozen=True, eq=False)
 class Runtime:
-    """One world, as seen by this process. ``numbered``: the process sets whose number ends with it."""
+    """One world, as seen by this process. ``numbered``: the process sets whose number ends with it.
+    ``sharing``: whoever must leave shared memory before other ranks form the next one.
+    """
 
     engine: _core.Engine
     topology: Topology
     config: Config
     served: StoreServer | None = None
     numbered: weakref.WeakSet[Numbered] = field(default_factory=weakref.WeakSet)
+    sharing: weakref.WeakSet[Sharing] = field(default_factory=weakref.WeakSet)
 
     def wrong_ranks(self, ranks: Sequence[int]) -> str:
         """What is wrong with ``ranks`` (ascending) as a process set; empty if nothing is."""
@@ -147,21 +157,32 @@ def start(
 
 def stop() -> None:
     """Leave the world: what is in flight fails everywhere. Idempotent; returns when the engine has ended."""
-    global _current
     with _lock:
         if not isinstance(_current, Runtime):
             return
+        sharing = list(_current.sharing)
         try:
-            _current.engine.shutdown()
+            _end(_current)
         finally:
-            for process_set in list(_current.numbered):
-                process_set.process_set_id = None
-            _current = _Stopped(_current.served)
+            for owner in sharing:
+                owner.leave()
+
+
+def _end(runtime: Runtime) -> None:
+    global _current
+    try:
+        runtime.engine.shutdown()
+    finally:
+        for process_set in list(runtime.numbered):
+            process_set.process_set_id = None
+        _current = _Stopped(runtime.served)
 
 
 def _exit() -> None:
     """The process ends: leave the world, but not take the store away from ranks that are still forming it."""
-    stop()
+    with _lock:
+        if isinstance(_current, Runtime):
+            _end(_current)  # nobody will look at what is in shared memory
     if not isinstance(_current, _Forked) and _current.served is not None:
         _current.served.stop(_DRAIN_S)
 

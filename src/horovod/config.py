@@ -194,6 +194,13 @@ class Config:
         "auto",
         "Who shares memory: auto (who can), launcher (only on one of its hosts), single (nobody; for tests).",
     )
+    shared_gradients: str = _setting(
+        "HOROVOD_SHARED_GRADIENTS",
+        _one_of("auto", "1", "0"),
+        "auto",
+        "PyTorch gradients in memory that the ranks of a host share: auto (those that keep their memory from "
+        "step to step), 1 (all, by a copy where needed), 0 (none). The results are the same.",
+    )
     job_id: str = _setting(
         "HOROVOD_JOB_ID", _text, "", "Set by the launcher: random text, the same in all ranks."
     )

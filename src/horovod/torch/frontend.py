@@ -14,7 +14,7 @@ from horovod.collectives import current_engine
 from horovod.errors import HorovodError, HorovodInternalError, InvalidArgumentError
 from horovod.frontend import Description
 
-__all__ = ["TorchFrontend"]
+__all__ = ["TorchFrontend", "shared_like"]
 
 _CODES: Final[dict[torch.dtype, int]] = {
     torch.uint8: _core.UINT8,
@@ -37,6 +37,19 @@ _POOLED_ELEMENTS: Final = 2 << 20
 
 def _pooled(code: int, shape: Sequence[int]) -> torch.Tensor:
     made: torch.Tensor = dlpack.from_dlpack(current_engine().empty(code, tuple(shape)))
+    return made
+
+
+def shared_like(tensor: torch.Tensor) -> torch.Tensor:
+    """A new tensor with any content like ``tensor``, which is contiguous and in host memory: in memory that
+    all ranks of this host reach.
+
+    Raises:
+        MemoryError: there is none, or nobody to share it with.
+    """
+    made: torch.Tensor = dlpack.from_dlpack(
+        current_engine().empty(_CODES[tensor.dtype], tuple(tensor.shape), shared=True)
+    )
     return made
 
 

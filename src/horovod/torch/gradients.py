@@ -8,6 +8,7 @@ import torch
 
 from horovod.process_set import ProcessSet
 from horovod.torch.mpi_ops import sparse_allreduce_async
+from horovod.torch.shared_gradients import SharedGradients
 
 __all__ = ["Gradients"]
 
@@ -19,9 +20,15 @@ class Gradients:
         parameters: by number; the owner appends to it.
     """
 
-    def __init__(self, parameters: list[torch.Tensor], process_set: ProcessSet) -> None:
+    def __init__(
+        self,
+        parameters: list[torch.Tensor],
+        process_set: ProcessSet,
+        shared: SharedGradients | None = None,
+    ) -> None:
         self.parameters = parameters
         self._process_set = process_set
+        self._shared = shared
         # Parameters whose gradient was sparse: one without a gradient then has an empty sparse one.
         self._sparse: set[int] = set()
         # Frozen ones that got zeros in order to take part.
@@ -57,6 +64,8 @@ class Gradients:
                 parameter.grad = gradient
         if self._lent:
             self._take_back()
+        if self._shared is not None:
+            self._shared.look(exchanged)
 
     def _take_back(self) -> None:
         """Frozen parameters that have a gradient on no rank: the optimizer must leave them alone, not step

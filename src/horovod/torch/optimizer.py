@@ -23,6 +23,7 @@ from horovod.torch.autograd import collectives
 from horovod.torch.functions import broadcast_object
 from horovod.torch.gradients import Gradients
 from horovod.torch.parameter_names import ParameterNames, find_duplicates
+from horovod.torch.shared_gradients import SharedGradients
 from horovod.torch.wrapped_optimizer import SetReference, WrappedOptimizer, alone, subclass_of
 
 __all__ = ["DistributedOptimizer"]
@@ -79,9 +80,11 @@ class _DistributedOptimizer(WrappedOptimizer):
         indices = _group_indices(groups, self._parameters, self._names, process_set)
         self._groups = [[self._parameters[index] for index in group] for group in indices] or None
         factor = gradient_predivide_factor if op == Average else 1.0
+        # What is scaled before the reduction is copied anyway.
+        shared = SharedGradients(_runtime.current().config.shared_gradients) if factor == 1.0 else None
         exchange = GradientExchange(
             collectives,
-            Gradients(self._parameters, process_set),
+            Gradients(self._parameters, process_set, shared),
             [self._names.of_exchange(parameter) for parameter in self._parameters],
             op=op,
             passes=backward_passes_per_step,
@@ -92,7 +95,7 @@ class _DistributedOptimizer(WrappedOptimizer):
             sparse_as_dense=sparse_as_dense,
             process_set=process_set,
         )
-        self._watch(exchange, frozen)
+        self._watch(exchange, frozen, shared)
 
     def _arguments(self) -> dict[str, Any]:
         return {

@@ -15,6 +15,7 @@ from horovod.errors import InvalidArgumentError
 from horovod.exchange import GradientExchange
 from horovod.process_set import ProcessSet, global_process_set
 from horovod.torch.parameter_names import ParameterNames
+from horovod.torch.shared_gradients import SharedGradients
 
 __all__ = ["WrappedOptimizer", "subclass_of"]
 
@@ -34,6 +35,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
     _names: ParameterNames
     _parameters: list[torch.Tensor]
     """What is exchanged; the numbers of the exchange are positions in it."""
+    _bring: Callable[[int, torch.Tensor], torch.Tensor] | None = None
     _frozen: list[torch.Tensor]
     """What will be exchanged once it requires gradients."""
     _passes: int
@@ -67,12 +69,18 @@ class WrappedOptimizer(torch.optim.Optimizer):
         everything = [parameter for group in self.param_groups for parameter in group["params"]]
         return [p for p in everything if p.requires_grad], [p for p in everything if not p.requires_grad]
 
-    def _watch(self, exchange: GradientExchange[torch.Tensor], frozen: list[torch.Tensor]) -> None:
+    def _watch(
+        self,
+        exchange: GradientExchange[torch.Tensor],
+        frozen: list[torch.Tensor],
+        shared: SharedGradients | None = None,
+    ) -> None:
         """Hand the gradients of ``self._parameters`` to ``exchange`` from now on."""
         self._exchange = exchange
         self._frozen = frozen
+        self._bring = shared.bring if shared is not None and shared.always else None
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(_hook(exchange, index))
+            parameter.register_post_accumulate_grad_hook(_hook(exchange, index, self._bring))
             for index, parameter in enumerate(self._parameters)
         ]
         # The parameters outlive an optimizer that is thrown away; without it nobody waits for their
@@ -84,7 +92,8 @@ class WrappedOptimizer(torch.optim.Optimizer):
         for parameter in parameters:
             index = self._exchange.add(self._names.of_exchange(parameter))
             self._parameters.append(parameter)
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(_hook(self._exchange, index)))
+            hook = _hook(self._exchange, index, self._bring)
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))
 
     def _add_unfrozen(self) -> None:
         """Begin to exchange what was frozen when it was added. Ranks that unfreeze the same layers before the
@@ -241,14 +250,22 @@ def _again(
     return make(make_plain(param_groups), **arguments)
 
 
-def _hook(exchange: GradientExchange[torch.Tensor], index: int) -> Callable[[torch.Tensor], None]:
-    """What a parameter calls when its gradient has been accumulated."""
+def _hook(
+    exchange: GradientExchange[torch.Tensor],
+    index: int,
+    bring: Callable[[int, torch.Tensor], torch.Tensor] | None,
+) -> Callable[[torch.Tensor], None]:
+    """What a parameter calls when its gradient has been accumulated; ``bring`` puts it into its place
+    first."""
     ready = exchange.ready
 
     def hook(parameter: torch.Tensor) -> None:
         ready(index, parameter.grad)  # type: ignore[arg-type]
 
-    return hook
+    def hook_of_shared(parameter: torch.Tensor) -> None:
+        ready(index, bring(index, parameter))  # type: ignore[misc]
+
+    return hook if bring is None else hook_of_shared
 
 
 def _remove_all(hooks: list[Any]) -> None:

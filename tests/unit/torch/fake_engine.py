@@ -70,9 +70,18 @@ class FakeEngine:
     """Handle -> the number that its operation ends with (join, changes of process sets)."""
     sets: dict[int, list[int]] = field(default_factory=dict)
     count: int = 0
+    shared_left: int = 0
+    """Tensors for which there is shared memory."""
 
     def __post_init__(self) -> None:
         self.sets.setdefault(0, list(range(self.size)))
+
+    def empty(self, dtype: int, shape: tuple[int, ...], shared: bool = False) -> object:
+        if shared:
+            if not self.shared_left:
+                raise MemoryError
+            self.shared_left -= 1
+        return torch.from_numpy(np.empty(shape, _NUMPY[dtype])).__dlpack__()
 
     def submit(
         self,
