@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from horovod.bootstrap.memory import available_bytes
 from horovod.bootstrap.mesh import connect
 from horovod.bootstrap.secret import job_key
 from horovod.bootstrap.serving import serve_store
@@ -80,6 +81,11 @@ class Runtime:
     def wrong_ranks(self, ranks: Sequence[int]) -> str:
         """What is wrong with ``ranks`` (ascending) as a process set; empty if nothing is."""
         return wrong_ranks(ranks, self.topology.size)
+
+    def has_room_for(self, memory_bytes: int) -> bool:
+        """Whether this machine can give so much memory before the kernel has to end processes."""
+        left = available_bytes()
+        return left is None or left > memory_bytes
 
 
 @dataclass(frozen=True, eq=False)

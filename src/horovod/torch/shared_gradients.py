@@ -18,7 +18,6 @@ from typing import Final
 import torch
 
 from horovod import _runtime
-from horovod.bootstrap.memory import available_bytes
 from horovod.torch.frontend import TorchFrontend, shared_like
 
 __all__ = ["SharedGradients"]
@@ -102,8 +101,7 @@ class SharedGradients:
     def _make(self, gradient: torch.Tensor) -> torch.Tensor | None:
         """Shared memory for a tensor like ``gradient``; None, now and later, if there is none."""
         runtime = _runtime.current()
-        left = available_bytes()
-        if left is None or left > 2 * gradient.nbytes:
+        if runtime.has_room_for(2 * gradient.nbytes):
             try:
                 made = shared_like(gradient)
                 runtime.sharing.add(self)

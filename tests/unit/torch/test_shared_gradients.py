@@ -8,7 +8,6 @@ from tests.unit.torch.conftest import MakeWorld
 from tests.unit.torch.models import backward, two_layers, wrap
 
 from horovod import _runtime
-from horovod.torch import shared_gradients
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -89,7 +88,7 @@ def test_a_machine_that_is_short_of_memory_is_left_alone(
 ) -> None:
     engine = make_world(2)
     engine.shared_left = 100
-    monkeypatch.setattr(shared_gradients, "available_bytes", lambda: 1)
+    monkeypatch.setattr(_runtime, "available_bytes", lambda: 1)
     model = two_layers()
     steps(model, wrap(model), 5)
     assert engine.shared_left == 100
