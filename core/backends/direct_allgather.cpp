@@ -30,13 +30,7 @@ class DirectAllgather final : public Operation {
         exchange_(backend) {}
 
   Result<Step> step() override {
-    bool moved = advance();
-    auto exchanged = exchange_.step();
-    if (!exchanged) return std::move(exchanged).error();
-    moved = moved || *exchanged;
-    if (*exchanged && advance()) moved = true;
-    if (complete()) return Step::Done;
-    return moved ? Step::Advanced : Step::Blocked;
+    return exchange_.drive([this] { return advance(); }, [this] { return complete(); });
   }
 
   std::vector<Rank> waiting_for() const override { return exchange_.waiting_for(); }

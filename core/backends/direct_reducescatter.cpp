@@ -39,13 +39,9 @@ class DirectReducescatter final : public Operation {
   }
 
   Result<Step> step() override {
-    bool moved = advance();
-    auto exchanged = exchange_.step();
-    if (!exchanged) return std::move(exchanged).error();
-    moved = moved || *exchanged;
-    if (*exchanged && advance()) moved = true;
-    if (reduced_ == windows_ && stages_[0].sending + stages_[1].sending == 0) return Step::Done;
-    return moved ? Step::Advanced : Step::Blocked;
+    return exchange_.drive(
+        [this] { return advance(); },
+        [this] { return reduced_ == windows_ && stages_[0].sending + stages_[1].sending == 0; });
   }
 
   std::vector<Rank> waiting_for() const override { return exchange_.waiting_for(); }

@@ -27,6 +27,18 @@ class Exchange {
 
   /// True if anything moved.
   [[nodiscard]] Result<bool> step();
+  /// One step of an operation that consists of transfers and of work between them. `advance` does
+  /// what can be done now and says whether that was anything; `complete` says whether all is done.
+  template <typename Advance, typename Complete>
+  [[nodiscard]] Result<Step> drive(Advance advance, Complete complete) {
+    bool moved = advance();
+    auto exchanged = step();
+    if (!exchanged) return std::move(exchanged).error();
+    moved = moved || *exchanged;
+    if (*exchanged && advance()) moved = true;
+    if (complete()) return Step::Done;
+    return moved ? Step::Advanced : Step::Blocked;
+  }
   /// Global ranks of those whose transfers are not complete, ascending.
   [[nodiscard]] std::vector<Rank> waiting_for() const;
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "collectives/collective.h"
+#include "collectives/counted.h"
 
 namespace rueda {
 
@@ -81,36 +82,22 @@ class Bytes {
   bool fits_ = true;
 };
 
-class Alltoall final : public Operation {
+/// Rows for each member: as given, or equally many.
+std::vector<std::int64_t> splits_of(const Task& task, std::int64_t members) {
+  if (!task.splits.empty()) return {task.splits.begin(), task.splits.end()};
+  return std::vector<std::int64_t>(static_cast<std::size_t>(members),
+                                   task.signature->shape.front() / members);
+}
+
+/// The numbers are rows by receiving member.
+class Alltoall final : public Counted {
  public:
   Alltoall(Backend& backend, const Task& task)
-      : backend_(backend), task_(task), size_(static_cast<std::size_t>(backend.members().size())) {
-    own_.assign(task.splits.begin(), task.splits.end());
-    if (own_.empty()) {
-      own_.assign(size_, task.signature->shape.front() / static_cast<std::int64_t>(size_));
-    }
-    all_.resize(size_ * size_);
-    GatherPlan plan;
-    plan.in = {std::as_bytes(std::span(own_))};
-    for (std::size_t m = 0; m < size_; ++m) {
-      plan.out.push_back({std::as_writable_bytes(std::span(all_).subspan(m * size_, size_))});
-    }
-    exchange_ = backend.allgather(std::move(plan));
-  }
-
-  Result<Step> step() override {
-    auto step = exchange_->step();
-    if (!step || *step != Step::Done || moving_) return step;
-    if (auto started = start_moving(); !started) return std::move(started).error();
-    moving_ = true;
-    return Step::Advanced;
-  }
-
-  std::vector<Rank> waiting_for() const override { return exchange_->waiting_for(); }
+      : Counted(backend, splits_of(task, backend.members().size())), task_(task) {}
 
  private:
-  Result<void> start_moving() {
-    const auto self = static_cast<std::size_t>(backend_.members().self);
+  Result<std::unique_ptr<Operation>> move() override {
+    const auto self = static_cast<std::size_t>(backend().members().self);
     Shape shape = task_.signature->shape;
     shape.front() = 1;
     const std::size_t row_bytes =
@@ -119,12 +106,12 @@ class Alltoall final : public Operation {
     // Everybody looks at all of it, so that all refuse together.
     AlltoallPlan plan;
     bool fits = true;
-    for (std::size_t m = 0; m < size_; ++m) {
+    for (std::size_t m = 0; m < size(); ++m) {
       Bytes sent(row_bytes);
       Bytes come(row_bytes);
-      for (std::size_t other = 0; other < size_; ++other) {
-        sent.of(rows(m, other));
-        come.of(rows(other, m));
+      for (std::size_t other = 0; other < size(); ++other) {
+        sent.of(number(m, other));
+        come.of(number(other, m));
       }
       fits = fits && sent.fits() && come.fits();
       plan.longest = std::max(plan.longest, sent.sum());
@@ -135,40 +122,26 @@ class Alltoall final : public Operation {
     }
 
     shape.front() = 0;
-    for (std::size_t m = 0; m < size_; ++m) shape.front() += rows(m, self);
-    std::byte* out = task_.out;
-    if (out == nullptr) {
-      auto memory = task_.allocator->allocate(shape, task_.signature->dtype);
-      if (!memory) return std::move(memory).error();
-      out = *memory;
-    }
+    for (std::size_t m = 0; m < size(); ++m) shape.front() += number(m, self);
+    auto memory = output_of(task_, shape);
+    if (!memory) return std::move(memory).error();
+    std::byte* out = *memory;
     const std::byte* in = task_.in;
-    for (std::size_t m = 0; m < size_; ++m) {
-      const std::size_t going = static_cast<std::size_t>(rows(self, m)) * row_bytes;
-      const std::size_t coming = static_cast<std::size_t>(rows(m, self)) * row_bytes;
+    for (std::size_t m = 0; m < size(); ++m) {
+      const std::size_t going = static_cast<std::size_t>(number(self, m)) * row_bytes;
+      const std::size_t coming = static_cast<std::size_t>(number(m, self)) * row_bytes;
       plan.in.emplace_back(in, going);
       plan.out.emplace_back(out, coming);
       in += going;
       out += coming;
       if (task_.received != nullptr) {
-        task_.received[m] = static_cast<std::int32_t>(rows(m, self));
+        task_.received[m] = static_cast<std::int32_t>(number(m, self));
       }
     }
-    exchange_ = backend_.alltoall(std::move(plan));
-    return {};
+    return backend().alltoall(std::move(plan));
   }
 
-  [[nodiscard]] std::int64_t rows(std::size_t from, std::size_t to) const {
-    return all_[from * size_ + to];
-  }
-
-  Backend& backend_;
   const Task& task_;
-  std::size_t size_;
-  std::vector<std::int64_t> own_;  // rows by member
-  std::vector<std::int64_t> all_;  // rows by giving member, then receiving
-  std::unique_ptr<Operation> exchange_;
-  bool moving_ = false;  // false: the numbers are being exchanged; true: the rows
 };
 
 std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) {

@@ -31,4 +31,10 @@ struct Task {
   std::int32_t* received = nullptr;
 };
 
+/// Where the result of a task goes, a tensor of that shape.
+[[nodiscard]] inline Result<std::byte*> output_of(const Task& task, const Shape& shape) {
+  if (task.out != nullptr) return task.out;
+  return task.allocator->allocate(shape, task.signature->dtype);
+}
+
 }  // namespace rueda

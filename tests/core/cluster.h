@@ -22,6 +22,16 @@ namespace rueda::testing {
 
 using Groups = std::vector<std::vector<Rank>>;
 
+/// The name of a parametrised test: 01_2 is ranks 0 and 1 together, and rank 2.
+inline std::string world_name(const ::testing::TestParamInfo<Groups>& info) {
+  std::string name;
+  for (const auto& group : info.param) {
+    if (!name.empty()) name += "_";
+    for (const Rank rank : group) name += std::to_string(rank);
+  }
+  return name;
+}
+
 /// A connected pair of TCP sockets on the loopback interface.
 inline std::pair<Fd, Fd> tcp_pair() {
   const Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -156,6 +156,20 @@ T scaled(T value, double factor) {
 
 /// Calls `use.template operator()<T>()` with the type of `dtype`.
 template <typename Use>
+auto with_float(DType dtype, Use use) {
+  switch (dtype) {
+    case DType::Float16:
+      return use.template operator()<Half>();
+    case DType::BFloat16:
+      return use.template operator()<Brain>();
+    case DType::Float32:
+      return use.template operator()<float>();
+    default:
+      return use.template operator()<double>();
+  }
+}
+
+template <typename Use>
 auto with_type(DType dtype, Use use) {
   switch (dtype) {
     case DType::UInt8:

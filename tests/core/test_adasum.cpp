@@ -12,6 +12,7 @@ namespace rueda::testing {
 namespace {
 
 using reference::Bytes;
+using reference::with_float;
 using Vectors = std::vector<std::vector<long double>>;  // by rank
 
 const std::vector<Groups> kWorlds{
@@ -34,28 +35,7 @@ class AdasumWorld : public ::testing::TestWithParam<Groups> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Worlds, AdasumWorld, ::testing::ValuesIn(kWorlds), [](const auto& world) {
-  std::string name;
-  for (const auto& group : world.param) {
-    if (!name.empty()) name += "_";
-    for (const Rank rank : group) name += std::to_string(rank);
-  }
-  return name;
-});
-
-template <typename Use>
-auto with_float(DType dtype, Use use) {
-  switch (dtype) {
-    case DType::Float16:
-      return use.template operator()<reference::Half>();
-    case DType::BFloat16:
-      return use.template operator()<reference::Brain>();
-    case DType::Float32:
-      return use.template operator()<float>();
-    default:
-      return use.template operator()<double>();
-  }
-}
+INSTANTIATE_TEST_SUITE_P(Worlds, AdasumWorld, ::testing::ValuesIn(kWorlds), world_name);
 
 Bytes narrowed(const std::vector<long double>& values, DType dtype) {
   return with_float(dtype, [&]<typename T>() {

@@ -16,6 +16,7 @@ namespace rueda {
 namespace {
 
 using reference::Bytes;
+using reference::with_float;
 
 constexpr std::array kTypes{DType::Float16, DType::BFloat16, DType::Float32, DType::Float64};
 constexpr std::array kLevelsToTry{Level::Baseline, Level::Avx2, Level::Avx512};
@@ -38,20 +39,6 @@ T narrow(double value) {
     return T::from(static_cast<float>(value));
   } else {
     return static_cast<T>(value);
-  }
-}
-
-template <typename Use>
-auto with_float(DType dtype, Use use) {
-  switch (dtype) {
-    case DType::Float16:
-      return use.template operator()<reference::Half>();
-    case DType::BFloat16:
-      return use.template operator()<reference::Brain>();
-    case DType::Float32:
-      return use.template operator()<float>();
-    default:
-      return use.template operator()<double>();
   }
 }
 

@@ -18,15 +18,6 @@ const std::vector<Groups> kWorlds{
 
 class EngineWorld : public ::testing::TestWithParam<Groups> {};
 
-std::string world_name(const ::testing::TestParamInfo<Groups>& info) {
-  std::string name;
-  for (const auto& group : info.param) {
-    if (!name.empty()) name += "_";
-    for (const Rank rank : group) name += std::to_string(rank);
-  }
-  return name;
-}
-
 INSTANTIATE_TEST_SUITE_P(Worlds, EngineWorld, ::testing::ValuesIn(kWorlds), world_name);
 
 float sum_of_ranks(int size) { return static_cast<float>(size * (size - 1) / 2); }

@@ -10,15 +10,6 @@ namespace {
 const std::vector<Groups> kWorlds{
     {{0}}, {{0, 1}}, {{0, 1, 2, 3}}, {{0}, {1}, {2}}, {{0, 1}, {2, 3}}};
 
-std::string world_name(const ::testing::TestParamInfo<Groups>& info) {
-  std::string name;
-  for (const auto& group : info.param) {
-    if (!name.empty()) name += "_";
-    for (const Rank rank : group) name += std::to_string(rank);
-  }
-  return name;
-}
-
 class EngineJoin : public ::testing::TestWithParam<Groups> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, EngineJoin, ::testing::ValuesIn(kWorlds), world_name);
 

@@ -13,15 +13,6 @@ namespace {
 const std::vector<Groups> kWorlds{
     {{0, 1, 2, 3}}, {{0}, {1}, {2}, {3}}, {{0, 1}, {2, 3}}, {{0, 3}, {1, 2}}};
 
-std::string world_name(const ::testing::TestParamInfo<Groups>& info) {
-  std::string name;
-  for (const auto& group : info.param) {
-    if (!name.empty()) name += "_";
-    for (const Rank rank : group) name += std::to_string(rank);
-  }
-  return name;
-}
-
 class EngineSets : public ::testing::TestWithParam<Groups> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, EngineSets, ::testing::ValuesIn(kWorlds), world_name);
 

@@ -290,15 +290,6 @@ class TimelineWorld : public ::testing::TestWithParam<Groups> {
   Folder folder;
 };
 
-std::string world_name(const ::testing::TestParamInfo<Groups>& info) {
-  std::string name;
-  for (const auto& group : info.param) {
-    if (!name.empty()) name += "_";
-    for (const Rank rank : group) name += std::to_string(rank);
-  }
-  return name;
-}
-
 INSTANTIATE_TEST_SUITE_P(Worlds, TimelineWorld, ::testing::ValuesIn(kWorlds), world_name);
 
 std::shared_ptr<Work> run(Engine& engine, Request request) {
