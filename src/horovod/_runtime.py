@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import logging
+import math
 import os
 import threading
 import weakref
@@ -68,19 +69,28 @@ class Sharing(Protocol):
 @dataclass(frozen=True, eq=False)
 class Runtime:
     """One world, as seen by this process. ``numbered``: the process sets whose number ends with it.
-    ``sharing``: whoever must leave shared memory before other ranks form the next one.
+    ``sharing``: whoever must leave shared memory before other ranks form the next one. ``groups``: ranks that
+    share memory. ``cores_per_rank``: of this machine, for its ranks.
     """
 
     engine: _core.Engine
     topology: Topology
     config: Config
     served: StoreServer | None = None
+    groups: Sequence[Sequence[int]] = ()
+    cores_per_rank: float = math.inf
     numbered: weakref.WeakSet[Numbered] = field(default_factory=weakref.WeakSet)
     sharing: weakref.WeakSet[Sharing] = field(default_factory=weakref.WeakSet)
 
     def wrong_ranks(self, ranks: Sequence[int]) -> str:
         """What is wrong with ``ranks`` (ascending) as a process set; empty if nothing is."""
         return wrong_ranks(ranks, self.topology.size)
+
+    def share_memory(self, ranks: Sequence[int] | None) -> bool:
+        """Whether all of ``ranks`` (None: everybody) share memory with each other."""
+        if ranks is None:
+            return len(self.groups) == 1
+        return any(set(ranks) <= set(group) for group in self.groups)
 
     def has_room_for(self, memory_bytes: int) -> bool:
         """Whether this machine can give so much memory before the kernel has to end processes."""
@@ -240,7 +250,7 @@ def _form(
     except BaseException:
         engine.shutdown()
         raise
-    return Runtime(engine, topology, config, served)
+    return Runtime(engine, topology, config, served, mesh.groups, mesh.cores_per_rank)
 
 
 def _options(

@@ -194,6 +194,13 @@ class Config:
         "auto",
         "Who shares memory: auto (who can), launcher (only on one of its hosts), single (nobody; for tests).",
     )
+    overlap_gradients: str = _setting(
+        "HOROVOD_OVERLAP_GRADIENTS",
+        _one_of("auto", "1", "0"),
+        "auto",
+        "Whether DistributedOptimizer exchanges gradients while backward still computes: auto (unless the "
+        "ranks share memory and leave no core idle), 1 (yes), 0 (only when it has ended).",
+    )
     shared_gradients: str = _setting(
         "HOROVOD_SHARED_GRADIENTS",
         _one_of("auto", "1", "0"),

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Protocol
 
-from horovod import _core
+from horovod import _core, _runtime
 from horovod.collectives import Average, Collectives, current_engine
 from horovod.compression import NoneCompressor
 from horovod.errors import DuplicateNameError, InvalidArgumentError
 from horovod.frontend import T
-from horovod.process_set import ProcessSet, process_set_id
+from horovod.process_set import ProcessSet, global_process_set, process_set_id
 
 __all__ = ["GradientExchange", "GradientStore", "split_list"]
 
@@ -133,6 +133,7 @@ class GradientExchange(Generic[T]):
         self._collect: list[Callable[[], None]] = []
         self._prepare_local: Callable[[int, T], T] | None = None
         self._deferred = False
+        self._late = self._exchanges_late()
         self.in_flight = False
         """Whether gradients have been handed over since the last :meth:`finish`."""
         for name in names:
@@ -227,34 +228,52 @@ class GradientExchange(Generic[T]):
             return
         self._left[index] = 0
         self.in_flight = True
-        if self._plain[index]:
-            described = self._peek(gradient)
-            if described is not None:
-                address, dtype, shape = described
-                engine = current_engine()
-                name = self._names[index]
-                try:
-                    handle = engine.submit(
-                        _ALLREDUCE,
-                        name,
-                        address,
-                        address,
-                        dtype,
-                        shape,
-                        self._op,
-                        self._prescale,
-                        self._postscale,
-                        0,
-                        self._set_id,
-                        False,
-                    )
-                except DuplicateNameError as error:
-                    raise _namesake(name) from error
-                self._pending[handle] = (engine, gradient, None, None)
-                self._handles[index] = handle
-                self._given[index] = gradient
-                return
+        if self._late or (self._plain[index] and self._submit_plain(index, gradient)):
+            return
         self._ready_otherwise(index, gradient)
+
+    def _submit_plain(self, index: int, gradient: T) -> bool:
+        """The common case: one dense gradient in host memory, as it is. False: it is none."""
+        described = self._peek(gradient)
+        if described is None:
+            return False
+        address, dtype, shape = described
+        engine = current_engine()
+        name = self._names[index]
+        try:
+            handle = engine.submit(
+                _ALLREDUCE,
+                name,
+                address,
+                address,
+                dtype,
+                shape,
+                self._op,
+                self._prescale,
+                self._postscale,
+                0,
+                self._set_id,
+                False,
+            )
+        except DuplicateNameError as error:
+            raise _namesake(name) from error
+        self._pending[handle] = (engine, gradient, None, None)
+        self._handles[index] = handle
+        self._given[index] = gradient
+        return True
+
+    def _exchanges_late(self) -> bool:
+        """Whether gradients are better submitted all together when backward has ended: where every core
+        computes, whoever exchanges meanwhile takes a core from that, on all ranks at once (decision 24).
+        """
+        runtime = _runtime.current()
+        choice = runtime.config.overlap_gradients
+        if choice != "auto":
+            return choice == "0"
+        if runtime.cores_per_rank >= self._collectives.frontend.compute_threads() + 1:
+            return False
+        everybody = self._process_set is global_process_set
+        return runtime.share_memory(None if everybody else self._process_set.ranks)
 
     def _ready_otherwise(self, index: int, gradient: T) -> None:
         if self._deferred:
@@ -282,7 +301,9 @@ class GradientExchange(Generic[T]):
                 if handle == _IDLE and self._handles[index] == _IDLE:
                     group = self._group_of.get(index)
                     if group is None:
-                        self._submit(index, self._store.get(index))
+                        gradient = self._store.get(index)
+                        if not (self._plain[index] and self._submit_plain(index, gradient)):
+                            self._submit(index, gradient)
                     else:
                         self._submit_group(group)
             handles = list(dict.fromkeys(handle for handle in self._handles if handle > 0))
@@ -294,6 +315,7 @@ class GradientExchange(Generic[T]):
             self.reset()
             raise
         self._arm()
+        self._late = self._exchanges_late()
 
     # -- the longer ways ------------------------------------------------------------------------------------
 

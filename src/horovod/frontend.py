@@ -34,6 +34,9 @@ class Frontend(Protocol[T]):
             HorovodInternalError: not in host memory.
         """
 
+    def compute_threads(self) -> int:
+        """Threads of this process that compute at the same time, in host memory."""
+
     def dtype_name(self, tensor: T) -> str:
         """The dtype as the framework prints it, for messages."""
 

@@ -182,6 +182,8 @@ def environment(rank: int, world: World, key: bytes, job: str, address: tuple[st
         "HOROVOD_STALL_CHECK_TIME_SECONDS": "5",
         "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
         "HOROVOD_TIMELINE": "DYNAMIC",
+        # Both ways, whatever machine this is.
+        "HOROVOD_OVERLAP_GRADIENTS": "1" if world.size % 2 == 0 else "0",
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": os.pathsep.join(

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 from horovod.bootstrap import local, network
 from horovod.bootstrap.conversation import PAUSE, Conversation, Conversations, accept, dial
+from horovod.bootstrap.cores import Share, cores_per_rank, own_share
 from horovod.bootstrap.descriptors import Descriptors
 from horovod.bootstrap.groups import Machine, candidate_groups, split
 from horovod.bootstrap.handshake import Purpose, Role, world_digest
@@ -84,6 +85,8 @@ class Mesh:
     network_peers: list[NetworkPeer]
     owner: Descriptors = field(default_factory=Descriptors)
     process_sets: list[list[int]] = field(default_factory=list)
+    cores_per_rank: float = 1.0
+    """Of this machine, for its ranks."""
 
     def hand_over(self, engine: Receiver) -> None:
         """Give every descriptor to ``engine``. If it refuses one, those that it has not been given are
@@ -206,7 +209,8 @@ class _Bootstrap:
         groups, own, local_peers = self._share_memory(joined, unix_listener)
         network_peers = self._connect_network(joined, groups, tcp_listener)
         self._leave(joined)
-        return topology, Mesh(groups, own, local_peers, network_peers, self.owner, process_sets)
+        mesh = Mesh(groups, own, local_peers, network_peers, self.owner, process_sets, self._cores_per_rank())
+        return topology, mesh
 
     # -- 1. meeting --
 
@@ -224,6 +228,7 @@ class _Bootstrap:
             mode=self.config.transport_groups,
         )
         place = dataclasses.asdict(self.place)
+        share = own_share()
         return {
             "place": {name: place[name] for name in ("size", "local", "cross", "host")},
             "machine": dataclasses.asdict(machine),
@@ -231,7 +236,14 @@ class _Bootstrap:
             "tcp": [tcp[0], tcp[1]],
             "unix": unix_name,
             "process_sets": [list(ranks) for ranks in self.process_sets],
+            "cores": hex(share.cores),
+            "quota": share.quota,
         }
+
+    def _cores_per_rank(self) -> float:
+        shares = [Share(int(identity["cores"], 16), identity["quota"]) for identity in self.identities]
+        machines = [identity["machine"]["boot_id"] for identity in self.identities]
+        return cores_per_rank(self.place.rank, shares, machines)
 
     def _collect_identities(self, joined: Round) -> list[dict[str, Any]]:
         size = self.place.size

@@ -72,6 +72,9 @@ class TorchFrontend:
             pass  # `_refusal` says what is wrong
         raise _refusal(tensor)
 
+    def compute_threads(self) -> int:
+        return torch.get_num_threads()
+
     def dtype_name(self, tensor: torch.Tensor) -> str:
         return str(tensor.dtype)
 

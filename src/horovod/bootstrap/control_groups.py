@@ -1,0 +1,33 @@
+"""The control groups (version 2) that this process is in, as files to read limits from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["GROUPS", "PROC", "control_groups", "lines"]
+
+PROC = Path("/proc")
+GROUPS = Path("/sys/fs/cgroup")
+
+
+def control_groups(proc: Path = PROC, groups: Path = GROUPS) -> Iterator[Path]:
+    """Folders of the control groups of this process, from its own up to the root.
+
+    Source: kernel documentation, cgroup-v2.
+    """
+    for line in lines(proc / "self" / "cgroup"):
+        if not line.startswith("0::/"):
+            continue
+        folder = groups / line[len("0::/") :]
+        while folder == groups or groups in folder.parents:
+            yield folder
+            folder = folder.parent
+
+
+def lines(path: Path) -> list[str]:
+    """The lines of a file; none if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []

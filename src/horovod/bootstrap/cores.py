@@ -1,0 +1,59 @@
+"""How many cores there are for each rank of a machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from horovod.bootstrap.control_groups import GROUPS, PROC, control_groups, lines
+
+__all__ = ["Share", "cores_per_rank", "own_share"]
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a process may use.
+
+    Attributes:
+        cores: bit mask of the cores that it may run on, numbered by the machine.
+        quota: cores' worth of time that its control groups allow; None: no limit.
+    """
+
+    cores: int
+    quota: float | None
+
+
+def own_share(proc: Path = PROC, groups: Path = GROUPS) -> Share:
+    """The share of this process.
+
+    Source: sched_getaffinity(2); kernel documentation, cgroup-v2, ``cpu.max``.
+    """
+    cores = sum(1 << core for core in os.sched_getaffinity(0))
+    quotas = []
+    for folder in control_groups(proc, groups):
+        for line in lines(folder / "cpu.max"):
+            quota, _, period = line.partition(" ")
+            if quota.isdecimal() and period.isdecimal() and int(period) > 0:
+                quotas.append(int(quota) / int(period))
+    return Share(cores, min(quotas, default=None))
+
+
+def cores_per_rank(rank: int, shares: Sequence[Share], machines: Sequence[str]) -> float:
+    """Cores for each of the ranks on the machine of ``rank``, itself included.
+
+    Args:
+        shares: by rank.
+        machines: by rank, what all ranks of a machine have in common.
+    """
+    here = [share for share, machine in zip(shares, machines, strict=True) if machine == machines[rank]]
+    cores = 0
+    for share in here:
+        cores |= share.cores
+    count = float(cores.bit_count())
+    quota = shares[rank].quota
+    # Ranks with the same quota are taken to be in one container, which shares it.
+    if quota is not None:
+        count = min(count, quota * len(here) / sum(share.quota == quota for share in here))
+    return count / len(here)
