@@ -106,10 +106,10 @@ class Engine final : private Driver {
   /// Recycled memory, also for results that callers provide. Any thread.
   [[nodiscard]] HostBuffer memory(std::size_t bytes) const { return pool_->take(bytes); }
   /// The same, reachable for all ranks of this host, which reduce tensors in it where they lie. No
-  /// data() where there is none: nobody shares memory with this rank, or none is left. After
-  /// start(). Any thread.
-  [[nodiscard]] HostBuffer shared_memory(std::size_t bytes) const {
-    return shared_pool_ ? shared_pool_->take(bytes) : HostBuffer();
+  /// data() where there is none: nobody shares memory with this rank, none is left, or the system
+  /// does not let this rank look into that of the others. After start(). Any thread.
+  [[nodiscard]] HostBuffer shared_memory(std::size_t bytes) {
+    return shared_pool_ && peers_.map_heaps() ? shared_pool_->take(bytes) : HostBuffer();
   }
   [[nodiscard]] bool in_child() const noexcept { return fork_guard_.in_child(); }
 

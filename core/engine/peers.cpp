@@ -204,6 +204,11 @@ std::optional<Peers::Loss> Peers::lost(const pollfd* fds, std::size_t count) con
   return loss;
 }
 
+bool Peers::map_heaps() {
+  return std::all_of(local_.begin(), local_.end(),
+                     [](const LocalPeer& peer) { return static_cast<bool>(peer.heap->at(0, 0)); });
+}
+
 bool Peers::gone(Rank rank) const {
   for (const LocalPeer& peer : local_) {
     if (peer.rank != rank || !peer.pidfd) continue;

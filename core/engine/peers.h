@@ -75,6 +75,10 @@ class Peers {
   /// Memory for tensors that this rank shares; null if it shares none. After open().
   [[nodiscard]] const std::shared_ptr<ShmHeap>& heap() const noexcept { return heap_; }
 
+  /// Whether this process can look into the heaps of all ranks of this host; maps them. Any thread,
+  /// after open().
+  [[nodiscard]] bool map_heaps();
+
   /// The kernel says that the process of that rank has ended.
   [[nodiscard]] bool gone(Rank rank) const;
 

@@ -79,12 +79,17 @@ std::optional<std::uint64_t> ShmHeap::find(const std::byte* data,
 }
 
 Result<std::byte*> ShmHeap::at(std::uint64_t offset, std::size_t bytes) {
-  auto base = map();
-  if (!base) return base;
+  std::byte* base = base_.load(std::memory_order_acquire);
+  if (base == nullptr) {
+    const std::lock_guard lock(mutex_);
+    auto mapped = map();
+    if (!mapped) return mapped;
+    base = *mapped;
+  }
   if (offset > extent_.bytes || bytes > extent_.bytes - offset) {
     return Error{.message = "A rank named a place that is not in its shared memory"};
   }
-  return *base + offset;
+  return base + offset;
 }
 
 void ShmHeap::become_private() noexcept {

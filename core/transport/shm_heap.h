@@ -34,7 +34,7 @@ class ShmHeap {
   [[nodiscard]] std::optional<std::uint64_t> find(const std::byte* data,
                                                   std::size_t bytes) const noexcept;
   /// Where its owner has `bytes` at `offset`. Maps the heap if this is the first time; fails if the
-  /// system does not allow that. One thread.
+  /// system does not allow that. Any thread.
   [[nodiscard]] Result<std::byte*> at(std::uint64_t offset, std::size_t bytes);
 
   [[nodiscard]] int fd() const noexcept { return file_.get(); }
@@ -43,7 +43,7 @@ class ShmHeap {
   void become_private() noexcept;
 
  private:
-  Result<std::byte*> map();
+  Result<std::byte*> map();  // with the mutex
 
   Fd file_;
   ShmExtent extent_;

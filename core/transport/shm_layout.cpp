@@ -14,7 +14,7 @@ static_assert(kShmSlotBytes % 4096 == 0 && kShmSmallBytes % 4096 == 0);
 
 /// Address space for tensors. Many ranks get less each: all of them map all.
 constexpr std::size_t heap_bytes(int local_size) noexcept {
-  constexpr std::size_t kMost = std::size_t{16} << 30;
+  constexpr std::size_t kMost = std::size_t{8} << 30;
   constexpr std::size_t kTogether = std::size_t{1} << 40;
   return std::min(kMost, std::bit_floor(kTogether / static_cast<std::size_t>(local_size)));
 }

@@ -9,10 +9,12 @@ sockets stay open in it unless the library takes care.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
@@ -37,10 +39,37 @@ def submit(engine: _core.Engine, values: np.ndarray, name: str, waited: bool) ->
     )
 
 
+class Capsule:
+    """What the engine gives, as numpy takes it."""
+
+    def __init__(self, capsule: object) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> object:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0  # host memory
+
+
 def work(engine: _core.Engine, seed: int) -> None:
     sizes = np.random.default_rng(seed)  # the same sizes on every rank
+    shared = os.environ["HOROVOD_TRANSPORT_GROUPS"] != "single"
+
+    def zeros(count: int, where: int, owners: list[np.ndarray]) -> np.ndarray:
+        """In private memory, or in memory that the ranks share, whose owner is added to ``owners``."""
+        if not shared or where % 2:
+            return np.zeros(count, np.float32)
+        capsule: Any = Capsule(engine.empty(_core.FLOAT32, (count,), shared=True))
+        made = np.from_dlpack(capsule)
+        owners.append(made)
+        writable: np.ndarray = np.ctypeslib.as_array((ctypes.c_float * count).from_address(made.ctypes.data))
+        writable[:] = 0.0
+        return writable
+
     for step in range(1_000_000):
-        tensors = [np.zeros(int(n), np.float32) for n in sizes.integers(1, 400_000, 4)]
+        owners: list[np.ndarray] = []
+        tensors = [zeros(int(n), where, owners) for where, n in enumerate(sizes.integers(1, 400_000, 4))]
         handles = [submit(engine, t, f"{step}.{i}", waited=False) for i, t in enumerate(tensors)]
         engine.wait_all(handles)
         engine.wait(submit(engine, np.zeros(1, np.float32), "small", waited=True))
