@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -145,6 +146,11 @@ class Engine final : private Driver {
   [[nodiscard]] const Members& members_of(const ProcessSet& set);
   bool orderly_end();
   [[nodiscard]] bool quiet() const noexcept;  ///< shut down or failed: losses mean nothing any more
+
+  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+  [[nodiscard]] static std::int64_t nanoseconds(TimePoint time) {
+    return time.time_since_epoch().count();
+  }
 
   void tell(bool comes);
   void note_tick();

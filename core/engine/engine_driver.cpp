@@ -1,0 +1,220 @@
+/// What the holder of the baton does.
+
+#include "engine/engine.h"
+
+#include <algorithm>
+
+#include "engine/cause_frame.h"
+
+namespace rueda {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+/// How often to look whether somebody has left a cause meanwhile.
+constexpr auto kCauseLook = milliseconds(1);
+
+}  // namespace
+
+bool Engine::busy() const {
+  return unfinished_.load(std::memory_order_relaxed) != 0 || !dispatcher_->idle() ||
+         effects_pending_.load(std::memory_order_relaxed) || suspicion_.has_value() ||
+         (ended_.load(std::memory_order_relaxed) && !closed_.load(std::memory_order_relaxed));
+}
+
+std::optional<TimePoint> Engine::next_deadline() const {
+  if (has_failed_.load(std::memory_order_relaxed)) return std::nullopt;  // advance() does nothing
+  auto at = TimePoint::max();
+  if (const auto tick = next_tick_ns_.load(std::memory_order_relaxed); tick != kNever) {
+    at = std::min(at, TimePoint(Duration(tick)));
+  }
+  if (const auto due = dispatcher_->deadline()) at = std::min(at, *due);
+  if (suspicion_) at = std::min(at, Clock::now() + kCauseLook);
+  if (at == TimePoint::max()) return std::nullopt;
+  return at;
+}
+
+bool Engine::quiet() const noexcept {
+  return has_failed_.load(std::memory_order_relaxed) || closed_.load(std::memory_order_relaxed);
+}
+
+bool Engine::advance() {
+  if (has_failed_.load(std::memory_order_relaxed)) return false;
+  const auto now = Clock::now();
+  bool moved = receive(now);
+  // Dispatches that came before the cause must not start: their entries have failed already.
+  if (has_failed_.load(std::memory_order_relaxed)) return true;
+  if (nanoseconds(now) >= next_tick_ns_.load(std::memory_order_relaxed)) {
+    const std::lock_guard lock(mutex_);
+    negotiator_->tick(now, effects_);
+    note_tick();
+    if (!effects_.empty()) effects_pending_.store(true, std::memory_order_relaxed);
+  }
+  moved |= apply_effects(now);
+  if (suspicion_) {
+    moved |= settle_suspicion(now);
+  } else {
+    moved |= step_batch(now);
+  }
+  return moved;
+}
+
+bool Engine::receive(TimePoint now) {
+  bool moved = false;
+  for (auto& neighbour : peers_.neighbours()) {
+    ControlChannel& channel = *neighbour.channel;
+    if (!channel.ready()) continue;
+    for (;;) {
+      auto message = channel.receive();
+      if (!message) {
+        lose(neighbour.rank, std::move(message).error(), false, now);
+        break;
+      }
+      if (!*message) break;
+      if (!moved && timeline_.marks_cycles()) timeline_.cycle(now);
+      moved = true;
+      if (auto cause = decode_cause(**message)) {
+        abort(*cause);
+        return true;
+      }
+      Result<void> fine;
+      {
+        const std::lock_guard lock(mutex_);
+        fine = negotiator_->receive(neighbour.rank, **message, now, effects_);
+        note_tick();
+        if (!effects_.empty()) effects_pending_.store(true, std::memory_order_relaxed);
+      }
+      if (!fine) {
+        lose(neighbour.rank, std::move(fine).error(), false, now);
+        break;
+      }
+    }
+    if (channel.congested()) {
+      if (auto flushed = channel.flush(); !flushed) {
+        lose(neighbour.rank, std::move(flushed).error(), false, now);
+      }
+    }
+  }
+  return moved;
+}
+
+bool Engine::apply_effects(TimePoint now) {
+  if (!effects_pending_.load(std::memory_order_seq_cst)) return false;
+  if (timeline_.marks_cycles()) timeline_.cycle(now);
+  {
+    const std::lock_guard lock(mutex_);
+    effects_pending_.store(false, std::memory_order_relaxed);
+    applying_.clear();
+    std::swap(applying_, effects_);
+    for (std::size_t i = 0; i <= applying_.dispatches.size(); ++i) {
+      if (applying_.joined_last && i == applying_.dispatches_before_join) {
+        enqueue_joined(*applying_.joined_last);
+      }
+      if (i < applying_.dispatches.size()) enqueue(applying_.dispatches[i]);
+    }
+  }
+  for (const auto& send : applying_.sends) {
+    ControlChannel* channel = peers_.channel(send.to);
+    const auto bytes =
+        std::span<const std::byte>(applying_.bytes).subspan(send.begin, send.end - send.begin);
+    auto sent = channel->send(bytes);
+    if (sent) sent = channel->flush();
+    if (!sent) lose(send.to, std::move(sent).error(), false, now);
+  }
+  for (const auto& text : applying_.warnings) log_.write(LogLevel::Warning, text);
+  for (const auto& text : applying_.errors) log_.write(LogLevel::Error, text);
+  for (Failure& failure : applying_.failures) {
+    std::vector<std::unique_ptr<Entry>> entries;
+    {
+      const std::lock_guard lock(mutex_);
+      if (failure.ticket == join_ticket_) join_ticket_ = 0;
+      auto node = entries_.extract(failure.ticket);
+      if (node.empty()) continue;
+      entries.push_back(std::move(node.mapped()));
+    }
+    if (failure.error.tensor.empty()) failure.error.tensor = entries.front()->name;
+    finish(std::move(entries), failure.error);
+  }
+  if (applying_.shutdown_by) ended_.store(true, std::memory_order_relaxed);
+  if (applying_.closed) closed_.store(true, std::memory_order_seq_cst);
+  if (applying_.fatal) abort(*applying_.fatal);
+  if (ended_.load(std::memory_order_relaxed) && !acknowledged_.load() && dispatcher_->idle()) {
+    acknowledged_.store(true);
+    const std::lock_guard lock(mutex_);
+    negotiator_->acknowledge_shutdown(now, effects_);
+    effects_pending_.store(!effects_.empty(), std::memory_order_relaxed);
+  }
+  if (closed_.load(std::memory_order_relaxed)) progress_->completed();
+  return true;
+}
+
+/// Called with mutex_ held.
+void Engine::enqueue(Dispatch& dispatch) {
+  Dispatcher::Batch batch;
+  batch.process_set = dispatch.process_set;
+  if (dispatch.change) {
+    batch.value = dispatch.change->id;
+    if (!dispatch.change->added) members_.erase(dispatch.change->generation);
+    batch.change = std::move(dispatch.change);
+  }
+  for (DispatchEntry& entry : dispatch.entries) {
+    std::unique_ptr<Entry> mine;
+    if (auto node = entries_.extract(entry.ticket); !node.empty()) mine = std::move(node.mapped());
+    if (entry.track != 0) {
+      batch.tracks.resize(batch.entries.size() + 1, 0);
+      batch.tracks.back() = entry.track;
+    }
+    // The own signature, not the agreed one: rows of an allgather differ between ranks.
+    batch.signatures.push_back(mine ? mine->signature : std::move(entry.signature));
+    batch.entries.push_back(std::move(mine));
+  }
+  if (!batch.tracks.empty()) batch.tracks.resize(batch.entries.size(), 0);
+  dispatcher_->enqueue(std::move(batch));
+}
+
+/// Called with mutex_ held. Nothing is to be run, but all that came before must be over.
+void Engine::enqueue_joined(Rank last) {
+  Dispatcher::Batch batch;
+  batch.value = last;
+  auto node = entries_.extract(std::exchange(join_ticket_, 0));
+  if (!node.empty()) batch.entries.push_back(std::move(node.mapped()));
+  dispatcher_->enqueue(std::move(batch));
+}
+
+bool Engine::step_batch(TimePoint now) {
+  if (dispatcher_->idle()) return false;
+  auto step = dispatcher_->step(now);
+  if (!step) {
+    Error error = std::move(step).error();
+    if (error.code == Code::PeerLost) {
+      const Rank peer = error.peer;
+      lose(peer, std::move(error), false, now);
+    } else {
+      abort(error);
+    }
+    return true;
+  }
+  if (*step == Step::Done) {
+    finish(dispatcher_->take_completed(), std::nullopt);
+    if (ended_.load(std::memory_order_relaxed)) {
+      effects_pending_.store(true, std::memory_order_relaxed);  // maybe time to acknowledge
+    }
+  }
+  return *step != Step::Blocked;
+}
+
+void Engine::finish(std::vector<std::unique_ptr<Entry>> entries,
+                    const std::optional<Error>& error) {
+  for (auto& entry : entries) {
+    const auto work = std::move(entry->work);
+    if (error && !work->error) work->error = error;
+    if (--work->remaining != 0) continue;
+    unfinished_.fetch_sub(1, std::memory_order_relaxed);
+    work->done.store(true, std::memory_order_seq_cst);  // before completed() looks who sleeps
+    if (work->on_done) notifier_.post([work] { work->on_done(*work); });
+  }
+  progress_->completed();
+}
+
+}  // namespace rueda
