@@ -197,6 +197,31 @@ class Engine {
     return submit(std::move(request));
   }
 
+  /// Submits and waits for a moment, with as little as possible in between.
+  rueda::Handle run(int kind, nb::handle name, std::uintptr_t data, std::uintptr_t out, int dtype,
+                    const nb::tuple& shape, int op, double prescale, double postscale, int root,
+                    int process_set) {
+    rueda::Request& request = scratch(kind, name, op, prescale, postscale, process_set);
+    request.root = root;
+    request.tensors.resize(1);
+    fill(request.tensors.front(), data, out, dtype, shape);
+    return run(request);
+  }
+
+  rueda::Handle run_group(int kind, nb::handle name, const nb::list& data, const nb::list& out,
+                          const nb::list& dtypes, const nb::list& shapes, int op, double prescale,
+                          double postscale, int process_set) {
+    rueda::Request& request = scratch(kind, name, op, prescale, postscale, process_set);
+    const std::size_t count = check_group(data.size(), out.size(), dtypes.size(), shapes.size());
+    request.grouped = true;
+    request.tensors.resize(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      fill(request.tensors[i], nb::cast<std::uintptr_t>(data[i]), nb::cast<std::uintptr_t>(out[i]),
+           nb::cast<int>(dtypes[i]), nb::cast<nb::tuple>(shapes[i]));
+    }
+    return run(request);
+  }
+
   rueda::Handle submit_alltoall(const std::optional<std::string>& name, std::uintptr_t data,
                                 int dtype, const nb::tuple& shape, std::vector<std::int64_t> splits,
                                 std::uintptr_t received, int process_set, bool waited) {
@@ -214,11 +239,7 @@ class Engine {
                              const std::vector<std::uintptr_t>& out, const std::vector<int>& dtypes,
                              const nb::list& shapes, int op, double prescale, double postscale,
                              int process_set, bool waited) {
-    if (data.empty() || out.size() != data.size() || dtypes.size() != data.size() ||
-        shapes.size() != data.size()) {
-      throw nb::value_error(
-          "a group needs at least one tensor, and as many outputs, dtypes and shapes");
-    }
+    check_group(data.size(), out.size(), dtypes.size(), shapes.size());
     rueda::Request request = describe(kind, name, op, prescale, postscale, process_set, waited);
     request.grouped = true;
     for (std::size_t i = 0; i < data.size(); ++i) {
@@ -328,13 +349,72 @@ class Engine {
     return std::move(*segment);
   }
 
-  static rueda::Request describe(int kind, const std::optional<std::string>& name, int op,
-                                 double prescale, double postscale, int process_set, bool waited) {
-    // Numbers of the caller become enumerators here; beyond this line they are known to be in
-    // range.
+  static std::size_t check_group(std::size_t data, std::size_t out, std::size_t dtypes,
+                                 std::size_t shapes) {
+    if (data == 0 || out != data || dtypes != data || shapes != data) {
+      throw nb::value_error(
+          "a group needs at least one tensor, and as many outputs, dtypes and shapes");
+    }
+    return data;
+  }
+
+  /// A request of this thread that keeps its memory from call to call.
+  static rueda::Request& scratch(int kind, nb::handle name, int op, double prescale,
+                                 double postscale, int process_set) {
+    thread_local rueda::Request request;
+    check_op(op);
+    request.kind = static_cast<Kind>(kind);
+    request.name.clear();
+    if (!name.is_none()) {
+      Py_ssize_t length = 0;
+      const char* text = PyUnicode_AsUTF8AndSize(name.ptr(), &length);
+      if (text == nullptr) throw nb::python_error();
+      request.name.assign(text, static_cast<std::size_t>(length));
+    }
+    request.op = static_cast<ReduceOp>(op);
+    request.prescale = prescale;
+    request.postscale = postscale;
+    request.process_set = process_set;
+    request.root = 0;
+    request.grouped = false;
+    request.call = 0;
+    return request;
+  }
+
+  static void fill(rueda::TensorRequest& tensor, std::uintptr_t data, std::uintptr_t out, int dtype,
+                   const nb::tuple& shape) {
+    check_dtype(dtype);
+    tensor.dtype = static_cast<DType>(dtype);
+    tensor.in = reinterpret_cast<const std::byte*>(data);
+    tensor.out = reinterpret_cast<std::byte*>(out);
+    tensor.shape.clear();
+    for (nb::handle extent : shape) tensor.shape.push_back(nb::cast<std::int64_t>(extent));
+  }
+
+  rueda::Handle run(rueda::Request& request) {
+    rueda::Result<rueda::Handle> handle = rueda::Handle{0};
+    {
+      const nb::gil_scoped_release release;
+      handle = engine_->run(request);
+    }
+    return checked(std::move(handle));
+  }
+
+  /// Numbers of the caller become enumerators here; beyond this line they are known to be in range.
+  static void check_op(int op) {
     if (op < 0 || op > static_cast<int>(ReduceOp::Product)) {
       throw nb::value_error(("unknown reduction operator " + std::to_string(op)).c_str());
     }
+  }
+  static void check_dtype(int dtype) {
+    if (dtype < 0 || dtype >= static_cast<int>(rueda::kDTypes)) {
+      throw nb::value_error(("unknown dtype code " + std::to_string(dtype)).c_str());
+    }
+  }
+
+  static rueda::Request describe(int kind, const std::optional<std::string>& name, int op,
+                                 double prescale, double postscale, int process_set, bool waited) {
+    check_op(op);
     rueda::Request request;
     request.kind = static_cast<Kind>(kind);
     if (name) request.name = *name;
@@ -348,9 +428,7 @@ class Engine {
 
   static rueda::TensorRequest tensor(std::uintptr_t data, std::uintptr_t out, int dtype,
                                      rueda::Shape shape) {
-    if (dtype < 0 || dtype >= static_cast<int>(rueda::kDTypes)) {
-      throw nb::value_error(("unknown dtype code " + std::to_string(dtype)).c_str());
-    }
+    check_dtype(dtype);
     return {.dtype = static_cast<DType>(dtype),
             .shape = std::move(shape),
             .in = reinterpret_cast<const std::byte*>(data),
@@ -463,6 +541,22 @@ NB_MODULE(_core, module) {
                    "process_set: int, waited: bool) -> int"),
            "Submit one contiguous host tensor by address; out 0: the engine allocates. Returns the "
            "handle.")
+      .def("run",
+           nb::overload_cast<int, nb::handle, std::uintptr_t, std::uintptr_t, int, const nb::tuple&,
+                             int, double, double, int, int>(&Engine::run),
+           "kind"_a, "name"_a.none(), "data"_a, "out"_a, "dtype"_a, "shape"_a, "op"_a, "prescale"_a,
+           "postscale"_a, "root"_a, "process_set"_a,
+           nb::sig("def run(self, kind: int, name: str | None, data: int, out: int, dtype: int, "
+                   "shape: tuple[int, ...], op: int, prescale: float, postscale: float, root: int, "
+                   "process_set: int) -> int"),
+           "Submit one tensor and wait for a moment. 0: done; else the handle to wait for, for "
+           "instance because signals have to be looked at.")
+      .def("run_group", &Engine::run_group, "kind"_a, "name"_a.none(), "data"_a, "out"_a,
+           "dtypes"_a, "shapes"_a, "op"_a, "prescale"_a, "postscale"_a, "process_set"_a,
+           nb::sig("def run_group(self, kind: int, name: str | None, data: list[int], out: "
+                   "list[int], dtypes: list[int], shapes: list[tuple[int, ...]], op: int, "
+                   "prescale: float, postscale: float, process_set: int) -> int"),
+           "The same for several tensors that run together.")
       .def("submit_alltoall", &Engine::submit_alltoall, "name"_a.none(), "data"_a, "dtype"_a,
            "shape"_a,
            nb::sig("def submit_alltoall(self, name: str | None, data: int, dtype: int, shape: "

@@ -82,6 +82,7 @@ void Engine::shutdown() {
     {
       const std::lock_guard lock(mutex_);
       negotiator_->shutdown(Clock::now(), effects_);
+      if (Offers* offers = peers_.offers()) offers->close();
       effects_pending_.store(true, std::memory_order_seq_cst);
     }
     if (options_.size > 1) progress_->alert_holder();
@@ -125,7 +126,15 @@ void Engine::stop_timeline() {
 }
 
 std::map<std::string, PathCount, std::less<>> Engine::paths() const {
-  return dispatcher_ ? dispatcher_->paths() : decltype(dispatcher_->paths()){};
+  if (!dispatcher_) return {};
+  auto paths = dispatcher_->paths();
+  const std::lock_guard lock(mutex_);
+  if (direct_.operations != 0) {
+    PathCount& count = paths[options_.size == 1 ? "local" : "shm.direct"];
+    count.operations += direct_.operations;
+    count.bytes += direct_.bytes;
+  }
+  return paths;
 }
 
 }  // namespace rueda

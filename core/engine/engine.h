@@ -63,6 +63,7 @@ struct Request {
   bool waited = false;      ///< the caller will wait for it at once
   bool demanded = false;    ///< its end is wanted now, but no thread stands still for it
   std::function<void(const Work&)> on_done;
+  std::uint64_t call = 0;  ///< of a call without name: its number, if it has been counted already
 };
 
 class Engine final : private Driver {
@@ -76,6 +77,9 @@ class Engine final : private Driver {
 
   /// Any thread, never blocks. The memory stays valid until the handle is done.
   Result<Handle> submit(Request request);
+  /// Submits and waits, for a moment: results are in memory that the request names. 0: done; else
+  /// the handle to go on with. May take what is in the request.
+  Result<Handle> run(Request& request);
   /// This rank has no more data. Ends when all ranks have joined, with the one that was last.
   Result<Handle> join();
   /// Collective over the world, like their removal. Ends with the number of the set.
@@ -129,6 +133,32 @@ class Engine final : private Driver {
   void watch(std::vector<pollfd>& fds) const override;
   void woken(const pollfd* fds, std::size_t count) override;
 
+  /// A small operation that this rank has offered to all others of its host.
+  struct Offered {
+    enum class End : std::uint8_t { None, Agreed, Moved, Failed };
+    Key key;  // with the signature: kept between calls for their memory
+    Signature signature;
+    Request* request = nullptr;  // of the caller, who stands still; or `kept`
+    Request kept;
+    std::shared_ptr<Work> work;  // null while the caller stands still
+    Handle handle = 0;
+    std::size_t data_begin = 0;
+    std::size_t bytes = 0;
+    TimePoint ask_at{};  // time zero: not any more
+    End end = End::None;
+    Error error;  // if it failed
+  };
+  bool offer(Request& request);
+  Result<Handle> see_offer_through();
+  bool step_offer(TimePoint now);
+  void take_agreed();
+  void end_offer(Offered::End end, Error error);
+  void rest();
+  [[nodiscard]] bool on_offer(const Key& key);
+
+  Result<std::shared_ptr<Work>> admit(Request& request, std::shared_ptr<Work> work);
+  void note_submission(bool fresh);
+  [[nodiscard]] static Error forked();
   void press(void (Negotiator::*want)(TimePoint, Effects&));
   bool receive(TimePoint now);
   bool apply_effects(TimePoint now);
@@ -182,6 +212,8 @@ class Engine final : private Driver {
   std::uint64_t join_ticket_ = 0;             // of the join in flight; 0: none
   std::map<std::uint32_t, Members> members_;  // by generation of the set, as far as asked for
   std::optional<Error> failed_;               // first cause; nothing runs any more
+  Offered offered_;                           // changed by the holder of the baton only
+  PathCount direct_;                          // what was offered and agreed
 
   // Holder of the baton only.
   std::unique_ptr<Dispatcher> dispatcher_;

@@ -20,6 +20,7 @@ constexpr auto kCauseLook = milliseconds(1);
 bool Engine::busy() const {
   return unfinished_.load(std::memory_order_relaxed) != 0 || !dispatcher_->idle() ||
          effects_pending_.load(std::memory_order_relaxed) || suspicion_.has_value() ||
+         (peers_.offers() != nullptr && peers_.offers()->open()) ||
          (ended_.load(std::memory_order_relaxed) && !closed_.load(std::memory_order_relaxed));
 }
 
@@ -31,6 +32,7 @@ std::optional<TimePoint> Engine::next_deadline() const {
   }
   if (const auto due = dispatcher_->deadline()) at = std::min(at, *due);
   if (suspicion_) at = std::min(at, Clock::now() + kCauseLook);
+  if (offered_.ask_at != TimePoint{}) at = std::min(at, offered_.ask_at);
   if (at == TimePoint::max()) return std::nullopt;
   return at;
 }
@@ -48,9 +50,11 @@ bool Engine::advance() {
   if (nanoseconds(now) >= next_tick_ns_.load(std::memory_order_relaxed)) {
     const std::lock_guard lock(mutex_);
     negotiator_->tick(now, effects_);
+    rest();
     note_tick();
     if (!effects_.empty()) effects_pending_.store(true, std::memory_order_relaxed);
   }
+  if (peers_.offers() != nullptr) moved |= step_offer(now);
   moved |= apply_effects(now);
   if (suspicion_) {
     moved |= settle_suspicion(now);
@@ -82,6 +86,7 @@ bool Engine::receive(TimePoint now) {
       {
         const std::lock_guard lock(mutex_);
         fine = negotiator_->receive(neighbour.rank, **message, now, effects_);
+        rest();
         note_tick();
         if (!effects_.empty()) effects_pending_.store(true, std::memory_order_relaxed);
       }

@@ -32,6 +32,7 @@ void Engine::press(void (Negotiator::*want)(TimePoint, Effects&)) {
     const std::lock_guard lock(mutex_);
     if (failed_) return;
     (*negotiator_.*want)(Clock::now(), effects_);
+    rest();
     note_tick();
     if (effects_.empty()) return;
     effects_pending_.store(true, std::memory_order_seq_cst);
@@ -65,6 +66,7 @@ std::optional<bool> Engine::wait(Handle handle, TimePoint deadline) {
       for (const std::uint64_t ticket : work->tickets) {
         negotiator_->want(ticket, Clock::now(), effects_);
       }
+      rest();
       note_tick();
       pending = !effects_.empty();
       if (pending) effects_pending_.store(true, std::memory_order_seq_cst);

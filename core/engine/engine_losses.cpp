@@ -90,6 +90,10 @@ void Engine::abort(const Error& error) {
     failed_ = error;
     for (auto& [ticket, entry] : entries_) entries.push_back(std::move(entry));
     entries_.clear();
+    if (Offers* offers = peers_.offers(); offers != nullptr && offers->open()) {
+      offers->settle();
+      end_offer(Offered::End::Failed, error);
+    }
   }
   suspicion_.reset();
   log_.write(LogLevel::Debug, "aborting: " + error.what());

@@ -8,26 +8,38 @@
 
 namespace rueda {
 
-namespace {
-
-Error forked() {
+Error Engine::forked() {
   return {.code = Code::Internal,
           .message =
               "this process was forked after init; the child cannot use the parent's engine: start "
               "it before init, or use the 'spawn' method"};
 }
 
-}  // namespace
-
 Result<Handle> Engine::submit(Request request) {
   if (in_child()) return forked();
+  const bool waits = request.waited && !request.on_done;
+  const bool nobody_waits = request.on_done != nullptr;
+  std::unique_lock lock(mutex_);
+  auto work = admit(request, nullptr);
+  if (!work) return std::move(work).error();
+  const Handle handle = (*work)->handle;
+  publish(lock, waits);
+  if (options_.size == 1 && nobody_waits) {  // nobody will come to wait for it
+    want_all();
+    progress_->poke();
+  }
+  return handle;
+}
+
+/// With mutex_ held. `work`: what the submission stands for, if it has a handle already.
+Result<std::shared_ptr<Work>> Engine::admit(Request& request, std::shared_ptr<Work> work) {
   // How Adasum combines has little in common with the other operators; but it shares their names.
   if (request.kind == Kind::Allreduce && request.op == ReduceOp::Adasum) {
     request.kind = Kind::Adasum;
   }
   const Collective* collective = find_collective(request.kind);
-  std::unique_lock lock(mutex_);
-  const Handle handle = ++last_handle_;
+  const bool known = work != nullptr;
+  const Handle handle = known ? work->handle : ++last_handle_;
   if (failed_) return *failed_;
   if (collective == nullptr) {
     return Error{.code = Code::Unsupported, .message = "this operation is not available"};
@@ -37,8 +49,10 @@ Result<Handle> Engine::submit(Request request) {
   // If this rank may not use the set, the negotiator says so.
   const ProcessSet* set = negotiator_->process_set(request.process_set);
   const bool member = set != nullptr && set->members.contains(options_.rank);
-  const std::uint64_t call =
-      unnamed && !counted ? next_unnamed(set != nullptr ? set->generation : 0) : 0;
+  const std::uint64_t call = !unnamed || counted ? 0
+                             : request.call != 0
+                                 ? request.call
+                                 : next_unnamed(set != nullptr ? set->generation : 0);
   std::string full_name = request.grouped ? "grouped_" : "";
   full_name += collective->rules.prefix;
   full_name += "." + (unnamed ? unnamed_call(call) : request.name);
@@ -50,13 +64,14 @@ Result<Handle> Engine::submit(Request request) {
     return Error{.code = Code::InvalidArgument,
                  .message = "an operation needs at least one tensor"};
   }
-  auto work = std::make_shared<Work>();
-  work->handle = handle;
-  work->name = full_name;
+  if (!known) {
+    work = std::make_shared<Work>();
+    work->handle = handle;
+    work->name = full_name;
+    work->outputs.resize(count);
+    work->on_done = std::move(request.on_done);
+  }
   work->remaining = count;
-  work->outputs.resize(count);
-  work->on_done = std::move(request.on_done);
-  const bool wants_callback = work->on_done != nullptr;
 
   std::vector<std::unique_ptr<Entry>> entries;
   std::vector<Key> keys(count);
@@ -112,10 +127,11 @@ Result<Handle> Engine::submit(Request request) {
   work->tickets = tickets;
 
   const auto now = Clock::now();
-  auto submitted =
-      request.grouped
-          ? negotiator_->submit_group(keys, signatures, tickets, request.waited, now, effects_)
-          : negotiator_->submit(keys[0], signatures[0], tickets[0], request.waited, now, effects_);
+  // What is on offer is in flight, too, though the negotiator has not heard of it.
+  Result<void> submitted =
+      on_offer(keys[0])
+          ? Error{.code = Code::Duplicate}
+          : negotiator_->submit_group(keys, signatures, tickets, request.waited, now, effects_);
   if (!submitted) {
     Error error = std::move(submitted).error();
     if (error.code == Code::Duplicate) {
@@ -128,14 +144,9 @@ Result<Handle> Engine::submit(Request request) {
     return error;
   }
   for (std::size_t i = 0; i < count; ++i) entries_.emplace(tickets[i], std::move(entries[i]));
-  works_.emplace(handle, std::move(work));
+  if (!known) works_.emplace(handle, work);
   if (request.demanded) negotiator_->demand(now, effects_);
-  publish(lock, request.waited && !wants_callback);
-  if (options_.size == 1 && wants_callback) {  // nobody will come to wait for it
-    want_all();
-    progress_->poke();
-  }
-  return handle;
+  return work;
 }
 
 /// With mutex_ held. Ranks may use other sets, and ranks that join early do without some calls: so
@@ -146,11 +157,18 @@ std::uint64_t Engine::next_unnamed(std::uint32_t generation) {
 
 /// After a submission: what it brought about is there for whoever drives. `comes`: see tell().
 void Engine::publish(std::unique_lock<std::mutex>& lock, bool comes) {
-  unfinished_.fetch_add(1, std::memory_order_relaxed);
-  note_tick();
-  if (!effects_.empty()) effects_pending_.store(true, std::memory_order_seq_cst);
+  note_submission(true);
   lock.unlock();
   tell(comes);
+}
+
+/// With mutex_ held.
+void Engine::note_submission(bool fresh) {
+  if (fresh) unfinished_.fetch_add(1, std::memory_order_relaxed);
+  if (Offers* offers = peers_.offers()) offers->close();
+  rest();
+  note_tick();
+  if (!effects_.empty()) effects_pending_.store(true, std::memory_order_seq_cst);
 }
 
 Result<Handle> Engine::join() {

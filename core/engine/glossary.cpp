@@ -139,6 +139,12 @@ MeaningPtr Glossary::meaning_of(const Signature& signature) const {
   return std::make_shared<Meaning>(Meaning{.signature = reduced(signature), .hash = hash});
 }
 
+std::uint32_t Glossary::number_of(const Signature& signature) const {
+  const Meaning* known = meanings_.find(
+      hash_of(signature), [&](const Meaning& meaning) { return fits(meaning, signature); });
+  return known == nullptr ? 0 : known->number;
+}
+
 bool Glossary::fits(const Meaning& meaning, const Signature& signature) noexcept {
   const Signature& one = meaning.signature;
   if (one.kind != signature.kind || one.dtype != signature.dtype || one.op != signature.op ||

@@ -36,6 +36,8 @@ class Glossary {
   [[nodiscard]] MeaningPtr resolve(const wire::SignatureRef& signature, bool retired_too) const;
   /// The meaning of a submission: the numbered one if there is one.
   [[nodiscard]] MeaningPtr meaning_of(const Signature& signature) const;
+  /// The number of a submission's meaning; 0: it has none.
+  [[nodiscard]] std::uint32_t number_of(const Signature& signature) const;
   /// True if `meaning` is what meaning_of(signature) would say, found without searching.
   [[nodiscard]] static bool fits(const Meaning& meaning, const Signature& signature) noexcept;
 

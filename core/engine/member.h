@@ -53,6 +53,10 @@ class Member {
   [[nodiscard]] bool stopped() const noexcept { return stopped_by_.has_value(); }
   [[nodiscard]] bool leaving() const noexcept { return leaving_; }
   [[nodiscard]] bool joined() const noexcept { return joined_; }
+  /// Nothing is in flight, and more may come.
+  [[nodiscard]] bool resting() const noexcept {
+    return pending() == 0 && !joined_ && !leaving_ && !stopped();
+  }
   [[nodiscard]] std::size_t pending() const noexcept { return by_ticket_.size(); }
   /// In the order of their tickets.
   [[nodiscard]] std::vector<Term*> pending_terms() const;

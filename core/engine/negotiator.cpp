@@ -199,6 +199,29 @@ Key Negotiator::counted_key(Kind kind, const ProcessSet& set) const {
           .number = state_->member.next_count(set.generation, kind)};
 }
 
+std::optional<Negotiator::Shorthand> Negotiator::shorthand(const Key& key,
+                                                           const Signature& signature) const {
+  const State& state = *state_;
+  if (!state.member.resting()) return std::nullopt;
+  Shorthand said;
+  if (!key.name.empty()) {
+    const Term* term = state.glossary.find(in_full(key, {}));
+    if (term == nullptr) return std::nullopt;
+    said.key = Glossary::reference(*term, signature.group.name).number;
+    if (said.key == 0) return std::nullopt;
+    if (term->meaning && term->meaning->number != 0 && Glossary::fits(*term->meaning, signature)) {
+      said.signature = term->meaning->number;
+      return said;
+    }
+  }
+  said.signature = state.glossary.number_of(signature);
+  return said.signature == 0 ? std::nullopt : std::optional(said);
+}
+
+bool Negotiator::resting() const noexcept { return state_->member.resting(); }
+
+void Negotiator::passed(const Key& key) { state_->member.count(key); }
+
 bool Negotiator::busy() const noexcept { return state_->member.pending() != 0; }
 
 std::size_t Negotiator::remembered() const noexcept { return state_->glossary.size(); }

@@ -140,6 +140,19 @@ class Negotiator {
   /// changes are counted together.
   [[nodiscard]] Key counted_key(Kind kind, const ProcessSet& set) const;
 
+  /// An operation in few words, the same on all ranks that have negotiated one like it before.
+  struct Shorthand {
+    std::uint32_t key = 0;  ///< 0: an unnamed key
+    std::uint32_t signature = 0;
+  };
+  /// None if there is no such word yet, or this rank has anything in flight or is about to end.
+  [[nodiscard]] std::optional<Shorthand> shorthand(const Key& key,
+                                                   const Signature& signature) const;
+  /// This rank has nothing in flight, and may submit.
+  [[nodiscard]] bool resting() const noexcept;
+  /// An operation that is matched by count has run without having been submitted here.
+  void passed(const Key& key);
+
   /// Time passes: stall checks, batches that waited long enough.
   void tick(TimePoint now, Effects& effects);
   /// When tick() is due next; none if nothing is pending.

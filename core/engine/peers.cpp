@@ -142,6 +142,15 @@ Result<void> Peers::open() {
   }
 
   if (auto opened = open_fabric(); !opened) return opened;
+  if (size_ == 1) {
+    offers_ = Offers::alone();
+  } else if (groups_.size() == 1) {
+    std::vector<Offers::Member> members;
+    for (std::size_t i = 0; i < views_.size(); ++i) {
+      members.push_back({.board = &views_[i].offers(), .bell = bells_[i]});
+    }
+    offers_ = std::make_unique<Offers>(std::move(members), local_index_);
+  }
 
   const ControlTree tree = control_tree(groups_, self_);
   std::vector<Rank> edges = tree.children;

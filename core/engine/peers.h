@@ -15,6 +15,7 @@
 #include "transport/control_channel.h"
 #include "transport/doorbell.h"
 #include "transport/mesh.h"
+#include "transport/offers.h"
 #include "transport/shm_heap.h"
 #include "transport/shm_layout.h"
 #include "transport/shm_segment.h"
@@ -57,6 +58,9 @@ class Peers {
   [[nodiscard]] Backend& backend() noexcept { return *backend_; }
   /// Backends of further process sets: see Fabric::open(). After open().
   [[nodiscard]] Fabric& fabric() noexcept { return *fabric_; }
+  /// Where all ranks of the world agree on small operations by themselves; null if they do not
+  /// share memory. After open().
+  [[nodiscard]] Offers* offers() const noexcept { return offers_.get(); }
   [[nodiscard]] std::vector<Neighbour>& neighbours() noexcept { return neighbours_; }
   [[nodiscard]] ControlChannel* channel(Rank rank) noexcept;
 
@@ -127,6 +131,7 @@ class Peers {
   int local_index_ = 0;
   std::shared_ptr<Mesh> mesh_;
   std::vector<Neighbour> neighbours_;
+  std::unique_ptr<Offers> offers_;
   std::unique_ptr<Fabric> fabric_;
   std::unique_ptr<Backend> backend_;
 };

@@ -44,6 +44,8 @@ int wait_for(std::vector<pollfd>& fds, TimePoint deadline) {
 }
 
 void set(BellWord& word, Sleeper sleeper) noexcept {
+  // Others only ever put Nobody there, which costs nothing to find again.
+  if (sleeper == Sleeper::Nobody && word.sleeper.load(std::memory_order_relaxed) == 0) return;
   word.sleeper.store(static_cast<std::uint32_t>(sleeper), std::memory_order_seq_cst);
 }
 
@@ -120,8 +122,7 @@ bool Progress::until(const std::function<bool()>& done, TimePoint deadline) {
   if (done()) return true;
   waiters_.fetch_add(1, std::memory_order_seq_cst);
   while (!done()) {
-    if (acquire()) {
-      set(word_, Sleeper::Nobody);
+    if (take()) {
       drive(done, deadline);
       release();
       break;
@@ -133,9 +134,19 @@ bool Progress::until(const std::function<bool()>& done, TimePoint deadline) {
   return done();
 }
 
-void Progress::poke() {
-  if (!acquire()) return;
+bool Progress::take() noexcept {
+  if (!acquire()) return false;
   set(word_, Sleeper::Nobody);
+  return true;
+}
+
+bool Progress::until_held(const std::function<bool()>& done, TimePoint deadline) {
+  drive(done, deadline);
+  return done();
+}
+
+void Progress::poke() {
+  if (!take()) return;
   while (driver_.advance()) {
   }
   release();

@@ -65,6 +65,12 @@ class Progress {
   /// Returns done().
   bool until(const std::function<bool()>& done, TimePoint deadline);
 
+  /// Takes the baton if it is free; its new holder gives it back.
+  [[nodiscard]] bool take() noexcept;
+  void give_back() { release(); }
+  /// until() for the holder, who keeps the baton.
+  bool until_held(const std::function<bool()>& done, TimePoint deadline);
+
   /// Drives as long as something moves, unless somebody else does already.
   void poke();
 

@@ -10,6 +10,7 @@ namespace {
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free,
               "flags are shared between processes");
 static_assert(sizeof(ShmFlag) == 128 && sizeof(ShmFlags) == 5 * 128 && sizeof(RingHead) == 256);
+static_assert(sizeof(OfferSlot) == 32 + kOfferBytes && sizeof(OfferSlot) % 128 == 0);
 static_assert(kShmSlotBytes % 4096 == 0 && kShmSmallBytes % 4096 == 0);
 
 /// Address space for tensors. Many ranks get less each: all of them map all.
@@ -35,7 +36,8 @@ struct Offsets {
     message_bytes = ring_bytes(std::size_t{256} << 10, std::size_t{64} << 10, local_size);
     pipe_bytes = ring_bytes(std::size_t{1} << 20, std::size_t{128} << 10, local_size);
     cause = sizeof(BellWord);
-    messages = cause + round_up(sizeof(CauseRecord), 128);
+    offers = cause + round_up(sizeof(CauseRecord), 128);
+    messages = offers + sizeof(OfferBoard);
     pipes = messages + readers * (sizeof(RingHead) + message_bytes);
     channels = round_up(pipes + readers * (sizeof(RingHead) + pipe_bytes), 4096);
     places = round_up(sizeof(ShmFlags), 128);
@@ -47,8 +49,8 @@ struct Offsets {
     return channels + static_cast<std::size_t>(index) * channel_bytes;
   }
   std::size_t message_bytes, pipe_bytes;
-  std::size_t cause, messages, pipes, channels;     // from the start of the segment
-  std::size_t places, small, slots, channel_bytes;  // from the start of a channel
+  std::size_t cause, offers, messages, pipes, channels;  // from the start of the segment
+  std::size_t places, small, slots, channel_bytes;       // from the start of a channel
 };
 
 RingMemory ring_at(std::byte* base, std::size_t index, std::size_t bytes) noexcept {
@@ -91,6 +93,10 @@ BellWord& ShmView::bell() const noexcept { return *reinterpret_cast<BellWord*>(b
 
 CauseRecord& ShmView::cause() const noexcept {
   return *reinterpret_cast<CauseRecord*>(base_ + Offsets(local_size_).cause);
+}
+
+OfferBoard& ShmView::offers() const noexcept {
+  return *reinterpret_cast<OfferBoard*>(base_ + Offsets(local_size_).offers);
 }
 
 RingMemory ShmView::messages_to(int local_index) const noexcept {

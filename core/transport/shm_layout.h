@@ -4,8 +4,8 @@
 /// of ranks. The owner writes, the others read, except where a word says otherwise. All zero is the
 /// valid initial state.
 ///
-///     bell word | cause record | message rings, by reader | byte pipes, by reader | channels |
-///     heap
+///     bell word | cause record | offers | message rings, by reader | byte pipes, by reader |
+///     channels | heap
 ///
 /// "By reader": the ring at local index j carries what the owner of the segment says to rank j.
 #pragma once
@@ -33,6 +33,8 @@ inline constexpr std::uint32_t kShmSlots = 3;
 inline constexpr std::size_t kShmSlotBytes = std::size_t{256} << 10;
 inline constexpr std::uint32_t kShmSmallSlots = 2;
 inline constexpr std::size_t kShmSmallBytes = std::size_t{64} << 10;
+/// Of one offer: what it says beside its head, and a contribution of 16 KiB.
+inline constexpr std::size_t kOfferBytes = (std::size_t{16} << 10) + 608;
 
 /// Size of the segment that each of `local_size` ranks makes, without the heap behind it.
 [[nodiscard]] std::size_t segment_bytes(int local_size) noexcept;
@@ -77,6 +79,23 @@ struct ShmPlaces {
   std::array<std::uint64_t, kMost> offsets;
 };
 
+/// What the owner of the segment proposes in one round; see offers.h.
+struct alignas(128) OfferSlot {
+  std::atomic<std::uint32_t> round;  ///< stored last; a slot is used by every other round
+  std::uint32_t count;               ///< 0: declined
+  std::uint32_t key;
+  std::uint32_t signature;
+  std::uint64_t call;
+  std::uint64_t unused;
+  std::array<std::byte, kOfferBytes> data;
+};
+
+struct OfferBoard {
+  alignas(128) std::atomic<std::uint32_t> closed;  ///< not 0: the owner would decline
+  alignas(128) std::atomic<std::uint32_t> asked;   ///< by others: decline what you do not offer
+  std::array<OfferSlot, 2> slots;
+};
+
 /// Head of a ring; its bytes follow. Counters are in bytes, modulo 2^32.
 struct RingHead {
   alignas(128) std::atomic<std::uint32_t> written;  ///< by the owner of the segment
@@ -117,6 +136,7 @@ class ShmView {
 
   [[nodiscard]] BellWord& bell() const noexcept;
   [[nodiscard]] CauseRecord& cause() const noexcept;
+  [[nodiscard]] OfferBoard& offers() const noexcept;
   /// Control messages from the owner to the rank with that local index.
   [[nodiscard]] RingMemory messages_to(int local_index) const noexcept;
   /// Bytes of send and recv from the owner to that rank.

@@ -172,6 +172,39 @@ class Engine:
         Submit one contiguous host tensor by address; out 0: the engine allocates. Returns the handle.
         """
 
+    def run(
+        self,
+        kind: int,
+        name: str | None,
+        data: int,
+        out: int,
+        dtype: int,
+        shape: tuple[int, ...],
+        op: int,
+        prescale: float,
+        postscale: float,
+        root: int,
+        process_set: int,
+    ) -> int:
+        """
+        Submit one tensor and wait for a moment. 0: done; else the handle to wait for, for instance because signals have to be looked at.
+        """
+
+    def run_group(
+        self,
+        kind: int,
+        name: str | None,
+        data: list[int],
+        out: list[int],
+        dtypes: list[int],
+        shapes: list[tuple[int, ...]],
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: int,
+    ) -> int:
+        """The same for several tensors that run together."""
+
     def submit_alltoall(
         self,
         name: str | None,

@@ -3,7 +3,8 @@
 A framework folder makes one :class:`Collectives` over its :class:`~horovod.frontend.Frontend` and puts its
 own argument conventions (defaults, autograd, in-place names) around the methods here. Every method that
 submits returns a handle; a blocking call is ``synchronize`` of a submission with ``waited=True``, which lets
-the core start the operation as soon as the last rank arrives instead of gathering a batch.
+the core start the operation as soon as the last rank arrives instead of gathering a batch. The ``run_``
+methods do both in one native call, for operations whose result is in memory that is known beforehand.
 """
 
 from __future__ import annotations
@@ -82,7 +83,6 @@ class Collectives(Generic[T]):
         prescale: float = 1.0,
         postscale: float = 1.0,
         process_set: ProcessSet = global_process_set,
-        waited: bool = False,
     ) -> int:
         """Reduce ``tensor`` over all ranks into ``out`` (same shape and dtype; may be ``tensor`` itself).
 
@@ -107,10 +107,42 @@ class Collectives(Generic[T]):
             postscale,
             0,
             0 if process_set is global_process_set else process_set_id(process_set),
-            waited,
+            False,
         )
         self._pending[handle] = (engine, tensor, out, None)
         return handle
+
+    def run_allreduce(
+        self,
+        tensor: T,
+        out: T,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+    ) -> T:
+        """:meth:`allreduce`, waited for; returns ``out``."""
+        if op == Adasum:
+            self._check_adasum([tensor], process_set)
+        engine = current_engine()
+        address, dtype, shape = self._describe(tensor)
+        handle = engine.run(
+            _ALLREDUCE,
+            name,
+            address,
+            address if out is tensor else self._describe(out)[0],
+            dtype,
+            shape,
+            op,
+            prescale,
+            postscale,
+            0,
+            0 if process_set is global_process_set else process_set_id(process_set),
+        )
+        if handle:
+            self._finish(engine, handle, tensor, out)
+        return out
 
     def grouped_allreduce(
         self,
@@ -121,7 +153,6 @@ class Collectives(Generic[T]):
         prescale: float = 1.0,
         postscale: float = 1.0,
         process_set: ProcessSet = global_process_set,
-        waited: bool = False,
     ) -> int:
         """Reduce all of ``tensors`` as one operation with one handle; element by element like
         :meth:`allreduce`."""
@@ -141,10 +172,43 @@ class Collectives(Generic[T]):
             prescale,
             postscale,
             process_set_id(process_set),
-            waited,
+            False,
         )
         self._pending[handle] = (engine, tuple(tensors), tuple(outs), None)
         return handle
+
+    def run_grouped_allreduce(
+        self,
+        tensors: Sequence[T],
+        outs: Sequence[T],
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+    ) -> tuple[T, ...]:
+        """:meth:`grouped_allreduce`, waited for; returns ``outs``."""
+        if op == Adasum:
+            self._check_adasum(tensors, process_set)
+        engine = current_engine()
+        described = self._describe_all(tensors)
+        addresses, dtypes, shapes = map(list, zip(*described, strict=True))
+        results = tuple(outs)
+        handle = engine.run_group(
+            _ALLREDUCE,
+            name,
+            addresses,
+            addresses if outs is tensors else [self._describe(out)[0] for out in results],
+            dtypes,
+            shapes,
+            op,
+            prescale,
+            postscale,
+            process_set_id(process_set),
+        )
+        if handle:
+            self._finish(engine, handle, tuple(tensors), results)
+        return results
 
     def allgather(
         self,
@@ -200,7 +264,6 @@ class Collectives(Generic[T]):
         root_rank: int,
         name: str | None,
         process_set: ProcessSet = global_process_set,
-        waited: bool = False,
     ) -> int:
         """Copy the root's ``tensor`` into every rank's ``out`` (may be ``tensor``). ``root_rank`` is global.
 
@@ -221,10 +284,33 @@ class Collectives(Generic[T]):
             1.0,
             root_rank,
             process_set_id(process_set),
-            waited,
+            False,
         )
         self._pending[handle] = (engine, tensor, out, None)
         return handle
+
+    def run_broadcast(
+        self, tensor: T, out: T, root_rank: int, name: str | None, process_set: ProcessSet
+    ) -> T:
+        """:meth:`broadcast`, waited for; returns ``out``."""
+        engine = current_engine()
+        address, dtype, shape = self._describe(tensor)
+        handle = engine.run(
+            _BROADCAST,
+            name,
+            address,
+            address if out is tensor else self._describe(out)[0],
+            dtype,
+            shape,
+            Sum,
+            1.0,
+            1.0,
+            root_rank,
+            process_set_id(process_set),
+        )
+        if handle:
+            self._finish(engine, handle, tensor, out)
+        return out
 
     def alltoall(
         self,
@@ -349,7 +435,9 @@ class Collectives(Generic[T]):
         number = process_set_id(process_set)
         if number and number not in engine.process_sets():
             raise IndexError(f"{process_set} does not exist, or has not been registered.")
-        engine.wait(engine.submit(_BARRIER, None, 0, 0, _core.UINT8, (), Sum, 1.0, 1.0, 0, number, True))
+        handle = engine.run(_BARRIER, None, 0, 0, _core.UINT8, (), Sum, 1.0, 1.0, 0, number)
+        if handle:
+            engine.wait(handle)
 
     def join(self) -> int:
         """Return after every rank has joined: the one that was last. Until then this rank takes part in the
@@ -417,6 +505,11 @@ class Collectives(Generic[T]):
         return entry[0].poll(handle)
 
     # -- parts ----------------------------------------------------------------------------------------------
+
+    def _finish(self, engine: _core.Engine, handle: int, inputs: Any, outs: Any) -> None:
+        """Wait for what the engine did not finish at once."""
+        self._pending[handle] = (engine, inputs, outs, None)
+        self.synchronize(handle)
 
     def _drop(self, handles: list[int]) -> None:
         for handle in handles:

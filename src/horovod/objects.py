@@ -43,15 +43,11 @@ def broadcast_object(
     payload = bytearray(cloudpickle.dumps(obj)) if am_root else bytearray()
 
     size = frontend.from_integers([len(payload)])
-    collectives.synchronize(
-        collectives.broadcast(size, size, root_rank, f"{name}.sz", process_set, waited=True)
-    )
+    collectives.run_broadcast(size, size, root_rank, f"{name}.sz", process_set)
     if not am_root:
         payload = bytearray(frontend.to_integers(size)[0])
     data = frontend.from_bytes(payload)
-    collectives.synchronize(
-        collectives.broadcast(data, data, root_rank, f"{name}.t", process_set, waited=True)
-    )
+    collectives.run_broadcast(data, data, root_rank, f"{name}.t", process_set)
     return obj if am_root else cloudpickle.loads(payload)
 
 

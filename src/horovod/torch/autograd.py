@@ -64,11 +64,9 @@ class Allreduce(torch.autograd.Function):
         process_set: ProcessSet,
     ) -> torch.Tensor:
         ctx.reduction = (op, prescale, postscale, process_set)
-        handle = collectives.allreduce(
-            tensor, _empty_like(tensor), name, op, prescale, postscale, process_set, waited=True
+        return collectives.run_allreduce(
+            tensor, _empty_like(tensor), name, op, prescale, postscale, process_set
         )
-        result: torch.Tensor = collectives.synchronize(handle)
-        return result
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -89,17 +87,8 @@ class GroupedAllreduce(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         ctx.reduction = (op, prescale, postscale, process_set)
-        handle = collectives.grouped_allreduce(
-            tensors,
-            [_empty_like(t) for t in tensors],
-            name,
-            op,
-            prescale,
-            postscale,
-            process_set,
-            waited=True,
-        )
-        result: tuple[torch.Tensor, ...] = collectives.synchronize(handle)
+        outs = [_empty_like(tensor) for tensor in tensors]
+        result = collectives.run_grouped_allreduce(tensors, outs, name, op, prescale, postscale, process_set)
         _mark_integers(ctx, result)
         return result
 
@@ -166,9 +155,7 @@ class Broadcast(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.am_root = rank == root_rank
         ctx.process_set = process_set
-        handle = collectives.broadcast(tensor, _empty_like(tensor), root_rank, name, process_set, waited=True)
-        result: torch.Tensor = collectives.synchronize(handle)
-        return result
+        return collectives.run_broadcast(tensor, _empty_like(tensor), root_rank, name, process_set)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

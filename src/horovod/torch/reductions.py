@@ -78,10 +78,9 @@ def allreduce(
             Allreduce, small, name, op, prescale_factor, postscale_factor, process_set
         )
     else:
-        handle = collectives.allreduce(
-            small, new_output(small), name, op, prescale_factor, postscale_factor, process_set, True
+        reduced = collectives.run_allreduce(
+            small, new_output(small), name, op, prescale_factor, postscale_factor, process_set
         )
-        reduced = collectives.synchronize(handle)
     result: torch.Tensor = compression.decompress(reduced, context)
     return result
 
@@ -114,11 +113,7 @@ def allreduce_(
     ``tensor``."""
     if average is not None or op is None:
         op = reduce_op(op, average)
-    handle = collectives.allreduce(
-        tensor, tensor, name, op, prescale_factor, postscale_factor, process_set, True
-    )
-    result: torch.Tensor = collectives.synchronize(handle)
-    return result
+    return collectives.run_allreduce(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def allreduce_async_(
@@ -153,10 +148,9 @@ def grouped_allreduce(
         reduced = apply(GroupedAllreduce, name, op, prescale_factor, postscale_factor, process_set, *small)
     else:
         outs = [new_output(tensor) for tensor in small]
-        handle = collectives.grouped_allreduce(
-            small, outs, name, op, prescale_factor, postscale_factor, process_set, True
+        reduced = collectives.run_grouped_allreduce(
+            small, outs, name, op, prescale_factor, postscale_factor, process_set
         )
-        reduced = collectives.synchronize(handle)
     return [
         compression.decompress(tensor, context)
         for tensor, (_, context) in zip(reduced, compressed, strict=True)
@@ -191,11 +185,9 @@ def grouped_allreduce_(
 ) -> tuple[torch.Tensor, ...]:
     """:func:`grouped_allreduce` into ``tensors`` themselves; returns them as a tuple."""
     op = reduce_op(op, average)
-    handle = collectives.grouped_allreduce(
-        tensors, tensors, name, op, prescale_factor, postscale_factor, process_set, True
+    return collectives.run_grouped_allreduce(
+        tensors, tensors, name, op, prescale_factor, postscale_factor, process_set
     )
-    result: tuple[torch.Tensor, ...] = collectives.synchronize(handle)
-    return result
 
 
 def grouped_allreduce_async_(

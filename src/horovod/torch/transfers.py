@@ -112,9 +112,7 @@ def broadcast(
             Broadcast, tensor, root_rank, name, process_set, _runtime.current().topology.rank
         )
         return result
-    handle = collectives.broadcast(tensor, new_output(tensor), root_rank, name, process_set, True)
-    received: torch.Tensor = collectives.synchronize(handle)
-    return received
+    return collectives.run_broadcast(tensor, new_output(tensor), root_rank, name, process_set)
 
 
 def broadcast_async(
@@ -134,10 +132,7 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """:func:`broadcast` into ``tensor`` itself; returns ``tensor``."""
-    result: torch.Tensor = collectives.synchronize(
-        collectives.broadcast(tensor, tensor, root_rank, name, process_set, True)
-    )
-    return result
+    return collectives.run_broadcast(tensor, tensor, root_rank, name, process_set)
 
 
 def broadcast_async_(

@@ -72,6 +72,8 @@ class FakeEngine:
     count: int = 0
     shared_left: int = 0
     """Tensors for which there is shared memory."""
+    slow: bool = False
+    """Nothing is done within the moment that `run` waits."""
 
     def __post_init__(self) -> None:
         self.sets.setdefault(0, list(range(self.size)))
@@ -114,6 +116,49 @@ class FakeEngine:
                 process_set=process_set,
             )
         )
+
+    def run(
+        self,
+        kind: int,
+        name: str | None,
+        data: int,
+        out: int,
+        dtype: int,
+        shape: tuple[int, ...],
+        op: int,
+        prescale: float,
+        postscale: float,
+        root: int,
+        process_set: int,
+    ) -> int:
+        return self._now(
+            self.submit(kind, name, data, out, dtype, shape, op, prescale, postscale, root, process_set, True)
+        )
+
+    def run_group(
+        self,
+        kind: int,
+        name: str | None,
+        data: list[int],
+        out: list[int],
+        dtypes: list[int],
+        shapes: list[tuple[int, ...]],
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: int,
+    ) -> int:
+        return self._now(
+            self.submit_group(
+                kind, name, data, out, dtypes, shapes, op, prescale, postscale, process_set, True
+            )
+        )
+
+    def _now(self, handle: int) -> int:
+        if self.slow or self.pending[handle].name in self.failing:
+            return handle
+        self.wait(handle)
+        return 0
 
     def submit_alltoall(
         self,

@@ -236,6 +236,35 @@ def test_blocking_calls_say_that_somebody_waits(make_world: MakeWorld) -> None:
     assert [submission.waited for submission in engine.log] == [True, False]
 
 
+def test_what_is_not_done_within_a_moment_is_waited_for(make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    engine.slow = True
+    tensors = [torch.ones(2), torch.ones(3)]
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).tolist() == [2.0]
+    assert hvd.allreduce_(tensors[0], op=hvd.Sum) is tensors[0]
+    assert hvd.grouped_allreduce_(tensors, op=hvd.Sum) == tuple(tensors)
+    assert hvd.broadcast(torch.ones(1), 0).tolist() == [1.0]
+    assert [tensor.tolist() for tensor in tensors] == [[4.0, 4.0], [2.0, 2.0, 2.0]]
+    assert not collectives.table.pending
+
+
+def test_an_interrupted_blocking_call_keeps_its_tensor(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_world(2)
+    engine.slow = True
+
+    def interrupt(handle: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine, "wait", interrupt)
+    tensor = torch.ones(1)
+    with pytest.raises(KeyboardInterrupt):
+        hvd.allreduce_(tensor, op=hvd.Sum)
+    assert [entry[1] is tensor for entry in collectives.table.pending.values()] == [True]
+    collectives.table.forget()
+
+
 def test_a_positional_compression_comes_before_op(make_world: MakeWorld) -> None:
     engine = make_world(2)
     result = hvd.allreduce(torch.ones(2), None, "x", hvd.Compression.fp16, hvd.Sum, 2.0, 0.5)

@@ -1,0 +1,311 @@
+/// Blocking small operations that the ranks of one host agree on by themselves: what is said and
+/// the data go together, and nobody asks the caller. For what all of them have negotiated before,
+/// and only while they have nothing else under way; all else takes the regular way.
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "collectives/collective.h"
+#include "engine/engine.h"
+#include "engine/term.h"
+#include "kernels/copy.h"
+#include "kernels/kernels.h"
+
+namespace rueda {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+/// Whoever is awaited for that long by a member that offers is asked to decline: then the caller
+/// hears who waits for whom, and can warn.
+constexpr auto kAskAfter = milliseconds(100);
+/// A blocking call looks up at least this often, so that its thread can see signals.
+constexpr auto kBlink = milliseconds(100);
+/// How often to look before the engine's other work gets its turn: a few microseconds.
+constexpr int kLooks = 64;
+constexpr std::size_t kMostOffered = std::size_t{16} << 10;  // bytes
+constexpr std::size_t kMostTensors = 128;
+/// Contributions begin at multiples of this.
+constexpr std::size_t kAligned = 32;
+
+constexpr std::size_t aligned(std::size_t bytes) noexcept {
+  return (bytes + kAligned - 1) / kAligned * kAligned;
+}
+
+static_assert(aligned(kMostTensors * sizeof(std::uint32_t)) + kMostOffered <= kOfferBytes);
+
+inline void pause() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+Result<Handle> Engine::run(Request& request) {
+  if (in_child()) return forked();
+  request.waited = true;
+  const bool driving = progress_->take();
+  bool offered = false;
+  if (driving && peers_.offers() != nullptr) {
+    const std::lock_guard lock(mutex_);
+    offered = offer(request);
+  }
+  Result<Handle> handle = offered ? see_offer_through() : submit(std::move(request));
+  if (!handle || *handle == 0) {
+    if (driving) progress_->give_back();
+    return handle;
+  }
+  const auto work = find(*handle);
+  const auto done = [&] { return work->done.load(std::memory_order_acquire); };
+  const TimePoint deadline = Clock::now() + kBlink;
+  if (driving) {
+    progress_->until_held(done, deadline);
+    progress_->give_back();
+  } else {
+    progress_->until(done, deadline);
+  }
+  if (!done() || work->error || !take(*handle)) return handle;
+  return Handle{0};
+}
+
+/// With mutex_ held, by the holder of the baton. False: it has to go the regular way.
+bool Engine::offer(Request& request) {
+  const bool counted = request.kind == Kind::Barrier;
+  if (!counted && (request.kind != Kind::Allreduce || request.op == ReduceOp::Adasum)) return false;
+  const std::size_t count = request.tensors.size();
+  if (failed_ || unfinished_.load(std::memory_order_relaxed) != 0 || request.process_set != 0 ||
+      request.on_done || count == 0 || count > kMostTensors || timeline_.recording()) {
+    return false;
+  }
+  std::size_t bytes = 0;
+  if (!counted) {
+    for (const TensorRequest& tensor : request.tensors) {
+      const auto elements = element_count(tensor.shape);
+      if (elements <= 0 || elements > static_cast<std::int64_t>(kMostOffered)) return false;
+      bytes += static_cast<std::size_t>(elements) * size_of(tensor.dtype);
+    }
+    if (bytes > kMostOffered) return false;
+  }
+  Offers& offers = *peers_.offers();
+  // Everybody reads what everybody brings: as on the small path, less of it the more there are.
+  if (bytes * static_cast<std::size_t>(offers.size()) > 4 * kMostOffered) return false;
+
+  const ProcessSet& world = *negotiator_->process_set(0);
+  const bool unnamed = request.name.empty();
+  Key& key = offered_.key;
+  Signature& signature = offered_.signature;
+  signature.group.name.clear();
+  signature.group.size = 0;
+  key.generation = world.generation;
+  key.name.clear();
+  key.kind = request.kind;
+  if (counted) {
+    key = negotiator_->counted_key(request.kind, world);
+  } else if (!unnamed) {
+    key.name.append(request.grouped ? "grouped_allreduce." : "allreduce.").append(request.name);
+  }
+  if (request.grouped) {
+    signature.group.size = static_cast<std::uint32_t>(count);
+    if (!unnamed) {
+      signature.group.name.assign(key.name);
+      key.name.append("_1of").append(std::to_string(count));  // it stands for all of them
+    }
+  }
+  signature.kind = request.kind;
+  signature.op = request.op;
+  signature.root = request.root;
+  signature.prescale = request.prescale;
+  signature.postscale = request.postscale;
+  Offers::Tag tag{.count = static_cast<std::uint32_t>(count)};
+  std::array<std::uint32_t, kMostTensors> said;
+  for (std::size_t i = 0; i < count; ++i) {
+    TensorRequest& tensor = request.tensors[i];
+    if (i > 0 && tensor.dtype == signature.dtype && tensor.shape == signature.shape) {
+      said[i] = said[i - 1];
+      continue;
+    }
+    signature.dtype = tensor.dtype;
+    signature.shape = tensor.shape;
+    const auto known =
+        i == 0 ? negotiator_->shorthand(key, signature) : negotiator_->shorthand({}, signature);
+    if (!known) return false;
+    if (i == 0) tag.key = known->key;
+    said[i] = known->signature;
+  }
+  tag.signature = said[0];
+  offers.reopen();
+  if (!offers.may_offer()) return false;
+
+  if (counted) {
+    tag.call = key.number;
+  } else if (unnamed) {
+    tag.call = key.number = request.call = next_unnamed(world.generation);
+  }
+  std::byte* room = offers.room();
+  const std::size_t said_bytes = request.grouped ? count * sizeof said[0] : 0;
+  std::memcpy(room, said.data(), said_bytes);
+  room += aligned(said_bytes);
+  if (!counted) {
+    for (const TensorRequest& tensor : request.tensors) {
+      const auto elements = static_cast<std::size_t>(element_count(tensor.shape));
+      const std::size_t length = elements * size_of(tensor.dtype);
+      if (request.prescale == 1.0) {
+        copy_to_peers(room, tensor.in, length);
+      } else {
+        scale_copy(room, tensor.in, elements, tensor.dtype, request.prescale);
+      }
+      room += aligned(length);
+    }
+  }
+  offered_.request = &request;
+  offered_.data_begin = aligned(said_bytes);
+  offered_.bytes = bytes;
+  offered_.handle = ++last_handle_;
+  offered_.end = Offered::End::None;
+  offered_.ask_at = TimePoint{};
+  offers.offer(tag, said_bytes);
+  return true;
+}
+
+/// By the holder of the baton, who has just made the offer. 0: done; else the handle of an
+/// operation that is under way.
+Result<Handle> Engine::see_offer_through() {
+  Offers& offers = *peers_.offers();
+  for (int look = 0; look < kLooks && offers.verdict() == Offers::Verdict::Open; ++look) pause();
+  if (!step_offer({})) {
+    const auto now = Clock::now();
+    offered_.ask_at = now + kAskAfter;
+    progress_->until_held([&] { return !offers.open(); }, now + kBlink);
+  }
+  const std::lock_guard lock(mutex_);
+  switch (offered_.end) {
+    case Offered::End::Agreed:
+      return Handle{0};
+    case Offered::End::Moved:
+      break;
+    case Offered::End::Failed:
+      return offered_.error;
+    case Offered::End::None: {
+      // The thread has to look around; the engine goes on without it.
+      offered_.kept = std::move(*offered_.request);
+      offered_.request = &offered_.kept;
+      auto work = std::make_shared<Work>();
+      work->handle = offered_.handle;
+      work->name = full_name(offered_.key);
+      work->outputs.resize(offered_.kept.tensors.size());
+      offered_.work = work;
+      works_.emplace(offered_.handle, std::move(work));
+      unfinished_.fetch_add(1, std::memory_order_relaxed);
+      break;
+    }
+  }
+  return offered_.handle;
+}
+
+/// Settles the own offer if it can be, and answers to those who ask. True: something came of it.
+bool Engine::step_offer(TimePoint now) {
+  Offers& offers = *peers_.offers();
+  if (!offers.open()) {
+    if (!offers.asked()) return false;
+    const std::lock_guard lock(mutex_);
+    offers.answer();
+    return true;
+  }
+  auto verdict = offers.verdict();
+  // Whoever ended the world offers nothing any more.
+  if (verdict == Offers::Verdict::Open && ended_.load(std::memory_order_relaxed)) {
+    verdict = Offers::Verdict::Refused;
+  }
+  if (verdict == Offers::Verdict::Open) {
+    if (offered_.ask_at != TimePoint{} && now >= offered_.ask_at) {
+      offered_.ask_at = TimePoint{};
+      offers.ask();
+    }
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  if (verdict == Offers::Verdict::Agreed) {
+    take_agreed();
+    offers.settle();
+    end_offer(Offered::End::Agreed, {});
+  } else {
+    offers.close();
+    offers.settle();
+    offered_.ask_at = TimePoint{};
+    Request regular = std::move(*offered_.request);
+    auto admitted = admit(regular, offered_.work);
+    if (admitted) {
+      offered_.handle = (*admitted)->handle;
+      note_submission(offered_.work == nullptr);
+      offered_.end = Offered::End::Moved;
+      offered_.work.reset();
+    } else {
+      end_offer(Offered::End::Failed, std::move(admitted).error());
+    }
+  }
+  return true;
+}
+
+/// With mutex_ held: everybody's contribution becomes the result.
+void Engine::take_agreed() {
+  Offers& offers = *peers_.offers();
+  const Request& request = *offered_.request;
+  if (request.kind == Kind::Barrier) {
+    negotiator_->passed(offered_.key);
+    return;
+  }
+  std::array<const std::byte*, kMaxLocalRanks> sources;
+  const auto members = static_cast<std::size_t>(offers.size());
+  for (std::size_t q = 0; q < members; ++q) {
+    sources[q] = offers.room_of(static_cast<int>(q)) + offered_.data_begin;
+  }
+  for (const TensorRequest& tensor : request.tensors) {
+    offered_.signature.dtype = tensor.dtype;
+    const Reduction reduction = reduction_of(offered_.signature, offers.size());
+    const auto elements = static_cast<std::size_t>(element_count(tensor.shape));
+    reduce(tensor.out, std::span(sources.data(), members), elements, reduction.dtype, reduction.op,
+           reduction.postscale);
+    for (std::size_t q = 0; q < members; ++q) {
+      sources[q] += aligned(elements * size_of(tensor.dtype));
+    }
+  }
+  ++direct_.operations;
+  direct_.bytes += offered_.bytes;
+}
+
+/// With mutex_ held.
+void Engine::end_offer(Offered::End end, Error error) {
+  offered_.end = end;
+  offered_.ask_at = TimePoint{};
+  const auto work = std::move(offered_.work);
+  if (work == nullptr) {
+    offered_.error = std::move(error);
+    return;
+  }
+  if (end == Offered::End::Failed) work->error = std::move(error);
+  unfinished_.fetch_sub(1, std::memory_order_relaxed);
+  work->done.store(true, std::memory_order_seq_cst);
+  progress_->completed();
+}
+
+/// With mutex_ held. A group is known by its first member.
+bool Engine::on_offer(const Key& key) {
+  const Offers* offers = peers_.offers();
+  return offers != nullptr && offers->open() && !key.name.empty() && key.name == offered_.key.name;
+}
+
+/// With mutex_ held, after the negotiator has moved. What has been dispatched here comes to its end
+/// without those who are done with it; only what is still to be agreed on may need them.
+void Engine::rest() {
+  if (Offers* offers = peers_.offers();
+      offers != nullptr && negotiator_->resting() && !failed_ && !timeline_.recording()) {
+    offers->reopen();
+  }
+}
+
+}  // namespace rueda

@@ -1,0 +1,351 @@
+/// Blocking operations that ranks agree on by themselves: beside everything else that ranks do.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <latch>
+#include <random>
+
+#include "cluster.h"
+
+namespace rueda::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+const std::vector<Groups> kWorlds{{{0}},          {{0, 1}},   {{0, 1, 2}},
+                                  {{0, 1, 2, 3}}, {{0}, {1}}, {{0, 1}, {2}}};
+
+class OfferWorld : public ::testing::TestWithParam<Groups> {};
+
+std::string world_name(const ::testing::TestParamInfo<Groups>& info) {
+  std::string name;
+  for (const auto& group : info.param) {
+    if (!name.empty()) name += "_";
+    for (const Rank rank : group) name += std::to_string(rank);
+  }
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, OfferWorld, ::testing::ValuesIn(kWorlds), world_name);
+
+/// Runs to the end; what went wrong, if anything did.
+std::optional<Error> run(Engine& engine, Request request) {
+  auto handle = engine.run(request);
+  if (!handle) return std::move(handle).error();
+  if (*handle == 0) return std::nullopt;
+  const auto work = finish(engine, *handle);
+  if (!work) return Error{.message = "no end"};
+  return work->error;
+}
+
+template <typename T>
+void expect_sum(Engine& engine, Rank rank, int size, const std::string& name, std::size_t count,
+                int salt) {
+  std::vector<T> values(count, static_cast<T>(rank + salt));
+  const auto error = run(engine, allreduce_of(values, name));
+  ASSERT_FALSE(error) << error->what();
+  const auto want = static_cast<T>(size * (size - 1) / 2 + size * salt);
+  for (const T value : values) ASSERT_EQ(value, want) << name << " of " << count;
+}
+
+std::uint64_t direct(const Engine& engine) {
+  const auto paths = engine.paths();
+  const auto found = paths.find("shm.direct");
+  return found == paths.end() ? 0 : found->second.operations;
+}
+
+Request barrier() {
+  Request request;
+  request.kind = Kind::Barrier;
+  request.tensors.push_back({.dtype = DType::UInt8, .shape = {}});
+  return request;
+}
+
+TEST_P(OfferWorld, sums_of_all_sizes_named_and_not) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (int round = 0; round < 300; ++round) {
+      const auto count = static_cast<std::size_t>(1 + round * round % 6000);
+      expect_sum<float>(engine, rank, cluster.size(), "x" + std::to_string(count), count, round);
+      expect_sum<float>(engine, rank, cluster.size(), "same", 17, round);
+      expect_sum<std::int64_t>(engine, rank, cluster.size(), "", 3, round);
+      ASSERT_FALSE(run(engine, barrier()));
+    }
+  });
+  if (GetParam().size() == 1 && cluster.size() > 1) {
+    EXPECT_GT(direct(cluster[0]), 500U) << "they should have agreed by themselves";
+    EXPECT_EQ(direct(cluster[0]), direct(cluster[1]));
+  } else {
+    EXPECT_EQ(direct(cluster[0]), 0U);
+  }
+}
+
+TEST_P(OfferWorld, results_are_those_of_the_regular_way_bit_for_bit) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    std::mt19937 random(static_cast<unsigned>(rank));
+    std::normal_distribution<float> normal;
+    for (int round = 0; round < 100; ++round) {
+      std::vector<float> one(1 + static_cast<std::size_t>(round) * 3);
+      for (float& value : one) value = normal(random) * 1e3F;
+      std::vector<float> other = one;
+      const auto scaled = [&](std::vector<float>& values, const char* name) {
+        Request request = allreduce_of(values, name + std::to_string(round % 10));
+        request.op = ReduceOp::Average;
+        request.tensors[0].shape = {static_cast<std::int64_t>(values.size())};
+        request.prescale = 0.3;
+        request.postscale = 1.7;
+        return request;
+      };
+      ASSERT_FALSE(run(engine, scaled(one, "r")));
+      auto handle = engine.submit(scaled(other, "s"));
+      ASSERT_TRUE(static_cast<bool>(handle));
+      const auto work = finish(engine, *handle);
+      ASSERT_TRUE(work && !work->error);
+      ASSERT_EQ(std::memcmp(one.data(), other.data(), one.size() * sizeof(float)), 0);
+    }
+  });
+}
+
+TEST_P(OfferWorld, groups_of_different_types) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (int round = 0; round < 100; ++round) {
+      std::vector<float> one(5, static_cast<float>(rank));
+      std::vector<std::int64_t> two(7, rank);
+      std::vector<float> three(5, static_cast<float>(2 * rank));
+      Request request;
+      request.name = round % 3 == 0 ? "" : "g" + std::to_string(round % 3);
+      request.grouped = true;
+      request.tensors = {tensor_of(one), tensor_of(two), tensor_of(three)};
+      const auto error = run(engine, std::move(request));
+      ASSERT_FALSE(error) << error->what();
+      const int want = cluster.size() * (cluster.size() - 1) / 2;
+      for (float value : one) ASSERT_EQ(value, static_cast<float>(want));
+      for (std::int64_t value : two) ASSERT_EQ(value, want);
+      for (float value : three) ASSERT_EQ(value, static_cast<float>(2 * want));
+    }
+  });
+}
+
+/// Every rank does the same, in an order that it chooses by itself where it may.
+TEST_P(OfferWorld, beside_asynchronous_operations) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    std::mt19937 own(static_cast<unsigned>(rank));
+    for (int round = 0; round < 200; ++round) {
+      std::vector<float> late(3, static_cast<float>(rank));
+      const bool first = own() % 2 == 0;
+      std::optional<Result<Handle>> handle;
+      if (first) handle = engine.submit(allreduce_of(late, "late", false));
+      expect_sum<float>(engine, rank, cluster.size(), "x", 2, round);
+      if (!first) handle = engine.submit(allreduce_of(late, "late", false));
+      if (own() % 2 == 0) engine.poll(**handle);
+      if (own() % 3 == 0)
+        expect_sum<float>(engine, rank, cluster.size(), "y" + std::to_string(round), 2, 1);
+      else
+        expect_sum<float>(engine, rank, cluster.size(), "y" + std::to_string(round), 2, 1);
+      const auto work = finish(engine, **handle);
+      ASSERT_TRUE(work && !work->error);
+      ASSERT_EQ(late[0], static_cast<float>(cluster.size() * (cluster.size() - 1) / 2));
+    }
+  });
+}
+
+TEST_P(OfferWorld, several_threads_of_each_rank) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&, t] {
+        for (int round = 0; round < 100; ++round) {
+          expect_sum<float>(engine, rank, cluster.size(), "t" + std::to_string(t), 4, round);
+        }
+      });
+    }
+  });
+}
+
+TEST_P(OfferWorld, one_kept_waiting_by_ranks_that_come_otherwise) {
+  Cluster cluster(GetParam());
+  if (cluster.size() == 1) return;  // nobody to wait for
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (int round = 0; round < 3; ++round) {
+      expect_sum<float>(engine, rank, cluster.size(), "x", 4, round);
+      expect_sum<float>(engine, rank, cluster.size(), "x", 4, round);
+      if (rank == 0) {
+        expect_sum<float>(engine, rank, cluster.size(), "x", 4, 1);  // long before the others
+      } else {
+        std::vector<float> values(4, static_cast<float>(rank + 1));
+        std::this_thread::sleep_for(milliseconds(round * 120));
+        auto handle = engine.submit(allreduce_of(values, "x", false));
+        ASSERT_TRUE(static_cast<bool>(handle));
+        const auto work = finish(engine, *handle);
+        ASSERT_TRUE(work && !work->error);
+      }
+    }
+  });
+}
+
+TEST_P(OfferWorld, late_ranks_are_waited_for) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (int round = 0; round < 6; ++round) {
+      if (rank == round % cluster.size()) std::this_thread::sleep_for(milliseconds(60 * round));
+      expect_sum<float>(engine, rank, cluster.size(), "x", 4, round);
+    }
+  });
+}
+
+TEST_P(OfferWorld, different_shapes_fail_on_every_rank_and_the_world_goes_on) {
+  Cluster cluster(GetParam());
+  if (cluster.size() == 1) return;  // nobody to differ from
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (int round = 0; round < 20; ++round) {
+      expect_sum<float>(engine, rank, cluster.size(), "x", 4, round);
+      expect_sum<float>(engine, rank, cluster.size(), "x", 5, round);
+      std::vector<float> values(rank == 0 ? 4 : 5);
+      const auto error = run(engine, allreduce_of(values, "x"));
+      ASSERT_TRUE(error);
+      ASSERT_EQ(error->code, Code::Mismatch) << error->what();
+    }
+  });
+}
+
+TEST_P(OfferWorld, a_rank_that_has_joined_takes_part_with_zeros) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      expect_sum<float>(engine, rank, cluster.size(), "x", 4, 0);
+      if (rank != 0) {
+        std::vector<float> values(4, 1.0F);
+        for (int more = 0; more < 5 * rank; ++more) {
+          ASSERT_FALSE(run(engine, allreduce_of(values, "more")));
+        }
+      }
+      auto joined = engine.join();
+      ASSERT_TRUE(static_cast<bool>(joined));
+      const auto work = finish(engine, *joined);
+      ASSERT_TRUE(work && !work->error);
+    }
+  });
+}
+
+TEST(EngineOffers, a_name_on_offer_is_in_flight) {
+  Cluster cluster({{0, 1}});
+  std::latch offered(1);
+  cluster.each([&](Rank rank, Engine& engine) {
+    expect_sum<float>(engine, rank, 2, "x", 4, 0);
+    if (rank == 1) {
+      offered.wait();
+      expect_sum<float>(engine, rank, 2, "x", 4, 0);
+      return;
+    }
+    std::vector<float> values(4, 0.0F);
+    Request request = allreduce_of(values, "x");
+    auto handle = engine.run(request);  // until it would look for signals
+    ASSERT_TRUE(handle && *handle != 0);
+    std::vector<float> others(4, 0.0F);
+    auto again = engine.submit(allreduce_of(others, "x"));
+    EXPECT_FALSE(static_cast<bool>(again));
+    if (!again) {
+      EXPECT_EQ(again.error().code, Code::Duplicate);
+    }
+    offered.count_down();
+    const auto work = finish(engine, *handle);
+    ASSERT_TRUE(work && !work->error);
+    EXPECT_EQ(values[0], 1.0F);
+  });
+}
+
+TEST(EngineOffers, a_shutdown_elsewhere_ends_what_is_on_offer) {
+  Cluster cluster({{0, 1, 2}});
+  cluster.each([&](Rank rank, Engine& engine) {
+    expect_sum<float>(engine, rank, 3, "x", 4, 0);
+    expect_sum<float>(engine, rank, 3, "x", 4, 0);
+    if (rank == 1) {
+      engine.shutdown();
+      return;
+    }
+    std::vector<float> values(4);
+    const auto error = run(engine, allreduce_of(values, "x"));
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code, Code::Shutdown) << error->what();
+  });
+}
+
+TEST(EngineOffers, a_lost_rank_ends_what_is_on_offer) {
+  Cluster cluster({{0, 1, 2}});
+  std::latch ready(3);
+  cluster.each([&](Rank rank, Engine& engine) {
+    expect_sum<float>(engine, rank, 3, "x", 4, 0);
+    expect_sum<float>(engine, rank, 3, "x", 4, 0);
+    ready.arrive_and_wait();
+    if (rank == 1) {
+      cluster.cut(1);
+      return;
+    }
+    std::vector<float> values(4);
+    const auto error = run(engine, allreduce_of(values, "x"));
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code, Code::PeerLost) << error->what();
+    EXPECT_EQ(error->peer, 1);
+  });
+}
+
+TEST(EngineOffers, who_waits_for_different_things_is_a_deadlock_all_the_same) {
+  EngineOptions options;
+  options.negotiator.deadlock = milliseconds(300);
+  Cluster cluster({{0, 1}}, options);
+  cluster.each([&](Rank rank, Engine& engine) {
+    expect_sum<float>(engine, rank, 2, "x", 4, 0);
+    expect_sum<float>(engine, rank, 2, "y", 4, 0);
+    std::vector<float> values(4);
+    const auto error = run(engine, allreduce_of(values, rank == 0 ? "x" : "y"));
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code, Code::Timeout) << error->what();
+    EXPECT_NE(error->what().find("Deadlock"), std::string::npos) << error->what();
+  });
+}
+
+TEST(EngineOffers, a_late_rank_is_complained_about_with_its_name) {
+  EngineOptions options;
+  options.negotiator.stall_warning = milliseconds(200);
+  options.negotiator.stall_shutdown = milliseconds(400);
+  Cluster cluster({{0, 1}}, options);
+  std::latch over(1);
+  cluster.each([&](Rank rank, Engine& engine) {
+    expect_sum<float>(engine, rank, 2, "x", 4, 0);
+    if (rank == 0) {
+      over.wait();
+      return;
+    }
+    std::vector<float> values(4);
+    const auto error = run(engine, allreduce_of(values, "x"));
+    over.count_down();
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code, Code::Timeout) << error->what();
+    EXPECT_EQ(error->missing, std::vector<Rank>{0});
+  });
+}
+
+TEST(EngineOffers, nothing_is_offered_while_a_timeline_is_recorded) {
+  Cluster cluster({{0, 1}});
+  const std::string path = ::testing::TempDir() + "offers-timeline.json";
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (int i = 0; i < 10; ++i) expect_sum<float>(engine, rank, 2, "x", 4, 0);
+    engine.start_timeline(path, false);
+    ASSERT_FALSE(run(engine, barrier()));
+    const auto before = direct(engine);
+    for (int i = 0; i < 10; ++i) expect_sum<float>(engine, rank, 2, "x", 4, 0);
+    EXPECT_EQ(direct(engine), before);
+    ASSERT_FALSE(run(engine, barrier()));
+    engine.stop_timeline();
+    for (int i = 0; i < 100; ++i) expect_sum<float>(engine, rank, 2, "x", 4, 0);
+    EXPECT_GT(direct(engine), before);
+  });
+}
+
+}  // namespace
+}  // namespace rueda::testing

@@ -1,0 +1,220 @@
+/// Rounds of offers: all members come to the same verdict, whatever they do and when.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "transport/offers.h"
+
+namespace rueda::testing {
+namespace {
+
+using Verdict = Offers::Verdict;
+
+class Host {
+ public:
+  explicit Host(int size) : boards_(static_cast<std::size_t>(size)) {
+    for (auto& board : boards_) board = std::make_unique<OfferBoard>();
+    for (int self = 0; self < size; ++self) {
+      std::vector<Offers::Member> members;
+      for (auto& board : boards_) members.push_back({.board = board.get(), .bell = {}});
+      ends_.push_back(std::make_unique<Offers>(std::move(members), self));
+    }
+  }
+  Offers& operator[](int member) { return *ends_[static_cast<std::size_t>(member)]; }
+
+ private:
+  std::vector<std::unique_ptr<OfferBoard>> boards_;
+  std::vector<std::unique_ptr<Offers>> ends_;
+};
+
+Offers::Tag tag(std::uint32_t key) { return {.key = key, .signature = 7}; }
+
+/// Puts a number there and offers. After may_offer(), though others may have closed since.
+void put(Offers& offers, std::uint32_t key, int value) {
+  std::memcpy(offers.room(), &value, sizeof value);
+  offers.offer(tag(key), 0);
+}
+
+void offer(Offers& offers, std::uint32_t key, int value) {
+  ASSERT_TRUE(offers.may_offer());
+  put(offers, key, value);
+}
+
+int value_of(const Offers& offers, int member) {
+  int value = 0;
+  std::memcpy(&value, offers.room_of(member), sizeof value);
+  return value;
+}
+
+TEST(Offers, one_member_agrees_with_itself) {
+  const auto offers = Offers::alone();
+  for (int round = 0; round < 5; ++round) {
+    offer(*offers, 1, round);
+    ASSERT_EQ(offers->verdict(), Verdict::Agreed);
+    EXPECT_EQ(value_of(*offers, 0), round);
+    offers->settle();
+  }
+}
+
+TEST(Offers, equal_offers_are_agreed_once_all_have_come) {
+  Host host(3);
+  for (int round = 0; round < 7; ++round) {
+    for (int member = 0; member < 3; ++member) {
+      for (int other = 0; other < member; ++other) EXPECT_EQ(host[other].verdict(), Verdict::Open);
+      offer(host[member], 5, 10 * round + member);
+    }
+    for (int member = 0; member < 3; ++member) {
+      ASSERT_EQ(host[member].verdict(), Verdict::Agreed);
+      for (int other = 0; other < 3; ++other) {
+        EXPECT_EQ(value_of(host[member], other), 10 * round + other);
+      }
+    }
+    for (int member = 0; member < 3; ++member) host[member].settle();
+  }
+}
+
+TEST(Offers, different_offers_are_refused_by_all) {
+  Host host(2);
+  offer(host[0], 1, 0);
+  offer(host[1], 2, 0);
+  EXPECT_EQ(host[0].verdict(), Verdict::Refused);
+  EXPECT_EQ(host[1].verdict(), Verdict::Refused);
+  host[0].settle();
+  host[1].settle();
+  offer(host[0], 3, 0);
+  offer(host[1], 3, 0);
+  EXPECT_EQ(host[0].verdict(), Verdict::Agreed);
+}
+
+TEST(Offers, what_is_said_beside_the_tag_must_be_equal) {
+  Host host(2);
+  for (int member = 0; member < 2; ++member) {
+    ASSERT_TRUE(host[member].may_offer());
+    std::memcpy(host[member].room(), member == 0 ? "ab" : "ac", 2);
+    host[member].offer(tag(1), 2);
+  }
+  EXPECT_EQ(host[0].verdict(), Verdict::Refused);
+  EXPECT_EQ(host[1].verdict(), Verdict::Refused);
+}
+
+TEST(Offers, who_closes_declines_what_others_have_begun) {
+  Host host(3);
+  offer(host[0], 1, 0);
+  host[1].close();
+  EXPECT_EQ(host[0].verdict(), Verdict::Refused) << "although the third has said nothing";
+  EXPECT_FALSE(host[2].may_offer()) << "what is refused already has no chance";
+  host[0].settle();
+  host[1].reopen();
+  for (int member = 0; member < 3; ++member) offer(host[member], 2, 0);
+  for (int member = 0; member < 3; ++member) EXPECT_EQ(host[member].verdict(), Verdict::Agreed);
+}
+
+TEST(Offers, nobody_begins_while_somebody_is_closed) {
+  Host host(2);
+  host[1].close();
+  EXPECT_FALSE(host[0].may_offer());
+  host[1].reopen();
+  EXPECT_TRUE(host[0].may_offer());
+}
+
+TEST(Offers, who_is_asked_declines) {
+  Host host(2);
+  offer(host[0], 1, 0);
+  EXPECT_FALSE(host[1].asked());
+  host[0].ask();
+  ASSERT_TRUE(host[1].asked());
+  host[1].answer();
+  EXPECT_FALSE(host[1].asked());
+  EXPECT_EQ(host[0].verdict(), Verdict::Refused);
+}
+
+TEST(Offers, a_call_about_the_next_round_waits_for_the_end_of_this_one) {
+  Host host(2);
+  offer(host[0], 1, 1);
+  offer(host[1], 1, 2);
+  ASSERT_EQ(host[0].verdict(), Verdict::Agreed);
+  host[0].settle();
+  offer(host[0], 2, 0);
+  host[0].ask();
+  host[1].answer();
+  ASSERT_EQ(host[1].verdict(), Verdict::Agreed);
+  EXPECT_EQ(value_of(host[1], 0), 1);
+  host[1].settle();
+  ASSERT_TRUE(host[1].asked());
+  host[1].answer();
+  EXPECT_EQ(host[0].verdict(), Verdict::Refused);
+}
+
+TEST(Offers, who_closed_meanwhile_declines_the_next_round_when_this_one_is_settled) {
+  Host host(2);
+  offer(host[0], 1, 0);
+  offer(host[1], 1, 0);
+  host[1].close();
+  ASSERT_EQ(host[0].verdict(), Verdict::Agreed);
+  host[0].settle();
+  EXPECT_FALSE(host[0].may_offer());
+  EXPECT_EQ(host[1].verdict(), Verdict::Agreed);
+}
+
+/// Members offer, decline, close and ask as they like; every round has one verdict.
+TEST(Offers, random_members_agree_on_every_verdict) {
+  constexpr int kMembers = 3;
+  constexpr int kRounds = 3000;
+  Host host(kMembers);
+  std::vector<std::vector<int>> agreed(kMembers);
+  std::atomic<bool> over{false};
+  std::atomic<int> ended{0};
+  {
+    std::vector<std::jthread> threads;
+    for (int member = 0; member < kMembers; ++member) {
+      threads.emplace_back([&, member] {
+        std::mt19937 random(static_cast<unsigned>(member));
+        Offers& mine = host[member];
+        for (int round = 1; round <= kRounds && !over; ++round) {
+          // The round ends for this member when it has a verdict, its own or by declining.
+          if (random() % 8 == 0) {
+            mine.close();
+            mine.reopen();
+          }
+          bool may = false;
+          while (!over && !(may = mine.may_offer())) {
+            if (mine.asked()) mine.answer();
+            std::this_thread::yield();
+          }
+          if (!may) break;
+          put(mine, random() % 16 == 0 ? 2U : 1U, round);
+          Verdict verdict{};
+          int looks = 0;
+          while ((verdict = mine.verdict()) == Verdict::Open) {
+            if (++looks == 50) mine.ask();
+            std::this_thread::yield();
+          }
+          if (verdict == Verdict::Agreed) {
+            int sum = 0;
+            for (int other = 0; other < kMembers; ++other) sum += value_of(mine, other);
+            agreed[static_cast<std::size_t>(member)].push_back(sum);
+          }
+          mine.settle();
+        }
+        over = true;
+        ++ended;
+        while (ended != kMembers) {  // the others may still wait
+          if (mine.asked()) mine.answer();
+          std::this_thread::yield();
+        }
+      });
+    }
+  }
+  EXPECT_EQ(agreed[0], agreed[1]);
+  EXPECT_EQ(agreed[0], agreed[2]);
+  EXPECT_FALSE(agreed[0].empty());
+}
+
+}  // namespace
+}  // namespace rueda::testing
