@@ -83,13 +83,16 @@ bool Engine::offer(Request& request) {
     return false;
   }
   std::size_t bytes = 0;
+  std::size_t room_bytes = 0;
   if (!counted) {
     for (const TensorRequest& tensor : request.tensors) {
       const auto elements = element_count(tensor.shape);
       if (elements <= 0 || elements > static_cast<std::int64_t>(kMostOffered)) return false;
-      bytes += static_cast<std::size_t>(elements) * size_of(tensor.dtype);
+      const std::size_t length = static_cast<std::size_t>(elements) * size_of(tensor.dtype);
+      bytes += length;
+      room_bytes += aligned(length);
     }
-    if (bytes > kMostOffered) return false;
+    if (room_bytes > kMostOffered) return false;
   }
   Offers& offers = *peers_.offers();
   // Everybody reads what everybody brings: as on the small path, less of it the more there are.

@@ -129,6 +129,29 @@ TEST_P(OfferWorld, groups_of_different_types) {
   });
 }
 
+TEST_P(OfferWorld, groups_at_the_border_of_what_is_small) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    // 127 tensors of a few bytes, each of which begins on a line of its own, beside a long one.
+    for (const std::size_t longest : {3000U, 3076U, 3080U, 3084U, 3800U, 4000U, 4100U}) {
+      for (int again = 0; again < 3; ++again) {
+        std::vector<std::vector<float>> tensors(128, std::vector<float>(1, 1.0F));
+        tensors[60].assign(longest, static_cast<float>(rank));
+        Request request;
+        request.name = "g" + std::to_string(longest);
+        request.grouped = true;
+        for (auto& values : tensors) request.tensors.push_back(tensor_of(values));
+        const auto error = run(engine, std::move(request));
+        ASSERT_FALSE(error) << error->what();
+        for (std::size_t i = 0; i < tensors.size(); ++i) {
+          const int want = i == 60 ? cluster.size() * (cluster.size() - 1) / 2 : cluster.size();
+          for (float value : tensors[i]) ASSERT_EQ(value, static_cast<float>(want));
+        }
+      }
+    }
+  });
+}
+
 /// Every rank does the same, in an order that it chooses by itself where it may.
 TEST_P(OfferWorld, beside_asynchronous_operations) {
   Cluster cluster(GetParam());
