@@ -6,7 +6,7 @@ python -m benchmarks.report benchmarks/results/<date>-<commit>     # again from 
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,14 @@ TITLES = {
     "gloo": "PyTorch Gloo",
     "openmpi": "Open MPI",
     "limit": "in-place pass by all ranks",
+}
+WAYS = {
+    "copies": "independent copies",
+    "meeting": "copies in step",
+    "rueda": "rueda",
+    "ddp": "DDP over Gloo",
+    "ddp-views": "DDP, bucket views",
+    "openmpi": "Open MPI, after backward",
 }
 Row = dict[str, Any]
 
@@ -49,9 +57,10 @@ def table(
     field: str,
     scale: float,
     peers: list[str],
+    titles: Mapping[str, str] = TITLES,
 ) -> list[str]:
     """A Markdown table: one line per element of `lines`, one column per peer."""
-    text = ["| | " + " | ".join(TITLES[peer] for peer in peers) + " |", "|---|" + "---:|" * len(peers)]
+    text = ["| | " + " | ".join(titles[peer] for peer in peers) + " |", "|---|" + "---:|" * len(peers)]
     for line in lines:
         cells = [
             cell([r for r in rows if r["peer"] == peer and belongs(r, line)], field, scale) for peer in peers
@@ -64,9 +73,27 @@ def allreduce_sizes(rows: list[Row]) -> list[int]:
     return sorted({row["bytes"] for row in rows if row["operation"] == "allreduce"})
 
 
+def training(rows: list[Row]) -> list[str]:
+    """Samples per second, and shares of what the copies beside them had; nothing if there are no rows."""
+    if not rows:
+        return []
+    networks = list(dict.fromkeys(row["network"] for row in rows))
+    ways = [way for way in WAYS if any(row["peer"] == way for row in rows)]
+    text = []
+    for title, field, columns in (
+        ("Training: samples/s of all ranks", "samples_s", ways),
+        ("Training: share of the independent copies in the same turns", "share", ways[1:]),
+    ):
+        text += [f"## {title}", ""]
+        text += table(
+            rows, networks, lambda row, name: row["network"] == name, str, field, 1.0, columns, WAYS
+        )
+    return text
+
+
 def markdown(results: dict[str, Any]) -> str:
     rows: dict[str, list[Row]] = results["rows"]
-    seen = {row["peer"] for part in rows.values() for row in part}
+    seen = {row["peer"] for program, part in rows.items() if program != "training" for row in part}
     peers = [peer for peer in TITLES if peer in seen]
     libraries = [peer for peer in peers if peer != "limit"]
     text = [
@@ -137,6 +164,7 @@ def markdown(results: dict[str, Any]) -> str:
             1e3,
             peers,
         )
+    text += training(rows.get("training", []))
     startup = rows.get("startup", [])
     if startup:
         text += ["## Start-up and memory per rank", ""]
@@ -186,7 +214,8 @@ def picture(results: dict[str, Any], file: Path) -> None:
 def write(results: dict[str, Any], folder: Path) -> None:
     """results.json, report.md and allreduce.png into `folder`."""
     (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    (folder / "report.md").write_text(markdown(results) + "\n![allreduce](allreduce.png)\n")
+    drawn = "\n![allreduce](allreduce.png)\n" if results["rows"].get("collectives") else ""
+    (folder / "report.md").write_text(markdown(results) + drawn)
     picture(results, folder / "allreduce.png")
 
 

@@ -25,7 +25,7 @@ from horovod.bench.measure import wait_for_quiet
 from horovod.bench.mpi_job import find_mpirun, mpirun_command, mpirun_environment
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAMS = ("collectives", "gradients", "startup")
+PROGRAMS = ("collectives", "gradients", "training", "startup")
 LAUNCH_TIMEOUT_S = 180.0
 
 
@@ -108,7 +108,7 @@ def main() -> None:
             for program in args.programs:
                 # Every second round backwards: nobody is always first.
                 for peer in args.peers[:: -1 if rounds % 2 else 1]:
-                    if (program, peer) == ("startup", "limit"):
+                    if peer == "limit" and program in ("training", "startup"):
                         continue
                     others = wait_for_quiet(args.quiet_cpus, args.patience_s)
                     print(
