@@ -129,10 +129,10 @@ std::map<std::string, PathCount, std::less<>> Engine::paths() const {
   if (!dispatcher_) return {};
   auto paths = dispatcher_->paths();
   const std::lock_guard lock(mutex_);
-  if (direct_.operations != 0) {
-    PathCount& count = paths[options_.size == 1 ? "local" : "shm.direct"];
-    count.operations += direct_.operations;
-    count.bytes += direct_.bytes;
+  if (offers_run_.operations != 0) {
+    PathCount& count = paths[options_.size == 1 ? "local" : "shm.offer"];
+    count.operations += offers_run_.operations;
+    count.bytes += offers_run_.bytes;
   }
   return paths;
 }

@@ -277,8 +277,8 @@ void Engine::take_agreed() {
       sources[q] += aligned(elements * size_of(tensor.dtype));
     }
   }
-  ++direct_.operations;
-  direct_.bytes += offered_.bytes;
+  ++offers_run_.operations;
+  offers_run_.bytes += offered_.bytes;
 }
 
 /// With mutex_ held.

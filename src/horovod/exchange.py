@@ -134,6 +134,7 @@ class GradientExchange(Generic[T]):
         self._prepare_local: Callable[[int, T], T] | None = None
         self._deferred = False
         self._late = self._exchanges_late()
+        self._noted: dict[int, T] = {}
         self.in_flight = False
         """Whether gradients have been handed over since the last :meth:`finish`."""
         for name in names:
@@ -205,6 +206,7 @@ class GradientExchange(Generic[T]):
         self._left = [self._passes] * count
         self._given = [None] * count
         self._collect = []
+        self._noted = {}
         self.in_flight = False
 
     # -- during the backward pass ---------------------------------------------------------------------------
@@ -228,7 +230,11 @@ class GradientExchange(Generic[T]):
             return
         self._left[index] = 0
         self.in_flight = True
-        if self._late or (self._plain[index] and self._submit_plain(index, gradient)):
+        if self._late:
+            # What was handed over is exchanged, also if somebody drops it from the parameter meanwhile.
+            self._noted[index] = gradient
+            return
+        if self._plain[index] and self._submit_plain(index, gradient):
             return
         self._ready_otherwise(index, gradient)
 
@@ -301,7 +307,7 @@ class GradientExchange(Generic[T]):
                 if handle == _IDLE and self._handles[index] == _IDLE:
                     group = self._group_of.get(index)
                     if group is None:
-                        gradient = self._store.get(index)
+                        gradient = self._taken(index)
                         if not (self._plain[index] and self._submit_plain(index, gradient)):
                             self._submit(index, gradient)
                     else:
@@ -316,6 +322,12 @@ class GradientExchange(Generic[T]):
             raise
         self._arm()
         self._late = self._exchanges_late()
+
+    def _taken(self, index: int) -> T:
+        """The gradient that was handed over before its time; if none was, what the parameter has. Where all
+        gradients are looked at together before the exchange, they may still be replaced."""
+        gradient = None if self._deferred else self._noted.get(index)
+        return self._store.get(index) if gradient is None else gradient
 
     # -- the longer ways ------------------------------------------------------------------------------------
 
@@ -342,7 +354,7 @@ class GradientExchange(Generic[T]):
         buffers: list[T] = []
         prepared: list[tuple[int, T, Callable[[], None] | None]] = []
         for index in group:
-            gradient = self._store.get(index)
+            gradient = self._taken(index)
             if self._prepare_local is not None:
                 gradient = self._prepare_local(index, gradient)
             if self._store.is_sparse(index, gradient) and not self._sparse_as_dense:

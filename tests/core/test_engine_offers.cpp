@@ -51,7 +51,7 @@ void expect_sum(Engine& engine, Rank rank, int size, const std::string& name, st
 
 std::uint64_t direct(const Engine& engine) {
   const auto paths = engine.paths();
-  const auto found = paths.find("shm.direct");
+  const auto found = paths.find("shm.offer");
   return found == paths.end() ? 0 : found->second.operations;
 }
 

@@ -587,3 +587,17 @@ def test_gradients_are_handed_over_during_backward_unless_no_core_is_idle(
             optimizer.zero_grad()
         optimizer.step()
         assert len({submission.name for submission in engine.log}) == len(engine.log) == len(NAMES)
+
+
+@pytest.mark.parametrize("setting", ["0", "1"])
+def test_what_was_handed_over_is_exchanged_also_if_it_is_dropped(setting: str, make_world: MakeWorld) -> None:
+    make_world(2, overlap_gradients=setting)
+    model = two_layers()
+    optimizer = wrap(model, op=hvd.Sum)
+    backward(model)
+    local = grads(model)
+    first, second, *_ = model.parameters()
+    first.grad = None
+    second.grad = torch.full_like(second, 5.0)
+    optimizer.synchronize()
+    assert all(torch.equal(g, 2 * before) for g, before in zip(grads(model), local, strict=True))
