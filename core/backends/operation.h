@@ -20,7 +20,8 @@ class Operation {
  public:
   virtual ~Operation() = default;
   [[nodiscard]] virtual Result<Step> step() = 0;
-  /// Which way it takes, where the size alone does not tell (Backend::path()); else empty.
+  /// Which way it took, where the size alone does not tell (Backend::path()); else empty.
+  /// Meaningful after Done.
   [[nodiscard]] virtual std::string_view path() const { return {}; }
   /// Ranks (global numbers) whose move is awaited, for messages. Meaningful after Blocked.
   [[nodiscard]] virtual std::vector<Rank> waiting_for() const { return {}; }

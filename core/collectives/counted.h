@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "backends/backend.h"
@@ -16,6 +17,7 @@ class Counted : public Operation {
  public:
   Result<Step> step() final;
   std::vector<Rank> waiting_for() const final { return exchange_->waiting_for(); }
+  std::string_view path() const final { return exchange_->path(); }
 
  protected:
   /// `own`: the numbers of this member.

@@ -43,10 +43,11 @@ Result<void> Dispatcher::start(TimePoint now) {
   }
   Backend* const backend = backend_of(set);
   if (backend == nullptr) return {};  // others meet in that set
-  std::size_t bytes = 0;
+  backend_ = backend;
+  bytes_ = 0;
   for (std::size_t i = 0; i < running_.signatures.size(); ++i) {
     const auto& signature = running_.signatures[i];
-    bytes += signature->bytes();
+    bytes_ += signature->bytes();
     if (Entry* entry = running_.entries[i].get()) {
       Task task = entry->task();
       if (!running_.tracks.empty() && running_.tracks[i] != 0) {
@@ -64,15 +65,17 @@ Result<void> Dispatcher::start(TimePoint now) {
   const Kind kind = running_.signatures.front()->kind;
   if (!running_.tracks.empty()) timeline_->started(running_.tracks, kind, now);
   operation_ = find_collective(kind)->start(*backend, tasks_);
-  if (running_.change) return {};
-  auto path = operation_->path();
-  if (path.empty()) path = backend->path(kind, bytes);
+  return {};
+}
+
+void Dispatcher::count_path() {
+  std::string_view path = operation_->path();
+  if (path.empty()) path = backend_->path(running_.signatures.front()->kind, bytes_);
   const std::lock_guard lock(paths_mutex_);
   auto found = paths_.find(path);
   if (found == paths_.end()) found = paths_.emplace(std::string(path), PathCount{}).first;
   found->second.operations += 1;
-  found->second.bytes += bytes;
-  return {};
+  found->second.bytes += bytes_;
 }
 
 Error Dispatcher::where(Error error) const {
@@ -82,6 +85,7 @@ Error Dispatcher::where(Error error) const {
 }
 
 void Dispatcher::complete() {
+  if (operation_ && !running_.change) count_path();
   operation_.reset();
   if (!running_.tracks.empty()) {
     timeline_->finished(running_.tracks, running_.signatures, Clock::now());

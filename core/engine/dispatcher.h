@@ -81,6 +81,7 @@ class Dispatcher {
   [[nodiscard]] Backend* backend_of(std::int32_t id) const;
   [[nodiscard]] Error where(Error error) const;
   void complete();
+  void count_path();
   [[nodiscard]] Error stuck(TimePoint now) const;
 
   Backend& world_;
@@ -93,6 +94,8 @@ class Dispatcher {
   std::vector<Task> tasks_;                          // of running_
   std::vector<std::unique_ptr<std::byte[]>> zeros_;  // of running_: what a joined rank contributes
   std::deque<TracedAllocator> allocators_;           // of running_, if it is on the timeline
+  const Backend* backend_ = nullptr;                 // of running_
+  std::size_t bytes_ = 0;                            // of running_, on this rank
   std::unique_ptr<Operation> operation_;
   TimePoint last_progress_{};
   std::vector<std::unique_ptr<Entry>> completed_;
