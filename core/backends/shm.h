@@ -2,7 +2,9 @@
 ///
 /// Small operations: everybody copies into its small slot, raises a flag, and reduces everybody's
 /// slot by itself. Large ones go through three slots of chunks that stay in cache: copy in, reduce
-/// the own part of the chunk, copy the others' parts out. See shm_small.cpp and shm_large.cpp.
+/// the own part of the chunk, copy the others' parts out. See shm_small.cpp and shm_large.cpp. In
+/// between, what is not reduced is read straight out of its owner's memory where the system allows
+/// that: shm_direct.h.
 #pragma once
 
 #include <memory>
@@ -18,6 +20,11 @@ struct ShmTuning {
   std::size_t small_bytes = 0;
   /// Bytes of a chunk. A multiple of 64, at most kShmSlotBytes. 0: chosen by member count.
   std::size_t chunk_bytes = 0;
+  /// Beyond small_bytes: where members read each other's memory, if they can. 0: chosen by member
+  /// count.
+  std::size_t direct_bytes = 0;            ///< from here on
+  std::size_t direct_most_bytes = 0;       ///< up to here, of the longest result
+  std::size_t direct_broadcast_bytes = 0;  ///< up to here in a broadcast
 };
 
 /// Whose flags and slots a backend works with: see kShmChannels.
@@ -33,6 +40,7 @@ struct ShmChannelUse {
 };
 
 class ShmArena;
+class ShmDirect;
 
 class ShmBackend final : public PipesBackend {
  public:
@@ -44,7 +52,8 @@ class ShmBackend final : public PipesBackend {
   ~ShmBackend() override;
 
   [[nodiscard]] std::string_view name() const noexcept override { return "shm"; }
-  /// "shm.small" or "shm.large". `bytes`: what one member brings; for an alltoall the longest.
+  /// "shm.small" or "shm.large". `bytes`: what one member brings; for an alltoall the longest. What
+  /// may have gone as "shm.direct" says so by itself: Operation::path().
   [[nodiscard]] std::string_view path(Kind kind, std::size_t bytes) const noexcept override;
 
   std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
@@ -61,7 +70,12 @@ class ShmBackend final : public PipesBackend {
   /// Whether everybody reads everything in one meeting.
   [[nodiscard]] bool small(Kind kind, std::size_t bytes) const noexcept;
 
+  /// Whether members read each other's memory, as far as is known. `longest`: of what one member
+  /// brings; `result`: of what the longest result has. The same on every member.
+  [[nodiscard]] bool direct(std::size_t longest, std::size_t result) const noexcept;
+
   std::unique_ptr<ShmArena> arena_;
+  std::unique_ptr<ShmDirect> direct_;
 };
 
 }  // namespace rueda

@@ -57,6 +57,7 @@ struct Options {
   double stall_shutdown_s = 0.0;
   double operation_timeout_s = 30.0;
   bool disable_group_fusion = false;
+  bool direct_copies = true;
   int thread_affinity = -1;
   int log_level = static_cast<int>(rueda::LogLevel::Warning);
   bool log_hide_time = false;
@@ -136,6 +137,7 @@ class Engine {
  public:
   explicit Engine(const Options& options)
       : engine_(std::make_unique<rueda::Engine>(options.resolve())) {
+    engine_->peers().set_direct_copies(options.direct_copies);
     local_size_ = 1;
     for (const auto& group : options.groups) {
       for (const rueda::Rank rank : group) {
@@ -515,6 +517,8 @@ NB_MODULE(_core, module) {
       .def_rw("stall_shutdown_s", &Options::stall_shutdown_s)
       .def_rw("operation_timeout_s", &Options::operation_timeout_s)
       .def_rw("disable_group_fusion", &Options::disable_group_fusion)
+      .def_rw("direct_copies", &Options::direct_copies,
+              "Ranks of a host read each other's memory, if the system allows it.")
       .def_rw("thread_affinity", &Options::thread_affinity)
       .def_rw("log_level", &Options::log_level)
       .def_rw("log_hide_time", &Options::log_hide_time)

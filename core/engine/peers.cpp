@@ -89,9 +89,18 @@ Result<void> Peers::open_local() {
     if (rank == self_) {
       local_index_ = i;
       bells_.emplace_back(&views_.back().bell(), engine_bell_.get(), waiter_bell_.get());
+      memories_.emplace_back();
     } else {
       bells_.emplace_back(&views_.back().bell(), peer->engine_bell.get(), peer->waiter_bell.get());
+      memories_.push_back(direct_copies_ ? PeerMemory::of(peer->pidfd.get(), peer->liveness.get())
+                                         : PeerMemory());
     }
+  }
+  if (direct_copies_) {
+    auto token = MemoryToken::make();
+    if (!token) return std::move(token).error();
+    token_ = *std::move(token);
+    token_->publish(views_[static_cast<std::size_t>(local_index_)].card());
   }
   bell_ = &views_[static_cast<std::size_t>(local_index_)].bell();
   return {};
@@ -108,7 +117,8 @@ Result<void> Peers::open_fabric() {
       host.members.push_back({.segment = views_[i],
                               .local_index = static_cast<int>(i),
                               .bell = bells_[i],
-                              .heap = peer == local_.end() ? heap_.get() : peer->heap.get()});
+                              .heap = peer == local_.end() ? heap_.get() : peer->heap.get(),
+                              .memory = memories_[i]});
     }
   }
   if (groups_.size() > 1) {

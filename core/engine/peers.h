@@ -16,6 +16,7 @@
 #include "transport/doorbell.h"
 #include "transport/mesh.h"
 #include "transport/offers.h"
+#include "transport/peer_memory.h"
 #include "transport/shm_heap.h"
 #include "transport/shm_layout.h"
 #include "transport/shm_segment.h"
@@ -41,6 +42,9 @@ class Peers {
   void add_local_peer(Rank rank, ShmSegment segment, Fd engine_bell, Fd waiter_bell, Fd pidfd,
                       Fd liveness);
   void add_network_peer(Rank rank, Fd control, std::vector<Fd> data);
+  /// Whether ranks of this host may read each other's memory, if the system allows it. Before
+  /// open().
+  void set_direct_copies(bool allowed) noexcept { direct_copies_ = allowed; }
 
   /// Puts it all together. An error names what is missing.
   Result<void> open();
@@ -126,8 +130,11 @@ class Peers {
   std::vector<NetworkPeer> network_;
   std::vector<Mesh::Peer> data_;
 
-  std::vector<ShmView> views_;   // by local index
-  std::vector<Doorbell> bells_;  // by local index
+  bool direct_copies_ = true;
+  std::optional<MemoryToken> token_;  // while others may look for it
+  std::vector<ShmView> views_;        // by local index
+  std::vector<Doorbell> bells_;       // by local index
+  std::vector<PeerMemory> memories_;  // by local index
   int local_index_ = 0;
   std::shared_ptr<Mesh> mesh_;
   std::vector<Neighbour> neighbours_;

@@ -37,7 +37,8 @@ struct Offsets {
     pipe_bytes = ring_bytes(std::size_t{1} << 20, std::size_t{128} << 10, local_size);
     cause = sizeof(BellWord);
     offers = cause + round_up(sizeof(CauseRecord), 128);
-    messages = offers + sizeof(OfferBoard);
+    card = offers + sizeof(OfferBoard);
+    messages = card + sizeof(MemoryCard);
     pipes = messages + readers * (sizeof(RingHead) + message_bytes);
     channels = round_up(pipes + readers * (sizeof(RingHead) + pipe_bytes), 4096);
     places = round_up(sizeof(ShmFlags), 128);
@@ -49,8 +50,8 @@ struct Offsets {
     return channels + static_cast<std::size_t>(index) * channel_bytes;
   }
   std::size_t message_bytes, pipe_bytes;
-  std::size_t cause, offers, messages, pipes, channels;  // from the start of the segment
-  std::size_t places, small, slots, channel_bytes;       // from the start of a channel
+  std::size_t cause, offers, card, messages, pipes, channels;  // from the start of the segment
+  std::size_t places, small, slots, channel_bytes;             // from the start of a channel
 };
 
 RingMemory ring_at(std::byte* base, std::size_t index, std::size_t bytes) noexcept {
@@ -97,6 +98,10 @@ CauseRecord& ShmView::cause() const noexcept {
 
 OfferBoard& ShmView::offers() const noexcept {
   return *reinterpret_cast<OfferBoard*>(base_ + Offsets(local_size_).offers);
+}
+
+MemoryCard& ShmView::card() const noexcept {
+  return *reinterpret_cast<MemoryCard*>(base_ + Offsets(local_size_).card);
 }
 
 RingMemory ShmView::messages_to(int local_index) const noexcept {

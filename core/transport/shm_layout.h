@@ -4,7 +4,8 @@
 /// of ranks. The owner writes, the others read, except where a word says otherwise. All zero is the
 /// valid initial state.
 ///
-///     bell word | cause record | offers | message rings, by reader | byte pipes, by reader |
+///     bell word | cause record | offers | memory card | message rings, by reader |
+///     byte pipes, by reader |
 ///     channels | heap
 ///
 /// "By reader": the ring at local index j carries what the owner of the segment says to rank j.
@@ -121,6 +122,13 @@ struct alignas(128) CauseRecord {
   std::array<char, kTextBytes> text;
 };
 
+/// Where others find the proof that they read the memory of the segment's owner; see peer_memory.h.
+struct alignas(128) MemoryCard {
+  std::atomic<std::uint32_t> state;  ///< 0 nobody may read, 1 complete
+  std::uint64_t address;             ///< of the number, in the owner's memory
+  std::array<std::uint64_t, 2> number;
+};
+
 /// A ring inside a segment.
 struct RingMemory {
   RingHead* head = nullptr;
@@ -137,6 +145,7 @@ class ShmView {
   [[nodiscard]] BellWord& bell() const noexcept;
   [[nodiscard]] CauseRecord& cause() const noexcept;
   [[nodiscard]] OfferBoard& offers() const noexcept;
+  [[nodiscard]] MemoryCard& card() const noexcept;
   /// Control messages from the owner to the rank with that local index.
   [[nodiscard]] RingMemory messages_to(int local_index) const noexcept;
   /// Bytes of send and recv from the owner to that rank.

@@ -269,6 +269,7 @@ def _options(
     options.stall_shutdown_s = 0.0 if config.stall_check_disable else config.stall_shutdown_s
     options.operation_timeout_s = config.operation_timeout_s
     options.disable_group_fusion = config.disable_group_fusion
+    options.direct_copies = config.direct_copies
     options.thread_affinity = _core_of_engine(config, topology)
     options.log_level = config.log_level
     options.log_hide_time = config.log_hide_time

@@ -160,6 +160,12 @@ class Config:
     log_hide_time: bool = _setting(
         "HOROVOD_LOG_HIDE_TIME", _switch, False, "Leave the time out of log lines."
     )
+    direct_copies: bool = _setting(
+        "HOROVOD_DIRECT_COPIES",
+        _switch,
+        True,
+        "Ranks of a host may read each other's memory, where the system allows it.",
+    )
     thread_affinity: tuple[int, ...] = _setting(
         "HOROVOD_THREAD_AFFINITY",
         _cores,

@@ -21,19 +21,21 @@ import numpy as np
 from horovod import _core, _runtime
 
 
-def submit(engine: _core.Engine, values: np.ndarray, name: str, waited: bool) -> int:
+def submit(
+    engine: _core.Engine, values: np.ndarray, name: str, waited: bool, kind: int = _core.ALLREDUCE
+) -> int:
     address = values.ctypes.data
     return engine.submit(
-        _core.ALLREDUCE,
+        kind,
         name,
         address,
-        address,
+        0 if kind == _core.ALLGATHER else address,
         _core.FLOAT32,
         values.shape,
         _core.SUM,
         1.0,
         1.0,
-        -1,
+        0,
         0,
         waited,
     )
@@ -70,7 +72,11 @@ def work(engine: _core.Engine, seed: int) -> None:
     for step in range(1_000_000):
         owners: list[np.ndarray] = []
         tensors = [zeros(int(n), where, owners) for where, n in enumerate(sizes.integers(1, 400_000, 4))]
-        handles = [submit(engine, t, f"{step}.{i}", waited=False) for i, t in enumerate(tensors)]
+        kinds = (_core.ALLREDUCE, _core.ALLGATHER, _core.BROADCAST, _core.ALLREDUCE)
+        handles = [
+            submit(engine, t, f"{step}.{i}", waited=False, kind=kind)
+            for i, (t, kind) in enumerate(zip(tensors, kinds, strict=True))
+        ]
         engine.wait_all(handles)
         engine.wait(submit(engine, np.zeros(1, np.float32), "small", waited=True))
         if step == 0:

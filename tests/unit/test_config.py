@@ -30,6 +30,7 @@ def test_empty_environment_gives_the_defaults() -> None:
         ("HOROVOD_LOG_LEVEL", "TRACE", "log_level", 0),
         ("HOROVOD_LOG_LEVEL", "loud", "log_level", 3),
         ("HOROVOD_LOG_HIDE_TIME", "1", "log_hide_time", True),
+        ("HOROVOD_DIRECT_COPIES", "0", "direct_copies", False),
         ("HOROVOD_THREAD_AFFINITY", "0,4, 8", "thread_affinity", (0, 4, 8)),
         ("HOROVOD_DYNAMIC_PROCESS_SETS", "-1", "dynamic_process_sets", True),
         ("HOROVOD_DYNAMIC_PROCESS_SETS", "on", "dynamic_process_sets", False),

@@ -126,6 +126,7 @@ def test_settings_reach_the_engine() -> None:
         "HOROVOD_THREAD_AFFINITY": "3",
         "HOROVOD_DISABLE_GROUP_FUSION": "1",
         "HOROVOD_LOG_HIDE_TIME": "1",
+        "HOROVOD_DIRECT_COPIES": "0",
     }
     options = engine(_runtime.start(environ=environ, core=CORE)).options
     assert options.fusion_threshold_bytes == 1024
@@ -135,6 +136,7 @@ def test_settings_reach_the_engine() -> None:
     assert (options.log_level, options.log_hide_time) == (4, True)
     assert options.thread_affinity == 3
     assert options.disable_group_fusion is True
+    assert options.direct_copies is False
 
 
 def test_too_few_cores_pin_nothing_and_say_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,8 +9,9 @@ def data_paths() -> dict[str, tuple[int, int]]:
     """Which data paths carried this rank's collectives since ``init``.
 
     Returns:
-        Name of the path (``"shm.large"``: shared memory, pipelined) to ``(operations, bytes)``,
-        where bytes are those of the tensors on this rank.
+        Name of the path to ``(operations, bytes)``, where bytes are those of the tensors on this rank.
+        ``"shm.small"`` and ``"shm.large"``: through shared memory, in one meeting or pipelined;
+        ``"shm.direct"``: read out of the memory of the other ranks.
 
     Raises:
         NotInitializedError: ``init`` was not called.

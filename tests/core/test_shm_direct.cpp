@@ -1,0 +1,229 @@
+// Members that read each other's memory, as threads of one process: results, and the ways back to
+// the slots.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "shm_script.h"
+#include "shm_world.h"
+#include "transport/shm_cause.h"
+
+namespace rueda {
+namespace {
+
+using testing::Script;
+using testing::ScriptedRank;
+using testing::ShmWorld;
+using testing::ShmWorldOptions;
+using testing::succeeded;
+using testing::Wait;
+using Bytes = std::vector<std::byte>;
+
+/// Slots so small that a script takes all paths.
+constexpr ShmTuning kTiny{
+    .small_bytes = 256, .chunk_bytes = 192, .direct_bytes = 1, .direct_broadcast_bytes = 1000000};
+constexpr std::size_t kBytes = 1000;
+
+void play(const ShmWorldOptions& options, const Script& script) {
+  const ShmWorld world(options);
+  world.run([&](int rank, ShmBackend& backend) {
+    ScriptedRank scripted(
+        script, rank, world.size(), backend,
+        [&](const std::vector<Operation*>& operations) { return world.drive(rank, operations); });
+    EXPECT_EQ(scripted.run(), "");
+  });
+}
+
+Bytes content(int rank, std::size_t bytes) {
+  Bytes made(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) made[i] = static_cast<std::byte>(i * 7 + rank * 31 + 1);
+  return made;
+}
+
+/// One member of an allgather of `bytes` from each.
+struct Gathering {
+  Gathering(ShmBackend& backend, int rank, int size, std::size_t bytes = kBytes)
+      : mine(content(rank, bytes)), all(static_cast<std::size_t>(size) * bytes) {
+    GatherPlan plan;
+    plan.in = {mine};
+    for (int m = 0; m < size; ++m) {
+      plan.out.push_back({std::span(all).subspan(static_cast<std::size_t>(m) * bytes, bytes)});
+    }
+    operation = backend.allgather(std::move(plan));
+  }
+  [[nodiscard]] bool right(int size) const {
+    Bytes expected;
+    for (int m = 0; m < size; ++m) {
+      const Bytes part = content(m, all.size() / static_cast<std::size_t>(size));
+      expected.insert(expected.end(), part.begin(), part.end());
+    }
+    return all == expected;
+  }
+  /// As far as it goes alone.
+  [[nodiscard]] Step step_on() const {
+    Step last = Step::Advanced;
+    while (last == Step::Advanced) {
+      const auto step = operation->step();
+      EXPECT_TRUE(static_cast<bool>(step)) << (step ? "" : step.error().what());
+      last = step ? *step : Step::Done;
+    }
+    return last;
+  }
+
+  Bytes mine;
+  Bytes all;
+  std::unique_ptr<Operation> operation;
+};
+
+TEST(ShmDirect, AnyMixOfOperationsIsSafeWhileRanksRunAhead) {
+  unsigned seed = 1;
+  for (const int size : {2, 3, 4, 5}) {
+    play({.size = size, .tuning = kTiny, .direct = true}, {.seed = seed++, .operations = 150});
+  }
+  play({.size = 2, .direct = true}, {.seed = seed++, .operations = 20, .most_bytes = 300000});
+  play({.size = 3, .direct = true}, {.seed = seed++, .operations = 8, .most_bytes = 1500000});
+}
+
+TEST(ShmDirect, CountersMayWrapAround) {
+  for (const std::uint32_t before_wrap : {1U, 2U, 3U, 50U}) {
+    play({.size = 3, .tuning = kTiny, .first_sequence = 0U - before_wrap, .direct = true},
+         {.seed = before_wrap, .operations = 60});
+  }
+}
+
+TEST(ShmDirect, ARankThatSleepsIsAlwaysRung) {
+  unsigned seed = 100;
+  for (const int size : {2, 3, 5}) {
+    play({.size = size, .tuning = kTiny, .wait = Wait::Sleep, .direct = true},
+         {.seed = seed++, .operations = 150, .pause_one_in = 2});
+  }
+}
+
+TEST(ShmDirect, ThePathSaysWhetherMemoryWasRead) {
+  for (const bool direct : {false, true}) {
+    const ShmWorld world({.size = 3, .tuning = kTiny, .direct = direct});
+    world.run([&](int rank, ShmBackend& backend) {
+      for (int round = 0; round < 3; ++round) {
+        const Gathering gathering(backend, rank, 3);
+        ASSERT_TRUE(succeeded(world.drive(rank, {gathering.operation.get()})));
+        EXPECT_TRUE(gathering.right(3));
+        const auto path = gathering.operation->path();
+        EXPECT_EQ(path, direct ? "shm.direct" : round == 0 ? "shm.large" : "");
+      }
+    });
+  }
+}
+
+TEST(ShmDirect, OneRankThatNobodyMayReadKeepsAllOfThemToTheSlots) {
+  const ShmWorld world({.size = 3, .tuning = kTiny, .direct = true});
+  world.view(1).card().state.store(0);
+  world.run([&](int rank, ShmBackend& backend) {
+    for (int round = 0; round < 3; ++round) {
+      const Gathering gathering(backend, rank, 3);
+      ASSERT_TRUE(succeeded(world.drive(rank, {gathering.operation.get()})));
+      EXPECT_TRUE(gathering.right(3));
+      EXPECT_EQ(gathering.operation->path(), round == 0 ? "shm.large" : "");
+    }
+  });
+}
+
+TEST(ShmDirect, AnotherNumberThanTheCardSaysIsAnotherProcess) {
+  const ShmWorld world({.size = 2, .tuning = kTiny, .direct = true});
+  world.view(0).card().number[1] ^= 1;
+  world.run([&](int rank, ShmBackend& backend) {
+    const Gathering gathering(backend, rank, 2);
+    ASSERT_TRUE(succeeded(world.drive(rank, {gathering.operation.get()})));
+    EXPECT_TRUE(gathering.right(2));
+    EXPECT_EQ(gathering.operation->path(), "shm.large");
+  });
+}
+
+TEST(ShmDirect, MorePiecesThanASlotCanNameGoThroughTheSlots) {
+  const ShmWorld world({.size = 2, .tuning = kTiny, .direct = true});
+  world.run([&](int rank, ShmBackend& backend) {
+    for (const std::size_t pieces : {3000U, 5000U, 40U}) {
+      const Bytes mine = content(rank, pieces);
+      Bytes all(2 * pieces);
+      GatherPlan plan;
+      plan.out.resize(2);
+      // Rank 1 brings it in one piece: the others' number of pieces is nobody's affair.
+      if (rank == 1) plan.in = {mine};
+      for (std::size_t i = 0; rank == 0 && i < pieces; ++i) {
+        plan.in.push_back(std::span(mine).subspan(i, 1));
+      }
+      for (std::size_t m = 0; m < 2; ++m)
+        plan.out[m] = {std::span(all).subspan(m * pieces, pieces)};
+      const auto operation = backend.allgather(std::move(plan));
+      ASSERT_TRUE(succeeded(world.drive(rank, {operation.get()})));
+      Bytes expected = content(0, pieces);
+      const Bytes other = content(1, pieces);
+      expected.insert(expected.end(), other.begin(), other.end());
+      EXPECT_EQ(all, expected);
+      EXPECT_EQ(operation->path(), pieces == 40 ? "" : pieces == 5000 ? "shm.large" : "shm.direct");
+    }
+  });
+}
+
+TEST(ShmDirect, MemoryThatTheKernelGivesToNobodyGoesThroughTheSlots) {
+  const int secret = static_cast<int>(::syscall(SYS_memfd_secret, 0));
+  if (secret < 0) GTEST_SKIP() << "this kernel has no memfd_secret: " << std::strerror(errno);
+  const Fd file(secret);
+  ASSERT_EQ(::ftruncate(secret, 4096), 0);
+  void* const memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, secret, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  const std::span<std::byte> source(static_cast<std::byte*>(memory), kBytes);
+  const Bytes expected = content(0, kBytes);
+  std::memcpy(source.data(), expected.data(), kBytes);
+  const ShmWorld world({.size = 3, .tuning = kTiny, .direct = true});
+  world.run([&](int rank, ShmBackend& backend) {
+    for (int round = 0; round < 2; ++round) {
+      Bytes out(kBytes);
+      const bool unreadable = round == 0;
+      const std::span<const std::byte> in = unreadable ? source : std::span(expected);
+      const auto operation =
+          backend.broadcast(rank == 0 ? in : std::span<const std::byte>(), out, 0);
+      ASSERT_TRUE(succeeded(world.drive(rank, {operation.get()})));
+      EXPECT_EQ(out, expected);
+      EXPECT_EQ(operation->path(), unreadable ? "shm.large" : "shm.direct");
+    }
+  });
+  ::munmap(memory, 4096);
+}
+
+TEST(ShmDirect, WhoReadsWhileTheOwnerGivesUpDoesNotComeToAnEnd) {
+  const ShmWorld world({.size = 2, .tuning = kTiny, .direct = true});
+  const auto zero = world.backend(0);
+  const auto one = world.backend(1);
+  const Gathering slow(*zero, 0, 2);
+  Gathering fast(*one, 1, 2);
+  ASSERT_EQ(*slow.operation->step(), Step::Advanced);  // has offered
+  ASSERT_EQ(fast.step_on(), Step::Blocked);            // has read, and waits for the reader
+  EXPECT_EQ(fast.operation->waiting_for(), std::vector<Rank>{ShmWorld::global(0)});
+  publish_cause(world.view(1), Error{.message = "something else broke"});
+  fast.operation.reset();
+  std::fill(fast.mine.begin(), fast.mine.end(), std::byte{0xFF});  // used for something else
+  EXPECT_EQ(slow.step_on(), Step::Blocked);
+  EXPECT_EQ(slow.operation->waiting_for(), std::vector<Rank>{ShmWorld::global(1)});
+}
+
+TEST(ShmDirect, AnOfferThatDoesNotFitIsAnErrorThatNamesTheRank) {
+  const ShmWorld world({.size = 2, .tuning = kTiny, .direct = true});
+  const auto zero = world.backend(0);
+  const auto one = world.backend(1);
+  Bytes out(kBytes);
+  const Gathering gathering(*zero, 0, 2);
+  const auto broadcast = one->broadcast({}, out, 0);  // out of step
+  ASSERT_EQ(*broadcast->step(), Step::Advanced);
+  ASSERT_EQ(*gathering.operation->step(), Step::Advanced);
+  auto step = gathering.operation->step();
+  while (step && *step == Step::Advanced) step = gathering.operation->step();
+  ASSERT_FALSE(static_cast<bool>(step));
+  EXPECT_EQ(step.error().peer, ShmWorld::global(1));
+}
+
+}  // namespace
+}  // namespace rueda
