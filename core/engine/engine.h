@@ -213,7 +213,7 @@ class Engine final : private Driver {
   std::map<std::uint32_t, Members> members_;  // by generation of the set, as far as asked for
   std::optional<Error> failed_;               // first cause; nothing runs any more
   Offered offered_;                           // changed by the holder of the baton only
-  PathCount offers_run_;                          // what was offered and agreed
+  PathCount offers_run_;                      // what was offered and agreed
 
   // Holder of the baton only.
   std::unique_ptr<Dispatcher> dispatcher_;

@@ -5,8 +5,7 @@
 /// valid initial state.
 ///
 ///     bell word | cause record | offers | memory card | message rings, by reader |
-///     byte pipes, by reader |
-///     channels | heap
+///     byte pipes, by reader | channels | heap
 ///
 /// "By reader": the ring at local index j carries what the owner of the segment says to rank j.
 #pragma once
