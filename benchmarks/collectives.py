@@ -6,11 +6,11 @@ What is measured, and how, is that of `python -m horovod.bench`. Every result is
 """
 
 import argparse
-import json
 import sys
 
 import torch
 from benchmarks import peers
+from benchmarks.rows import say
 
 from horovod.bench.bandwidth import algorithm_bandwidth, bus_factor
 from horovod.bench.check import check
@@ -72,15 +72,13 @@ def main() -> None:
                 "busbw_gb_s": algbw * bus_factor(collective, peer.size),
                 "path": path_taken(before, peer.paths()),
             }
-            print(
+            say(
+                row,
                 f"{operation:13} {work.size_bytes:>10} B  median {timing.median_s * 1e6:10.2f} us  "
                 f"p99 {timing.p99_s * 1e6:10.2f} us  busbw {row['busbw_gb_s']:7.2f} GB/s  "
                 f"others {timing.others_cpus:.2f}  {row['path']}",
-                flush=True,
+                args.json,
             )
-            if args.json:
-                with open(args.json, "a") as file:
-                    file.write(json.dumps(row) + "\n")
     peer.close()
 
 

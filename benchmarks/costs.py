@@ -13,7 +13,6 @@ process set; figures are medians over turns, of rank 0, in µs:
 """
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -22,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from benchmarks.rows import say
 from torch import nn
 
 import horovod.torch as hvd
@@ -113,10 +113,7 @@ def main() -> None:
             "small_us": statistics.median(calls) * 1e6,
             "small_p99_us": sorted(calls)[int(len(calls) * 0.99)] * 1e6,
         }
-        print(row, flush=True)
-        if args.json:
-            with open(args.json, "a") as file:
-                file.write(json.dumps(row) + "\n")
+        say(row, str(row), args.json)
     hvd.shutdown()
 
 

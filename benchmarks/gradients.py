@@ -8,13 +8,13 @@ tensor by itself and waits for all; `shared` does that with gradients in memory 
 """
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Callable
 
 import torch
 from benchmarks import peers
+from benchmarks.rows import say
 
 from horovod.bench.measure import measure
 from horovod.bench.work import Work, single
@@ -110,13 +110,11 @@ def main() -> None:
                 "calls": timing.calls,
                 "others_cpus": timing.others_cpus,
             }
-            print(
+            say(
+                row,
                 f"{model:11} {way:6} median {timing.median_s * 1e3:8.2f} ms  others {timing.others_cpus:.2f}",
-                flush=True,
+                args.json,
             )
-            if args.json:
-                with open(args.json, "a") as file:
-                    file.write(json.dumps(row) + "\n")
     peer.close()
 
 

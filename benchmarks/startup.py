@@ -6,12 +6,12 @@ allreduces of 64 MiB, whose tensor was touched before.
 """
 
 import argparse
-import json
 import time
 
 import psutil
 import torch
 from benchmarks import peers
+from benchmarks.rows import say
 
 from horovod.bench.work import single
 
@@ -49,10 +49,7 @@ def main() -> None:
             "pss_mib": figures[:, 1].max().item(),
             "rss_mib": figures[:, 2].max().item(),
         }
-        print(row, flush=True)
-        if args.json:
-            with open(args.json, "a") as file:
-                file.write(json.dumps(row) + "\n")
+        say(row, str(row), args.json)
     peer.close()
 
 

@@ -19,7 +19,6 @@ Afterwards, ranks that communicate hold the same parameters, bit by bit, or the 
 
 import argparse
 import hashlib
-import json
 import statistics
 import sys
 import time
@@ -30,6 +29,7 @@ from typing import Any, Final
 import torch
 from benchmarks import peers
 from benchmarks.networks import NETWORKS, Network
+from benchmarks.rows import say
 from torch import nn
 from torch.nn import functional
 
@@ -216,16 +216,13 @@ def main() -> None:
         if peer.rank != 0:
             continue
         for row in rows:
-            print(
+            text = (
                 f"{name:11} {row['peer']:9} {row['samples_s']:8.1f} samples/s  "
                 f"step {row['step_s'] * 1e3:7.2f} ms  share {row['share']:.3f} "
                 f"({row['share_low']:.3f}…{row['share_high']:.3f} in {row['turns']} turns)  "
-                f"others {row['others_cpus']:.2f}",
-                flush=True,
+                f"others {row['others_cpus']:.2f}"
             )
-            if args.json:
-                with open(args.json, "a") as file:
-                    file.write(json.dumps({"network": name, **row}) + "\n")
+            say({"network": name, **row}, text, args.json)
     peer.close()
 
 

@@ -8,6 +8,7 @@
 
 #include "collectives/collective.h"
 #include "engine/engine.h"
+#include "engine/pause.h"
 #include "engine/term.h"
 #include "kernels/copy.h"
 #include "kernels/kernels.h"
@@ -35,14 +36,6 @@ constexpr std::size_t aligned(std::size_t bytes) noexcept {
 }
 
 static_assert(aligned(kMostTensors * sizeof(std::uint32_t)) + kMostOffered <= kOfferBytes);
-
-inline void pause() noexcept {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 }  // namespace
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "engine/pause.h"
+
 namespace rueda {
 
 namespace {
@@ -15,14 +17,6 @@ constexpr auto kBurn = microseconds(50);
 constexpr auto kOwnShare = microseconds(1);
 /// A yield that takes longer has met somebody who computes.
 constexpr auto kHogged = microseconds(200);
-
-inline void pause() noexcept {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 }  // namespace
 

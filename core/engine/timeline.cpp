@@ -63,6 +63,7 @@ void Timeline::start(const std::string& path, bool mark_cycles) {
   {
     const std::lock_guard lock(mutex_);
     on_ = true;
+    next_cycle_ = {};  // every file begins with a mark of its own
   }
   marks_cycles_.store(mark_cycles, std::memory_order_relaxed);
   recording_.store(true, std::memory_order_relaxed);

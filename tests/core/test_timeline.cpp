@@ -76,6 +76,19 @@ TEST_F(TimelineTest, nothing_is_recorded_before_start_and_after_stop) {
   EXPECT_EQ(row(records, "allreduce.x"), kOperation);
 }
 
+TEST_F(TimelineTest, marks_are_a_cycle_apart_but_every_file_has_one) {
+  const auto now = Clock::now();
+  for (const char* name : {"a", "b"}) {
+    timeline.start(folder / name, true);
+    timeline.cycle(now);
+    timeline.cycle(now + std::chrono::microseconds(999));
+    timeline.stop();
+    const auto text = text_of(folder / name);
+    EXPECT_NE(text.find("CYCLE_START"), std::string::npos) << name;
+    EXPECT_EQ(text.find("CYCLE_START"), text.rfind("CYCLE_START")) << name;
+  }
+}
+
 TEST_F(TimelineTest, other_ranks_write_nothing) {
   Timeline other(1, milliseconds(1), log);
   other.start(folder / "a", true);
