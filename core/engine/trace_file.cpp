@@ -19,7 +19,8 @@ namespace {
 using Mark = TimelineEvent::Mark;
 using Span = TimelineEvent::Span;
 
-/// Text that goes out in one write. A reader, or a death, may come between two pages of a write.
+/// Text that goes out in one write. A reader, or a death, may come between two pages of a write:
+/// then the last lines and the closing bracket are not there, which viewers allow.
 constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
 
 /// The names under which tools know the phase in which data moves on host memory. There is no name
@@ -73,6 +74,23 @@ bool write_all(int fd, std::string_view text, off_t at) {
     at += written;
   }
   return true;
+}
+
+/// The lines of `text`, which will lie at `at`, with spaces before those that would begin on one
+/// page and end on the next. The system writes page after page, and a process may be killed in
+/// between: so every line is there or not. (A line longer than a page cannot be helped.)
+std::string page_by_page(std::string_view text, off_t at) {
+  constexpr std::size_t kPage = 4096;
+  std::string out;
+  out.reserve(text.size() + text.size() / 8);
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n', 1), text.size());
+    const std::size_t place = (static_cast<std::size_t>(at) + out.size()) % kPage;
+    if (place != 0 && place + end > kPage && text.front() == '\n') out.append(kPage - place, ' ');
+    out += text.substr(0, end);
+    text.remove_prefix(end);
+  }
+  return out;
 }
 
 bool negotiates(const TimelineEvent& event) {
@@ -300,6 +318,7 @@ void TraceFile::cycle_start(TimePoint time) {
 void TraceFile::flush() {
   if (text_.empty() || broken_) return;
   constexpr std::string_view kClosing = "\n]";
+  text_ = page_by_page(text_, bracket_);
   const auto written = static_cast<off_t>(text_.size());
   text_ += kClosing;
   if (write_all(fd_.get(), text_, bracket_)) {

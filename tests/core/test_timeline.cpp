@@ -287,7 +287,7 @@ TEST_F(TimelineTest, a_killed_process_leaves_json) {
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_TRUE(WIFSIGNALED(status));
     ASSERT_TRUE(came);
-    check_form(records_of(path), false);
+    check_form(records_left(path), false);
   }
 }
 

@@ -113,6 +113,11 @@ TEST_F(TraceFileTest, a_batch_larger_than_one_write_is_whole) {
   const auto records = records_of(path);
   EXPECT_EQ(records.size(), 40004U);
   check_form(records);
+  // A process may be killed between two pages of a write: no line may be on both.
+  const std::string text = text_of(path);
+  for (std::size_t page = 4096; page < text.size(); page += 4096) {
+    ASSERT_EQ(text[page], '\n') << text.substr(page - 80, 160);
+  }
 }
 
 TEST_F(TraceFileTest, a_refused_operation_is_an_error) {

@@ -52,6 +52,15 @@ inline std::vector<Json> records_in(const std::string& text) {
 /// Of a complete file.
 inline std::vector<Json> records_of(const std::string& path) { return records_in(text_of(path)); }
 
+/// Of a file whose process was killed: the closing bracket, which viewers do not ask for, may be
+/// missing, and what came after it was put away.
+inline std::vector<Json> records_left(const std::string& path) {
+  std::string text = text_of(path);
+  if (JsonReader::read(text)) return records_in(text);
+  text.erase(text.find_last_not_of(", \n") + 1);
+  return records_in(text + "\n]");
+}
+
 /// Of a file that is being written. One that was caught in the middle of a write is read again.
 inline std::vector<Json> records_meanwhile(const std::string& path) {
   std::string text;
