@@ -144,7 +144,11 @@ class RandomRank:
             assert got.shape == wanted_tensor.shape, operation
             if said.dtype in FLOATS:
                 rounding = ROUNDING[said.dtype]
-                same = torch.allclose(got.double(), exact.double(), rtol=rounding, atol=rounding)
+                # Products of many ranks may leave the range of a type, before the last factor or after it.
+                outside = exact.abs() / min(1.0, abs(said.postscale)) > torch.finfo(got.dtype).max
+                same = torch.allclose(
+                    got.double()[~outside], exact.double()[~outside], rtol=rounding, atol=rounding
+                ) and bool(got[outside].isinf().all())
             else:
                 same = torch.equal(got, wanted_tensor)
             assert same, f"{operation}: {got} instead of {wanted_tensor}"
