@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/capi.h"
+#include "bindings/options.h"
 #include "engine/engine.h"
 
 namespace nb = nanobind;
@@ -19,6 +20,7 @@ namespace {
 using rueda::DType;
 using rueda::Kind;
 using rueda::ReduceOp;
+using rueda::bindings::Options;
 
 /// Python sees signals at least this often while it waits.
 constexpr auto kSignalSlice = std::chrono::milliseconds(100);
@@ -38,56 +40,6 @@ constexpr auto kSignalSlice = std::chrono::milliseconds(100);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
   throw nb::python_error();
 }
-
-rueda::Duration from_seconds(double seconds) {
-  return std::chrono::duration_cast<rueda::Duration>(std::chrono::duration<double>(seconds));
-}
-
-/// What Python fills in; see EngineOptions of the engine.
-struct Options {
-  int rank = 0;
-  int size = 1;
-  std::vector<std::vector<rueda::Rank>> groups{{0}};
-  std::vector<std::string> hosts{"localhost"};
-  std::vector<std::vector<rueda::Rank>> process_sets;
-  std::size_t fusion_threshold_bytes = std::size_t{128} << 20;
-  std::size_t batch_bytes = std::size_t{1} << 20;
-  double cycle_time_s = 0.001;
-  double stall_warning_s = 60.0;
-  double stall_shutdown_s = 0.0;
-  double operation_timeout_s = 30.0;
-  bool disable_group_fusion = false;
-  bool direct_copies = true;
-  int thread_affinity = -1;
-  int log_level = static_cast<int>(rueda::LogLevel::Warning);
-  bool log_hide_time = false;
-  std::string timeline;
-  bool timeline_mark_cycles = false;
-
-  [[nodiscard]] rueda::EngineOptions resolve() const {
-    rueda::EngineOptions options;
-    options.rank = rank;
-    options.size = size;
-    options.groups = groups;
-    options.hosts = hosts;
-    options.negotiator = {.fusion_threshold_bytes = fusion_threshold_bytes,
-                          .batch_bytes = batch_bytes,
-                          .cycle = from_seconds(cycle_time_s),
-                          .stall_warning = from_seconds(stall_warning_s),
-                          .stall_shutdown = from_seconds(stall_shutdown_s),
-                          .disable_group_fusion = disable_group_fusion,
-                          .process_sets = process_sets};
-    // Who switches the check for late ranks off has not asked to hang in a proven deadlock.
-    if (stall_warning_s > 0) options.negotiator.deadlock = options.negotiator.stall_warning;
-    options.operation_timeout = from_seconds(operation_timeout_s);
-    options.thread_affinity = thread_affinity;
-    options.log_level = static_cast<rueda::LogLevel>(log_level);
-    options.log_hide_time = log_hide_time;
-    options.timeline = timeline;
-    options.timeline_mark_cycles = timeline_mark_cycles;
-    return options;
-  }
-};
 
 rueda::Shape to_shape(const nb::tuple& extents) {
   rueda::Shape shape;

@@ -94,21 +94,8 @@ class Collectives(Generic[T]):
         if op == Adasum:
             self._check_adasum([tensor], process_set)
         engine = current_engine()
-        address, dtype, shape = self._describe(tensor)
-        handle = engine.submit(
-            _ALLREDUCE,
-            name,
-            address,
-            address if out is tensor else self._describe(out)[0],
-            dtype,
-            shape,
-            op,
-            prescale,
-            postscale,
-            0,
-            0 if process_set is global_process_set else process_set_id(process_set),
-            False,
-        )
+        arguments = self._of_one(_ALLREDUCE, tensor, out, name, op, prescale, postscale, 0, process_set)
+        handle = engine.submit(*arguments, False)
         self._pending[handle] = (engine, tensor, out, None)
         return handle
 
@@ -126,6 +113,7 @@ class Collectives(Generic[T]):
         if op == Adasum:
             self._check_adasum([tensor], process_set)
         engine = current_engine()
+        # What `_of_one` does, in place: the shortest calls are a tenth shorter without its tuple.
         address, dtype, shape = self._describe(tensor)
         handle = engine.run(
             _ALLREDUCE,
@@ -159,21 +147,8 @@ class Collectives(Generic[T]):
         if op == Adasum:
             self._check_adasum(tensors, process_set)
         engine = current_engine()
-        described = self._describe_all(tensors)
-        addresses, dtypes, shapes = zip(*described, strict=True)
-        handle = engine.submit_group(
-            _ALLREDUCE,
-            name,
-            list(addresses),
-            [self._describe(out)[0] for out in outs],
-            list(dtypes),
-            list(shapes),
-            op,
-            prescale,
-            postscale,
-            process_set_id(process_set),
-            False,
-        )
+        arguments = self._of_reduced_group(tensors, outs, name, op, prescale, postscale, process_set)
+        handle = engine.submit_group(*arguments, False)
         self._pending[handle] = (engine, tuple(tensors), tuple(outs), None)
         return handle
 
@@ -191,20 +166,9 @@ class Collectives(Generic[T]):
         if op == Adasum:
             self._check_adasum(tensors, process_set)
         engine = current_engine()
-        described = self._describe_all(tensors)
-        addresses, dtypes, shapes = map(list, zip(*described, strict=True))
         results = tuple(outs)
         handle = engine.run_group(
-            _ALLREDUCE,
-            name,
-            addresses,
-            addresses if outs is tensors else [self._describe(out)[0] for out in results],
-            dtypes,
-            shapes,
-            op,
-            prescale,
-            postscale,
-            process_set_id(process_set),
+            *self._of_reduced_group(tensors, outs, name, op, prescale, postscale, process_set)
         )
         if handle:
             self._finish(engine, handle, tuple(tensors), results)
@@ -271,21 +235,8 @@ class Collectives(Generic[T]):
             InvalidArgumentError: the root is not a rank of the set.
         """
         engine = current_engine()
-        address, dtype, shape = self._describe(tensor)
-        handle = engine.submit(
-            _BROADCAST,
-            name,
-            address,
-            address if out is tensor else self._describe(out)[0],
-            dtype,
-            shape,
-            Sum,
-            1.0,
-            1.0,
-            root_rank,
-            process_set_id(process_set),
-            False,
-        )
+        arguments = self._of_one(_BROADCAST, tensor, out, name, Sum, 1.0, 1.0, root_rank, process_set)
+        handle = engine.submit(*arguments, False)
         self._pending[handle] = (engine, tensor, out, None)
         return handle
 
@@ -294,20 +245,8 @@ class Collectives(Generic[T]):
     ) -> T:
         """:meth:`broadcast`, waited for; returns ``out``."""
         engine = current_engine()
-        address, dtype, shape = self._describe(tensor)
-        handle = engine.run(
-            _BROADCAST,
-            name,
-            address,
-            address if out is tensor else self._describe(out)[0],
-            dtype,
-            shape,
-            Sum,
-            1.0,
-            1.0,
-            root_rank,
-            process_set_id(process_set),
-        )
+        arguments = self._of_one(_BROADCAST, tensor, out, name, Sum, 1.0, 1.0, root_rank, process_set)
+        handle = engine.run(*arguments)
         if handle:
             self._finish(engine, handle, tensor, out)
         return out
@@ -505,6 +444,55 @@ class Collectives(Generic[T]):
         return entry[0].poll(handle)
 
     # -- parts ----------------------------------------------------------------------------------------------
+
+    def _of_one(
+        self,
+        kind: int,
+        tensor: T,
+        out: T,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        root_rank: int,
+        process_set: ProcessSet,
+    ) -> tuple[int, str | None, int, int, int, tuple[int, ...], int, float, float, int, int]:
+        """What the engine's ``submit`` and ``run`` take for an operation on one tensor."""
+        address, dtype, shape = self._describe(tensor)
+        return (
+            kind,
+            name,
+            address,
+            address if out is tensor else self._describe(out)[0],
+            dtype,
+            shape,
+            op,
+            prescale,
+            postscale,
+            root_rank,
+            0 if process_set is global_process_set else process_set_id(process_set),
+        )
+
+    def _of_reduced_group(
+        self,
+        tensors: Sequence[T],
+        outs: Sequence[T],
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+    ) -> tuple[
+        int, str | None, list[int], list[int], list[int], list[tuple[int, ...]], int, float, float, int
+    ]:
+        """What the engine's ``submit_group`` and ``run_group`` take for an allreduce."""
+        described = self._describe_all(tensors)
+        addresses = [address for address, _, _ in described]
+        dtypes = [dtype for _, dtype, _ in described]
+        shapes = [shape for _, _, shape in described]
+        results = addresses if outs is tensors else [self._describe(out)[0] for out in outs]
+        number = process_set_id(process_set)
+        return _ALLREDUCE, name, addresses, results, dtypes, shapes, op, prescale, postscale, number
 
     def _finish(self, engine: _core.Engine, handle: int, inputs: Any, outs: Any) -> None:
         """Wait for what the engine did not finish at once."""

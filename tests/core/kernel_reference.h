@@ -154,7 +154,7 @@ T scaled(T value, double factor) {
   }
 }
 
-/// Calls `use.template operator()<T>()` with the type of `dtype`.
+/// Calls `use.template operator()<T>()` with the type of `dtype`, which has a fraction.
 template <typename Use>
 auto with_float(DType dtype, Use use) {
   switch (dtype) {
@@ -169,6 +169,7 @@ auto with_float(DType dtype, Use use) {
   }
 }
 
+/// With any type.
 template <typename Use>
 auto with_type(DType dtype, Use use) {
   switch (dtype) {
@@ -184,16 +185,10 @@ auto with_type(DType dtype, Use use) {
       return use.template operator()<std::int32_t>();
     case DType::Int64:
       return use.template operator()<std::int64_t>();
-    case DType::Float16:
-      return use.template operator()<Half>();
-    case DType::BFloat16:
-      return use.template operator()<Brain>();
-    case DType::Float32:
-      return use.template operator()<float>();
-    case DType::Float64:
-      return use.template operator()<double>();
-    default:
+    case DType::Bool:
       return use.template operator()<Truth>();
+    default:
+      return with_float(dtype, use);
   }
 }
 

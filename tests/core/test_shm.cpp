@@ -5,32 +5,20 @@
 #include <array>
 #include <atomic>
 
-#include "shm_script.h"
-#include "shm_world.h"
+#include "shm_play.h"
 
 namespace rueda {
 namespace {
 
-using testing::Script;
+using testing::play;
 using testing::ScriptedRank;
 using testing::ShmWorld;
-using testing::ShmWorldOptions;
 using testing::succeeded;
 using testing::Wait;
 using Bytes = std::vector<std::byte>;
 
 /// Slots so small that the operations of a script take all paths, with many chunks.
 constexpr ShmTuning kTiny{.small_bytes = 256, .chunk_bytes = 192};
-
-void play(const ShmWorldOptions& options, const Script& script) {
-  const ShmWorld world(options);
-  world.run([&](int rank, ShmBackend& backend) {
-    ScriptedRank scripted(
-        script, rank, world.size(), backend,
-        [&](const std::vector<Operation*>& operations) { return world.drive(rank, operations); });
-    EXPECT_EQ(scripted.run(), "");
-  });
-}
 
 TEST(Shm, AnyMixOfOperationsIsSafeWhileRanksRunAhead) {
   unsigned seed = 1;

@@ -8,17 +8,14 @@
 #include <cerrno>
 #include <cstring>
 
-#include "shm_script.h"
-#include "shm_world.h"
+#include "shm_play.h"
 #include "transport/shm_cause.h"
 
 namespace rueda {
 namespace {
 
-using testing::Script;
-using testing::ScriptedRank;
+using testing::play;
 using testing::ShmWorld;
-using testing::ShmWorldOptions;
 using testing::succeeded;
 using testing::Wait;
 using Bytes = std::vector<std::byte>;
@@ -27,16 +24,6 @@ using Bytes = std::vector<std::byte>;
 constexpr ShmTuning kTiny{
     .small_bytes = 256, .chunk_bytes = 192, .direct_bytes = 1, .direct_broadcast_bytes = 1000000};
 constexpr std::size_t kBytes = 1000;
-
-void play(const ShmWorldOptions& options, const Script& script) {
-  const ShmWorld world(options);
-  world.run([&](int rank, ShmBackend& backend) {
-    ScriptedRank scripted(
-        script, rank, world.size(), backend,
-        [&](const std::vector<Operation*>& operations) { return world.drive(rank, operations); });
-    EXPECT_EQ(scripted.run(), "");
-  });
-}
 
 Bytes content(int rank, std::size_t bytes) {
   Bytes made(bytes);

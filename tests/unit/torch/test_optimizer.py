@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import warnings
 from collections.abc import Iterable
@@ -14,7 +13,7 @@ from tests.unit.torch.conftest import MakeWorld
 from tests.unit.torch.models import NAMES, backward, grads, two_layers, wrap
 
 import horovod.torch as hvd
-from horovod import _core, _runtime
+from horovod import _core
 from horovod.torch.autograd import collectives
 
 pytestmark = pytest.mark.timeout(30)
@@ -551,53 +550,3 @@ def test_half_precision_parameters(make_world: MakeWorld) -> None:
     model(torch.ones(1, 3, dtype=torch.bfloat16)).sum().backward()
     optimizer.step()
     assert {dtype for submission in engine.log for dtype in submission.dtypes} == {_core.FLOAT16}
-
-
-@pytest.mark.parametrize(
-    ("setting", "cores", "together", "late"),
-    [
-        ("auto", 1.0, True, True),
-        ("auto", 1.9, True, True),
-        ("auto", 2.0, True, False),  # one computes, one is left
-        ("auto", 1.0, False, False),
-        ("1", 1.0, True, False),
-        ("0", 9.0, False, True),
-    ],
-)
-def test_gradients_are_handed_over_during_backward_unless_no_core_is_idle(
-    setting: str,
-    cores: float,
-    together: bool,
-    late: bool,
-    make_world: MakeWorld,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    engine = make_world(2, overlap_gradients=setting)
-    groups = [[0, 1]] if together else [[0], [1]]
-    runtime = dataclasses.replace(_runtime.current(), cores_per_rank=cores, groups=groups)
-    monkeypatch.setattr(_runtime, "current", lambda: runtime)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    model = two_layers()
-    optimizer = wrap(model)
-    for _ in range(2):
-        engine.log.clear()
-        backward(model)
-        assert len(engine.log) == (0 if late else len(NAMES))
-        with pytest.raises(AssertionError, match="race condition"):
-            optimizer.zero_grad()
-        optimizer.step()
-        assert len({submission.name for submission in engine.log}) == len(engine.log) == len(NAMES)
-
-
-@pytest.mark.parametrize("setting", ["0", "1"])
-def test_what_was_handed_over_is_exchanged_also_if_it_is_dropped(setting: str, make_world: MakeWorld) -> None:
-    make_world(2, overlap_gradients=setting)
-    model = two_layers()
-    optimizer = wrap(model, op=hvd.Sum)
-    backward(model)
-    local = grads(model)
-    first, second, *_ = model.parameters()
-    first.grad = None
-    second.grad = torch.full_like(second, 5.0)
-    optimizer.synchronize()
-    assert all(torch.equal(g, 2 * before) for g, before in zip(grads(model), local, strict=True))
