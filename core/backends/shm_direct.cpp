@@ -36,11 +36,11 @@ struct Place {
   std::uint64_t bytes;
 };
 
-struct Offer {
+struct Notice {
   Word word;
   std::uint32_t places;
 };
-constexpr std::size_t kMostPlaces = (kShmSmallBytes - sizeof(Offer)) / sizeof(Place);
+constexpr std::size_t kMostPlaces = (kShmSmallBytes - sizeof(Notice)) / sizeof(Place);
 
 using Places = std::vector<Place>;
 
@@ -62,7 +62,7 @@ std::uint64_t bytes_of(std::span<const Place> places) noexcept {
 
 /// An operation has two meetings, each with a small sequence number of its own:
 ///
-///   offer    everybody says where its bytes are, and whether it can read everybody's
+///   notice   everybody says where its bytes are, and whether it can read everybody's
 ///   own      while others arrive, what stays in this process is copied
 ///   read     out of the others' memory, straight into the output
 ///   leave    everybody says that it has read; then owners may use their memory again
@@ -74,13 +74,13 @@ std::uint64_t bytes_of(std::span<const Place> places) noexcept {
 ///
 /// A member that has left may be stopped by a failure elsewhere and use its memory again while
 /// another one still reads. It leaves the cause before; so whoever finds none, and the process
-/// alive, after reading, has read what was offered.
+/// alive, after reading, has read what was named.
 class DirectOperation : public Operation {
  public:
   Result<Step> step() final {
     switch (phase_) {
-      case Phase::Offer:
-        offer();
+      case Phase::Notice:
+        give_notice();
         phase_ = Phase::Own;
         return Step::Advanced;
       case Phase::Own:
@@ -146,7 +146,7 @@ class DirectOperation : public Operation {
   }
 
  private:
-  enum class Phase : std::uint8_t { Offer, Own, Agree, Read, Leave, Staged };
+  enum class Phase : std::uint8_t { Notice, Own, Agree, Read, Leave, Staged };
   struct Part {
     int member;
     PeerMemory::Part bytes;
@@ -156,18 +156,18 @@ class DirectOperation : public Operation {
   virtual Places places() const = 0;
   /// True if there was anything.
   virtual bool copy_own() = 0;
-  /// What to take from a member. False: what it offers is not what it should be.
-  virtual bool plan(int member, std::span<Place> offered) = 0;
+  /// What to take from a member. False: what it names is not what it should be.
+  virtual bool plan(int member, std::span<Place> named) = 0;
   /// The same operation through slots.
   virtual std::unique_ptr<Operation> staged() = 0;
 
   void say(Word word, const Places& places = {}) {
     sequence_ = arena_.next_small();
     std::byte* const slot = arena_.small_slot(self(), sequence_);
-    const Offer offer{word, static_cast<std::uint32_t>(places.size())};
-    std::memcpy(slot, &offer, sizeof offer);
+    const Notice notice{word, static_cast<std::uint32_t>(places.size())};
+    std::memcpy(slot, &notice, sizeof notice);
     if (!places.empty()) {
-      std::memcpy(slot + sizeof offer, places.data(), places.size() * sizeof(Place));
+      std::memcpy(slot + sizeof notice, places.data(), places.size() * sizeof(Place));
     }
     word_ = word;
     arena_.publish(ShmMark::Small, sequence_ + 1);
@@ -175,10 +175,10 @@ class DirectOperation : public Operation {
 
   [[nodiscard]] bool met() { return arena_.all_reached(ShmMark::Small, sequence_ + 1); }
 
-  [[nodiscard]] Offer heard(int member) const noexcept {
-    Offer offer{};
-    std::memcpy(&offer, arena_.small_slot(member, sequence_), sizeof offer);
-    return offer;
+  [[nodiscard]] Notice heard(int member) const noexcept {
+    Notice notice{};
+    std::memcpy(&notice, arena_.small_slot(member, sequence_), sizeof notice);
+    return notice;
   }
 
   /// After a meeting.
@@ -192,7 +192,7 @@ class DirectOperation : public Operation {
     return false;
   }
 
-  void offer() {
+  void give_notice() {
     if (!direct_.reaches_all()) return say(Word::Never);
     const Places own = places();
     if (own.size() > kMostPlaces) return say(Word::NotNow);
@@ -204,19 +204,19 @@ class DirectOperation : public Operation {
       go_staged();
       return {};
     }
-    Places offered;
+    Places named;
     // Starting beside oneself, so that not all members read from the same one at once.
     for (int d = 1; d < arena_.size(); ++d) {
       const int member = (self() + d) % arena_.size();
-      offered.resize(std::min<std::size_t>(heard(member).places, kMostPlaces));
-      if (!offered.empty()) {
-        std::memcpy(offered.data(), arena_.small_slot(member, sequence_) + sizeof(Offer),
-                    offered.size() * sizeof(Place));
+      named.resize(std::min<std::size_t>(heard(member).places, kMostPlaces));
+      if (!named.empty()) {
+        std::memcpy(named.data(), arena_.small_slot(member, sequence_) + sizeof(Notice),
+                    named.size() * sizeof(Place));
       }
-      if (!plan(member, offered)) {
+      if (!plan(member, named)) {
         const Rank rank = arena_.rank(member);
         return Error{.message = "rank " + std::to_string(rank) +
-                                " offers other bytes than this operation needs of it",
+                                " names other bytes than this operation needs of it",
                      .peer = rank};
       }
     }
@@ -273,7 +273,7 @@ class DirectOperation : public Operation {
 
   ShmArena& arena_;
   ShmDirect& direct_;
-  Phase phase_ = Phase::Offer;
+  Phase phase_ = Phase::Notice;
   std::uint32_t sequence_ = 0;  // of the meeting that is under way
   Word word_ = Word::Yes;       // said there
   Word outcome_ = Word::Yes;
@@ -310,11 +310,11 @@ class DirectAllgather final : public DirectOperation {
     return true;
   }
 
-  bool plan(int member, std::span<Place> offered) override {
+  bool plan(int member, std::span<Place> named) override {
     for (const auto& span : plan_.out[static_cast<std::size_t>(member)]) {
-      if (!take(member, offered, span)) return false;
+      if (!take(member, named, span)) return false;
     }
-    return bytes_of(offered) == 0;
+    return bytes_of(named) == 0;
   }
 
   std::unique_ptr<Operation> staged() override {
@@ -339,10 +339,10 @@ class DirectAlltoall final : public DirectOperation {
     return true;
   }
 
-  bool plan(int member, std::span<Place> offered) override {
+  bool plan(int member, std::span<Place> named) override {
     const std::span<std::byte> out = plan_.out[static_cast<std::size_t>(member)];
-    if (offered.size() != plan_.in.size()) return false;
-    std::span<Place> mine = offered.subspan(static_cast<std::size_t>(self()), 1);
+    if (named.size() != plan_.in.size()) return false;
+    std::span<Place> mine = named.subspan(static_cast<std::size_t>(self()), 1);
     return take(member, mine, out) && bytes_of(mine) == 0;
   }
 
@@ -372,9 +372,9 @@ class DirectBroadcast final : public DirectOperation {
     return true;
   }
 
-  bool plan(int member, std::span<Place> offered) override {
-    if (member != root_) return offered.empty();
-    return take(member, offered, out_) && bytes_of(offered) == 0;
+  bool plan(int member, std::span<Place> named) override {
+    if (member != root_) return named.empty();
+    return take(member, named, out_) && bytes_of(named) == 0;
   }
 
   std::unique_ptr<Operation> staged() override {

@@ -24,7 +24,7 @@ class ShmDirect {
   /// This member can read all others. Found out once, when all of them have started.
   [[nodiscard]] bool reaches_all();
   [[nodiscard]] const PeerMemory& memory(int member) const noexcept { return at(member).memory; }
-  /// The member lives and has not given up: so far its memory was what it offered.
+  /// The member lives and has not given up: so far its memory was what it named.
   [[nodiscard]] bool stands(int member) const noexcept;
 
  private:

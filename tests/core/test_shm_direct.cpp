@@ -187,7 +187,7 @@ TEST(ShmDirect, WhoReadsWhileTheOwnerGivesUpDoesNotComeToAnEnd) {
   const auto one = world.backend(1);
   const Gathering slow(*zero, 0, 2);
   Gathering fast(*one, 1, 2);
-  ASSERT_EQ(*slow.operation->step(), Step::Advanced);  // has offered
+  ASSERT_EQ(*slow.operation->step(), Step::Advanced);  // has given notice
   ASSERT_EQ(fast.step_on(), Step::Blocked);            // has read, and waits for the reader
   EXPECT_EQ(fast.operation->waiting_for(), std::vector<Rank>{ShmWorld::global(0)});
   publish_cause(world.view(1), Error{.message = "something else broke"});
@@ -197,7 +197,7 @@ TEST(ShmDirect, WhoReadsWhileTheOwnerGivesUpDoesNotComeToAnEnd) {
   EXPECT_EQ(slow.operation->waiting_for(), std::vector<Rank>{ShmWorld::global(1)});
 }
 
-TEST(ShmDirect, AnOfferThatDoesNotFitIsAnErrorThatNamesTheRank) {
+TEST(ShmDirect, ANoticeThatDoesNotFitIsAnErrorThatNamesTheRank) {
   const ShmWorld world({.size = 2, .tuning = kTiny, .direct = true});
   const auto zero = world.backend(0);
   const auto one = world.backend(1);

@@ -264,7 +264,7 @@ TEST(ShmDirectProcesses, IfThePermissionIsWithdrawnAllTakeTheSlots) {
   });
 }
 
-TEST(ShmDirectProcesses, ARankThatDiesAfterItsOfferIsWaitedFor) {
+TEST(ShmDirectProcesses, ARankThatDiesAfterItsNoticeIsWaitedFor) {
   if (readable() != "shm.direct") GTEST_SKIP() << "no process may read another one here";
   run(
       3,
