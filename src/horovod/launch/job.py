@@ -28,7 +28,7 @@ from horovod.launch.launcher import (
 from horovod.launch.output import Output
 from horovod.launch.supervisor import Outcome, Signals, describe_exit, signal_name, supervise
 
-__all__ = ["Job", "run_job"]
+__all__ = ["Job", "SshOptions", "run_job"]
 
 _KEY_BYTES = 32
 _JOB_ID_BYTES = 8
@@ -39,6 +39,16 @@ _HINTS: Mapping[int, str] = {
     signal.SIGSEGV: "PYTHONFAULTHANDLER=1 in the environment shows where a Python program crashed.",
     signal.SIGBUS: "Often there is no room left in /dev/shm or on a disk that a file is mapped from.",
 }
+
+
+@dataclass(frozen=True)
+class SshOptions:
+    """How other hosts are reached. None and empty: as the user's ssh configuration says."""
+
+    port: int | None = None
+    identity_file: str | None = None
+    arguments: tuple[str, ...] = ()
+    """Further words for ``ssh``, before the host."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,9 @@ class Job:
     """Environment variables that command-line options stand for."""
     timestamps: bool = False
     output_directory: Path | None = None
+    ssh: SshOptions = SshOptions()
+    interfaces: tuple[str, ...] = ()
+    """Network interfaces that ranks of different hosts may use; empty: those that work."""
 
 
 def run_job(job: Job, inherited: Mapping[str, str], console: Console) -> None:
