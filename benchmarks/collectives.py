@@ -7,6 +7,7 @@ What is measured, and how, is that of `python -m horovod.bench`. Every result is
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 import torch
 from benchmarks import peers
@@ -31,30 +32,40 @@ def offered(peer: peers.Peer, name: str, operation: str) -> bool:
     return peer.offers(operation)
 
 
+def sizes_of(operation: str, asked: Sequence[int] | None) -> Sequence[int]:
+    """Bytes to measure ``operation`` at."""
+    if operation == "barrier":
+        return SIZES_OF[operation]
+    return asked or SIZES_OF.get(operation, OTHER_SIZES)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--peer", choices=peers.NAMES, required=True)
+    parser.add_argument("--peer", choices=sorted({*peers.NAMES, *peers.BETWEEN_HOSTS}), required=True)
     parser.add_argument("--json", help="append one line per result to this file")
     parser.add_argument("--min-time-s", type=float, default=0.2, help="per operation and size")
     parser.add_argument("--max-bytes", type=int, default=SIZES[-1])
+    parser.add_argument("--sizes", type=int, nargs="+", help="bytes, for every operation")
+    parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=OPERATIONS)
+    parser.add_argument("--max-calls", type=int, default=3000, help="per operation and size")
     args = parser.parse_args()
     torch.set_num_threads(1)
     peer = peers.create(args.peer)
-    for operation in OPERATIONS:
+    for operation in args.operations:
         if not offered(peer, args.peer, operation):
             continue
-        for size_bytes in SIZES_OF.get(operation, OTHER_SIZES):
+        for size_bytes in sizes_of(operation, args.sizes):
             if size_bytes > args.max_bytes:
                 continue
             collective, op = ("allreduce", "adasum") if operation == "adasum" else (operation, "sum")
             work = make_work(collective, size_bytes, ranks=peer.size, dtype="float32", op=op)
             call = peer.blocking(work)
-            if args.peer != "limit" and (wrong := check(peer, [work], call)):
+            if args.peer not in ("limit", "wire") and (wrong := check(peer, [work], call)):
                 sys.exit(f"{args.peer}: rank {peer.rank}: {wrong}")
             before = peer.paths()
-            timing = measure(peer, call, min_time_s=args.min_time_s, max_calls=3000)
+            timing = measure(peer, call, min_time_s=args.min_time_s, max_calls=args.max_calls)
             if peer.rank != 0:
                 continue
             algbw = algorithm_bandwidth(work.size_bytes, timing.median_s)

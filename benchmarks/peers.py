@@ -3,16 +3,21 @@
 import os
 from collections.abc import Callable
 
+from benchmarks.wire import Wire
+
 from horovod.bench.mpi import MpiPeer
 from horovod.bench.peers import Gloo, Limit, Peer, Rueda
 
-__all__ = ["NAMES", "Peer", "create"]
+__all__ = ["BETWEEN_HOSTS", "NAMES", "Peer", "create"]
 
 NAMES = ("rueda", "gloo", "openmpi", "limit")
+"""On one host."""
+
+BETWEEN_HOSTS = ("rueda", "gloo", "openmpi", "wire")
 
 
 def create(name: str) -> Peer:
-    """Join the job with library `name` (one of `NAMES`).
+    """Join the job with library `name` (one of `NAMES` or `BETWEEN_HOSTS`).
 
     Raises:
         ValueError: no such peer.
@@ -22,8 +27,9 @@ def create(name: str) -> Peer:
         "gloo": Gloo,
         "openmpi": MpiPeer,
         "limit": lambda: Limit(Gloo()),
+        "wire": lambda: Wire(Gloo()),
     }
     if name not in kinds:
-        raise ValueError(f"unknown peer {name!r}: choose from {', '.join(NAMES)}")
+        raise ValueError(f"unknown peer {name!r}: choose from {', '.join(kinds)}")
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     return kinds[name]()
