@@ -9,23 +9,28 @@ its own copy of just the pages that it writes.
 
 from __future__ import annotations
 
+import importlib
 import io
 import pickle
 import struct
-import sys
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import cloudpickle
 
 from horovod.errors import LaunchError
 
-__all__ = ["pack", "unpack"]
+__all__ = ["ALIGNMENT", "LARGE_BYTES", "pack", "unpack"]
 
 _MAGIC = b"rueda\x00\x05\x01"
 _HEAD = struct.Struct("<8sI")
-_ALIGNMENT = 64
-_LARGE_BYTES = 16 << 10
+ALIGNMENT = 64
+LARGE_BYTES = 16 << 10
+"""Smaller buffers are part of the pickle."""
+
+# By the package of a type: a module with `reduce_memory(obj, least_bytes)`, which tells pickle how to make
+# the object again around its memory, or None where that is not possible.
+_REDUCERS = {"torch": "horovod.torch.shipping"}
 
 
 def pack(value: Any) -> list[memoryview]:
@@ -38,7 +43,7 @@ def pack(value: Any) -> list[memoryview]:
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
-        if raw.nbytes < _LARGE_BYTES:
+        if raw.nbytes < LARGE_BYTES:
             return True  # in the pickle itself
         buffers.append(raw)
         return False
@@ -50,7 +55,7 @@ def pack(value: Any) -> list[memoryview]:
     pieces = []
     at = 0
     for part in (memoryview(head), *parts):
-        padding = -at % _ALIGNMENT
+        padding = -at % ALIGNMENT
         if padding:
             pieces.append(memoryview(bytes(padding)))
         pieces.append(part)
@@ -75,7 +80,7 @@ def unpack(data: memoryview) -> Any:
     sizes: Sequence[int] = struct.unpack_from(f"<{count}Q", data, _HEAD.size)
     parts = []
     for size in sizes:
-        begin = end + -end % _ALIGNMENT
+        begin = end + -end % ALIGNMENT
         end = begin + size
         if end > data.nbytes:
             raise wrong
@@ -84,42 +89,12 @@ def unpack(data: memoryview) -> Any:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Also hands over the memory of PyTorch's tensors as it is, where they are plain."""
+    """Also hands over the memory of frameworks' tensors as it is, where the framework's folder knows how."""
 
     def reducer_override(self, obj: Any) -> Any:
-        torch = sys.modules.get("torch")
-        if torch is not None and type(obj) in (torch.Tensor, torch.nn.Parameter) and _plain(obj, torch):
-            raw = obj.detach().view(-1).view(torch.uint8).numpy()
-            dtype = str(obj.dtype).removeprefix("torch.")
-            parameter = type(obj) is torch.nn.Parameter
-            return _tensor, (
-                pickle.PickleBuffer(raw), dtype, tuple(obj.shape), obj.requires_grad, parameter,
-            )  # fmt: skip
+        module = _REDUCERS.get(type(obj).__module__.partition(".")[0])
+        if module is not None:
+            reduced = importlib.import_module(module).reduce_memory(obj, LARGE_BYTES)
+            if reduced is not None:
+                return reduced
         return super().reducer_override(obj)
-
-
-def _plain(tensor: Any, torch: Any) -> bool:
-    """Large, in host memory, contiguous, and nothing but its numbers: others take PyTorch's own way."""
-    return bool(
-        tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
-        and tensor.numel() * tensor.element_size() >= _LARGE_BYTES
-        and tensor.is_contiguous()
-        and tensor.is_leaf
-        and not tensor.is_quantized
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-        and not tensor.__dict__
-    )
-
-
-def _tensor(buffer: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool, parameter: bool) -> Any:
-    import torch
-
-    memory = memoryview(buffer)
-    if memory.readonly:
-        memory = memoryview(bytearray(memory))
-    tensor: Any = torch.frombuffer(memory, dtype=cast(Any, getattr(torch, dtype))).view(shape)
-    if parameter:
-        return torch.nn.Parameter(tensor, requires_grad=requires_grad)
-    return tensor.requires_grad_(requires_grad)

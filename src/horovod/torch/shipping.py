@@ -1,0 +1,50 @@
+"""Tensors on their way to other processes: their memory as it is, instead of a copy of it in a pickle."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import torch
+
+__all__ = ["reduce_memory"]
+
+
+def reduce_memory(obj: Any, least_bytes: int) -> tuple[Any, ...] | None:
+    """How pickle makes ``obj`` again around its memory; None for what has to take PyTorch's own way.
+
+    That is whatever is not a plain contiguous tensor or parameter in host memory of ``least_bytes`` or more.
+    """
+    if type(obj) not in (torch.Tensor, torch.nn.Parameter) or not _plain(obj, least_bytes):
+        return None
+    memory = pickle.PickleBuffer(obj.detach().view(-1).view(torch.uint8).numpy())
+    parameter = type(obj) is torch.nn.Parameter
+    dtype = str(obj.dtype).removeprefix("torch.")
+    return _around, (memory, dtype, tuple(obj.shape), obj.requires_grad, parameter)
+
+
+def _plain(tensor: torch.Tensor, least_bytes: int) -> bool:
+    return (
+        tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and tensor.numel() * tensor.element_size() >= least_bytes
+        and tensor.is_contiguous()
+        and tensor.is_leaf
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not tensor.__dict__
+    )
+
+
+def _around(
+    buffer: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool, parameter: bool
+) -> torch.Tensor:
+    memory = memoryview(buffer)
+    if memory.readonly:
+        memory = memoryview(bytearray(memory))
+    kind: torch.dtype = getattr(torch, dtype)
+    tensor = torch.frombuffer(memory, dtype=kind).view(shape)
+    if parameter:
+        return torch.nn.Parameter(tensor, requires_grad=requires_grad)
+    return tensor.requires_grad_(requires_grad)
