@@ -117,11 +117,13 @@ class Backend {
   [[nodiscard]] std::unique_ptr<Operation> refuse(std::span<const ScatterPiece> pieces,
                                                   const Reduction& reduction) const;
   [[nodiscard]] std::unique_ptr<Operation> refuse(const AlltoallPlan& plan) const;
+  /// Memory kept from one operation to the next.
+  [[nodiscard]] Staging& staging() const noexcept { return *staging_; }
 
  private:
   Members members_;
   Association association_;
-  std::unique_ptr<Staging> staging_;  // memory of the defaults, kept between operations
+  std::unique_ptr<Staging> staging_;
 };
 
 }  // namespace rueda

@@ -3,9 +3,13 @@
 #include <string>
 
 #include "backends/failed_operation.h"
+#include "backends/paired_allreduce.h"
 
 namespace rueda {
 namespace {
+
+constexpr std::size_t kDoublingBytes = std::size_t{16} << 10;
+constexpr std::size_t kWindowBytes = std::size_t{512} << 10;
 
 /// One transfer over a link. Holds the mesh, so that the link is there as long as the transfer.
 template <bool sending>
@@ -48,8 +52,45 @@ TcpBackend::TcpBackend(Members members, std::shared_ptr<Mesh> mesh)
   for (const Rank rank : this->members().ranks) links_.push_back(mesh_->link(rank));
 }
 
-std::string_view TcpBackend::path(Kind kind, std::size_t /*bytes*/) const noexcept {
-  return kind == Kind::Broadcast ? "tcp.tree" : "tcp.direct";
+std::string_view TcpBackend::path(Kind kind, std::size_t bytes) const noexcept {
+  if (kind == Kind::Broadcast) return "tcp.tree";
+  if (kind != Kind::Allreduce) return "tcp.direct";
+  switch (way(bytes)) {
+    case Way::Doubling:
+      return "tcp.doubling";
+    case Way::Halving:
+      return "tcp.halving";
+    case Way::Direct:
+      break;
+  }
+  return "tcp.direct";
+}
+
+/// The same on all members.
+TcpBackend::Way TcpBackend::way(std::size_t bytes) const noexcept {
+  const int size = members().size();
+  const bool each_alone = members().groups.size() == static_cast<std::size_t>(size);
+  if (!each_alone || size <= 2) return Way::Direct;
+  return bytes <= kDoublingBytes ? Way::Doubling : Way::Halving;
+}
+
+std::unique_ptr<Operation> TcpBackend::allreduce(std::span<const Piece> pieces,
+                                                 const Reduction& reduction) {
+  if (auto refused = refuse(reduction)) return refused;
+  std::size_t count = 0;
+  for (const Piece& piece : pieces) count += piece.count;
+  const std::size_t element = size_of(reduction.dtype);
+  switch (way(count * element)) {
+    case Way::Doubling:
+      return paired_allreduce(*this, staging(), pieces, reduction,
+                              {.pairing = Pairing::Doubling, .window = count});
+    case Way::Halving:
+      return paired_allreduce(*this, staging(), pieces, reduction,
+                              {.pairing = Pairing::Halving, .window = kWindowBytes / element});
+    case Way::Direct:
+      break;
+  }
+  return Backend::allreduce(pieces, reduction);
 }
 
 PeerLink* TcpBackend::link(int peer) const noexcept {

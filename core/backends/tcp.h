@@ -1,4 +1,5 @@
-/// Members on different hosts: sends and receives over the mesh, everything else by the defaults.
+/// Members on different hosts: sends and receives over the mesh. Members that are a host each
+/// reduce from pair to pair where that is faster; everything else goes by the defaults.
 #pragma once
 
 #include <poll.h>
@@ -23,10 +24,15 @@ class TcpBackend final : public Backend {
   std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) override;
   std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) override;
 
+  std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
+                                       const Reduction& reduction) override;
+
   /// See Mesh::wants().
   void wants(std::vector<pollfd>& polled) const { mesh_->wants(polled); }
 
  private:
+  enum class Way { Direct, Doubling, Halving };
+  [[nodiscard]] Way way(std::size_t bytes) const noexcept;
   [[nodiscard]] PeerLink* link(int peer) const noexcept;
   [[nodiscard]] std::unique_ptr<Operation> unreachable(int peer) const;
 

@@ -5,12 +5,14 @@
 
 #include "association_reference.h"
 #include "backends/direct_allreduce.h"
+#include "reduce_batch.h"
 #include "tcp_world.h"
 
 namespace rueda {
 namespace {
 
 using reference::Bytes;
+using testing::Batch;
 using testing::drive;
 using testing::succeeded;
 using testing::TcpWorld;
@@ -29,46 +31,13 @@ const std::vector<Groups> kWorlds{
     {{0, 1, 2}, {3, 4}, {5, 6, 7}},
 };
 
-/// One fused batch: the same counts on every member, in place or not.
-struct Batch {
-  std::vector<std::size_t> counts;
-  bool in_place = false;
-  [[nodiscard]] std::size_t count() const {
-    std::size_t total = 0;
-    for (const std::size_t count : counts) total += count;
-    return total;
-  }
-};
-
-/// Reduces that batch with that plan on one member; returns its concatenated output.
 Bytes reduce_batch(TcpBackend& backend, const Bytes& input, const Batch& batch,
                    const Reduction& reduction, const DirectPlan* plan) {
-  const std::size_t element = size_of(reduction.dtype);
-  std::vector<Bytes> ins;
-  std::vector<Bytes> outs;
-  auto at = input.begin();
-  for (const std::size_t count : batch.counts) {
-    const auto end = at + static_cast<std::ptrdiff_t>(count * element);
-    ins.emplace_back(at, end);
-    outs.emplace_back(count * element, std::byte{0xee});
-    at = end;
-  }
-  std::vector<Piece> pieces;
-  for (std::size_t i = 0; i < ins.size(); ++i) {
-    std::byte* const out = batch.in_place ? ins[i].data() : outs[i].data();
-    pieces.push_back({ins[i].data(), out, batch.counts[i]});
-  }
-  {
-    Staging staging;
-    auto operation = plan == nullptr ? backend.allreduce(pieces, reduction)
-                                     : direct_allreduce(backend, staging, pieces, reduction, *plan);
-    EXPECT_TRUE(succeeded(drive(*operation, backend)));
-  }
-  Bytes result;
-  for (const Bytes& part : batch.in_place ? ins : outs) {
-    result.insert(result.end(), part.begin(), part.end());
-  }
-  return result;
+  return testing::reduce_batch(
+      backend, input, batch, reduction, [&](std::span<const Piece> pieces, Staging& staging) {
+        return plan == nullptr ? backend.allreduce(pieces, reduction)
+                               : direct_allreduce(backend, staging, pieces, reduction, *plan);
+      });
 }
 
 class DirectAllreduceBits : public ::testing::TestWithParam<Groups> {};
@@ -203,7 +172,8 @@ TEST(DirectAllreduce, NamesWhomItWaitsFor) {
   TcpBackend backend(world.members(1), world.mesh(1));
   float value = 1;
   const Piece piece{reinterpret_cast<std::byte*>(&value), reinterpret_cast<std::byte*>(&value), 1};
-  auto operation = backend.allreduce({&piece, 1}, {});
+  Staging staging;
+  auto operation = direct_allreduce(backend, staging, {&piece, 1}, {}, {1, true});
   for (int i = 0; i < 10; ++i) {
     auto step = operation->step();
     ASSERT_TRUE(step);
