@@ -1,6 +1,7 @@
 #include "transport/peer_link.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "transport/little_endian.h"
@@ -8,117 +9,239 @@
 namespace rueda {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x61647552;          // "Ruda": a stream out of step hardly has it
+constexpr std::uint32_t kMessage = 0x61647552;        // "Ruda": a stream out of step hardly has it
+constexpr std::uint32_t kNote = 0x6e647552;           // "Rudn"
 constexpr std::size_t kChunk = std::size_t{1} << 20;  // bytes moved before others get their turn
 constexpr std::size_t kParts = 16;                    // of one system call
-
-/// The parts of `queue` that still have to move, headers and data in turn.
-template <typename Queue>
-std::size_t gather(Queue& queue, std::size_t skip, std::array<iovec, kParts>& parts) {
-  std::size_t used = 0;
-  const auto add = [&](std::byte* data, std::size_t bytes) {
-    const std::size_t skipped = std::min(skip, bytes);
-    skip -= skipped;
-    if (skipped < bytes) parts[used++] = {data + skipped, bytes - skipped};
-  };
-  for (auto& transfer : queue) {
-    if (used + 2 > kParts) break;
-    add(transfer.header.data(), transfer.header.size());
-    add(transfer.data, transfer.bytes);
-  }
-  return used;
-}
+/// Room for a note and more: several small messages come with one system call.
+constexpr std::size_t kInboxBytes = kMaxNote + 4096;
+/// What is read beyond the message under way if the next one is not longer than that: it is copied
+/// once more.
+constexpr std::size_t kSmall = 4096;
 
 }  // namespace
 
 PeerLink::Ticket PeerLink::post_send(std::span<const std::byte> data) {
   const Ticket ticket = outgoing_.posted++;
   if (outgoing_.broken) return ticket;
-  Transfer transfer;
-  store_little_endian(transfer.header.data(), kMagic);
-  store_little_endian(transfer.header.data() + 4, static_cast<std::uint32_t>(ticket));
-  store_little_endian(transfer.header.data() + 8, static_cast<std::uint64_t>(data.size()));
-  transfer.data = const_cast<std::byte*>(data.data());  // iovec has no const; only read from
-  transfer.bytes = data.size();
-  outgoing_.queue.push_back(transfer);
+  Sending& sending = outgoing_.queue.emplace_back();
+  store_little_endian(sending.header.data(), kMessage);
+  store_little_endian(sending.header.data() + 4, static_cast<std::uint32_t>(ticket));
+  store_little_endian(sending.header.data() + 8, static_cast<std::uint64_t>(data.size()));
+  sending.data = const_cast<std::byte*>(data.data());  // iovec has no const; only read from
+  sending.bytes = data.size();
   return ticket;
+}
+
+void PeerLink::post_note(std::span<const std::byte> body) {
+  if (outgoing_.broken) return;
+  Sending& sending = outgoing_.queue.emplace_back();
+  store_little_endian(sending.header.data(), kNote);
+  store_little_endian(sending.header.data() + 4, outgoing_.notes++);
+  store_little_endian(sending.header.data() + 8, static_cast<std::uint64_t>(body.size()));
+  sending.data = const_cast<std::byte*>(body.data());
+  sending.bytes = body.size();
+  sending.note = true;
 }
 
 PeerLink::Ticket PeerLink::post_recv(std::span<std::byte> data) {
   const Ticket ticket = incoming_.posted++;
   if (incoming_.broken) return ticket;
-  Transfer transfer;
-  transfer.data = data.data();
-  transfer.bytes = data.size();
-  incoming_.queue.push_back(transfer);
+  incoming_.queue.push_back(data);
+  incoming_.unasked = false;
   return ticket;
 }
 
-Result<bool> PeerLink::pump_out() { return pump(outgoing_, false); }
-Result<bool> PeerLink::pump_in() { return pump(incoming_, true); }
-
-Result<bool> PeerLink::pump(Direction& direction, bool incoming) {
+Result<bool> PeerLink::pump_out() {
   std::size_t moved = 0;
-  while (!direction.broken && !direction.queue.empty() && moved < kChunk) {
+  while (!outgoing_.broken && !outgoing_.queue.empty() && moved < kChunk) {
     std::array<iovec, kParts> parts;
-    const std::span<const iovec> rest(parts.data(),
-                                      gather(direction.queue, direction.front_moved, parts));
-    auto bytes = incoming ? socket_.read(rest) : socket_.write(rest);
+    std::size_t used = 0;
+    std::size_t skip = outgoing_.moved;
+    std::size_t asked = 0;
+    const auto add = [&](std::byte* data, std::size_t bytes) {
+      const std::size_t skipped = std::min(skip, bytes);
+      skip -= skipped;
+      asked += bytes - skipped;
+      if (skipped < bytes) parts[used++] = {data + skipped, bytes - skipped};
+    };
+    for (Sending& sending : outgoing_.queue) {
+      if (used + 2 > kParts) break;
+      add(sending.header.data(), sending.header.size());
+      add(sending.data, sending.bytes);
+    }
+    auto bytes = socket_.write(std::span<const iovec>(parts.data(), used));
     if (!bytes) {
-      break_off(direction, std::move(bytes).error());
+      break_off(outgoing_, std::move(bytes).error());
       break;
     }
-    if (*bytes == 0) break;
     moved += *bytes;
-    if (auto valid = advance(direction, *bytes, incoming); !valid) {
-      break_off(direction, std::move(valid).error());
-      break;
-    }
+    account(*bytes);
+    if (*bytes < asked) break;  // no room for more
   }
-  if (direction.broken && moved == 0) return *direction.broken;
+  if (outgoing_.broken && moved == 0) return *outgoing_.broken;
   return moved != 0;
 }
 
-Result<void> PeerLink::advance(Direction& direction, std::size_t bytes, bool incoming) {
-  while (bytes != 0) {
-    const Transfer& front = direction.queue.front();
-    const std::size_t whole = kHeaderBytes + front.bytes;
-    const std::size_t before = direction.front_moved;
-    const std::size_t now = std::min(bytes, whole - before);
-    bytes -= now;
-    direction.front_moved += now;
-    if (incoming && before < kHeaderBytes && direction.front_moved >= kHeaderBytes) {
-      if (auto valid = check_header(front); !valid) return valid;
-    }
-    if (direction.front_moved == whole) {
-      direction.queue.pop_front();
-      direction.front_moved = 0;
-      ++direction.completed;
-    }
+void PeerLink::account(std::size_t written) {
+  while (written != 0) {
+    const Sending& front = outgoing_.queue.front();
+    const std::size_t now = std::min(written, kHeaderBytes + front.bytes - outgoing_.moved);
+    written -= now;
+    outgoing_.moved += now;
+    if (outgoing_.moved < kHeaderBytes + front.bytes) return;
+    if (!front.note) ++outgoing_.completed;
+    outgoing_.queue.pop_front();
+    outgoing_.moved = 0;
   }
+}
+
+Result<bool> PeerLink::pump_in() {
+  std::size_t moved = 0;
+  const Ticket before = incoming_.completed;
+  while (!incoming_.broken) {
+    if (auto digested = digest(); !digested) {
+      break_off(incoming_, std::move(digested).error());
+      break;
+    }
+    if (!awaits() || moved >= kChunk) break;
+    std::size_t asked = 0;
+    auto bytes = read_some(asked);
+    if (!bytes) {
+      break_off(incoming_, std::move(bytes).error());
+      break;
+    }
+    moved += *bytes;
+    if (*bytes == 0) break;
+    if (*bytes == asked) continue;
+    if (auto digested = digest(); !digested) break_off(incoming_, std::move(digested).error());
+    break;  // nothing more is there
+  }
+  const bool advanced = moved != 0 || incoming_.completed != before;
+  if (incoming_.broken && !advanced) return *incoming_.broken;
+  return advanced;
+}
+
+/// The rest of the message under way goes where it belongs; what comes behind it, into the inbox.
+Result<std::size_t> PeerLink::read_some(std::size_t& asked) {
+  Incoming& in = incoming_;
+  if (in.inbox.empty()) in.inbox.resize(kInboxBytes);
+  if (in.taken != 0) {
+    std::memmove(in.inbox.data(), in.inbox.data() + in.taken, in.filled - in.taken);
+    in.filled -= in.taken;
+    in.taken = 0;
+  }
+  std::array<iovec, 2> parts;
+  std::size_t used = 0;
+  std::size_t room = in.inbox.size() - in.filled;
+  std::size_t direct = 0;
+  if (in.inside) {
+    direct = in.queue.front().size();
+    parts[used++] = {in.queue.front().data(), direct};
+    // A long message is not to be copied: of what follows only the header, unless it is short.
+    const bool short_next = in.queue.size() > 1 && in.queue[1].size() <= kSmall;
+    room = std::min(room, kHeaderBytes + (short_next ? in.queue[1].size() : 0));
+  } else if (!in.queue.empty() && in.queue.front().size() > kSmall && !listening_) {
+    room = kHeaderBytes - (in.filled - in.taken);
+  }
+  parts[used++] = {in.inbox.data() + in.filled, room};
+  asked = direct + room;
+  auto bytes = socket_.read(std::span<const iovec>(parts.data(), used));
+  if (!bytes) return bytes;
+  const std::size_t arrived = std::min(*bytes, direct);
+  if (in.inside) {
+    in.queue.front() = in.queue.front().subspan(arrived);
+    deliver();
+  }
+  in.filled += *bytes - arrived;
+  return bytes;
+}
+
+/// The message under way is complete if nothing of it is left.
+void PeerLink::deliver() {
+  if (!incoming_.queue.front().empty()) return;
+  incoming_.queue.pop_front();
+  incoming_.inside = false;
+  ++incoming_.completed;
+}
+
+/// Takes out of the inbox what can be dealt with.
+Result<void> PeerLink::digest() {
+  Incoming& in = incoming_;
+  for (;;) {
+    if (in.inside) {
+      std::span<std::byte>& rest = in.queue.front();
+      const std::size_t now = std::min(rest.size(), in.filled - in.taken);
+      if (now != 0) std::memcpy(rest.data(), in.inbox.data() + in.taken, now);
+      in.taken += now;
+      rest = rest.subspan(now);
+      deliver();
+      if (in.inside) break;
+    }
+    auto more = digest_header();
+    if (!more) return std::move(more).error();
+    if (!*more) break;
+  }
+  if (in.taken == in.filled) in.taken = in.filled = 0;
   return {};
 }
 
-Result<void> PeerLink::check_header(const Transfer& transfer) const {
-  const auto magic = load_little_endian<std::uint32_t>(transfer.header.data());
-  const auto number = load_little_endian<std::uint32_t>(transfer.header.data() + 4);
-  const auto bytes = load_little_endian<std::uint64_t>(transfer.header.data() + 8);
-  const auto expected = static_cast<std::uint32_t>(incoming_.completed);
-  if (magic == kMagic && number == expected && bytes == transfer.bytes) return {};
+/// False: something is missing.
+Result<bool> PeerLink::digest_header() {
+  Incoming& in = incoming_;
+  if (in.filled - in.taken < kHeaderBytes) return false;
+  const std::byte* const header = in.inbox.data() + in.taken;
+  const auto magic = load_little_endian<std::uint32_t>(header);
+  const auto number = load_little_endian<std::uint32_t>(header + 4);
+  const auto bytes = load_little_endian<std::uint64_t>(header + 8);
+  if (magic == kNote) {
+    if (sink_ == nullptr || number != in.notes || bytes > kMaxNote) {
+      return out_of_step("note " + std::to_string(number) + " of " + std::to_string(bytes) +
+                         " bytes");
+    }
+    if (in.filled - in.taken < kHeaderBytes + bytes) return false;
+    ++in.notes;
+    in.taken += kHeaderBytes + bytes;
+    auto taken = sink_->note(socket_.peer(), {header + kHeaderBytes, bytes});
+    if (!taken) return std::move(taken).error();
+    return true;
+  }
+  if (magic != kMessage) return out_of_step("something that is no message");
+  if (in.queue.empty()) {
+    in.unasked = true;
+    return false;
+  }
+  if (number != static_cast<std::uint32_t>(in.completed) || bytes != in.queue.front().size()) {
+    return out_of_step("message " + std::to_string(number) + " of " + std::to_string(bytes) +
+                       " bytes");
+  }
+  in.taken += kHeaderBytes;
+  in.inside = true;
+  return true;
+}
+
+Error PeerLink::out_of_step(std::string_view got) const {
   Error error;
   error.peer = socket_.peer();
   error.message = "the data stream from rank " + std::to_string(error.peer) +
-                  " is out of step: expected message " + std::to_string(expected) + " of " +
-                  std::to_string(transfer.bytes) + " bytes, got ";
-  error.message += magic != kMagic ? "something that is no message"
-                                   : "message " + std::to_string(number) + " of " +
-                                         std::to_string(bytes) + " bytes";
+                  " is out of step: expected message " +
+                  std::to_string(static_cast<std::uint32_t>(incoming_.completed));
+  if (!incoming_.queue.empty()) {
+    error.message += " of " + std::to_string(incoming_.queue.front().size()) + " bytes";
+  }
+  error.message += ", got ";
+  error.message += got;
   return error;
 }
 
 void PeerLink::break_off(Direction& direction, Error reason) {
   direction.broken = std::move(reason);
-  direction.queue.clear();
+  if (&direction == &outgoing_) {
+    outgoing_.queue.clear();
+  } else {
+    incoming_.queue.clear();
+    incoming_.inside = false;
+  }
 }
 
 void PeerLink::forget(Direction& direction, Ticket ticket) {
@@ -131,8 +254,7 @@ void PeerLink::forget(Direction& direction, Ticket ticket) {
 }
 
 pollfd PeerLink::wants() const noexcept {
-  const int events =
-      (incoming_.queue.empty() ? 0 : POLLIN) | (outgoing_.queue.empty() ? 0 : POLLOUT);
+  const int events = (awaits() ? POLLIN : 0) | (outgoing_.queue.empty() ? 0 : POLLOUT);
   return {
       .fd = events == 0 ? -1 : socket_.fd(), .events = static_cast<short>(events), .revents = 0};
 }

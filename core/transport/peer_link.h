@@ -1,7 +1,8 @@
 /// Messages of known length between two ranks, over one stream socket.
 ///
 /// Both ends post the same transfers in the same order, so nothing has to be negotiated; a header
-/// (number and length) before each message only guards against ends that are out of step.
+/// (number and length) before each message only guards against ends that are out of step. *Notes*
+/// are short and go between messages whenever their sender likes: nobody posts a receive for them.
 #pragma once
 
 #include <poll.h>
@@ -12,10 +13,23 @@
 #include <deque>
 #include <optional>
 #include <span>
+#include <string_view>
+#include <vector>
 
 #include "transport/socket.h"
 
 namespace rueda {
+
+/// Bytes of a note at most.
+inline constexpr std::size_t kMaxNote = std::size_t{20} << 10;
+
+/// Who gets the notes of a link.
+class NoteSink {
+ public:
+  virtual ~NoteSink() = default;
+  /// An error breaks the link: it makes no sense.
+  [[nodiscard]] virtual Result<void> note(Rank from, std::span<const std::byte> body) = 0;
+};
 
 class PeerLink {
  public:
@@ -32,6 +46,7 @@ class PeerLink {
 
   /// Moves bytes of that direction, about a chunk at most. True if any moved.
   /// An error is final for that direction; what was complete before stays complete.
+  /// Messages that nobody has asked for stay where they are; notes in front of them are delivered.
   [[nodiscard]] Result<bool> pump_out();
   [[nodiscard]] Result<bool> pump_in();
 
@@ -40,7 +55,15 @@ class PeerLink {
   void forget_send(Ticket ticket) { forget(outgoing_, ticket); }
   void forget_recv(Ticket ticket) { forget(incoming_, ticket); }
 
-  /// What to sleep for: readable if a receive, writable if a send is outstanding. fd -1: nothing.
+  /// Who gets the notes from now on; null: a note is an error. Outlives the link.
+  void deliver_notes_to(NoteSink* sink) noexcept { sink_ = sink; }
+  /// Queues a note, kMaxNote at most. The bytes stay valid until the peer has answered.
+  void post_note(std::span<const std::byte> body);
+  /// Whether notes are awaited although no message is.
+  void listen(bool on) noexcept { listening_ = on; }
+
+  /// What to sleep for: readable if something is awaited, writable if a send is outstanding.
+  /// fd -1: nothing.
   [[nodiscard]] pollfd wants() const noexcept;
   [[nodiscard]] int fd() const noexcept { return socket_.fd(); }
   [[nodiscard]] Rank peer() const noexcept { return socket_.peer(); }
@@ -49,29 +72,50 @@ class PeerLink {
 
  private:
   static constexpr std::size_t kHeaderBytes = 16;
-  struct Transfer {
-    std::array<std::byte, kHeaderBytes> header{};
-    std::byte* data = nullptr;  // not written through for sends
-    std::size_t bytes = 0;
-  };
+  using Header = std::array<std::byte, kHeaderBytes>;
   struct Direction {
-    std::deque<Transfer> queue;   // a deque: headers keep their addresses; the front is under way
-    std::size_t front_moved = 0;  // bytes of the front, header included, that are done
     Ticket posted = 0;
     Ticket completed = 0;
     std::optional<Error> broken;
   };
+  struct Sending {
+    Header header{};
+    std::byte* data = nullptr;  // not written through
+    std::size_t bytes = 0;
+    bool note = false;
+  };
+  struct Outgoing : Direction {
+    std::deque<Sending> queue;  // a deque: headers keep their addresses; the front is under way
+    std::size_t moved = 0;      // bytes of the front, header included
+    std::uint32_t notes = 0;
+  };
+  struct Incoming : Direction {
+    std::deque<std::span<std::byte>> queue;  // what has not arrived yet of each message
+    bool inside = false;                     // the header of the front has been read
+    bool unasked = false;                    // a message has begun that nobody has asked for
+    std::uint32_t notes = 0;
+    std::vector<std::byte> inbox;  // [taken, filled) has been read and not been looked at
+    std::size_t taken = 0;
+    std::size_t filled = 0;
+  };
 
-  [[nodiscard]] Result<bool> pump(Direction& direction, bool incoming);
-  /// Accounts for `bytes` moved; incoming headers are checked against what was posted.
-  [[nodiscard]] Result<void> advance(Direction& direction, std::size_t bytes, bool incoming);
-  [[nodiscard]] Result<void> check_header(const Transfer& transfer) const;
+  void account(std::size_t written);
+  [[nodiscard]] bool awaits() const noexcept {
+    return (!incoming_.queue.empty() || listening_) && !incoming_.unasked && !incoming_.broken;
+  }
+  [[nodiscard]] Result<std::size_t> read_some(std::size_t& asked);
+  [[nodiscard]] Result<void> digest();
+  [[nodiscard]] Result<bool> digest_header();
+  void deliver();
+  [[nodiscard]] Error out_of_step(std::string_view got) const;
   void break_off(Direction& direction, Error reason);
   void forget(Direction& direction, Ticket ticket);
 
   Socket socket_;
-  Direction outgoing_;
-  Direction incoming_;
+  Outgoing outgoing_;
+  Incoming incoming_;
+  NoteSink* sink_ = nullptr;
+  bool listening_ = false;
 };
 
 }  // namespace rueda
