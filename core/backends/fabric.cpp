@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "backends/hierarchical.h"
 #include "backends/local.h"
 #include "backends/pipes.h"
 #include "backends/routed.h"
@@ -54,38 +55,44 @@ Result<std::unique_ptr<Backend>> Fabric::open(std::span<const Rank> ranks, int c
   if (members.self < 0) {
     return Error{.code = Code::Internal, .message = "A process set without this rank was opened"};
   }
-  std::unique_ptr<Backend> backend;
   if (members.size() == 1) {
-    backend = std::make_unique<LocalBackend>(std::move(members));
-  } else if (members.groups.size() > 1) {
-    backend = across_hosts(std::move(members));
-  } else if (channel == kNoChannel) {
-    auto indices = local_indices(ranks);
-    backend = std::make_unique<PipesBackend>(std::move(members), pipes_, std::move(indices));
-  } else {
-    return in_memory(std::move(members), channel);
+    return std::unique_ptr<Backend>(std::make_unique<LocalBackend>(std::move(members)));
   }
-  return backend;
+  if (members.groups.size() > 1) return across_hosts(std::move(members), channel);
+  return in_memory(std::move(members), channel);
 }
 
-std::unique_ptr<Backend> Fabric::across_hosts(Members members) const {
-  Members together{.ranks = {}, .self = 0, .groups = {{}}};
-  for (const auto& group : members.groups) {
-    if (std::find(group.begin(), group.end(), members.self) == group.end()) continue;
-    for (const int member : group) {
-      if (member == members.self) together.self = together.size();
-      together.groups.front().push_back(together.size());
-      together.ranks.push_back(members.ranks[static_cast<std::size_t>(member)]);
-    }
+Result<std::unique_ptr<Backend>> Fabric::across_hosts(Members members, int channel) {
+  const auto alone = [](const auto& group) { return group.size() == 1; };
+  if (std::all_of(members.groups.begin(), members.groups.end(), alone)) {
+    return std::unique_ptr<Backend>(std::make_unique<TcpBackend>(std::move(members), mesh_));
+  }
+  std::unique_ptr<Backend> local;
+  Members together = members_of_host(members);
+  if (together.size() > 1) {
+    auto opened = in_memory(std::move(together), channel);
+    if (!opened) return opened;
+    local = *std::move(opened);
   }
   auto network = std::make_unique<TcpBackend>(members, mesh_);
-  if (together.size() == 1) return network;
-  auto indices = local_indices(together.ranks);
-  auto local = std::make_unique<PipesBackend>(std::move(together), pipes_, std::move(indices));
-  return std::make_unique<RoutedBackend>(std::move(members), std::move(local), std::move(network));
+  if (channel == kNoChannel) {
+    return std::unique_ptr<Backend>(
+        std::make_unique<RoutedBackend>(std::move(members), std::move(local), std::move(network)));
+  }
+  std::unique_ptr<Backend> carriers;
+  if (auto among = carriers_of(members)) {
+    carriers = std::make_unique<TcpBackend>(*std::move(among), mesh_);
+  }
+  return std::unique_ptr<Backend>(std::make_unique<HierarchicalBackend>(
+      std::move(members), std::move(local), std::move(network), std::move(carriers)));
 }
 
 Result<std::unique_ptr<Backend>> Fabric::in_memory(Members members, int channel) {
+  if (channel == kNoChannel) {
+    auto indices = local_indices(members.ranks);
+    return std::unique_ptr<Backend>(
+        std::make_unique<PipesBackend>(std::move(members), pipes_, std::move(indices)));
+  }
   if (channel < 0 || channel >= kShmChannels) {
     return Error{.code = Code::Unsupported,
                  .message = "There is no shared-memory channel " + std::to_string(channel)};

@@ -32,17 +32,18 @@ class Fabric {
   static constexpr int kNoChannel = -1;
 
   /// A backend for these ranks (global, ascending, this one among them), all of which open the set
-  /// with the same `channel`. If they share memory, this gets the channel memory in the own segment
-  /// and resets the own flags. The members then meet in dissemination_barrier() before they start
-  /// the first operation. Only the world needs no meeting: its flags are zero from the start.
-  /// Fails if memory is lacking or there is no such channel.
+  /// with the same `channel`. If any share memory with this rank, the channel gets memory in the
+  /// own segment, and the own flags are reset. The members then meet in dissemination_barrier()
+  /// before they start the first operation. Only the world needs no meeting: its flags are zero
+  /// from the start. Fails if memory is lacking or there is no such channel.
   [[nodiscard]] Result<std::unique_ptr<Backend>> open(std::span<const Rank> ranks, int channel);
 
   /// The members of such a set: groups hold set ranks, ordered by first member.
   [[nodiscard]] Members members(std::span<const Rank> ranks) const;
 
  private:
-  [[nodiscard]] std::unique_ptr<Backend> across_hosts(Members members) const;
+  [[nodiscard]] Result<std::unique_ptr<Backend>> across_hosts(Members members, int channel);
+  /// Among members of this rank's group.
   [[nodiscard]] Result<std::unique_ptr<Backend>> in_memory(Members members, int channel);
   [[nodiscard]] std::vector<int> local_indices(std::span<const Rank> ranks) const;
 

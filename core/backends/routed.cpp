@@ -8,6 +8,7 @@ RoutedBackend::RoutedBackend(Members members, std::unique_ptr<Backend> local,
                              std::unique_ptr<Backend> network)
     : Backend(std::move(members)), local_(std::move(local)), network_(std::move(network)) {
   local_index_.assign(static_cast<std::size_t>(this->members().size()), -1);
+  if (local_ == nullptr) return;
   for (const auto& group : this->members().groups) {
     if (std::find(group.begin(), group.end(), this->members().self) == group.end()) continue;
     for (std::size_t i = 0; i < group.size(); ++i) {

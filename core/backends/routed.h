@@ -1,5 +1,7 @@
 /// Members on several hosts, some of them together: bytes go through shared memory or over the
-/// network, whichever reaches the peer; the algorithms are the defaults, so the association is too.
+/// network, whichever reaches the peer. The algorithms are the defaults: every pair of members
+/// exchanges directly, so a byte crosses the network once for every member that needs it.
+/// HierarchicalBackend does better where the members of a host have memory in common.
 #pragma once
 
 #include <memory>
@@ -9,22 +11,26 @@
 
 namespace rueda {
 
-class RoutedBackend final : public Backend {
+class RoutedBackend : public Backend {
  public:
-  /// `local`: a backend over the members of the own group, in the same order. `network`: one over
-  /// the same members as this.
+  /// `local`: a backend over the members of the own group, in the same order; null if this one is
+  /// alone in it. `network`: one over the same members as this.
   RoutedBackend(Members members, std::unique_ptr<Backend> local, std::unique_ptr<Backend> network);
 
   [[nodiscard]] std::string_view name() const noexcept override { return "routed"; }
   [[nodiscard]] std::string_view path(Kind kind, std::size_t bytes) const noexcept override;
 
-  std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) override;
-  std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) override;
+  std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) final;
+  std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) final;
+
+ protected:
+  /// Null if this member is alone on its host.
+  [[nodiscard]] Backend* local() const noexcept { return local_.get(); }
 
  private:
   std::unique_ptr<Backend> local_;
   std::unique_ptr<Backend> network_;
-  std::vector<int> local_index_;  // by member: its place in local_, -1 if it is elsewhere
+  std::vector<int> local_index_;  // by member: its place in local_; -1: elsewhere
 };
 
 }  // namespace rueda

@@ -59,6 +59,7 @@ class ShmBackend final : public PipesBackend {
   std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
                                        const Reduction& reduction) override;
   std::unique_ptr<Operation> allgather(GatherPlan plan) override;
+  /// `out` may also be the own part of `in` itself.
   std::unique_ptr<Operation> reducescatter(std::span<const ScatterPiece> pieces,
                                            const Reduction& reduction) override;
   std::unique_ptr<Operation> alltoall(AlltoallPlan plan) override;

@@ -9,68 +9,16 @@
 #include <optional>
 
 #include "backends/direct_collectives.h"
+#include "hosts_world.h"
 #include "shm_script.h"
-#include "shm_world.h"
-#include "tcp_world.h"
 
 namespace rueda {
 namespace {
 
+using testing::Hosts;
 using testing::ScriptedRank;
-using testing::ShmWorld;
-using testing::TcpWorld;
 using Ranks = std::vector<Rank>;
 using Groups = std::vector<std::vector<int>>;
-
-/// A world of hosts as threads of one process: shared memory in a host, sockets between hosts.
-class Hosts {
- public:
-  explicit Hosts(const std::vector<Ranks>& groups) : groups_(groups) {
-    Groups as_ints;
-    for (const Ranks& group : groups) {
-      as_ints.emplace_back(group.begin(), group.end());
-      size_ += static_cast<int>(group.size());
-      const testing::ShmWorldOptions options{.size = static_cast<int>(group.size())};
-      memory_.push_back(std::make_unique<ShmWorld>(options));
-    }
-    network_ = std::make_unique<TcpWorld>(testing::WorldOptions{.groups = as_ints});
-  }
-
-  [[nodiscard]] int size() const { return size_; }
-  [[nodiscard]] std::vector<Ranks> groups() const {
-    std::vector<Ranks> groups = groups_;
-    for (Ranks& group : groups) {
-      for (Rank& rank : group) rank = network_->rank(rank);
-    }
-    return groups;
-  }
-  [[nodiscard]] Ranks global(const Ranks& ranks) const {
-    Ranks all;
-    for (const Rank rank : ranks) all.push_back(network_->rank(rank));
-    return all;
-  }
-
-  [[nodiscard]] std::unique_ptr<Fabric> fabric(int self) {
-    for (std::size_t g = 0; g < groups_.size(); ++g) {
-      const auto at = std::find(groups_[g].begin(), groups_[g].end(), self);
-      if (at == groups_[g].end()) continue;
-      ShmHost host;
-      if (groups_[g].size() > 1) {
-        host = {global(groups_[g]), memory_[g]->shm_members(),
-                static_cast<int>(at - groups_[g].begin()), nullptr};
-        host.own = &memory_[g]->segment(host.self);
-      }
-      return std::make_unique<Fabric>(network_->rank(self), groups(), host, network_->mesh(self));
-    }
-    return nullptr;
-  }
-
- private:
-  std::vector<Ranks> groups_;
-  int size_ = 0;
-  std::vector<std::unique_ptr<ShmWorld>> memory_;
-  std::unique_ptr<TcpWorld> network_;
-};
 
 void meet(Backend& backend) {
   const auto barrier = dissemination_barrier(backend);
@@ -180,7 +128,8 @@ TEST(Fabric, ChoosesTheBackendByWhereTheMembersAre) {
   EXPECT_EQ(name_of({1, 2}, 1), "shm");
   EXPECT_EQ(name_of({1, 2}, Fabric::kNoChannel), "pipes");
   EXPECT_EQ(name_of({1, 3}, 1), "tcp");
-  EXPECT_EQ(name_of({0, 1, 3}, 1), "routed");
+  EXPECT_EQ(name_of({0, 1, 3}, 1), "hierarchical");
+  EXPECT_EQ(name_of({0, 1, 3}, Fabric::kNoChannel), "routed");
   EXPECT_EQ(name_of({1, 2}, kShmChannels),
             "There is no shared-memory channel " + std::to_string(kShmChannels));
   EXPECT_EQ(name_of({0, 2}, 1), "A process set without this rank was opened");
