@@ -224,7 +224,7 @@ def is_initialized() -> bool:
 
 
 def _serve(place: Place, key: bytes, served: StoreServer | None) -> StoreServer | None:
-    if served is not None and place.store is not None and served.address[1] == place.store[1]:
+    if served is not None and place.store and served.address[1] == place.store[0][1]:
         return served
     if served is not None:
         served.stop()

@@ -53,6 +53,13 @@ def _count(variable: str, text: str) -> int:
     return number
 
 
+def _positive(variable: str, text: str) -> int:
+    number = _count(variable, text)
+    if number < 1:
+        raise ConfigError(f"{variable}={text} must be a whole number, 1 or more.", variable=variable)
+    return number
+
+
 def _duration(unit_s: float = 1.0) -> Parser:
     def parse(variable: str, text: str) -> float:
         try:
@@ -192,7 +199,16 @@ class Config:
     )
     elastic: bool = _setting("HOROVOD_ELASTIC", _switch, False, "Set by the launcher: the world may change.")
     network_interface: str = _setting(
-        "HOROVOD_GLOO_IFACE", _text, "", "Interface for data between hosts; by default the one to the store."
+        "HOROVOD_GLOO_IFACE",
+        _text,
+        "",
+        "Interfaces or subnets for data between hosts (eth1,10.1.0.0/16); by default those that work.",
+    )
+    network_streams: int = _setting(
+        "HOROVOD_NETWORK_STREAMS",
+        _positive,
+        1,
+        "Connections that share the data between two ranks of different hosts.",
     )
     transport_groups: str = _setting(
         "HOROVOD_TRANSPORT_GROUPS",

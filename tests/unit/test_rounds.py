@@ -13,7 +13,7 @@ from horovod.bootstrap.topology import Place
 from horovod.errors import RendezvousError
 
 KEY = bytes(32)
-HERE = Place("test", 1, 2, None, None, "here", None)
+HERE = Place("test", 1, 2, None, None, "here")
 pytestmark = pytest.mark.timeout(20)
 
 

@@ -23,17 +23,17 @@ RANK_1_OF_3 = {
 
 def test_no_launcher_is_a_world_of_one() -> None:
     place = read_place({})
-    assert place == Place("", 0, 1, (0, 1), (0, 1), socket.gethostname(), None)
+    assert place == Place("", 0, 1, (0, 1), (0, 1), socket.gethostname())
     assert alone(place) == Topology(0, 1, 0, 1, 0, 1, True, (socket.gethostname(),))
 
 
 def test_horovodrun_says_everything() -> None:
-    assert read_place(RANK_1_OF_3) == Place("horovodrun", 1, 3, (0, 2), (1, 2), "b", ("10.0.0.1", 1234))
+    assert read_place(RANK_1_OF_3) == Place("horovodrun", 1, 3, (0, 2), (1, 2), "b", (("10.0.0.1", 1234),))
 
 
 def test_one_process_of_horovodrun_needs_no_store() -> None:
     place = read_place({**STORE, "HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"})
-    assert (place.size, place.store, place.local, place.cross) == (1, None, (0, 1), (0, 1))
+    assert (place.size, place.store, place.local, place.cross) == (1, (), (0, 1), (0, 1))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_other_launcher_that_says_too_little_is_never_a_silent_world_of_one(name
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_launcher_can_be_joined_through_a_store(name: str) -> None:
     place = read_place({**OTHERS[name], **STORE})
-    assert (place.rank, place.size, place.store) == (1, 2, ("10.0.0.1", 1234))
+    assert (place.rank, place.size, place.store) == (1, 2, (("10.0.0.1", 1234),))
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -111,10 +111,10 @@ def test_ranks_of_another_launcher_find_the_same_meeting_point(name: str) -> Non
     environ = {**OTHERS[name], **MORE[name]}
     rank_variable = next(key for key, value in OTHERS[name].items() if value == "1")
     first, second = read_place({**environ, rank_variable: "0"}), read_place(environ)
-    assert first.store == second.store is not None
+    assert first.store == second.store != ()
     assert first.job == second.job != ""
     assert (first.serves, second.serves) == (True, False)
-    host, port = first.store or ("", 0)
+    ((host, port),) = first.store
     assert host == HOSTS[name]
     assert 12000 <= port < 32000
     changed = next(iter(MORE[name]))
@@ -123,7 +123,7 @@ def test_ranks_of_another_launcher_find_the_same_meeting_point(name: str) -> Non
 
 def test_explicit_address_wins_over_the_derived_one() -> None:
     place = read_place({**OTHERS["torchrun"], **MORE["torchrun"], **STORE})
-    assert place.store == ("10.0.0.1", 1234)
+    assert place.store == (("10.0.0.1", 1234),)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_what_is_no_task_of_a_launcher_is_a_world_of_one(environ: dict[str, str]
 
 
 def place(rank: int, host: str, local: tuple[int, int] | None, size: int = 3) -> Place:
-    return Place("horovodrun", rank, size, local, None, host, None)
+    return Place("horovodrun", rank, size, local, None, host)
 
 
 def test_what_no_launcher_said_is_counted_by_host() -> None:
@@ -183,8 +183,7 @@ def test_what_no_launcher_said_is_counted_by_host() -> None:
 
 def test_what_the_launcher_said_is_what_users_see() -> None:
     places = [
-        Place("horovodrun", r, 2, (0, 1), (r, 2), name, None)
-        for r, name in enumerate(("localhost", "127.0.0.1"))
+        Place("horovodrun", r, 2, (0, 1), (r, 2), name) for r, name in enumerate(("localhost", "127.0.0.1"))
     ]
     assert agree(1, places) == Topology(1, 2, 0, 1, 1, 2, True, ("localhost", "127.0.0.1"))
 

@@ -1,14 +1,15 @@
 """Many short conversations on non-blocking sockets at once, in one thread, without polling.
 
-A conversation is a generator that yields what it waits for, ``(socket, event)``, or ``PAUSE`` where the
-system offers nothing to wait for. It owns its socket until it returns it: a conversation that fails or is
-given up closes it.
+A conversation is a generator that yields what it waits for: ``(socket, event)``, or a number of seconds, such
+as ``PAUSE`` where the system offers nothing to wait for. It owns its socket until it returns it: a
+conversation that fails or is given up closes it.
 """
 
 from __future__ import annotations
 
-import collections
 import errno
+import heapq
+import itertools
 import os
 import selectors
 import socket
@@ -18,7 +19,18 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from horovod.bootstrap.handshake import HELLO_BYTES, PROOF_BYTES, REPLY_BYTES, Acceptor, Dialer, Purpose
 
-__all__ = ["PAUSE", "Address", "Conversation", "Conversations", "accept", "dial", "wait_readable"]
+__all__ = [
+    "PAUSE",
+    "Address",
+    "Conversation",
+    "Conversations",
+    "accept",
+    "connect_to",
+    "dial",
+    "receive",
+    "send",
+    "wait_readable",
+]
 
 
 class HasFileno(Protocol):
@@ -26,13 +38,12 @@ class HasFileno(Protocol):
 
 
 T = TypeVar("T")
-Wait: TypeAlias = "tuple[HasFileno, int] | None"
+Wait: TypeAlias = "tuple[HasFileno, int] | float"
 Conversation: TypeAlias = Generator[Wait, None, T]
 Address: TypeAlias = "tuple[str, int] | str"
 """Host (a number, not a name) and port of a TCP socket, or the name of a Unix socket."""
 
-PAUSE: Wait = None
-_PAUSE_S = 0.005
+PAUSE: Wait = 0.005
 
 
 class Conversations:
@@ -41,7 +52,8 @@ class Conversations:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._waiting: dict[Conversation[None], HasFileno | None] = {}
-        self._limits: collections.deque[tuple[float, Conversation[None]]] = collections.deque()
+        self._timers: list[tuple[float, int, Conversation[None], bool]] = []
+        self._number = itertools.count()  # of equal times the earlier call comes first
 
     def __enter__(self) -> Conversations:
         return self
@@ -52,11 +64,9 @@ class Conversations:
         self._selector.close()
 
     def start(self, conversation: Conversation[None], limit_s: float | None = None) -> None:
-        """Begin. What it raises leaves ``run``. After ``limit_s`` (one and the same for all) it gets a
-        TimeoutError.
-        """
+        """Begin. What it raises leaves ``run``. After ``limit_s`` it gets a TimeoutError."""
         if limit_s is not None:
-            self._limits.append((time.monotonic() + limit_s, conversation))
+            self._wake(conversation, limit_s, late=True)
         self._waiting[conversation] = None
         self._resume(conversation, None)
 
@@ -66,18 +76,25 @@ class Conversations:
             now = time.monotonic()
             if now >= deadline:
                 return False
-            while self._limits and self._limits[0][0] <= now:
-                late = self._limits.popleft()[1]
-                if late in self._waiting:
-                    self._resume(late, TimeoutError("the handshake took too long"))
-            paused = [conversation for conversation, on in self._waiting.items() if on is None]
-            wait_s = min(deadline, self._limits[0][0] if self._limits else deadline) - now
-            for key, _ in self._selector.select(max(0.0, min(wait_s, _PAUSE_S) if paused else wait_s)):
-                self._resume(key.data, None)
-            for conversation in paused:
-                if conversation in self._waiting:
+            while self._timers and self._timers[0][0] <= now:
+                _, _, conversation, late = heapq.heappop(self._timers)
+                if conversation not in self._waiting:
+                    continue
+                if late:
+                    self._resume(conversation, TimeoutError("the handshake took too long"))
+                elif self._waiting[conversation] is None:
                     self._resume(conversation, None)
+            if until():
+                return True
+            wait_s = min(deadline, self._timers[0][0] if self._timers else deadline) - time.monotonic()
+            for key, _ in self._selector.select(max(0.0, wait_s)):
+                if key.data in self._waiting:  # may have been ended by another one of this turn
+                    self._resume(key.data, None)
         return True
+
+    def _wake(self, conversation: Conversation[None], after_s: float, *, late: bool) -> None:
+        entry = (time.monotonic() + after_s, next(self._number), conversation, late)
+        heapq.heappush(self._timers, entry)
 
     def _resume(self, conversation: Conversation[None], error: Exception | None) -> None:
         waited_on = self._waiting[conversation]
@@ -91,18 +108,15 @@ class Conversations:
             if not isinstance(end, StopIteration):
                 raise
             return
-        if wait is not None:
+        if isinstance(wait, tuple):
             self._selector.register(wait[0], wait[1], conversation)
             self._waiting[conversation] = wait[0]
+        else:
+            self._wake(conversation, wait, late=False)
 
 
-def dial(family: int, address: Address, key: bytes, purpose: Purpose) -> Conversation[socket.socket]:
-    """Connect to ``address`` and prove the key, both ways.
-
-    Raises:
-        OSError: the other side cannot be reached or closed the connection.
-        AuthenticationError: it does not know the key.
-    """
+def connect_to(family: int, address: Address) -> Conversation[socket.socket]:
+    """A connection to ``address`` on which nothing has been said. Raises ``OSError``."""
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:
         connection.setblocking(False)
@@ -116,6 +130,21 @@ def dial(family: int, address: Address, key: bytes, purpose: Purpose) -> Convers
                 raise OSError(code, os.strerror(code))
             yield PAUSE
         _tune(connection)
+        return connection
+    except BaseException:
+        connection.close()
+        raise
+
+
+def dial(family: int, address: Address, key: bytes, purpose: Purpose) -> Conversation[socket.socket]:
+    """Connect to ``address`` and prove the key, both ways.
+
+    Raises:
+        OSError: the other side cannot be reached or closed the connection.
+        AuthenticationError: it does not know the key.
+    """
+    connection = yield from connect_to(family, address)
+    try:
         dialer = Dialer(key, purpose)
         yield from send(connection, dialer.hello)
         proof = dialer.answer((yield from receive(connection, REPLY_BYTES)))

@@ -14,6 +14,7 @@ possible.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -25,13 +26,16 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from horovod.bootstrap import local, network
-from horovod.bootstrap.conversation import PAUSE, Conversation, Conversations, accept, dial
+from horovod.bootstrap.addresses import own_addresses
+from horovod.bootstrap.admission import Admission
+from horovod.bootstrap.conversation import Conversation, Conversations, dial
 from horovod.bootstrap.cores import Share, cores_per_rank, own_share
 from horovod.bootstrap.descriptors import Descriptors
 from horovod.bootstrap.groups import Machine, candidate_groups, split
 from horovod.bootstrap.handshake import Purpose, Role, world_digest
 from horovod.bootstrap.local import LocalPeer, Own
 from horovod.bootstrap.rounds import Round, claim_round
+from horovod.bootstrap.routes import Race, numeric_routes
 from horovod.bootstrap.static_sets import Sets, agree_on_sets
 from horovod.bootstrap.store import StoreClient
 from horovod.bootstrap.table import Cause
@@ -40,6 +44,7 @@ from horovod.config import Config
 from horovod.errors import (
     AuthenticationError,
     BackendError,
+    ConfigError,
     HorovodInternalError,
     InvalidArgumentError,
     RendezvousError,
@@ -49,9 +54,6 @@ from horovod.errors import (
 __all__ = ["Mesh", "NetworkPeer", "connect"]
 
 _log = logging.getLogger("horovod.bootstrap")
-
-_HANDSHAKE_LIMIT_S = 10.0
-_MAX_STRANGERS = 256
 
 
 class Receiver(Protocol):
@@ -142,7 +144,7 @@ def connect(
         InvalidArgumentError: a process set is wrong, or they differ; raised on every rank.
         BackendError: not enough memory.
     """
-    assert place.store is not None
+    assert place.store
     deadline = time.monotonic() + config.init_timeout_s
     me = f"rank {place.rank} on host {place.host}"
     with StoreClient(place.store, key, config.init_timeout_s, me) as store:
@@ -177,11 +179,12 @@ class _Bootstrap:
 
     def run(self) -> tuple[Topology, Mesh]:
         unix_listener, unix_name = local.listen()
-        with unix_listener, self._listen() as tcp_listener:
-            identity = self._identity(tcp_listener.getsockname(), unix_name)
+        with unix_listener, contextlib.ExitStack() as closing:
+            tcp_listeners = [closing.enter_context(listener) for listener in self._listen()]
+            identity = self._identity(tcp_listeners, unix_name)
             joined = claim_round(self.store, self.config.epoch, self.place, identity)
             try:
-                return self._join(joined, unix_listener, tcp_listener)
+                return self._join(joined, unix_listener, tcp_listeners)
             except InvalidArgumentError:
                 # The same on every rank, each of which finds out by itself: aborting the round would give
                 # another error to those that have not looked yet.
@@ -197,7 +200,7 @@ class _Bootstrap:
                 raise
 
     def _join(
-        self, joined: Round, unix_listener: socket.socket, tcp_listener: socket.socket
+        self, joined: Round, unix_listener: socket.socket, tcp_listeners: Sequence[socket.socket]
     ) -> tuple[Topology, Mesh]:
         self.store.watch(joined.scope)
         self.world = world_digest(self.config.job_id, joined.scope)
@@ -207,19 +210,23 @@ class _Bootstrap:
         topology = agree(self.place.rank, places)
         process_sets = agree_on_sets([identity["process_sets"] for identity in self.identities])
         groups, own, local_peers = self._share_memory(joined, unix_listener)
-        network_peers = self._connect_network(joined, groups, tcp_listener)
+        network_peers = self._connect_network(joined, groups, tcp_listeners)
         self._leave(joined)
         mesh = Mesh(groups, own, local_peers, network_peers, self.owner, process_sets, self._cores_per_rank())
         return topology, mesh
 
     # -- 1. meeting --
 
-    def _listen(self) -> socket.socket:
-        name = self.config.network_interface
-        host = network.interface_address(name) if name else self.store.local_host()
-        return network.listen(host)
+    def _listen(self) -> list[socket.socket]:
+        try:
+            hosts = network.listening_hosts(self.place, self.config, self.store.local_host())
+            return network.listen_at(hosts)
+        except OSError as error:
+            raise BackendError(
+                f"{self._me()} cannot listen for other ranks: {error}", library="system", code=error.errno
+            ) from error
 
-    def _identity(self, tcp: Sequence[Any], unix_name: str) -> dict[str, Any]:
+    def _identity(self, tcp_listeners: Sequence[socket.socket], unix_name: str) -> dict[str, Any]:
         machine = Machine(
             boot_id=_boot_id(),
             net_namespace=os.stat("/proc/self/ns/net").st_ino,
@@ -233,7 +240,8 @@ class _Bootstrap:
             "place": {name: place[name] for name in ("size", "local", "cross", "host")},
             "machine": dataclasses.asdict(machine),
             "pid": os.getpid(),
-            "tcp": [tcp[0], tcp[1]],
+            "tcp": [listener.getsockname()[:2] for listener in tcp_listeners],
+            "streams": self.config.network_streams,
             "unix": unix_name,
             "process_sets": [list(ranks) for ranks in self.process_sets],
             "cores": hex(share.cores),
@@ -329,7 +337,7 @@ class _Bootstrap:
 
         with Conversations() as talks:
             talks.start(self._watch(joined, scope))
-            talks.start(self._accept_all(talks, listener, expected, answer))
+            Admission(talks, self.key, expected, answer, self._me()).start([listener])
             for other in group:
                 if other < rank:
                     talks.start(call(other))
@@ -340,85 +348,81 @@ class _Bootstrap:
     # -- 3. connecting --
 
     def _connect_network(
-        self, joined: Round, groups: Sequence[Sequence[int]], listener: socket.socket
+        self, joined: Round, groups: Sequence[Sequence[int]], listeners: Sequence[socket.socket]
     ) -> list[NetworkPeer]:
         rank = self.place.rank
-        wanted = network.connections_of(rank, groups, self.world)
+        wanted = network.connections_of(rank, groups, self.world, self._streams())
         made: dict[Purpose, int] = {}
         if not wanted:
             return []
+        mine = own_addresses()
 
-        def call(purpose: Purpose) -> Conversation[None]:
-            host, port = self.identities[purpose.acceptor]["tcp"]
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            try:
-                connection = yield from dial(family, (host, port), self.key, purpose)
-            except (OSError, AuthenticationError) as error:
-                raise RendezvousError(
-                    f"{self._me()} cannot connect to {self._name(purpose.acceptor)} at {host}:{port}: "
-                    f"{error}. If that rank is running, is there a firewall between the hosts? "
-                    "HOROVOD_GLOO_IFACE names the interface to use.",
-                    missing=(purpose.acceptor,),
-                ) from error
+        def keep(connection: socket.socket, purpose: Purpose) -> None:
             made[purpose] = self.owner.adopt(connection.detach())
 
         def answer(connection: socket.socket, purpose: Purpose) -> Conversation[None]:
-            made[purpose] = self.owner.adopt(connection.detach())
+            keep(connection, purpose)
             yield from ()
 
-        expected = {purpose for purpose in wanted if purpose.acceptor == rank}
+        def race(talks: Conversations, purpose: Purpose) -> Race:
+            routes = numeric_routes(
+                self.identities[purpose.acceptor]["tcp"],
+                mine,
+                same_machine=self._namespace(rank) == self._namespace(purpose.acceptor),
+            )
+
+            def lost() -> None:
+                raise self._unreachable(purpose.acceptor, running.describe())
+
+            running = Race(talks, routes, self.key, purpose, lambda made, _: keep(made, purpose), lost)
+            return running
+
         with Conversations() as talks:
             talks.start(self._watch(joined, None))
-            talks.start(self._accept_all(talks, listener, expected, answer))
-            for purpose in wanted:
-                if purpose.dialer == rank:
-                    talks.start(call(purpose))
+            expected = (purpose for purpose in wanted if purpose.acceptor == rank)
+            Admission(talks, self.key, expected, answer, self._me()).start(listeners)
+            races = {purpose: race(talks, purpose) for purpose in wanted if purpose.dialer == rank}
+            for each in races.values():
+                each.start()
             if not talks.run(lambda: len(made) == len(wanted), self.deadline):
-                left = (purpose for purpose in wanted if purpose not in made)
-                raise self._late("connect", {p.dialer + p.acceptor - rank for p in left})
+                left = {p: p.dialer + p.acceptor - rank for p in wanted if p not in made}
+                tried = next((races[p].describe() for p in left if p in races), "")
+                raise self._late("connect", set(left.values()), tried)
         control = {p.dialer + p.acceptor - rank: fd for p, fd in made.items() if p.role is Role.CONTROL}
-        data = {p.dialer + p.acceptor - rank: [fd] for p, fd in made.items() if p.role is Role.DATA}
+        data: dict[int, list[int]] = {}
+        for purpose in wanted:
+            if purpose.role is Role.DATA:
+                data.setdefault(purpose.dialer + purpose.acceptor - rank, []).append(made[purpose])
         return [NetworkPeer(other, control.get(other, -1), data[other]) for other in sorted(data)]
 
-    # -- parts of both --
-
-    def _accept_all(
-        self,
-        talks: Conversations,
-        listener: socket.socket,
-        expected: set[Purpose],
-        answer: Callable[[socket.socket, Purpose], Conversation[None]],
-    ) -> Conversation[None]:
-        """Let in whom we expect, each once; a stranger costs a place for a while and is dropped without a
-        word.
+    def _streams(self) -> int:
+        """How many connections carry the data of a pair. Raises ``ConfigError`` if ranks were told
+        different numbers.
         """
-        strangers = 0
+        mine = self.config.network_streams
+        for rank, identity in enumerate(self.identities):
+            if identity["streams"] != mine:
+                raise ConfigError(
+                    f"HOROVOD_NETWORK_STREAMS is {identity['streams']} for {self._name(rank)} and {mine} for "
+                    f"{self._name(self.place.rank)}: it must be the same for every rank.",
+                    variable="HOROVOD_NETWORK_STREAMS",
+                )
+        return mine
 
-        def greet(connection: socket.socket) -> Conversation[None]:
-            nonlocal strangers
-            try:
-                proven, purpose = yield from accept(connection, self.key, expected.__contains__)
-            except (OSError, AuthenticationError) as error:
-                _log.debug("%s refuses a connection: %s", self._me(), error)
-                return
-            finally:
-                strangers -= 1
-            if purpose not in expected:
-                proven.close()  # the same purpose was proven a moment ago by another connection
-                return
-            expected.remove(purpose)
-            yield from answer(proven, purpose)
+    def _namespace(self, rank: int) -> tuple[str, int]:
+        """What ranks have in common that reach each other over loopback."""
+        machine = self.identities[rank]["machine"]
+        return machine["boot_id"], machine["net_namespace"]
 
-        while expected:
-            while strangers >= _MAX_STRANGERS:
-                yield PAUSE
-            try:
-                connection, _ = listener.accept()
-            except BlockingIOError:
-                yield listener, selectors.EVENT_READ
-                continue
-            strangers += 1
-            talks.start(greet(connection), _HANDSHAKE_LIMIT_S)
+    def _unreachable(self, rank: int, tried: str) -> RendezvousError:
+        return RendezvousError(
+            f"{self._me()} cannot connect to {self._name(rank)} at "
+            f"{tried or 'any address: it offers none outside its host'}. If that rank is running, is there a "
+            "firewall between the hosts? HOROVOD_GLOO_IFACE names the interfaces to use.",
+            missing=(rank,),
+        )
+
+    # -- parts of both --
 
     def _watch(self, joined: Round, group_scope: str | None) -> Conversation[None]:
         """End the waiting when the round, or sharing memory in our group, is given up by anybody."""
@@ -454,11 +458,12 @@ class _Bootstrap:
         except HorovodInternalError:
             pass
 
-    def _late(self, what: str, ranks: Iterable[int]) -> RendezvousError:
+    def _late(self, what: str, ranks: Iterable[int], tried: str = "") -> RendezvousError:
         missing = tuple(sorted(ranks))
         names = ", ".join(self._name(rank) for rank in missing[:8]) + (" ..." if len(missing) > 8 else "")
         return RendezvousError(
             f"{self._me()} could not {what} with {names} within {self.config.init_timeout_s:g} s. "
+            f"{f'Tried {tried}. ' if tried else ''}"
             "They did call hvd.init(): are they stopped or overloaded, or does a firewall drop the packets?",
             missing=missing,
             waited_s=self.config.init_timeout_s,
@@ -483,7 +488,7 @@ def _place(rank: int, identity: dict[str, Any]) -> Place:
     pairs = {
         name: None if said[name] is None else (said[name][0], said[name][1]) for name in ("local", "cross")
     }
-    return Place("", rank, said["size"], pairs["local"], pairs["cross"], said["host"], None)
+    return Place("", rank, said["size"], pairs["local"], pairs["cross"], said["host"])
 
 
 def _boot_id() -> str:

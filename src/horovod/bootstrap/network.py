@@ -2,64 +2,88 @@
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import socket
-import struct
 from collections.abc import Sequence
 
+from horovod.bootstrap.addresses import loopback_addresses, own_addresses
 from horovod.bootstrap.groups import control_parent
 from horovod.bootstrap.handshake import Purpose, Role
-from horovod.errors import ConfigError
+from horovod.bootstrap.topology import Place
+from horovod.config import Config
 
-__all__ = ["connections_of", "interface_address", "listen"]
+__all__ = ["connections_of", "listen_at", "listening_hosts"]
 
-_SIOCGIFADDR = 0x8915
-_INTERFACE_NAME_BYTES = 15
+_ATTEMPTS = 16
 
 
-def listen(host: str) -> socket.socket:
-    """A TCP socket on ``host``, a number, and on no other interface; any free port.
+def listen_at(hosts: Sequence[str], port: int = 0) -> list[socket.socket]:
+    """TCP sockets on ``hosts``, names or numbers, and on no other interface; all have one port.
 
     The backlog is long, so that strangers do not fill it before the ranks come.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, 0), family=family, backlog=4096)
-    listener.setblocking(False)
-    return listener
 
-
-def interface_address(names: str) -> str:
-    """The IPv4 address of the first interface in the comma list ``names``.
+    Args:
+        hosts: addresses of this host.
+        port: 0 = one that is free on all of them.
 
     Raises:
-        ConfigError: there is no such interface, or it has no address.
+        OSError: a host is not of this machine, or the port is taken.
     """
-    name = names.split(",")[0].strip()
-    request = struct.pack("256s", name.encode()[:_INTERFACE_NAME_BYTES])
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24])
-    except OSError as error:
-        known = ", ".join(sorted(known for _, known in socket.if_nameindex()))
-        raise ConfigError(
-            f"HOROVOD_GLOO_IFACE={names}: interface {name} has no IPv4 address ({error.strerror}). "
-            f"This host has: {known}.",
-            variable="HOROVOD_GLOO_IFACE",
-        ) from error
+    for attempt in range(_ATTEMPTS):
+        listeners: list[socket.socket] = []
+        try:
+            for host in hosts:
+                number = listeners[0].getsockname()[1] if listeners else port
+                listeners.append(_listen(host, number))
+            return listeners
+        except OSError as error:
+            for listener in listeners:
+                listener.close()
+            # Free on the first one only: another one will do.
+            if error.errno != errno.EADDRINUSE or port or attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError("not reached")
 
 
-def connections_of(rank: int, groups: Sequence[Sequence[int]], world: bytes) -> list[Purpose]:
+def listening_hosts(place: Place, config: Config, store_host: str) -> list[str]:
+    """Where this rank listens for others: on the interfaces of ``HOROVOD_GLOO_IFACE``; else on loopback if
+    all ranks are on this host; else on everything that others may reach, the way to the store first.
+
+    Args:
+        place: who this process is and where it meets the others.
+        config: the interfaces, if any are chosen.
+        store_host: address of this host on the interface that reaches the store.
+
+    Raises:
+        ConfigError: none of the chosen interfaces exists here.
+        OSError: the kernel does not tell which there are.
+    """
+    if config.network_interface:
+        return [address.host for address in own_addresses(config.network_interface)]
+    loopback = [address.host for address in loopback_addresses()]
+    meets_here = all(host in ("localhost", *loopback) for host, _ in place.store)
+    if meets_here or (place.local is not None and place.local[1] == place.size):
+        return [store_host] if store_host in loopback else loopback[:1]
+    hosts = [address.host for address in own_addresses()]
+    if store_host in hosts or not hosts:
+        hosts.insert(0, store_host)
+    return list(dict.fromkeys(hosts))
+
+
+def connections_of(
+    rank: int, groups: Sequence[Sequence[int]], world: bytes, streams: int = 1
+) -> list[Purpose]:
     """Every network connection that ``rank`` takes part in: the higher rank dials, the lower one accepts.
 
-    One data connection for each rank of another group, and a control connection for each edge of the control
-    tree that leaves the group.
+    ``streams`` data connections for each rank of another group, numbered from 0, and a control connection for
+    each edge of the control tree that leaves the group.
     """
     mine = next(group for group in groups if rank in group)
     others = [other for group in groups if group is not mine for other in group]
     purposes = []
     for other in others:
         dialer, acceptor = max(rank, other), min(rank, other)
-        purposes.append(Purpose(Role.DATA, dialer, acceptor, world=world))
+        purposes += [Purpose(Role.DATA, dialer, acceptor, index, world) for index in range(streams)]
     leaders = [group[0] for group in groups]
     if rank in leaders:
         parents = {leader: control_parent(leader, groups) for leader in leaders}
@@ -67,3 +91,10 @@ def connections_of(rank: int, groups: Sequence[Sequence[int]], world: bytes) -> 
             if parent is not None and rank in (leader, parent):
                 purposes.append(Purpose(Role.CONTROL, leader, parent, world=world))
     return purposes
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    listener = socket.create_server((host, port), family=family, backlog=4096)
+    listener.setblocking(False)
+    return listener

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import socket
-
+from horovod.bootstrap.addresses import loopback_addresses, own_addresses
+from horovod.bootstrap.routes import resolve
 from horovod.bootstrap.store import StoreServer
 from horovod.bootstrap.topology import Place
 from horovod.errors import ConfigError
@@ -11,20 +11,25 @@ from horovod.errors import ConfigError
 __all__ = ["serve_store"]
 
 
-def serve_store(place: Place, key: bytes) -> StoreServer:
+def serve_store(place: Place, key: bytes, interfaces: str = "") -> StoreServer:
     """Serve the store at ``place.store``, until the process ends: other ranks may come back to form another
     world.
+
+    Args:
+        place: who this process is, and where the others will look for the store.
+        key: the key of the job.
+        interfaces: the setting ``HOROVOD_GLOO_IFACE``.
 
     Raises:
         ConfigError: that address is not one of this host, or the port is taken.
     """
-    assert place.store is not None
-    host, port = place.store
+    port = place.store[0][1]
     try:
-        server = StoreServer(key, _interface(place, host), port)
+        server = StoreServer(key, _hosts(place, interfaces), port)
     except OSError as error:
+        where = ", ".join(f"{host}:{port}" for host, port in place.store)
         raise ConfigError(
-            f"Rank {place.rank} on host {place.host} cannot serve the store at {host}:{port}: "
+            f"Rank {place.rank} on host {place.host} cannot serve the store at {where}: "
             f"{error.strerror}. Set HOROVOD_GLOO_RENDEZVOUS_ADDR to an address of this host and "
             "HOROVOD_GLOO_RENDEZVOUS_PORT to a port that is free here, the same for every rank.",
             variable="HOROVOD_GLOO_RENDEZVOUS_PORT",
@@ -33,10 +38,19 @@ def serve_store(place: Place, key: bytes) -> StoreServer:
     return server
 
 
-def _interface(place: Place, host: str) -> str:
-    """The address to bind: the one that the others use, unless this host alone takes that name for
-    loopback.
+def _hosts(place: Place, interfaces: str) -> list[str]:
+    """The addresses to bind: those that the others use. Where this host takes its own name for loopback,
+    others do not: then all that they may reach, and loopback for ourselves.
     """
-    found = str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
-    only_here = host in ("localhost", found) or (place.local is not None and place.local[1] == place.size)
-    return "0.0.0.0" if found.startswith("127.") and not only_here else found
+    routes, unknown = resolve(place.store)
+    if not routes:
+        raise OSError(None, next(iter(unknown.values())))
+    found = [route.host for route in routes]
+    loopback = {address.host for address in loopback_addresses()}
+    written = {host for host, _ in place.store}
+    here = place.local is not None and place.local[1] == place.size
+    named = [host for host in found if host.startswith("127.") or host in loopback]
+    if named and not here and not written <= {"localhost", *loopback}:
+        return list(dict.fromkeys(found + [address.host for address in own_addresses(interfaces)]))
+    own = {address.host for address in own_addresses()} | loopback
+    return [host for host in found if host in own or host.startswith("127.")] or found

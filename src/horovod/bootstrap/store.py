@@ -13,9 +13,11 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
-from horovod.bootstrap.handshake import HELLO_BYTES, PROOF_BYTES, REPLY_BYTES, Acceptor, Dialer, Purpose, Role
+from horovod.bootstrap.handshake import HELLO_BYTES, PROOF_BYTES, Acceptor, Purpose, Role
+from horovod.bootstrap.network import listen_at
+from horovod.bootstrap.reaching import reach_store
 from horovod.bootstrap.table import Cause, Table
 from horovod.errors import AuthenticationError, HorovodInternalError, RendezvousError, StoreTimeout
 from horovod.messages import FrameError, FrameReader, encode
@@ -25,8 +27,6 @@ __all__ = ["StoreClient", "StoreServer"]
 _log = logging.getLogger("horovod.bootstrap")
 
 _RECEIVE_BYTES = 1 << 16
-_RETRY_FIRST_S = 0.02
-_RETRY_LAST_S = 0.5
 _ANSWER_GRACE_S = 5.0  # the server answers time-outs itself; this is for a server that answers nothing at all
 
 
@@ -35,8 +35,8 @@ class StoreServer:
 
     Args:
         key: the job's key; at least 16 bytes.
-        bind_host: address of the interface that the workers reach; the loopback interface by default.
-        port: 0 = any free one; ``address`` tells.
+        bind_host: addresses of the interfaces on which the workers come; the loopback interface by default.
+        port: the same on all; 0 = any free one; ``address`` tells.
         handshake_timeout_s: how long a connection may take to prove the key.
         max_strangers: how many connections may be in their handshake at once; more wait in the backlog.
     """
@@ -44,7 +44,7 @@ class StoreServer:
     def __init__(
         self,
         key: bytes,
-        bind_host: str = "127.0.0.1",
+        bind_host: str | Sequence[str] = "127.0.0.1",
         port: int = 0,
         *,
         handshake_timeout_s: float = 10.0,
@@ -60,16 +60,21 @@ class StoreServer:
         self._listening = False
         self._drain_until = 0.0
         self._thread: threading.Thread | None = None
-        self._listener = _listen(bind_host, port)
-        name = self._listener.getsockname()
-        self._address: tuple[str, int] = (name[0], name[1])
+        self._listeners = listen_at([bind_host] if isinstance(bind_host, str) else bind_host, port)
+        names = [listener.getsockname() for listener in self._listeners]
+        self._addresses: tuple[tuple[str, int], ...] = tuple((name[0], name[1]) for name in names)
         self._stop_reader, self._stop_writer = socket.socketpair()
         self._selector = selectors.DefaultSelector()
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port to connect to."""
-        return self._address
+        """Host and port to connect to; the first, if there are several."""
+        return self._addresses[0]
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """All of them, in the order of ``bind_host``."""
+        return self._addresses
 
     def start(self) -> None:
         """Begin to serve, on a thread of its own."""
@@ -94,7 +99,7 @@ class StoreServer:
             connection.socket.close()
         self._connections.clear()
         self._selector.close()
-        for end in (self._listener, self._stop_reader, self._stop_writer):
+        for end in (*self._listeners, self._stop_reader, self._stop_writer):
             end.close()
 
     def abandon(self) -> None:
@@ -102,7 +107,7 @@ class StoreServer:
         for connection in self._connections.values():
             connection.socket.close()
         self._selector.close()
-        for end in (self._listener, self._stop_reader, self._stop_writer):
+        for end in (*self._listeners, self._stop_reader, self._stop_writer):
             end.close()
 
     def __enter__(self) -> StoreServer:
@@ -125,8 +130,8 @@ class StoreServer:
                     stopping = True
                     self._selector.unregister(self._stop_reader)
                     continue
-                if key.fileobj is self._listener:
-                    self._accept()
+                if key.data is None:
+                    self._accept(cast(socket.socket, key.fileobj))
                     continue
                 connection: _Connection = key.data
                 if connection.number in self._connections:  # may have been closed earlier in this round
@@ -159,9 +164,9 @@ class StoreServer:
                 wait_s = left_s if wait_s is None else min(wait_s, left_s)
         return wait_s
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            accepted, _ = self._listener.accept()
+            accepted, _ = listener.accept()
         except OSError as error:  # the peer is gone again, or no descriptor is free: nobody is harmed
             _log.debug("the store could not accept a connection: %s", error)
             return
@@ -174,12 +179,14 @@ class StoreServer:
         self._selector.register(accepted, selectors.EVENT_READ, connection)
         self._strangers += 1
         if self._strangers >= self._max_strangers:
-            self._selector.unregister(self._listener)
+            for each in self._listeners:
+                self._selector.unregister(each)
             self._listening = False
 
     def _listen_again(self) -> None:
         if not self._listening and self._strangers < self._max_strangers:
-            self._selector.register(self._listener, selectors.EVENT_READ)
+            for listener in self._listeners:
+                self._selector.register(listener, selectors.EVENT_READ)
             self._listening = True
 
     def _advance(self, connection: _Connection, events: int) -> None:
@@ -288,7 +295,7 @@ class StoreClient:
     """One connection to the store, used by one thread; a context manager.
 
     Args:
-        address: host and port of the server.
+        address: host and port of the server, or several: those that work are found by trying.
         key: the job's key.
         timeout_s: for connecting and the handshake; a server that is not there yet is tried again until then.
         identity: who this is, for messages: ``rank 3 on host b``.
@@ -298,20 +305,21 @@ class StoreClient:
         RendezvousError: nobody answers at ``address``.
     """
 
-    def __init__(self, address: tuple[str, int], key: bytes, timeout_s: float, identity: str) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int] | Sequence[tuple[str, int]],
+        key: bytes,
+        timeout_s: float,
+        identity: str,
+    ) -> None:
         self.identity = identity
         self.aborted: dict[str, Cause] = {}
-        self._where = f"{address[0]}:{address[1]}"
         self._next_id = 0
         self._reader = FrameReader()
         self._arrived: list[dict[str, Any]] = []
-        deadline = time.monotonic() + timeout_s
-        self._socket = self._connect(address, deadline, timeout_s)
-        try:
-            self._authenticate(key, deadline)
-        except BaseException:
-            self._socket.close()
-            raise
+        places = [cast("tuple[str, int]", address)] if isinstance(address[0], str) else address
+        self._socket, route = reach_store(cast("Sequence[tuple[str, int]]", places), key, timeout_s, identity)
+        self._where = str(route)
 
     def local_host(self) -> str:
         """The address of this machine on the interface that reaches the store."""
@@ -446,55 +454,11 @@ class StoreClient:
             waited_s=message["waited_s"],
         )
 
-    def _connect(self, address: tuple[str, int], deadline: float, timeout_s: float) -> socket.socket:
-        pause_s = _RETRY_FIRST_S
-        while True:
-            try:
-                connected = socket.create_connection(address, max(0.001, deadline - time.monotonic()))
-                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return connected
-            except OSError as error:
-                if time.monotonic() + pause_s >= deadline:
-                    raise RendezvousError(
-                        f"No store answers {self.identity} at {self._where} ({error}). It is served by the "
-                        "launcher: is it still running, and can this host reach that address?",
-                        waited_s=timeout_s,
-                    ) from error
-            time.sleep(pause_s)  # only when nobody listens yet
-            pause_s = min(2 * pause_s, _RETRY_LAST_S)
-
-    def _authenticate(self, key: bytes, deadline: float) -> None:
-        dialer = Dialer(key, Purpose(Role.STORE))
-        try:
-            self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-            self._socket.sendall(dialer.hello)
-            reply = b""
-            while len(reply) < REPLY_BYTES:
-                data = self._socket.recv(REPLY_BYTES - len(reply))
-                if not data:
-                    raise AuthenticationError("it closed the connection")
-                reply += data
-            self._socket.sendall(dialer.answer(reply))
-        except AuthenticationError as error:
-            raise AuthenticationError(
-                f"The server at {self._where} is not the store of this job, or has another key ({error}) "
-                "HOROVOD_SECRET_KEY must be the same in the launcher and in every rank."
-            ) from error
-        except OSError as error:
-            raise RendezvousError(f"The store at {self._where} broke off the handshake: {error}") from error
-
     def _lost(self, error: OSError) -> RendezvousError:
         return RendezvousError(
             f"{self.identity} lost the store at {self._where} ({error}): its server has ended, or closed the "
             "connection because the keys differ (HOROVOD_SECRET_KEY)."
         )
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    listener = socket.create_server((host, port), family=family, backlog=4096)
-    listener.setblocking(False)
-    return listener
 
 
 def _missing_keys(prefix: str, count: int, present: Sequence[str]) -> list[str]:

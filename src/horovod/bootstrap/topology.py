@@ -6,6 +6,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from horovod.bootstrap.addresses import split_hosts
 from horovod.bootstrap.launchers import FAMILIES, OWN, Family, meeting_point, present
 from horovod.errors import ConfigError
 
@@ -45,7 +46,7 @@ class Place:
         launcher: who started it, for messages; "" if nobody did.
         local, cross: (rank, size) of each kind, None where the launcher did not say.
         host: the launcher's name for this host, else the machine's own.
-        store: host and port of the store, None if there is none.
+        store: host and port of every way to the store; empty if there is none.
         serves: this rank has to serve the store, as no launcher of ours does.
         job: names the job if the launcher does; "" if it does not.
     """
@@ -56,7 +57,7 @@ class Place:
     local: tuple[int, int] | None
     cross: tuple[int, int] | None
     host: str
-    store: tuple[str, int] | None
+    store: tuple[tuple[str, int], ...] = ()
     serves: bool = False
     job: str = ""
 
@@ -73,24 +74,24 @@ def read_place(environ: Mapping[str, str]) -> Place:
     store = _store_address(environ)
     family = next((each for each in (OWN, *FAMILIES) if present(each, environ)), None)
     if family is None:
-        if store is not None:
+        if store:
             raise ConfigError(
                 f"{_ADDRESS_VARIABLE} is set, but HOROVOD_RANK and HOROVOD_SIZE are not: set all or none.",
                 variable="HOROVOD_RANK",
             )
-        return Place("", 0, 1, (0, 1), (0, 1), host, None)
+        return Place("", 0, 1, (0, 1), (0, 1), host)
     size_variable = next((name for name in family.sizes if environ.get(name)), family.sizes[0])
     rank, size = _required_pair(environ, family, size_variable)
     job = ""
     if size > 1 and family is not OWN and (meeting := meeting_point(family, environ, size)) is not None:
-        store, job = store or (meeting.host, meeting.port), meeting.job
-    if size > 1 and store is None:
+        store, job = store or ((meeting.host, meeting.port),), meeting.job
+    if size > 1 and not store:
         raise ConfigError(_no_store(family, rank, size), variable=_ADDRESS_VARIABLE)
     local = _pair(environ, family.local_rank, family.local_size)
     cross = _pair(environ, family.cross_rank, family.cross_size)
     if size == 1:
-        local, cross, store = local or (0, 1), cross or (0, 1), None
-    serves = store is not None and family is not OWN and rank == 0
+        local, cross, store = local or (0, 1), cross or (0, 1), ()
+    serves = bool(store) and family is not OWN and rank == 0
     return Place(family.name, rank, size, local, cross, host, store, serves, job)
 
 
@@ -142,17 +143,24 @@ def _check_locals(hosts: Sequence[str], locals_: Sequence[tuple[int, int]]) -> N
             )
 
 
-def _store_address(environ: Mapping[str, str]) -> tuple[str, int] | None:
+def _store_address(environ: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
     host, port = environ.get(_ADDRESS_VARIABLE), environ.get(_PORT_VARIABLE)
     if not host and (not port or port == "-1"):
-        return None
+        return ()
     if not host or not port:
         missing, other = (_ADDRESS_VARIABLE, _PORT_VARIABLE) if port else (_PORT_VARIABLE, _ADDRESS_VARIABLE)
         raise ConfigError(f"{other} is set, but {missing} is not: set both or none.", variable=missing)
     number = _number(environ, _PORT_VARIABLE)
     if not 0 < number < 65536:
         raise ConfigError(f"{_PORT_VARIABLE}={port} must be between 1 and 65535.", variable=_PORT_VARIABLE)
-    return host, number
+    try:
+        return tuple((each, number) for each in split_hosts(host))
+    except ValueError as error:
+        raise ConfigError(
+            f"{_ADDRESS_VARIABLE}={host}: {error}. It is a list of names or addresses such as "
+            "10.0.0.1,[fd00::1].",
+            variable=_ADDRESS_VARIABLE,
+        ) from None
 
 
 def _required_pair(environ: Mapping[str, str], family: Family, size_variable: str) -> tuple[int, int]:

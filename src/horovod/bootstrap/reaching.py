@@ -1,0 +1,75 @@
+"""The way from a rank to the store: every address that it was given is tried, until one proves the key."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+
+from horovod.bootstrap.conversation import Conversations
+from horovod.bootstrap.handshake import Purpose, Role
+from horovod.bootstrap.routes import Race, Route, resolve
+from horovod.errors import AuthenticationError, RendezvousError
+
+__all__ = ["reach_store"]
+
+_RESOLVE_AGAIN_S = 0.5
+_STRANGER_S = 1.0
+"""How long the other ways may still take when somebody else answers at one of them."""
+
+
+def reach_store(
+    places: Sequence[tuple[str, int]], key: bytes, timeout_s: float, identity: str
+) -> tuple[socket.socket, Route]:
+    """A connection to the store that has passed the handshake, and the address that answered.
+
+    Args:
+        places: host (a name or a number) and port of every way to it.
+        key: the key of the job.
+        timeout_s: a server that is not there yet is tried again until then.
+        identity: who this is, for messages.
+
+    Raises:
+        AuthenticationError: whoever answers does not know the key.
+        RendezvousError: nobody answers.
+    """
+    deadline = time.monotonic() + timeout_s
+    routes, unknown = resolve(places)
+    while not routes and time.monotonic() + _RESOLVE_AGAIN_S < deadline:
+        time.sleep(_RESOLVE_AGAIN_S)  # names may become known a moment after a host has started
+        routes, unknown = resolve(places)
+    reached: list[tuple[socket.socket, Route]] = []
+    with Conversations() as talks:
+        race = Race(
+            talks,
+            routes,
+            key,
+            Purpose(Role.STORE),
+            lambda connection, route: reached.append((connection, route)),
+            lambda: None,
+            retries=True,
+        )
+        if routes:
+            race.start()
+            talks.run(lambda: race.over or _refused(race), deadline)
+        if _refused(race) and not race.over:
+            talks.run(lambda: race.over, min(deadline, time.monotonic() + _STRANGER_S))
+        if reached:
+            connection, route = reached[0]
+            connection.settimeout(None)
+            return connection, route
+    where = race.describe(list(unknown.items()))
+    if _refused(race):
+        raise AuthenticationError(
+            f"{identity} does not find the store of this job, or has another key: {where}. "
+            "HOROVOD_SECRET_KEY must be the same in the launcher and in every rank."
+        )
+    raise RendezvousError(
+        f"No store answers {identity} at {where}. It is served by the launcher, or by rank 0: is it still "
+        "running, and can this host reach that address?",
+        waited_s=timeout_s,
+    )
+
+
+def _refused(race: Race) -> bool:
+    return any(isinstance(error, AuthenticationError) for error in race.failures.values())

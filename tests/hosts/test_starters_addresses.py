@@ -1,0 +1,150 @@
+"""Ranks on several hosts find ways that work by trying: interfaces, subnets, both kinds of addresses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.hosts.simulated import SimulatedHosts
+
+import horovod
+
+JOB = str(Path(__file__).with_name("starter_job.py"))
+PORT = "23456"
+LIMIT_S = 60.0
+
+
+def start(
+    hosts: SimulatedHosts, addresses: str, extra: Mapping[str, str], ranks: Sequence[int] = (0, 0, 1, 1)
+) -> list[subprocess.Popen[bytes]]:
+    """A job whose rank r runs on host ``ranks[r]`` and whose store is served by a process of its own."""
+    common = {
+        "PYTHONPATH": os.pathsep.join(
+            [str(Path(horovod.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        ),
+        "HOROVOD_SIZE": str(len(ranks)),
+        "HOROVOD_JOB_ID": "test",
+        "HOROVOD_SECRET_KEY": secrets.token_hex(32),
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": addresses,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": PORT,
+        "HOROVOD_START_TIMEOUT": "20",
+        **extra,
+    }
+    serve = (
+        "import os, sys; from horovod.bootstrap.addresses import *; from horovod.bootstrap.store import *\n"
+        "key = bytes.fromhex(os.environ['HOROVOD_SECRET_KEY'])\n"
+        "with StoreServer(key, [a.host for a in own_addresses()], int(sys.argv[1])): sys.stdin.read()"
+    )
+    server = hosts.popen(0, sys.executable, "-c", serve, PORT, extra=common, stdin=subprocess.PIPE)
+    workers = [
+        hosts.popen(host, sys.executable, JOB, extra={**common, "HOROVOD_RANK": str(rank)})
+        for rank, host in enumerate(ranks)
+    ]
+    return [server, *workers]
+
+
+def job(
+    hosts: SimulatedHosts, addresses: str, extra: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    server, *workers = start(hosts, addresses, extra or {})
+    said = []
+    try:
+        for worker in workers:
+            out, err = worker.communicate(timeout=LIMIT_S)
+            assert worker.returncode == 0, err.decode()
+            said.append(json.loads(out))
+    finally:
+        server.communicate(timeout=LIMIT_S)
+    for each in said:
+        assert each["right"]
+        assert each["groups"] == [[0, 1], [2, 3]]
+    return said
+
+
+def peers(said: list[dict[str, Any]]) -> set[str]:
+    return {address for each in said for pair in each["peers"] for address in pair}
+
+
+def test_ranks_use_the_network_between_hosts(two_hosts: SimulatedHosts) -> None:
+    said = job(two_hosts, two_hosts.addresses[0])
+    assert [each["host"] for each in said] == [two_hosts.names[i] for i in (0, 0, 1, 1)]
+    assert [each["local"] for each in said] == [[0, 2], [1, 2], [0, 2], [1, 2]]
+    assert [each["cross"] for each in said] == [[0, 2], [0, 2], [1, 2], [1, 2]]
+    assert peers(said) == set(two_hosts.addresses)
+
+
+@contextmanager
+def interfaces_that_lead_nowhere(hosts: SimulatedHosts) -> Iterator[None]:
+    """``dead0`` on every host, with numbers of one subnet, and ``docker0`` with the same number on all."""
+    try:
+        for host in (0, 1):
+            for name, number in (("dead0", f"10.99.0.{host + 1}/24"), ("docker0", "172.17.0.1/16")):
+                on(hosts, host, f"link add {name} type veth peer name {name}x")
+                on(hosts, host, f"link set {name}x up")
+                on(hosts, host, f"addr add {number} dev {name}")
+                on(hosts, host, f"link set {name} up")
+        yield
+    finally:
+        for host in (0, 1):
+            for name in ("dead0", "docker0"):
+                hosts.run(host, "ip", "link", "del", name)
+
+
+def test_an_interface_that_leads_nowhere_costs_a_moment_only(two_hosts: SimulatedHosts) -> None:
+    with interfaces_that_lead_nowhere(two_hosts):
+        addresses = f"10.99.0.9,{two_hosts.addresses[0]}"
+        for selection in ("", "dead0,docker0,eth0"):
+            said = job(two_hosts, addresses, {"HOROVOD_GLOO_IFACE": selection})
+            assert peers(said) == set(two_hosts.addresses)
+
+
+def test_when_no_way_works_every_address_is_named_with_its_reason(two_hosts: SimulatedHosts) -> None:
+    with interfaces_that_lead_nowhere(two_hosts):
+        only = {"HOROVOD_GLOO_IFACE": "dead0", "HOROVOD_START_TIMEOUT": "2"}
+        server, *workers = start(two_hosts, two_hosts.addresses[0], only)
+        ends = [worker.communicate(timeout=LIMIT_S) for worker in workers]
+        server.communicate(timeout=LIMIT_S)
+    errors = [stderr.decode() for _, stderr in ends]
+    assert all(worker.returncode == 1 for worker in workers)
+    assert any(re.search(r"Tried 10\.99\.0\.[12]:\d+: no answer", error) for error in errors), errors
+
+
+def test_hosts_without_ipv4(two_hosts: SimulatedHosts) -> None:
+    numbers = ["fd00::1", "fd00::2"]
+    for host in (0, 1):
+        on(two_hosts, host, f"addr add {numbers[host]}/64 dev eth0 nodad")
+    try:
+        said = job(two_hosts, "[fd00::1]", {"HOROVOD_GLOO_IFACE": "fd00::/64"})  # chosen by subnet
+        assert peers(said) == set(numbers)
+        for host in (0, 1):
+            on(two_hosts, host, f"addr del {two_hosts.addresses[host]}/24 dev eth0")
+        said = job(two_hosts, f"{two_hosts.addresses[0]},fd00::1")
+        assert peers(said) == set(numbers)
+    finally:
+        for host in (0, 1):
+            two_hosts.run(host, "ip", "addr", "add", f"{two_hosts.addresses[host]}/24", "dev", "eth0")
+            two_hosts.run(host, "ip", "addr", "del", f"{numbers[host]}/64", "dev", "eth0")
+
+
+def test_a_chosen_interface_that_a_host_lacks_is_an_error_that_lists_its_own(
+    two_hosts: SimulatedHosts,
+) -> None:
+    chosen = {"HOROVOD_GLOO_IFACE": "ib0,10.3.0.0/16", "HOROVOD_START_TIMEOUT": "5"}
+    server, worker = start(two_hosts, two_hosts.addresses[0], {**chosen, "HOROVOD_SIZE": "2"}, ranks=(0,))
+    error = worker.communicate(timeout=LIMIT_S)[1].decode()
+    server.communicate(timeout=LIMIT_S)
+    assert f"host {two_hosts.names[0]} has no address of these interfaces or subnets" in error
+    assert f"eth0 ({two_hosts.addresses[0]})" in error
+
+
+def on(hosts: SimulatedHosts, host: int, words: str) -> None:
+    done = hosts.run(host, "ip", *words.split())
+    assert done.returncode == 0, done.stderr
