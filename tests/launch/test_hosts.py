@@ -9,7 +9,9 @@ from horovod.launch.hosts import (
     HostSlots,
     Slot,
     assign_ranks,
+    expand_ranges,
     is_this_machine,
+    named,
     parse_hostfile,
     parse_hosts,
 )
@@ -31,11 +33,55 @@ def test_repeated_hosts_are_merged() -> None:
     assert hosts("a:1,b:2,a:3") == [("a", 4), ("b", 2)]
 
 
-@pytest.mark.parametrize("text", ["a", "a:", "a:x", "a:-1", "a:1,", "", ",a:1", "[::1]:2", "a:1:2", "a b:1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a",
+        "a:",
+        "a:x",
+        "a:-1",
+        "a:1,",
+        "",
+        ",a:1",
+        "a:1:2",
+        "a b:1",
+        "[::1]",
+        "::1:2",
+        "a[1:2]:1",
+        "a[1-]:2",
+        "[1]:1:1",
+    ],
+)
 def test_malformed_hosts_are_refused_with_the_expected_form(text: str) -> None:
     with pytest.raises(ConfigError, match=r"host:slots") as caught:
         parse_hosts(text)
     assert isinstance(caught.value, ValueError)
+
+
+def test_ranges_stand_for_several_hosts() -> None:
+    assert hosts("gpu[08-10,2]:4,a:1") == [("gpu08", 4), ("gpu09", 4), ("gpu10", 4), ("gpu2", 4), ("a", 1)]
+    assert expand_ranges("r[1-2]n[3-4]-ib") == ["r1n3-ib", "r1n4-ib", "r2n3-ib", "r2n4-ib"]
+
+
+@pytest.mark.parametrize("part", ["2-1", "1-99999"])
+def test_unreadable_range_is_named(part: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{part} is not a range"):
+        parse_hosts(f"a[{part}]:1")
+
+
+def test_far_too_many_hosts_are_an_error_not_a_full_memory() -> None:
+    with pytest.raises(ConfigError, match="more than 65536 hosts"):
+        parse_hosts("a[1-60000][1-60000]:1")
+
+
+def test_addresses_stand_in_brackets() -> None:
+    found = parse_hosts("[fe80::1%eth0]:2,[::1]:1")
+    assert found == (HostSlots("fe80::1%eth0", 2), HostSlots("::1", 1))
+    assert named(found) == "[fe80::1%eth0]:2,[::1]:1"
+
+
+def test_bare_names_of_a_hostfile_may_have_other_slots() -> None:
+    assert parse_hostfile("a\nb slots=1\n", "f", default_slots=4) == (HostSlots("a", 4), HostSlots("b", 1))
 
 
 def test_hostfile_becomes_hosts_in_file_order() -> None:
@@ -57,6 +103,8 @@ def test_hostfile_becomes_hosts_in_file_order() -> None:
         ("\th\tslots=2\r", 2),
         ("h slots=1\n\n# h slots=5\nh slots=2", 3),
         ("h slots=0", 0),
+        ("h:2 # Intel MPI", 2),
+        ("h\nh\nh", 3),  # as PBS writes it
     ],
 )
 def test_hostfile_lines_of_other_launchers_are_understood(line: str, slots: int) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.hosts import HostSlots
-from horovod.launch.job import Job
-from horovod.launch.options import option_environment, parse_command_line, to_job
+from horovod.launch.job import Job, SshOptions
+from horovod.launch.option_table import spellings
+from horovod.launch.options import Allocated, option_environment, parse_command_line, rank_map, to_job
 
 
 def environment(*options: str) -> dict[str, str]:
@@ -52,7 +53,11 @@ def job(*words: str) -> Job:
         (["--log-level", "debug"], {"HOROVOD_LOG_LEVEL": "DEBUG"}),
         (["--log-without-timestamp"], {"HOROVOD_LOG_HIDE_TIME": "1"}),
         (["--log-with-timestamp"], {"HOROVOD_LOG_HIDE_TIME": "0"}),
-        (["--gloo", "--disable-cache", "--no-mpi-threads-disable"], {}),
+        (["--mpi-threads-disable"], {"HOROVOD_MPI_THREADS_DISABLE": "1"}),
+        (["--no-mpi-threads-disable"], {"HOROVOD_MPI_THREADS_DISABLE": "0"}),
+        (["--tcp"], {"NCCL_IB_DISABLE": "1"}),
+        (["--gloo", "--disable-cache", "--no-status", "--verbose"], {}),
+        (["--ssh-port", "22", "--network-interface", "eth0", "--mpi-args=-x A"], {}),
         ([], {}),
     ],
 )
@@ -123,15 +128,30 @@ def test_everything_after_the_command_belongs_to_it(words: list[str], command: t
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["true"], "-np is missing"),
-        (["python", "-np", "2"], "-np is missing"),
         (["-np", "2"], "command to run is missing"),
         (["-np", "2", "--"], "command to run is missing"),
         (["-np", "0", "true"], "must be at least 1, not 0"),
         (["-np", "-1", "true"], "must be at least 1, not -1"),
         (["-np", "two", "true"], "'two' is not a whole number"),
         (["-np", "1.5", "true"], "'1.5' is not a whole number"),
-        (["-np", "2", "--nonsense", "true"], "--nonsense"),
+        (["-np", "2", "--nonsense", "true"], "unknown option --nonsense\n"),
+        (["-np", "2", "--fusion-treshold-mb", "3", "true"], "Did you mean --fusion-threshold-mb?"),
+        (["-np", "2", "--numproc", "3", "true"], "Did you mean --num-proc"),
+        (["-np", "2", "--cycle_time_ms", "3", "true"], "Did you mean --cycle-time-ms?"),
+        (["-np", "2", "-x", "true"], "unknown option -x\n"),
+        (["-np"], "expected one argument"),
+        (["-np", "2", "--gloo", "--mpi", "true"], "argument --mpi: not allowed with argument --gloo"),
+        (["-np", "2", "--jsrun", "--launcher", "srun", "true"], "not allowed with argument --jsrun"),
+        (["-np", "2", "--launcher", "rsh", "true"], "choose from ssh, mpirun, srun, jsrun"),
+        (["-np", "2", "--completion", "csh"], "choose from bash, zsh, fish"),
+        (["-np", "2", "--ssh-port", "0", "true"], "must be at least 1, not 0"),
+        (["-np", "2", "--ssh-port", "70000", "true"], "must be at most 65535, not 70000"),
+        (["-np", "2", "--ssh-args", "-o 'x", "true"], "cannot be split into words"),
+        (["-np", "2", "--network-interfaces", "eth0,", "true"], "has an empty name"),
+        (["-np", "2", "--min-np", "none", "true"], "'none' is not a whole number"),
+        (["-np", "2", "--blacklist-cooldown-range", "1", "4000", "true"], "must be at most 3600"),
+        (["-np", "2", "--autotune-gaussian-process-noise", "1.5", "true"], "must be at most 1, not 1.5"),
+        (["-np", "2", "-H", "a:1", "--host-discovery-script", "s", "true"], "not allowed with argument -H"),
         (["-np", "2", "-H", "a:2", "-hostfile", "f", "true"], "not allowed with"),
         (["-np", "2", "--stall-check", "--no-stall-check", "true"], "not allowed with"),
         (["-np", "2", "--torus-allreduce", "--no-torus-allreduce", "true"], "not allowed with"),
@@ -163,12 +183,6 @@ def test_wrong_usage_ends_with_status_2(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--network-interfaces", "eth0"], "this machine only"),
-        (["--network-interface", "eth0"], "this machine only"),
-        (["-p", "22"], "this machine only"),
-        (["--ssh-port", "22"], "this machine only"),
-        (["-i", "key"], "this machine only"),
-        (["--config-file", "f.yaml"], "config files"),
         (["--autotune"], "--fusion-threshold-mb"),
         (["--autotune-log-file", "f"], "--fusion-threshold-mb"),
         (["--min-np", "1"], "fixed number of processes"),
@@ -177,10 +191,6 @@ def test_wrong_usage_ends_with_status_2(
         (["--slots", "4"], "fixed number of processes"),
         (["--blacklist-cooldown-range", "1", "2"], "fixed number of processes"),
         (["--host-discovery-script", "s"], "fixed number of processes"),
-        (["--mpi"], "through MPI"),
-        (["--jsrun"], "through MPI"),
-        (["--mpi-args=-x A"], "through MPI"),
-        (["--tcp"], "through MPI"),
     ],
 )
 def test_options_of_later_versions_are_refused_by_name(words: list[str], message: str) -> None:
@@ -193,3 +203,92 @@ def test_options_of_later_versions_are_refused_by_name(words: list[str], message
 def test_reports_need_neither_processes_nor_command(words: list[str]) -> None:
     arguments = parse_command_line(words)
     assert arguments.version or arguments.check_build
+
+
+def test_processes_default_to_the_slots_of_the_hosts() -> None:
+    assert job("-H", "a:2,b:3", "true").processes == 5
+
+
+def test_hosts_of_an_allocation_count_unless_hosts_are_given() -> None:
+    allocated = Allocated("a batch system", (HostSlots("a", 2), HostSlots("b", 2)))
+    found = to_job(parse_command_line(["true"]), allocated)
+    assert (found.processes, found.hosts) == (4, allocated.hosts)
+    found = to_job(parse_command_line(["-np", "3", "true"]), allocated)
+    assert (found.processes, found.hosts) == (3, allocated.hosts)
+    found = to_job(parse_command_line(["-H", "localhost:1", "true"]), allocated)
+    assert (found.processes, found.hosts) == (1, (HostSlots("localhost", 1),))
+
+
+@pytest.mark.parametrize("words", [["true"], ["python", "-np", "2"]])
+def test_missing_number_of_processes_is_an_error(words: list[str]) -> None:
+    with pytest.raises(ConfigError, match="-np is missing: how many processes"):
+        job(*words)
+
+
+def test_hosts_without_slots_are_no_hosts() -> None:
+    with pytest.raises(ConfigError, match="The hosts have no slots"):
+        job("-H", "a:0", "true")
+
+
+def test_ssh_options_reach_the_job() -> None:
+    given = ["-p", "2222", "-i", "key", "--ssh-args", "-l me -o 'ProxyCommand=nc %h %p'"]
+    ssh = job("-np", "1", *given, "true").ssh
+    assert (ssh.port, ssh.identity_file) == (2222, "key")
+    assert ssh.arguments == ("-l", "me", "-o", "ProxyCommand=nc %h %p")
+    assert job("-np", "1", "true").ssh == SshOptions()
+
+
+def test_interfaces_are_collected_from_both_spellings() -> None:
+    words = ["--network-interfaces", "eth0,ib0", "--network-interface", "eth1", "--network-interface", "ib0"]
+    assert job("-np", "1", *words, "true").interfaces == ("eth0", "ib0", "eth1")
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "value"),
+    [
+        ("-p22", "ssh_port", 22),
+        ("--ssh-p=22", "ssh_port", 22),
+        ("--no-sta", "no_stall_check", 1),  # also --no-status, which is ours: the older option has it
+        ("--no-stat", "no_status", True),
+        ("--l=info", "log_level", "INFO"),
+        ("-prefix", "prefix_output_with_timestamp", True),
+    ],
+)
+def test_abbreviations(word: str, name: str, value: object) -> None:
+    words = [word] if name != "log_level" else ["--log-l=info"]
+    assert getattr(parse_command_line([*words, "-np", "1", "true"]), name) == value
+
+
+# Every option of the reference, hidden spellings included.
+_DOCUMENTED = """
+-h --help -v --version -np --num-proc -cb --check-build --disable-cache --start-timeout
+--network-interfaces --network-interface --output-filename --verbose --config-file -p --ssh-port -i
+--ssh-identity-file --fusion-threshold-mb --cycle-time-ms --cache-capacity --hierarchical-allreduce
+--no-hierarchical-allreduce --hierarchical-allgather --no-hierarchical-allgather --torus-allreduce
+--no-torus-allreduce --autotune --no-autotune --autotune-log-file --autotune-warmup-samples
+--autotune-steps-per-sample --autotune-bayes-opt-max-samples --autotune-gaussian-process-noise
+--min-np --min-num-proc --max-np --max-num-proc --slots-per-host --elastic-timeout --reset-limit
+--blacklist-cooldown-range --timeline-filename --timeline-mark-cycles --no-timeline-mark-cycles
+--no-stall-check --stall-check --stall-check-warning-time-seconds
+--stall-check-shutdown-time-seconds --mpi-threads-disable --no-mpi-threads-disable --mpi-args --tcp
+--binding-args --num-nccl-streams --thread-affinity --gloo-timeout-seconds --log-level
+--log-with-timestamp --log-without-timestamp --log-hide-timestamp --no-log-hide-timestamp
+-prefix-timestamp --prefix-output-with-timestamp -H --hosts -hostfile --hostfile
+--host-discovery-script --gloo --mpi --jsrun
+"""
+
+
+def test_every_option_of_the_reference_is_there() -> None:
+    documented = set(_DOCUMENTED.split())
+    assert documented <= set(spellings())
+    ours = {spelling for spelling, option in spellings().items() if option.ours}
+    assert set(spellings()) - documented == ours
+
+
+def test_rank_map_shows_where_every_rank_would_run() -> None:
+    assert rank_map(job("-H", "a:1,b:2", "true")).splitlines() == [
+        "rank  host  local rank  cross rank",
+        "0     a     0 of 1      0 of 2",
+        "1     b     0 of 2      1 of 2",
+        "2     b     1 of 2      0 of 1",
+    ]

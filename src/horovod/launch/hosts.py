@@ -18,16 +18,22 @@ __all__ = [
     "HostSlots",
     "Slot",
     "assign_ranks",
+    "expand_ranges",
     "is_this_machine",
     "merge_hosts",
+    "named",
     "parse_hostfile",
     "parse_hosts",
 ]
 
-HOSTS_FORM = "host:slots[,host:slots...], for example localhost:4 or server1:2,server2:2"
+HOSTS_FORM = "host:slots[,host:slots...], for example localhost:4, server1:2,server2:2 or server[1-2]:2"
 
 _NAME = r"[A-Za-z0-9_.-]+"
-_ENTRY = re.compile(rf"({_NAME}):([0-9]+)")
+_ADDRESS6 = r"\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[A-Za-z0-9_.-]+)?\]"
+_HOST = rf"(?:{_ADDRESS6}|{_NAME})"
+_ENTRY = re.compile(rf"({_HOST}):([0-9]+)")
+_RANGES = re.compile(r"\[([0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*)\]")
+_MOST_HOSTS = 1 << 16
 _ALWAYS_LOCAL = frozenset({"localhost", "localhost.localdomain", "127.0.0.1"})
 # Words of a host file line that say something else than the number of slots: Open MPI's limit, and
 # what MPICH's and Intel's process managers write behind the name.
@@ -58,17 +64,42 @@ class Slot:
 def parse_hosts(text: str) -> tuple[HostSlots, ...]:
     """Read the value of ``-H``; repeated hosts are merged.
 
+    ``server[1-3,7]:4`` means four hosts with four slots each, ``[fe80::1]:4`` is an IPv6 address.
+
     Raises:
         ConfigError: an entry is not ``host:slots``.
     """
-    return merge_hosts(_parse_entry(entry.strip(), text) for entry in text.split(","))
+    entries = re.split(r",(?![^\[]*\])", text)  # not at a comma in brackets
+    return merge_hosts(_parse_entry(one, text) for entry in entries for one in expand_ranges(entry.strip()))
 
 
-def parse_hostfile(text: str, path: str) -> tuple[HostSlots, ...]:
+def expand_ranges(name: str) -> list[str]:
+    """``gpu[08-10,20]-ib`` -> ``gpu08-ib``, ``gpu09-ib``, ``gpu10-ib``, ``gpu20-ib``, as Slurm writes it.
+
+    Raises:
+        ConfigError: a range has no end, or far too many hosts.
+    """
+    found = _RANGES.search(name)
+    if found is None:
+        return [name]
+    numbers: list[str] = []
+    for part in found[1].split(","):
+        first, _, last = part.partition("-")
+        count = int(last or first) - int(first) + 1
+        if not 0 < count <= _MOST_HOSTS:
+            raise ConfigError(f"Hosts {name!r} cannot be read: {part} is not a range of numbers.")
+        numbers += [str(number).zfill(len(first)) for number in range(int(first), int(first) + count)]
+    rest = expand_ranges(name[found.end() :])
+    if len(numbers) * len(rest) > _MOST_HOSTS:
+        raise ConfigError(f"Hosts {name!r} cannot be read: more than {_MOST_HOSTS} hosts.")
+    return [f"{name[: found.start()]}{number}{end}" for number in numbers for end in rest]
+
+
+def parse_hostfile(text: str, path: str, *, default_slots: int = 1) -> tuple[HostSlots, ...]:
     """Read a host file: one host per line, ``#`` starts a comment, repeated hosts are merged.
 
-    A line is ``name``, ``name:N`` or ``name slots=N``; a bare name has one slot. ``max_slots=`` and the
-    words that MPICH's machine files carry are accepted and have no meaning here.
+    A line is ``name``, ``name:N`` or ``name slots=N``; a bare name has `default_slots`. ``max_slots=`` and
+    the words that MPICH's machine files carry are accepted and have no meaning here.
 
     Raises:
         ConfigError: a line cannot be read, or there is no host at all; names file and line.
@@ -77,7 +108,9 @@ def parse_hostfile(text: str, path: str) -> tuple[HostSlots, ...]:
     for number, line in enumerate(text.splitlines(), start=1):
         words = re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split()
         if words:
-            hosts.append(_parse_hostfile_line(words, f"{path}, line {number}"))
+            where = f"{path}, line {number}"
+            for name in expand_ranges(words[0]):
+                hosts.append(_parse_hostfile_line([name, *words[1:]], where, default_slots))
     if not hosts:
         raise ConfigError(f"The host file {path} names no host. Write one per line: server1 slots=4")
     return merge_hosts(hosts)
@@ -89,6 +122,13 @@ def merge_hosts(hosts: Iterable[HostSlots]) -> tuple[HostSlots, ...]:
     for host in hosts:
         slots[host.name] = slots.get(host.name, 0) + host.slots
     return tuple(HostSlots(name, count) for name, count in slots.items())
+
+
+def named(hosts: Iterable[HostSlots]) -> str:
+    """The hosts as ``-H`` takes them."""
+    return ",".join(
+        f"[{host.name}]:{host.slots}" if ":" in host.name else f"{host.name}:{host.slots}" for host in hosts
+    )
 
 
 def assign_ranks(
@@ -104,9 +144,9 @@ def assign_ranks(
     """
     available = sum(host.slots for host in hosts)
     if available < min_processes:
-        listed = ",".join(f"{host.name}:{host.slots}" for host in hosts)
         raise ConfigError(
-            f"{min_processes} processes were requested, but the hosts have {available} slots ({listed}). "
+            f"{min_processes} processes were requested, but the hosts have {available} slots "
+            f"({named(hosts)}). "
             "Lower -np or give the hosts more slots."
         )
     to_place = available if max_processes is None else min(available, max_processes)
@@ -166,21 +206,21 @@ def _parse_entry(entry: str, whole: str) -> HostSlots:
     if match is None:
         what = f"{entry!r} in it is not" if entry else "an entry in it is empty, not"
         raise ConfigError(f"Hosts {whole!r} cannot be read: {what} host:slots. Expected {HOSTS_FORM}.")
-    return HostSlots(match[1], int(match[2]))
+    return HostSlots(match[1].strip("[]"), int(match[2]))
 
 
-def _parse_hostfile_line(words: list[str], where: str) -> HostSlots:
-    match = re.fullmatch(rf"({_NAME})(?::([0-9]+))?", words[0])
+def _parse_hostfile_line(words: list[str], where: str, default_slots: int) -> HostSlots:
+    match = re.fullmatch(rf"({_HOST})(?::([0-9]+))?", words[0])
     if match is None:
         raise _unreadable(where, words[0])
-    slots = int(match[2]) if match[2] else 1
+    slots = int(match[2]) if match[2] else default_slots
     for word in words[1:]:
         key, equals, value = word.partition("=")
         if key == "slots" and value.isascii() and value.isdigit():
             slots = int(value)
         elif not equals or key not in _OTHER_KEYS:
             raise _unreadable(where, word)
-    return HostSlots(match[1], slots)
+    return HostSlots(match[1].strip("[]"), slots)
 
 
 def _unreadable(where: str, word: str) -> ConfigError:

@@ -1,0 +1,140 @@
+"""Hosts that a batch system has given to the job this runs in.
+
+Each source is one function: it looks for its evidence in the environment, and either has nothing to say
+(None) or says which hosts there are. A source that is half there is an error: started on this machine alone,
+a job would leave the others idle in silence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from horovod.errors import ConfigError
+from horovod.launch.hosts import HostSlots, expand_ranges, merge_hosts, parse_hostfile
+from horovod.launch.lsf import lsf_allocation
+from horovod.launch.options import Allocated
+
+__all__ = ["find_allocation"]
+
+_MPI_JOB_HOSTFILE = "/etc/mpi/hostfile"
+_MPI_JOB_VARIABLES = ("OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")
+_MPI_JOB_SLOTS = ("OMPI_MCA_orte_set_default_slots", "I_MPI_PERHOST")
+
+
+def find_allocation(environ: Mapping[str, str]) -> Allocated | None:
+    """The hosts of the allocation this process runs in, None if it runs in none.
+
+    Raises:
+        ConfigError: a batch system says something that cannot be understood.
+        LaunchError: it cannot be asked.
+    """
+    return next((found for source in _SOURCES if (found := source(environ)) is not None), None)
+
+
+def _mpi_job(environ: Mapping[str, str]) -> Allocated | None:
+    """The launcher pod of an MPIJob of Kubernetes."""
+    if environ.get("K_MPI_JOB_ROLE") == "worker":
+        return None
+    if environ.get("K_MPI_JOB_ROLE") != "launcher" and "KUBERNETES_SERVICE_HOST" not in environ:
+        return None  # on other machines these variables configure MPI, and nothing else
+    variable = next((name for name in _MPI_JOB_VARIABLES if environ.get(name)), "")
+    path = environ.get(variable) or _MPI_JOB_HOSTFILE
+    if not variable and not Path(path).exists():
+        return None
+    slots = next((environ[name] for name in _MPI_JOB_SLOTS if environ.get(name, "").isdecimal()), "1")
+    hosts = parse_hostfile(_text_of(path, variable), path, default_slots=int(slots))
+    return Allocated(f"the MPIJob's {path}", hosts)
+
+
+def _slurm(environ: Mapping[str, str]) -> Allocated | None:
+    """A batch script or an interactive shell of Slurm."""
+    nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
+    if not nodes or not environ.get("SLURM_JOB_ID"):
+        return None
+    tasks = environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if environ.get("SLURM_STEP_ID") and tasks != "1":
+        raise ConfigError(
+            f"horovodrun is itself task {environ.get('SLURM_PROCID', '?')} of {tasks} of srun, and each "
+            "would start a job of its own. Start it once, without srun; or start the program with srun and "
+            "without horovodrun."
+        )
+    names = [name for part in re.split(r",(?![^\[]*\])", nodes) for name in expand_ranges(part)]
+    slots = _slurm_slots(environ, len(names))
+    source = f"Slurm job {environ['SLURM_JOB_ID']}"
+    return Allocated(source, merge_hosts(HostSlots(*each) for each in zip(names, slots, strict=True)))
+
+
+def _slurm_slots(environ: Mapping[str, str], nodes: int) -> list[int]:
+    """Tasks per node. In a step these may be those of the step, which is not all of the job: then as many as
+    its cores have room for.
+    """
+    tasks = _repeated(environ, "SLURM_TASKS_PER_NODE")
+    if len(tasks) == nodes:
+        return tasks
+    cores = _repeated(environ, "SLURM_JOB_CPUS_PER_NODE")
+    if len(cores) == nodes:
+        per_task = max(1, int(environ.get("SLURM_CPUS_PER_TASK") or 1))
+        return [max(1, count // per_task) for count in cores]
+    raise ConfigError(
+        f"Slurm's job has {nodes} nodes (SLURM_JOB_NODELIST={environ.get('SLURM_JOB_NODELIST', '')}), but "
+        f"SLURM_TASKS_PER_NODE={environ.get('SLURM_TASKS_PER_NODE', '')} does not say how many processes "
+        "each of them takes. Give the hosts with -H.",
+        variable="SLURM_TASKS_PER_NODE",
+    )
+
+
+def _repeated(environ: Mapping[str, str], variable: str) -> list[int]:
+    """``2(x3),1`` -> 2, 2, 2, 1."""
+    text = environ.get(variable, "")
+    counts: list[int] = []
+    for part in filter(None, text.split(",")):
+        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if found is None:
+            raise ConfigError(f"{variable}={text} cannot be read: {part!r} in it.", variable=variable)
+        counts += [int(found[1])] * int(found[2] or 1)
+    return counts
+
+
+def _pbs(environ: Mapping[str, str]) -> Allocated | None:
+    """PBS, Torque: a file with a line per slot."""
+    path = environ.get("PBS_NODEFILE")
+    if not path or not environ.get("PBS_JOBID"):
+        return None
+    hosts = parse_hostfile(_text_of(path, "PBS_NODEFILE"), path)
+    return Allocated(f"PBS job {environ['PBS_JOBID']}", hosts)
+
+
+def _sge(environ: Mapping[str, str]) -> Allocated | None:
+    """Grid Engine: a file with lines ``host slots queue processors``."""
+    path = environ.get("PE_HOSTFILE")
+    if not path or not environ.get("JOB_ID"):
+        return None
+    hosts = []
+    for number, line in enumerate(_text_of(path, "PE_HOSTFILE").splitlines(), start=1):
+        words = line.split()
+        if len(words) < 2 or not words[1].isdecimal():
+            raise ConfigError(f"{path}, line {number}: cannot read {line!r}. Expected: host slots ...")
+        hosts.append(HostSlots(words[0], int(words[1])))
+    return Allocated(f"Grid Engine job {environ['JOB_ID']}", merge_hosts(hosts))
+
+
+_SOURCES: Sequence[Callable[[Mapping[str, str]], Allocated | None]] = (
+    _mpi_job,
+    _slurm,
+    lsf_allocation,
+    _pbs,
+    _sge,
+)
+
+
+def _text_of(path: str, variable: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{variable or 'The allocation'} names the hosts in {path}, which cannot be read: "
+            f"{error.strerror}. Give the hosts with -H.",
+            variable=variable or None,
+        ) from error
