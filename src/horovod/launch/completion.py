@@ -131,7 +131,7 @@ function __horovodrun_no_command
   not __horovodrun_command >/dev/null
 end
 {"".join(lines)}\
-complete -c horovodrun -n __horovodrun_no_command -a '(complete -C (commandline -ct))'
+complete -c horovodrun -n __horovodrun_no_command -a '(__fish_complete_command)'
 complete -c horovodrun -n 'not __horovodrun_no_command' -F
 """
 
