@@ -27,7 +27,8 @@ WAIT = "exec sleep 60"
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The test's own environment without any setting of a job, with `extra`."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("HOROVOD_", "OMP_"))}
-    clean["PYTHONPATH"] = str(Path(horovod.__file__).parents[1])
+    paths = [str(Path(horovod.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    clean["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return {**clean, **(extra or {})}
 
 

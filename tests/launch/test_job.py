@@ -242,7 +242,7 @@ def test_verbose_narrates_on_standard_error() -> None:
         (["./lost"], 127, "its interpreter was not found"),
         (["-H", "localhost:1", "true"], 2, "2 processes were requested, but the hosts have 1 slots"),
         (["-H", "localhost", "true"], 2, "'localhost' in it is not host:slots"),
-        (["-H", "192.0.2.1:2", "true"], 1, "Host 192.0.2.1 is not this machine"),
+        (["-H", "no.such.host.invalid:2", "true"], 1, "no.such.host.invalid: ssh"),
         (["--mpi", "true"], 1, "--mpi: this version does not start processes through MPI"),
         (["--output-filename", "./text", "true"], 1, "cannot be kept in text/rank.0/stdout"),
         (["--nonsense", "true"], 2, "--nonsense"),

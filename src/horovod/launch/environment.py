@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from horovod.errors import ConfigError
 from horovod.launch.hosts import Slot
 
-__all__ = ["compute_threads", "job_environment", "slot_environment"]
+__all__ = [
+    "compute_threads",
+    "for_other_hosts",
+    "interface_environment",
+    "job_environment",
+    "silence_s",
+    "slot_environment",
+    "start_timeout_s",
+]
 
 # Never handed on: shell functions and the shell's last directory mean nothing to a worker, and keys and
 # modes of an enclosing job would be mistaken for ours. Patterns match from the start of a name.
 _NOT_FORWARDED = re.compile(r"BASH_FUNC_.*|OLDPWD|_HOROVOD_SECRET_KEY|HOROVOD_ELASTIC\Z")
 # Names the launching machine's devices, which says nothing about another machine's.
-_NOT_FOR_OTHER_HOSTS = re.compile(r".*CUDA_VISIBLE_DEVICES")
+_NOT_FOR_OTHER_HOSTS = re.compile(
+    r".*CUDA_VISIBLE_DEVICES|SSH_.*|DBUS_.*|XDG_(RUNTIME_DIR|SESSION_.*|SEAT|VTNR)\Z"
+)
+# Every host has its own; the launching machine's serve only where a host has none.
+_OF_A_HOST = frozenset({"HOME", "HOSTNAME", "LOGNAME", "MAIL", "SHELL", "TMPDIR", "USER"})
+_DEFAULT_START_TIMEOUT_S = 30.0
+_DEFAULT_SILENCE_S = 10.0
+_SHORTEST_SILENCE_S = 3.0  # both sides give a sign of life each second
 
 
 def job_environment(
@@ -45,6 +61,44 @@ def job_environment(
     }
 
 
+def for_other_hosts(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """What ranks of other hosts get of a job's environment: what is set there, and what is set only if the
+    host has none of its own.
+    """
+    forwarded = {name: value for name, value in environment.items() if not _NOT_FOR_OTHER_HOSTS.match(name)}
+    defaults = {name: forwarded.pop(name) for name in _OF_A_HOST & set(forwarded)}
+    return forwarded, defaults
+
+
+def interface_environment(interfaces: Sequence[str]) -> dict[str, str]:
+    """Variables for ranks that may use only these interfaces (or subnets, ``10.0.0.0/8``); none if empty."""
+    if not interfaces:
+        return {}
+    variables = {"HOROVOD_GLOO_IFACE": ",".join(interfaces)}
+    names = [name for name in interfaces if "/" not in name]  # NCCL knows no subnets
+    return {**variables, "NCCL_SOCKET_IFNAME": ",".join(names)} if names else variables
+
+
+def start_timeout_s(options: Mapping[str, str], inherited: Mapping[str, str]) -> float:
+    """How long hosts and ranks may take to be found.
+
+    Raises:
+        ConfigError: it is not a number.
+    """
+    return _seconds("HOROVOD_START_TIMEOUT", options, inherited) or _DEFAULT_START_TIMEOUT_S
+
+
+def silence_s(options: Mapping[str, str], inherited: Mapping[str, str]) -> float:
+    """After how long without a sign of life a host is lost for its launcher, and a launcher for its hosts: as
+    long as ranks give each other.
+
+    Raises:
+        ConfigError: it is not a number.
+    """
+    given_s = _seconds("HOROVOD_HEARTBEAT_TIMEOUT_SECONDS", options, inherited)
+    return max(given_s, _SHORTEST_SILENCE_S) if given_s else _DEFAULT_SILENCE_S
+
+
 def slot_environment(slot: Slot) -> dict[str, str]:
     """What one worker is told about its place; wins over everything else."""
     return {
@@ -56,6 +110,16 @@ def slot_environment(slot: Slot) -> dict[str, str]:
         "HOROVOD_CROSS_RANK": str(slot.cross_rank),
         "HOROVOD_CROSS_SIZE": str(slot.cross_size),
     }
+
+
+def _seconds(variable: str, options: Mapping[str, str], inherited: Mapping[str, str]) -> float | None:
+    text = options.get(variable) or inherited.get(variable)
+    if not text:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"{variable}={text} is not a number of seconds.", variable=variable) from None
 
 
 def compute_threads(inherited: Mapping[str, str], processes_here: int, cores: int) -> int | None:

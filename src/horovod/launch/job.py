@@ -9,23 +9,36 @@ import shlex
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from horovod.bootstrap.store import StoreServer
 from horovod.errors import LaunchError, WorkerFailed
+from horovod.launch.addresses import names_of_this_machine, store_hosts
 from horovod.launch.console import Console
-from horovod.launch.environment import compute_threads, job_environment, slot_environment
-from horovod.launch.hosts import HostSlots, Slot, assign_ranks, is_this_machine
+from horovod.launch.environment import (
+    compute_threads,
+    interface_environment,
+    job_environment,
+    silence_s,
+    slot_environment,
+    start_timeout_s,
+)
+from horovod.launch.hosts import HostSlots, Slot, assign_ranks
 from horovod.launch.launcher import (
     CommandNotStarted,
     Exited,
+    HostFacts,
+    HostLost,
     JobInterrupted,
     Refused,
+    Request,
     WorkerPlan,
     load_launcher,
 )
 from horovod.launch.output import Output
+from horovod.launch.ssh import SshOptions
 from horovod.launch.supervisor import Outcome, Signals, describe_exit, signal_name, supervise
 
 __all__ = ["Job", "SshOptions", "run_job"]
@@ -42,16 +55,6 @@ _HINTS: Mapping[int, str] = {
 
 
 @dataclass(frozen=True)
-class SshOptions:
-    """How other hosts are reached. None and empty: as the user's ssh configuration says."""
-
-    port: int | None = None
-    identity_file: str | None = None
-    arguments: tuple[str, ...] = ()
-    """Further words for ``ssh``, before the host."""
-
-
-@dataclass(frozen=True)
 class Job:
     """What to run, where, and how to show it."""
 
@@ -63,9 +66,11 @@ class Job:
     """Environment variables that command-line options stand for."""
     timestamps: bool = False
     output_directory: Path | None = None
-    ssh: SshOptions = SshOptions()
+    ssh: SshOptions = field(default_factory=SshOptions)
     interfaces: tuple[str, ...] = ()
     """Network interfaces that ranks of different hosts may use; empty: those that work."""
+    status: bool | None = None
+    """Show a line that tells how far the job is; None: if standard error is a terminal."""
 
 
 def run_job(job: Job, inherited: Mapping[str, str], console: Console) -> None:
@@ -74,76 +79,119 @@ def run_job(job: Job, inherited: Mapping[str, str], console: Console) -> None:
     Raises:
         ConfigError: there are fewer slots than processes.
         CommandNotStarted: the command cannot be run.
-        WorkerFailed: a rank ended with an error; the first one.
+        HostsUnreachable: no process can be started on some hosts.
+        WorkerFailed: a rank ended with an error, the first one; or its host was lost.
         JobInterrupted: a signal to this process ended the job.
         LaunchError: the job could not be started or watched.
     """
-    slots = _place(job, console)
+    slots = _place(job)
+    names = tuple(dict.fromkeys(slot.hostname for slot in slots))
+    here = tuple(name for name in names if name in names_of_this_machine(names))
+    elsewhere = tuple(name for name in names if name not in here)
     key = secrets.token_bytes(_KEY_BYTES)
     # The handlers come first and go last: at no moment does a signal leave processes behind.
-    with Signals() as signals, _make_store(key) as store:
-        console.narrate("serving the store at {}:{}".format(*store.address))
-        plan = _plan(job, slots, inherited, store.address, key, console)
-        output = Output(len(slots), console, timestamps=job.timestamps, directory=job.output_directory)
-        try:
-            workers = load_launcher("local").start(slots, plan, output)
-            output.start()
+    with Signals() as signals, closing(load_launcher("ssh" if elsewhere else "local")) as launcher:
+        hosts = launcher.prepare(
+            Request(
+                here=here,
+                elsewhere=elsewhere,
+                ssh=job.ssh,
+                inherited=inherited,
+                timeout_s=start_timeout_s(job.options, inherited),
+                silence_s=silence_s(job.options, inherited),
+                signals=signals,
+                console=console,
+            )
+        )
+        _tell_places(slots, here, hosts, inherited, console)
+        with _make_store(key, job, hosts, elsewhere) as store:
+            console.narrate("serving the store at {}:{}".format(*store.address))
+            plan = _plan(job, slots, hosts, inherited, store.address, key, console)
+            output = Output(len(slots), console, timestamps=job.timestamps, directory=job.output_directory)
             try:
-                outcome = supervise(slots, workers, signals, console)
+                workers = launcher.start(slots, plan, output)
+                output.start()
+                try:
+                    outcome = supervise(slots, workers, signals, console)
+                finally:
+                    workers.close()
             finally:
-                workers.close()
-        finally:
-            _drain(output, signals)
+                _drain(output, signals)
     console.narrate("nothing of the job runs any more")
     _raise_for(outcome, job, slots, output)
 
 
-def _place(job: Job, console: Console) -> tuple[Slot, ...]:
+def _place(job: Job) -> tuple[Slot, ...]:
     hosts = job.hosts or (HostSlots("localhost", job.processes),)
-    slots = assign_ranks(hosts, job.processes, job.processes)
-    for name in dict.fromkeys(slot.hostname for slot in slots):
-        if not is_this_machine(name):
-            raise LaunchError(
-                f"Host {name} is not this machine, and this version starts processes on this machine only. "
-                "Use -H localhost:N, or start one process per rank with your cluster's own launcher."
-            )
+    return assign_ranks(hosts, job.processes, job.processes)
+
+
+def _tell_places(
+    slots: Sequence[Slot],
+    here: Sequence[str],
+    hosts: Mapping[str, HostFacts],
+    inherited: Mapping[str, str],
+    console: Console,
+) -> None:
+    names_by_machine: dict[str, list[str]] = {}
+    for name, facts in hosts.items():
         ranks = [slot.rank for slot in slots if slot.hostname == name]
-        console.narrate(f"host {name} is this machine: ranks {ranks[0]} to {ranks[-1]}")
-    return slots
+        what = "this machine" if name in here else "another machine"
+        console.narrate(f"host {name} is {what}: ranks {ranks[0]} to {ranks[-1]}")
+        names_by_machine.setdefault(facts.machine, []).append(name)
+    for names in names_by_machine.values():
+        if len(names) > 1 and not set(names) <= set(here):
+            console.tell(
+                f"{' and '.join(names)} are one machine: local ranks begin at 0 for each of these names, so "
+                "its ranks would share devices. Use one name with all slots."
+            )
+    masks = sorted(name for name in inherited if name.endswith("CUDA_VISIBLE_DEVICES"))
+    if masks and here and len(hosts) > len(here):
+        console.tell(f"{', '.join(masks)} is kept for the ranks on this machine only: it means its devices.")
 
 
-def _make_store(key: bytes) -> StoreServer:
+def _make_store(
+    key: bytes, job: Job, hosts: Mapping[str, HostFacts], elsewhere: Sequence[str]
+) -> StoreServer:
+    seen = [hosts[name].origin for name in elsewhere]
+    bind_hosts = store_hosts(job.interfaces, seen) if elsewhere else ["127.0.0.1"]
     try:
-        return StoreServer(key, bind_host="127.0.0.1", port=0)
+        return StoreServer(key, bind_host=bind_hosts[0], port=0)
     except OSError as error:
-        raise LaunchError(f"The ranks' store cannot be served on 127.0.0.1: {error}") from error
+        raise LaunchError(f"The ranks' store cannot be served on {bind_hosts[0]}: {error}") from error
 
 
 def _plan(
     job: Job,
     slots: Sequence[Slot],
+    hosts: Mapping[str, HostFacts],
     inherited: Mapping[str, str],
     store_address: tuple[str, int],
     key: bytes,
     console: Console,
 ) -> WorkerPlan:
-    options = dict(job.options)
-    cores = len(os.sched_getaffinity(0))
-    threads = compute_threads(inherited, len(slots), cores)
-    if threads is not None:
-        options["OMP_NUM_THREADS"] = str(threads)
-        console.narrate(f"OMP_NUM_THREADS={threads} (not set before): {cores} cores for {len(slots)} ranks")
+    own_environment = {slot.rank: slot_environment(slot) for slot in slots}
+    for name, facts in hosts.items():
+        placed = [slot.rank for slot in slots if slot.hostname == name]
+        threads = compute_threads(inherited, len(placed), facts.cores)
+        if threads is not None and "OMP_NUM_THREADS" not in job.options:
+            console.narrate(
+                f"OMP_NUM_THREADS={threads} on {name} (not set before): "
+                f"{facts.cores} cores for {len(placed)} ranks"
+            )
+            for rank in placed:
+                own_environment[rank]["OMP_NUM_THREADS"] = str(threads)
     console.narrate(f"starting {len(slots)} x {shlex.join(job.command)}")
     return WorkerPlan(
         command=job.command,
         environment=job_environment(
             inherited,
-            options,
+            {**interface_environment(job.interfaces), **job.options},
             store_address=store_address,
             secret_key=key,
             job_id=secrets.token_hex(_JOB_ID_BYTES),
         ),
-        own_environment={slot.rank: slot_environment(slot) for slot in slots},
+        own_environment=own_environment,
     )
 
 
@@ -162,6 +210,8 @@ def _raise_for(outcome: Outcome, job: Job, slots: Sequence[Slot], output: Output
         raise _not_started(outcome.refused, job.command[0])
     if outcome.failure is not None:
         raise _worker_failed(outcome, outcome.failure, slots, output, stuck)
+    if outcome.lost and outcome.signum is None:
+        raise _host_lost(outcome, outcome.lost[0], output)
     if outcome.signum is not None:
         raise JobInterrupted(
             f"{signal_name(outcome.signum)} ended the job after {outcome.elapsed_s:.1f} s.{stuck}",
@@ -177,9 +227,9 @@ def _worker_failed(
     host = slots[failure.rank].hostname
     happened = describe_exit(failure.exit_code)
     sentence = f"rank {failure.rank} on {host} {happened} after {outcome.elapsed_s:.1f} s"
-    if outcome.ended:
-        others = "the other rank was" if outcome.ended == 1 else f"{outcome.ended} other ranks were"
-        sentence += f"; {others} ended because of it"
+    sentence += _others_ended(outcome)
+    for lost in outcome.lost:
+        sentence += f". Host {lost.host} was lost besides: {lost.reason}"
     hint = _HINTS.get(-failure.exit_code, "")
     return WorkerFailed(
         f"{sentence}.{stuck}{' ' if hint else ''}{hint}",
@@ -188,6 +238,25 @@ def _worker_failed(
         exit_code=failure.exit_code,
         last_lines=output.tail(failure.rank),
     )
+
+
+def _host_lost(outcome: Outcome, lost: HostLost, output: Output) -> WorkerFailed:
+    ranks = ", ".join(str(rank) for rank in lost.ranks)
+    many = len(lost.ranks) > 1
+    sentence = f"host {lost.host} was lost after {outcome.elapsed_s:.1f} s: {lost.reason}"
+    if lost.ranks:
+        sentence += f". It ran rank{'s' if many else ''} {ranks}{_others_ended(outcome)}"
+    for other in outcome.lost[1:]:
+        sentence += f". Host {other.host} was lost, too: {other.reason}"
+    rank = lost.ranks[0] if lost.ranks else -1
+    return WorkerFailed(f"{sentence}.", rank=rank, host=lost.host, exit_code=1, last_lines=output.tail(rank))
+
+
+def _others_ended(outcome: Outcome) -> str:
+    if not outcome.ended:
+        return ""
+    others = "the other rank was" if outcome.ended == 1 else f"{outcome.ended} other ranks were"
+    return f"; {others} ended because of it"
 
 
 def _not_started(refused: Refused, command: str) -> CommandNotStarted:

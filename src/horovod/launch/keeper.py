@@ -1,14 +1,21 @@
 """The process that stands between the launcher and the ranks of one host.
 
 It is the parent of all ranks, adopts whatever they leave behind, and ends everything when it is told to or
-when the launcher is gone for any reason, SIGKILL included: the launcher holds the other end of its standard
-input. If the keeper itself is killed, the kernel kills the ranks (parent-death signal).
+when the launcher is gone for any reason: SIGKILL, a closed connection, or silence, if it is on another host.
+If the keeper itself is killed, the kernel kills the ranks (parent-death signal), and its own parent, the
+guard, what they have started.
 
-Run as a program by its path, isolated and without site packages, so it starts in about 10 ms: it must import
-nothing but a little of the standard library. It speaks lines of JSON. In, on standard input: first the plan
-(see `_Keeper.start`), then `{"end": signum}` or `{"kill": true}`. Out, on standard output: the events of
-`horovod.launch.launcher`, each as `{"event": name, field: value, ...}`. Arguments and environment are bytes
-to the system; here each byte is one character (Latin-1), so that any byte survives JSON.
+Run as a program, isolated and without site packages, so it starts in about 10 ms: it must import nothing but
+a little of the standard library. On another host its text arrives through ssh, so nothing needs to be
+installed there; Python 3.7 is enough. It speaks lines of JSON. In, on standard input: first the plan (see
+`_Keeper._start`), then `{"end": signum}`, `{"kill": true}`, `{"taken": bytes}` (of output) or
+`{"beat": true}`. Out, on standard output: the events of `horovod.launch.launcher`, each as
+`{"event": name, field: value, ...}`. Arguments and environment are bytes to the system; here each byte is
+one character (Latin-1), so that any byte survives JSON.
+
+On the launcher's own host the ranks write to pipes of the launcher. On another host the keeper reads what
+they print and sends it as the event `output`, followed by the bytes; never more than the launcher's window
+beyond what it has taken, so that a slow reader of the output slows the ranks and nothing else.
 """
 
 from __future__ import annotations
@@ -21,10 +28,13 @@ import signal
 import sys
 import time
 
+MARK = b"\nrueda keeper 1\n"  # what comes before it was printed by the shell of the host
 GRACE_S = 5.0  # between the first signal and SIGKILL
 LINGER_S = 0.5  # how long processes that ranks left behind may take to end by themselves
 GIVE_UP_S = 5.0  # after SIGKILL: a process stuck in the kernel cannot be ended by anybody
 KILL_INTERVAL_S = 0.1  # SIGKILL is repeated: a process may have been forked while we looked
+BEAT_S = 1.0
+PLAN_S = 60.0  # how long the launcher may need until the plan comes: it waits for the slowest host
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -36,11 +46,157 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class _Keeper:
-    def __init__(self) -> None:
-        self._ranks: dict[int, int] = {}  # pid -> rank, of ranks that still run
+class _Launcher:
+    """The two pipes to the launcher. To another host nothing here waits: a connection may stall."""
+
+    def __init__(self, remote: bool) -> None:
+        self.gone = False
+        self.silence_s = PLAN_S if remote else 0.0  # 0: it is not expected to beat
+        self.heard_at = time.monotonic()
+        self._beat_at = self.heard_at
         self._input = b""
+        self._pending = bytearray()
+        if remote:
+            for descriptor in (0, 1):  # may be one socket
+                os.set_blocking(descriptor, False)
+
+    def read(self) -> None:
+        """Take in what is there."""
+        try:
+            data = os.read(0, 1 << 20)
+        except BlockingIOError:
+            return
+        except OSError:  # a socket that was closed with bytes unread
+            data = b""
+        self._input += data
+        self.heard_at = time.monotonic()
+        self.gone = self.gone or not data
+
+    def requests(self) -> list[dict[str, Any]]:
+        *lines, self._input = self._input.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def say(self, event: str, **fields: object) -> None:
+        self.send(json.dumps({"event": event, **fields}).encode() + b"\n")
+
+    def send(self, data: bytes) -> None:
+        if not self.gone:
+            self._pending += data
+            self.flush()
+
+    def flush(self) -> bool:
+        """Write what fits; whether nothing is left."""
+        try:
+            while self._pending:
+                del self._pending[: os.write(1, self._pending)]
+        except BlockingIOError:
+            return False
+        except OSError:  # it is gone; its end of standard input says so too
+            self._pending.clear()
+        return True
+
+    def look(self) -> None:
+        """Send the beat that is due, and notice silence."""
+        if not self.silence_s:
+            return
+        now = time.monotonic()
+        if now >= self.heard_at + self.silence_s:
+            self.gone = True
+            self._pending.clear()
+        if now >= self._beat_at:
+            self._beat_at = now + BEAT_S
+            if not self._pending:
+                self.say("beat")
+
+    def due_s(self) -> float:
+        """When `look` has something to do."""
+        if not self.silence_s or self.gone:
+            return float("inf")
+        return min(self._beat_at, self.heard_at + self.silence_s)
+
+    def close(self) -> None:
+        """Wait until the last word is out, as long as the launcher listens."""
+        poller = select.poll()
+        poller.register(1, select.POLLOUT)
+        while not self.gone and not self.flush():
+            poller.poll(int(BEAT_S * 1000))
+            self.read()
+            self.look()
+
+
+class _Outputs:
+    """What the ranks of this host print, on its way to the launcher on another one."""
+
+    def __init__(self, launcher: _Launcher, poller: select.poll) -> None:
+        self._launcher = launcher
+        self._poller = poller
+        self._open: dict[int, tuple[int, str]] = {}  # descriptor -> rank and stream
+        self._credit = 0
+
+    def add(self, rank: int, stream: str) -> int:
+        """A new pipe; returns the end that the rank writes to."""
+        read_end, write_end = os.pipe()
+        os.set_blocking(read_end, False)
+        self._open[read_end] = (rank, stream)
+        return write_end
+
+    def allow(self, count: int) -> None:
+        """The launcher takes `count` bytes more."""
+        if self._credit <= 0 < self._credit + count:
+            for descriptor in self._open:
+                self._poller.register(descriptor, select.POLLIN)
+        self._credit += count
+
+    def forward(self, descriptor: int) -> bool:
+        """Send what is there; whether there was something."""
+        if descriptor not in self._open or self._credit <= 0:
+            return False
+        rank, stream = self._open[descriptor]
+        try:
+            data = os.read(descriptor, min(1 << 16, self._credit))
+        except BlockingIOError:
+            return False
+        if not data:
+            self._close(descriptor)
+            return False
+        self._credit -= len(data)
+        if self._credit <= 0:
+            for waiting in self._open:
+                self._poller.unregister(waiting)
+        self._launcher.say("output", rank=rank, stream=stream, size=len(data))
+        self._launcher.send(data)
+        return True
+
+    def drained(self) -> bool:
+        """Forward what is left in the pipes; whether that was all. A stranger may hold one open."""
+        for descriptor in list(self._open):
+            while self.forward(descriptor):
+                pass
+        if self._credit <= 0 and self._open:
+            return False
+        for descriptor in list(self._open):
+            self._close(descriptor)
+        return True
+
+    def _close(self, descriptor: int) -> None:
+        del self._open[descriptor]
+        if self._credit > 0:
+            self._poller.unregister(descriptor)
+        os.close(descriptor)
+
+
+class _Keeper:
+    def __init__(self, remote: bool, above: list[int]) -> None:
+        """`above`: descriptors that become readable when a process above this one ends."""
+        self._remote = remote
+        self._launcher = _Launcher(remote)
         self._poller = select.poll()
+        self._outputs = _Outputs(self._launcher, self._poller)
+        self._ranks: dict[int, int] = {}  # pid -> rank, of ranks that still run
+        self._above = set(above)
+        self._writing = False
+        self._planned = False
+        self._childless = False
         self._ending = False
         self._kill_at = 0.0
         self._give_up_at = 0.0
@@ -53,75 +209,108 @@ class _Keeper:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, self._on_signal)
-        if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), "cannot become the reaper of the ranks' children")
+        for descriptor in (0, self._wake, *above):
+            self._poller.register(descriptor, select.POLLIN)
 
     def run(self) -> None:
-        while b"\n" not in self._input:
-            if not self._read_input():
-                return
-        line, _, self._input = self._input.partition(b"\n")
-        self._start(json.loads(line))
-        self._obey()
-        self._poller.register(self._wake, select.POLLIN)
-        self._poller.register(0, select.POLLIN)
-        launcher = _watch_parent()
-        if launcher is not None:
-            self._poller.register(launcher, select.POLLIN)
-        while not self._step():
-            for descriptor, _ in self._poller.poll(self._timeout_ms()):
-                if descriptor == self._wake:
-                    os.read(self._wake, 4096)
-                elif descriptor == 0 and self._read_input():
-                    self._obey()
-                else:
-                    self._poller.unregister(descriptor)
-                    self._told_to_end = True
+        if self._remote:
+            self._launcher.send(MARK)
+            self._launcher.say("hello", **_facts())
+        while not (self._told_to_end or self._planned):
+            self._listen()
+            self._obey()
+        while self._planned and not self._step():
+            self._listen()
+            self._obey()
             if self._told_to_end:
                 self._end(signal.SIGTERM)
+        self._launcher.close()
 
     # Starting.
 
     def _start(self, plan: dict[str, Any]) -> None:
         """Start the ranks of `plan`: command, environment, nofile (limit on descriptors), and per rank its
-        number, own environment, and the descriptors for its stdout and stderr."""
+        number and own environment. On the launcher's host each has descriptors for its stdout and stderr;
+        on another one the plan says: directory (to work in), defaults (environment where the host has none),
+        silence_s (of the launcher that ends the job) and window (bytes of output).
+        """
+        self._planned = True
         command = [word.encode("latin-1") for word in plan["command"]]
         common = _encoded(plan["environment"])
-        for worker in plan["workers"]:
+        if self._remote:
+            self._launcher.silence_s = plan["silence_s"]
+            common = {**_encoded(plan["defaults"]), **os.environb, **common}
+            try:
+                os.chdir(plan["directory"].encode("latin-1"))
+            except OSError as error:
+                self._launcher.say("no_directory", errno=error.errno)
+        for worker in plan["workers"]:  # all of them before the first rank could inherit them
             for stream in ("stdout", "stderr"):
-                os.set_inheritable(worker[stream], False)
+                if stream in worker:
+                    os.set_inheritable(worker[stream], False)
         refused = False
         for worker in plan["workers"]:
+            rank = worker["rank"]
+            stdout, stderr = (
+                worker.get(stream) or self._outputs.add(rank, stream) for stream in ("stdout", "stderr")
+            )
             if not refused:
                 environment = {**common, **_encoded(worker["environment"])}
-                pid, errno = _spawn(command, environment, worker["stdout"], worker["stderr"], plan["nofile"])
+                pid, errno = _spawn(command, environment, stdout, stderr, plan["nofile"])
                 if errno:
                     refused = True
-                    _emit("refused", rank=worker["rank"], errno=errno)
+                    self._launcher.say("refused", rank=rank, errno=errno)
                     self._end(signal.SIGTERM)
                 else:
-                    self._ranks[pid] = worker["rank"]
-                    _emit("started", rank=worker["rank"], pid=pid)
-            os.close(worker["stdout"])
-            os.close(worker["stderr"])
+                    self._ranks[pid] = rank
+                    self._launcher.say("started", rank=rank, pid=pid)
+            os.close(stdout)
+            os.close(stderr)
+        self._outputs.allow(plan.get("window", 0))
 
     # Watching.
 
+    def _listen(self) -> None:
+        """Wait until something happens or is due, and take it in."""
+        writing = not self._launcher.flush()
+        if writing and not self._writing:
+            self._poller.register(1, select.POLLOUT)
+        elif self._writing and not writing:
+            self._poller.unregister(1)
+        self._writing = writing
+        for descriptor, _ in self._poller.poll(self._timeout_ms()):
+            if descriptor == self._wake:
+                os.read(self._wake, 4096)
+            elif descriptor == 0:
+                self._launcher.read()
+                if self._launcher.gone:
+                    self._poller.unregister(0)
+            elif descriptor in self._above:
+                self._poller.unregister(descriptor)
+                self._told_to_end = True
+            elif descriptor != 1:  # that one is flushed before the next wait
+                self._outputs.forward(descriptor)
+        self._launcher.look()
+        self._told_to_end = self._told_to_end or self._launcher.gone
+
     def _step(self) -> bool:
         """Look after everything that is due; whether nothing is left to do."""
-        if self._reap():
-            _emit("finished", survivors=[])
+        self._childless = self._reap()
+        if self._childless:
+            if not self._launcher.gone and not self._outputs.drained():
+                return False
+            self._launcher.say("finished", survivors=[])
             return True
         now = time.monotonic()
         if not self._ranks and not self._ending:
             if not self._linger_until:
                 self._linger_until = now + LINGER_S
             elif now >= self._linger_until:
-                _emit("left_behind", processes=len(_descendants()))
+                self._launcher.say("left_behind", processes=len(_descendants()))
                 self._end(signal.SIGTERM)
         if self._ending and now >= self._kill_at:
             if self._give_up_at and now >= self._give_up_at:
-                _emit("finished", survivors=sorted(_descendants()))
+                self._launcher.say("finished", survivors=sorted(_descendants()))
                 return True
             self._kill()
         return False
@@ -139,18 +328,22 @@ class _Keeper:
             if pid == 0:
                 break
             if pid in self._ranks:
-                exited.append((os.waitstatus_to_exitcode(status), self._ranks.pop(pid)))
+                code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                exited.append((code, self._ranks.pop(pid)))
         # Of ranks found dead together, those killed by a signal are more likely the cause than the victims.
         for exit_code, rank in sorted(exited, key=lambda one: one[0] >= 0):
-            _emit("exited", rank=rank, exit_code=exit_code)
+            self._launcher.say("exited", rank=rank, exit_code=exit_code)
         return childless
 
     def _timeout_ms(self) -> int | None:
-        if self._ending:
-            due = self._kill_at
-        elif not self._ranks:
-            due = self._linger_until
-        else:
+        due = self._launcher.due_s()
+        if self._childless:
+            pass  # only what they printed is left
+        elif self._ending:
+            due = min(due, self._kill_at)
+        elif not self._ranks and self._linger_until:
+            due = min(due, self._linger_until)
+        if due == float("inf"):
             return None
         return max(0, int((due - time.monotonic()) * 1000) + 1)
 
@@ -173,22 +366,51 @@ class _Keeper:
     def _on_signal(self, *_: object) -> None:
         self._told_to_end = True
 
-    # Listening.
-
-    def _read_input(self) -> bool:
-        """Read what is there; false when the launcher is gone."""
-        data = os.read(0, 1 << 20)
-        self._input += data
-        return bool(data)
-
     def _obey(self) -> None:
-        *lines, self._input = self._input.split(b"\n")
-        for line in lines:
-            request = json.loads(line)
-            if "end" in request:
+        for request in self._launcher.requests():
+            if "command" in request:
+                self._start(request)
+            elif "end" in request:
                 self._end(request["end"])
             elif request.get("kill"):
                 self._kill()
+            elif "taken" in request:
+                self._outputs.allow(request["taken"])
+
+
+def _guard(keeper: int) -> int:
+    """Wait for the keeper; if it was killed, kill what it kept. The ranks' children have come to us then."""
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, lambda signum, _: os.kill(keeper, signum))
+    _, status = os.waitpid(keeper, 0)
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+    if status == 0:
+        return 0
+    give_up_at = time.monotonic() + GIVE_UP_S
+    while time.monotonic() < give_up_at:
+        _signal_all(signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            break
+        time.sleep(0.01)  # no event tells that the last descendant of many has died
+    return 1
+
+
+def _facts() -> dict[str, object]:
+    """What the launcher wants to know about this host."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        boot = file.read().strip()
+    spaces = [os.readlink("/proc/self/ns/" + kind) for kind in ("net", "pid")]
+    return {
+        "host": os.uname().nodename,
+        "machine": " ".join([boot, *spaces]),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": sys.executable,
+        "connection": os.environ.get("SSH_CONNECTION", ""),
+    }
 
 
 def _watch_parent() -> int | None:
@@ -280,14 +502,25 @@ def _encoded(environment: dict[str, str]) -> dict[bytes, bytes]:
     return {name.encode("latin-1"): value.encode("latin-1") for name, value in environment.items()}
 
 
-def _emit(event: str, **fields: object) -> None:
-    try:
-        os.write(1, json.dumps({"event": event, **fields}).encode() + b"\n")
-    except OSError:
-        pass  # the launcher is gone; its end of standard input says so too
+def main() -> None:
+    remote = sys.argv[1:] == ["remote"]
+    if os.getpgid(0) != os.getpid():
+        if not remote:
+            sys.exit("the keeper is started by horovodrun, in a session of its own")
+        os.setsid()  # below a login shell
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "cannot become the reaper of the ranks' children")
+    launcher = _watch_parent()
+    guard = os.getpid()
+    keeper = os.fork()
+    if keeper:
+        sys.exit(_guard(keeper))
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # not inherited
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    kept = _Keeper(remote, [] if launcher is None else [launcher])
+    if os.getppid() == guard:
+        kept.run()
 
 
 if __name__ == "__main__":
-    if os.getpgid(0) != os.getpid():
-        sys.exit("the keeper is started by horovodrun, in a session of its own")
-    _Keeper().run()
+    main()

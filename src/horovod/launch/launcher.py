@@ -9,11 +9,16 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from horovod.errors import LaunchError
+from horovod.launch.console import Console
 from horovod.launch.hosts import Slot
 from horovod.launch.output import Output
+from horovod.launch.ssh import SshOptions
+
+if TYPE_CHECKING:  # it needs the events below
+    from horovod.launch.supervisor import Signals
 
 __all__ = [
     "LAUNCHERS",
@@ -21,10 +26,14 @@ __all__ = [
     "Event",
     "Exited",
     "Finished",
+    "HostFacts",
+    "HostLost",
+    "HostsUnreachable",
     "JobInterrupted",
     "Launcher",
     "LeftBehind",
     "Refused",
+    "Request",
     "Started",
     "WorkerPlan",
     "Workers",
@@ -47,6 +56,28 @@ class JobInterrupted(LaunchError):
         super().__init__(message)
         self.signum = signum
         self.exit_code = 128 + signum
+
+
+class HostsUnreachable(LaunchError):
+    """No process can be started on some hosts. ``reasons`` by host; ``exit_code`` 124 if time ran out."""
+
+    def __init__(
+        self, message: str = "", *, reasons: Mapping[str, str] | None = None, exit_code: int = 1
+    ) -> None:
+        super().__init__(message)
+        self.reasons = dict(reasons or {})
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What a launcher has found out about a host."""
+
+    machine: str
+    """The same text if and only if two names mean one system."""
+    cores: int
+    origin: str = ""
+    """The launching machine's address as this host sees it; empty if unknown."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +120,24 @@ class LeftBehind:
 
 
 @dataclass(frozen=True)
+class HostLost:
+    """A host cannot be watched any more: it is silent, or its keeper or connection ended. Its ranks are ended
+    by their keeper there as soon as that notices, if it lives.
+    """
+
+    host: str
+    ranks: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
 class Finished:
     """Nothing of the job runs any more, except `survivors`: process ids that even SIGKILL did not end."""
 
     survivors: tuple[int, ...]
 
 
-Event = Started | Refused | Exited | LeftBehind | Finished
+Event = Started | Refused | Exited | LeftBehind | HostLost | Finished
 
 
 class Workers(Protocol):
@@ -120,8 +162,33 @@ class Workers(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True)
+class Request:
+    """Which hosts a launcher has to find, and how."""
+
+    here: tuple[str, ...]
+    """Names of this machine."""
+    elsewhere: tuple[str, ...]
+    ssh: SshOptions
+    inherited: Mapping[str, str]
+    """The launcher's environment."""
+    timeout_s: float
+    silence_s: float
+    """A host that is not heard for so long is lost, and its ranks end when they do not hear the launcher."""
+    signals: Signals
+    console: Console
+
+
 class Launcher(Protocol):
-    """A way of starting processes."""
+    """A way of starting processes. `prepare` comes first, `close` last, whatever happens between."""
+
+    def prepare(self, request: Request) -> Mapping[str, HostFacts]:
+        """Find the hosts and what they are, by name.
+
+        Raises:
+            HostsUnreachable: some of them.
+            JobInterrupted: a signal came.
+        """
 
     def start(self, slots: Sequence[Slot], plan: WorkerPlan, output: Output) -> Workers:
         """Start one process per slot; what it prints is attached to `output`.
@@ -132,9 +199,13 @@ class Launcher(Protocol):
             LaunchError: nothing could be started.
         """
 
+    def close(self) -> None:
+        """End what is left. Idempotent."""
+
 
 LAUNCHERS: Mapping[str, str] = {
     "local": "horovod.launch.local:LocalLauncher",
+    "ssh": "horovod.launch.remote:SshLauncher",
 }
 """Where each launcher lives; imported when first asked for."""
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from horovod.errors import LaunchError
+from horovod.launch.dialogue import plan_request, request_line, to_event
 from horovod.launch.hosts import Slot
-from horovod.launch.launcher import Event, Exited, Finished, LeftBehind, Refused, Started, WorkerPlan
+from horovod.launch.launcher import Event, HostFacts, Request, WorkerPlan
 from horovod.launch.output import STREAMS, Output
 
-__all__ = ["LocalLauncher"]
+__all__ = ["LocalLauncher", "LocalWorkers", "allow_descriptors"]
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 _SPARE_DESCRIPTORS = 64
@@ -25,15 +25,16 @@ _SPARE_DESCRIPTORS = 64
 class LocalLauncher:
     """All ranks on this machine, one session and one pair of pipes each."""
 
+    def prepare(self, request: Request) -> Mapping[str, HostFacts]:
+        facts = HostFacts(machine="", cores=len(os.sched_getaffinity(0)))
+        return dict.fromkeys(request.here, facts)
+
     def start(self, slots: Sequence[Slot], plan: WorkerPlan, output: Output) -> LocalWorkers:
-        nofile = _allow_descriptors(2 * len(slots) * len(STREAMS) + _SPARE_DESCRIPTORS)
+        nofile = allow_descriptors(2 * len(slots) * len(STREAMS) + _SPARE_DESCRIPTORS)
         workers = []
         write_ends: list[int] = []
         for slot in slots:
-            worker: dict[str, object] = {
-                "rank": slot.rank,
-                "environment": _environment_text(plan.own_environment[slot.rank]),
-            }
+            worker: dict[str, object] = {"rank": slot.rank}
             for stream in STREAMS:
                 read_end, write_end = os.pipe()
                 write_ends.append(write_end)
@@ -55,15 +56,11 @@ class LocalLauncher:
             for write_end in write_ends:
                 os.close(write_end)
         started = LocalWorkers(keeper)
-        started.request(
-            {
-                "command": [_byte_text(word) for word in plan.command],
-                "environment": _environment_text(plan.environment),
-                "workers": workers,
-                "nofile": nofile,
-            }
-        )
+        started.request(plan_request(plan, workers, plan.environment, nofile))
         return started
+
+    def close(self) -> None:
+        pass  # the workers have their own
 
 
 class LocalWorkers:
@@ -76,7 +73,6 @@ class LocalWorkers:
         self._requests = keeper.stdin.fileno()
         self._events = keeper.stdout.fileno()
         self._unread = b""
-        self._running: dict[int, int] = {}  # rank -> process id, which is its session and group too
 
     def fileno(self) -> int:
         return self._events
@@ -86,16 +82,15 @@ class LocalWorkers:
         if not data:
             self._keeper_lost()
         *lines, self._unread = (self._unread + data).split(b"\n")
-        return [self._event(json.loads(line)) for line in lines]
+        return [to_event(json.loads(line)) for line in lines]
 
     def end(self, signum: int) -> None:
-        self.request({"end": signum})
+        self.request(request_line({"end": signum}))
 
     def kill(self) -> None:
-        self.request({"kill": True})
+        self.request(request_line({"kill": True}))
 
-    def request(self, request: object) -> None:
-        line = json.dumps(request).encode() + b"\n"
+    def request(self, line: bytes) -> None:
         try:
             while line:
                 line = line[os.write(self._requests, line) :]
@@ -108,36 +103,14 @@ class LocalWorkers:
                 pipe.close()
         self._keeper.wait()
 
-    def _event(self, message: dict[str, object]) -> Event:
-        match message:
-            case {"event": "started", "rank": int(rank), "pid": int(pid)}:
-                self._running[rank] = pid
-                return Started(rank, pid)
-            case {"event": "exited", "rank": int(rank), "exit_code": int(exit_code)}:
-                self._running.pop(rank, None)
-                return Exited(rank, exit_code)
-            case {"event": "refused", "rank": int(rank), "errno": int(errno)}:
-                return Refused(rank, errno)
-            case {"event": "left_behind", "processes": int(processes)}:
-                return LeftBehind(processes)
-            case {"event": "finished", "survivors": list(survivors)}:
-                return Finished(tuple(survivors))
-        raise LaunchError(f"The process that watches the ranks said something unknown: {message!r}")
-
     def _keeper_lost(self) -> None:
-        # The kernel has killed the ranks with their keeper; what they started in their groups is left to us.
-        for pid in self._running.values():
-            try:
-                os.killpg(pid, signal.SIGKILL)
-            except OSError:
-                pass  # the whole group is gone
         raise LaunchError(
             f"The process that watches the ranks (process {self._keeper.pid}) ended unexpectedly; "
             "all ranks were killed. If nobody killed it, look for 'out of memory' in the kernel's log."
         )
 
 
-def _allow_descriptors(needed: int) -> int:
+def allow_descriptors(needed: int) -> int:
     """Make room for pipes. Returns the limit that ranks shall have as before, 0 if it is unchanged.
 
     Raises:
@@ -152,12 +125,3 @@ def _allow_descriptors(needed: int) -> int:
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     return soft
-
-
-def _byte_text(word: str) -> str:
-    """The bytes of a word for the system, one character each: what the keeper expects."""
-    return os.fsencode(word).decode("latin-1")
-
-
-def _environment_text(environment: Mapping[str, str]) -> dict[str, str]:
-    return {_byte_text(name): _byte_text(value) for name, value in environment.items()}

@@ -102,7 +102,7 @@ def rank_directory(directory: Path, rank: int, size: int) -> Path:
 
 
 class _Source:
-    """One pipe of one rank."""
+    """One stream of one rank; its pipe if it runs on this host, else -1."""
 
     def __init__(
         self, descriptor: int, rank: int, stream: str, prefixer: LinePrefixer, file: BinaryIO | None
@@ -114,7 +114,9 @@ class _Source:
 
 
 class Output:
-    """Reads the pipes of all ranks in a thread of its own, and owns that thread, the pipes and the files.
+    """Forwards what all ranks print in a thread of its own, and owns that thread, the pipes and the files.
+
+    Ranks of this host write to pipes that are attached; what others print is put.
 
     The thread may block as long as it likes in a write to a slow terminal: supervision goes on without it.
     """
@@ -129,9 +131,11 @@ class Output:
         self._prefixers: dict[tuple[int, str], LinePrefixer] = {}
         self._selector = selectors.DefaultSelector()
         self._open_sources = 0
+        self._away: dict[tuple[int, str], _Source] = {}
+        self._inbox: deque[tuple[_Source, bytes, Callable[[int], None]]] = deque()
         self._drain = threading.Event()
-        self._wake_read, self._wake = os.pipe()  # closing the second wakes the thread
-        self._selector.register(self._wake_read, selectors.EVENT_READ, None)
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+        self._selector.register(self._wake, selectors.EVENT_READ, None)
         # A daemon: after Ctrl-C the launcher must be able to leave although nobody reads its output.
         self._thread = threading.Thread(target=self._forward, name="output", daemon=True)
 
@@ -141,11 +145,25 @@ class Output:
         Raises:
             LaunchError: the rank's file cannot be opened.
         """
-        prefixer = LinePrefixer(rank, stream, timestamps=self._timestamps)
-        self._prefixers[rank, stream] = prefixer
-        source = _Source(descriptor, rank, stream, prefixer, self._open_file(rank, stream))
-        self._selector.register(descriptor, selectors.EVENT_READ, source)
-        self._open_sources += 1
+        self._selector.register(descriptor, selectors.EVENT_READ, self._add(descriptor, rank, stream))
+
+    def expect(self, rank: int, stream: str) -> None:
+        """What this stream prints will be `put`. Only before `start`.
+
+        Raises:
+            LaunchError: the rank's file cannot be opened.
+        """
+        self._away[rank, stream] = self._add(-1, rank, stream)
+
+    def put(self, rank: int, stream: str, data: bytes, taken: Callable[[int], None]) -> None:
+        """Forward `data`, from any thread, without waiting; calls `taken(len(data))` when that is done. Who
+        puts without having heard that fills our memory. Not after `drain`.
+
+        Raises:
+            KeyError: a stream that was not expected.
+        """
+        self._inbox.append((self._away[rank, stream], data, taken))
+        os.eventfd_write(self._wake, 1)
 
     def start(self) -> None:
         self._thread.start()
@@ -156,11 +174,13 @@ class Output:
         Waits as long as the reader of our output needs, until `give_up` says that nobody wants to any more.
         """
         self._drain.set()
-        os.close(self._wake)
+        os.eventfd_write(self._wake, 1)
         if self._thread.ident is None:  # the job ended before it began
             self._forward()
         while self._thread.is_alive() and not give_up():
             self._thread.join(timeout=0.1)
+        if not self._thread.is_alive():
+            os.close(self._wake)
 
     def tail(self, rank: int) -> tuple[str, ...]:
         """The last lines of the stream that says most about a failure: stderr, unless it is empty."""
@@ -170,6 +190,12 @@ class Output:
             if lines:
                 return tuple(lines)
         return ()
+
+    def _add(self, descriptor: int, rank: int, stream: str) -> _Source:
+        prefixer = LinePrefixer(rank, stream, timestamps=self._timestamps)
+        self._prefixers[rank, stream] = prefixer
+        self._open_sources += 1
+        return _Source(descriptor, rank, stream, prefixer, self._open_file(rank, stream))
 
     def _open_file(self, rank: int, stream: str) -> BinaryIO | None:
         if self._directory is None:
@@ -186,21 +212,33 @@ class Output:
 
     def _forward(self) -> None:
         while self._open_sources:
-            ready = self._selector.select(timeout=0 if self._drain.is_set() else None)
+            draining = self._drain.is_set()
+            ready = self._selector.select(timeout=0 if draining else None)
             pipes = [key.data for key, _ in ready if key.data is not None]
-            if not pipes and self._drain.is_set():
-                break  # a process that was not ours to end still holds a pipe open
+            if len(pipes) < len(ready):
+                os.eventfd_read(self._wake)
+            brought = self._empty_inbox()
+            if not pipes and not brought and draining:
+                break  # a process that was not ours to end may still hold a pipe open
             for source in pipes:
                 data = os.read(source.descriptor, _READ_BYTES)
                 self._deliver(source, source.prefixer.feed(data) if data else source.prefixer.close())
                 if not data:
                     self._close(source)
-        for key in list(self._selector.get_map().values()):
-            if key.data is not None:
-                self._deliver(key.data, key.data.prefixer.close())
-                self._close(key.data)
+        attached = [key.data for key in self._selector.get_map().values() if key.data is not None]
+        for source in [*attached, *self._away.values()]:
+            self._deliver(source, source.prefixer.close())
+            self._close(source)
         self._selector.close()
-        os.close(self._wake_read)
+
+    def _empty_inbox(self) -> bool:
+        """Forward what was put; whether there was something."""
+        found = bool(self._inbox)
+        while self._inbox:
+            source, data, taken = self._inbox.popleft()
+            self._deliver(source, source.prefixer.feed(data))
+            taken(len(data))
+        return found
 
     def _deliver(self, source: _Source, lines: bytes) -> None:
         if not lines:
@@ -217,8 +255,9 @@ class Output:
         sink.write(lines, source.writer)
 
     def _close(self, source: _Source) -> None:
-        self._selector.unregister(source.descriptor)
-        os.close(source.descriptor)
+        if source.descriptor >= 0:
+            self._selector.unregister(source.descriptor)
+            os.close(source.descriptor)
         if source.file is not None:
             source.file.close()
         self._open_sources -= 1

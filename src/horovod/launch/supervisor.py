@@ -14,7 +14,7 @@ from typing import Any
 
 from horovod.launch.console import Console
 from horovod.launch.hosts import Slot
-from horovod.launch.launcher import Event, Exited, Finished, LeftBehind, Refused, Started, Workers
+from horovod.launch.launcher import Event, Exited, Finished, HostLost, LeftBehind, Refused, Started, Workers
 
 __all__ = ["Outcome", "Signals", "describe_exit", "signal_name", "supervise"]
 
@@ -24,7 +24,9 @@ _PATIENCE_S = 1.0  # of the user, before being told why it takes longer
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended. At most one of `failure`, `refused` and `signum` is set: what came first."""
+    """How a job ended. At most one of `failure`, `refused` and `signum` is set: what came first. None of
+    them is if a host was lost before.
+    """
 
     elapsed_s: float
     """From the start to that first cause, or to the end if all went well."""
@@ -33,6 +35,7 @@ class Outcome:
     signum: int | None = None
     ended: int = 0
     """Ranks that were still running when the first cause came, and were ended for it."""
+    lost: tuple[HostLost, ...] = ()
     survivors: tuple[int, ...] = ()
 
 
@@ -107,6 +110,7 @@ class _Watch:
         self._failure: Exited | None = None
         self._refused: Refused | None = None
         self._signum: int | None = None
+        self._lost: list[HostLost] = []
         self._ended = 0
         self._caused_at: float | None = None
         self._explained = False
@@ -131,6 +135,7 @@ class _Watch:
             refused=self._refused,
             signum=self._signum,
             ended=self._ended,
+            lost=tuple(self._lost),
             survivors=finished.survivors,
         )
 
@@ -146,9 +151,16 @@ class _Watch:
                     self._end(signal.SIGTERM)
                 self._console.narrate(f"rank {rank} {describe_exit(exit_code)}")
             case Refused():
-                # Who reports it has ended the ranks that were started before.
-                self._refused = event
-                self._caused_at = time.monotonic()
+                # Who reports it has ended the ranks of its host that were started before.
+                if not self._has_cause():
+                    self._refused = event
+                    self._end(signal.SIGTERM)
+            case HostLost(host, ranks, reason):
+                self._running.difference_update(ranks)
+                self._lost.append(event)
+                self._console.narrate(f"host {host} is lost: {reason}")
+                if not self._has_cause():
+                    self._end(signal.SIGTERM)
             case LeftBehind(processes):
                 left = _count(processes, "process", "processes")
                 self._console.tell(f"ending {left} that the ranks left behind")
