@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import logging
 import selectors
 import socket
@@ -17,10 +19,15 @@ _log = logging.getLogger("horovod.bootstrap")
 
 _HANDSHAKE_LIMIT_S = 10.0
 _MAX_STRANGERS = 256
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Of this process or machine: may be over in a moment."""
 
 
 class Admission:
     """Accepts on any number of sockets; a stranger costs a place for a while and is dropped without a word.
+
+    There is always a place for the next one: a handshake takes milliseconds, so of too many strangers the
+    oldest is dropped.
 
     Args:
         talks: runs the conversations.
@@ -43,7 +50,8 @@ class Admission:
         self._expected = set(expected)
         self._answer = answer
         self._who = who
-        self._strangers = 0
+        self._strangers: dict[int, Conversation[None]] = {}
+        self._numbers = itertools.count()
 
     def start(self, listeners: Iterable[socket.socket]) -> None:
         """Begin to accept."""
@@ -52,24 +60,39 @@ class Admission:
 
     def _accept_all(self, listener: socket.socket) -> Conversation[None]:
         while self._expected:
-            while self._strangers >= _MAX_STRANGERS:
-                yield PAUSE
             try:
                 connection, _ = listener.accept()
             except BlockingIOError:
                 yield listener, selectors.EVENT_READ
                 continue
-            self._strangers += 1
-            self._talks.start(self._greet(connection), _HANDSHAKE_LIMIT_S)
+            except ConnectionError as error:
+                _log.debug("%s: a connection was gone before it was accepted: %s", self._who, error)
+                continue
+            except OSError as error:
+                if error.errno not in _SHORTAGES:
+                    raise
+                _log.debug("%s cannot accept a connection now: %s", self._who, error)
+                self._drop_oldest()
+                yield PAUSE
+                continue
+            if len(self._strangers) >= _MAX_STRANGERS:
+                self._drop_oldest()
+            number = next(self._numbers)
+            self._strangers[number] = self._greet(connection, number)
+            self._talks.start(self._strangers[number], _HANDSHAKE_LIMIT_S)
 
-    def _greet(self, connection: socket.socket) -> Conversation[None]:
+    def _drop_oldest(self) -> None:
+        for stranger in list(self._strangers.values())[:1]:
+            self._talks.stop(stranger)
+
+    def _greet(self, connection: socket.socket, number: int) -> Conversation[None]:
         try:
             proven, purpose = yield from accept(connection, self._key, self._expected.__contains__)
         except (OSError, AuthenticationError) as error:
             _log.debug("%s refuses a connection: %s", self._who, error)
             return
         finally:
-            self._strangers -= 1
+            self._strangers.pop(number, None)
         if purpose not in self._expected:
             proven.close()  # the same purpose was proven a moment ago by another connection
             return

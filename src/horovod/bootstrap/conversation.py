@@ -70,6 +70,14 @@ class Conversations:
         self._waiting[conversation] = None
         self._resume(conversation, None)
 
+    def stop(self, conversation: Conversation[None]) -> None:
+        """Give it up, as it is. Does nothing if it has ended."""
+        if conversation in self._waiting:
+            waited_on = self._waiting.pop(conversation)
+            if waited_on is not None:
+                self._selector.unregister(waited_on)
+            conversation.close()
+
     def run(self, until: Callable[[], bool], deadline: float) -> bool:
         """Go on until ``until()``. Returns False if ``deadline`` (monotonic clock) comes first."""
         while not until():
