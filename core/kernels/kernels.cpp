@@ -1,5 +1,9 @@
 #include "kernels/kernels.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <array>
 #include <cassert>
 #include <cstring>
@@ -11,6 +15,18 @@
 namespace rueda {
 namespace {
 
+#if defined(__x86_64__)
+/// By the processor's word: clang 14 does not know the name of this feature. That the system keeps
+/// wide registers is part of what is asked beside it.
+bool has_f16c() noexcept {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
 /// Null where the build or the processor lacks the level.
 const kernels::Table* find(Level level) noexcept {
   switch (level) {
@@ -18,14 +34,13 @@ const kernels::Table* find(Level level) noexcept {
       return kernels::baseline_table();
 #if defined(__x86_64__)
     case Level::Avx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") &&
-                     __builtin_cpu_supports("fma")
+      return __builtin_cpu_supports("avx2") && has_f16c() && __builtin_cpu_supports("fma")
                  ? kernels::avx2_table()
                  : nullptr;
     case Level::Avx512:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                     __builtin_cpu_supports("f16c") && __builtin_cpu_supports("fma")
+                     has_f16c() && __builtin_cpu_supports("fma")
                  ? kernels::avx512_table()
                  : nullptr;
 #endif

@@ -9,6 +9,13 @@ namespace rueda::kernels {
 namespace {
 
 #define RUEDA_INLINE [[gnu::always_inline]] inline
+// The rounds of the loop below do not depend on each other. Clang would fail where it does not use
+// it.
+#if defined(__clang__)
+#define RUEDA_INDEPENDENT
+#else
+#define RUEDA_INDEPENDENT _Pragma("GCC ivdep")
+#endif
 
 inline constexpr int kVector = RUEDA_VECTOR_BYTES;
 
@@ -216,13 +223,13 @@ struct Integer {
     auto* to = reinterpret_cast<Unaligned*>(out);
     const auto* from = reinterpret_cast<const Unaligned*>(in);
     if (const double whole = whole_divisor(factor); whole != 0.0) {
-#pragma GCC ivdep
+      RUEDA_INDEPENDENT
       for (std::size_t i = 0; i < count; ++i) {
         to[i].value = truncated(static_cast<double>(from[i].value) / whole);
       }
       return;
     }
-#pragma GCC ivdep
+    RUEDA_INDEPENDENT
     for (std::size_t i = 0; i < count; ++i) {
       to[i].value = truncated(static_cast<double>(from[i].value) * factor);
     }

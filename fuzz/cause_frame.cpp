@@ -1,0 +1,34 @@
+/// The message by which a rank says why it gave up.
+
+#include "engine/cause_frame.h"
+
+#include "target.h"
+
+namespace rueda::fuzz {
+namespace {
+
+void run(std::span<const std::byte> input) {
+  const auto cause = decode_cause(input);
+  if (!cause) return;
+  const auto again = decode_cause(encode_cause(*cause));
+  require(again.has_value(), "a cause that was understood can be passed on");
+  require(again->code == cause->code && again->peer == cause->peer, "code and rank stay");
+  require(again->missing == cause->missing, "the ranks that were waited for stay");
+}
+
+std::vector<Bytes> seeds() {
+  Error error;
+  error.code = Code::PeerLost;
+  error.message = "rank 3 (host b) went away";
+  error.tensor = "allreduce.gradient";
+  error.peer = 3;
+  error.missing = {3, 4};
+  error.waited_s = 1.5;
+  return {encode_cause(error), encode_cause(Error{.message = "short"})};
+}
+
+}  // namespace
+
+const Target kCauseFrame{"cause_frame", run, seeds};
+
+}  // namespace rueda::fuzz

@@ -1,0 +1,115 @@
+/// Boards on which the ranks of a host agree by themselves; two of three members write what they
+/// like.
+
+#include "transport/offers.h"
+
+#include <array>
+#include <cstring>
+
+#include "target.h"
+
+namespace rueda::fuzz {
+namespace {
+
+enum Step : std::uint8_t {
+  kOffer,
+  kLook,
+  kClose,
+  kReopen,
+  kAsk,
+  kAnswer,
+  kPublish,
+  kSay,
+  kFlag,
+  kSteps
+};
+
+void run(std::span<const std::byte> input) {
+  constexpr std::size_t kMembers = 3;
+  static std::array<OfferBoard, kMembers> boards;
+  std::memset(static_cast<void*>(boards.data()), 0, sizeof boards);
+  Offers offers({{.board = &boards[0], .bell = {}},
+                 {.board = &boards[1], .bell = {}},
+                 {.board = &boards[2], .bell = {}}},
+                0);
+  Script script(input);
+  while (!script.empty()) {
+    const auto what = script.byte() % kSteps;
+    OfferBoard& board = boards[1 + script.byte() % 2];
+    switch (what) {
+      case kOffer: {
+        const auto said = script.byte();
+        if (!offers.may_offer()) break;
+        std::memset(offers.room(), script.byte(), said);
+        offers.offer({.count = 1U + script.byte(), .key = script.byte(), .signature = 1}, said);
+        break;
+      }
+      case kLook: {
+        if (!offers.open()) break;
+        const auto verdict = offers.verdict();
+        if (verdict == Offers::Verdict::Open) break;
+        if (verdict == Offers::Verdict::Agreed) {
+          for (int member = 0; member < 3; ++member) {
+            std::array<std::byte, kOfferBytes> read;
+            std::memcpy(read.data(), offers.room_of(member), read.size());
+          }
+        }
+        offers.settle();
+        break;
+      }
+      case kClose:
+        offers.close();
+        break;
+      case kReopen:
+        offers.reopen();
+        break;
+      case kAsk:
+        if (offers.open()) offers.ask();
+        break;
+      case kAnswer:
+        if (offers.asked()) offers.answer();
+        break;
+      case kPublish: {
+        OfferSlot& slot = board.slots[script.byte() % 2];
+        slot.count = script.byte();
+        slot.key = script.byte();
+        slot.signature = script.byte();
+        slot.call = script.byte();
+        slot.round = script.number();
+        break;
+      }
+      case kSay: {
+        OfferSlot& slot = board.slots[script.byte() % 2];
+        const auto bytes = script.piece(script.byte());
+        std::memcpy(slot.data.data(), bytes.data(), bytes.size());
+        break;
+      }
+      case kFlag:
+        board.closed = script.byte() & 1;
+        board.asked = script.byte() & 1;
+        boards[0].asked = script.byte() & 1;
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+std::vector<Bytes> seeds() {
+  const auto script = [](std::initializer_list<int> numbers) {
+    Bytes bytes;
+    for (const int number : numbers) bytes.push_back(static_cast<std::byte>(number));
+    return bytes;
+  };
+  return {script({kOffer, 0, 0,        7, 0, 5, kPublish, 0, 1, 1, 5, 1, 0, 1,     0,
+                  0,      0, kPublish, 1, 1, 1, 5,        1, 0, 1, 0, 0, 0, kLook, 0,
+                  kClose, 0, kPublish, 0, 0, 1, 5,        1, 0, 2, 0, 0, 0}),
+          script({kFlag, 0, 1, 0, 1, kOffer, 0, 4, 7, 0, 5, kAsk, 0, kAnswer, 0, kLook, 0, kReopen,
+                  0})};
+}
+
+}  // namespace
+
+const Target kOffers{"offers", run, seeds};
+
+}  // namespace rueda::fuzz

@@ -1,0 +1,13 @@
+#include <array>
+
+#include "target.h"
+
+namespace rueda::fuzz {
+
+std::span<const Target> targets() {
+  static const std::array all{kWire,     kNegotiator,   kCauseFrame, kSocketChannel,
+                              kPeerLink, kSharedMemory, kOffers};
+  return all;
+}
+
+}  // namespace rueda::fuzz
