@@ -1,8 +1,7 @@
 """Runs the C++ fuzzers of a build folder, each for the same time, some beside each other.
 
 What they learn stays in ``corpus/`` of that folder, so the next run goes on from there. A finding is kept in
-``findings/``; its content belongs into ``fuzz/cases/TARGET/`` once the code is mended, where the tests take it
-up.
+``findings/``; once the code is mended it belongs into ``fuzz/cases/TARGET/``, where the tests take it up.
 """
 
 from __future__ import annotations

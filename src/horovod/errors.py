@@ -13,7 +13,8 @@
     │  ├ BackendError                         a library below (NCCL, MPI, the system) failed
     │  └ RendezvousError                      the ranks could not form a world in init()
     │     ├ StoreTimeout                      keys that did not appear in the store in time
-    │     └ AuthenticationError               the other side does not know the key of this job
+    │     ├ AuthenticationError               the other side does not know the key of this job
+    │     └ VersionError                      it does, but runs another release of Rueda
     └ LaunchError (a RuntimeError)            the launcher could not start or keep the job
        └ WorkerFailed                         one worker ended with an error
 
@@ -48,6 +49,7 @@ __all__ = [
     "ProcessSetError",
     "RendezvousError",
     "StoreTimeout",
+    "VersionError",
     "WorkerFailed",
     "from_core",
     "get_version_mismatch_message",
@@ -178,6 +180,15 @@ class StoreTimeout(RendezvousError):
 
 class AuthenticationError(RendezvousError):
     """The other side of a connection did not prove that it knows the key of this job."""
+
+
+class VersionError(RendezvousError):
+    """Two processes of a job run different releases of Rueda: ``own`` and ``other``."""
+
+    def __init__(self, message: str = "", *, own: str = "", other: str = "") -> None:
+        super().__init__(message)
+        self.own = own
+        self.other = other
 
 
 class LaunchError(HorovodError, RuntimeError):

@@ -21,6 +21,7 @@ EXAMPLES: list[Exception] = [
     errors.RendezvousError("nobody", missing=[1], waited_s=2.0),
     errors.StoreTimeout("nothing", keys=["a", "b"], waited_s=1.0),
     errors.AuthenticationError("who"),
+    errors.VersionError("differ", own="0.1.0", other="0.2.0"),
     errors.LaunchError("no"),
     errors.WorkerFailed("dead", rank=1, host="a", exit_code=-9, last_lines=["one", "two"]),
     errors.HostsUpdatedInterrupt(True),

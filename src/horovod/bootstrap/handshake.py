@@ -2,13 +2,17 @@
 
     dialer                                            acceptor
       hello = magic, purpose, nonce_d   ------------->
-                          <-------------  reply = nonce_a, HMAC(key, "acceptor" hello nonce_a)
-      proof = HMAC(key, "dialer" hello nonce_a)  ---->
+                  <-------------  reply = nonce_a, release, HMAC(key, "acceptor" hello nonce_a release)
+      proof = HMAC(key, "dialer" hello nonce_a release)  ---->
 
 All three have a fixed size, so no length is ever believed. The purpose (role, both ranks, stream index, a
 digest of job and epoch) is part of what is signed: a connection of another job, an older round or another
 rank fails, a recorded proof fails because the acceptor's nonce is fresh, and a proof cannot be reflected
 because the two sides sign different labels.
+
+The acceptor's release of Rueda is masked with bytes that follow from the key and the nonces: who knows the
+key learns that the releases differ, and which they are; to anybody else it is noise. What comes after the
+handshake may change with every release; the handshake itself must not.
 
 Not covered, on purpose: somebody who can alter packets of an established connection.
 
@@ -25,12 +29,13 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from horovod.errors import AuthenticationError
+from horovod.errors import AuthenticationError, VersionError
 
 __all__ = [
     "HELLO_BYTES",
     "NO_WORLD",
     "PROOF_BYTES",
+    "RELEASE",
     "REPLY_BYTES",
     "Acceptor",
     "Dialer",
@@ -39,12 +44,16 @@ __all__ = [
     "world_digest",
 ]
 
-_MAGIC = b"rueda\x00\x00\x01"
+RELEASE = "0.1.0"
+"""Of the distribution: all processes of a job must have the same."""
+
+_MAGIC = b"rueda\x00\x00\x02"
 _HELLO = struct.Struct(">8sBBHII32s32s")
 _NONCE_BYTES = 32
+_RELEASE_BYTES = 32
 
 HELLO_BYTES = _HELLO.size
-REPLY_BYTES = _NONCE_BYTES + hashlib.sha256().digest_size
+REPLY_BYTES = _NONCE_BYTES + _RELEASE_BYTES + hashlib.sha256().digest_size
 PROOF_BYTES = hashlib.sha256().digest_size
 
 NO_WORLD = bytes(32)
@@ -90,13 +99,26 @@ class Dialer:
         )
 
     def answer(self, reply: bytes) -> bytes:
-        """Check the acceptor's proof and return ours. Raises ``AuthenticationError`` if it does not know
-        the key.
+        """Check the acceptor's proof and return ours.
+
+        Raises:
+            AuthenticationError: it does not know the key.
+            VersionError: it does, but is of another release.
         """
-        nonce, tag = reply[:_NONCE_BYTES], reply[_NONCE_BYTES:]
-        if not hmac.compare_digest(tag, _tag(self._key, b"acceptor", self.hello, nonce)):
+        said, tag = reply[: _NONCE_BYTES + _RELEASE_BYTES], reply[_NONCE_BYTES + _RELEASE_BYTES :]
+        if not hmac.compare_digest(tag, _tag(self._key, b"acceptor", self.hello, said)):
             raise AuthenticationError("The other side does not know the key of this job.")
-        return _tag(self._key, b"dialer", self.hello, nonce)
+        nonce, masked = said[:_NONCE_BYTES], said[_NONCE_BYTES:]
+        release = _masked(masked, self._key, self.hello, nonce).rstrip(b"\0").decode(errors="replace")
+        if release != RELEASE:
+            other = "The store" if self.purpose.role is Role.STORE else f"Rank {self.purpose.acceptor}"
+            raise VersionError(
+                f"{other} runs Rueda {release}, this process Rueda {RELEASE}. "
+                "Install the same version on every host.",
+                own=RELEASE,
+                other=release,
+            )
+        return _tag(self._key, b"dialer", self.hello, said)
 
 
 class Acceptor:
@@ -112,11 +134,11 @@ class Acceptor:
         self._key = key
         self._expects = expects
         self._hello = b""
-        self._nonce = b""
+        self._said = b""
         self._purpose: Purpose | None = None
 
     def reply(self, hello: bytes) -> bytes:
-        """Our nonce and proof. Raises ``AuthenticationError`` for anything but a wanted hello."""
+        """Our nonce, release and proof. Raises ``AuthenticationError`` for anything but a wanted hello."""
         magic, role, zero, index, dialer, acceptor, world, _ = _HELLO.unpack(hello)
         if magic != _MAGIC or zero != 0 or role not in Role.__members__.values():
             raise AuthenticationError("The other side does not speak this protocol.")
@@ -125,20 +147,27 @@ class Acceptor:
             raise AuthenticationError(f"Nobody expects this connection: {_describe(purpose)}.")
         self._purpose = purpose
         self._hello = hello
-        self._nonce = secrets.token_bytes(_NONCE_BYTES)
-        return self._nonce + _tag(self._key, b"acceptor", hello, self._nonce)
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        release = RELEASE.encode().ljust(_RELEASE_BYTES, b"\0")
+        self._said = nonce + _masked(release, self._key, hello, nonce)
+        return self._said + _tag(self._key, b"acceptor", hello, self._said)
 
     def verify(self, proof: bytes) -> Purpose:
         """What the connection is for, now proven. Raises ``AuthenticationError`` on a wrong proof."""
         if self._purpose is None or not hmac.compare_digest(
-            proof, _tag(self._key, b"dialer", self._hello, self._nonce)
+            proof, _tag(self._key, b"dialer", self._hello, self._said)
         ):
             raise AuthenticationError("The other side does not know the key of this job.")
         return self._purpose
 
 
-def _tag(key: bytes, side: bytes, hello: bytes, nonce: bytes) -> bytes:
-    return hmac.digest(key, side + b"\x00" + hello + nonce, "sha256")
+def _tag(key: bytes, label: bytes, hello: bytes, said: bytes) -> bytes:
+    return hmac.digest(key, label + b"\x00" + hello + said, "sha256")
+
+
+def _masked(release: bytes, key: bytes, hello: bytes, nonce: bytes) -> bytes:
+    """Masks, and takes the mask off again: no two connections have the same one."""
+    return bytes(a ^ b for a, b in zip(release, _tag(key, b"release", hello, nonce), strict=True))
 
 
 def _describe(purpose: Purpose) -> str:

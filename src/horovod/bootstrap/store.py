@@ -2,12 +2,16 @@
 
 The server runs in the launcher, or in rank 0; one thread serves all connections, and waiting requests cost
 nothing. Every connection first passes the handshake (``handshake.py``), during which a stranger can hold no
-more than 84 bytes, 10 seconds and one of a limited number of places. What requests mean is in ``table.py``.
+more than 84 bytes, 10 seconds and one of a limited number of places; who comes when all are taken gets that
+of the stranger who has been there longest, as a handshake takes no longer than milliseconds. What requests
+mean is in ``table.py``.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
+import math
 import selectors
 import socket
 import threading
@@ -20,13 +24,15 @@ from horovod.bootstrap.network import listen_at
 from horovod.bootstrap.reaching import reach_store
 from horovod.bootstrap.table import Cause, Table
 from horovod.errors import AuthenticationError, HorovodInternalError, RendezvousError, StoreTimeout
-from horovod.messages import FrameError, FrameReader, encode
+from horovod.messages import MAX_FRAME_BYTES, FrameError, FrameReader, encode
 
 __all__ = ["StoreClient", "StoreServer"]
 
 _log = logging.getLogger("horovod.bootstrap")
 
 _RECEIVE_BYTES = 1 << 16
+_MOST_UNREAD_BYTES = 2 * MAX_FRAME_BYTES  # answers that a client leaves lying
+_NO_DESCRIPTOR_PAUSE_S = 0.1
 _ANSWER_GRACE_S = 5.0  # the server answers time-outs itself; this is for a server that answers nothing at all
 
 
@@ -38,7 +44,7 @@ class StoreServer:
         bind_host: addresses of the interfaces on which the workers come; the loopback interface by default.
         port: the same on all; 0 = any free one; ``address`` tells.
         handshake_timeout_s: how long a connection may take to prove the key.
-        max_strangers: how many connections may be in their handshake at once; more wait in the backlog.
+        max_strangers: how many connections may be in their handshake at once; one more, and the oldest ends.
     """
 
     def __init__(
@@ -55,9 +61,10 @@ class StoreServer:
         self._max_strangers = max_strangers
         self._table = Table()
         self._connections: dict[int, _Connection] = {}
-        self._strangers = 0
+        self._strangers: dict[int, _Connection] = {}  # in the order of their deadlines
         self._next_number = 0
         self._listening = False
+        self._listen_at = 0.0
         self._drain_until = 0.0
         self._thread: threading.Thread | None = None
         self._listeners = listen_at([bind_host] if isinstance(bind_host, str) else bind_host, port)
@@ -79,7 +86,7 @@ class StoreServer:
     def start(self) -> None:
         """Begin to serve, on a thread of its own."""
         self._selector.register(self._stop_reader, selectors.EVENT_READ)
-        self._listen_again()
+        self._listen()
         self._thread = threading.Thread(target=self._serve, name="rueda-store", daemon=True)
         self._thread.start()
 
@@ -153,41 +160,58 @@ class StoreServer:
         """
         wait_s = self._table.expire()
         self._deliver()
-        if self._strangers == 0:
+        if not self._strangers and self._listening:
             return wait_s
         now = time.monotonic()
-        for connection in [c for c in self._connections.values() if c.stranger]:
-            left_s = connection.deadline - now
-            if left_s <= 0:
-                self._close(connection, "it did not finish the handshake in time")
+        due = []
+        if not self._listening:
+            if now >= self._listen_at:
+                self._listen()
             else:
-                wait_s = left_s if wait_s is None else min(wait_s, left_s)
-        return wait_s
+                due.append(self._listen_at)
+        for connection in list(self._strangers.values()):
+            if connection.deadline > now:
+                due.append(connection.deadline)
+                break
+            self._close(connection, "it did not finish the handshake in time")
+        left_s = min(due, default=math.inf) - now
+        return min(wait_s if wait_s is not None else math.inf, left_s) if due else wait_s
+
+    def _listen(self) -> None:
+        for listener in self._listeners:
+            self._selector.register(listener, selectors.EVENT_READ)
+        self._listening = True
 
     def _accept(self, listener: socket.socket) -> None:
         try:
             accepted, _ = listener.accept()
-        except OSError as error:  # the peer is gone again, or no descriptor is free: nobody is harmed
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
             _log.debug("the store could not accept a connection: %s", error)
-            return
-        accepted.setblocking(False)
-        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                self._wait_for_a_descriptor(error)
+            return  # else the peer is gone again
+        while len(self._strangers) >= self._max_strangers:
+            self._close(next(iter(self._strangers.values())), "others came")
         self._next_number += 1
         deadline = time.monotonic() + self._handshake_timeout_s
         connection = _Connection(self._next_number, accepted, self._key, deadline)
         self._connections[connection.number] = connection
         self._selector.register(accepted, selectors.EVENT_READ, connection)
-        self._strangers += 1
-        if self._strangers >= self._max_strangers:
-            for each in self._listeners:
-                self._selector.unregister(each)
-            self._listening = False
+        self._strangers[connection.number] = connection
 
-    def _listen_again(self) -> None:
-        if not self._listening and self._strangers < self._max_strangers:
-            for listener in self._listeners:
-                self._selector.register(listener, selectors.EVENT_READ)
-            self._listening = True
+    def _wait_for_a_descriptor(self, error: OSError) -> None:
+        """Whoever waits in the backlog would wake us again and again."""
+        if self._strangers:
+            self._close(next(iter(self._strangers.values())), str(error))
+            return
+        if not self._listening:
+            return
+        for listener in self._listeners:
+            self._selector.unregister(listener)
+        self._listening = False
+        self._listen_at = time.monotonic() + _NO_DESCRIPTOR_PAUSE_S
 
     def _advance(self, connection: _Connection, events: int) -> None:
         try:
@@ -198,11 +222,13 @@ class StoreServer:
                 for message in connection.receive():
                     self._table.request(connection.number, message)
                 if was_stranger and not connection.stranger:
-                    self._strangers -= 1
-                    self._listen_again()
+                    del self._strangers[connection.number]
                 self._flush(connection)
         except (OSError, AuthenticationError, FrameError) as error:
             self._close(connection, str(error))
+        except Exception as error:  # a bug: it must not cost the others their store
+            _log.warning("The store failed to serve one client and drops it: %r", error)
+            self._close(connection, repr(error))
 
     def _deliver(self) -> None:
         while self._table.replies:  # closing a connection may add some
@@ -214,6 +240,8 @@ class StoreServer:
                 connection.outgoing += frame
                 try:
                     self._flush(connection)
+                    if len(connection.outgoing) > _MOST_UNREAD_BYTES:
+                        raise OSError(f"{len(connection.outgoing)} bytes of answers were not read")
                 except OSError as error:
                     self._close(connection, str(error))
 
@@ -230,9 +258,7 @@ class StoreServer:
         _log.debug("the store closes a connection: %s", reason)
         self._selector.unregister(connection.socket)
         connection.socket.close()
-        if connection.stranger:
-            self._strangers -= 1
-            self._listen_again()
+        self._strangers.pop(connection.number, None)
         self._table.leave(connection.number)
 
 
@@ -441,6 +467,8 @@ class StoreClient:
         if error == "aborted":
             cause = self.aborted.setdefault(message["scope"], Cause.from_json(message["cause"]))
             raise RendezvousError(cause.text, missing=cause.missing, waited_s=cause.waited_s)
+        if error == "full":
+            raise RendezvousError(f"The store at {self._where} has no room: {message['text']}.")
         if "key" in operands:
             keys, what = [operands["key"]], repr(operands["key"])
         else:

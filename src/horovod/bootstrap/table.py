@@ -1,7 +1,8 @@
 """The store's contents and its waiting, without sockets: requests go in, replies come out.
 
 Requests are JSON objects with an ``id``, an ``op`` and the operands below. Replies carry the same ``id`` and
-either ``ok`` or ``error``; an event (see ``watch``) has no ``id``.
+either ``ok`` or ``error``: ``timeout``, ``aborted``, or ``full`` at one of the limits below. An event (see
+``watch``) has no ``id``.
 
     set key value                        ok: null
     get key timeout_s                    ok: value, once the key exists
@@ -21,6 +22,7 @@ consequences.
 
 from __future__ import annotations
 
+import collections
 import json
 import math
 import time
@@ -30,7 +32,12 @@ from typing import Any
 
 from horovod.messages import FrameError, encode, encode_body
 
-__all__ = ["Cause", "Table"]
+__all__ = ["MOST_KEY_CHARACTERS", "Cause", "Table"]
+
+MOST_KEY_CHARACTERS = 4096
+_MOST_BYTES = 1 << 30  # of keys and values: the identities of a hundred thousand ranks are a tenth
+_MOST_HELD = 1024  # requests that wait and scopes that are watched, of one client; a rank has two or three
+_KEY_COST_BYTES = 256  # about what an entry takes besides its texts
 
 
 @dataclass(frozen=True)
@@ -77,13 +84,16 @@ class Table:
     order.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, most_bytes: int = _MOST_BYTES) -> None:
         self._clock = clock
+        self._most_bytes = most_bytes
+        self._bytes = 0  # that keys and values take
         self._values: dict[str, bytes] = {}  # encoded once, sent many times
         self._getters: dict[str, list[_Waiter]] = {}
         self._collections: dict[str, _Collection] = {}
         self._aborted: dict[str, Cause] = {}
         self._watchers: dict[str, dict[int, str]] = {}
+        self._held: collections.Counter[int] = collections.Counter()  # by each client; see _MOST_HELD
         self._soonest = math.inf  # no deadline is earlier; may be stale, never late
         self.replies: list[tuple[int, bytes]] = []
 
@@ -94,7 +104,9 @@ class Table:
             if type(request_id) is not int:
                 raise TypeError("no id")
             _OPERATIONS[message["op"]](self, who, request_id, message)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except _Full as full:
+            self.replies.append((who, encode({"id": request_id, "error": "full", "text": str(full)})))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise FrameError(f"a message is not a request of the store: {error!r}") from error
 
     def leave(self, who: int) -> None:
@@ -107,6 +119,7 @@ class Table:
                 del self._watchers[scope]
             if identity is not None:
                 self._abort(scope, Cause(f"{identity} went away while the ranks were connecting."))
+        del self._held[who]
 
     def waits(self, who: int) -> bool:
         """Whether connection ``who`` waits for an answer that somebody else must bring about."""
@@ -128,13 +141,13 @@ class Table:
     # -- operations, one per line of the module's table --
 
     def _set(self, who: int, request_id: int, message: dict[str, Any]) -> None:
-        key = _text(message["key"])
+        key = _name(message["key"])
         if not self._refused(who, request_id, key):
             self._store(key, message["value"])
             self._ok(who, request_id, None)
 
     def _get(self, who: int, request_id: int, message: dict[str, Any]) -> None:
-        key = _text(message["key"])
+        key = _name(message["key"])
         if self._refused(who, request_id, key):
             return
         if key in self._values:
@@ -143,7 +156,7 @@ class Table:
             self._wait(who, request_id, key, 0, message)
 
     def _compare_and_set(self, who: int, request_id: int, message: dict[str, Any]) -> None:
-        key = _text(message["key"])
+        key = _name(message["key"])
         if self._refused(who, request_id, key):
             return
         current = json.loads(self._values.get(key, b"null"))
@@ -153,14 +166,14 @@ class Table:
         self._ok(who, request_id, [swapped, message["value"] if swapped else current])
 
     def _add(self, who: int, request_id: int, message: dict[str, Any]) -> None:
-        key = _text(message["key"])
+        key = _name(message["key"])
         if not self._refused(who, request_id, key):
             total = int(json.loads(self._values.get(key, b"0"))) + int(message["amount"])
             self._store(key, total)
             self._ok(who, request_id, total)
 
     def _collect(self, who: int, request_id: int, message: dict[str, Any]) -> None:
-        prefix, count = _text(message["prefix"]), int(message["count"])
+        prefix, count = _name(message["prefix"]), int(message["count"])
         if self._refused(who, request_id, prefix):
             return
         if prefix not in self._collections:
@@ -171,9 +184,9 @@ class Table:
             self._wait(who, request_id, prefix, max(1, count), message)
 
     def _remove(self, who: int, request_id: int, message: dict[str, Any]) -> None:
-        prefix = _text(message["prefix"])
+        prefix = _name(message["prefix"])
         for key in [key for key in self._values if key.startswith(prefix)]:
-            del self._values[key]
+            self._bytes -= len(self._values.pop(key)) + _cost(key)
         for collected, collection in list(self._collections.items()):
             if collection.waiters:
                 collection.names, collection.body = self._names(collected), None
@@ -182,32 +195,45 @@ class Table:
         self._ok(who, request_id, None)
 
     def _watch(self, who: int, request_id: int, message: dict[str, Any]) -> None:
-        scope = _text(message["scope"])
+        scope = _name(message["scope"])
         if self._refused(who, request_id, scope):
             return
-        self._watchers.setdefault(scope, {})[who] = _text(message["who"])
+        identity = _text(message["who"])
+        members = self._watchers.get(scope, {})
+        if who not in members:
+            self._hold(who)
+        members[who] = identity
+        self._watchers[scope] = members
         for aborted, cause in self._aborted.items():
             if aborted.startswith(scope):
                 self.replies.append((who, _event(aborted, cause)))
         self._ok(who, request_id, None)
 
     def _unwatch(self, who: int, request_id: int, message: dict[str, Any]) -> None:
-        scope = _text(message["scope"])
+        scope = _name(message["scope"])
         members = self._watchers.get(scope, {})
-        members.pop(who, None)
+        if members.pop(who, None) is not None:
+            self._held[who] -= 1
         if not members:
             self._watchers.pop(scope, None)
         self._ok(who, request_id, None)
 
     def _abort_scope(self, who: int, request_id: int, message: dict[str, Any]) -> None:
-        self._abort(_text(message["scope"]), Cause.from_json(message["cause"]))
+        scope = _name(message["scope"])
+        self._grow(_cost(scope))
+        self._abort(scope, Cause.from_json(message["cause"]))
         self._ok(who, request_id, None)
 
     # -- parts --
 
     def _store(self, key: str, value: Any) -> None:
-        self._values[key] = json.dumps(value, separators=(",", ":")).encode()
+        encoded = json.dumps(value, separators=(",", ":")).encode()
+        old = self._values.get(key)
+        grown = len(encoded) - len(old) if old is not None else len(encoded) + _cost(key)
+        self._grow(grown)
+        self._values[key] = encoded
         for waiter in self._getters.pop(key, []):
+            self._held[waiter.who] -= 1
             self._ok_encoded(waiter.who, waiter.request_id, self._values[key])
         for prefix, collection in self._collections.items():
             if not key.startswith(prefix):
@@ -219,7 +245,13 @@ class Table:
                 collection.waiters = [w for w in collection.waiters if len(collection.names) < w.count]
                 body = self._book(prefix)
                 for waiter in ready:
+                    self._held[waiter.who] -= 1
                     self._ok_encoded(waiter.who, waiter.request_id, body)
+
+    def _grow(self, count: int) -> None:
+        if count > 0 and self._bytes + count > self._most_bytes:
+            raise _Full(f"{self._bytes} of {self._most_bytes} bytes are taken")
+        self._bytes += count
 
     def _names(self, prefix: str) -> set[str]:
         return {key[len(prefix) :] for key in self._values if key.startswith(prefix)}
@@ -238,6 +270,9 @@ class Table:
 
     def _wait(self, who: int, request_id: int, key: str, count: int, message: dict[str, Any]) -> None:
         timeout_s = float(message["timeout_s"])
+        if math.isnan(timeout_s):
+            raise ValueError("a time-out is not a number")
+        self._hold(who)
         waiter = _Waiter(who, request_id, key, count, self._clock() + timeout_s, timeout_s)
         self._soonest = min(self._soonest, waiter.deadline)
         if count:
@@ -251,7 +286,13 @@ class Table:
             found += collection.waiters
         return found
 
+    def _hold(self, who: int) -> None:
+        if self._held[who] >= _MOST_HELD:
+            raise _Full(f"{_MOST_HELD} requests of this client are waiting already")
+        self._held[who] += 1
+
     def _drop(self, waiter: _Waiter) -> None:
+        self._held[waiter.who] -= 1
         if waiter.count:
             self._collections[waiter.key].waiters.remove(waiter)
             return
@@ -298,6 +339,21 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError("not a text")
     return value
+
+
+def _name(value: Any) -> str:
+    """A key, or the beginning of keys."""
+    if len(_text(value)) > MOST_KEY_CHARACTERS:
+        raise ValueError(f"a key of {len(value)} characters")
+    return str(value)
+
+
+def _cost(key: str) -> int:
+    return _KEY_COST_BYTES + len(key)
+
+
+class _Full(Exception):
+    """A limit keeps the request from being served; the client hears which."""
 
 
 _OPERATIONS: dict[str, Callable[[Table, int, int, dict[str, Any]], None]] = {

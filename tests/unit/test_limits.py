@@ -1,0 +1,224 @@
+"""What a client or a stranger may cost the store, and that nobody else notices."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from horovod.bootstrap import store as store_module
+from horovod.bootstrap import table as table_module
+from horovod.bootstrap.handshake import HELLO_BYTES, REPLY_BYTES, Dialer, Purpose, Role
+from horovod.bootstrap.store import StoreClient, StoreServer
+from horovod.bootstrap.table import MOST_KEY_CHARACTERS, Table
+from horovod.errors import RendezvousError
+from horovod.messages import FrameError, encode
+
+KEY = bytes(range(32))
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def server() -> Iterator[StoreServer]:
+    with StoreServer(KEY) as running:
+        yield running
+
+
+def works(address: tuple[str, int], timeout_s: float = 10.0) -> bool:
+    with StoreClient(address, KEY, timeout_s, "test") as fresh:
+        return fresh.add("alive") > 0
+
+
+def authenticated(server: StoreServer) -> socket.socket:
+    connection = socket.create_connection(server.address, 5.0)
+    dialer = Dialer(KEY, Purpose(Role.STORE))
+    connection.sendall(dialer.hello)
+    connection.sendall(dialer.answer(connection.recv(REPLY_BYTES, socket.MSG_WAITALL)))
+    return connection
+
+
+def closed(connection: socket.socket) -> bool:
+    connection.settimeout(10.0)
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + body
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"id":1,"op":"collect","prefix":"a","count":1e999,"timeout_s":1}',
+        b'{"id":1,"op":"collect","prefix":"a","count":-1e999,"timeout_s":1}',
+        b'{"id":1,"op":"collect","prefix":"a","count":NaN,"timeout_s":1}',
+        b'{"id":1,"op":"get","key":"a","timeout_s":NaN}',
+        b'{"id":1,"op":"add","key":"a","amount":1e999}',
+        b'{"id":1,"op":"add","key":"a","amount":"x"}',
+        b'{"id":1,"op":"abort","scope":"a","cause":{"text":"t","missing":[1e999],"waited_s":0}}',
+        b'{"id":1,"op":"get","key":"' + b"k" * (MOST_KEY_CHARACTERS + 1) + b'","timeout_s":0}',
+        b'{"id":1,"op":["set"],"key":"a","value":1}',
+        b'{"id":1,"op":"set","key":"a","value":' + b"9" * 5000 + b"}",
+    ],
+    ids=lambda body: body[:60].decode(),
+)
+def test_numbers_that_make_no_sense_cost_only_their_sender(server: StoreServer, body: bytes) -> None:
+    with authenticated(server) as connection:
+        connection.sendall(frame(body))
+        assert closed(connection)
+    assert works(server.address)
+
+
+def test_a_value_nested_as_deeply_as_can_be_harms_nobody(server: StoreServer) -> None:
+    """Somewhere between these depths reading still works and writing does not."""
+    for depth in range(940, 1000, 4):
+        value = b"[" * depth + b"]" * depth
+        with authenticated(server) as connection:
+            connection.sendall(frame(b'{"id":1,"op":"set","key":"deep","value":' + value + b"}"))
+            connection.sendall(frame(b'{"id":2,"op":"get","key":"deep","timeout_s":0}'))
+            connection.settimeout(10.0)
+            try:
+                connection.recv(16)
+            except ConnectionResetError:
+                pass
+    assert works(server.address)
+
+
+def test_a_failure_of_the_table_costs_only_the_client_that_met_it(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setitem(table_module._OPERATIONS, "add", fail)
+    with authenticated(server) as connection:
+        connection.sendall(encode({"id": 1, "op": "add", "key": "n", "amount": 1}))
+        assert closed(connection)
+    monkeypatch.undo()
+    assert works(server.address)
+    assert "a bug" in caplog.text
+
+
+def test_strangers_that_hold_every_place_do_not_keep_a_rank_out() -> None:
+    """Ten times as many as there are places, half of them in the middle of the handshake."""
+    with StoreServer(KEY, handshake_timeout_s=60.0, max_strangers=32) as server, ExitStack() as held:
+        hello = Dialer(b"somebody else's", Purpose(Role.STORE)).hello
+        for number in range(320):
+            stranger = held.enter_context(socket.create_connection(server.address, 5.0))
+            stranger.sendall(hello[: number % (HELLO_BYTES + 1)])
+        began = time.monotonic()
+        assert works(server.address)
+        assert time.monotonic() - began < 20.0  # not the 60 s that each of them may take
+        assert len(server._strangers) <= 32
+
+
+def test_a_store_without_descriptors_serves_those_that_it_has() -> None:
+    program = """
+import os, resource, sys
+from horovod.bootstrap.store import StoreServer
+with StoreServer(bytes(range(32)), max_strangers=10_000) as server:
+    used = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 8, used + 8))
+    print(*server.address, flush=True)
+    sys.stdin.read()
+    print(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            host, port = child.stdout.readline().split()
+            address = (host, int(port))
+            with StoreClient(address, KEY, 10.0, "known") as known, ExitStack() as held:
+                for _ in range(40):
+                    held.enter_context(socket.create_connection(address, 5.0))
+                assert works(address)
+                clients = [held.enter_context(StoreClient(address, KEY, 10.0, str(n))) for n in range(5)]
+                assert known.add("n") == 1
+                # All descriptors belong to clients: a knock in the backlog must not keep the server busy.
+                held.enter_context(socket.create_connection(address, 5.0))
+                time.sleep(0.5)
+                assert clients[0].add("n") == 2
+            assert works(address)
+            said, _ = child.communicate(timeout=20.0)
+            spent = float(said)
+        finally:
+            child.kill()
+    assert spent < 5.0
+
+
+def test_answers_that_nobody_reads_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "_MOST_UNREAD_BYTES", 1 << 20)
+    with StoreServer(KEY) as server, authenticated(server) as connection:
+        connection.sendall(encode({"id": 0, "op": "set", "key": "big", "value": "x" * (1 << 20)}))
+        request = encode({"id": 1, "op": "get", "key": "big", "timeout_s": 0.0})
+        connection.settimeout(20.0)
+        asked = 0
+        try:
+            while asked < 100_000:
+                connection.sendall(request)
+                asked += 1
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the server has closed: nobody takes the requests any more
+        assert asked < 100_000
+        assert works(server.address)
+
+
+def test_a_full_table_refuses_and_takes_again_what_fits() -> None:
+    table = Table(most_bytes=10_000)
+
+    def ask(**request: object) -> dict[str, object]:
+        table.request(1, {"id": 1, **request})
+        answer: dict[str, object] = json.loads(table.replies.pop()[1][4:])
+        return answer
+
+    assert ask(op="set", key="a", value="x" * 8_000)["ok"] is None
+    assert "10000 bytes are taken" in str(ask(op="set", key="b", value="x" * 8_000)["text"])
+    assert ask(op="set", key="a", value="x")["ok"] is None
+    assert ask(op="set", key="b", value="x" * 8_000)["ok"] is None
+    assert ask(op="remove", prefix="")["ok"] is None
+    assert table._bytes == 0
+
+
+def test_a_full_store_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "_MOST_HELD", 2)
+    with StoreServer(KEY) as server, StoreClient(server.address, KEY, 5.0, "many") as mine:
+        mine.watch("a/")
+        mine.watch("b/")
+        with pytest.raises(RendezvousError, match="has no room: 2 requests"):
+            mine.watch("c/")
+        mine.unwatch("a/")
+        mine.watch("c/")
+
+
+def test_a_client_that_leaves_gives_back_what_it_held() -> None:
+    table = Table()
+    for number in range(5):
+        table.request(1, {"id": number, "op": "get", "key": f"k{number}", "timeout_s": 9.0})
+    table.request(2, {"id": 1, "op": "set", "key": "k0", "value": 1})
+    assert table._held[1] == 4
+    table.leave(1)
+    assert table._held[1] == 0
+
+
+def test_request_without_an_id_is_an_error_for_its_sender_alone() -> None:
+    for message in ({}, {"id": True, "op": "set"}, {"id": 1}, {"id": 1, "op": "nothing"}):
+        with pytest.raises(FrameError):
+            Table().request(1, message)
