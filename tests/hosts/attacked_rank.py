@@ -1,0 +1,44 @@
+"""What the ranks of an attacked job do: form a world, reduce once for every line of standard input.
+
+Without a framework, so that a world is there in a moment. Says ``formed``, then every sum.
+"""
+
+from __future__ import annotations
+
+import array
+import sys
+
+from horovod import _core, _runtime
+
+COUNT = 4096
+
+
+def main() -> None:
+    runtime = _runtime.start()
+    rank, engine = runtime.topology.rank, runtime.engine
+    print("formed", flush=True)
+    for number, _ in enumerate(sys.stdin):
+        values = array.array("d", [float(rank + 1 + number)]) * COUNT
+        address, _ = values.buffer_info()
+        handle = engine.submit(
+            _core.ALLREDUCE,
+            f"x{number}",
+            address,
+            address,
+            _core.FLOAT64,
+            (COUNT,),
+            _core.SUM,
+            1.0,
+            1.0,
+            -1,
+            0,
+            True,
+        )
+        engine.wait(handle)
+        assert len(set(values)) == 1
+        print(values[0], flush=True)
+    _runtime.stop()
+
+
+if __name__ == "__main__":
+    main()
