@@ -19,7 +19,7 @@ REQUIREMENTS := requirements/build.txt requirements/test.txt requirements/lint.t
 PYTHON_SOURCES := src tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-core test-asan test-tsan test-python lint format stub bench bench-check wheel clean
+.PHONY: help venv build demo test test-core test-asan test-tsan test-python fuzz lint format stub bench bench-check wheel clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,17 +69,33 @@ test-tsan: $(VENV)/.requirements  ## C++ tests under the thread sanitizer
 test-python: build  ## Python tests (PYTEST_ARGS="-k name")
 	@$(RUN) $(BIN)/python -m pytest tests $(PYTEST_ARGS)
 
+# Both clang and its run-time library are needed; the newest there are.
+FUZZ_S ?= 3
+FUZZ_CXX ?= $(shell for cxx in $$(ls /usr/bin/clang++* 2>/dev/null | sort -rV); do \
+  test -e "$$($$cxx -print-file-name=libclang_rt.fuzzer-$$(uname -m).a)" && echo $$cxx && break; done)
+
+fuzz: $(VENV)/.editable  ## feed nonsense to every parser for FUZZ_S seconds each (FUZZ_S=3600 for an hour)
+ifeq ($(FUZZ_CXX),)
+	@echo "fuzz: the C++ parsers are left out: no clang with libFuzzer here (Debian: clang, libclang-rt-14-dev)"
+else
+	@mkdir -p build
+	@$(LOCK) $(BIN)/cmake --preset fuzz --log-level=WARNING -Wno-unused-cli -DCMAKE_CXX_COMPILER=$(FUZZ_CXX)
+	@$(LOCK) $(BIN)/cmake --build --preset fuzz --parallel $(JOBS)
+	@$(BIN)/python fuzz/run.py --seconds $(FUZZ_S) --jobs $(JOBS) build/fuzz
+endif
+	@$(RUN) FUZZ_S=$(FUZZ_S) $(BIN)/python -m pytest -q -x fuzz
+
 lint: $(VENV)/.requirements  ## formatting, types, layering
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python -m mypy --strict $(PYTHON_SOURCES)
-	@find core tests/core -name '*.h' -o -name '*.cpp' -o -name '*.inl' | xargs -r $(BIN)/clang-format --dry-run -Werror
+	@find core tests/core fuzz -name '*.h' -o -name '*.cpp' -o -name '*.inl' | xargs -r $(BIN)/clang-format --dry-run -Werror
 	@$(BIN)/python -m pytest -q tests/repo/test_layering.py
 
 format: $(VENV)/.requirements  ## rewrite sources in the project's format
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
-	@find core tests/core -name '*.h' -o -name '*.cpp' -o -name '*.inl' | xargs -r $(BIN)/clang-format -i
+	@find core tests/core fuzz -name '*.h' -o -name '*.cpp' -o -name '*.inl' | xargs -r $(BIN)/clang-format -i
 
 stub: build  ## write src/horovod/_core.pyi anew from the native module
 	@$(BIN)/python -m nanobind.stubgen -q -m horovod._core -o src/horovod/_core.pyi
