@@ -9,6 +9,7 @@ Its orders are one JSON object on standard input:
     targets   [[host, port] or "name of an abstract Unix socket"]
     canary    a path: what would be unpickled or executed makes this file
     key       for the insider, in hexadecimal
+    store     the target that is the store, for the insider
     user      become this user first
 
 The report is one JSON object on standard output; replies are in hexadecimal.
@@ -33,7 +34,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, cast
 
-LISTEN_S = 1.5  # for answers: all connections at once
+LISTEN_S = 0.6  # for answers that should not come: all connections at once
 CONNECT_S = 10.0
 PROCESS_VM_READV = 310
 
@@ -159,8 +160,8 @@ def connect(target: Target) -> socket.socket | None:
     return connection
 
 
-def converse(said: Sequence[tuple[Target, bytes]]) -> list[bytes]:
-    """Say each text on a connection of its own, all at once; what came back within a moment."""
+def converse(said: Sequence[tuple[Target, bytes]], listen_s: float = LISTEN_S) -> list[bytes]:
+    """Say each text on a connection of its own, all at once; what came back until all are closed."""
     replies = [b""] * len(said)
     with selectors.DefaultSelector() as selector:
         left = {}
@@ -170,7 +171,7 @@ def converse(said: Sequence[tuple[Target, bytes]]) -> list[bytes]:
                 left[number] = text
                 events = selectors.EVENT_READ | (selectors.EVENT_WRITE if text else 0)
                 selector.register(connected, events, number)
-        deadline = time.monotonic() + LISTEN_S
+        deadline = time.monotonic() + listen_s
         while selector.get_map() and time.monotonic() < deadline:
             for key, events in selector.select(max(0.0, deadline - time.monotonic())):
                 number = key.data
@@ -211,7 +212,7 @@ def attack(targets: Sequence[Target], canary: str) -> dict[str, Any]:
     }
 
 
-def insider(targets: Sequence[Target], key: bytes) -> dict[str, Any]:
+def insider(targets: Sequence[Target], store: Sequence[Any], key: bytes) -> dict[str, Any]:
     from horovod.bootstrap.handshake import REPLY_BYTES, Dialer, Purpose, Role, world_digest
 
     world = world_digest(os.environ.get("HOROVOD_JOB_ID", ""), "epoch/0/round/0/")
@@ -229,39 +230,21 @@ def insider(targets: Sequence[Target], key: bytes) -> dict[str, Any]:
     ]
     unexpected = converse(wrong)
     guessed = converse(stolen)
-    replayed = {}
+    dialer = Dialer(key, Purpose(Role.STORE))
     request = store_frames()[0]
-    for target in targets:
-        connection = connect(target)
-        if connection is None:
-            continue
-        connection.settimeout(LISTEN_S)
-        dialer = Dialer(key, Purpose(Role.STORE))
-        try:
-            connection.sendall(dialer.hello)
-            reply = b""
-            while len(reply) < REPLY_BYTES:
-                data = connection.recv(REPLY_BYTES - len(reply))
-                if not data:
-                    break
-                reply += data
-            if len(reply) < REPLY_BYTES:
-                continue  # not the store
-            proof = dialer.answer(reply)
-            connection.sendall(proof + request)
-            accepted = connection.recv(1 << 16)
-        except OSError:
-            continue
-        finally:
-            connection.close()
-        again, reflected = converse(
-            [(target, dialer.hello + proof + request), (target, dialer.hello + reply[-32:] + request)]
-        )
-        replayed[json.dumps(target)] = [accepted.hex(), again.hex(), reflected.hex()]
+    with socket.create_connection((store[0], store[1]), CONNECT_S) as connection:
+        connection.sendall(dialer.hello)
+        reply = connection.recv(REPLY_BYTES, socket.MSG_WAITALL)
+        proof = dialer.answer(reply)
+        connection.sendall(proof + request)
+        accepted = connection.recv(1 << 16)
+    again = [dialer.hello + proof + request, dialer.hello + reply[-32:] + request]
+    replayed = converse([(list(store), text) for text in again], CONNECT_S)
     return {
-        "unexpected": [reply.hex() for reply in unexpected],
-        "guessed": [reply.hex() for reply in guessed],
-        "replayed": replayed,
+        "unexpected": [said.hex() for said in unexpected],
+        "guessed": [said.hex() for said in guessed],
+        "accepted": accepted.hex(),
+        "replayed": [said.hex() for said in replayed],
         "reply_bytes": REPLY_BYTES,
     }
 
@@ -319,7 +302,7 @@ def main() -> None:
         case "attack":
             report = attack(targets, orders["canary"])
         case "insider":
-            report = insider(targets, bytes.fromhex(orders["key"]))
+            report = insider(targets, orders["store"], bytes.fromhex(orders["key"]))
         case "look":
             report = look(orders["pids"])
         case _:

@@ -221,6 +221,9 @@ class StoreServer:
                 was_stranger = connection.stranger
                 for message in connection.receive():
                     self._table.request(connection.number, message)
+                    self._deliver()  # one at a time: the answers to a short request may be long
+                    if connection.number not in self._connections:
+                        return
                 if was_stranger and not connection.stranger:
                     del self._strangers[connection.number]
                 self._flush(connection)
