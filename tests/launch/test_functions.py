@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import threading
@@ -52,6 +53,59 @@ def test_ranks_form_a_world() -> None:
         return hvd.rank(), hvd.size(), hvd.allreduce(torch.tensor([1.0]), op=hvd.Sum).tolist()
 
     assert horovod.run(work, num_proc=2, hosts="localhost:2") == [(0, 2, [2.0]), (1, 2, [2.0])]
+
+
+def test_large_arguments_lie_in_memory_that_the_ranks_share() -> None:
+    import numpy as np
+
+    array = np.arange(4 << 20, dtype=np.float64)  # 32 MiB
+
+    def work(given: Any) -> tuple[float, int, float]:
+        total, own_kib, shared_kib = float(given.sum()), 0, 0
+        at, inside = given.ctypes.data, False
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            if "-" in line.split()[0]:
+                begin, end = (int(word, 16) for word in line.split()[0].split("-"))
+                inside = begin <= at < end
+            elif inside and line.startswith("Anonymous:"):
+                own_kib = int(line.split()[1])
+            elif inside and line.startswith("Rss:"):
+                shared_kib = int(line.split()[1])
+        given[0] = -1.0  # its own copy of that page
+        return total, own_kib, shared_kib
+
+    for total, own_kib, resident_kib in horovod.run(work, (array,), num_proc=2):
+        assert total == array.sum()
+        assert resident_kib > 30 << 10
+        assert own_kib < 1 << 10
+
+
+def test_processes_get_the_variables_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAKEN_AWAY", "1")
+
+    def work() -> tuple[Any, Any]:
+        return os.environ.get("ADDED"), os.environ.get("TAKEN_AWAY")
+
+    assert horovod.run(work, env={"ADDED": "a b\nc", "TAKEN_AWAY": None}) == [("a b\nc", None)]
+
+
+def test_output_goes_to_the_given_streams() -> None:
+    stdout, stderr = io.StringIO(), io.StringIO()
+
+    def work() -> None:
+        print("out")
+        print("err", file=sys.stderr)
+
+    horovod.run(work, stdout=stdout, stderr=stderr)
+    assert stdout.getvalue() == "[0]<stdout>:out\n"
+    assert "[0]<stderr>:err\n" in stderr.getvalue()
+
+
+def test_the_way_the_call_came_is_not_open_to_children() -> None:
+    def work() -> bool:
+        return "HOROVOD_RUN_DESCRIPTORS" in os.environ
+
+    assert horovod.run(work) == [False]
 
 
 def test_failure_ends_the_others_and_carries_the_exception() -> None:
@@ -135,7 +189,7 @@ def test_arguments_that_make_no_sense(wrong: dict[str, Any]) -> None:
         horovod.run(own_rank, **wrong)
 
 
-@pytest.mark.parametrize("name", ["min_num_proc", "host_discovery_script", "ssh_port", "use_mpi", "mpi_args"])
+@pytest.mark.parametrize("name", ["min_num_proc", "host_discovery_script", "use_mpi", "mpi_args"])
 def test_what_is_not_served_is_refused_by_name(name: str) -> None:
     with pytest.raises(LaunchError, match=f"horovod.run: {name}: "):
         horovod.run(own_rank, **{name: 1})  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ LATER = {
 }
 # Parameters with defaults that the library accepts beyond the table: calls written for the table still work.
 EXTENSIONS = {
+    "horovod.run": ", *, env=None, stdout=None, stderr=None",
     "horovod.torch.optimizer._DistributedOptimizer.zero_grad": "set_to_none=True",
     "horovod.torch.optimizer._DistributedAdasumOptimizer.zero_grad": "set_to_none=True",
 }

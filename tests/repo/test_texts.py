@@ -13,6 +13,8 @@ TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MUL
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 MACHINE_PATH = re.compile(r"(?<![\w./~$}-])/(work|root|home|tmp)(?=/|\b(?![\w-]))")
+# Simulated hosts have a /tmp, of their own or in common: there it is a subject, not a place of one machine.
+HOST_PATH = re.compile(r"(?<![\w./~$}-])/(work|root|home)(?=/|\b(?![\w-]))")
 REGISTRY = re.compile(r"pypi\.org|pythonhosted|download\.pytorch|/opt/pypi")
 
 
@@ -30,7 +32,7 @@ def test_no_path_of_a_machine_and_no_registry_in_tracked_files() -> None:
         f"{file.relative_to(ROOT)}:{number}: {line.strip()}"
         for file in tracked()
         for number, line in enumerate(file.read_text().splitlines(), 1)
-        if MACHINE_PATH.search(line) or REGISTRY.search(line)
+        if (HOST_PATH if "hosts" in file.parts else MACHINE_PATH).search(line) or REGISTRY.search(line)
     ]
     assert found == []
 

@@ -1,30 +1,34 @@
 """``horovod.run``: call a function in every process of a job, and collect what it returns.
 
-The function travels as cloudpickle in a folder that only this user can open, and so do the results; the
-processes are started and watched exactly as by ``horovodrun``.
+The processes are started and watched exactly as by ``horovodrun``. The call goes to the keeper of each host
+once, whose ranks read it from one piece of memory; what a rank returns or raises comes back through a pipe
+of its own. Nothing is written to a file, and nothing is unpickled but what the job's own processes sent.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
+import struct
 import sys
-import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from horovod.errors import ConfigError, HorovodInternalError, LaunchError, WorkerFailed
-from horovod.launch.console import Console
+from horovod.launch.console import Console, TextSink
 from horovod.launch.hosts import parse_hostfile, parse_hosts
 from horovod.launch.job import Job, run_job
+from horovod.launch.modules import install_sources, local_sources
+from horovod.launch.shipping import ALIGNMENT, pack, unpack
+from horovod.launch.ssh import SshOptions
 
-__all__ = ["call_in_worker", "run"]
+__all__ = ["DESCRIPTORS_VARIABLE", "call_in_worker", "pack_call", "run"]
 
-_FUNCTION = "function"
+DESCRIPTORS_VARIABLE = "HOROVOD_RUN_DESCRIPTORS"
+_NEEDS = struct.Struct("<Q")
 _NOT_YET: Mapping[str, str] = {
     "min_num_proc": "this version runs a fixed number of processes; give num_proc and hosts",
     "max_num_proc": "this version runs a fixed number of processes; give num_proc and hosts",
@@ -32,9 +36,6 @@ _NOT_YET: Mapping[str, str] = {
     "reset_limit": "this version runs a fixed number of processes; give num_proc and hosts",
     "cooldown_range": "this version runs a fixed number of processes; give num_proc and hosts",
     "host_discovery_script": "this version runs a fixed number of processes; give num_proc and hosts",
-    "ssh_port": "this version starts processes on this machine only",
-    "ssh_identity_file": "this version starts processes on this machine only",
-    "network_interfaces": "this version starts processes on this machine only",
     "use_mpi": "this version does not start processes through MPI",
     "mpi_args": "this version does not start processes through MPI",
 }
@@ -68,19 +69,30 @@ def run(
     np: int | None = None,
     min_np: int | None = None,
     max_np: int | None = None,
+    *,
+    env: Mapping[str, str | None] | None = None,
+    stdout: TextSink | None = None,
+    stderr: TextSink | None = None,
 ) -> list[Any]:
     """Call ``func(*args, **kwargs)`` in ``num_proc`` processes of one job; return the results by rank.
 
     Args:
-        func: any callable that cloudpickle can carry; local functions and closures, too.
+        func: any callable that cloudpickle can carry; local functions and closures, too. Modules of this
+            process that are not installed, and those beside the main script, travel with it.
+        args, kwargs: large arrays and tensors go to each host once; its processes share their memory, until
+            they write to it.
         num_proc: how many processes.
-        hosts: ``localhost:4``; by default ``num_proc`` slots on this machine.
+        hosts: ``server1:2,server2:2``; by default ``num_proc`` slots on this machine. Others are reached by
+            ssh.
         hostfile: a file with hosts in place of ``hosts``.
+        ssh_port, ssh_identity_file, network_interfaces: as the options of ``horovodrun``.
         start_timeout: seconds that the processes may take to find each other.
         output_filename: folder for what the ranks print, as ``horovodrun --output-filename``.
         verbose: tell on standard error what happens.
         executable: Python for the processes; by default this one.
         np: old name of ``num_proc``, as ``min_np``, ``max_np`` and ``network_interface`` are of others.
+        env: variables for the processes, over those of this one; None takes one away.
+        stdout, stderr: text streams for what the processes print; by default this process's own.
         disable_cache, use_gloo: accepted; this is the case anyway.
 
     Raises:
@@ -98,11 +110,6 @@ def run(
         "reset_limit": reset_limit,
         "cooldown_range": cooldown_range,
         "host_discovery_script": host_discovery_script,
-        "ssh_port": ssh_port,
-        "ssh_identity_file": ssh_identity_file,
-        "network_interfaces": network_interfaces
-        if network_interface is None
-        else _renamed("network_interface", "network_interfaces", network_interface),
         "use_mpi": use_mpi or None,
         "mpi_args": mpi_args,
     }
@@ -118,81 +125,143 @@ def run(
     placed = parse_hosts(hosts) if hosts is not None else ()
     if hostfile is not None:
         placed = parse_hostfile(Path(hostfile).read_text(encoding="utf-8"), hostfile)
-    with tempfile.TemporaryDirectory(prefix="rueda-run-") as name:  # readable by its owner alone
-        folder = Path(name)
-        call = (func, tuple(args), dict(kwargs or {}))
-        (folder / _FUNCTION).write_bytes(cloudpickle.dumps(call))
-        job = Job(
-            command=(executable or sys.executable, "-m", "horovod.runner.run_task", name),
-            processes=num_proc,
-            hosts=placed,
-            options={} if start_timeout is None else {"HOROVOD_START_TIMEOUT": str(start_timeout)},
-            output_directory=Path(output_filename) if output_filename else None,
-        )
-        # What only the launching process can import (a notebook's folder) must be found by the others.
-        inherited = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        try:
-            run_job(job, inherited, _console(verbose))
-        except WorkerFailed as failure:
-            _explain(failure, folder)
-            raise
-        return [_result(folder, rank) for rank in range(num_proc)]
+    if network_interface is not None:
+        network_interfaces = _renamed("network_interface", "network_interfaces", network_interface)
+    job = Job(
+        command=(executable or sys.executable, "-m", "horovod.runner.run_task"),
+        processes=num_proc,
+        hosts=placed,
+        options={} if start_timeout is None else {"HOROVOD_START_TIMEOUT": str(start_timeout)},
+        output_directory=Path(output_filename) if output_filename else None,
+        ssh=SshOptions(port=ssh_port, identity_file=ssh_identity_file),
+        interfaces=_interfaces(network_interfaces),
+        call=pack_call(func, args, kwargs or {}),
+    )
+    results: dict[int, bytearray] = {}
+    try:
+        run_job(job, _environment(env), _console(verbose, stdout, stderr), results)
+    except WorkerFailed as failure:
+        _explain(failure, None if failure.rank is None else results.get(failure.rank))
+        raise
+    return [_result(results.get(rank), rank) for rank in range(num_proc)]
 
 
-def call_in_worker(folder: Path, rank: int) -> None:
-    """The part of a rank: call the function and leave what it returned.
+def call_in_worker(call_descriptor: int, result_descriptor: int) -> None:
+    """The part of a rank: call the function and send home what it returned.
+
+    Args:
+        call_descriptor: memory with what :func:`pack_call` made.
+        result_descriptor: a pipe for the result.
 
     Raises:
-        Exception: that of the function, or that its result cannot be pickled; it is left for the launching
-            process, too.
+        Exception: that of the function, or that its result cannot be pickled; it is sent home, too.
     """
-    func, args, kwargs = cloudpickle.loads((folder / _FUNCTION).read_bytes())
     try:
-        _leave(folder / f"result.{rank}", cloudpickle.dumps(func(*args, **kwargs)))
+        func, args, kwargs = _unpack_call(_private_memory(call_descriptor))
+        pieces = pack((True, func(*args, **kwargs)))
     except BaseException as error:
         text = traceback.format_exc()
         try:
-            carried = cloudpickle.dumps((error, text))
+            pieces = pack((False, (error, text)))
         except Exception:  # some exceptions hold what cannot be pickled: the text has to do
-            carried = cloudpickle.dumps((None, text))
-        _leave(folder / f"error.{rank}", carried)
+            pieces = pack((False, (None, text)))
+        _send(result_descriptor, pieces)
         raise
+    _send(result_descriptor, pieces)
 
 
-def _leave(file: Path, data: bytes) -> None:
-    """All of it or nothing."""
-    part = file.with_suffix(file.suffix + ".part")
-    part.write_bytes(data)
-    part.rename(file)
+def pack_call(func: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[memoryview]:
+    """A call, the modules that it may need, and the version of Python that it was made by, as bytes.
+
+    Raises:
+        Exception: that of what cannot be pickled.
+    """
+    needs = pack((sys.version_info[:2], local_sources()))
+    size = sum(piece.nbytes for piece in needs)
+    head = [memoryview(_NEEDS.pack(size)), *needs, memoryview(bytes(-(_NEEDS.size + size) % ALIGNMENT))]
+    return head + pack((func, tuple(args), dict(kwargs)))
 
 
-def _result(folder: Path, rank: int) -> Any:
-    file = folder / f"result.{rank}"
-    if not file.exists():
+def _unpack_call(data: memoryview) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    (size,) = _NEEDS.unpack_from(data)
+    end = _NEEDS.size + size
+    version, sources = unpack(data[_NEEDS.size : end])
+    if version != sys.version_info[:2]:
+        ours, theirs = (".".join(map(str, each)) for each in (sys.version_info[:2], version))
+        raise LaunchError(
+            f"The call was made by Python {theirs}, but {sys.executable} on this host is Python {ours}: "
+            "functions go between equal versions only. The argument `executable` names another one."
+        )
+    install_sources(sources)
+    call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] = unpack(data[end + -end % ALIGNMENT :])
+    return call
+
+
+def _private_memory(descriptor: int) -> memoryview:
+    """What is in ``descriptor``: shared by all ranks of the host, but for the pages that this one writes."""
+    with os.fdopen(descriptor, "rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+
+
+def _send(descriptor: int, pieces: Iterable[memoryview]) -> None:
+    with os.fdopen(descriptor, "wb", buffering=0) as file:
+        for piece in pieces:
+            left = piece.cast("B")
+            while left:
+                left = left[file.write(left) or 0 :]
+
+
+def _result(data: bytearray | None, rank: int) -> Any:
+    if not data:
         raise LaunchError(f"horovod.run: rank {rank} ended without an error, but before it had a result.")
-    return cloudpickle.loads(file.read_bytes())
+    _, value = unpack(memoryview(data))
+    return value
 
 
-def _explain(failure: WorkerFailed, folder: Path) -> None:
+def _explain(failure: WorkerFailed, data: bytearray | None) -> None:
     """Put the exception of the function behind the failure of its process."""
-    file = folder / f"error.{failure.rank}"
-    if not file.exists():
+    if not data:
         return
     try:
-        error, text = cloudpickle.loads(file.read_bytes())
+        succeeded, value = unpack(memoryview(data))
     except Exception as unreadable:  # the class of the exception may not be importable here
-        error, text = HorovodInternalError(f"the exception of rank {failure.rank} cannot be read here"), ""
-        error.__cause__ = unreadable
+        succeeded, value = (
+            False,
+            (
+                HorovodInternalError(f"the exception of rank {failure.rank} cannot be read here"),
+                "",
+            ),
+        )
+        value[0].__cause__ = unreadable
+    if succeeded:
+        return  # the process failed after the function
+    error, text = value
     failure.args = (f"{failure.args[0]}\n{text}".rstrip(), *failure.args[1:])
     failure.__cause__ = error
 
 
-def _console(verbose: int | None) -> Console:
+def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
+    # What only the launching process can import (a notebook's folder) is found by the others on this host.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    for name, value in (changes or {}).items():
+        if value is None:
+            environment.pop(name, None)
+        else:
+            environment[name] = value
+    return environment
+
+
+def _interfaces(named: Sequence[str] | str | None) -> tuple[str, ...]:
+    names = named.split(",") if isinstance(named, str) else named or ()
+    return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
+
+
+def _console(verbose: int | None, stdout: TextSink | None, stderr: TextSink | None) -> Console:
     # A notebook shows what goes through its own streams, not what is written to the descriptors.
     return Console(
         verbose=bool(verbose),
-        stdout=None if sys.stdout is sys.__stdout__ else sys.stdout,
-        stderr=None if sys.stderr is sys.__stderr__ else sys.stderr,
+        stdout=stdout or (None if sys.stdout is sys.__stdout__ else sys.stdout),
+        stderr=stderr or (None if sys.stderr is sys.__stderr__ else sys.stderr),
     )
 
 

@@ -67,14 +67,22 @@ class Job:
     timestamps: bool = False
     output_directory: Path | None = None
     ssh: SshOptions = field(default_factory=SshOptions)
+    call: Sequence[memoryview] = ()
+    """What ranks read and answer, if the command calls a function; see `WorkerPlan.call`."""
     interfaces: tuple[str, ...] = ()
     """Network interfaces that ranks of different hosts may use; empty: those that work."""
     status: bool | None = None
     """Show a line that tells how far the job is; None: if standard error is a terminal."""
 
 
-def run_job(job: Job, inherited: Mapping[str, str], console: Console) -> None:
-    """Run `job` until nothing of it is left; `inherited` is the environment workers start from.
+def run_job(
+    job: Job,
+    inherited: Mapping[str, str],
+    console: Console,
+    results: dict[int, bytearray] | None = None,
+) -> None:
+    """Run `job` until nothing of it is left; `inherited` is the environment workers start from. `results` is
+    filled with what ranks sent home, also if the job failed.
 
     Raises:
         ConfigError: there are fewer slots than processes.
@@ -117,6 +125,8 @@ def run_job(job: Job, inherited: Mapping[str, str], console: Console) -> None:
                     workers.close()
             finally:
                 _drain(output, signals)
+                if results is not None:
+                    results.update(output.results())
     console.narrate("nothing of the job runs any more")
     _raise_for(outcome, job, slots, output)
 
@@ -192,6 +202,7 @@ def _plan(
             job_id=secrets.token_hex(_JOB_ID_BYTES),
         ),
         own_environment=own_environment,
+        call=job.call,
     )
 
 

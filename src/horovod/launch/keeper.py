@@ -9,7 +9,8 @@ Run as a program, isolated and without site packages, so it starts in about 10 m
 a little of the standard library. On another host its text arrives through ssh, so nothing needs to be
 installed there; Python 3.7 is enough. It speaks lines of JSON. In, on standard input: first the plan (see
 `_Keeper._start`), then `{"end": signum}`, `{"kill": true}`, `{"taken": bytes}` (of output) or
-`{"beat": true}`. Out, on standard output: the events of `horovod.launch.launcher`, each as
+`{"beat": true}`; before a plan whose ranks call a function comes `{"call": bytes}`, and then these bytes.
+Out, on standard output: the events of `horovod.launch.launcher`, each as
 `{"event": name, field: value, ...}`. Arguments and environment are bytes to the system; here each byte is
 one character (Latin-1), so that any byte survives JSON.
 
@@ -43,6 +44,7 @@ _libc.prctl.argtypes = (ctypes.c_int, *4 * (ctypes.c_ulong,))
 
 TYPE_CHECKING = False  # importing typing would cost as much as all the rest
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
 
@@ -55,6 +57,8 @@ class _Launcher:
         self.heard_at = time.monotonic()
         self._beat_at = self.heard_at
         self._input = b""
+        self._call_left = 0  # bytes that are still to come
+        self.call = -1  # memory that all ranks of this host read
         self._pending = bytearray()
         if remote:
             for descriptor in (0, 1):  # may be one socket
@@ -69,12 +73,30 @@ class _Launcher:
         except OSError:  # a socket that was closed with bytes unread
             data = b""
         self._input += data
+        if self._call_left:
+            self._keep_call()
         self.heard_at = time.monotonic()
         self.gone = self.gone or not data
 
     def requests(self) -> list[dict[str, Any]]:
-        *lines, self._input = self._input.split(b"\n")
-        return [json.loads(line) for line in lines]
+        found = []
+        while not self._call_left and b"\n" in self._input:
+            line, _, self._input = self._input.partition(b"\n")
+            request = json.loads(line)
+            if "call" in request and "command" not in request:
+                self.call = os.memfd_create("rueda-call")
+                self._call_left = request["call"]
+                self._keep_call()
+            else:
+                found.append(request)
+        return found
+
+    def _keep_call(self) -> None:
+        kept = memoryview(self._input)[: self._call_left]
+        self._call_left -= len(kept)
+        self._input = self._input[len(kept) :]
+        while kept:
+            kept = kept[os.write(self.call, kept) :]
 
     def say(self, event: str, **fields: object) -> None:
         self.send(json.dumps({"event": event, **fields}).encode() + b"\n")
@@ -230,9 +252,10 @@ class _Keeper:
 
     def _start(self, plan: dict[str, Any]) -> None:
         """Start the ranks of `plan`: command, environment, nofile (limit on descriptors), and per rank its
-        number and own environment. On the launcher's host each has descriptors for its stdout and stderr;
-        on another one the plan says: directory (to work in), defaults (environment where the host has none),
-        silence_s (of the launcher that ends the job) and window (bytes of output).
+        number and own environment. On the launcher's host each has descriptors for its stdout and stderr, and
+        for its result if there is a call, which then is a descriptor, too. On another host the plan says:
+        directory (to work in), defaults (environment where the host has none), silence_s (of the launcher
+        that ends the job) and window (bytes of output).
         """
         self._planned = True
         command = [word.encode("latin-1") for word in plan["command"]]
@@ -244,19 +267,22 @@ class _Keeper:
                 os.chdir(plan["directory"].encode("latin-1"))
             except OSError as error:
                 self._launcher.say("no_directory", errno=error.errno)
+        call = plan.get("call", self._launcher.call)
+        streams = ("stdout", "stderr", "result") if call >= 0 else ("stdout", "stderr")
         for worker in plan["workers"]:  # all of them before the first rank could inherit them
-            for stream in ("stdout", "stderr"):
+            for stream in streams:
                 if stream in worker:
                     os.set_inheritable(worker[stream], False)
         refused = False
         for worker in plan["workers"]:
             rank = worker["rank"]
-            stdout, stderr = (
-                worker.get(stream) or self._outputs.add(rank, stream) for stream in ("stdout", "stderr")
-            )
+            ends: list[int] = [worker.get(stream) or self._outputs.add(rank, stream) for stream in streams]
             if not refused:
                 environment = {**common, **_encoded(worker["environment"])}
-                pid, errno = _spawn(command, environment, stdout, stderr, plan["nofile"])
+                handed_on = [call, *ends[2:]] if call >= 0 else []
+                if handed_on:
+                    environment[b"HOROVOD_RUN_DESCRIPTORS"] = b"%d,%d" % tuple(handed_on)
+                pid, errno = _spawn(command, environment, ends[0], ends[1], handed_on, plan["nofile"])
                 if errno:
                     refused = True
                     self._launcher.say("refused", rank=rank, errno=errno)
@@ -264,8 +290,8 @@ class _Keeper:
                 else:
                     self._ranks[pid] = rank
                     self._launcher.say("started", rank=rank, pid=pid)
-            os.close(stdout)
-            os.close(stderr)
+            for end in ends:
+                os.close(end)
         self._outputs.allow(plan.get("window", 0))
 
     # Watching.
@@ -425,9 +451,16 @@ def _watch_parent() -> int | None:
 
 
 def _spawn(
-    command: list[bytes], environment: dict[bytes, bytes], stdout: int, stderr: int, nofile: int
+    command: list[bytes],
+    environment: dict[bytes, bytes],
+    stdout: int,
+    stderr: int,
+    handed_on: Sequence[int],
+    nofile: int,
 ) -> tuple[int, int]:
-    """Start one rank in a session of its own; its process id and 0, or any and the errno of `exec`."""
+    """Start one rank in a session of its own; its process id and 0, or any and the errno of `exec`.
+    `handed_on`: descriptors that it keeps.
+    """
     keeper = os.getpid()
     report_read, report_write = os.pipe()  # closed by a successful exec
     pid = os.fork()
@@ -446,6 +479,8 @@ def _spawn(
             os.dup2(null, 0)
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
+            for descriptor in handed_on:
+                os.set_inheritable(descriptor, True)
             os.execvpe(command[0], command, environment)
         except OSError as error:
             os.write(report_write, str(error.errno).encode())

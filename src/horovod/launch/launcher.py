@@ -88,6 +88,11 @@ class WorkerPlan:
     environment: Mapping[str, str]
     own_environment: Mapping[int, Mapping[str, str]]
     """By rank: what is set on top of `environment`."""
+    call: Sequence[memoryview] = ()
+    """Bytes that every rank can read, in one piece of memory for each host; then each also has a pipe for
+    its result, the stream ``RESULT`` of `Output`. Both descriptors are in the rank's environment, as
+    ``HOROVOD_RUN_DESCRIPTORS=call,result``.
+    """
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from horovod.errors import LaunchError
 from horovod.launch.dialogue import plan_request, request_line, to_event
 from horovod.launch.hosts import Slot
 from horovod.launch.launcher import Event, HostFacts, Request, WorkerPlan
-from horovod.launch.output import STREAMS, Output
+from horovod.launch.output import RESULT, STREAMS, Output
 
 __all__ = ["LocalLauncher", "LocalWorkers", "allow_descriptors"]
 
@@ -30,12 +30,17 @@ class LocalLauncher:
         return dict.fromkeys(request.here, facts)
 
     def start(self, slots: Sequence[Slot], plan: WorkerPlan, output: Output) -> LocalWorkers:
-        nofile = allow_descriptors(2 * len(slots) * len(STREAMS) + _SPARE_DESCRIPTORS)
+        streams = (*STREAMS, RESULT) if plan.call else STREAMS
+        nofile = allow_descriptors(2 * len(slots) * len(streams) + _SPARE_DESCRIPTORS)
         workers = []
         write_ends: list[int] = []
+        call = {}
+        if plan.call:
+            write_ends.append(_memory(plan.call))
+            call["call"] = write_ends[0]
         for slot in slots:
             worker: dict[str, object] = {"rank": slot.rank}
-            for stream in STREAMS:
+            for stream in streams:
                 read_end, write_end = os.pipe()
                 write_ends.append(write_end)
                 worker[stream] = write_end
@@ -56,7 +61,7 @@ class LocalLauncher:
             for write_end in write_ends:
                 os.close(write_end)
         started = LocalWorkers(keeper)
-        started.request(plan_request(plan, workers, plan.environment, nofile))
+        started.request(plan_request(plan, workers, plan.environment, nofile, **call))
         return started
 
     def close(self) -> None:
@@ -108,6 +113,20 @@ class LocalWorkers:
             f"The process that watches the ranks (process {self._keeper.pid}) ended unexpectedly; "
             "all ranks were killed. If nobody killed it, look for 'out of memory' in the kernel's log."
         )
+
+
+def _memory(pieces: Sequence[memoryview]) -> int:
+    """A descriptor of memory with ``pieces`` in it."""
+    descriptor = os.memfd_create("rueda-call")
+    try:
+        for piece in pieces:
+            left = memoryview(piece).cast("B")
+            while left:
+                left = left[os.write(descriptor, left) :]
+    except OSError as error:
+        os.close(descriptor)
+        raise LaunchError(f"The call does not fit into memory: {error.strerror}") from error
+    return descriptor
 
 
 def allow_descriptors(needed: int) -> int:

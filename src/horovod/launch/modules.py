@@ -22,6 +22,8 @@ from types import ModuleType
 
 __all__ = ["Source", "SourcesFinder", "install_sources", "local_sources"]
 
+# What belongs to this process, or to this machine.
+_NOT_SHIPPED = {"__main__", "__mp_main__", "sitecustomize", "usercustomize"}
 _MOST_NEIGHBOURS = 1000
 _MOST_NEIGHBOUR_BYTES = 16 << 20
 
@@ -44,7 +46,7 @@ def local_sources() -> dict[str, Source]:
     """
     found = {}
     for name, module in list(sys.modules.items()):
-        if name not in ("__main__", "__mp_main__") and (source := _of_module(name, module)) is not None:
+        if name not in _NOT_SHIPPED and (source := _of_module(name, module)) is not None:
             found[name] = source
     try:
         neighbours = dict(_neighbours(_main_folder()))

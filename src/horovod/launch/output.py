@@ -18,9 +18,11 @@ from typing import BinaryIO
 from horovod.errors import LaunchError
 from horovod.launch.console import Console
 
-__all__ = ["STREAMS", "LinePrefixer", "Output", "rank_directory"]
+__all__ = ["RESULT", "STREAMS", "LinePrefixer", "Output", "rank_directory"]
 
 STREAMS = ("stdout", "stderr")
+RESULT = "result"
+"""A stream that is kept, not shown: what a rank's function returned."""
 
 # A line that grows beyond this is forwarded in pieces, so a rank that never ends its line cannot fill memory.
 LINE_LIMIT_BYTES = 4 << 20
@@ -101,11 +103,25 @@ def rank_directory(directory: Path, rank: int, size: int) -> Path:
     return directory / f"rank.{rank:0{len(str(size - 1))}d}"
 
 
+class _Kept:
+    """In place of a prefixer: nothing of this stream is shown."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def feed(self, data: bytes) -> bytes:
+        self.data += data
+        return b""
+
+    def close(self) -> bytes:
+        return b""
+
+
 class _Source:
     """One stream of one rank; its pipe if it runs on this host, else -1."""
 
     def __init__(
-        self, descriptor: int, rank: int, stream: str, prefixer: LinePrefixer, file: BinaryIO | None
+        self, descriptor: int, rank: int, stream: str, prefixer: LinePrefixer | _Kept, file: BinaryIO | None
     ) -> None:
         self.descriptor = descriptor
         self.writer = (rank, stream)
@@ -129,6 +145,7 @@ class Output:
         self._timestamps = timestamps
         self._directory = directory
         self._prefixers: dict[tuple[int, str], LinePrefixer] = {}
+        self._kept: dict[int, _Kept] = {}
         self._selector = selectors.DefaultSelector()
         self._open_sources = 0
         self._away: dict[tuple[int, str], _Source] = {}
@@ -191,7 +208,15 @@ class Output:
                 return tuple(lines)
         return ()
 
+    def results(self) -> dict[int, bytearray]:
+        """What came in the stream ``RESULT``, by rank. After `drain`."""
+        return {rank: kept.data for rank, kept in self._kept.items()}
+
     def _add(self, descriptor: int, rank: int, stream: str) -> _Source:
+        if stream == RESULT:
+            self._open_sources += 1
+            kept = self._kept[rank] = _Kept()
+            return _Source(descriptor, rank, stream, kept, None)
         prefixer = LinePrefixer(rank, stream, timestamps=self._timestamps)
         self._prefixers[rank, stream] = prefixer
         self._open_sources += 1

@@ -125,9 +125,11 @@ class Connections:
         """
         self._deliver = deliver
 
-    def request(self, name: str, line: bytes) -> None:
-        """Send a request to the keeper of a host; lost hosts get none. From any thread."""
-        self._later(lambda: self._hosts[name].send(line))
+    def request(self, name: str, *pieces: bytes | memoryview) -> None:
+        """Send a request to the keeper of a host; lost hosts get none. From any thread. The pieces are not
+        copied, so that many hosts share them.
+        """
+        self._later(lambda: self._hosts[name].send(*pieces))
 
     def request_all(self, line: bytes) -> None:
         for name in self._hosts:
@@ -226,7 +228,7 @@ class _Connection:
         self._done = False  # nothing more is expected from it
         self._hung_up = False
         self._incoming = bytearray()
-        self._outgoing = bytearray()
+        self._outgoing: collections.deque[memoryview] = collections.deque()
         self._payload: tuple[int, str, int] | None = None
         self._said = bytearray()
 
@@ -239,7 +241,8 @@ class _Connection:
         self._retry_at = self.due = float("inf")
         self._incoming.clear()
         self._said.clear()
-        self._outgoing[:] = self._owner.text
+        self._outgoing.clear()
+        self._outgoing.append(memoryview(self._owner.text))
         try:
             # A session of its own: Ctrl-C reaches the launcher only, which decides.
             self._process = subprocess.Popen(
@@ -263,9 +266,9 @@ class _Connection:
         self._owner.selector.register(self._process.stderr, selectors.EVENT_READ, self._read_errors)
         self._flush()
 
-    def send(self, line: bytes) -> None:
+    def send(self, *pieces: bytes | memoryview) -> None:
         if self._process is not None and not self._hung_up:
-            self._outgoing += line
+            self._outgoing.extend(memoryview(piece).cast("B") for piece in pieces)
             self._flush()
 
     def beat(self) -> None:
@@ -303,7 +306,14 @@ class _Connection:
         pipe = self._process.stdin
         try:
             while self._outgoing:
-                del self._outgoing[: os.write(pipe.fileno(), self._outgoing)]
+                piece = self._outgoing.popleft()
+                try:
+                    rest = piece[os.write(pipe.fileno(), piece) :]
+                except BlockingIOError:
+                    self._outgoing.appendleft(piece)
+                    raise
+                if rest:
+                    self._outgoing.appendleft(rest)
         except BlockingIOError:
             if pipe.fileno() not in self._owner.selector.get_map():
                 self._owner.selector.register(pipe, selectors.EVENT_WRITE, self._flush)

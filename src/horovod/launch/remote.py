@@ -27,7 +27,7 @@ from horovod.launch.launcher import (
     Workers,
 )
 from horovod.launch.local import LocalLauncher, allow_descriptors
-from horovod.launch.output import STREAMS, Output
+from horovod.launch.output import RESULT, STREAMS, Output
 from horovod.launch.reach import Connections, Greeting, Lost, NoDirectory, Retry, Unreachable
 from horovod.launch.ssh import remote_shell
 
@@ -69,13 +69,15 @@ class SshLauncher:
         away = [slot for slot in slots if slot.hostname in self._elsewhere]
         here = [slot for slot in slots if slot.hostname not in self._elsewhere]
         for slot in away:
-            for stream in STREAMS:
+            for stream in (*STREAMS, RESULT) if plan.call else STREAMS:
                 output.expect(slot.rank, stream)
         self._connections.deliver_to(output.put)
         environment, defaults = for_other_hosts(plan.environment)
+        call = [request_line({"call": sum(piece.nbytes for piece in plan.call)}), *plan.call]
         for name in self._elsewhere:
             self._connections.request(
                 name,
+                *(call if plan.call else ()),
                 plan_request(
                     plan,
                     [{"rank": slot.rank} for slot in away if slot.hostname == name],

@@ -1,10 +1,15 @@
-"""``python -m horovod.runner.run_task FOLDER``: one process of ``horovod.run``."""
+"""``python -m horovod.runner.run_task``: one process of ``horovod.run``."""
 
+import os
 import sys
-from pathlib import Path
 
-from horovod.launch.functions import call_in_worker
-from horovod.runner.common.util.env import get_env_rank_and_size
+from horovod.launch.functions import DESCRIPTORS_VARIABLE, call_in_worker
 
 if __name__ == "__main__":
-    call_in_worker(Path(sys.argv[1]), get_env_rank_and_size()[0])
+    given = os.environ.pop(DESCRIPTORS_VARIABLE, "")  # not for what the function starts
+    if not given:
+        sys.exit("horovod.runner.run_task is started by horovod.run only")
+    call, result = map(int, given.split(","))
+    for descriptor in (call, result):
+        os.set_inheritable(descriptor, False)
+    call_in_worker(call, result)
