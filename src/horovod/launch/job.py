@@ -218,7 +218,7 @@ def _raise_for(outcome: Outcome, job: Job, slots: Sequence[Slot], output: Output
         listed = ", ".join(str(pid) for pid in outcome.survivors)
         stuck = f" Even SIGKILL did not end these processes: {listed}."
     if outcome.refused is not None:
-        raise _not_started(outcome.refused, job.command[0])
+        raise _not_started(outcome.refused, job.command[0], slots[outcome.refused.rank].hostname)
     if outcome.failure is not None:
         raise _worker_failed(outcome, outcome.failure, slots, output, stuck)
     if outcome.lost and outcome.signum is None:
@@ -270,17 +270,18 @@ def _others_ended(outcome: Outcome) -> str:
     return f"; {others} ended because of it"
 
 
-def _not_started(refused: Refused, command: str) -> CommandNotStarted:
+def _not_started(refused: Refused, command: str, host: str) -> CommandNotStarted:
+    where = "" if host in names_of_this_machine([host]) else f" on {host}"
     if refused.errno in (errno.ENOENT, errno.ENOTDIR):
         if "/" in command and os.path.exists(command):
             why, what = "its interpreter was not found", "Look at its first line."
         else:
             why, what = "not found", "Check its spelling and PATH."
-        return CommandNotStarted(f"The command {command} cannot be run: {why}. {what}", exit_code=127)
+        return CommandNotStarted(f"The command {command} cannot be run{where}: {why}. {what}", exit_code=127)
     if refused.errno == errno.ENOEXEC:
         why, what = "it is neither a program nor a script with an interpreter in its first line", ""
     else:
         why, what = os.strerror(refused.errno).lower(), ""
     if command.endswith(".py"):
         what = f" Did you mean: python {command}?"
-    return CommandNotStarted(f"The command {command} cannot be run: {why}.{what}", exit_code=126)
+    return CommandNotStarted(f"The command {command} cannot be run{where}: {why}.{what}", exit_code=126)

@@ -27,7 +27,7 @@ _HINTS: Sequence[tuple[str, bool, str]] = (
     (r"resolve hostname", True, "Check its spelling in -H or the host file."),
     (r"Connection refused", True, "No ssh server listens there; -p names another port."),
     (r"timed out|No route to host|unreachable", True, "It is down, or a firewall stands between."),
-    (r"[Cc]onnection (reset|closed)|kex_exchange|banner exchange", True, "Its ssh server ended it."),
+    (r"connection (reset|closed)|kex_exchange|banner exchange", True, "Its ssh server ended it."),
     (r"cannot fork|fork.*(failed|unavailable)|Cannot allocate memory", True, "It has no room for a process."),
 )
 
@@ -90,7 +90,7 @@ def explain(status: int, said: str) -> str:
         return "no Python is found there: neither this one by its path, nor python3 (3.7 or newer)"
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     quoted = " / ".join(lines[-_SHOWN_LINES:])
-    hint = next((hint for pattern, _, hint in _HINTS if re.search(pattern, said)), "")
+    hint = next((hint for pattern, _, hint in _HINTS if re.search(pattern, said, re.IGNORECASE)), "")
     if status < 0:
         what = f"ssh was ended by signal {-status}"
     elif status == _CONNECTION_FAILED:
@@ -103,5 +103,5 @@ def explain(status: int, said: str) -> str:
 def may_pass(status: int, said: str) -> bool:
     """Whether trying again may help: a host that is booting, a name that is not known yet."""
     return status == _CONNECTION_FAILED and any(
-        passing and re.search(pattern, said) for pattern, passing, _ in _HINTS
+        passing and re.search(pattern, said, re.IGNORECASE) for pattern, passing, _ in _HINTS
     )

@@ -34,7 +34,7 @@ class Outcome:
     refused: Refused | None = None
     signum: int | None = None
     ended: int = 0
-    """Ranks that were still running when the first cause came, and were ended for it."""
+    """Ranks that had not ended when the first cause came, and were ended for it."""
     lost: tuple[HostLost, ...] = ()
     survivors: tuple[int, ...] = ()
 
@@ -106,6 +106,7 @@ class _Watch:
         self._console = console
         self._started = time.monotonic()
         self._running: set[int] = set()
+        self._not_ended = {slot.rank for slot in slots}
         self._signals_seen = 0
         self._failure: Exited | None = None
         self._refused: Refused | None = None
@@ -146,6 +147,7 @@ class _Watch:
                 self._console.narrate(f"rank {rank} runs as process {pid} on {self._hosts[rank]}")
             case Exited(rank, exit_code):
                 self._running.discard(rank)
+                self._not_ended.discard(rank)
                 if exit_code != 0 and not self._has_cause():
                     self._failure = event
                     self._end(signal.SIGTERM)
@@ -157,6 +159,7 @@ class _Watch:
                     self._end(signal.SIGTERM)
             case HostLost(host, ranks, reason):
                 self._running.difference_update(ranks)
+                self._not_ended.difference_update(ranks)
                 self._lost.append(event)
                 self._console.narrate(f"host {host} is lost: {reason}")
                 if not self._has_cause():
@@ -183,7 +186,7 @@ class _Watch:
 
     def _end(self, signum: int) -> None:
         self._workers.end(signum)
-        self._ended = len(self._running)
+        self._ended = len(self._not_ended)
         self._caused_at = time.monotonic()
 
     def _has_cause(self) -> bool:
