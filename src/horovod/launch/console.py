@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Console", "Sink", "TextSink", "file_descriptor_sink", "text_stream_sink"]
+__all__ = ["Console", "Footer", "Sink", "TextSink", "file_descriptor_sink", "text_stream_sink"]
 
 _LAUNCHER = "launcher"
+_USUAL_COLUMNS = 80  # of a terminal that does not know
 
 
 class TextSink(Protocol):
@@ -29,14 +30,20 @@ class Sink:
     """
 
     def __init__(
-        self, write: Callable[[bytes], None], on_lost: Callable[[OSError], None] | None = None
+        self,
+        write: Callable[[bytes], None],
+        on_lost: Callable[[OSError], None] | None = None,
+        footer: Footer | None = None,
     ) -> None:
         self._write = write
         self._on_lost = on_lost
-        self._lock = threading.Lock()
+        self._footer = footer
+        self._lock = footer.lock if footer is not None else threading.RLock()
         # Guarded by _lock: who wrote text that no line end has followed yet, and whether writing failed.
         self._mid_line: object = None
         self._lost = False
+        if footer is not None:
+            footer.sinks.append(self)
 
     def write(self, data: bytes, writer: object) -> None:
         """Write complete lines, or the unterminated last one of `writer`."""
@@ -45,6 +52,8 @@ class Sink:
         with self._lock:
             if self._lost:
                 return
+            if self._footer is not None:
+                self._footer.erase()
             if self._mid_line is not None and self._mid_line != writer:
                 data = b"\n" + data
             self._mid_line = None if data.endswith((b"\n", b"\r")) else writer
@@ -57,8 +66,47 @@ class Sink:
         if self._on_lost is not None:  # outside the lock: it may write to this sink
             self._on_lost(error)
 
+    @property
+    def between_lines(self) -> bool:
+        return self._mid_line is None
 
-def file_descriptor_sink(descriptor: int, on_lost: Callable[[OSError], None] | None = None) -> Sink:
+
+class Footer:
+    """A line below everything else on a terminal. Any write to a sink there takes it away, and the next
+    `show` brings it back: it never gets between lines, nor into one.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.lock = threading.RLock()
+        self.sinks: list[Sink] = []
+        self._descriptor = descriptor
+        self._shown = ""  # guarded by lock
+
+    def show(self, text: str) -> None:
+        with self.lock:
+            if text != self._shown:
+                self.erase()
+            if not self._shown and all(sink.between_lines for sink in self.sinks):
+                columns = os.get_terminal_size(self._descriptor).columns or _USUAL_COLUMNS
+                self._write(text[: columns - 1].encode("utf-8", "surrogateescape"))
+                self._shown = text
+
+    def erase(self) -> None:
+        with self.lock:
+            if self._shown:
+                self._shown = ""
+                self._write(b"\r\x1b[K")
+
+    def _write(self, data: bytes) -> None:
+        try:
+            os.write(self._descriptor, data)
+        except OSError:
+            pass  # the terminal is gone, or full: there will be another one soon
+
+
+def file_descriptor_sink(
+    descriptor: int, on_lost: Callable[[OSError], None] | None = None, footer: Footer | None = None
+) -> Sink:
     """A sink that writes bytes as they are; waits where the descriptor is non-blocking."""
 
     def write(data: bytes) -> None:
@@ -69,7 +117,7 @@ def file_descriptor_sink(descriptor: int, on_lost: Callable[[OSError], None] | N
             except BlockingIOError:  # a terminal that another program has made non-blocking
                 select.select([], [descriptor], [])
 
-    return Sink(write, on_lost)
+    return Sink(write, on_lost, footer)
 
 
 def text_stream_sink(stream: TextSink, on_lost: Callable[[OSError], None] | None = None) -> Sink:
@@ -90,9 +138,15 @@ class Console:
     ) -> None:
         self._started = time.monotonic()
         self._verbose = verbose
-        self.stderr = file_descriptor_sink(2) if stderr is None else text_stream_sink(stderr)
+        self.footer = Footer(2) if stderr is None and _is_terminal(2) else None
+        """None where standard error is no terminal."""
+        if stderr is None:
+            self.stderr = file_descriptor_sink(2, footer=self.footer)
+        else:
+            self.stderr = text_stream_sink(stderr)
         if stdout is None:
-            self.stdout = file_descriptor_sink(1, self._stdout_lost)
+            footer = self.footer if _is_terminal(1) else None
+            self.stdout = file_descriptor_sink(1, self._stdout_lost, footer)
         else:
             self.stdout = text_stream_sink(stdout, self._stdout_lost)
 
@@ -113,3 +167,10 @@ class Console:
             f"cannot write to standard output any more ({error.strerror or error}); the job goes on, "
             "what the ranks print there is no longer shown."
         )
+
+
+def _is_terminal(descriptor: int) -> bool:
+    try:
+        return os.isatty(descriptor)
+    except OSError:
+        return False

@@ -39,6 +39,7 @@ from horovod.launch.launcher import (
 )
 from horovod.launch.output import Output
 from horovod.launch.ssh import SshOptions
+from horovod.launch.status import Status
 from horovod.launch.supervisor import Outcome, Signals, describe_exit, signal_name, supervise
 
 __all__ = ["Job", "SshOptions", "run_job"]
@@ -98,7 +99,12 @@ def run_job(
     elsewhere = tuple(name for name in names if name not in here)
     key = secrets.token_bytes(_KEY_BYTES)
     # The handlers come first and go last: at no moment does a signal leave processes behind.
-    with Signals() as signals, closing(load_launcher("ssh" if elsewhere else "local")) as launcher:
+    with (
+        Signals() as signals,
+        Status(console, wanted=job.status, hosts=len(names), ranks=len(slots)) as status,
+        closing(load_launcher("ssh" if elsewhere else "local")) as launcher,
+    ):
+        status.reached = len(here)
         hosts = launcher.prepare(
             Request(
                 here=here,
@@ -109,6 +115,7 @@ def run_job(
                 silence_s=silence_s(job.options, inherited),
                 signals=signals,
                 console=console,
+                status=status,
             )
         )
         _tell_places(slots, here, hosts, inherited, console)
@@ -120,7 +127,7 @@ def run_job(
                 workers = launcher.start(slots, plan, output)
                 output.start()
                 try:
-                    outcome = supervise(slots, workers, signals, console)
+                    outcome = supervise(slots, workers, signals, console, status)
                 finally:
                     workers.close()
             finally:

@@ -18,6 +18,7 @@ from horovod.launch.output import Output
 from horovod.launch.ssh import SshOptions
 
 if TYPE_CHECKING:  # it needs the events below
+    from horovod.launch.status import Status
     from horovod.launch.supervisor import Signals
 
 __all__ = [
@@ -182,6 +183,7 @@ class Request:
     """A host that is not heard for so long is lost, and its ranks end when they do not hear the launcher."""
     signals: Signals
     console: Console
+    status: Status
 
 
 class Launcher(Protocol):

@@ -195,6 +195,7 @@ def _await_greetings(connections: Connections, request: Request) -> dict[str, Ho
             match news:
                 case Greeting():
                     waiting.discard(name)
+                    request.status.reached += 1
                     found[name] = HostFacts(news.machine, news.cores, news.origin)
                     console.narrate(
                         f"host {name} ({news.host}) is reached: {news.cores} cores, {news.python}, "

@@ -15,6 +15,7 @@ from typing import Any
 from horovod.launch.console import Console
 from horovod.launch.hosts import Slot
 from horovod.launch.launcher import Event, Exited, Finished, HostLost, LeftBehind, Refused, Started, Workers
+from horovod.launch.status import Status
 
 __all__ = ["Outcome", "Signals", "describe_exit", "signal_name", "supervise"]
 
@@ -86,7 +87,13 @@ class Signals:
         self.arrived.append(signum)
 
 
-def supervise(slots: Sequence[Slot], workers: Workers, signals: Signals, console: Console) -> Outcome:
+def supervise(
+    slots: Sequence[Slot],
+    workers: Workers,
+    signals: Signals,
+    console: Console,
+    status: Status | None = None,
+) -> Outcome:
     """Wait until nothing of the job runs.
 
     The first rank that fails, or the first signal to this process, ends the others; a rank that succeeds
@@ -95,11 +102,19 @@ def supervise(slots: Sequence[Slot], workers: Workers, signals: Signals, console
     Raises:
         LaunchError: the ranks can no longer be watched.
     """
-    return _Watch(slots, workers, signals, console).run()
+    return _Watch(slots, workers, signals, console, status).run()
 
 
 class _Watch:
-    def __init__(self, slots: Sequence[Slot], workers: Workers, signals: Signals, console: Console) -> None:
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        workers: Workers,
+        signals: Signals,
+        console: Console,
+        status: Status | None,
+    ) -> None:
+        self._status = status
         self._hosts = {slot.rank: slot.hostname for slot in slots}
         self._workers = workers
         self._signals = signals
@@ -129,6 +144,10 @@ class _Watch:
                         for event in self._workers.events():
                             finished = self._take(event) or finished
                 self._forward_signals()
+                if self._status is not None:
+                    self._status.running = len(self._running)
+                    self._status.ended = len(self._hosts) - len(self._not_ended)
+                    self._status.ending = self._has_cause()
                 self._explain_waiting()
         return Outcome(
             elapsed_s=(self._caused_at or time.monotonic()) - self._started,
