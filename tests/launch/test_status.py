@@ -26,8 +26,7 @@ def test_footer_leaves_before_output_and_waits_for_the_end_of_a_line() -> None:
     footer.erase()
     footer.erase()
     os.close(terminal)
-    assert os.read(main, 4096) == b"one\r\x1b[Khalf line\r\n" + b"x" * 79 + b"\r\x1b[K"
-    os.close(main)
+    assert shown_on(main) == b"one\r\x1b[Khalf line\r\n" + b"x" * 79 + b"\r\x1b[K"
 
 
 def test_text_tells_what_is_waited_for() -> None:
@@ -52,14 +51,20 @@ def on_a_terminal(script: str) -> bytes:
         stderr=terminal,
     )
     os.close(terminal)
+    seen = shown_on(main)
+    assert job.wait(LIMIT_S) == 0
+    return seen
+
+
+def shown_on(main: int) -> bytes:
+    """Everything that is written to the terminal until all its other ends are closed."""
     seen = b""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         try:
             seen += os.read(main, 4096)
-        except OSError:  # all ends of the terminal are closed
+        except OSError:
             break
-    assert job.wait(LIMIT_S) == 0
     os.close(main)
     return seen
 
