@@ -95,6 +95,41 @@ def test_lines_of_all_hosts_stay_whole_and_complete(two_hosts: SimulatedHosts, t
     assert len(lines) == 4 * 4000
 
 
+def test_only_addresses_that_are_in_use_are_served(two_hosts: SimulatedHosts) -> None:
+    show = "echo $HOROVOD_GLOO_RENDEZVOUS_ADDR $HOROVOD_GLOO_IFACE $NCCL_SOCKET_IFNAME; sleep 60"
+    words = ("-np", "2", "-H", slots(two_hosts, 1, 1), "--network-interfaces", "eth0", "sh", "-c", show)
+    with running(two_hosts, *words) as job:
+        assert set(job.by_rank(2).values()) == {f"{two_hosts.addresses[0]} eth0 eth0"}
+        listening = two_hosts.run(0, "ss", "-Hltn").stdout.decode().splitlines()
+        assert {line.split()[3].rpartition(":")[0] for line in listening} == {two_hosts.addresses[0]}
+
+
+def test_ranks_meet_over_ipv6(two_hosts: SimulatedHosts) -> None:
+    numbers = [f"fd77::{number}" for number in (1, 2)]
+    for host, number in enumerate(numbers):
+        two_hosts.run(host, "ip", "address", "add", f"{number}/64", "dev", "eth0", "nodad")
+    config = f"{two_hosts.environment['SIM_DIR']}/{two_hosts.names[1]}/sshd_config"
+    listen = ("-p", "2222", "-o", f"ListenAddress=[{numbers[1]}]:2222")
+    assert two_hosts.run(1, "/usr/sbin/sshd", "-f", config, *listen).returncode == 0
+    done = horovodrun(
+        two_hosts,
+        *("-np", "2", "-H", f"{two_hosts.names[0]}:1,[{numbers[1]}]:1", "--ssh-port", "2222"),
+        *("--verbose", PYTHON, "-c", ALLREDUCE),
+    )
+    said = done.stderr.decode()
+    assert done.returncode == 0, said
+    assert f"serving the store at [{numbers[0]}]," in said
+    assert done.stdout.count(b"3.0") == 2
+
+
+def test_one_machine_with_two_names_is_told(two_hosts: SimulatedHosts) -> None:
+    alias = f"{two_hosts.names[1]}-other"
+    two_hosts.alias(1, alias)
+    done = horovodrun(two_hosts, "-np", "2", "-H", f"{two_hosts.names[1]}:1,{alias}:1", "true")
+    assert done.returncode == 0, done.stderr.decode()
+    assert f"{two_hosts.names[1]} and {alias} are one machine" in done.stderr.decode()
+
+
 def test_the_key_is_on_no_command_line_of_any_host(two_hosts: SimulatedHosts) -> None:
     show = "echo $HOROVOD_SECRET_KEY; sleep 60"
     secret = {"MY_PASSWORD": "very secret words"}

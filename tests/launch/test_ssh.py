@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import socket
 import subprocess
 import sys
 
 import pytest
 
+from horovod.errors import ConfigError
+from horovod.launch.addresses import names_of_this_machine, store_hosts
 from horovod.launch.environment import for_other_hosts, interface_environment, silence_s
 from horovod.launch.ssh import SshOptions, explain, may_pass, remote_shell
 
@@ -96,3 +99,28 @@ def test_silence_is_that_of_ranks_but_not_shorter_than_three_beats() -> None:
     assert silence_s({}, {}) == 10
     assert silence_s({}, {variable: "20"}) == 20
     assert silence_s({variable: "1"}, {variable: "20"}) == 3
+
+
+def test_the_store_is_served_where_other_hosts_see_this_machine() -> None:
+    assert store_hosts((), ["127.0.0.1"]) == ["127.0.0.1"]
+    assert store_hosts(("lo",), []) == ["127.0.0.1", *(["::1"] if has_ipv6() else [])]
+
+
+def test_interfaces_that_this_machine_lacks_give_way_to_what_others_see() -> None:
+    assert store_hosts(("ib7",), ["127.0.0.1"]) == ["127.0.0.1"]
+    with pytest.raises(ConfigError, match="ib7"):
+        store_hosts(("ib7",), [])
+
+
+def test_names_that_nobody_knows_are_elsewhere() -> None:
+    names = ("localhost", socket.gethostname(), "no.such.host.invalid")
+    assert names_of_this_machine(names) == {"localhost", socket.gethostname()}
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import threading
 from collections.abc import Sequence
 
-from horovod.errors import LaunchError
+from horovod.bootstrap.addresses import own_addresses
+from horovod.errors import ConfigError, LaunchError
 from horovod.launch.hosts import is_this_machine
 
 __all__ = ["names_of_this_machine", "store_hosts"]
@@ -37,14 +39,35 @@ def names_of_this_machine(names: Sequence[str]) -> frozenset[str]:
 
 
 def store_hosts(interfaces: Sequence[str], seen: Sequence[str] = ()) -> list[str]:
-    """The addresses of this machine to serve ranks of other hosts at, best first.
+    """The addresses of this machine to serve ranks of other hosts at, best first; never all there are.
 
     Args:
-        interfaces: the only ones that may be used; empty: any.
-        seen: addresses under which other hosts know this machine; those that are not ours (a router may
-            stand between) are left out.
+        interfaces: names or subnets of the only ones that may be used; empty: any. A machine that has none of
+            them, as it takes no part in the job itself, is served at the addresses that are ``seen``.
+        seen: addresses under which other hosts know this machine. Where one of them is not ours (a router
+            stands between), or none is given, all usable addresses are offered: ranks try them.
+
+    Raises:
+        ConfigError: this machine has none of these interfaces, and no address is seen.
+        LaunchError: this machine has no address that others could reach.
     """
-    return [address for address in dict.fromkeys(seen) if address and _is_ours(address)] or ["0.0.0.0"]
+    known = [address for address in dict.fromkeys(seen) if address and _is_ours(address)]
+    if interfaces:
+        try:
+            return [address.host for address in own_addresses(",".join(interfaces))]
+        except ConfigError:
+            if not known:
+                raise
+    # Ranks of other hosts cannot reach a loopback address; those that saw one are on this machine.
+    reachable = [address for address in known if not ipaddress.ip_address(address).is_loopback]
+    if known and len(known) == len(set(seen)):
+        return reachable or known
+    found = [*reachable, *(address.host for address in own_addresses())]
+    if not found:
+        raise LaunchError(
+            "This machine has no address that other hosts could reach: no interface is up except loopback."
+        )
+    return list(dict.fromkeys(found))
 
 
 def _is_ours(address: str) -> bool:
@@ -52,6 +75,6 @@ def _is_ours(address: str) -> bool:
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind((address, 0))
-    except OSError:
+    except OSError:  # not ours, or an IPv6 address that means nothing without its interface
         return False
     return True

@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from horovod.bootstrap.addresses import join_hosts
 from horovod.bootstrap.store import StoreServer
 from horovod.errors import LaunchError, WorkerFailed
 from horovod.launch.addresses import names_of_this_machine, store_hosts
@@ -120,8 +121,9 @@ def run_job(
         )
         _tell_places(slots, here, hosts, inherited, console)
         with _make_store(key, job, hosts, elsewhere) as store:
-            console.narrate("serving the store at {}:{}".format(*store.address))
-            plan = _plan(job, slots, hosts, inherited, store.address, key, console)
+            served = join_hosts([host for host, _ in store.addresses]), store.address[1]
+            console.narrate("serving the store at {}, port {}".format(*served))
+            plan = _plan(job, slots, hosts, inherited, served, key, console)
             output = Output(len(slots), console, timestamps=job.timestamps, directory=job.output_directory)
             try:
                 workers = launcher.start(slots, plan, output)
@@ -173,9 +175,11 @@ def _make_store(
     seen = [hosts[name].origin for name in elsewhere]
     bind_hosts = store_hosts(job.interfaces, seen) if elsewhere else ["127.0.0.1"]
     try:
-        return StoreServer(key, bind_host=bind_hosts[0], port=0)
+        return StoreServer(key, bind_host=bind_hosts)
     except OSError as error:
-        raise LaunchError(f"The ranks' store cannot be served on {bind_hosts[0]}: {error}") from error
+        raise LaunchError(
+            f"The ranks' store cannot be served on {join_hosts(bind_hosts)}: {error}"
+        ) from error
 
 
 def _plan(

@@ -217,7 +217,7 @@ def _await_greetings(connections: Connections, request: Request) -> dict[str, Ho
     }
     if late or failed:
         raise _unreachable({**failed, **late}, request.elsewhere, exit_code=1 if failed else 124)
-    return found
+    return {name: found[name] for name in request.elsewhere}
 
 
 def _unreachable(reasons: Mapping[str, str], names: Sequence[str], exit_code: int) -> HostsUnreachable:
