@@ -468,6 +468,9 @@ NB_MODULE(_core, module) {
       .def_rw("stall_warning_s", &Options::stall_warning_s)
       .def_rw("stall_shutdown_s", &Options::stall_shutdown_s)
       .def_rw("operation_timeout_s", &Options::operation_timeout_s)
+      .def_rw("heartbeat_warning_s", &Options::heartbeat_warning_s)
+      .def_rw("heartbeat_timeout_s", &Options::heartbeat_timeout_s,
+              "How long a rank may give no sign of life; 0: for ever.")
       .def_rw("disable_group_fusion", &Options::disable_group_fusion)
       .def_rw("direct_copies", &Options::direct_copies,
               "Ranks of a host read each other's memory, if the system allows it.")

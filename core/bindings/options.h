@@ -27,6 +27,8 @@ struct Options {
   double stall_warning_s = 60.0;
   double stall_shutdown_s = 0.0;
   double operation_timeout_s = 30.0;
+  double heartbeat_warning_s = 3.0;
+  double heartbeat_timeout_s = 10.0;
   bool disable_group_fusion = false;
   bool direct_copies = true;
   int thread_affinity = -1;
@@ -51,6 +53,8 @@ struct Options {
     // Who switches the check for late ranks off has not asked to hang in a proven deadlock.
     if (stall_warning_s > 0) options.negotiator.deadlock = options.negotiator.stall_warning;
     options.operation_timeout = from_seconds(operation_timeout_s);
+    options.heartbeat.warning = from_seconds(heartbeat_warning_s);
+    options.heartbeat.limit = from_seconds(heartbeat_timeout_s);
     options.thread_affinity = thread_affinity;
     options.log_level = static_cast<LogLevel>(log_level);
     options.log_hide_time = log_hide_time;

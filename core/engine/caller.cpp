@@ -377,6 +377,16 @@ std::vector<Rank> Caller::missing(const Term& term) const {
   return ranks.to_vector();
 }
 
+std::vector<Negotiator::Pending> Caller::owed(Rank rank) const {
+  std::vector<Negotiator::Pending> all;
+  for (const Term* term = open_.oldest(); term != nullptr; term = term->newer) {
+    auto absent = missing(*term);
+    if (!std::ranges::binary_search(absent, rank)) continue;
+    all.push_back({.name = full_name(term->key), .missing = std::move(absent)});
+  }
+  return all;
+}
+
 void Caller::tick(TimePoint now, Effects& effects) {
   if (stopped() || fatal_) return;
   if (stall_.enabled() && open_.oldest() != nullptr &&

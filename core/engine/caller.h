@@ -37,6 +37,8 @@ class Caller final : public Collector {
   [[nodiscard]] std::optional<TimePoint> next_tick() const;
   /// Who has not reported this one yet, as far as is known here.
   [[nodiscard]] std::vector<Rank> missing(const Term& term) const;
+  /// What others have submitted and that rank has not, the oldest first.
+  [[nodiscard]] std::vector<Negotiator::Pending> owed(Rank rank) const;
 
  protected:
   void all_acknowledged() override { close_ = true; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "text.h"
 
@@ -12,12 +13,13 @@ namespace {
 constexpr std::size_t kMaxText = 4096;
 constexpr std::size_t kMaxMissing = 1024;
 
-// Frame: mark, code (1 byte each), peer (4), waited in seconds (8), three counts (4 each), then
-// missing ranks (4 each), tensor, text. Little endian: hosts of other byte orders are not
-// supported.
+// Frame: mark, code, evidence (1 byte each), peer (4), waited in seconds (8), three counts (4
+// each), then missing ranks (4 each), tensor, text. Little endian: hosts of other byte orders are
+// not supported.
 struct [[gnu::packed]] Head {
   std::uint8_t mark;
   std::uint8_t code;
+  std::uint8_t evidence;
   std::int32_t peer;
   double waited_s;
   std::uint32_t missing;
@@ -27,13 +29,14 @@ struct [[gnu::packed]] Head {
 
 }  // namespace
 
-std::vector<std::byte> encode_cause(const Error& error) {
+std::vector<std::byte> encode_cause(const Error& error, Evidence evidence) {
   const std::string whole = error.what();
   const std::string_view text = utf8_prefix(whole, kMaxText);
   const std::string_view tensor = utf8_prefix(error.tensor, kMaxText);
   const std::size_t missing = std::min(error.missing.size(), kMaxMissing);
   const Head head{.mark = static_cast<std::uint8_t>(kCauseFrame),
                   .code = static_cast<std::uint8_t>(error.code),
+                  .evidence = static_cast<std::uint8_t>(evidence),
                   .peer = error.peer,
                   .waited_s = error.waited_s,
                   .missing = static_cast<std::uint32_t>(missing),
@@ -52,11 +55,12 @@ std::vector<std::byte> encode_cause(const Error& error) {
   return frame;
 }
 
-std::optional<Error> decode_cause(std::span<const std::byte> frame) {
+std::optional<Inquest::Finding> decode_cause(std::span<const std::byte> frame) {
   Head head{};
   if (frame.size() < sizeof head || frame.front() != kCauseFrame) return std::nullopt;
   std::memcpy(&head, frame.data(), sizeof head);
   const bool sane = head.code <= static_cast<std::uint8_t>(Code::Internal) &&
+                    head.evidence <= static_cast<std::uint8_t>(Evidence::Certain) &&
                     head.missing <= kMaxMissing && head.tensor_bytes <= kMaxText &&
                     head.text_bytes <= kMaxText &&
                     frame.size() == sizeof head + head.missing * sizeof(Rank) + head.tensor_bytes +
@@ -70,7 +74,8 @@ std::optional<Error> decode_cause(std::span<const std::byte> frame) {
   error.tensor.assign(reinterpret_cast<const char*>(at), head.tensor_bytes);
   at += head.tensor_bytes;
   error.message.assign(reinterpret_cast<const char*>(at), head.text_bytes);
-  return error;
+  return Inquest::Finding{.error = std::move(error),
+                          .evidence = static_cast<Evidence>(head.evidence)};
 }
 
 }  // namespace rueda

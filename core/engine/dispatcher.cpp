@@ -124,6 +124,11 @@ Result<Step> Dispatcher::step(TimePoint now) {
   return Step::Blocked;
 }
 
+std::string Dispatcher::under_way(Rank rank) const {
+  if (!operation_ || !std::ranges::binary_search(backend_->members().ranks, rank)) return {};
+  return where({}).tensor;
+}
+
 std::optional<TimePoint> Dispatcher::deadline() const {
   if (!operation_ || timeout_ <= Duration::zero()) return std::nullopt;
   return last_progress_ + timeout_;

@@ -67,6 +67,8 @@ class Dispatcher {
 
   [[nodiscard]] bool idle() const noexcept { return !operation_ && queue_.empty(); }
   [[nodiscard]] bool running() const noexcept { return operation_ != nullptr; }
+  /// The operation under way that needs that rank; empty if there is none.
+  [[nodiscard]] std::string under_way(Rank rank) const;
   /// When step() has to look at the clock again.
   [[nodiscard]] std::optional<TimePoint> deadline() const;
   /// Any thread.

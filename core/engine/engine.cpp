@@ -54,6 +54,8 @@ Result<void> Engine::start() {
   if (!options_.timeline.empty()) {
     timeline_.start(options_.timeline, options_.timeline_mark_cycles);
   }
+  parent_ = control_tree(options_.groups, options_.rank).parent;
+  watch_beats(Clock::now());
   Driver& driver = *this;
   progress_ =
       std::make_unique<Progress>(driver, peers_.bell(), peers_.engine_bell(), peers_.waiter_bell());

@@ -12,6 +12,8 @@
 
 #include "engine/dispatcher.h"
 #include "engine/fork_guard.h"
+#include "engine/heartbeat.h"
+#include "engine/inquest.h"
 #include "engine/log.h"
 #include "engine/negotiator.h"
 #include "engine/notifier.h"
@@ -29,6 +31,7 @@ struct EngineOptions {
   std::vector<std::string> hosts{"localhost"};
   NegotiatorOptions negotiator;  ///< its process_sets: those that exist from the start
   Duration operation_timeout = std::chrono::seconds(30);
+  HeartbeatOptions heartbeat;
   int thread_affinity = -1;  ///< core of the engine thread; -1: any
   LogLevel log_level = LogLevel::Warning;
   bool log_hide_time = false;
@@ -132,6 +135,7 @@ class Engine final : private Driver {
   [[nodiscard]] std::optional<TimePoint> next_deadline() const override;
   void watch(std::vector<pollfd>& fds) const override;
   void woken(const pollfd* fds, std::size_t count) override;
+  void pulse() noexcept override;
 
   /// A small operation that this rank has offered to all others of its host.
   struct Offered {
@@ -168,9 +172,15 @@ class Engine final : private Driver {
   void enqueue(Dispatch& dispatch);
   void enqueue_joined(Rank last);
   void finish(std::vector<std::unique_ptr<Entry>> entries, const std::optional<Error>& error);
-  void lose(Rank rank, Error error, bool certain, TimePoint now);
-  bool settle_suspicion(TimePoint now);
-  void abort(const Error& error);
+  void watch_beats(TimePoint now);
+  void look_for_beats(TimePoint now);
+  void note_beat(Rank from, TimePoint now);
+  void lose(Rank rank, Error error, Evidence evidence, TimePoint now);
+  void accuse(Error error, Evidence evidence, TimePoint now);
+  bool judge(TimePoint now);
+  void explain(Error& error);
+  void abort(const Error& cause, std::optional<Rank> from = std::nullopt);
+  /// "rank 1 on host a is `how`"
   [[nodiscard]] Error lost_error(Rank rank, std::string_view how) const;
   void publish(std::unique_lock<std::mutex>& lock, bool comes);
   [[nodiscard]] const Members& members_of(const ProcessSet& set);
@@ -218,11 +228,10 @@ class Engine final : private Driver {
   // Holder of the baton only.
   std::unique_ptr<Dispatcher> dispatcher_;
   Effects applying_;
-  struct Suspicion {
-    Error error;
-    TimePoint until;
-  };
-  std::optional<Suspicion> suspicion_;
+  Inquest inquest_;
+  std::optional<Rank> parent_;          // in the control tree
+  std::optional<Heartbeat> heartbeat_;  // none: nobody is watched
+  std::vector<Peers::Watched> watched_;
 
   std::atomic<bool> effects_pending_{false};
   std::atomic<std::int64_t> next_tick_ns_;

@@ -19,7 +19,7 @@ constexpr auto kCauseLook = milliseconds(1);
 
 bool Engine::busy() const {
   return unfinished_.load(std::memory_order_relaxed) != 0 || !dispatcher_->idle() ||
-         effects_pending_.load(std::memory_order_relaxed) || suspicion_.has_value() ||
+         effects_pending_.load(std::memory_order_relaxed) || inquest_.open() ||
          (peers_.offers() != nullptr && peers_.offers()->open()) ||
          (ended_.load(std::memory_order_relaxed) && !closed_.load(std::memory_order_relaxed));
 }
@@ -31,7 +31,8 @@ std::optional<TimePoint> Engine::next_deadline() const {
     at = std::min(at, TimePoint(Duration(tick)));
   }
   if (const auto due = dispatcher_->deadline()) at = std::min(at, *due);
-  if (suspicion_) at = std::min(at, Clock::now() + kCauseLook);
+  if (inquest_.open()) at = std::min(at, Clock::now() + kCauseLook);
+  if (heartbeat_) at = std::min(at, heartbeat_->next());
   if (offered_.ask_at != TimePoint{}) at = std::min(at, offered_.ask_at);
   if (at == TimePoint::max()) return std::nullopt;
   return at;
@@ -47,6 +48,7 @@ bool Engine::advance() {
   bool moved = receive(now);
   // Dispatches that came before the cause must not start: their entries have failed already.
   if (has_failed_.load(std::memory_order_relaxed)) return true;
+  if (heartbeat_ && now >= heartbeat_->next()) look_for_beats(now);
   if (nanoseconds(now) >= next_tick_ns_.load(std::memory_order_relaxed)) {
     const std::lock_guard lock(mutex_);
     negotiator_->tick(now, effects_);
@@ -56,8 +58,8 @@ bool Engine::advance() {
   }
   if (peers_.offers() != nullptr) moved |= step_offer(now);
   moved |= apply_effects(now);
-  if (suspicion_) {
-    moved |= settle_suspicion(now);
+  if (inquest_.open()) {
+    moved |= judge(now);
   } else {
     moved |= step_batch(now);
   }
@@ -72,15 +74,25 @@ bool Engine::receive(TimePoint now) {
     for (;;) {
       auto message = channel.receive();
       if (!message) {
-        lose(neighbour.rank, std::move(message).error(), false, now);
+        lose(neighbour.rank, std::move(message).error(), Evidence::Control, now);
         break;
       }
       if (!*message) break;
+      if (heartbeat_) note_beat(neighbour.rank, now);
+      if ((**message).front() == kBeatFrame) {
+        if (heartbeat_) heartbeat_->answer(now);
+        continue;
+      }
       if (!moved && timeline_.marks_cycles()) timeline_.cycle(now);
       moved = true;
       if (auto cause = decode_cause(**message)) {
-        abort(*cause);
-        return true;
+        if (neighbour.rank == parent_) {
+          abort(cause->error, neighbour.rank);
+          return true;
+        }
+        accuse(std::move(cause->error), cause->evidence, now);
+        if (has_failed_.load(std::memory_order_relaxed)) return true;
+        continue;
       }
       Result<void> fine;
       {
@@ -91,13 +103,13 @@ bool Engine::receive(TimePoint now) {
         if (!effects_.empty()) effects_pending_.store(true, std::memory_order_relaxed);
       }
       if (!fine) {
-        lose(neighbour.rank, std::move(fine).error(), false, now);
+        lose(neighbour.rank, std::move(fine).error(), Evidence::Control, now);
         break;
       }
     }
     if (channel.congested()) {
       if (auto flushed = channel.flush(); !flushed) {
-        lose(neighbour.rank, std::move(flushed).error(), false, now);
+        lose(neighbour.rank, std::move(flushed).error(), Evidence::Control, now);
       }
     }
   }
@@ -125,7 +137,7 @@ bool Engine::apply_effects(TimePoint now) {
         std::span<const std::byte>(applying_.bytes).subspan(send.begin, send.end - send.begin);
     auto sent = channel->send(bytes);
     if (sent) sent = channel->flush();
-    if (!sent) lose(send.to, std::move(sent).error(), false, now);
+    if (!sent) lose(send.to, std::move(sent).error(), Evidence::Control, now);
   }
   for (const auto& text : applying_.warnings) log_.write(LogLevel::Warning, text);
   for (const auto& text : applying_.errors) log_.write(LogLevel::Error, text);
@@ -143,7 +155,13 @@ bool Engine::apply_effects(TimePoint now) {
   }
   if (applying_.shutdown_by) ended_.store(true, std::memory_order_relaxed);
   if (applying_.closed) closed_.store(true, std::memory_order_seq_cst);
-  if (applying_.fatal) abort(*applying_.fatal);
+  if (applying_.fatal) {
+    if (applying_.fatal->code == Code::Shutdown) {
+      abort(*applying_.fatal);  // the end of this engine, not of the world
+    } else {
+      accuse(*applying_.fatal, Evidence::Certain, now);
+    }
+  }
   if (ended_.load(std::memory_order_relaxed) && !acknowledged_.load() && dispatcher_->idle()) {
     acknowledged_.store(true);
     const std::lock_guard lock(mutex_);
@@ -194,9 +212,9 @@ bool Engine::step_batch(TimePoint now) {
     Error error = std::move(step).error();
     if (error.code == Code::PeerLost) {
       const Rank peer = error.peer;
-      lose(peer, std::move(error), false, now);
+      lose(peer, std::move(error), Evidence::Data, now);
     } else {
-      abort(error);
+      accuse(std::move(error), Evidence::Certain, now);
     }
     return true;
   }

@@ -8,31 +8,27 @@ namespace rueda {
 
 namespace {
 
-using std::chrono::milliseconds;
-
-/// After the bare end of a connection: how long to wait for somebody who knows why.
-constexpr auto kCauseGrace = milliseconds(200);
+constexpr std::size_t kMostNames = 6;
 
 }  // namespace
 
 Error Engine::lost_error(Rank rank, std::string_view how) const {
   return Error{.code = Code::PeerLost,
-               .message = peers_.describe(rank) + " is gone: " + std::string(how) +
-                          ". Look at its own output for the reason",
+               .message = peers_.describe(rank) + " is " + std::string(how),
                .peer = rank};
 }
 
 void Engine::watch(std::vector<pollfd>& fds) const {
-  if (!quiet() && !suspicion_) peers_.watch(fds);  // what broke stays readable
+  if (!quiet() && !inquest_.open()) peers_.watch(fds);  // what broke stays readable
 }
 
 void Engine::woken(const pollfd* fds, std::size_t count) {
-  if (quiet() || suspicion_) return;
+  if (quiet() || inquest_.open()) return;
   if (const auto loss = peers_.lost(fds, count)) {
     lose(loss->rank,
-         lost_error(loss->rank,
-                    loss->certain ? "its process has ended" : "its connection has ended"),
-         loss->certain, Clock::now());
+         lost_error(loss->rank, loss->certain ? "gone: its process has ended"
+                                              : "gone: its connection has ended"),
+         loss->certain ? Evidence::Certain : Evidence::Control, Clock::now());
   }
 }
 
@@ -45,44 +41,107 @@ bool Engine::orderly_end() {
   return true;
 }
 
-/// A peer seems lost. Who really went first is known best by those who saw it: look for what they
-/// left, and after a bare end of a connection give them a moment.
-void Engine::lose(Rank rank, Error error, bool certain, TimePoint now) {
+/// A peer seems lost.
+void Engine::lose(Rank rank, Error error, Evidence evidence, TimePoint now) {
   if (orderly_end()) return;
   if (error.peer < 0) error.peer = rank;
   if (error.code != Code::PeerLost) {
     error = Error::wrap(std::move(error), "control connection to " + peers_.describe(rank));
     error.code = Code::PeerLost;
-  } else if (!certain && error.message.find(peers_.describe(rank)) == std::string::npos) {
-    error = Error::wrap(std::move(error), peers_.describe(rank) + " is gone");
+  } else if (evidence != Evidence::Certain) {
+    std::string how = "gone: its connection has ended";
+    if (!error.message.starts_with("connection closed")) how += " (" + error.what() + ")";
+    Error plain = lost_error(error.peer, how);
+    plain.tensor = std::move(error.tensor);
+    error = std::move(plain);
   }
-  if (const auto cause = peers_.left_cause()) {
-    abort(*cause);
-  } else if (certain) {
-    abort(error);
-  } else if (!suspicion_) {
-    suspicion_ = Suspicion{.error = std::move(error), .until = now + kCauseGrace};
-  }
+  if (parent_ == rank) inquest_.lose_way_up();
+  accuse(std::move(error), evidence, now);
 }
 
-bool Engine::settle_suspicion(TimePoint now) {
+/// The world cannot go on. Who failed first is known best by those who saw it: look for what they
+/// left, and ask up the tree.
+void Engine::accuse(Error error, Evidence evidence, TimePoint now) {
+  if (quiet()) return;
+  if (const auto cause = peers_.left_cause()) {
+    abort(*cause);
+    return;
+  }
+  if (error.code == Code::PeerLost && error.tensor.empty()) {
+    error.tensor = dispatcher_->under_way(error.peer);
+  }
+  const bool way_up = parent_ && *parent_ != error.peer;
+  const bool news = inquest_.hear(error, evidence, way_up, now);
+  if (news && way_up) {
+    ControlChannel& up = *peers_.channel(*parent_);
+    auto sent = up.send(encode_cause(error, evidence));
+    if (sent) sent = up.flush();
+    if (!sent) inquest_.lose_way_up();
+  }
+  judge(now);
+}
+
+/// True: there is a verdict.
+bool Engine::judge(TimePoint now) {
   if (orderly_end()) {
-    suspicion_.reset();
+    inquest_.close();
     return true;
   }
   if (const auto cause = peers_.left_cause()) {
     abort(*cause);
-  } else if (now >= suspicion_->until || peers_.gone(suspicion_->error.peer)) {
-    abort(Error(suspicion_->error));
-  } else {
-    return false;
+    return true;
   }
+  const Inquest::Finding& best = inquest_.best();
+  if (best.error.code == Code::PeerLost && best.evidence != Evidence::Certain &&
+      peers_.gone(best.error.peer)) {
+    Error error = lost_error(best.error.peer, "gone: its process has ended");
+    error.tensor = best.error.tensor;
+    accuse(std::move(error), Evidence::Certain, now);
+    return true;
+  }
+  if (now < inquest_.deadline()) return false;
+  Error error = best.error;
+  explain(error);
+  abort(error);
   return true;
 }
 
+/// What the lost rank was needed for.
+void Engine::explain(Error& error) {
+  if (error.code != Code::PeerLost || error.peer < 0) return;
+  std::vector<Negotiator::Pending> owed;
+  {
+    const std::lock_guard lock(mutex_);
+    owed = negotiator_->owed(error.peer);
+  }
+  if (!error.tensor.empty()) {
+    error.message += ", in the middle of " + error.tensor;
+  } else if (!owed.empty()) {
+    error.tensor = owed.front().name;
+    error.missing = owed.front().missing;
+    error.message += ", while others waited for it in ";
+    for (std::size_t i = 0; i < std::min(owed.size(), kMostNames); ++i) {
+      error.message += (i == 0 ? "" : ", ") + owed[i].name;
+    }
+    if (owed.size() > kMostNames) {
+      error.message += " and " + std::to_string(owed.size() - kMostNames) + " more";
+    }
+  } else if (ended_.load(std::memory_order_relaxed)) {
+    error.message += ", during the shutdown";
+  } else {
+    error.message += ", while nobody waited for it";
+  }
+  if (error.missing.empty() && !error.tensor.empty()) error.missing = {error.peer};
+  error.message += ". Look at its own output for the reason";
+}
+
 /// The world is over: everybody who can still be told learns the first cause, everything pending
-/// fails with it.
-void Engine::abort(const Error& error) {
+/// fails with it. `from`: who said it, and need not be told.
+void Engine::abort(const Error& cause, std::optional<Rank> from) {
+  Error error = cause;
+  if (error.code == Code::PeerLost && error.peer == options_.rank) {
+    error.message = "the other ranks have given up this one: " + error.message;
+  }
   std::vector<std::unique_ptr<Entry>> entries;
   {
     const std::lock_guard lock(mutex_);
@@ -95,12 +154,13 @@ void Engine::abort(const Error& error) {
       end_offer(Offered::End::Failed, error);
     }
   }
-  suspicion_.reset();
+  inquest_.close();
   log_.write(LogLevel::Debug, "aborting: " + error.what());
-  if (!closed_.load()) peers_.leave_cause(error);
-  const auto frame = encode_cause(error);
+  if (!closed_.load()) peers_.leave_cause(cause);
+  const auto frame = encode_cause(cause);
   for (auto& neighbour : peers_.neighbours()) {
     if (closed_.load()) break;  // they know that the world has ended
+    if (neighbour.rank == from) continue;
     if (neighbour.channel->send(frame)) {
       [[maybe_unused]] const auto flushed = neighbour.channel->flush();  // it may be the dead one
     }

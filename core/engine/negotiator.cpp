@@ -182,6 +182,10 @@ std::vector<Negotiator::Pending> Negotiator::pending() const {
   return all;
 }
 
+std::vector<Negotiator::Pending> Negotiator::owed(Rank rank) const {
+  return state_->caller ? state_->caller->owed(rank) : pending();
+}
+
 const ProcessSet* Negotiator::process_set(std::int32_t id) const noexcept {
   return state_->world.find_set(id);
 }

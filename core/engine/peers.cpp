@@ -103,6 +103,7 @@ Result<void> Peers::open_local() {
     token_->publish(views_[static_cast<std::size_t>(local_index_)].card());
   }
   bell_ = &views_[static_cast<std::size_t>(local_index_)].bell();
+  beat_ = &views_[static_cast<std::size_t>(local_index_)].beat();
   return {};
 }
 
@@ -144,6 +145,8 @@ Result<void> Peers::open() {
   } else {
     private_bell_ = std::make_unique<BellWord>();
     bell_ = private_bell_.get();
+    private_beat_ = std::make_unique<BeatWord>();
+    beat_ = private_beat_.get();
   }
   if (size_ > 1 && !engine_bell_) {
     engine_bell_ = Fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
@@ -202,6 +205,19 @@ void Peers::watch(std::vector<pollfd>& fds) const {
     if (neighbour.socket != nullptr) fds.push_back(neighbour.socket->wants());
   }
   if (mesh_) mesh_->wants(fds);
+}
+
+std::vector<Peers::Watched> Peers::watched() {
+  std::vector<Watched> all;
+  const auto group = own_group();
+  for (std::size_t i = 0; i < views_.size(); ++i) {
+    if (static_cast<int>(i) == local_index_) continue;
+    all.push_back({.rank = group[i], .word = &views_[i].beat()});
+  }
+  for (const Neighbour& neighbour : neighbours_) {
+    if (neighbour.socket != nullptr) all.push_back({.rank = neighbour.rank});
+  }
+  return all;
 }
 
 bool Peers::awaits_descriptors() const {

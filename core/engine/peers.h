@@ -73,6 +73,17 @@ class Peers {
   /// Some of them matter now that did not at other times: data is under way, or a message found no
   /// room.
   [[nodiscard]] bool awaits_descriptors() const;
+  /// A rank whose signs of life are awaited, and where they come from.
+  struct Watched {
+    Rank rank;
+    BeatWord* word = nullptr;  ///< in its segment; null: messages of the control channel count
+    std::int64_t seen = 0;     ///< for whoever looks at the word: what it said last
+  };
+  /// All ranks of the host, and the neighbours in the control tree beyond it. After open().
+  [[nodiscard]] std::vector<Watched> watched();
+  /// This rank's own sign of life for the others of its host: when it gave it last. After open().
+  [[nodiscard]] BeatWord& beat() noexcept { return *beat_; }
+
   /// The rank whose sign of life ended, among what watch() added. `certain`: the process is gone.
   struct Loss {
     Rank rank;
@@ -122,6 +133,8 @@ class Peers {
 
   std::unique_ptr<BellWord> private_bell_;  // where nobody shares memory with this rank
   BellWord* bell_ = nullptr;
+  std::unique_ptr<BeatWord> private_beat_;
+  BeatWord* beat_ = nullptr;
   Fd engine_bell_;
   Fd waiter_bell_;
   ShmSegment segment_;

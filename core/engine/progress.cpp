@@ -217,6 +217,7 @@ void Progress::run(const std::stop_token& stop) {
     engine_sleeps_until_ns_.store(wake_at.time_since_epoch().count());
     engine_fds_.assign(1, {.fd = engine_bell_, .events = POLLIN, .revents = 0});
     if (wait_for(engine_fds_, wake_at) > 0) drain(engine_bell_);
+    driver_.pulse();
     engine_wants_.store(false, std::memory_order_relaxed);
   }
 }
@@ -275,6 +276,7 @@ bool Progress::sleep_without_baton() {
     const bool stay = linger_.exchange(false) || (ready == 0 && lingering_ && user_threads_drive);
     if (!stay) break;
     lingering_ = true;
+    driver_.pulse();
     releases = now_releases;
     wake_at = Clock::now() + kLinger;
     engine_sleeps_until_ns_.store(wake_at.time_since_epoch().count());

@@ -50,6 +50,8 @@ class Driver {
   [[nodiscard]] virtual std::optional<TimePoint> next_deadline() const = 0;
   /// Adds the descriptors whose readiness may mean work.
   virtual void watch(std::vector<pollfd>& fds) const = 0;
+  /// This process runs, though advance() may not be called for a while. Any thread.
+  virtual void pulse() noexcept = 0;
   /// After a sleep: the entries that watch() added, with their revents.
   virtual void woken(const pollfd* fds, std::size_t count) = 0;
 };

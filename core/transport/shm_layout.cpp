@@ -36,7 +36,8 @@ struct Offsets {
     message_bytes = ring_bytes(std::size_t{256} << 10, std::size_t{64} << 10, local_size);
     pipe_bytes = ring_bytes(std::size_t{1} << 20, std::size_t{128} << 10, local_size);
     cause = sizeof(BellWord);
-    offers = cause + round_up(sizeof(CauseRecord), 128);
+    beat = cause + round_up(sizeof(CauseRecord), 128);
+    offers = beat + sizeof(BeatWord);
     card = offers + sizeof(OfferBoard);
     messages = card + sizeof(MemoryCard);
     pipes = messages + readers * (sizeof(RingHead) + message_bytes);
@@ -50,8 +51,9 @@ struct Offsets {
     return channels + static_cast<std::size_t>(index) * channel_bytes;
   }
   std::size_t message_bytes, pipe_bytes;
-  std::size_t cause, offers, card, messages, pipes, channels;  // from the start of the segment
-  std::size_t places, small, slots, channel_bytes;             // from the start of a channel
+  std::size_t cause, beat, offers, card, messages, pipes,
+      channels;                                     // from the start of the segment
+  std::size_t places, small, slots, channel_bytes;  // from the start of a channel
 };
 
 RingMemory ring_at(std::byte* base, std::size_t index, std::size_t bytes) noexcept {
@@ -94,6 +96,10 @@ BellWord& ShmView::bell() const noexcept { return *reinterpret_cast<BellWord*>(b
 
 CauseRecord& ShmView::cause() const noexcept {
   return *reinterpret_cast<CauseRecord*>(base_ + Offsets(local_size_).cause);
+}
+
+BeatWord& ShmView::beat() const noexcept {
+  return *reinterpret_cast<BeatWord*>(base_ + Offsets(local_size_).beat);
 }
 
 OfferBoard& ShmView::offers() const noexcept {

@@ -4,7 +4,7 @@
 /// of ranks. The owner writes, the others read, except where a word says otherwise. All zero is the
 /// valid initial state.
 ///
-///     bell word | cause record | offers | memory card | message rings, by reader |
+///     bell word | cause record | beat | offers | memory card | message rings, by reader |
 ///     byte pipes, by reader | channels | heap
 ///
 /// "By reader": the ring at local index j carries what the owner of the segment says to rank j.
@@ -121,6 +121,11 @@ struct alignas(128) CauseRecord {
   std::array<char, kTextBytes> text;
 };
 
+/// When the owner of the segment gave a sign of life last, on its steady clock, in nanoseconds.
+struct alignas(128) BeatWord {
+  std::atomic<std::int64_t> at;  ///< 0: not yet
+};
+
 /// Where others find the proof that they read the memory of the segment's owner; see peer_memory.h.
 struct alignas(128) MemoryCard {
   std::atomic<std::uint32_t> state;  ///< 0 nobody may read, 1 complete
@@ -143,6 +148,7 @@ class ShmView {
 
   [[nodiscard]] BellWord& bell() const noexcept;
   [[nodiscard]] CauseRecord& cause() const noexcept;
+  [[nodiscard]] BeatWord& beat() const noexcept;
   [[nodiscard]] OfferBoard& offers() const noexcept;
   [[nodiscard]] MemoryCard& card() const noexcept;
   /// Control messages from the owner to the rank with that local index.

@@ -268,6 +268,8 @@ def _options(
     options.stall_warning_s = 0.0 if config.stall_check_disable else config.stall_warning_s
     options.stall_shutdown_s = 0.0 if config.stall_check_disable else config.stall_shutdown_s
     options.operation_timeout_s = config.operation_timeout_s
+    options.heartbeat_warning_s = config.heartbeat_warning_s
+    options.heartbeat_timeout_s = config.heartbeat_timeout_s
     options.disable_group_fusion = config.disable_group_fusion
     options.direct_copies = config.direct_copies
     options.thread_affinity = _core_of_engine(config, topology)

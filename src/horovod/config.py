@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from horovod.errors import ConfigError
@@ -158,6 +158,18 @@ class Config:
         "How long init() waits for the other ranks.",
         otherwise="HOROVOD_GLOO_TIMEOUT_SECONDS",
     )
+    heartbeat_timeout_s: float = _setting(
+        "HOROVOD_HEARTBEAT_TIMEOUT_SECONDS",
+        _duration(),
+        10.0,
+        "A rank without any sign of life for so long is lost; 0 = never.",
+    )
+    heartbeat_warning_s: float = _setting(
+        "HOROVOD_HEARTBEAT_WARNING_SECONDS",
+        _duration(),
+        3.0,
+        "Warn when a rank has given no sign of life for so long.",
+    )
     log_level: int = _setting(
         "HOROVOD_LOG_LEVEL",
         _log_level,
@@ -245,12 +257,15 @@ class Config:
             ConfigError: a value makes no sense; ``variable`` names where.
         """
         given: dict[str, Any] = {}
+        followed = set()
         for field in dataclasses.fields(cls):
             for variable in field.metadata["variables"]:
                 if text := environ.get(variable, ""):
                     given[field.name] = field.metadata["parse"](variable, text)
+                    if variable != field.metadata["variables"][0]:
+                        followed.add(field.name)
                     break
-        config = cls(**given)
+        config = _in_order(cls(**given), given.keys() - followed)
         if 0 < config.stall_shutdown_s < config.stall_warning_s and not config.stall_check_disable:
             _log.warning(
                 "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=%g is ignored: it must not be below "
@@ -260,6 +275,77 @@ class Config:
             )
             config = dataclasses.replace(config, stall_shutdown_s=0.0)
         return config
+
+
+SHORTEST_HEARTBEAT_TIMEOUT_S = 3.0
+"""Beats come each second: less would take one late beat for a death."""
+
+
+def _in_order(config: Config, given: Set[str]) -> Config:
+    """Deadlines that make sense together: a silent rank is found before an operation gives up on it, and that
+    before ``init`` gives up. What nobody set follows what was set; what contradicts itself is corrected.
+
+    Args:
+        config: as read.
+        given: fields that were set for themselves.
+    """
+    lost, stuck, init = config.heartbeat_timeout_s, config.operation_timeout_s, config.init_timeout_s
+    if 0 < lost < SHORTEST_HEARTBEAT_TIMEOUT_S:
+        _log.warning(
+            "HOROVOD_HEARTBEAT_TIMEOUT_SECONDS=%g: %g s count, as ranks give a sign of life each second.",
+            lost,
+            SHORTEST_HEARTBEAT_TIMEOUT_S,
+        )
+        lost = SHORTEST_HEARTBEAT_TIMEOUT_S
+    if init < stuck and "operation_timeout_s" not in given:
+        stuck = max(init, lost + 1)
+    if "heartbeat_timeout_s" in given and "operation_timeout_s" not in given:
+        stuck = max(stuck, 1.5 * lost)
+    if stuck <= lost:
+        shorter = max(stuck / 2, SHORTEST_HEARTBEAT_TIMEOUT_S)
+        if "heartbeat_timeout_s" in given and shorter < lost:
+            _log.warning(
+                "HOROVOD_HEARTBEAT_TIMEOUT_SECONDS=%g is not below HOROVOD_GLOO_TIMEOUT_SECONDS=%g: "
+                "%g s count, so that a silent rank is named.",
+                lost,
+                stuck,
+                shorter,
+            )
+        lost = min(lost, shorter)
+    if stuck <= lost:
+        _log.warning(
+            "HOROVOD_GLOO_TIMEOUT_SECONDS=%g is too short to find out who is silent: %g s count.",
+            stuck,
+            lost + 1,
+        )
+        stuck = lost + 1
+    if init < stuck and "operation_timeout_s" in given and "init_timeout_s" in given:
+        _log.warning(
+            "HOROVOD_START_TIMEOUT=%g is below HOROVOD_GLOO_TIMEOUT_SECONDS=%g: %g s count.",
+            init,
+            stuck,
+            stuck,
+        )
+    if "operation_timeout_s" in given or "init_timeout_s" not in given:
+        init = max(init, stuck)
+    warning = config.heartbeat_warning_s
+    if lost > 0 and warning >= lost:
+        if "heartbeat_warning_s" in given:
+            _log.warning(
+                "HOROVOD_HEARTBEAT_WARNING_SECONDS=%g is not below HOROVOD_HEARTBEAT_TIMEOUT_SECONDS=%g: "
+                "%g s count.",
+                warning,
+                lost,
+                lost / 2,
+            )
+        warning = lost / 2
+    return dataclasses.replace(
+        config,
+        heartbeat_timeout_s=lost,
+        heartbeat_warning_s=warning,
+        operation_timeout_s=stuck,
+        init_timeout_s=init,
+    )
 
 
 def variables() -> dict[str, str]:

@@ -122,16 +122,37 @@ class MismatchError(HorovodInternalError):
 
 
 class PeerLostError(HorovodInternalError):
-    """A rank died, was cut off or fell silent. ``rank`` and ``host`` say which one, if known."""
+    """A rank died, was cut off or fell silent.
 
-    def __init__(self, message: str = "", *, rank: int | None = None, host: str | None = None) -> None:
+    Attributes:
+        rank, host: which one, if known.
+        tensor: full name of the first operation that it was needed for, if any.
+        missing: the ranks that this operation waited for.
+        waited_s: seconds of silence; 0 if its end was seen.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        rank: int | None = None,
+        host: str | None = None,
+        tensor: str | None = None,
+        missing: Sequence[int] = (),
+        waited_s: float = 0.0,
+    ) -> None:
         super().__init__(message)
         self.rank = rank
         self.host = host
+        self.tensor = tensor
+        self.missing = tuple(missing)
+        self.waited_s = waited_s
 
 
 class CollectiveTimeout(HorovodInternalError):
-    """An operation made no progress for ``waited_s`` seconds; ``missing`` are the ranks it waited for."""
+    """An operation made no progress for ``waited_s`` seconds; ``missing`` are the ranks it waited for.
+    ``rank`` and ``host`` say which of them to look at first, if that is known.
+    """
 
     def __init__(
         self,
@@ -140,11 +161,15 @@ class CollectiveTimeout(HorovodInternalError):
         tensor: str | None = None,
         missing: Sequence[int] = (),
         waited_s: float = 0.0,
+        rank: int | None = None,
+        host: str | None = None,
     ) -> None:
         super().__init__(message)
         self.tensor = tensor
         self.missing = tuple(missing)
         self.waited_s = waited_s
+        self.rank = rank
+        self.host = host
 
 
 class BackendError(HorovodInternalError):
@@ -283,11 +308,12 @@ def from_core(
         message: the sentence for people, complete.
         rank: the rank at fault, -1 if unknown.
         tensor: full name of the operation, "" if none.
-        missing: ranks waited for ("timeout"), or ranks that disagree ("mismatch").
-        waited_s: seconds waited ("timeout").
+        missing: ranks waited for ("timeout", "peer_lost"), or ranks that disagree ("mismatch").
+        waited_s: seconds waited ("timeout"), or of silence ("peer_lost").
         host: host name of ``rank``, "" if unknown.
     """
     operation = tensor or None
+    who = rank if rank >= 0 else None
     match code:
         case "invalid_argument":
             return InvalidArgumentError(message, tensor=operation)
@@ -297,9 +323,13 @@ def from_core(
             named = message if tensor in message else f"{message} (tensor {tensor})"
             return MismatchError(named, tensor=operation, ranks=missing)
         case "peer_lost":
-            return PeerLostError(message, rank=rank if rank >= 0 else None, host=host or None)
+            return PeerLostError(
+                message, rank=who, host=host or None, tensor=operation, missing=missing, waited_s=waited_s
+            )
         case "timeout":
-            return CollectiveTimeout(message, tensor=operation, missing=missing, waited_s=waited_s)
+            return CollectiveTimeout(
+                message, tensor=operation, missing=missing, waited_s=waited_s, rank=who, host=host or None
+            )
         case "backend":
             return BackendError(message)
         case "shutdown" | "unsupported" | "internal":

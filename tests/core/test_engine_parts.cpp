@@ -287,12 +287,12 @@ TEST(CauseFrame, an_error_survives_the_way) {
   const auto frame = encode_cause(Error::wrap(error, "outer"));
   const auto got = decode_cause(frame);
   ASSERT_TRUE(got);
-  EXPECT_EQ(got->code, Code::Timeout);
-  EXPECT_EQ(got->peer, 7);
-  EXPECT_EQ(got->tensor, "allreduce.x");
-  EXPECT_EQ(got->missing, error.missing);
-  EXPECT_EQ(got->waited_s, 30.5);
-  EXPECT_EQ(got->message, "outer: no progress");
+  EXPECT_EQ(got->error.code, Code::Timeout);
+  EXPECT_EQ(got->error.peer, 7);
+  EXPECT_EQ(got->error.tensor, "allreduce.x");
+  EXPECT_EQ(got->error.missing, error.missing);
+  EXPECT_EQ(got->error.waited_s, 30.5);
+  EXPECT_EQ(got->error.message, "outer: no progress");
 }
 
 TEST(CauseFrame, long_texts_are_cut_between_characters) {
@@ -300,7 +300,7 @@ TEST(CauseFrame, long_texts_are_cut_between_characters) {
   text += "\u00e9";  // two bytes, of which one would still fit
   const auto got = decode_cause(encode_cause(Error{.code = Code::Internal, .message = text}));
   ASSERT_TRUE(got);
-  EXPECT_EQ(got->message, std::string(4095, 'x'));
+  EXPECT_EQ(got->error.message, std::string(4095, 'x'));
 }
 
 TEST(CauseFrame, other_bytes_are_not_taken_for_one) {

@@ -35,6 +35,7 @@ class ScriptedDriver final : public Driver {
   void watch(std::vector<pollfd>& fds) const override {
     if (awaits) fds.push_back({.fd = data.get(), .events = POLLIN, .revents = 0});
   }
+  void pulse() noexcept override {}
   void woken(const pollfd* fds, std::size_t count) override {
     for (std::size_t i = 0; i < count; ++i) {
       if (fds[i].revents == 0) continue;

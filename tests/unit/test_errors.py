@@ -86,9 +86,13 @@ def test_core_data_arrives_as_attributes() -> None:
     lost = errors.from_core("peer_lost", "gone", 2, host="b")
     assert isinstance(lost, errors.PeerLostError)
     assert (lost.rank, lost.host) == (2, "b")
-    assert vars(errors.from_core("peer_lost", "gone")) == {"rank": None, "host": None}
+    nothing = {"rank": None, "host": None, "tensor": None, "missing": (), "waited_s": 0.0}
+    assert vars(errors.from_core("peer_lost", "gone")) == nothing
+    said = {"tensor": "allreduce.x", "missing": (1, 3), "waited_s": 4.5}
     late = errors.from_core("timeout", "late", -1, "allreduce.x", [1, 3], 4.5)
-    assert vars(late) == {"tensor": "allreduce.x", "missing": (1, 3), "waited_s": 4.5}
+    assert vars(late) == {**said, "rank": None, "host": None}
+    lost = errors.from_core("peer_lost", "lost", 1, "allreduce.x", [1, 3], 4.5, "a")
+    assert vars(lost) == {**said, "rank": 1, "host": "a"}
     differ = errors.from_core("mismatch", "differ", -1, "allreduce.x", [0, 2])
     assert isinstance(differ, errors.MismatchError)
     assert differ.ranks == (0, 2)
