@@ -49,7 +49,7 @@ def stand_still_in_init() -> None:
         time.sleep(STANDSTILL_S)
         return connect(self, *arguments)
 
-    mesh._Bootstrap._connect_network = slow  # type: ignore[method-assign]
+    mesh._Bootstrap._connect_network = slow  # type: ignore
 
 
 def work(phase: str, victim: bool) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import queue
 import secrets
+import signal
 import subprocess
 import sys
 import threading
@@ -76,11 +77,24 @@ class FailingRank:
                 said: dict[str, Any] = json.loads(line)
                 return said
 
+    def end(self) -> None:
+        """Kill it, however it is."""
+        try:
+            os.kill(self.pid(), signal.SIGKILL)
+        except (OSError, IndexError):
+            pass  # it has ended
+        self.process.kill()
+        self.process.wait(30)
+        for thread in self._threads:
+            thread.join(30)
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
     def go(self) -> None:
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(b"\n")
-            self.process.stdin.flush()
+            os.write(self.process.stdin.fileno(), b"\n")
         except BrokenPipeError:
             pass  # it has ended already
 
@@ -196,12 +210,4 @@ class FailingWorld:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for process in [*self.ranks, *([self.store] if self.store else [])]:
-            try:
-                os.kill(process.pid(), 9)
-            except (OSError, IndexError):
-                pass  # it has ended
-            process.process.kill()
-            process.process.wait(30)
-            for stream in (process.process.stdin,):
-                if stream is not None:
-                    stream.close()
+            process.end()

@@ -200,12 +200,12 @@ def test_a_full_table_refuses_and_takes_again_what_fits() -> None:
 def test_a_full_store_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_module, "_MOST_HELD", 2)
     with StoreServer(KEY) as server, StoreClient(server.address, KEY, 5.0, "many") as mine:
-        mine.watch("a/")
-        mine.watch("b/")
+        mine.watch("a/", 0)
+        mine.watch("b/", 0)
         with pytest.raises(RendezvousError, match="has no room: 2 requests"):
-            mine.watch("c/")
+            mine.watch("c/", 0)
         mine.unwatch("a/")
-        mine.watch("c/")
+        mine.watch("c/", 0)
 
 
 def test_a_client_that_leaves_gives_back_what_it_held() -> None:

@@ -314,7 +314,7 @@ def test_death_of_a_rank_while_connecting_is_noticed_at_once(server: StoreServer
     with ThreadPoolExecutor(1) as pool:
         future = start_all(pool, server, [settings()] * 2, [0])
         with StoreClient(server.address, KEY, 5.0, "rank 1 on host b") as doomed:
-            doomed.watch("epoch/0/round/0/")
+            doomed.watch("epoch/0/round/0/", 1)
             doomed.get("epoch/0/round/0/identity/0", 10.0)
         (error,) = failures(future)
     assert "rank 1 on host b went away" in str(error)

@@ -163,7 +163,7 @@ def test_loss_of_a_watching_client_aborts_its_scope(server: StoreServer) -> None
         client(server, "rank 7 on host b") as doomed,
         ThreadPoolExecutor(1) as pool,
     ):
-        doomed.watch("round/1")
+        doomed.watch("round/1", 7)
         answer = pool.submit(waiter.get, "round/1/x", 10.0)
         doomed.close()
         with pytest.raises(RendezvousError, match="rank 7 on host b went away"):
@@ -173,7 +173,7 @@ def test_loss_of_a_watching_client_aborts_its_scope(server: StoreServer) -> None
 def test_client_that_has_unwatched_may_leave(server: StoreServer) -> None:
     with client(server) as waiter:
         with client(server) as leaver:
-            leaver.watch("round/1")
+            leaver.watch("round/1", 3)
             leaver.unwatch("round/1")
         waiter.set("round/1/x", 1)
         assert waiter.get("round/1/x", 1.0) == 1
@@ -181,7 +181,7 @@ def test_client_that_has_unwatched_may_leave(server: StoreServer) -> None:
 
 def test_abort_is_an_event_for_those_who_watch(server: StoreServer) -> None:
     with client(server) as watcher, client(server) as other:
-        watcher.watch("round/1")
+        watcher.watch("round/1", 2)
         other.abort("round/1/group/0", Cause("no descriptors"))
         deadline = time.monotonic() + 5.0
         while not watcher.aborted and time.monotonic() < deadline:
@@ -194,7 +194,7 @@ def test_who_begins_to_watch_hears_of_earlier_aborts_at_once(server: StoreServer
     with client(server) as late, client(server) as other:
         other.abort("round/1/group/0", Cause("no descriptors"))
         other.abort("round/2/group/0", Cause("of another round"))
-        late.watch("round/1/")
+        late.watch("round/1/", 4)
         assert late.aborted == {"round/1/group/0": Cause("no descriptors")}
 
 

@@ -6,6 +6,7 @@
        fails, the group is dissolved; all ranks learn the verdicts through the store, so all know the same
        groups.
     3. Ranks of different groups connect over TCP: the higher rank dials.
+    4. When all have said that they are connected the world stands, for everybody or for nobody.
 
 Everything is bound by one deadline. A rank that fails says why to all that wait, through the store; one that
 dies is noticed there. What users see of the world (``Topology``) never depends on which transport was
@@ -54,6 +55,12 @@ from horovod.errors import (
 __all__ = ["Mesh", "NetworkPeer", "connect"]
 
 _log = logging.getLogger("horovod.bootstrap")
+
+_WORD_S = 1.0
+"""Whoever waits for a rank itself gives up so much earlier than those that wait for all, and tells them."""
+
+_CAUSE_S = 0.2
+"""A rank that cannot be reached may have died: the store says so in a moment."""
 
 
 class Receiver(Protocol):
@@ -192,7 +199,9 @@ class _Bootstrap:
                 raise
             except BaseException as error:
                 self.owner.close()
-                self._tell(joined, error)
+                first = self._tell(joined, error)
+                if type(error) is RendezvousError and first is not None and first.text != str(error):
+                    raise _given_up(first) from error
                 if isinstance(error, OSError):
                     raise BackendError(
                         f"{self._me()}: {error}", library="system", code=error.errno
@@ -202,7 +211,7 @@ class _Bootstrap:
     def _join(
         self, joined: Round, unix_listener: socket.socket, tcp_listeners: Sequence[socket.socket]
     ) -> tuple[Topology, Mesh]:
-        self.store.watch(joined.scope)
+        self.store.watch(joined.scope, self.place.rank)
         self.world = world_digest(self.config.job_id, joined.scope)
         self.identities = self._collect_identities(joined)
         places = [_place(rank, identity) for rank, identity in enumerate(self.identities)]
@@ -211,6 +220,7 @@ class _Bootstrap:
         process_sets = agree_on_sets([identity["process_sets"] for identity in self.identities])
         groups, own, local_peers = self._share_memory(joined, unix_listener)
         network_peers = self._connect_network(joined, groups, tcp_listeners)
+        self._meet(joined)
         self._leave(joined)
         mesh = Mesh(groups, own, local_peers, network_peers, self.owner, process_sets, self._cores_per_rank())
         return topology, mesh
@@ -341,7 +351,7 @@ class _Bootstrap:
             for other in group:
                 if other < rank:
                     talks.start(call(other))
-            if not talks.run(lambda: len(peers) == len(group) - 1, self.deadline):
+            if not talks.run(lambda: len(peers) == len(group) - 1, self._talk_until()):
                 raise self._late("pass descriptors", (r for r in group if r != rank and r not in peers))
         return list(peers.values())
 
@@ -371,8 +381,12 @@ class _Bootstrap:
                 same_machine=self._namespace(rank) == self._namespace(purpose.acceptor),
             )
 
-            def lost() -> None:
+            def give_up() -> Conversation[None]:
+                yield _CAUSE_S
                 raise self._unreachable(purpose.acceptor, running.describe())
+
+            def lost() -> None:
+                talks.start(give_up())
 
             running = Race(talks, routes, self.key, purpose, lambda made, _: keep(made, purpose), lost)
             return running
@@ -384,7 +398,7 @@ class _Bootstrap:
             races = {purpose: race(talks, purpose) for purpose in wanted if purpose.dialer == rank}
             for each in races.values():
                 each.start()
-            if not talks.run(lambda: len(made) == len(wanted), self.deadline):
+            if not talks.run(lambda: len(made) == len(wanted), self._talk_until()):
                 left = {p: p.dialer + p.acceptor - rank for p in wanted if p not in made}
                 tried = next((races[p].describe() for p in left if p in races), "")
                 raise self._late("connect", set(left.values()), tried)
@@ -422,6 +436,18 @@ class _Bootstrap:
             missing=(rank,),
         )
 
+    # -- 4. standing --
+
+    def _meet(self, joined: Round) -> None:
+        """Wait until all are connected: nobody goes on in a world that another rank could not enter."""
+        self.store.set(f"{joined.connected}{self.place.rank}", "")
+        try:
+            self.store.collect(joined.connected, self.place.size, self._left_s())
+        except StoreTimeout as error:
+            raise self._late(
+                "finish connecting", (int(k.removeprefix(joined.connected)) for k in error.keys)
+            ) from error
+
     # -- parts of both --
 
     def _watch(self, joined: Round, group_scope: str | None) -> Conversation[None]:
@@ -429,7 +455,7 @@ class _Bootstrap:
         while True:
             for scope, cause in self.store.aborted.items():
                 if scope == joined.scope:
-                    raise RendezvousError(cause.text, missing=cause.missing, waited_s=cause.waited_s)
+                    raise _given_up(cause)
                 if scope == group_scope:
                     raise _NotSharable(cause.text)
             yield self.store, selectors.EVENT_READ
@@ -444,8 +470,12 @@ class _Bootstrap:
         except RendezvousError as error:
             _log.debug("%s", error)
 
-    def _tell(self, joined: Round, error: BaseException) -> None:
-        """Let nobody wait for us in vain. If even this fails, the loss of the connection says it."""
+    def _tell(self, joined: Round, error: BaseException) -> Cause | None:
+        """Let nobody wait for us in vain. If even this fails, the loss of the connection says it.
+
+        Returns:
+            The cause that counts for all, if the store answers: somebody may have been faster.
+        """
         missing = error.missing if isinstance(error, RendezvousError) else ()
         waited_s = error.waited_s if isinstance(error, RendezvousError) else 0.0
         text = (
@@ -456,7 +486,8 @@ class _Bootstrap:
         try:
             self.store.abort(joined.scope, Cause(text, missing, waited_s))
         except HorovodInternalError:
-            pass
+            return None
+        return self.store.aborted.get(joined.scope)
 
     def _late(self, what: str, ranks: Iterable[int], tried: str = "") -> RendezvousError:
         missing = tuple(sorted(ranks))
@@ -468,6 +499,9 @@ class _Bootstrap:
             missing=missing,
             waited_s=self.config.init_timeout_s,
         )
+
+    def _talk_until(self) -> float:
+        return self.deadline - min(_WORD_S, self.config.init_timeout_s / 10)
 
     def _left_s(self) -> float:
         return max(0.0, self.deadline - time.monotonic())
@@ -481,6 +515,10 @@ class _Bootstrap:
 
 class _NotSharable(Exception):
     """Another rank of the group found that sharing memory does not work."""
+
+
+def _given_up(cause: Cause) -> RendezvousError:
+    return RendezvousError(cause.text, missing=cause.missing, waited_s=cause.waited_s)
 
 
 def _place(rank: int, identity: dict[str, Any]) -> Place:

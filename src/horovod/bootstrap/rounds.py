@@ -34,6 +34,10 @@ class Round:
     def verdicts(self) -> str:
         return f"{self.scope}verdict/"
 
+    @property
+    def connected(self) -> str:
+        return f"{self.scope}connected/"
+
     def group(self, first_rank: int) -> str:
         return f"{self.scope}group/{first_rank}/"
 

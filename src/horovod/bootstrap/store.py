@@ -344,6 +344,7 @@ class StoreClient:
         self.identity = identity
         self.aborted: dict[str, Cause] = {}
         self._next_id = 0
+        self._silent = False
         self._reader = FrameReader()
         self._arrived: list[dict[str, Any]] = []
         places = [cast("tuple[str, int]", address)] if isinstance(address[0], str) else address
@@ -405,11 +406,11 @@ class StoreClient:
         """Forget every key that begins with ``prefix``."""
         self._call("remove", prefix=prefix)
 
-    def watch(self, scope: str) -> None:
-        """Hear of aborts below ``scope`` (they appear in ``aborted``), and abort it if this connection is
-        lost.
+    def watch(self, scope: str, rank: int) -> None:
+        """Hear of aborts below ``scope`` (they appear in ``aborted``), and abort it if this connection, which
+        is that of ``rank``, is lost.
         """
-        self._call("watch", scope=scope, who=self.identity)
+        self._call("watch", scope=scope, who=self.identity, rank=rank)
 
     def unwatch(self, scope: str) -> None:
         """Undo ``watch``: what this process does no longer concerns the scope."""
@@ -432,6 +433,8 @@ class StoreClient:
             raise self._lost(error) from error
 
     def _call(self, op: str, *, wait_s: float = 0.0, **operands: Any) -> Any:
+        if self._silent:
+            raise self._no_answer()
         self._next_id += 1
         request_id = self._next_id
         deadline = time.monotonic() + wait_s + _ANSWER_GRACE_S
@@ -447,7 +450,8 @@ class StoreClient:
                 self._socket.settimeout(max(0.001, deadline - time.monotonic()))
                 self._take(self._socket.recv(_RECEIVE_BYTES))
         except TimeoutError as error:
-            raise RendezvousError(f"The store at {self._where} does not answer.") from error
+            self._silent = True  # whoever tries again need not wait again
+            raise self._no_answer() from error
         except OSError as error:
             raise self._lost(error) from error
 
@@ -483,6 +487,12 @@ class StoreClient:
             f"The store at {self._where} did not get {what} within {message['waited_s']:g} s.",
             keys=keys,
             waited_s=message["waited_s"],
+        )
+
+    def _no_answer(self) -> RendezvousError:
+        return RendezvousError(
+            f"The store at {self._where} does not answer {self.identity}: the process that serves it is "
+            "stopped, or one of the two hosts is cut off from the network."
         )
 
     def _lost(self, error: OSError) -> RendezvousError:

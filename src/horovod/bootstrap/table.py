@@ -10,7 +10,7 @@ either ``ok`` or ``error``: ``timeout``, ``aborted``, or ``full`` at one of the 
     add key amount                       ok: the new number; a key that does not exist counts as 0
     collect prefix count timeout_s       ok: {rest of the key: value}, once `count` keys begin with the prefix
     remove prefix                        ok: null
-    watch scope who                      ok: null; `abort` of a scope in this one is an event here, also if it
+    watch scope who rank                 ok: null; `abort` of a scope in this one is an event here, also if it
                                          came before (then ahead of the reply), and the loss of this
                                          connection aborts the scope
     unwatch scope                        ok: null
@@ -92,7 +92,7 @@ class Table:
         self._getters: dict[str, list[_Waiter]] = {}
         self._collections: dict[str, _Collection] = {}
         self._aborted: dict[str, Cause] = {}
-        self._watchers: dict[str, dict[int, str]] = {}
+        self._watchers: dict[str, dict[int, tuple[str, int]]] = {}
         self._held: collections.Counter[int] = collections.Counter()  # by each client; see _MOST_HELD
         self._soonest = math.inf  # no deadline is earlier; may be stale, never late
         self.replies: list[tuple[int, bytes]] = []
@@ -114,11 +114,13 @@ class Table:
         for waiter in [waiter for waiter in self._waiters() if waiter.who == who]:
             self._drop(waiter)
         for scope, members in list(self._watchers.items()):
-            identity = members.pop(who, None)
+            member = members.pop(who, None)
             if not members:
                 del self._watchers[scope]
-            if identity is not None:
-                self._abort(scope, Cause(f"{identity} went away while the ranks were connecting."))
+            if member is not None:
+                identity, rank = member
+                text = f"{identity} went away while the ranks were connecting. Look at its own output first."
+                self._abort(scope, Cause(text, (rank,)))
         del self._held[who]
 
     def waits(self, who: int) -> bool:
@@ -198,7 +200,7 @@ class Table:
         scope = _name(message["scope"])
         if self._refused(who, request_id, scope):
             return
-        identity = _text(message["who"])
+        identity = _text(message["who"]), int(message["rank"])
         members = self._watchers.get(scope, {})
         if who not in members:
             self._hold(who)
