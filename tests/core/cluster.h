@@ -58,7 +58,9 @@ inline std::pair<Fd, Fd> unix_pair() {
 
 class Cluster {
  public:
-  explicit Cluster(Groups groups, EngineOptions base = {}) : groups_(std::move(groups)) {
+  /// `asleep`: a rank that is there but never runs, as if it was stopped.
+  explicit Cluster(Groups groups, EngineOptions base = {}, Rank asleep = -1)
+      : groups_(std::move(groups)) {
     for (const auto& group : groups_) size_ += static_cast<int>(group.size());
     base.size = size_;
     base.groups = groups_;
@@ -74,8 +76,9 @@ class Cluster {
     }
     for (const auto& group : groups_) wire_group(group);
     wire_network();
-    for (auto& engine : engines_) {
-      const auto started = engine->start();
+    for (Rank rank = 0; rank < size_; ++rank) {
+      if (rank == asleep) continue;
+      const auto started = (*this)[rank].start();
       EXPECT_TRUE(static_cast<bool>(started)) << (started ? "" : started.error().what());
     }
   }

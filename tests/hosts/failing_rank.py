@@ -4,7 +4,8 @@ Run with the launch environment set and the phase as argument. Lines on standard
 ``{"event": "ready"}`` when the rank is in its phase, then ``{"event": "end"}`` with the exception and the
 monotonic time at which it was raised, or with ``"type": null`` if there was none.
 
-    init         the rank with HOROVOD_RANK=FAILING_VICTIM stands still for a moment while the world is formed
+    init         the rank with HOROVOD_RANK=FAILING_VICTIM stands still while the world is formed, until a
+                 line comes on standard input
     negotiation  all but the victim wait for an operation that it does not submit
     small        allreduces of four bytes, one after another
     large        allreduces of 8 MiB, one after another
@@ -25,7 +26,6 @@ from horovod import _core, _runtime
 from horovod.bootstrap import mesh
 
 LARGE = 2 << 20  # elements
-STANDSTILL_S = 1.5
 
 
 def say(event: str, **more: Any) -> None:
@@ -46,7 +46,7 @@ def stand_still_in_init() -> None:
 
     def slow(self: Any, *arguments: Any) -> Any:
         say("ready")
-        time.sleep(STANDSTILL_S)
+        sys.stdin.readline()
         return connect(self, *arguments)
 
     mesh._Bootstrap._connect_network = slow  # type: ignore

@@ -126,10 +126,12 @@ class Shot:
         with ExitStack() as stack:
             worlds = {cell: stack.enter_context(self._world(cell)) for cell in self.cells}
             try:
-                for world in worlds.values():
-                    world.start(time.monotonic() + START_LIMIT_S)
-                for world in worlds.values():
-                    world.await_ready(time.monotonic() + START_LIMIT_S)
+                for in_init in (False, True):  # last: their time is limited
+                    chosen = [world for cell, world in worlds.items() if (cell.phase == "init") is in_init]
+                    for world in chosen:
+                        world.start(time.monotonic() + START_LIMIT_S)
+                    for world in chosen:
+                        world.await_ready(time.monotonic() + START_LIMIT_S)
                 struck_at = time.monotonic()
                 for host_fault in sorted({(c.fault, c.host) for c in self.cells if c.fault in OF_A_HOST}):
                     self._strike_host(*host_fault)
