@@ -32,9 +32,9 @@ INSTANTIATE_TEST_SUITE_P(Worlds, SilentRank,
                                            Silence{{{0, 1}, {2, 3}}, 3},
                                            Silence{{{0, 1}, {2, 3}}, 1},
                                            Silence{{{0, 1}, {2, 3}}, 0}),
-                         [](const auto& info) {
-                           std::string name = std::to_string(info.param.asleep) + "_of";
-                           for (const auto& group : info.param.groups) {
+                         [](const auto& silence) {
+                           std::string name = std::to_string(silence.param.asleep) + "_of";
+                           for (const auto& group : silence.param.groups) {
                              name += "_";
                              for (const Rank rank : group) name += std::to_string(rank);
                            }
