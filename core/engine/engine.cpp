@@ -132,7 +132,8 @@ std::map<std::string, PathCount, std::less<>> Engine::paths() const {
   auto paths = dispatcher_->paths();
   const std::lock_guard lock(mutex_);
   if (offers_run_.operations != 0) {
-    PathCount& count = paths[options_.size == 1 ? "local" : "shm.offer"];
+    const char* const way = options_.groups.size() > 1 ? "tcp.offer" : "shm.offer";
+    PathCount& count = paths[options_.size == 1 ? "local" : way];
     count.operations += offers_run_.operations;
     count.bytes += offers_run_.bytes;
   }

@@ -137,7 +137,7 @@ class Engine final : private Driver {
   void woken(const pollfd* fds, std::size_t count) override;
   void pulse() noexcept override;
 
-  /// A small operation that this rank has offered to all others of its host.
+  /// An operation that this rank has offered to all others.
   struct Offered {
     enum class End : std::uint8_t { None, Agreed, Moved, Failed };
     Key key;  // with the signature: kept between calls for their memory
@@ -148,6 +148,7 @@ class Engine final : private Driver {
     Handle handle = 0;
     std::size_t data_begin = 0;
     std::size_t bytes = 0;
+    bool large = false;  // the data do not go with it
     TimePoint ask_at{};  // time zero: not any more
     End end = End::None;
     Error error;  // if it failed
@@ -155,12 +156,16 @@ class Engine final : private Driver {
   bool offer(Request& request);
   Result<Handle> see_offer_through();
   bool step_offer(TimePoint now);
+  bool move_offers(TimePoint now);
+  void called(std::span<const std::byte> frame, Rank from, TimePoint now);
+  void pass_on(std::span<const std::byte> frame, Rank but, TimePoint now);
   void take_agreed();
   void end_offer(Offered::End end, Error error);
   void rest();
   [[nodiscard]] bool on_offer(const Key& key);
 
-  Result<std::shared_ptr<Work>> admit(Request& request, std::shared_ptr<Work> work);
+  Result<std::shared_ptr<Work>> admit(Request& request, std::shared_ptr<Work> work,
+                                      bool agreed = false);
   void note_submission(bool fresh);
   [[nodiscard]] static Error forked();
   void press(void (Negotiator::*want)(TimePoint, Effects&));

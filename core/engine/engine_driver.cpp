@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/call_frame.h"
 #include "engine/cause_frame.h"
 
 namespace rueda {
@@ -92,6 +93,10 @@ bool Engine::receive(TimePoint now) {
         }
         accuse(std::move(cause->error), cause->evidence, now);
         if (has_failed_.load(std::memory_order_relaxed)) return true;
+        continue;
+      }
+      if (decode_call(**message)) {
+        called(**message, neighbour.rank, now);
         continue;
       }
       Result<void> fine;

@@ -1,13 +1,16 @@
-/// Blocking small operations that the ranks of one host agree on by themselves: what is said and
-/// the data go together, and nobody asks the caller. For what all of them have negotiated before,
-/// and only while they have nothing else under way; all else takes the regular way.
+/// Blocking operations that ranks agree on by themselves, without asking the caller: of small ones
+/// what is said and the data go together; a large one between hosts starts once all have offered
+/// it. For what all of them have negotiated before, and only while they have nothing else under
+/// way; all else takes the regular way.
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "collectives/collective.h"
+#include "engine/call_frame.h"
 #include "engine/engine.h"
+#include "engine/patience.h"
 #include "engine/pause.h"
 #include "engine/term.h"
 #include "kernels/copy.h"
@@ -27,6 +30,8 @@ constexpr auto kBlink = milliseconds(100);
 /// How often to look before the engine's other work gets its turn: a few microseconds.
 constexpr int kLooks = 64;
 constexpr std::size_t kMostOffered = std::size_t{16} << 10;  // bytes
+/// What a rank sends to all others together with what it says.
+constexpr std::size_t kMostTold = std::size_t{48} << 10;  // bytes
 constexpr std::size_t kMostTensors = 128;
 /// Contributions begin at multiples of this.
 constexpr std::size_t kAligned = 32;
@@ -75,21 +80,23 @@ bool Engine::offer(Request& request) {
       request.on_done || count == 0 || count > kMostTensors || timeline_.recording()) {
     return false;
   }
+  Offers& offers = *peers_.offers();
   std::size_t bytes = 0;
   std::size_t room_bytes = 0;
   if (!counted) {
     for (const TensorRequest& tensor : request.tensors) {
       const auto elements = element_count(tensor.shape);
-      if (elements <= 0 || elements > static_cast<std::int64_t>(kMostOffered)) return false;
+      if (elements <= 0) return false;
       const std::size_t length = static_cast<std::size_t>(elements) * size_of(tensor.dtype);
       bytes += length;
       room_bytes += aligned(length);
     }
-    if (room_bytes > kMostOffered) return false;
   }
-  Offers& offers = *peers_.offers();
   // Everybody reads what everybody brings: as on the small path, less of it the more there are.
-  if (bytes * static_cast<std::size_t>(offers.size()) > 4 * kMostOffered) return false;
+  const auto size = static_cast<std::size_t>(offers.size());
+  const std::size_t most = offers.remote() ? kMostTold + kMostTold / size : 4 * kMostOffered;
+  const bool large = room_bytes > kMostOffered || bytes * size > most;
+  if (large && !offers.remote()) return false;
 
   const ProcessSet& world = *negotiator_->process_set(0);
   const bool unnamed = request.name.empty();
@@ -142,11 +149,12 @@ bool Engine::offer(Request& request) {
   } else if (unnamed) {
     tag.call = key.number = request.call = next_unnamed(world.generation);
   }
-  std::byte* room = offers.room();
+  std::byte* const begin = offers.room();
+  std::byte* room = begin;
   const std::size_t said_bytes = request.grouped ? count * sizeof said[0] : 0;
   std::memcpy(room, said.data(), said_bytes);
   room += aligned(said_bytes);
-  if (!counted) {
+  if (!counted && !large) {
     for (const TensorRequest& tensor : request.tensors) {
       const auto elements = static_cast<std::size_t>(element_count(tensor.shape));
       const std::size_t length = elements * size_of(tensor.dtype);
@@ -164,7 +172,8 @@ bool Engine::offer(Request& request) {
   offered_.handle = ++last_handle_;
   offered_.end = Offered::End::None;
   offered_.ask_at = TimePoint{};
-  offers.offer(tag, said_bytes);
+  offered_.large = large;
+  offers.offer(tag, said_bytes, static_cast<std::size_t>(room - begin));
   return true;
 }
 
@@ -172,8 +181,15 @@ bool Engine::offer(Request& request) {
 /// operation that is under way.
 Result<Handle> Engine::see_offer_through() {
   Offers& offers = *peers_.offers();
-  for (int look = 0; look < kLooks && offers.verdict() == Offers::Verdict::Open; ++look) pause();
-  if (!step_offer({})) {
+  if (offers.remote()) {
+    Patience patience(0);
+    while (!step_offer({}) && offers.open() && patience.wait()) {
+    }
+  } else {
+    for (int look = 0; look < kLooks && offers.verdict() == Offers::Verdict::Open; ++look) pause();
+    (void)step_offer({});
+  }
+  if (offers.open()) {
     const auto now = Clock::now();
     offered_.ask_at = now + kAskAfter;
     progress_->until_held([&] { return !offers.open(); }, now + kBlink);
@@ -206,11 +222,12 @@ Result<Handle> Engine::see_offer_through() {
 /// Settles the own offer if it can be, and answers to those who ask. True: something came of it.
 bool Engine::step_offer(TimePoint now) {
   Offers& offers = *peers_.offers();
+  const bool moved = offers.remote() && move_offers(now);
   if (!offers.open()) {
-    if (!offers.asked()) return false;
+    if (!offers.asked()) return moved;
     const std::lock_guard lock(mutex_);
     offers.answer();
-    return true;
+    return moved || !offers.asked();
   }
   auto verdict = offers.verdict();
   // Whoever ended the world offers nothing any more.
@@ -221,30 +238,81 @@ bool Engine::step_offer(TimePoint now) {
     if (offered_.ask_at != TimePoint{} && now >= offered_.ask_at) {
       offered_.ask_at = TimePoint{};
       offers.ask();
+      if (offers.remote()) pass_on(encode_call(offers.round()), -1, now);
     }
-    return false;
+    return moved;
   }
   const std::lock_guard lock(mutex_);
-  if (verdict == Offers::Verdict::Agreed) {
+  const bool agreed = verdict == Offers::Verdict::Agreed;
+  if (agreed && !offered_.large) {
     take_agreed();
     offers.settle();
     end_offer(Offered::End::Agreed, {});
-  } else {
-    offers.close();
-    offers.settle();
-    offered_.ask_at = TimePoint{};
-    Request regular = std::move(*offered_.request);
-    auto admitted = admit(regular, offered_.work);
-    if (admitted) {
-      offered_.handle = (*admitted)->handle;
-      note_submission(offered_.work == nullptr);
-      offered_.end = Offered::End::Moved;
-      offered_.work.reset();
-    } else {
-      end_offer(Offered::End::Failed, std::move(admitted).error());
-    }
+    return true;
   }
+  if (!agreed) offers.close();
+  offers.settle();
+  offered_.ask_at = TimePoint{};
+  Request request = std::move(*offered_.request);
+  auto admitted = admit(request, offered_.work, agreed);
+  if (!admitted) {
+    end_offer(Offered::End::Failed, std::move(admitted).error());
+    return true;
+  }
+  offered_.handle = (*admitted)->handle;
+  if (agreed) {
+    if (offered_.work == nullptr) unfinished_.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    note_submission(offered_.work == nullptr);
+  }
+  offered_.end = Offered::End::Moved;
+  offered_.work.reset();
   return true;
+}
+
+/// What goes to other hosts and comes from there. True: something did.
+bool Engine::move_offers(TimePoint now) {
+  Offers& offers = *peers_.offers();
+  if (suspicion_ || has_failed_.load(std::memory_order_relaxed)) return false;
+  if (offers.unsent()) {
+    const std::lock_guard lock(mutex_);
+    offers.hand_over();
+  } else if (!offers.stirs() && !offers.heard()) {
+    return false;
+  }
+  auto moved = offers.move();
+  if (!moved) {
+    const Rank peer = moved.error().peer;
+    lose(peer, std::move(moved).error(), false, now == TimePoint{} ? Clock::now() : now);
+    return true;
+  }
+  if (offers.heard()) {
+    const std::lock_guard lock(mutex_);
+    offers.refuse();
+  }
+  return *moved;
+}
+
+/// Somebody has waited for long: who has not published in that round declines.
+void Engine::called(std::span<const std::byte> frame, Rank from, TimePoint now) {
+  Offers* const offers = peers_.offers();
+  const auto round = decode_call(frame);
+  if (offers == nullptr || !round) return;
+  {
+    const std::lock_guard lock(mutex_);
+    offers->called(*round);
+  }
+  pass_on(frame, from, now);
+}
+
+/// To all neighbours but one: the control tree has no circles.
+void Engine::pass_on(std::span<const std::byte> frame, Rank but, TimePoint now) {
+  for (auto& neighbour : peers_.neighbours()) {
+    if (neighbour.rank == but) continue;
+    auto sent = neighbour.channel->send(frame);
+    if (sent) sent = neighbour.channel->flush();
+    if (!sent) lose(neighbour.rank, std::move(sent).error(), false, now);
+  }
 }
 
 /// With mutex_ held: everybody's contribution becomes the result.
@@ -255,8 +323,8 @@ void Engine::take_agreed() {
     negotiator_->passed(offered_.key);
     return;
   }
-  std::array<const std::byte*, kMaxLocalRanks> sources;
   const auto members = static_cast<std::size_t>(offers.size());
+  std::vector<const std::byte*> sources(members);
   for (std::size_t q = 0; q < members; ++q) {
     sources[q] = offers.room_of(static_cast<int>(q)) + offered_.data_begin;
   }
@@ -264,8 +332,8 @@ void Engine::take_agreed() {
     offered_.signature.dtype = tensor.dtype;
     const Reduction reduction = reduction_of(offered_.signature, offers.size());
     const auto elements = static_cast<std::size_t>(element_count(tensor.shape));
-    reduce(tensor.out, std::span(sources.data(), members), elements, reduction.dtype, reduction.op,
-           reduction.postscale);
+    peers_.backend().association().evaluate(tensor.out, sources, elements, reduction.dtype,
+                                            reduction.op, reduction.postscale);
     for (std::size_t q = 0; q < members; ++q) {
       sources[q] += aligned(elements * size_of(tensor.dtype));
     }

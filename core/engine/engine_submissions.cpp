@@ -31,8 +31,11 @@ Result<Handle> Engine::submit(Request request) {
   return handle;
 }
 
-/// With mutex_ held. `work`: what the submission stands for, if it has a handle already.
-Result<std::shared_ptr<Work>> Engine::admit(Request& request, std::shared_ptr<Work> work) {
+/// With mutex_ held. `work`: what the submission stands for, if it has a handle already. `agreed`:
+/// by all ranks, which start it now, and nothing else is under way; only by the holder of the
+/// baton.
+Result<std::shared_ptr<Work>> Engine::admit(Request& request, std::shared_ptr<Work> work,
+                                            bool agreed) {
   // How Adasum combines has little in common with the other operators; but it shares their names.
   if (request.kind == Kind::Allreduce && request.op == ReduceOp::Adasum) {
     request.kind = Kind::Adasum;
@@ -126,6 +129,14 @@ Result<std::shared_ptr<Work>> Engine::admit(Request& request, std::shared_ptr<Wo
   }
   work->tickets = tickets;
 
+  if (agreed) {
+    Dispatcher::Batch batch;
+    for (auto& entry : entries) batch.signatures.push_back(entry->signature);
+    batch.entries = std::move(entries);
+    dispatcher_->enqueue(std::move(batch));
+    if (!known) works_.emplace(handle, work);
+    return work;
+  }
   const auto now = Clock::now();
   // What is on offer is in flight, too, though the negotiator has not heard of it.
   Result<void> submitted =

@@ -15,6 +15,13 @@
 
 namespace rueda {
 
+namespace {
+
+/// Ranks of other hosts that offers are made to.
+constexpr int kMostRemoteOffers = 15;
+
+}  // namespace
+
 Peers::Peers(Rank self, int size, std::vector<std::vector<Rank>> groups,
              std::vector<std::string> hosts)
     : self_(self), size_(size), groups_(std::move(groups)), hosts_(std::move(hosts)) {}
@@ -136,6 +143,24 @@ Result<void> Peers::open_fabric() {
   return {};
 }
 
+/// Everybody tells everybody, so there must not be too many.
+void Peers::open_offers() {
+  if (size_ == 1) {
+    offers_ = Offers::alone();
+    return;
+  }
+  const std::vector<Rank> own = own_group();
+  if (size_ - static_cast<int>(own.size()) > kMostRemoteOffers) return;
+  std::vector<Offers::Member> members(static_cast<std::size_t>(size_));
+  for (std::size_t i = 0; i < views_.size(); ++i) {
+    members[static_cast<std::size_t>(own[i])] = {.board = &views_[i].offers(), .bell = bells_[i]};
+  }
+  for (Rank rank = 0; rank < size_; ++rank) {
+    if (mesh_) members[static_cast<std::size_t>(rank)].link = mesh_->link(rank);
+  }
+  offers_ = std::make_unique<Offers>(std::move(members), self_);
+}
+
 Result<void> Peers::open() {
   const auto group = own_group();
   if (group.empty()) return Error{.message = "this rank is in no transport group"};
@@ -155,15 +180,7 @@ Result<void> Peers::open() {
   }
 
   if (auto opened = open_fabric(); !opened) return opened;
-  if (size_ == 1) {
-    offers_ = Offers::alone();
-  } else if (groups_.size() == 1) {
-    std::vector<Offers::Member> members;
-    for (std::size_t i = 0; i < views_.size(); ++i) {
-      members.push_back({.board = &views_[i].offers(), .bell = bells_[i]});
-    }
-    offers_ = std::make_unique<Offers>(std::move(members), local_index_);
-  }
+  open_offers();
 
   const ControlTree tree = control_tree(groups_, self_);
   std::vector<Rank> edges = tree.children;

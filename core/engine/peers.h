@@ -62,8 +62,8 @@ class Peers {
   [[nodiscard]] Backend& backend() noexcept { return *backend_; }
   /// Backends of further process sets: see Fabric::open(). After open().
   [[nodiscard]] Fabric& fabric() noexcept { return *fabric_; }
-  /// Where all ranks of the world agree on small operations by themselves; null if they do not
-  /// share memory. After open().
+  /// Where all ranks of the world agree on small operations by themselves; null if they are
+  /// too many. After open().
   [[nodiscard]] Offers* offers() const noexcept { return offers_.get(); }
   [[nodiscard]] std::vector<Neighbour>& neighbours() noexcept { return neighbours_; }
   [[nodiscard]] ControlChannel* channel(Rank rank) noexcept;
@@ -124,6 +124,7 @@ class Peers {
   };
   Result<void> open_local();
   Result<void> open_fabric();
+  void open_offers();
   [[nodiscard]] std::vector<Rank> own_group() const;
 
   Rank self_;

@@ -1,19 +1,45 @@
 #include "transport/offers.h"
 
+#include <bit>
+#include <cstddef>
 #include <cstring>
+#include <string>
 #include <utility>
 
 namespace rueda {
+namespace {
+
+/// What a note says before the contribution: the head of a slot as it lies in memory.
+constexpr std::size_t kNoteHead = offsetof(OfferSlot, data);
+
+constexpr unsigned kLooks = 16;
+
+static_assert(std::endian::native == std::endian::little);
+static_assert(kNoteHead == 32 && sizeof(OfferSlot) <= kMaxNote);
+
+}  // namespace
 
 Offers::Offers(std::vector<Member> members, int self)
-    : members_(std::move(members)), self_(static_cast<std::size_t>(self)) {}
+    : members_(std::move(members)), self_(static_cast<std::size_t>(self)) {
+  last_.resize(members_.size());
+  for (std::size_t q = 0; q < members_.size(); ++q) {
+    Member& member = members_[q];
+    if (member.link != nullptr) {
+      remote_.push_back(q);
+      member.link->deliver_notes_to(this);
+    }
+    if (member.board != nullptr) continue;
+    private_boards_.push_back(std::make_unique<OfferBoard>());
+    member.board = private_boards_.back().get();
+  }
+}
+
+Offers::~Offers() {
+  for (const std::size_t q : remote_) members_[q].link->deliver_notes_to(nullptr);
+}
 
 std::unique_ptr<Offers> Offers::alone() {
-  auto board = std::make_unique<OfferBoard>();
-  auto offers =
-      std::make_unique<Offers>(std::vector<Member>{{.board = board.get(), .bell = {}}}, 0);
-  offers->private_board_ = std::move(board);
-  return offers;
+  return std::make_unique<Offers>(std::vector<Member>(1), 0);
 }
 
 /// seq_cst here and where it is stored: see doorbell.h, and offer() beside close().
@@ -52,23 +78,27 @@ const std::byte* Offers::room_of(int member) const noexcept {
   return slot(static_cast<std::size_t>(member), round_).data.data();
 }
 
-void Offers::publish(const Tag& tag) noexcept {
+void Offers::publish(const Tag& tag, std::size_t used) noexcept {
   OfferSlot& mine = slot(self_, round_ + 1);
   mine.count = tag.count;
   mine.key = tag.key;
   mine.signature = tag.signature;
   mine.call = tag.call;
+  used_[(round_ + 1) % 2] = used;
   mine.round.store(++round_, std::memory_order_seq_cst);
   for (std::size_t q = 0; q < members_.size(); ++q) {
-    if (q != self_) members_[q].bell.ring();
+    if (q != self_ && members_[q].link == nullptr) members_[q].bell.ring();
   }
+  if (remote()) unsent_.store(true, std::memory_order_release);
 }
 
-void Offers::offer(const Tag& tag, std::size_t said) noexcept {
+void Offers::offer(const Tag& tag, std::size_t said, std::size_t used) noexcept {
   open_ = true;
   equal_ = 0;
   said_ = said;
-  publish(tag);
+  publish(tag, used);
+  listen();
+  if (remote()) return;
   for (std::size_t q = 0; q < members_.size(); ++q) {
     // Either it sees this offer when it closes, or this rank sees here that it has closed.
     if (members_[q].board->closed.load(std::memory_order_seq_cst) != 0 && q != self_ &&
@@ -101,6 +131,7 @@ Offers::Verdict Offers::verdict() noexcept {
 void Offers::settle() noexcept {
   open_ = false;
   if (closed_ && awaited()) decline();
+  listen();
 }
 
 void Offers::close() noexcept {
@@ -109,20 +140,30 @@ void Offers::close() noexcept {
   members_[self_].board->closed.store(1, std::memory_order_seq_cst);
   // While an own offer is open its round cannot have ended for the others.
   if (!open_ && awaited()) decline();
+  listen();
 }
 
 void Offers::reopen() noexcept {
   if (!closed_) return;
   closed_ = false;
   members_[self_].board->closed.store(0, std::memory_order_seq_cst);
+  listen();
 }
 
 void Offers::ask() noexcept {
+  if (remote()) return;  // the round is told to everybody
   for (std::size_t q = 0; q < members_.size(); ++q) {
     if (q == self_ || published(q, round_)) continue;
     members_[q].board->asked.store(1, std::memory_order_seq_cst);
     members_[q].bell.ring();
   }
+}
+
+void Offers::called(std::uint32_t round) noexcept {
+  called_ = round;
+  if (round != round_ + 1) return;  // of one that is over here
+  members_[self_].board->asked.store(1, std::memory_order_seq_cst);
+  listen();
 }
 
 bool Offers::asked() const noexcept {
@@ -131,8 +172,77 @@ bool Offers::asked() const noexcept {
 
 void Offers::answer() noexcept {
   if (open_) return;  // it may be about the next round: the call stays until this one is settled
+  if (remote() && called_ == round_ + 1 && !awaited())
+    return;  // the call was faster than the offer
   members_[self_].board->asked.store(0, std::memory_order_seq_cst);
   if (awaited()) decline();
+  listen();
+}
+
+/// Notes matter while an own offer is open, and while others are to be refused.
+void Offers::listen() noexcept {
+  if (remote()) listening_.store(open_ || closed_ || asked(), std::memory_order_relaxed);
+}
+
+void Offers::hand_over() {
+  unsent_.store(false, std::memory_order_relaxed);
+  while (handed_over_ != round_) {
+    const std::uint32_t round = ++handed_over_;
+    // It stays as it is until all others have published in the next round, having read it.
+    const OfferSlot& mine = slot(self_, round);
+    const std::span<const std::byte> body(reinterpret_cast<const std::byte*>(&mine),
+                                          kNoteHead + used_[round % 2]);
+    for (const std::size_t q : remote_) members_[q].link->post_note(body);
+  }
+}
+
+void Offers::refuse() noexcept {
+  heard_ = false;
+  if (closed_ && !open_ && awaited()) decline();
+}
+
+Result<bool> Offers::move() {
+  bool moved = false;
+  const bool listens = listening_.load(std::memory_order_relaxed);
+  // Whoever only has to refuse may let the others wait a little: looking costs a system call each.
+  const bool looks = listens && (open_ || asked() || ++looks_ % kLooks == 0);
+  for (const std::size_t q : remote_) {
+    PeerLink& link = *members_[q].link;
+    link.listen(listens);
+    auto out = link.pump_out();
+    if (!out) return out;
+    moved = moved || *out;
+  }
+  for (const std::size_t q : remote_) {
+    if (!looks) break;
+    // Everybody says one thing in a round.
+    if (open_ && published(q, round_)) continue;
+    auto in = members_[q].link->pump_in();
+    if (!in) return in;
+    moved = moved || *in;
+  }
+  return moved;
+}
+
+Result<void> Offers::note(Rank from, std::span<const std::byte> body) {
+  const auto q = static_cast<std::size_t>(from);
+  std::uint32_t round = 0;
+  if (body.size() >= kNoteHead) std::memcpy(&round, body.data(), sizeof round);
+  OfferBoard& board = *members_[q].board;
+  if (body.size() < kNoteHead || body.size() > sizeof(OfferSlot) || round != last_[q] + 1) {
+    Error error;
+    error.peer = from;
+    error.message = "rank " + std::to_string(from) + " made an offer that makes no sense";
+    return error;
+  }
+  OfferSlot& theirs = board.slots[round % 2];
+  constexpr std::size_t kRound = sizeof round;  // stored last
+  std::memcpy(reinterpret_cast<std::byte*>(&theirs) + kRound, body.data() + kRound,
+              body.size() - kRound);
+  theirs.round.store(round, std::memory_order_seq_cst);
+  last_[q] = round;
+  heard_ = true;
+  return {};
 }
 
 }  // namespace rueda

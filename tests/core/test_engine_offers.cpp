@@ -13,8 +13,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-const std::vector<Groups> kWorlds{{{0}},          {{0, 1}},   {{0, 1, 2}},
-                                  {{0, 1, 2, 3}}, {{0}, {1}}, {{0, 1}, {2}}};
+const std::vector<Groups> kWorlds{
+    {{0}},      {{0, 1}},      {{0, 1, 2}},          {{0, 1, 2, 3}},
+    {{0}, {1}}, {{0, 1}, {2}}, {{0}, {1}, {2}, {3}}, {{0, 3}, {1, 2}}};
 
 class OfferWorld : public ::testing::TestWithParam<Groups> {};
 
@@ -52,7 +53,9 @@ void expect_sum(Engine& engine, Rank rank, int size, const std::string& name, st
 std::uint64_t direct(const Engine& engine) {
   const auto paths = engine.paths();
   const auto found = paths.find("shm.offer");
-  return found == paths.end() ? 0 : found->second.operations;
+  const auto between = paths.find("tcp.offer");
+  return (found == paths.end() ? 0 : found->second.operations) +
+         (between == paths.end() ? 0 : between->second.operations);
 }
 
 Request barrier() {
@@ -73,11 +76,31 @@ TEST_P(OfferWorld, sums_of_all_sizes_named_and_not) {
       ASSERT_FALSE(run(engine, barrier()));
     }
   });
-  if (GetParam().size() == 1 && cluster.size() > 1) {
+  if (cluster.size() > 1) {
     EXPECT_GT(direct(cluster[0]), 500U) << "they should have agreed by themselves";
     EXPECT_EQ(direct(cluster[0]), direct(cluster[1]));
   } else {
     EXPECT_EQ(direct(cluster[0]), 0U);
+  }
+}
+
+TEST(EngineOffers, large_operations_between_hosts_start_once_all_have_offered_them) {
+  for (const Groups& groups : {Groups{{0}, {1}}, Groups{{0}, {1}, {2}}, Groups{{0, 1}, {2, 3}}}) {
+    Cluster cluster(groups);
+    cluster.each([&](Rank rank, Engine& engine) {
+      for (int round = 0; round < 40; ++round) {
+        expect_sum<float>(engine, rank, cluster.size(), "x", 30000, round);
+        expect_sum<float>(engine, rank, cluster.size(), "", 5000 + 100 * (round % 4), round);
+        expect_sum<float>(engine, rank, cluster.size(), "small", 3, round);
+        if (round % 7 == 0) {
+          std::vector<float> values(20000, 1.0F);  // the regular way in between
+          auto handle = engine.submit(allreduce_of(values, "regular", false));
+          ASSERT_TRUE(static_cast<bool>(handle));
+          const auto work = finish(engine, *handle);
+          ASSERT_TRUE(work && !work->error);
+        }
+      }
+    });
   }
 }
 
@@ -282,8 +305,14 @@ TEST(EngineOffers, a_name_on_offer_is_in_flight) {
   });
 }
 
-TEST(EngineOffers, a_shutdown_elsewhere_ends_what_is_on_offer) {
-  Cluster cluster({{0, 1, 2}});
+class OfferEnd : public ::testing::TestWithParam<Groups> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, OfferEnd,
+                         ::testing::Values(Groups{{0, 1, 2}}, Groups{{0}, {1}, {2}},
+                                           Groups{{0, 2}, {1}}),
+                         world_name);
+
+TEST_P(OfferEnd, a_shutdown_elsewhere_ends_what_is_on_offer) {
+  Cluster cluster(GetParam());
   cluster.each([&](Rank rank, Engine& engine) {
     expect_sum<float>(engine, rank, 3, "x", 4, 0);
     expect_sum<float>(engine, rank, 3, "x", 4, 0);
@@ -317,10 +346,14 @@ TEST(EngineOffers, a_lost_rank_ends_what_is_on_offer) {
   });
 }
 
-TEST(EngineOffers, who_waits_for_different_things_is_a_deadlock_all_the_same) {
+class OfferPair : public ::testing::TestWithParam<Groups> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, OfferPair, ::testing::Values(Groups{{0, 1}}, Groups{{0}, {1}}),
+                         world_name);
+
+TEST_P(OfferPair, who_waits_for_different_things_is_a_deadlock_all_the_same) {
   EngineOptions options;
   options.negotiator.deadlock = milliseconds(300);
-  Cluster cluster({{0, 1}}, options);
+  Cluster cluster(GetParam(), options);
   cluster.each([&](Rank rank, Engine& engine) {
     expect_sum<float>(engine, rank, 2, "x", 4, 0);
     expect_sum<float>(engine, rank, 2, "y", 4, 0);
@@ -332,11 +365,11 @@ TEST(EngineOffers, who_waits_for_different_things_is_a_deadlock_all_the_same) {
   });
 }
 
-TEST(EngineOffers, a_late_rank_is_complained_about_with_its_name) {
+TEST_P(OfferPair, a_late_rank_is_complained_about_with_its_name) {
   EngineOptions options;
   options.negotiator.stall_warning = milliseconds(200);
   options.negotiator.stall_shutdown = milliseconds(400);
-  Cluster cluster({{0, 1}}, options);
+  Cluster cluster(GetParam(), options);
   std::latch over(1);
   cluster.each([&](Rank rank, Engine& engine) {
     expect_sum<float>(engine, rank, 2, "x", 4, 0);
@@ -353,8 +386,8 @@ TEST(EngineOffers, a_late_rank_is_complained_about_with_its_name) {
   });
 }
 
-TEST(EngineOffers, nothing_is_offered_while_a_timeline_is_recorded) {
-  Cluster cluster({{0, 1}});
+TEST_P(OfferPair, nothing_is_offered_while_a_timeline_is_recorded) {
+  Cluster cluster(GetParam());
   const std::string path = ::testing::TempDir() + "offers-timeline.json";
   cluster.each([&](Rank rank, Engine& engine) {
     for (int i = 0; i < 10; ++i) expect_sum<float>(engine, rank, 2, "x", 4, 0);

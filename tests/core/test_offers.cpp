@@ -38,7 +38,7 @@ Offers::Tag tag(std::uint32_t key) { return {.key = key, .signature = 7}; }
 /// Puts a number there and offers. After may_offer(), though others may have closed since.
 void put(Offers& offers, std::uint32_t key, int value) {
   std::memcpy(offers.room(), &value, sizeof value);
-  offers.offer(tag(key), 0);
+  offers.offer(tag(key), 0, 0);
 }
 
 void offer(Offers& offers, std::uint32_t key, int value) {
@@ -97,7 +97,7 @@ TEST(Offers, what_is_said_beside_the_tag_must_be_equal) {
   for (int member = 0; member < 2; ++member) {
     ASSERT_TRUE(host[member].may_offer());
     std::memcpy(host[member].room(), member == 0 ? "ab" : "ac", 2);
-    host[member].offer(tag(1), 2);
+    host[member].offer(tag(1), 2, 2);
   }
   EXPECT_EQ(host[0].verdict(), Verdict::Refused);
   EXPECT_EQ(host[1].verdict(), Verdict::Refused);
