@@ -9,7 +9,7 @@
 
 #include <memory>
 
-#include "backends/host_plan.h"
+#include "backends/hierarchical_collectives.h"
 #include "backends/routed.h"
 
 namespace rueda {
@@ -37,16 +37,24 @@ class HierarchicalBackend final : public RoutedBackend {
 
   std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
                                        const Reduction& reduction) override;
+  std::unique_ptr<Operation> allgather(GatherPlan plan) override;
+  std::unique_ptr<Operation> reducescatter(std::span<const ScatterPiece> pieces,
+                                           const Reduction& reduction) override;
+  std::unique_ptr<Operation> broadcast(std::span<const std::byte> in, std::span<std::byte> out,
+                                       int root) override;
+  std::unique_ptr<Operation> barrier() override;
 
  private:
-  /// Whether one round is enough, with every carrier for everything.
   [[nodiscard]] bool small(std::size_t bytes) const noexcept;
-  /// What a carrier carries of each round of an operation in which all of them carry `bytes`.
-  [[nodiscard]] std::size_t share(std::size_t bytes) const noexcept;
+  /// For an operation in which the carriers of a host carry that much together.
+  [[nodiscard]] HostBackends through(std::size_t bytes) const noexcept;
+  /// The same in several rounds or in one, but never everything by every carrier.
+  [[nodiscard]] HostBackends shared(std::size_t bytes) const noexcept;
 
   std::unique_ptr<Backend> carriers_;
   HostPlan plan_;
   HierarchicalTuning tuning_;
+  Staging staging_;
 };
 
 }  // namespace rueda

@@ -1,4 +1,4 @@
-#include "backends/hierarchical_allreduce.h"
+#include "backends/hierarchical_collectives.h"
 
 #include <algorithm>
 #include <utility>
@@ -24,7 +24,6 @@ class HierarchicalAllreduce : public HostRounds {
                         const Reduction& reduction, std::size_t rounds)
       : HostRounds(rounds),
         through_(through),
-        plan_(through.plan),
         array_(pieces, reduction.dtype),
         reduction_(reduction),
         element_(size_of(reduction.dtype)) {}
@@ -57,7 +56,7 @@ class HierarchicalAllreduce : public HostRounds {
   }
 
   const HostBackends through_;
-  const HostPlan plan_;
+  const HostPlan& plan_ = through_.plan;
   const PieceArray array_;
   const Reduction reduction_;
   const std::size_t element_;  // bytes
@@ -155,27 +154,19 @@ class LargeAllreduce final : public HierarchicalAllreduce {
   const std::size_t per_round_;  // elements
 };
 
-std::size_t count_of(std::span<const Piece> pieces) {
-  std::size_t count = 0;
-  for (const Piece& piece : pieces) count += piece.count;
-  return count;
-}
-
 }  // namespace
 
-std::unique_ptr<Operation> hierarchical_small_allreduce(const HostBackends& through,
-                                                        std::span<const Piece> pieces,
-                                                        const Reduction& reduction) {
-  return std::make_unique<SmallAllreduce>(through, pieces, reduction, count_of(pieces) > 0);
-}
-
-std::unique_ptr<Operation> hierarchical_large_allreduce(const HostBackends& through,
-                                                        std::span<const Piece> pieces,
-                                                        const Reduction& reduction,
-                                                        std::size_t share_bytes) {
+std::unique_ptr<Operation> hierarchical_allreduce(const HostBackends& through,
+                                                  std::span<const Piece> pieces,
+                                                  const Reduction& reduction) {
+  std::size_t count = 0;
+  for (const Piece& piece : pieces) count += piece.count;
+  if (through.small()) {
+    return std::make_unique<SmallAllreduce>(through, pieces, reduction, count > 0);
+  }
   const auto carriers = static_cast<std::size_t>(through.plan.carriers);
-  const std::size_t per_round = carriers * (share_bytes / size_of(reduction.dtype));
-  return std::make_unique<LargeAllreduce>(through, pieces, reduction, count_of(pieces), per_round);
+  const std::size_t per_round = carriers * (through.share_bytes / size_of(reduction.dtype));
+  return std::make_unique<LargeAllreduce>(through, pieces, reduction, count, per_round);
 }
 
 }  // namespace rueda

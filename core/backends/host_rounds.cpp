@@ -29,7 +29,11 @@ Result<bool> HostRounds::step_inside() {
     if (*step != Step::Done) return moved;
     inside_.reset();
   }
-  ++(preparing_ ? prepared_ : finished_);
+  if (preparing_) {
+    ++prepared_;
+  } else {
+    finish(finished_++);
+  }
   return moved;
 }
 

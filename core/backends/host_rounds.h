@@ -36,6 +36,8 @@ class HostRounds : public Operation {
   virtual std::unique_ptr<Operation> before(std::size_t round) = 0;
   virtual std::unique_ptr<Operation> across(std::size_t round) = 0;
   virtual std::unique_ptr<Operation> after(std::size_t round) = 0;
+  /// All stages of that round are over.
+  virtual void finish(std::size_t /*round*/) {}
 
   [[nodiscard]] Result<bool> step_inside();
   [[nodiscard]] Result<bool> step_across();

@@ -28,6 +28,15 @@ class SpanList {
     return spans_[index].data() + (begin - start(index));
   }
 
+  /// What there is of the bytes [begin, begin + count).
+  [[nodiscard]] std::vector<std::span<Byte>> part(std::size_t begin, std::size_t count) const {
+    std::vector<std::span<Byte>> spans;
+    begin = std::min(begin, bytes());
+    for_each(begin, std::min(count, bytes() - begin),
+             [&](std::span<Byte> span, std::size_t) { spans.push_back(span); });
+    return spans;
+  }
+
   /// Calls visit(bytes of one span, where they begin in the range) for all of the range.
   template <typename Visit>
   void for_each(std::size_t begin, std::size_t count, Visit visit) const {

@@ -174,5 +174,38 @@ TEST_P(Hierarchical, AllreduceOfRealSizeHasTheSameBits) {
   check(GetParam(), {}, batches);
 }
 
+/// Random mixes of all operations.
+void play(const Layout& layout, const Borders& borders, const testing::Script& script,
+          int buffer_bytes = 0) {
+  each(
+      layout, borders,
+      [&](int rank, Backend& backend) {
+        testing::ScriptedRank scripted(script, rank, size_of_layout(layout), backend,
+                                       testing::drive_all);
+        EXPECT_EQ(scripted.run(), "");
+      },
+      buffer_bytes);
+}
+
+TEST_P(Hierarchical, AnyMixOfOperationsGivesRightResults) {
+  unsigned seed = 1;
+  for (const Borders& borders : kBorders) {
+    play(GetParam(), borders, {.seed = ++seed, .operations = 30, .most_bytes = 6000});
+  }
+}
+
+TEST(HierarchicalOfRealSize, AnyMixOfOperationsGivesRightResults) {
+  const testing::Script script{
+      .seed = 5, .operations = 10, .most_bytes = std::size_t{5} << 18, .pause_one_in = 0};
+  play({{0, 2}, {1, 3}}, {}, script);
+  play({{0, 1, 2}, {3}}, {}, script);
+}
+
+TEST_P(Hierarchical, SmallSocketBuffersChangeNothing) {
+  for (const Borders& borders : kBorders) {
+    play(GetParam(), borders, {.seed = 7, .operations = 20, .most_bytes = 6000}, 1);
+  }
+}
+
 }  // namespace
 }  // namespace rueda
