@@ -33,16 +33,29 @@ LOST = 3  # exit code of a rank that could not go on after a case and has said w
 
 @dataclass(frozen=True)
 class World:
-    """How many ranks, and which of them share memory (``HOROVOD_TRANSPORT_GROUPS``)."""
+    """How many ranks, and which of them share memory (``HOROVOD_TRANSPORT_GROUPS``).
+
+    ``hosts``: by rank, the letter of its host; ranks share memory with those of the same letter only.
+    """
 
     size: int
     groups: str = "auto"
+    hosts: str = ""
+
+    @classmethod
+    def on_hosts(cls, hosts: str) -> World:
+        return cls(len(hosts), "launcher", hosts)
 
     def __str__(self) -> str:
-        return f"{self.size}{'' if self.groups == 'auto' else '-tcp'}"
+        return self.hosts or f"{self.size}{'' if self.groups == 'auto' else '-tcp'}"
 
 
-WORLDS = [World(1), *(World(size, groups) for size in (2, 3, 4) for groups in ("auto", "single"))]
+WORLDS = [
+    World(1),
+    *(World(size, groups) for size in (2, 3, 4) for groups in ("auto", "single")),
+    World.on_hosts("abab"),
+    World.on_hosts("aaba"),
+]
 
 
 @dataclass
@@ -158,20 +171,23 @@ def _run_job(module: str, world: World, names: list[str], begin: int, verdicts: 
 
 
 def environment(rank: int, world: World, key: bytes, job: str, address: tuple[str, int]) -> dict[str, str]:
-    """What a launcher would give to ``rank``, all ranks on one host."""
+    """What a launcher would give to ``rank``."""
+    hosts = world.hosts or "a" * world.size
+    local_rank = hosts[:rank].count(hosts[rank])
+    beside = [host for host in sorted(set(hosts)) if hosts.count(host) > local_rank]
     slot = {
         "RANK": rank,
         "SIZE": world.size,
-        "LOCAL_RANK": rank,
-        "LOCAL_SIZE": world.size,
-        "CROSS_RANK": 0,
-        "CROSS_SIZE": 1,
+        "LOCAL_RANK": local_rank,
+        "LOCAL_SIZE": hosts.count(hosts[rank]),
+        "CROSS_RANK": beside.index(hosts[rank]),
+        "CROSS_SIZE": len(beside),
     }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
     return {
         **inherited,
         **{f"HOROVOD_{name}": str(value) for name, value in slot.items()},
-        "HOROVOD_HOSTNAME": "localhost",
+        "HOROVOD_HOSTNAME": f"host-{hosts[rank]}" if world.hosts else "localhost",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address[0],
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(address[1]),
         "HOROVOD_CONTROLLER": "gloo",

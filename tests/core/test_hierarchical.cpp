@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -204,6 +205,86 @@ TEST(HierarchicalOfRealSize, AnyMixOfOperationsGivesRightResults) {
 TEST_P(Hierarchical, SmallSocketBuffersChangeNothing) {
   for (const Borders& borders : kBorders) {
     play(GetParam(), borders, {.seed = 7, .operations = 20, .most_bytes = 6000}, 1);
+  }
+}
+
+/// A rank of two hosts of two, with an allreduce of many rounds.
+struct Player {
+  Player(Hosts& hosts, int rank)
+      : backend(hosts.hierarchical(
+            rank, {.small_bytes = 0, .least_share_bytes = 4096, .most_share_bytes = 4096}, {})),
+        values(100000),
+        pieces{{reinterpret_cast<std::byte*>(values.data()),
+                reinterpret_cast<std::byte*>(values.data()), values.size()}},
+        operation(backend->allreduce(pieces, {})) {}
+
+  std::unique_ptr<Backend> backend;
+  std::vector<float> values;
+  std::vector<Piece> pieces;
+  std::unique_ptr<Operation> operation;
+};
+
+/// Steps all until nobody moves, or one fails.
+std::optional<Error> exhaust(const std::vector<Player*>& players) {
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (Player* player : players) {
+      if (!player->operation) continue;
+      auto step = player->operation->step();
+      if (!step) return step.error();
+      moved = moved || *step == Step::Advanced;
+      if (*step == Step::Done) player->operation.reset();
+    }
+  }
+  return std::nullopt;
+}
+
+const Layout kTwoByTwo{{0, 2}, {1, 3}};
+
+TEST(HierarchicalTrouble, ABlockedOperationNamesWhomItWaitsFor) {
+  Hosts hosts(kTwoByTwo);
+  Player first(hosts, 0);
+  Player second(hosts, 1);
+  Player third(hosts, 2);
+  EXPECT_EQ(exhaust({&first, &second, &third}), std::nullopt);
+  EXPECT_EQ(first.operation->waiting_for(), std::vector<Rank>{hosts.rank(1)});   // over the network
+  EXPECT_EQ(second.operation->waiting_for(), std::vector<Rank>{hosts.rank(3)});  // in its host
+  EXPECT_EQ(third.operation->waiting_for(), std::vector<Rank>{hosts.rank(3)});   // over the network
+}
+
+TEST(HierarchicalTrouble, ALostCarrierIsAnErrorWithItsGlobalRank) {
+  Hosts hosts(kTwoByTwo);
+  Player first(hosts, 0);
+  Player second(hosts, 1);
+  Player third(hosts, 2);
+  {
+    Player fourth(hosts, 3);
+    for (int i = 0; i < 20; ++i) {
+      ASSERT_TRUE(static_cast<bool>(first.operation->step()));
+      ASSERT_TRUE(static_cast<bool>(second.operation->step()));
+      ASSERT_TRUE(static_cast<bool>(third.operation->step()));
+      ASSERT_TRUE(static_cast<bool>(fourth.operation->step()));
+    }
+  }  // in the middle of it
+  hosts.kill(3);
+  const auto error = exhaust({&first, &second, &third});
+  ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(error->code, Code::PeerLost) << error->what();
+  EXPECT_EQ(error->peer, hosts.rank(3));
+}
+
+TEST(HierarchicalTrouble, AnOperationMayBeGivenUpAtAnyPoint) {
+  for (int steps = 0; steps < 60; ++steps) {
+    Hosts hosts(kTwoByTwo, 1);
+    std::vector<std::unique_ptr<Player>> players;
+    for (int rank = 0; rank < 4; ++rank) players.push_back(std::make_unique<Player>(hosts, rank));
+    for (int i = 0; i < steps; ++i) {
+      for (auto& player : players) ASSERT_TRUE(static_cast<bool>(player->operation->step()));
+    }
+    for (auto& player : players) {
+      player->operation.reset();  // before the memory that it worked on
+      player.reset();
+    }
   }
 }
 
