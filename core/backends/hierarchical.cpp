@@ -86,7 +86,7 @@ std::unique_ptr<Operation> HierarchicalBackend::reducescatter(std::span<const Sc
   if (auto refused = refuse(pieces, reduction)) return refused;
   std::size_t bytes = 0;
   for (const ScatterPiece& piece : pieces) bytes += piece.begins.back() * size_of(reduction.dtype);
-  return hierarchical_reducescatter(shared(bytes), members(), staging_, pieces, reduction);
+  return hierarchical_reducescatter(shared(bytes), members(), staging(), pieces, reduction);
 }
 
 std::unique_ptr<Operation> HierarchicalBackend::broadcast(std::span<const std::byte> in,

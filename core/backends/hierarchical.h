@@ -54,7 +54,6 @@ class HierarchicalBackend final : public RoutedBackend {
   std::unique_ptr<Backend> carriers_;
   HostPlan plan_;
   HierarchicalTuning tuning_;
-  Staging staging_;
 };
 
 }  // namespace rueda
