@@ -18,13 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from horovod.bootstrap.meeting import Meeting, meet
 from horovod.bootstrap.memory import available_bytes
 from horovod.bootstrap.mesh import connect
-from horovod.bootstrap.secret import job_key
-from horovod.bootstrap.serving import serve_store
 from horovod.bootstrap.static_sets import Sets, agree_on_sets, wrong_ranks
-from horovod.bootstrap.store import StoreServer
-from horovod.bootstrap.topology import Place, Topology, alone, read_place
+from horovod.bootstrap.topology import Topology, alone, read_place
 from horovod.config import TIMELINE_DYNAMIC, Config
 from horovod.errors import HorovodInternalError, InvalidArgumentError, NotInitializedError
 
@@ -76,7 +74,7 @@ class Runtime:
     engine: _core.Engine
     topology: Topology
     config: Config
-    served: StoreServer | None = None
+    meeting: Meeting | None = None
     groups: Sequence[Sequence[int]] = ()
     cores_per_rank: float = math.inf
     numbered: weakref.WeakSet[Numbered] = field(default_factory=weakref.WeakSet)
@@ -100,12 +98,12 @@ class Runtime:
 
 @dataclass(frozen=True, eq=False)
 class _Stopped:
-    """No world. A store that this process serves stays for the next one: other ranks may be there already.
+    """No world. Where it met stays for the next one: other ranks may be at the store already.
 
     ``refusal`` is what was wrong with the process sets: all ranks have been told, none can try again.
     """
 
-    served: StoreServer | None = None
+    meeting: Meeting | None = None
     refusal: str = ""
 
 
@@ -154,17 +152,14 @@ def start(
         if isinstance(_current, _Stopped):
             settings = Config.from_environ(environ) if config is None else config
             place = read_place(environ)
-            key = job_key(environ, settings.job_id or place.job) if place.size > 1 else b""
             if _current.refusal:
                 raise InvalidArgumentError(_current.refusal)
-            served = _serve(place, key, _current.served)
-            _current = _Stopped(served)
+            meeting = meet(place, settings, environ, _current.meeting)
+            _current = _Stopped(meeting)
             try:
-                _current = _form(
-                    place, settings, key, process_sets, _native() if core is None else core, served
-                )
+                _current = _form(settings, process_sets, _native() if core is None else core, meeting)
             except InvalidArgumentError as error:
-                _current = _Stopped(served, str(error))
+                _current = _Stopped(meeting, str(error))
                 raise
             atexit.unregister(_exit)  # once is enough, however often we start
             atexit.register(_exit)
@@ -191,7 +186,7 @@ def _end(runtime: Runtime) -> None:
     finally:
         for process_set in list(runtime.numbered):
             process_set.process_set_id = None
-        _current = _Stopped(runtime.served)
+        _current = _Stopped(runtime.meeting)
 
 
 def _exit() -> None:
@@ -199,8 +194,8 @@ def _exit() -> None:
     with _lock:
         if isinstance(_current, Runtime):
             _end(_current)  # nobody will look at what is in shared memory
-    if not isinstance(_current, _Forked) and _current.served is not None:
-        _current.served.stop(_DRAIN_S)
+    if not isinstance(_current, _Forked) and _current.meeting is not None:
+        _current.meeting.end(os.environ, _DRAIN_S)
 
 
 def current() -> Runtime:
@@ -223,23 +218,16 @@ def is_initialized() -> bool:
     return isinstance(_current, Runtime)
 
 
-def _serve(place: Place, key: bytes, served: StoreServer | None) -> StoreServer | None:
-    if served is not None and place.store and served.address[1] == place.store[0][1]:
-        return served
-    if served is not None:
-        served.stop()
-    return serve_store(place, key) if place.serves else None
-
-
-def _form(
-    place: Place, config: Config, key: bytes, process_sets: Sets, core: Core, served: StoreServer | None
-) -> Runtime:
+def _form(config: Config, process_sets: Sets, core: Core, meeting: Meeting) -> Runtime:
+    place = meeting.place
     if place.size == 1:
         topology = alone(place)
         engine = core.Engine(_options(core, config, topology, [[0]], agree_on_sets([process_sets])))
         engine.start()
-        return Runtime(engine, topology, config)
-    topology, mesh = connect(place, config, key, core.segment_bytes, process_sets, core.segment_base_bytes)
+        return Runtime(engine, topology, config, meeting)
+    topology, mesh = connect(
+        place, config, meeting.key, core.segment_bytes, process_sets, core.segment_base_bytes
+    )
     try:
         engine = core.Engine(_options(core, config, topology, mesh.groups, mesh.process_sets))
         mesh.hand_over(engine)
@@ -250,7 +238,7 @@ def _form(
     except BaseException:
         engine.shutdown()
         raise
-    return Runtime(engine, topology, config, served, mesh.groups, mesh.cores_per_rank)
+    return Runtime(engine, topology, config, meeting, mesh.groups, mesh.cores_per_rank)
 
 
 def _options(
@@ -318,8 +306,8 @@ def _forked_error(forked: _Forked) -> HorovodInternalError:
 def _after_fork_in_child() -> None:
     global _current, _lock
     _lock = threading.RLock()  # another thread of the parent may have held it
-    if not isinstance(_current, _Forked) and _current.served is not None:
-        _current.served.abandon()
+    if not isinstance(_current, _Forked) and _current.meeting is not None:
+        _current.meeting.abandon()
     if isinstance(_current, Runtime):
         _current = _Forked(os.getppid(), _current)
     elif isinstance(_current, _Stopped):

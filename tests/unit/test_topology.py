@@ -69,7 +69,9 @@ OTHERS = {
     "jsrun": {"JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "2"},
     "Flux": {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2"},
     "srun": {"SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"},
-    "MPICH": {"PMI_RANK": "1", "PMI_SIZE": "2"},
+    "MPICH": {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"},
+    "PMI": {"PMI_RANK": "1", "PMI_SIZE": "2"},
+    "torch.distributed": {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"},
 }
 
 

@@ -3,6 +3,10 @@ launcher.
 
 An entry only counts when its ``evidence`` is there: variables such as ``RANK`` mean nothing by themselves,
 and those of Slurm are also set in a batch script, which is not a task.
+
+Launchers start each other: mpirun starts its daemons with srun, srun starts torchrun. The one that started
+this process last counts; that is the order of ``FAMILIES``. The variables of the others are those of another
+process.
 """
 
 from __future__ import annotations
@@ -20,8 +24,13 @@ _PORTS = range(12000, 32000)  # below those that the system gives out by itself
 @dataclass(frozen=True)
 class Family:
     """The variables of one launcher. Empty = it has none of this kind; of several sizes the first one
-    counts. ``job`` together name the job, on every rank alike; ``head`` holds the host of rank 0, or a list
-    of hosts as Slurm writes it; ``hosts`` the number of hosts.
+    counts, and without any PMIx has to be asked. ``job`` together name the job, on every rank alike; ``head``
+    holds the host of rank 0, or a list of hosts as Slurm writes it; ``hosts`` the number of hosts;
+    ``hostname`` the launcher's name of this host.
+
+    ``keeps_locals``: local places are those that the launcher said, as scripts read its variables as well.
+    Otherwise they are counted when the ranks meet, in the order of ranks, as MPI itself does; what the
+    launcher said has another order now and then.
     """
 
     name: str
@@ -31,10 +40,17 @@ class Family:
     local_size: str = ""
     cross_rank: str = ""
     cross_size: str = ""
+    keeps_locals: bool = False
     evidence: tuple[str, ...] = ()
     job: tuple[str, ...] = ()
     head: str = ""
     hosts: str = ""
+    hostname: str = ""
+
+    def job_name(self, environ: Mapping[str, str]) -> str:
+        """What the launcher calls the job; empty if it does not say."""
+        words = [environ.get(name, "") for name in self.job]
+        return "/".join((self.name, *words)) if words and all(words) else ""
 
 
 @dataclass(frozen=True)
@@ -54,12 +70,14 @@ OWN = Family(
     "HOROVOD_LOCAL_SIZE",
     "HOROVOD_CROSS_RANK",
     "HOROVOD_CROSS_SIZE",
+    keeps_locals=True,
+    hostname="HOROVOD_HOSTNAME",
 )
 
 FAMILIES = (
     Family(
         "torchrun", "RANK", ("WORLD_SIZE",), "LOCAL_RANK", "LOCAL_WORLD_SIZE",
-        "GROUP_RANK", "GROUP_WORLD_SIZE", evidence=("TORCHELASTIC_RUN_ID",),
+        keeps_locals=True, evidence=("TORCHELASTIC_RUN_ID",),
         job=("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"),
         head="MASTER_ADDR",
     ),
@@ -75,13 +93,27 @@ FAMILIES = (
         "jsrun", "JSM_NAMESPACE_RANK", ("JSM_NAMESPACE_SIZE",),
         "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE",
     ),
-    Family("Flux", "FLUX_TASK_RANK", ("FLUX_JOB_SIZE",), "FLUX_TASK_LOCAL_ID"),
+    Family(
+        "Flux", "FLUX_TASK_RANK", ("FLUX_JOB_SIZE",), "FLUX_TASK_LOCAL_ID", job=("FLUX_JOB_ID",),
+        hosts="FLUX_JOB_NNODES",
+    ),
+    Family(
+        "MPICH's or Intel's mpirun", "PMI_RANK", ("PMI_SIZE",), "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+        evidence=("MPI_LOCALRANKID",),
+    ),
     Family(
         "srun", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), "SLURM_LOCALID",
         evidence=("SLURM_STEP_ID", "SLURM_PROCID"),
         job=("SLURM_JOB_ID", "SLURM_STEP_ID"), head="SLURM_STEP_NODELIST", hosts="SLURM_STEP_NUM_NODES",
+        hostname="SLURMD_NODENAME",
     ),
-    Family("MPICH's or Intel's mpirun", "PMI_RANK", ("PMI_SIZE",), "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    Family(
+        "torch.distributed", "RANK", ("WORLD_SIZE",), "LOCAL_RANK", "LOCAL_WORLD_SIZE", keeps_locals=True,
+        evidence=("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), job=("MASTER_ADDR", "MASTER_PORT"),
+        head="MASTER_ADDR",
+    ),
+    Family("PMI", "PMI_RANK", ("PMI_SIZE",)),
+    Family("PMIx", "PMIX_RANK", (), evidence=("PMIX_RANK", "PMIX_NAMESPACE"), job=("PMIX_NAMESPACE",)),
 )  # fmt: skip
 
 
@@ -98,14 +130,13 @@ def meeting_point(family: Family, environ: Mapping[str, str], size: int) -> Meet
     On one host that is the loopback interface. The port follows from the name of the job, so that all ranks
     know it.
     """
-    words = [environ.get(name, "") for name in family.job]
-    if not all(words):
+    job = family.job_name(environ)
+    if not job:
         return None
     one_host = environ.get(family.local_size) == str(size) or environ.get(family.hosts) == "1"
     host = "127.0.0.1" if one_host else _first_host(environ.get(family.head, ""))
     if not host:
         return None
-    job = "/".join((family.name, *words))
     digest = int.from_bytes(hashlib.sha256(job.encode()).digest()[:4], "big")
     return MeetingPoint(host, _PORTS[digest % len(_PORTS)], job)
 

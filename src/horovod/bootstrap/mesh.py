@@ -216,7 +216,8 @@ class _Bootstrap:
         self.identities = self._collect_identities(joined)
         places = [_place(rank, identity) for rank, identity in enumerate(self.identities)]
         self.hosts = tuple(place.host for place in places)
-        topology = agree(self.place.rank, places)
+        machines = [identity["machine"]["boot_id"] for identity in self.identities]
+        topology = agree(self.place.rank, places, machines)
         process_sets = agree_on_sets([identity["process_sets"] for identity in self.identities])
         groups, own, local_peers = self._share_memory(joined, unix_listener)
         network_peers = self._connect_network(joined, groups, tcp_listeners)
@@ -247,7 +248,7 @@ class _Bootstrap:
         place = dataclasses.asdict(self.place)
         share = own_share()
         return {
-            "place": {name: place[name] for name in ("size", "local", "cross", "host")},
+            "place": {name: place[name] for name in ("launcher", "size", "local", "cross", "host")},
             "machine": dataclasses.asdict(machine),
             "pid": os.getpid(),
             "tcp": [listener.getsockname()[:2] for listener in tcp_listeners],
@@ -526,7 +527,7 @@ def _place(rank: int, identity: dict[str, Any]) -> Place:
     pairs = {
         name: None if said[name] is None else (said[name][0], said[name][1]) for name in ("local", "cross")
     }
-    return Place("", rank, said["size"], pairs["local"], pairs["cross"], said["host"])
+    return Place(said["launcher"], rank, said["size"], pairs["local"], pairs["cross"], said["host"])
 
 
 def _boot_id() -> str:

@@ -62,7 +62,7 @@ def listening_hosts(place: Place, config: Config, store_host: str) -> list[str]:
         return [address.host for address in own_addresses(config.network_interface)]
     loopback = [address.host for address in loopback_addresses()]
     meets_here = all(host in ("localhost", *loopback) for host, _ in place.store)
-    if meets_here or (place.local is not None and place.local[1] == place.size):
+    if meets_here or place.one_host:
         return [store_host] if store_host in loopback else loopback[:1]
     hosts = [address.host for address in own_addresses()]
     if store_host in hosts or not hosts:

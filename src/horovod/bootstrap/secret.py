@@ -15,7 +15,7 @@ from pathlib import Path
 
 from horovod.errors import ConfigError
 
-__all__ = ["KEY_BYTES", "SECRET_VARIABLE", "job_key"]
+__all__ = ["KEY_BYTES", "SECRET_VARIABLE", "job_key", "settings_folder"]
 
 SECRET_VARIABLE = "HOROVOD_SECRET_KEY"
 KEY_BYTES = 32
@@ -59,11 +59,16 @@ def _from_text(text: str) -> bytes:
     return key
 
 
-def _key_file(environ: Mapping[str, str]) -> Path:
+def settings_folder(environ: Mapping[str, str]) -> Path:
+    """Where this user's settings are, on hosts that share home directories the same for all."""
     settings = environ.get("XDG_CONFIG_HOME") or os.path.join(
         environ.get("HOME") or str(Path.home()), ".config"
     )
-    return Path(settings) / "rueda" / "key"
+    return Path(settings) / "rueda"
+
+
+def _key_file(environ: Mapping[str, str]) -> Path:
+    return settings_folder(environ) / "key"
 
 
 def _user_key(path: Path) -> bytes:

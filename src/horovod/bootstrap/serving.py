@@ -48,9 +48,8 @@ def _hosts(place: Place, interfaces: str) -> list[str]:
     found = [route.host for route in routes]
     loopback = {address.host for address in loopback_addresses()}
     written = {host for host, _ in place.store}
-    here = place.local is not None and place.local[1] == place.size
     named = [host for host in found if host.startswith("127.") or host in loopback]
-    if named and not here and not written <= {"localhost", *loopback}:
+    if named and not place.one_host and not written <= {"localhost", *loopback}:
         return list(dict.fromkeys(found + [address.host for address in own_addresses(interfaces)]))
     own = {address.host for address in own_addresses()} | loopback
     return [host for host in found if host in own or host.startswith("127.")] or found

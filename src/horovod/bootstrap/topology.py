@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import socket
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from horovod.bootstrap.addresses import split_hosts
+from horovod.bootstrap.exchange import channels, pmix_job_size
 from horovod.bootstrap.launchers import FAMILIES, OWN, Family, meeting_point, present
 from horovod.errors import ConfigError
 
-__all__ = ["Place", "Topology", "agree", "alone", "read_place"]
+__all__ = ["Place", "Topology", "agree", "alone", "no_store", "read_place"]
+
+_log = logging.getLogger("horovod.bootstrap")
 
 _ADDRESS_VARIABLE = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 _PORT_VARIABLE = "HOROVOD_GLOO_RENDEZVOUS_PORT"
@@ -18,7 +23,7 @@ _PORT_VARIABLE = "HOROVOD_GLOO_RENDEZVOUS_PORT"
 
 @dataclass(frozen=True)
 class Topology:
-    """The world as users see it. Everything but ``hosts`` comes from the launcher.
+    """The world as users see it. Local and cross places are those of the launcher, or counted.
 
     Attributes:
         rank, size: place in the world.
@@ -49,6 +54,8 @@ class Place:
         store: host and port of every way to the store; empty if there is none.
         serves: this rank has to serve the store, as no launcher of ours does.
         job: names the job if the launcher does; "" if it does not.
+        one_host: all ranks are on this host, as far as the launcher says.
+        channels: over which rank 0 can tell the others where the store is, if nothing else says it.
     """
 
     launcher: str
@@ -60,19 +67,28 @@ class Place:
     store: tuple[tuple[str, int], ...] = ()
     serves: bool = False
     job: str = ""
+    one_host: bool = False
+    channels: tuple[str, ...] = ()
 
 
-def read_place(environ: Mapping[str, str]) -> Place:
+def read_place(
+    environ: Mapping[str, str], ask_size: Callable[[Mapping[str, str]], int] = pmix_job_size
+) -> Place:
     """Find this process's place in the environment of ``horovodrun``, of another launcher, or of none.
+
+    Args:
+        environ: says who this process is.
+        ask_size: asked for the size of the world when only PMIx knows it.
 
     Raises:
         ConfigError: a number is malformed or out of range, half of a pair is missing, there are other ranks
             but no store to meet them at, or the launcher is one that cannot be joined yet. Never a silent
             world of one.
     """
-    host = environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
     store = _store_address(environ)
-    family = next((each for each in (OWN, *FAMILIES) if present(each, environ)), None)
+    all_present = [each for each in (OWN, *FAMILIES) if present(each, environ)]
+    family = all_present[0] if all_present else None
+    host = environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
     if family is None:
         if store:
             raise ConfigError(
@@ -80,19 +96,39 @@ def read_place(environ: Mapping[str, str]) -> Place:
                 variable="HOROVOD_RANK",
             )
         return Place("", 0, 1, (0, 1), (0, 1), host)
-    size_variable = next((name for name in family.sizes if environ.get(name)), family.sizes[0])
-    rank, size = _required_pair(environ, family, size_variable)
-    job = ""
-    if size > 1 and family is not OWN and (meeting := meeting_point(family, environ, size)) is not None:
-        store, job = store or ((meeting.host, meeting.port),), meeting.job
-    if size > 1 and not store:
-        raise ConfigError(_no_store(family, rank, size), variable=_ADDRESS_VARIABLE)
+    if len(all_present) > 1:
+        _log.debug("Started by %s; also there: %s", family.name, ", ".join(f.name for f in all_present[1:]))
+    host = environ.get(family.hostname) or host
+    rank, size = _rank_and_size(environ, family, ask_size)
     local = _pair(environ, family.local_rank, family.local_size)
     cross = _pair(environ, family.cross_rank, family.cross_size)
     if size == 1:
-        local, cross, store = local or (0, 1), cross or (0, 1), ()
-    serves = bool(store) and family is not OWN and rank == 0
-    return Place(family.name, rank, size, local, cross, host, store, serves, job)
+        local = local if family.keeps_locals else None
+        return Place(family.name, rank, size, local or (0, 1), cross or (0, 1), host)
+    job = ""
+    ways: tuple[str, ...] = ()
+    if family is not OWN:
+        meeting = meeting_point(family, environ, size)
+        job = meeting.job if meeting is not None else family.job_name(environ)
+        if not store and meeting is not None:
+            store = ((meeting.host, meeting.port),)
+        ways = () if store else channels(environ, job)
+    place = Place(
+        family.name,
+        rank,
+        size,
+        local if family.keeps_locals else None,
+        cross,
+        host,
+        store,
+        serves=bool(store) and family is not OWN and rank == 0,
+        job=job,
+        one_host=local is not None and local[1] == size,
+        channels=ways,
+    )
+    if not store and not ways:
+        raise ConfigError(no_store(place), variable=_ADDRESS_VARIABLE)
+    return place
 
 
 def alone(place: Place) -> Topology:
@@ -101,10 +137,12 @@ def alone(place: Place) -> Topology:
     return Topology(0, 1, *local, *cross, homogeneous=True, hosts=(place.host,))
 
 
-def agree(rank: int, places: Sequence[Place]) -> Topology:
+def agree(rank: int, places: Sequence[Place], machines: Sequence[str] = ()) -> Topology:
     """The topology as rank ``rank`` sees it, from what every rank was told (``places`` by rank).
 
-    What no launcher said is counted: ranks are of one host if their hosts have one name.
+    What no launcher said is counted: ranks are of one host if their hosts have one name (and are one of
+    ``machines``, if these are given). It is counted for all or for none, so that local ranks of a host are
+    always different.
 
     Raises:
         ConfigError: the ranks were told things that cannot all be true.
@@ -118,17 +156,41 @@ def agree(rank: int, places: Sequence[Place]) -> Topology:
                 variable="HOROVOD_SIZE",
             )
     hosts = tuple(place.host for place in places)
-    if any(place.local is None for place in places):
-        locals_ = [(hosts[:number].count(host), hosts.count(host)) for number, host in enumerate(hosts)]
-    else:
-        locals_ = [place.local for place in places if place.local is not None]
-        _check_locals(hosts, locals_)
+    where = list(zip(hosts, machines, strict=True)) if machines else list(hosts)
+    locals_ = _locals(places, where)
     mine = places[rank].cross
     if mine is None:
         same = [number for number in range(size) if locals_[number][0] == locals_[rank][0]]
         mine = (same.index(rank), len(same))
     homogeneous = len({local_size for _, local_size in locals_}) == 1
     return Topology(rank, size, *locals_[rank], *mine, homogeneous=homogeneous, hosts=hosts)
+
+
+def _locals(places: Sequence[Place], where: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Local rank and size of every rank; ``where``: equal for ranks of one host."""
+    told = [place.local for place in places if place.local is not None]
+    if len(told) == len(places):
+        hosts = [place.host for place in places]
+        if any(place.launcher == OWN.name for place in places):
+            _check_locals(hosts, told)
+            return told
+        sizes = Counter(where)
+        if len(set(zip(where, (local_rank for local_rank, _ in told), strict=True))) == len(places) and all(
+            local_size == sizes[host] for host, (_, local_size) in zip(where, told, strict=True)
+        ):
+            return told
+        _log.warning(
+            "%s gave local ranks and sizes that do not fit the hosts %s: they are counted instead.",
+            places[0].launcher,
+            ", ".join(dict.fromkeys(hosts)),
+        )
+    seen: Counter[Hashable] = Counter()
+    sizes = Counter(where)
+    counted = []
+    for host in where:
+        counted.append((seen[host], sizes[host]))
+        seen[host] += 1
+    return counted
 
 
 def _check_locals(hosts: Sequence[str], locals_: Sequence[tuple[int, int]]) -> None:
@@ -163,17 +225,31 @@ def _store_address(environ: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
         ) from None
 
 
-def _required_pair(environ: Mapping[str, str], family: Family, size_variable: str) -> tuple[int, int]:
+def _rank_and_size(
+    environ: Mapping[str, str], family: Family, ask_size: Callable[[Mapping[str, str]], int]
+) -> tuple[int, int]:
+    if not family.sizes:
+        rank, size = _number(environ, family.rank), ask_size(environ)
+        if not 0 <= rank < size:
+            raise ConfigError(f"{family.rank}={rank} is not one of {size} ranks.", variable=family.rank)
+        return rank, size
+    size_variable = next((name for name in family.sizes if environ.get(name)), family.sizes[0])
     for name, other in ((family.rank, size_variable), (size_variable, family.rank)):
-        if not environ.get(name):
-            raise ConfigError(f"{other} is set, but {name} is not: set both or none.", variable=name)
+        _require(environ, name, other)
     return _checked(environ, family.rank, size_variable)
 
 
+def _require(environ: Mapping[str, str], name: str, other: str) -> None:
+    if not environ.get(name):
+        raise ConfigError(f"{other} is set, but {name} is not: set both or none.", variable=name)
+
+
 def _pair(environ: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int] | None:
-    """A pair that the launcher may leave out, or half of it: then it is counted when the ranks meet."""
-    if not environ.get(rank_name) or not environ.get(size_name):
+    """A pair that the launcher may leave out: then it is counted when the ranks meet."""
+    if not rank_name or not size_name or not (environ.get(rank_name) or environ.get(size_name)):
         return None
+    _require(environ, rank_name, size_name)
+    _require(environ, size_name, rank_name)
     return _checked(environ, rank_name, size_name)
 
 
@@ -195,14 +271,16 @@ def _number(environ: Mapping[str, str], name: str) -> int:
         raise ConfigError(f"{name}={environ[name]} must be a whole number.", variable=name) from None
 
 
-def _no_store(family: Family, rank: int, size: int) -> str:
-    if family is OWN:
+def no_store(place: Place) -> str:
+    """What to do when nothing says where to meet."""
+    rank, size = place.rank, place.size
+    if place.launcher == OWN.name:
         return (
             f"HOROVOD_SIZE={size}, but {_ADDRESS_VARIABLE} and {_PORT_VARIABLE} are not set: how should "
             f"rank {rank} meet the others? Start the script with: horovodrun -np {size} python ..."
         )
     return (
-        f"This process is rank {rank} of {size} of {family.name}, which does not say where to meet. "
+        f"This process is rank {rank} of {size} of {place.launcher}, which does not say where to meet. "
         f"Set {_ADDRESS_VARIABLE} to the address of rank 0's host and {_PORT_VARIABLE} to a free port "
-        "there, the same for every rank, or start the script with: horovodrun -np {size} python ..."
+        f"there, the same for every rank, or start the script with: horovodrun -np {size} python ..."
     )

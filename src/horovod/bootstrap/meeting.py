@@ -1,0 +1,182 @@
+"""Where the ranks of this job meet and by which key they know each other: found out once per process.
+
+The launcher of ours says all of it. Under another one rank 0 serves the store; where that is follows from the
+environment, or rank 0 tells the others through the launcher (``exchange.py``).
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import logging
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from horovod.bootstrap import exchange
+from horovod.bootstrap.addresses import loopback_addresses, own_addresses
+from horovod.bootstrap.secret import SECRET_VARIABLE, job_key
+from horovod.bootstrap.serving import serve_store
+from horovod.bootstrap.store import StoreServer
+from horovod.bootstrap.topology import Place, no_store
+from horovod.config import Config
+from horovod.errors import ConfigError, RendezvousError
+
+__all__ = ["Meeting", "meet"]
+
+_log = logging.getLogger("horovod.bootstrap")
+
+_MOST_HOSTS = 8  # a card must fit into 1023 bytes
+_PROBE_S = 1.0
+_AGAIN_S = 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class Meeting:
+    """``place`` with everything that was found out; ``asked`` without. ``served``: by this process."""
+
+    place: Place
+    key: bytes
+    served: StoreServer | None
+    asked: Place
+    channel: str = ""
+
+    def end(self, environ: Mapping[str, str], drain_s: float = 0.0) -> None:
+        """Nobody will be served any more."""
+        if self.served is not None:
+            exchange.forget(self.channel, self.asked.job, environ)
+            self.served.stop(drain_s)
+
+    def abandon(self) -> None:
+        """In a forked child: let go of what belongs to the parent."""
+        if self.served is not None:
+            self.served.abandon()
+
+
+def meet(place: Place, config: Config, environ: Mapping[str, str], earlier: Meeting | None) -> Meeting:
+    """Find out where to meet, and serve the store if that is on this rank.
+
+    Args:
+        place: what the environment says.
+        config: time limit, interfaces, name of the job.
+        environ: of this process.
+        earlier: of the world before, in this process: a store that is served stays.
+
+    Raises:
+        ConfigError: no key, no place to meet, or it cannot be served.
+        RendezvousError: rank 0 did not tell in time.
+    """
+    if place.channels:
+        if earlier is not None and earlier.asked == place:
+            return earlier
+        if earlier is not None:
+            earlier.end(environ)
+        return _tell(place, config, environ) if place.rank == 0 else _hear(place, config, environ)
+    key = job_key(environ, config.job_id or place.job) if place.size > 1 else b""
+    if earlier is not None:
+        same = earlier.served is not None and place.store and earlier.served.address[1] == place.store[0][1]
+        if same:
+            return Meeting(place, key, earlier.served, place)
+        earlier.end(environ)
+    served = serve_store(place, key, config.network_interface) if place.serves else None
+    return Meeting(place, key, served, place)
+
+
+def _tell(place: Place, config: Config, environ: Mapping[str, str]) -> Meeting:
+    """Rank 0: serve the store and tell the others where."""
+    name = secrets.token_hex(16)
+    job, key = _job(place, name, environ)
+    addresses = [] if place.one_host else own_addresses(config.network_interface)[:_MOST_HOSTS]
+    served = StoreServer(key, [address.host for address in addresses or loopback_addresses()[:1]])
+    served.start()
+    card = _encode({"at": served.addresses, "job": name, "check": _check(key)})
+    try:
+        channel = _first(
+            place, lambda each: exchange.give(each, card, place.job, environ, config.init_timeout_s)
+        )[0]
+    except BaseException:
+        served.stop()
+        raise
+    return Meeting(_complete(place, served.addresses, job), key, served, place, channel)
+
+
+def _hear(place: Place, config: Config, environ: Mapping[str, str]) -> Meeting:
+    """The others: take the card, and another one if it is that of a program that has ended."""
+    deadline = time.monotonic() + config.init_timeout_s
+    while True:
+        channel, text = _first(
+            place,
+            lambda each: exchange.take(each, place.job, environ, max(0.1, deadline - time.monotonic())),
+        )
+        card = _decode(text, channel)
+        addresses = [(str(host), int(port)) for host, port in card["at"]]
+        if channel == "pmi" or not _gone(addresses) or time.monotonic() + _AGAIN_S > deadline:
+            break
+        time.sleep(_AGAIN_S)  # rank 0 of this program has not told yet
+    job, key = _job(place, str(card["job"]), environ)
+    if not hmac.compare_digest(str(card["check"]), _check(key)):
+        raise ConfigError(
+            f"Rank {place.rank} on host {place.host} and rank 0 have different keys. Without "
+            f"{SECRET_VARIABLE} it is made from a file in the home directory (.config/rueda/key), which "
+            f"these hosts do not share. Give every rank the same {SECRET_VARIABLE}: 64 random hexadecimal digits.",
+            variable=SECRET_VARIABLE,
+        )
+    return Meeting(_complete(place, addresses, job), key, None, place, channel)
+
+
+def _first(place: Place, attempt: Any) -> tuple[str, Any]:
+    """The first channel that works, and what it gave."""
+    reasons = []
+    for channel in place.channels:
+        try:
+            return channel, attempt(channel)
+        except exchange.ChannelMissing as error:
+            reasons.append(str(error))
+            _log.info("Rank %d on host %s: %s", place.rank, place.host, error)
+    raise ConfigError(f"{no_store(place)} (Tried: {'; '.join(reasons)}.)")
+
+
+def _job(place: Place, name: str, environ: Mapping[str, str]) -> tuple[str, bytes]:
+    job = f"{place.launcher}/{name}"
+    return job, job_key(environ, job)
+
+
+def _complete(place: Place, addresses: Any, job: str) -> Place:
+    return replace(place, store=tuple(addresses), job=job, channels=())
+
+
+def _check(key: bytes) -> str:
+    """Tells equal keys from different ones, and nothing about either."""
+    return hmac.digest(key, b"rueda card", "sha256").hex()[:32]
+
+
+def _gone(addresses: list[tuple[str, int]]) -> bool:
+    """Nobody listens there: a store listens before its card can be found."""
+    for address in addresses:
+        try:
+            socket.create_connection(address, _PROBE_S).close()
+        except ConnectionRefusedError:
+            continue
+        except OSError:
+            return False  # not reached: this says nothing
+        return False
+    return True
+
+
+def _encode(card: dict[str, Any]) -> str:
+    """Letters, digits, - and _ only: every channel takes them."""
+    return base64.urlsafe_b64encode(json.dumps(card, separators=(",", ":")).encode()).decode().rstrip("=")
+
+
+def _decode(text: str, channel: str) -> dict[str, Any]:
+    try:
+        card = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        if not isinstance(card, dict) or not {"at", "job", "check"} <= card.keys():
+            raise ValueError("not a card")
+    except ValueError as error:
+        raise RendezvousError(f"What rank 0 told through {channel} makes no sense: {error}.") from error
+    return card

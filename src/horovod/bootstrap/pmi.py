@@ -1,0 +1,90 @@
+"""The process manager's exchange of MPICH, Intel MPI and Flux: lines of text over the descriptor ``PMI_FD``.
+
+    cmd=init pmi_version=1 pmi_subversion=1     cmd=response_to_init rc=0 ...
+    cmd=get_my_kvsname                          cmd=my_kvsname rc=0 kvsname=K
+    cmd=put kvsname=K key=rueda value=V         cmd=put_result rc=0
+    cmd=barrier_in                              cmd=barrier_out, when all ranks are here
+    cmd=get kvsname=K key=rueda                 cmd=get_result rc=0 value=V
+
+What one rank puts is only sure to be seen by others after the barrier. There is no ``cmd=finalize``: after it
+the server is gone for an MPI library that the script may use later, and without it nobody complains.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+
+from horovod.errors import RendezvousError
+
+__all__ = ["exchange"]
+
+_KEY = "rueda"
+_VALUE_BYTES = 1023  # what MPICH's server takes
+
+
+def exchange(environ: Mapping[str, str], value: str, timeout_s: float) -> str:
+    """What rank 0 gives as ``value``; the others give the empty text. Every rank must call this.
+
+    Raises:
+        RendezvousError: not all ranks came in time, or the server does not play along.
+    """
+    assert len(value) <= _VALUE_BYTES
+    deadline = time.monotonic() + timeout_s
+    # The descriptor stays open: it belongs to the process, and is the launcher's sign of life.
+    with socket.socket(fileno=_duplicate(environ["PMI_FD"])) as server:
+        talk = _Talk(server, deadline, timeout_s)
+        talk.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init")
+        space = talk.ask("cmd=get_my_kvsname", "my_kvsname")["kvsname"]
+        if value:
+            talk.ask(f"cmd=put kvsname={space} key={_KEY} value={value}", "put_result")
+        talk.ask("cmd=barrier_in", "barrier_out")
+        return talk.ask(f"cmd=get kvsname={space} key={_KEY}", "get_result")["value"]
+
+
+class _Talk:
+    def __init__(self, server: socket.socket, deadline: float, timeout_s: float) -> None:
+        self._server = server
+        self._deadline = deadline
+        self._timeout_s = timeout_s
+        self._received = b""
+
+    def ask(self, request: str, answer: str) -> dict[str, str]:
+        """The words of the answer, which must be of the kind ``answer``."""
+        try:
+            self._server.settimeout(max(0.001, self._deadline - time.monotonic()))
+            self._server.sendall(request.encode() + b"\n")
+            while b"\n" not in self._received:
+                self._server.settimeout(max(0.001, self._deadline - time.monotonic()))
+                data = self._server.recv(4096)
+                if not data:
+                    raise RendezvousError("The launcher closed the connection named by PMI_FD.")
+                self._received += data
+        except TimeoutError as error:
+            raise RendezvousError(
+                f"Not all ranks called hvd.init() within {self._timeout_s:g} s: the launcher's exchange "
+                "(PMI) waits for them. Look for an error in the output of a rank; if some are only slow to "
+                "start, raise HOROVOD_START_TIMEOUT (seconds).",
+                waited_s=self._timeout_s,
+            ) from error
+        except OSError as error:
+            raise RendezvousError(f"The launcher's exchange (PMI_FD) failed: {error}") from error
+        line, _, self._received = self._received.partition(b"\n")
+        words = dict(
+            word.partition("=")[::2] for word in line.decode(errors="replace").split() if "=" in word
+        )
+        if words.get("cmd") != answer or words.get("rc", "0") != "0":
+            raise RendezvousError(f"The launcher's exchange (PMI) answered {request!r} with {line!r}.")
+        return words
+
+
+def _duplicate(number: str) -> int:
+    try:
+        return os.dup(int(number))
+    except (ValueError, OSError) as error:
+        raise RendezvousError(
+            f"PMI_FD={number} is not open in this process: was it started by another process than the "
+            "launcher, which closed it? Set HOROVOD_GLOO_RENDEZVOUS_ADDR and HOROVOD_GLOO_RENDEZVOUS_PORT."
+        ) from error
