@@ -122,7 +122,8 @@ def _hear(place: Place, config: Config, environ: Mapping[str, str]) -> Meeting:
         raise ConfigError(
             f"Rank {place.rank} on host {place.host} and rank 0 have different keys. Without "
             f"{SECRET_VARIABLE} it is made from a file in the home directory (.config/rueda/key), which "
-            f"these hosts do not share. Give every rank the same {SECRET_VARIABLE}: 64 random hexadecimal digits.",
+            f"these hosts do not share. Give every rank the same {SECRET_VARIABLE}: 64 random hexadecimal "
+            "digits.",
             variable=SECRET_VARIABLE,
         )
     return Meeting(_complete(place, addresses, job), key, None, place, channel)
