@@ -19,7 +19,7 @@ REQUIREMENTS := requirements/build.txt requirements/test.txt requirements/lint.t
 PYTHON_SOURCES := src tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-core test-asan test-tsan test-python fuzz lint format stub bench bench-check wheel clean
+.PHONY: help venv venv-mpich build demo test test-core test-asan test-tsan test-python fuzz lint format stub bench bench-check wheel clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,14 @@ $(VENV)/.requirements: $(REQUIREMENTS)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing requirements into $(VENV)"
 	@$(BIN)/python -m pip install --quiet $(addprefix -r ,$(REQUIREMENTS))
+	@touch $@
+
+venv-mpich: .venv-mpich/.requirements  ## make .venv-mpich, whose mpiexec some tests start ranks with
+
+# Beside Open MPI in one environment each would find the other's library.
+.venv-mpich/.requirements: requirements/mpich.txt
+	@test -x .venv-mpich/bin/python || $(PYTHON) -m venv .venv-mpich
+	@.venv-mpich/bin/python -m pip install --quiet -r requirements/mpich.txt
 	@touch $@
 
 # The editable install adds src/ to the path of .venv and the command horovodrun; CMake puts _core beside it.

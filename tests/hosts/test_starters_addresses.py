@@ -116,7 +116,9 @@ def test_when_no_way_works_every_address_is_named_with_its_reason(two_hosts: Sim
     errors = [stderr.decode() for _, stderr in ends]
     assert all(worker.returncode == 1 for worker in workers)
     for error in errors:  # the first cause, on every rank
-        assert re.search(r"cannot connect to rank \d on host \S+ at 10\.99\.0\.[12]:\d+: No route", error), errors
+        assert re.search(r"cannot connect to rank \d on host \S+ at 10\.99\.0\.[12]:\d+: No route", error), (
+            errors
+        )
 
 
 def test_hosts_without_ipv4(two_hosts: SimulatedHosts) -> None:

@@ -76,13 +76,17 @@ OTHERS = {
 
 
 def test_every_launcher_has_an_example() -> None:
-    assert len(OTHERS) == len(FAMILIES)
+    assert len(OTHERS) + 1 == len(FAMILIES)  # PMIx alone does not tell the size: see below
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_launcher_that_says_too_little_is_never_a_silent_world_of_one(name: str) -> None:
+    environ = {key: value for key, value in OTHERS[name].items() if not key.startswith("MASTER")}
+    if name == "torch.distributed":  # without a place to meet these are names that anybody may use
+        assert read_place(environ).size == 1
+        return
     with pytest.raises(ConfigError, match=f"rank 1 of 2 of {name}"):
-        read_place(OTHERS[name])
+        read_place(environ)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -96,13 +100,20 @@ def test_half_a_pair_of_another_launcher_is_an_error(name: str) -> None:
     environ = dict(OTHERS[name])
     size = next(key for key in environ if key.endswith(("SIZE", "NUM_TASKS")))
     del environ[size]
+    if name == "torch.distributed":
+        assert read_place(environ).size == 1
+        return
     with pytest.raises(ConfigError, match="is set, but"):
         read_place(environ)
 
 
 MORE = {
     "torchrun": {"MASTER_ADDR": "n1", "MASTER_PORT": "29500", "TORCHELASTIC_RESTART_COUNT": "0"},
-    "Open MPI": {"PMIX_NAMESPACE": "prterun-n1-7@1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
+    "Open MPI": {
+        "PMIX_NAMESPACE": "prterun-n1-7@1",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    },
     "srun": {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]"},
 }
 HOSTS = {"torchrun": "n1", "Open MPI": "127.0.0.1", "srun": "n1"}
@@ -198,3 +209,119 @@ def test_different_sizes_are_an_error_that_names_both_ranks() -> None:
 def test_two_equal_local_ranks_are_an_error_that_names_both() -> None:
     with pytest.raises(ConfigError, match="Ranks 0 and 1 were both told to be local rank 0 of host a"):
         agree(0, [place(0, "a", (0, 1), 2), place(1, "a", (0, 1), 2)])
+
+
+PMIX = {"PMIX_NAMESPACE": "prterun-n1-7@1", "PMIX_RANK": "1", "PMIX_SERVER_URI2": "x;tcp4://127.0.0.1:1"}
+
+
+def test_a_launcher_of_which_only_pmix_knows_the_size() -> None:
+    place = read_place(PMIX, ask_size=lambda _: 4)
+    assert (place.rank, place.size, place.channels) == (1, 4, ("pmix", "file"))
+    with pytest.raises(ConfigError, match="PMIX_RANK=1 is not one of 1"):
+        read_place(PMIX, ask_size=lambda _: 1)
+
+
+def test_a_size_that_pmix_does_not_tell_is_an_error_not_a_world_of_one() -> None:
+    with pytest.raises(ConfigError, match=r"PMIX_RANK=1 says that a launcher .* Set HOROVOD_RANK"):
+        read_place({**PMIX, "PATH": "", "PMIX_PREFIX": "/nowhere"})
+
+
+@pytest.mark.parametrize(
+    ("environ", "ways"),
+    [
+        ({**OTHERS["Open MPI"], **PMIX}, ("pmix", "file")),
+        ({**OTHERS["Open MPI"], "PMIX_NAMESPACE": "x"}, ("file",)),
+        ({**OTHERS["MPICH"], "MPI_LOCALNRANKS": "1", "MPI_LOCALRANKID": "0", "PMI_FD": "9"}, ("pmi",)),
+        ({**OTHERS["Flux"], "PMI_FD": "9", "FLUX_JOB_ID": "f1"}, ("pmi", "file")),
+        ({**OTHERS["PMI"], "PMI_FD": "9"}, ("pmi",)),
+    ],
+)
+def test_how_rank_0_tells_where_it_is(environ: dict[str, str], ways: tuple[str, ...]) -> None:
+    place = read_place(environ)
+    assert (place.store, place.serves, place.channels) == ((), False, ways)
+    assert read_place({**environ, **STORE}).channels == ()
+
+
+@pytest.mark.parametrize(
+    ("environ", "launcher"),
+    [
+        # horovodrun in a batch script, or in a step of one
+        ({**RANK_1_OF_3, **OTHERS["srun"], "SLURM_PROCID": "0"}, "horovodrun"),
+        ({**OTHERS["torchrun"], **OTHERS["srun"], "SLURM_PROCID": "0", **STORE}, "torchrun"),
+        # mpirun starts its daemons with srun, and the ranks inherit their variables
+        ({**OTHERS["Open MPI"], **OTHERS["srun"], "SLURM_PROCID": "0", **STORE}, "Open MPI's mpirun"),
+        ({**OTHERS["MPICH"], **OTHERS["srun"], "SLURM_PROCID": "0", **STORE}, "MPICH's or Intel's mpirun"),
+        # srun --mpi=pmi2 and --mpi=pmix speak for themselves
+        ({**OTHERS["srun"], **OTHERS["PMI"], **STORE}, "srun"),
+        ({**OTHERS["srun"], **PMIX, **STORE}, "srun"),
+        # a batch script with the variables of torch.distributed
+        (
+            {**OTHERS["torch.distributed"], "SLURM_PROCID": "0", "SLURM_NTASKS": "4", **STORE},
+            "torch.distributed",
+        ),
+        ({**OTHERS["torch.distributed"], **OTHERS["srun"], **STORE}, "srun"),
+    ],
+)
+def test_of_several_launchers_the_one_that_started_this_process_counts(
+    environ: dict[str, str], launcher: str
+) -> None:
+    place = read_place(environ)
+    assert (place.launcher, place.rank) == (launcher, 1)
+
+
+@pytest.mark.parametrize(
+    ("environ", "missing"),
+    [
+        ({**RANK_1_OF_3, "HOROVOD_LOCAL_SIZE": ""}, "HOROVOD_LOCAL_SIZE"),
+        ({**RANK_1_OF_3, "HOROVOD_CROSS_RANK": ""}, "HOROVOD_CROSS_RANK"),
+        ({**OTHERS["Open MPI"], **STORE, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, "OMPI_COMM_WORLD_LOCAL_RANK"),
+        ({**OTHERS["torchrun"], **STORE, "LOCAL_RANK": "0"}, "LOCAL_WORLD_SIZE"),
+        ({**OTHERS["MPICH"], "PMI_RANK": ""}, "PMI_RANK"),
+    ],
+)
+def test_half_a_pair_is_an_error_that_names_both(environ: dict[str, str], missing: str) -> None:
+    with pytest.raises(ConfigError, match=f"is set, but {missing} is not: set both or none") as caught:
+        read_place(environ)
+    assert caught.value.variable == missing
+
+
+def other(rank: int, host: str, local: tuple[int, int] | None, launcher: str = "torchrun") -> Place:
+    return Place(launcher, rank, 4, local, None, host)
+
+
+def test_local_ranks_of_mpirun_are_counted_in_the_order_of_ranks() -> None:
+    # Open MPI 5 on a host with fewer cores than ranks gives them in another order: 0, 2, 1, 3.
+    environ = {
+        **OTHERS["Open MPI"],
+        **STORE,
+        "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    }
+    assert read_place(environ).local is None
+    places = [other(rank, host, None, "mpirun") for rank, host in enumerate("abab")]
+    assert [agree(r, places).local_rank for r in range(4)] == [0, 0, 1, 1]
+    assert [agree(r, places).cross_rank for r in range(4)] == [0, 1, 0, 1]
+
+
+def test_local_ranks_of_torchrun_are_kept_if_they_fit_the_hosts(caplog: pytest.LogCaptureFixture) -> None:
+    kept = [other(0, "a", (1, 2)), other(1, "a", (0, 2)), other(2, "b", (0, 2)), other(3, "b", (1, 2))]
+    assert [agree(r, kept).local_rank for r in range(4)] == [1, 0, 0, 1]
+    assert caplog.text == ""
+    for wrong in ((0, 2), (1, 4)):
+        places = [*kept[:3], other(3, "b", wrong)]
+        assert [agree(r, places).local_rank for r in range(4)] == [0, 1, 0, 1]
+        assert [agree(r, places).local_size for r in range(4)] == [2, 2, 2, 2]
+        assert "counted instead" in caplog.text
+
+
+def test_machines_with_one_name_are_different_hosts() -> None:
+    places = [other(rank, "localhost", None) for rank in range(4)]
+    assert [agree(r, places, ["m1", "m1", "m2", "m2"]).local_rank for r in range(4)] == [0, 1, 0, 1]
+    assert [agree(r, places, ["m1", "m1", "m2", "m2"]).cross_rank for r in range(4)] == [0, 0, 1, 1]
+
+
+def test_several_addresses_of_the_store() -> None:
+    place = read_place({**RANK_1_OF_3, "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1,[fd00::1]"})
+    assert place.store == (("10.0.0.1", 1234), ("fd00::1", 1234))
+    with pytest.raises(ConfigError, match=r"HOROVOD_GLOO_RENDEZVOUS_ADDR=\[fd00::1.* no host"):
+        read_place({**RANK_1_OF_3, "HOROVOD_GLOO_RENDEZVOUS_ADDR": "[fd00::1"})

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from horovod.bootstrap import exchange, pmi
+from horovod.bootstrap.meeting import Meeting, meet
+from horovod.bootstrap.store import StoreClient
+from horovod.bootstrap.topology import Place
+from horovod.config import Config
+from horovod.errors import ConfigError, RendezvousError
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def place(rank: int, *channels: str, job: str = "mpirun/7", size: int = 2) -> Place:
+    return Place("mpirun", rank, size, None, None, f"host{rank}", job=job, one_host=True, channels=channels)
+
+
+def settings(timeout_s: float = 20.0) -> Config:
+    return replace(Config(), init_timeout_s=timeout_s)
+
+
+def home(folder: Path) -> dict[str, str]:
+    return {"XDG_CONFIG_HOME": str(folder)}
+
+
+def assert_met(first: Meeting, second: Meeting) -> None:
+    assert first.key == second.key
+    assert first.place.job == second.place.job != ""
+    assert first.place.store == second.place.store != ()
+    assert first.served is not None
+    assert second.served is None
+    with StoreClient(second.place.store, second.key, 5.0, "rank 1") as client:
+        assert client.add("n") == 1
+
+
+# -- a file in the home directory --
+
+
+def test_ranks_meet_through_a_file_that_nobody_else_can_read(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(meet, place(1, "file"), settings(), home(tmp_path), None)
+        first = meet(place(0, "file"), settings(), home(tmp_path), None)
+        (card,) = (tmp_path / "rueda" / "jobs").iterdir()
+        assert stat.S_IMODE(card.stat().st_mode) == 0o600
+        assert first.key.hex() not in card.read_text()
+        assert_met(first, second.result(20.0))
+    first.end(home(tmp_path))
+    assert list((tmp_path / "rueda" / "jobs").iterdir()) == []
+
+
+def test_a_card_of_a_program_that_has_ended_is_passed_over(tmp_path: Path) -> None:
+    old = meet(place(0, "file"), settings(), home(tmp_path), None)
+    assert old.served is not None
+    old.served.stop()  # killed: its card is still there
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(meet, place(1, "file"), settings(), home(tmp_path), None)
+        time.sleep(
+            0.3
+        )  # let it find the old one, if it is fast; if not, nothing is tested, and nothing fails
+        first = meet(place(0, "file"), settings(), home(tmp_path), None)
+        assert_met(first, second.result(20.0))
+    first.end(home(tmp_path))
+
+
+def test_a_card_that_others_could_have_written_is_refused(tmp_path: Path) -> None:
+    first = meet(place(0, "file"), settings(), home(tmp_path), None)
+    (card,) = (tmp_path / "rueda" / "jobs").iterdir()
+    card.chmod(0o644)
+    with pytest.raises(ConfigError, match="not a file of yours that nobody else can read"):
+        meet(place(1, "file"), settings(), home(tmp_path), None)
+    first.end(home(tmp_path))
+
+
+def test_rank_0_that_never_comes_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RendezvousError, match=r"Rank 0 left no address .* within 0.3 s") as caught:
+        meet(place(1, "file"), settings(0.3), home(tmp_path), None)
+    assert caught.value.missing == (0,)
+
+
+def test_the_next_world_of_a_process_meets_at_the_same_place(tmp_path: Path) -> None:
+    first = meet(place(0, "file"), settings(), home(tmp_path), None)
+    assert meet(place(0, "file"), settings(), home(tmp_path), first) is first
+    other = meet(place(0, "file", job="mpirun/8"), settings(), home(tmp_path), first)
+    assert other.place.job != first.place.job
+    other.end(home(tmp_path))
+
+
+def test_without_pmix_the_file_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "_library", lambda _: "/nowhere/libpmix.so.2")
+    environ = {**home(tmp_path), "PMIX_NAMESPACE": "x"}
+    first = meet(place(0, "pmix", "file"), settings(), environ, None)
+    assert first.channel == "file"
+    assert_met(first, meet(place(1, "pmix", "file"), settings(), environ, None))
+    first.end(environ)
+    with pytest.raises(ConfigError, match=r"does not say where to meet.*Tried: PMIx: .*libpmix"):
+        meet(place(0, "pmix"), settings(), environ, None)
+
+
+# -- PMI --
+
+
+class FakePmi:
+    """What MPICH's process manager answers, for ``size`` processes."""
+
+    def __init__(self, size: int) -> None:
+        self.values: dict[str, str] = {}
+        self._size = size
+        self._waiting: list[socket.socket] = []
+        self._lock = threading.Lock()
+        pairs = [socket.socketpair() for _ in range(size)]
+        self.ends = [end for end, _ in pairs]
+        self._servers = [server for _, server in pairs]
+        self._threads = [threading.Thread(target=self._serve, args=(server,)) for server in self._servers]
+        for thread in self._threads:
+            thread.start()
+
+    def _serve(self, server: socket.socket) -> None:
+        for line in server.makefile():
+            words = dict(word.split("=", 1) for word in line.split())
+            answer = {
+                "init": "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1",
+                "get_my_kvsname": "cmd=my_kvsname rc=0 kvsname=kvs_1",
+                "put": "cmd=put_result rc=0",
+                "get": f"cmd=get_result rc=0 value={self.values.get(words.get('key', ''), '')}",
+                "barrier_in": "",
+            }[words["cmd"]]
+            if words["cmd"] == "put":
+                self.values[words["key"]] = words["value"]
+            if words["cmd"] == "barrier_in":
+                with self._lock:
+                    self._waiting.append(server)
+                    if len(self._waiting) == self._size:
+                        for each in self._waiting:
+                            each.sendall(b"cmd=barrier_out rc=0\n")
+            else:
+                server.sendall(answer.encode() + b"\n")
+
+    def close(self) -> None:
+        for end in self.ends:
+            end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        for thread in self._threads:
+            thread.join(10.0)
+        for server in self._servers:
+            server.close()
+
+
+@contextmanager
+def pmi_server(size: int) -> Iterator[FakePmi]:
+    server = FakePmi(size)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def test_ranks_meet_through_pmi(tmp_path: Path) -> None:
+    with pmi_server(2) as server, ThreadPoolExecutor(1) as pool:
+        environs = [{**home(tmp_path), "PMI_FD": str(end.fileno())} for end in server.ends]
+        second = pool.submit(meet, place(1, "pmi", job=""), settings(), environs[1], None)
+        first = meet(place(0, "pmi", job=""), settings(), environs[0], None)
+        assert_met(first, second.result(20.0))
+        assert first.key.hex() not in str(server.values)
+        for end in server.ends:
+            os.fstat(end.fileno())  # still open: an MPI library may need it
+        first.end(environs[0])
+
+
+def test_hosts_without_a_common_home_are_told_to_share_a_key(tmp_path: Path) -> None:
+    with pmi_server(2) as server, ThreadPoolExecutor(1) as pool:
+        environs = [
+            {**home(tmp_path / str(rank)), "PMI_FD": str(end.fileno())}
+            for rank, end in enumerate(server.ends)
+        ]
+        second = pool.submit(meet, place(1, "pmi", job=""), settings(), environs[1], None)
+        first = meet(place(0, "pmi", job=""), settings(), environs[0], None)
+        with pytest.raises(ConfigError, match=r"do not share\. Give every rank the same HOROVOD_SECRET_KEY"):
+            second.result(20.0)
+        first.end(environs[0])
+
+
+def test_pmi_that_waits_for_ever_is_an_error_in_time() -> None:
+    late = r"Not all ranks called hvd.init\(\) within 0.2 s"
+    with pmi_server(2) as server, pytest.raises(RendezvousError, match=late):
+        pmi.exchange({"PMI_FD": str(server.ends[0].fileno())}, "", 0.2)
+    with pytest.raises(RendezvousError, match="PMI_FD=999 is not open"):
+        pmi.exchange({"PMI_FD": "999"}, "", 0.2)
+
+
+def test_nonsense_from_pmi_is_an_error_that_shows_it() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"\xff\x00 = =\n")
+        with pytest.raises(RendezvousError, match=r"answered .*\\xff"):
+            pmi.exchange({"PMI_FD": str(ours.fileno())}, "", 5.0)
