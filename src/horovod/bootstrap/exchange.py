@@ -118,8 +118,8 @@ def _ask_pmix(environ: Mapping[str, str], timeout_s: float, *words: str) -> str:
         )
     except subprocess.TimeoutExpired as error:
         raise RendezvousError(
-            f"Rank 0 did not call hvd.init() within {timeout_s:.3g} s: its address was awaited at the launcher "
-            "(PMIx). Look for an error in its output; if it is only slow to start, raise "
+            f"Rank 0 did not call hvd.init() within {timeout_s:.3g} s: its address was awaited at the "
+            "launcher (PMIx). Look for an error in its output; if it is only slow to start, raise "
             "HOROVOD_START_TIMEOUT (seconds).",
             missing=(0,),
             waited_s=timeout_s,
@@ -180,8 +180,8 @@ def _wait_for(path: Path, timeout_s: float) -> str:
         except OSError as error:
             raise ChannelMissing(f"{path}: {error.strerror}") from error
     raise RendezvousError(
-        f"Rank 0 left no address in {path} within {timeout_s:.3g} s. Did it call hvd.init(), and do the hosts "
-        "share this folder? Else set HOROVOD_GLOO_RENDEZVOUS_ADDR and HOROVOD_GLOO_RENDEZVOUS_PORT.",
+        f"Rank 0 left no address in {path} within {timeout_s:.3g} s. Did it call hvd.init(), and do the "
+        "hosts share this folder? Else set HOROVOD_GLOO_RENDEZVOUS_ADDR and HOROVOD_GLOO_RENDEZVOUS_PORT.",
         missing=(0,),
         waited_s=timeout_s,
     )
