@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ipaddress
+import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -11,11 +12,12 @@ import pytest
 from horovod.bootstrap.addresses import Address
 from horovod.bootstrap.admission import Admission
 from horovod.bootstrap.conversation import Conversation, Conversations
+from horovod.bootstrap.descriptors import make_room
 from horovod.bootstrap.handshake import Purpose, Role
 from horovod.bootstrap.network import listen_at
 from horovod.bootstrap.routes import Race, Route, numeric_routes, resolve
 from horovod.bootstrap.store import StoreClient, StoreServer
-from horovod.errors import AuthenticationError, RendezvousError
+from horovod.errors import AuthenticationError, BackendError, RendezvousError
 
 KEY = bytes(range(32))
 PURPOSE = Purpose(Role.DATA, 1, 0)
@@ -163,3 +165,39 @@ def test_a_port_that_is_taken_on_one_address_is_not_chosen() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
             listen_at(["127.0.0.1", "127.0.0.2"], port)
+
+
+def test_the_limit_of_open_files_is_raised_or_its_lack_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"now": (256, 2000)}
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits["now"])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.update(now=new))
+    make_room(10, "x")
+    assert limits["now"] == (256, 2000)
+    make_room(1000, "x")
+    assert 1128 < limits["now"][0] < 1500
+    with pytest.raises(
+        BackendError, match=r"rank 7: all of them needs about \d+ open files .* may have 2000"
+    ):
+        make_room(2000, "rank 7: all of them")
+
+
+def test_all_expected_ranks_may_come_at_once_beside_strangers() -> None:
+    (listener,) = listen_at(["127.0.0.1"])
+    address = listener.getsockname()
+    purposes = [Purpose(Role.DATA, rank, 0) for rank in range(1, 301)]
+    came: list[socket.socket] = []
+    won: list[socket.socket] = []
+
+    def answer(connection: socket.socket, _: Purpose) -> Conversation[None]:
+        came.append(connection)
+        yield from ()
+
+    with listener, Conversations() as talks:
+        strangers = [socket.create_connection(address) for _ in range(20)]
+        routes = [Route(*address)]
+        for purpose in purposes:
+            Race(talks, routes, KEY, purpose, lambda made, _: won.append(made), pytest.fail).start()
+        Admission(talks, KEY, purposes, answer, "test").start([listener])
+        assert talks.run(lambda: len(came) == len(won) == len(purposes), time.monotonic() + 20.0)
+        for each in [*came, *won, *strangers]:
+            each.close()

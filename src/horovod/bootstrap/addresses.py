@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from horovod.errors import ConfigError
 
-__all__ = ["Address", "join_hosts", "loopback_addresses", "own_addresses", "split_hosts"]
+__all__ = ["Address", "is_number", "join_hosts", "loopback_addresses", "own_addresses", "split_hosts"]
 
 _VIRTUAL = re.compile(
     r"(docker|br-|virbr|veth|vmnet|vboxnet|cni|flannel|cali|kube|podman|lxc|lxd|tun|tap|wg|zt)"
@@ -90,6 +90,15 @@ def own_addresses(selection: str = "") -> list[Address]:
 def loopback_addresses() -> list[Address]:
     """The addresses that only processes of this host reach, IPv4 first."""
     return [address for address in _all() if address.loopback]
+
+
+def is_number(host: str) -> bool:
+    """Whether ``host`` is an address already, not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def split_hosts(text: str) -> list[str]:

@@ -18,7 +18,9 @@ __all__ = ["Admission"]
 _log = logging.getLogger("horovod.bootstrap")
 
 _HANDSHAKE_LIMIT_S = 10.0
-_MAX_STRANGERS = 256
+_MORE_STRANGERS = 256
+"""Places beside those of everybody who is expected: all may come at once."""
+
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Of this process or machine: may be over in a moment."""
 
@@ -48,6 +50,7 @@ class Admission:
         self._talks = talks
         self._key = key
         self._expected = set(expected)
+        self._places = len(self._expected) + _MORE_STRANGERS
         self._answer = answer
         self._who = who
         self._strangers: dict[int, Conversation[None]] = {}
@@ -75,7 +78,7 @@ class Admission:
                 self._drop_oldest()
                 yield PAUSE
                 continue
-            if len(self._strangers) >= _MAX_STRANGERS:
+            if len(self._strangers) >= self._places:
                 self._drop_oldest()
             number = next(self._numbers)
             self._strangers[number] = self._greet(connection, number)

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 
-__all__ = ["Descriptors"]
+from horovod.errors import BackendError
+
+__all__ = ["Descriptors", "make_room", "make_room_for_many"]
+
+_RESERVE = 128  # for what the program opens while it runs
+_MANY = 1 << 16
 
 
 class Descriptors:
@@ -27,3 +33,30 @@ class Descriptors:
         """Close what is still owned. Idempotent."""
         while self._open:
             os.close(self._open.pop())
+
+
+def make_room(more: int, what: str) -> None:
+    """Let this process open ``more`` descriptors for ``what``: raises its soft limit where that is too low.
+
+    Raises:
+        BackendError: the hard limit is too low as well.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = len(os.listdir("/proc/self/fd")) + more + _RESERVE
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise BackendError(
+            f"{what} needs about {needed} open files in this process, which may have {hard}. Raise the hard "
+            "limit: `ulimit -Hn` of the shell, LimitNOFILE= of a service, --ulimit nofile= of a container.",
+            library="system",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def make_room_for_many() -> None:
+    """Raise the soft limit as far as a server of any number of ranks may need, where that is allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MANY if hard == resource.RLIM_INFINITY else min(hard, _MANY)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -31,7 +31,7 @@ from horovod.bootstrap.addresses import own_addresses
 from horovod.bootstrap.admission import Admission
 from horovod.bootstrap.conversation import Conversation, Conversations, dial
 from horovod.bootstrap.cores import Share, cores_per_rank, own_share
-from horovod.bootstrap.descriptors import Descriptors
+from horovod.bootstrap.descriptors import Descriptors, make_room
 from horovod.bootstrap.groups import Machine, candidate_groups, split
 from horovod.bootstrap.handshake import Purpose, Role, world_digest
 from horovod.bootstrap.local import LocalPeer, Own
@@ -286,6 +286,7 @@ class _Bootstrap:
     ) -> tuple[list[list[int]], Own | None, list[LocalPeer]]:
         machines = [Machine(**identity["machine"]) for identity in self.identities]
         groups = candidate_groups(machines)
+        self._make_room(groups)
         if all(len(group) == 1 for group in groups):
             return groups, None, []
         mine = next(group for group in groups if self.place.rank in group)
@@ -409,6 +410,15 @@ class _Bootstrap:
             if purpose.role is Role.DATA:
                 data.setdefault(purpose.dialer + purpose.acceptor - rank, []).append(made[purpose])
         return [NetworkPeer(other, control.get(other, -1), data[other]) for other in sorted(data)]
+
+    def _make_room(self, groups: Sequence[Sequence[int]]) -> None:
+        """Enough descriptors for the mesh, said now and not half-way. Five for each local peer, of which one
+        more is open while it comes.
+        """
+        local_peers = len(next(group for group in groups if self.place.rank in group)) - 1
+        remote = network.connections_of(self.place.rank, groups, self.world, self._streams())
+        what = f"{self._me()}: the connections to {self.place.size - 1} other ranks"
+        make_room(6 * local_peers + len(remote), what)
 
     def _streams(self) -> int:
         """How many connections carry the data of a pair. Raises ``ConfigError`` if ranks were told

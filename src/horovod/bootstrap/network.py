@@ -6,7 +6,7 @@ import errno
 import socket
 from collections.abc import Sequence
 
-from horovod.bootstrap.addresses import loopback_addresses, own_addresses
+from horovod.bootstrap.addresses import is_number, loopback_addresses, own_addresses
 from horovod.bootstrap.groups import control_parent
 from horovod.bootstrap.handshake import Purpose, Role
 from horovod.bootstrap.topology import Place
@@ -94,7 +94,10 @@ def connections_of(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    if is_number(host):
+        family = int(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    else:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     listener = socket.create_server((host, port), family=family, backlog=4096)
     listener.setblocking(False)
     return listener

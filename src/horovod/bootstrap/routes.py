@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from horovod.bootstrap.addresses import Address
+from horovod.bootstrap.addresses import Address, is_number
 from horovod.bootstrap.conversation import Conversation, Conversations, connect_to, receive, send
 from horovod.bootstrap.handshake import REPLY_BYTES, Dialer, Purpose
 from horovod.errors import AuthenticationError
@@ -77,6 +77,9 @@ def resolve(places: Sequence[tuple[str, int]]) -> tuple[list[Route], dict[Route,
     routes: dict[tuple[str, int], Route] = {}
     failures: dict[Route, str] = {}
     for host, port in places:
+        if is_number(host):  # the common case, and the first look-up of a process costs 10 ms
+            routes.setdefault((host, port), Route(host, port, host))
+            continue
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
