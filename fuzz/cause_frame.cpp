@@ -10,10 +10,11 @@ namespace {
 void run(std::span<const std::byte> input) {
   const auto cause = decode_cause(input);
   if (!cause) return;
-  const auto again = decode_cause(encode_cause(*cause));
+  const auto again = decode_cause(encode_cause(cause->error, cause->evidence));
   require(again.has_value(), "a cause that was understood can be passed on");
-  require(again->code == cause->code && again->peer == cause->peer, "code and rank stay");
-  require(again->missing == cause->missing, "the ranks that were waited for stay");
+  require(again->error.code == cause->error.code && again->error.peer == cause->error.peer,
+          "code and rank stay");
+  require(again->error.missing == cause->error.missing, "the ranks that were waited for stay");
 }
 
 std::vector<Bytes> seeds() {

@@ -41,7 +41,8 @@ void run(std::span<const std::byte> input) {
         const auto said = script.byte();
         if (!offers.may_offer()) break;
         std::memset(offers.room(), script.byte(), said);
-        offers.offer({.count = 1U + script.byte(), .key = script.byte(), .signature = 1}, said);
+        offers.offer({.count = 1U + script.byte(), .key = script.byte(), .signature = 1}, said,
+                     said);
         break;
       }
       case kLook: {

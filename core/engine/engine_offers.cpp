@@ -273,7 +273,7 @@ bool Engine::step_offer(TimePoint now) {
 /// What goes to other hosts and comes from there. True: something did.
 bool Engine::move_offers(TimePoint now) {
   Offers& offers = *peers_.offers();
-  if (suspicion_ || has_failed_.load(std::memory_order_relaxed)) return false;
+  if (inquest_.open() || has_failed_.load(std::memory_order_relaxed)) return false;
   if (offers.unsent()) {
     const std::lock_guard lock(mutex_);
     offers.hand_over();
@@ -283,7 +283,7 @@ bool Engine::move_offers(TimePoint now) {
   auto moved = offers.move();
   if (!moved) {
     const Rank peer = moved.error().peer;
-    lose(peer, std::move(moved).error(), false, now == TimePoint{} ? Clock::now() : now);
+    lose(peer, std::move(moved).error(), Evidence::Data, now == TimePoint{} ? Clock::now() : now);
     return true;
   }
   if (offers.heard()) {
@@ -311,7 +311,7 @@ void Engine::pass_on(std::span<const std::byte> frame, Rank but, TimePoint now) 
     if (neighbour.rank == but) continue;
     auto sent = neighbour.channel->send(frame);
     if (sent) sent = neighbour.channel->flush();
-    if (!sent) lose(neighbour.rank, std::move(sent).error(), false, now);
+    if (!sent) lose(neighbour.rank, std::move(sent).error(), Evidence::Control, now);
   }
 }
 

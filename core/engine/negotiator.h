@@ -164,8 +164,8 @@ class Negotiator {
     std::vector<Rank> missing;
   };
   [[nodiscard]] std::vector<Pending> pending() const;
-  /// What others wait for that `rank` has not submitted: at the caller. Elsewhere all that this rank
-  /// waits for, as nobody knows more.
+  /// What others wait for that `rank` has not submitted: at the caller. Elsewhere all that this
+  /// rank waits for, as nobody knows more.
   [[nodiscard]] std::vector<Pending> owed(Rank rank) const;
   /// True if this rank has submissions that are not dispatched yet.
   [[nodiscard]] bool busy() const noexcept;
