@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import threading
+import time
 from collections.abc import Sequence
 
 from horovod.bootstrap.addresses import own_addresses
@@ -13,10 +14,12 @@ from horovod.launch.hosts import is_this_machine
 
 __all__ = ["names_of_this_machine", "store_hosts"]
 
+_LOOK_UP_S = 5.0
+
 
 def names_of_this_machine(names: Sequence[str]) -> frozenset[str]:
-    """Those of `names` that mean this machine. All are looked up at once; what nobody knows is elsewhere: it
-    may be an alias in the user's ssh configuration.
+    """Those of `names` that mean this machine. All are looked up at once; what nobody knows, or not soon, is
+    elsewhere: it may be an alias in the user's ssh configuration.
     """
     here: set[str] = set()
 
@@ -33,8 +36,9 @@ def names_of_this_machine(names: Sequence[str]) -> frozenset[str]:
         threads = [threading.Thread(target=look, args=(name,), daemon=True) for name in names]
         for thread in threads:
             thread.start()
+        deadline = time.monotonic() + _LOOK_UP_S
         for thread in threads:
-            thread.join()
+            thread.join(max(0.0, deadline - time.monotonic()))
     return frozenset(here)
 
 

@@ -96,7 +96,8 @@ def run_job(
     """
     slots = _place(job)
     names = tuple(dict.fromkeys(slot.hostname for slot in slots))
-    here = tuple(name for name in names if name in names_of_this_machine(names))
+    ours = names_of_this_machine(names)
+    here = tuple(name for name in names if name in ours)
     elsewhere = tuple(name for name in names if name not in here)
     key = secrets.token_bytes(_KEY_BYTES)
     # The handlers come first and go last: at no moment does a signal leave processes behind.
@@ -110,6 +111,7 @@ def run_job(
             Request(
                 here=here,
                 elsewhere=elsewhere,
+                ranks=len(slots),
                 ssh=job.ssh,
                 inherited=inherited,
                 timeout_s=start_timeout_s(job.options, inherited),

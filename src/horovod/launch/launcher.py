@@ -175,6 +175,7 @@ class Request:
     here: tuple[str, ...]
     """Names of this machine."""
     elsewhere: tuple[str, ...]
+    ranks: int
     ssh: SshOptions
     inherited: Mapping[str, str]
     """The launcher's environment."""

@@ -25,13 +25,17 @@ _SPARE_DESCRIPTORS = 64
 class LocalLauncher:
     """All ranks on this machine, one session and one pair of pipes each."""
 
+    def __init__(self) -> None:
+        self.nofile = 0
+        """The limit on descriptors that ranks shall have, if this process has raised its own before."""
+
     def prepare(self, request: Request) -> Mapping[str, HostFacts]:
         facts = HostFacts(machine="", cores=len(os.sched_getaffinity(0)))
         return dict.fromkeys(request.here, facts)
 
     def start(self, slots: Sequence[Slot], plan: WorkerPlan, output: Output) -> LocalWorkers:
         streams = (*STREAMS, RESULT) if plan.call else STREAMS
-        nofile = allow_descriptors(2 * len(slots) * len(streams) + _SPARE_DESCRIPTORS)
+        nofile = self.nofile or allow_descriptors(2 * len(slots) * len(streams) + _SPARE_DESCRIPTORS)
         workers = []
         write_ends: list[int] = []
         call = {}

@@ -292,6 +292,8 @@ class _Connection:
             assert self._process.stdin is not None
             self._stop_watching(self._process.stdin)
             self._process.stdin.close()
+            if not (self.connected or self._done):  # still on its way: nothing runs there yet
+                self._process.kill()
 
     def kill(self) -> None:
         """End the client, whatever it does."""
@@ -457,6 +459,8 @@ class _Connection:
 
 
 def _why_lost(status: int, said: str) -> str:
+    if status == 0:
+        return "its ranks were ended there: that host had not heard this machine for too long"
     if status < 0:
         return f"its ssh client was ended by signal {-status}"
     if status == 1:

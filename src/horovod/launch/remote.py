@@ -35,6 +35,7 @@ __all__ = ["SshLauncher"]
 
 _WINDOW_BYTES = 1 << 20  # of output on its way from one host
 _DESCRIPTORS_PER_HOST = 3
+_DESCRIPTORS_PER_RANK = 6  # of this host, while they are started; then files of the output
 _SPARE_DESCRIPTORS = 64
 _END_S = keeper.GRACE_S + keeper.GIVE_UP_S + 1.0  # a keeper that is told to end needs no longer
 
@@ -51,7 +52,11 @@ class SshLauncher:
 
     def prepare(self, request: Request) -> Mapping[str, HostFacts]:
         text = Path(keeper.__file__).read_bytes()
-        allow_descriptors(_DESCRIPTORS_PER_HOST * len(request.elsewhere) + _SPARE_DESCRIPTORS)
+        self._local.nofile = allow_descriptors(
+            _DESCRIPTORS_PER_HOST * len(request.elsewhere)
+            + _DESCRIPTORS_PER_RANK * request.ranks
+            + _SPARE_DESCRIPTORS
+        )
         self._elsewhere = request.elsewhere
         self._silence_s = request.silence_s
         self._tell = request.console.tell

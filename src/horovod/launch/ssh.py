@@ -88,6 +88,8 @@ def explain(status: int, said: str) -> str:
     """
     if status == _NO_PYTHON:
         return "no Python is found there: neither this one by its path, nor python3 (3.7 or newer)"
+    if status == 0:
+        return "the keeper there got no text: what takes the place of ssh must pass standard input on"
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     quoted = " / ".join(lines[-_SHOWN_LINES:])
     hint = next((hint for pattern, _, hint in _HINTS if re.search(pattern, said, re.IGNORECASE)), "")
