@@ -82,8 +82,8 @@ def test_only_the_last_lines_are_quoted() -> None:
 
 
 def test_environment_for_other_hosts_leaves_out_what_means_this_one() -> None:
-    environment = {"A": "1", "HOME": "/home/me", "SSH_AUTH_SOCK": "/x", "NVIDIA_CUDA_VISIBLE_DEVICES": "0"}
-    assert for_other_hosts(environment) == ({"A": "1"}, {"HOME": "/home/me"})
+    environment = {"A": "1", "HOME": "/h/me", "SSH_AUTH_SOCK": "/x", "NVIDIA_CUDA_VISIBLE_DEVICES": "0"}
+    assert for_other_hosts(environment) == ({"A": "1"}, {"HOME": "/h/me"})
 
 
 def test_interfaces_become_variables() -> None:
