@@ -5,10 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from tests.launch.launching import PYTHON, WAIT, Watched, horovodrun, running
+
+from horovod.launch.console import Console
+from horovod.launch.hosts import HostSlots, assign_ranks
+from horovod.launch.launcher import Event, Exited, Finished, HostLost, Started
+from horovod.launch.supervisor import Signals, supervise
 
 
 @pytest.fixture
@@ -214,6 +220,64 @@ def test_interrupted_launcher_leaves_although_nobody_reads_the_output() -> None:
         job.wait_until_blocked()
         job.signal(signal.SIGINT)
         assert processes.still_running(8) == []
+
+
+class Script:
+    """Workers that report these events, one at a time."""
+
+    def __init__(self, *events: Event) -> None:
+        self._events = list(events)
+        self._bell = os.eventfd(1)
+        self.ended_with: list[int] = []
+
+    def fileno(self) -> int:
+        return self._bell
+
+    def events(self) -> Sequence[Event]:
+        return [self._events.pop(0)]
+
+    def end(self, signum: int) -> None:
+        self.ended_with.append(signum)
+
+    def kill(self) -> None:
+        raise AssertionError("nobody asked for that")
+
+    def close(self) -> None:
+        os.close(self._bell)
+
+
+@pytest.mark.parametrize(
+    ("ends", "first"),
+    [
+        ([Exited(0, 1), Exited(2, -9)], 2),  # 2 was killed, and 0 noticed that
+        ([Exited(0, 1), Exited(2, -15)], 0),
+        ([Exited(0, 1), Exited(2, 3)], 0),
+        ([Exited(1, -11), Exited(2, -9)], 1),
+    ],
+)
+def test_rank_that_was_killed_is_the_cause_though_it_is_heard_late(ends: list[Exited], first: int) -> None:
+    slots = assign_ranks([HostSlots("a", 2), HostSlots("b", 2)], 4)
+    workers = Script(*(Started(rank, 100 + rank) for rank in range(4)), *ends, Finished(()))
+    with Signals() as signals:
+        outcome = supervise(slots, workers, signals, Console())
+    workers.close()
+    assert outcome.failure is not None
+    assert outcome.failure.rank == first
+    assert workers.ended_with == [signal.SIGTERM]
+
+
+def test_host_that_is_lost_is_the_cause_or_comes_besides() -> None:
+    slots = assign_ranks([HostSlots("a", 2), HostSlots("b", 2)], 4)
+    lost = HostLost("b", (2, 3), "silent")
+    cases: list[tuple[list[Event], int | None]] = [([lost, Exited(0, 1)], None), ([Exited(0, 1), lost], 0)]
+    for events, fails in cases:
+        workers = Script(*events, Finished(()))
+        with Signals() as signals:
+            outcome = supervise(slots, workers, signals, Console())
+        workers.close()
+        assert outcome.lost == (lost,)
+        assert (outcome.failure and outcome.failure.rank) == fails
+        assert outcome.ended == (2 if fails is None else 3)
 
 
 def test_many_ranks_fail_together_and_one_is_named() -> None:

@@ -382,6 +382,8 @@ class _Connection:
     def _understand(self, message: dict[str, Any]) -> None:
         match message:
             case {"event": "output", "rank": int(rank), "stream": str(stream), "size": int(size)}:
+                if not 0 <= size <= _READ_BYTES:
+                    raise LaunchError(f"{size} bytes at once")
                 self._payload = (rank, stream, size)
             case {"event": "beat"}:
                 pass

@@ -20,6 +20,7 @@ from horovod.launch.status import Status
 __all__ = ["Outcome", "Signals", "describe_exit", "signal_name", "supervise"]
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_REORDERED_S = 1.0  # news of hosts may be so late
 _PATIENCE_S = 1.0  # of the user, before being told why it takes longer
 
 
@@ -170,6 +171,8 @@ class _Watch:
                 if exit_code != 0 and not self._has_cause():
                     self._failure = event
                     self._end(signal.SIGTERM)
+                elif self._is_earlier_cause(event):
+                    self._failure = event
                 self._console.narrate(f"rank {rank} {describe_exit(exit_code)}")
             case Refused():
                 # Who reports it has ended the ranks of its host that were started before.
@@ -207,6 +210,19 @@ class _Watch:
         self._workers.end(signum)
         self._ended = len(self._not_ended)
         self._caused_at = time.monotonic()
+
+    def _is_earlier_cause(self, event: Exited) -> bool:
+        """Whether this rank failed before the one that is thought to be the first. News of different hosts
+        come in any order: a rank that lost its peer may be heard before the peer's end. Nobody of us sends
+        SIGKILL so early.
+        """
+        return (
+            event.exit_code == -signal.SIGKILL
+            and self._failure is not None
+            and self._failure.exit_code > 0
+            and self._signals_seen == 0
+            and time.monotonic() < (self._caused_at or 0.0) + _REORDERED_S
+        )
 
     def _has_cause(self) -> bool:
         return self._caused_at is not None
