@@ -243,7 +243,6 @@ def test_verbose_narrates_on_standard_error() -> None:
         (["-H", "localhost:1", "true"], 2, "2 processes were requested, but the hosts have 1 slots"),
         (["-H", "localhost", "true"], 2, "'localhost' in it is not host:slots"),
         (["-H", "no.such.host.invalid:2", "true"], 1, "no.such.host.invalid: ssh"),
-        (["--mpi", "true"], 1, "--mpi: this version does not start processes through MPI"),
         (["--output-filename", "./text", "true"], 1, "cannot be kept in text/rank.0/stdout"),
         (["--nonsense", "true"], 2, "--nonsense"),
         ([], 2, "command to run is missing"),
