@@ -14,6 +14,7 @@ void run(std::span<const std::byte> input) {
   require(again.has_value(), "a cause that was understood can be passed on");
   require(again->error.code == cause->error.code && again->error.peer == cause->error.peer,
           "code and rank stay");
+  require(again->evidence == cause->evidence, "the evidence stays");
   require(again->error.missing == cause->error.missing, "the ranks that were waited for stay");
 }
 

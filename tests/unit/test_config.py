@@ -27,6 +27,9 @@ def test_empty_environment_gives_the_defaults() -> None:
         ("HOROVOD_GLOO_TIMEOUT_SECONDS", "7", "operation_timeout_s", 7.0),
         ("HOROVOD_GLOO_TIMEOUT_SECONDS", "7", "init_timeout_s", 7.0),
         ("HOROVOD_START_TIMEOUT", "9", "init_timeout_s", 9.0),
+        ("HOROVOD_HEARTBEAT_TIMEOUT_SECONDS", "5", "heartbeat_timeout_s", 5.0),
+        ("HOROVOD_HEARTBEAT_TIMEOUT_SECONDS", "0", "heartbeat_timeout_s", 0.0),
+        ("HOROVOD_HEARTBEAT_WARNING_SECONDS", "2", "heartbeat_warning_s", 2.0),
         ("HOROVOD_LOG_LEVEL", "TRACE", "log_level", 0),
         ("HOROVOD_LOG_LEVEL", "loud", "log_level", 3),
         ("HOROVOD_LOG_HIDE_TIME", "1", "log_hide_time", True),
@@ -92,3 +95,43 @@ def test_stall_shutdown_before_the_warning_is_ignored_with_a_warning(
         config = Config.from_environ({"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10"})
     assert config.stall_shutdown_s == 0
     assert "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=10 is ignored" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "named"),
+    [
+        ({}, (3, 10, 30, 30), ""),
+        ({"GLOO_TIMEOUT_SECONDS": 7}, (3, 3.5, 7, 7), ""),
+        ({"GLOO_TIMEOUT_SECONDS": 2}, (1.5, 3, 4, 4), "HOROVOD_GLOO_TIMEOUT_SECONDS=2"),
+        ({"HEARTBEAT_TIMEOUT_SECONDS": 3}, (1.5, 3, 30, 30), ""),
+        ({"HEARTBEAT_TIMEOUT_SECONDS": 1}, (1.5, 3, 30, 30), "HOROVOD_HEARTBEAT_TIMEOUT_SECONDS=1"),
+        ({"HEARTBEAT_TIMEOUT_SECONDS": 60}, (3, 60, 90, 90), ""),
+        ({"HEARTBEAT_TIMEOUT_SECONDS": 0}, (3, 0, 30, 30), ""),
+        (
+            {"HEARTBEAT_TIMEOUT_SECONDS": 60, "GLOO_TIMEOUT_SECONDS": 30},
+            (3, 15, 30, 30),
+            "HOROVOD_GLOO_TIMEOUT_SECONDS=30",
+        ),
+        ({"HEARTBEAT_WARNING_SECONDS": 20}, (5, 10, 30, 30), "HOROVOD_HEARTBEAT_WARNING_SECONDS=20"),
+        ({"START_TIMEOUT": 9}, (3, 10, 11, 9), ""),
+        ({"START_TIMEOUT": 15}, (3, 10, 15, 15), ""),
+        (
+            {"START_TIMEOUT": 9, "GLOO_TIMEOUT_SECONDS": 40},
+            (3, 10, 40, 40),
+            "HOROVOD_START_TIMEOUT=9",
+        ),
+    ],
+)
+def test_time_limits_keep_their_order_and_a_contradiction_is_named(
+    given: dict[str, float], expected: tuple[float, ...], named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        config = Config.from_environ({f"HOROVOD_{name}": str(value) for name, value in given.items()})
+    limits = (
+        config.heartbeat_warning_s,
+        config.heartbeat_timeout_s,
+        config.operation_timeout_s,
+        config.init_timeout_s,
+    )
+    assert limits == pytest.approx(expected)
+    assert (named in caplog.text) if named else not caplog.text
