@@ -240,6 +240,7 @@ class Engine final : private Driver {
 
   std::atomic<bool> effects_pending_{false};
   std::atomic<std::int64_t> next_tick_ns_;
+  std::atomic<std::int64_t> ran_ns_{0};     // this process has run without a long gap until then
   std::atomic<std::size_t> unfinished_{0};  // works that are not done
   std::atomic<bool> ended_{false};          // the shutdown entry was reached
   std::atomic<bool> acknowledged_{false};   // this rank has finished what came before it

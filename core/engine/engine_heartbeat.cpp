@@ -21,15 +21,21 @@ std::string in_seconds(Duration duration) {
 void Engine::watch_beats(TimePoint now) {
   if (options_.size == 1 || options_.heartbeat.limit <= Duration::zero()) return;
   watched_ = peers_.watched();
+  ran_ns_.store(nanoseconds(now), std::memory_order_relaxed);
   heartbeat_.emplace(options_.heartbeat, watched_.size(), now);
   pulse();
 }
 
 /// The engine thread calls this while threads of the user come and go so fast that nobody looks
-/// after beats.
+/// after beats. After a gap it leaves for look_for_beats() to see that there was one.
 void Engine::pulse() noexcept {
   if (options_.heartbeat.limit <= Duration::zero()) return;
-  peers_.beat().at.store(nanoseconds(Clock::now()), std::memory_order_relaxed);
+  const std::int64_t now = nanoseconds(Clock::now());
+  peers_.beat().at.store(now, std::memory_order_relaxed);
+  const std::int64_t gap = now - ran_ns_.load(std::memory_order_relaxed);
+  if (Duration(gap) <= options_.heartbeat.interval) {
+    ran_ns_.store(now, std::memory_order_relaxed);
+  }
 }
 
 /// Whatever a neighbour says is a sign of life.
@@ -48,8 +54,9 @@ void Engine::look_for_beats(TimePoint now) {
     // Where containers have clocks of their own it was after the last look all the same.
     heartbeat_->heard(i, std::min(TimePoint(Duration(at)), now));
   }
-  const TimePoint ran(Duration(peers_.beat().at.load(std::memory_order_relaxed)));
+  const TimePoint ran(Duration(ran_ns_.load(std::memory_order_relaxed)));
   const Heartbeat::Report report = heartbeat_->look(now, ran);
+  ran_ns_.store(nanoseconds(now), std::memory_order_relaxed);
   if (report.beat) {
     pulse();
     for (auto& neighbour : peers_.neighbours()) {
