@@ -58,6 +58,7 @@ Result<std::unique_ptr<Backend>> Fabric::open(std::span<const Rank> ranks, int c
   if (members.size() == 1) {
     return std::unique_ptr<Backend>(std::make_unique<LocalBackend>(std::move(members)));
   }
+  if (open_other_) return open_other_(std::move(members));
   if (members.groups.size() > 1) return across_hosts(std::move(members), channel);
   return in_memory(std::move(members), channel);
 }

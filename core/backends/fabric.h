@@ -1,6 +1,7 @@
 /// Which backend serves which ranks: one place for the world and for all process sets.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -28,6 +29,10 @@ class Fabric {
   Fabric(Rank self, std::vector<std::vector<Rank>> groups, ShmHost host,
          std::shared_ptr<Mesh> mesh);
 
+  /// What opens every set of more than one rank from now on, in place of the backends of its own.
+  using OpenOther = std::function<std::unique_ptr<Backend>(Members)>;
+  void use(OpenOther open) { open_other_ = std::move(open); }
+
   /// No channel: the set gets no memory of its own, all its bytes go through the rings.
   static constexpr int kNoChannel = -1;
 
@@ -52,6 +57,7 @@ class Fabric {
   ShmHost host_;
   std::shared_ptr<ShmPipes> pipes_;
   std::shared_ptr<Mesh> mesh_;
+  OpenOther open_other_;
 };
 
 }  // namespace rueda

@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/capi.h"
+#include "bindings/foreign.h"
 #include "bindings/options.h"
 #include "engine/engine.h"
 
@@ -131,6 +132,10 @@ class Engine {
     std::vector<rueda::Fd> streams;
     for (const int fd : data) streams.emplace_back(fd);
     engine_->peers().add_network_peer(rank, rueda::Fd(control), std::move(streams));
+  }
+
+  void use_backend(const nb::object& type, std::string name) {
+    engine_->use(rueda::bindings::python_backend(type, std::move(name)));
   }
 
   void start() {
@@ -488,6 +493,9 @@ NB_MODULE(_core, module) {
       .def("add_local_peer", &Engine::add_local_peer, "rank"_a, "memfd"_a, "engine_bell"_a,
            "waiter_bell"_a, "pidfd"_a, "liveness"_a)
       .def("add_network_peer", &Engine::add_network_peer, "rank"_a, "control"_a, "data"_a)
+      .def("use_backend", &Engine::use_backend, "type"_a, "name"_a,
+           nb::sig("def use_backend(self, type: object, name: str) -> None"),
+           "All operations between ranks go by objects of that class of Python. Before start().")
       .def("start", &Engine::start)
       .def("submit",
            nb::overload_cast<int, const std::optional<std::string>&, std::uintptr_t, std::uintptr_t,

@@ -18,6 +18,8 @@ using std::chrono::seconds;
 /// Enough for what is gathered again and again; little beside the tensors of whoever needs so much.
 constexpr std::size_t kKeptOutputBytes = std::size_t{256} << 20;
 constexpr auto kCloseGrace = seconds(1);
+/// For a foreign backend to close its sets, or to notice that it was told to give up.
+constexpr auto kForeignGrace = seconds(5);
 
 }  // namespace
 
@@ -33,10 +35,28 @@ Engine::~Engine() {
   if (in_child()) {  // threads did not survive the fork, and nobody may hear from the child
     if (thread_.joinable()) thread_.detach();
     notifier_.abandon();
+    executor_.abandon();
     timeline_.abandon();
     return;
   }
   shutdown();
+}
+
+void Engine::use(std::shared_ptr<ForeignClass> backend) {
+  foreign_ = std::make_unique<ForeignBackends>(std::move(backend), executor_.jobs());
+  peers_.use([this](Members members) { return foreign_->open(std::move(members)); });
+}
+
+/// What is open is closed; nothing of the other language runs afterwards, unless it is stuck.
+void Engine::end_foreign() {
+  if (!foreign_) return;
+  foreign_->close();
+  const bool settled = foreign_->settle(kForeignGrace);
+  if (executor_.stop(kForeignGrace) && settled) return;
+  log_.write(LogLevel::Error,
+             std::string(foreign_->name()) +
+                 " is stuck: a verb has not come to its end, also after abort(). It is left "
+                 "behind, and may still write to the tensors it was given; end the process");
 }
 
 Result<void> Engine::start() {
@@ -60,6 +80,7 @@ Result<void> Engine::start() {
   progress_ =
       std::make_unique<Progress>(driver, peers_.bell(), peers_.engine_bell(), peers_.waiter_bell());
   started_ = true;
+  if (foreign_) executor_.start([this] { progress_->alert(); });
   if (options_.size == 1) return {};  // the calling threads do it all
   thread_ = std::jthread([this](const std::stop_token& stop) { progress_->run(stop); });
   ::pthread_setname_np(thread_.native_handle(), "rueda-engine");
@@ -109,6 +130,7 @@ void Engine::shutdown() {
   }
   if (options_.size > 1) progress_->alert_holder();
   progress_->until([this] { return has_failed_.load(); }, TimePoint::max());
+  end_foreign();
   notifier_.stop();
   timeline_.stop();
   if (log_.on(LogLevel::Info)) {

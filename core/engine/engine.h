@@ -10,7 +10,9 @@
 #include <thread>
 #include <unordered_map>
 
+#include "backends/foreign.h"
 #include "engine/dispatcher.h"
+#include "engine/executor.h"
 #include "engine/fork_guard.h"
 #include "engine/heartbeat.h"
 #include "engine/inquest.h"
@@ -76,6 +78,9 @@ class Engine final : private Driver {
 
   /// Where bootstrap puts descriptors, before start().
   [[nodiscard]] Peers& peers() noexcept { return peers_; }
+  /// All operations between ranks go by backends of that class. Before start(); the same on every
+  /// rank.
+  void use(std::shared_ptr<ForeignClass> backend);
   Result<void> start();
 
   /// Any thread, never blocks. The memory stays valid until the handle is done.
@@ -190,6 +195,7 @@ class Engine final : private Driver {
   void publish(std::unique_lock<std::mutex>& lock, bool comes);
   [[nodiscard]] const Members& members_of(const ProcessSet& set);
   bool orderly_end();
+  void end_foreign();
   [[nodiscard]] bool quiet() const noexcept;  ///< shut down or failed: losses mean nothing any more
 
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
@@ -208,6 +214,8 @@ class Engine final : private Driver {
   Peers peers_;
   ForkGuard fork_guard_;  // ends before the descriptors: their numbers may be used again
   Notifier notifier_;
+  Executor executor_;                         // runs only if there is a foreign backend
+  std::unique_ptr<ForeignBackends> foreign_;  // null: our own
   std::shared_ptr<HostPool> pool_;
   std::shared_ptr<HostPool> shared_pool_;  // null: this rank shares no memory
   std::unique_ptr<Progress> progress_;

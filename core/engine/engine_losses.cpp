@@ -165,6 +165,7 @@ void Engine::abort(const Error& cause, std::optional<Rank> from) {
       [[maybe_unused]] const auto flushed = neighbour.channel->flush();  // it may be the dead one
     }
   }
+  if (foreign_ && error.code != Code::Shutdown) foreign_->abort();
   auto running = dispatcher_->take_all();
   std::move(running.begin(), running.end(), std::back_inserter(entries));
   if (timeline_.recording()) timeline_.aborted(Clock::now());

@@ -46,6 +46,9 @@ class Peers {
   /// open().
   void set_direct_copies(bool allowed) noexcept { direct_copies_ = allowed; }
 
+  /// See Fabric::use(). Before open().
+  void use(Fabric::OpenOther backend) { other_backend_ = std::move(backend); }
+
   /// Puts it all together. An error names what is missing.
   Result<void> open();
 
@@ -144,6 +147,7 @@ class Peers {
   std::vector<NetworkPeer> network_;
   std::vector<Mesh::Peer> data_;
 
+  Fabric::OpenOther other_backend_;
   bool direct_copies_ = true;
   std::optional<MemoryToken> token_;  // while others may look for it
   std::vector<ShmView> views_;        // by local index

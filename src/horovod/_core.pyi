@@ -168,6 +168,11 @@ class Engine:
         self, rank: int, memfd: int, engine_bell: int, waiter_bell: int, pidfd: int, liveness: int
     ) -> None: ...
     def add_network_peer(self, rank: int, control: int, data: Sequence[int]) -> None: ...
+    def use_backend(self, type: object, name: str) -> None:
+        """
+        All operations between ranks go by objects of that class of Python. Before start().
+        """
+
     def start(self) -> None: ...
     def submit(
         self,

@@ -15,9 +15,10 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from horovod import backends
 from horovod.bootstrap.meeting import Meeting, meet
 from horovod.bootstrap.memory import available_bytes
 from horovod.bootstrap.mesh import connect
@@ -28,6 +29,7 @@ from horovod.errors import HorovodInternalError, InvalidArgumentError, NotInitia
 
 if TYPE_CHECKING:
     from horovod import _core
+    from horovod.backends.communicators import CommunicatorWorld
 
 __all__ = ["Core", "Runtime", "current", "is_initialized", "start", "stop"]
 
@@ -69,6 +71,8 @@ class Runtime:
     """One world, as seen by this process. ``numbered``: the process sets whose number ends with it.
     ``sharing``: whoever must leave shared memory before other ranks form the next one. ``groups``: ranks that
     share memory. ``cores_per_rank``: of this machine, for its ranks.
+    ``backend``: the class that moves the bytes; None: the engine does. ``communicator``: of MPI, that
+    ``init`` was given.
     """
 
     engine: _core.Engine
@@ -77,6 +81,8 @@ class Runtime:
     meeting: Meeting | None = None
     groups: Sequence[Sequence[int]] = ()
     cores_per_rank: float = math.inf
+    backend: Any = None
+    communicator: Any = None
     numbered: weakref.WeakSet[Numbered] = field(default_factory=weakref.WeakSet)
     sharing: weakref.WeakSet[Sharing] = field(default_factory=weakref.WeakSet)
 
@@ -86,6 +92,8 @@ class Runtime:
 
     def share_memory(self, ranks: Sequence[int] | None) -> bool:
         """Whether all of ``ranks`` (None: everybody) share memory with each other."""
+        if self.backend is not None:
+            return False  # memory is of no use to it
         if ranks is None:
             return len(self.groups) == 1
         return any(set(ranks) <= set(group) for group in self.groups)
@@ -126,6 +134,7 @@ def start(
     process_sets: Sets = (),
     environ: Mapping[str, str] = os.environ,
     core: Core | None = None,
+    communicator: CommunicatorWorld | None = None,
 ) -> Runtime:
     """Form the world that the environment describes; does nothing if there is one already.
 
@@ -138,6 +147,7 @@ def start(
             numbered from 1 in this order. Repeated ones, and all ranks, get no number of their own.
         environ: says who this process is and where to meet.
         core: the native module, by default ``horovod._core``.
+        communicator: the world is that of a communicator; it says who this process is, not ``environ``.
 
     Raises:
         ConfigError: the environment makes no sense.
@@ -151,13 +161,23 @@ def start(
             raise _forked_error(_current)
         if isinstance(_current, _Stopped):
             settings = Config.from_environ(environ) if config is None else config
+            if communicator is not None:
+                environ = communicator.environ
             place = read_place(environ)
             if _current.refusal:
                 raise InvalidArgumentError(_current.refusal)
             meeting = meet(place, settings, environ, _current.meeting)
+            if communicator is not None:
+                meeting = replace(meeting, served=communicator.served)
             _current = _Stopped(meeting)
             try:
-                _current = _form(settings, process_sets, _native() if core is None else core, meeting)
+                _current = _form(
+                    settings,
+                    process_sets,
+                    _native() if core is None else core,
+                    meeting,
+                    communicator and communicator.communicator,
+                )
             except InvalidArgumentError as error:
                 _current = _Stopped(meeting, str(error))
                 raise
@@ -218,13 +238,21 @@ def is_initialized() -> bool:
     return isinstance(_current, Runtime)
 
 
-def _form(config: Config, process_sets: Sets, core: Core, meeting: Meeting) -> Runtime:
+def _form(config: Config, process_sets: Sets, core: Core, meeting: Meeting, communicator: Any) -> Runtime:
     place = meeting.place
     if place.size == 1:
         topology = alone(place)
         engine = core.Engine(_options(core, config, topology, [[0]], agree_on_sets([process_sets])))
         engine.start()
-        return Runtime(engine, topology, config, meeting)
+        return Runtime(engine, topology, config, meeting, communicator=communicator)
+    backend = backends.load(config)
+    if backend is not None:
+        kind, name = backend
+        if communicator is not None and hasattr(kind, "over"):
+            kind = kind.over(communicator)
+        if hasattr(kind, "check"):
+            kind.check(place.rank, place.size)
+        backend = kind, name
     topology, mesh = connect(
         place, config, meeting.key, core.segment_bytes, process_sets, core.segment_base_bytes
     )
@@ -234,11 +262,31 @@ def _form(config: Config, process_sets: Sets, core: Core, meeting: Meeting) -> R
     finally:
         mesh.close()
     try:
-        engine.start()
+        if backend is None:
+            engine.start()
+        else:
+            _start_over(engine, *backend)
     except BaseException:
         engine.shutdown()
         raise
-    return Runtime(engine, topology, config, meeting, mesh.groups, mesh.cores_per_rank)
+    return Runtime(
+        engine,
+        topology,
+        config,
+        meeting,
+        mesh.groups,
+        mesh.cores_per_rank,
+        backend and backend[0],
+        communicator,
+    )
+
+
+def _start_over(engine: _core.Engine, backend: Any, name: str) -> None:
+    """Start with a backend in Python, and let the ranks meet over it: what is wrong with it is said here."""
+    engine.use_backend(backend, name)
+    engine.start()
+    barrier = importlib.import_module("horovod._core").BARRIER
+    engine.wait(engine.submit(barrier, None, 0, 0, 0, (), 1, 1.0, 1.0, 0, 0, True))
 
 
 def _options(

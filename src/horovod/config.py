@@ -16,7 +16,7 @@ from typing import Any
 
 from horovod.errors import ConfigError
 
-__all__ = ["LOG_LEVELS", "TIMELINE_DYNAMIC", "Config", "variables"]
+__all__ = ["LOG_LEVELS", "OWN_OPERATIONS", "TIMELINE_DYNAMIC", "Config", "variables"]
 
 _log = logging.getLogger("horovod")
 
@@ -27,6 +27,9 @@ TRANSPORT_GROUPS = ("auto", "single", "launcher")
 
 TIMELINE_DYNAMIC = "DYNAMIC"
 """Instead of a path: a timeline may be started later, none is recorded before."""
+
+OWN_OPERATIONS = "gloo"
+"""``HOROVOD_CPU_OPERATIONS`` for the engine's own transports, as scripts know them."""
 
 Parser = Callable[[str, str], Any]
 
@@ -100,6 +103,27 @@ def _one_of(*choices: str) -> Parser:
 
 def _text(_: str, text: str) -> str:
     return text
+
+
+def _controller(variable: str, text: str) -> str:
+    return str(_one_of("gloo", "mpi")(variable, text.strip().lower()))
+
+
+def _operations(variable: str, text: str) -> str:
+    name = text.strip()
+    if name.lower() in (OWN_OPERATIONS, "mpi"):
+        return name.lower()
+    if name.lower() == "ccl":
+        raise ConfigError(
+            f"{variable}={text}: oneCCL is not supported. Leave it out for the transports of Rueda, or use "
+            "mpi for a fabric that only MPI drives.",
+            variable=variable,
+        )
+    if not re.fullmatch(r"[\w.]+:[\w.]+", name):
+        raise ConfigError(
+            f"{variable}={text} must be gloo, mpi, or module:Class, a backend of yours.", variable=variable
+        )
+    return name
 
 
 def _setting(variable: str, parse: Parser, default: Any, doc: str, *, otherwise: str | None = None) -> Any:
@@ -184,6 +208,24 @@ class Config:
         _switch,
         True,
         "Ranks of a host may read each other's memory, where the system allows it.",
+    )
+    controller: str = _setting(
+        "HOROVOD_CONTROLLER",
+        _controller,
+        "gloo",
+        "gloo or mpi: where init(comm=[...]) looks its ranks up. Either way Rueda negotiates by itself.",
+    )
+    cpu_operations: str = _setting(
+        "HOROVOD_CPU_OPERATIONS",
+        _operations,
+        OWN_OPERATIONS,
+        "What moves the bytes in host memory: gloo (the transports of Rueda), mpi (mpi4py), or module:Class.",
+    )
+    mpi_threads_disable: bool = _setting(
+        "HOROVOD_MPI_THREADS_DISABLE",
+        _switch,
+        False,
+        "Ask MPI for calls from one thread at a time only.",
     )
     thread_affinity: tuple[int, ...] = _setting(
         "HOROVOD_THREAD_AFFINITY",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from horovod import _runtime
+from horovod.backends import communicators
 from horovod.errors import (
     BackendError,
     CollectiveTimeout,
@@ -45,21 +46,25 @@ class ProcessSet:
     process_set_id: int | None = None
     mpi_comm: Any = None
 
-    def __init__(self, ranks_or_comm: Iterable[int]) -> None:
+    def __init__(self, ranks_or_comm: Any) -> None:
         """
         Args:
-            ranks_or_comm: ranks of the world, in any order.
+            ranks_or_comm: ranks of the world, in any order. Or a communicator of mpi4py, for
+                ``init(comm, process_sets)``: its members; ranks of the world that hold different
+                communicators at one place of the list make a set of each of them.
 
         Raises:
-            ValueError: not an iterable of ints (a communicator would need MPI, which is not part of this
-                build).
+            ValueError: neither a communicator nor an iterable of ints.
         """
+        self._ranks: list[int] | None = None
+        if communicators.is_communicator(ranks_or_comm):
+            self.mpi_comm = ranks_or_comm
+            return
         try:
             ranks = list(ranks_or_comm)
         except TypeError:
             raise InvalidArgumentError(
-                "ProcessSet takes ranks, or a communicator in a build with MPI support; "
-                f"this build has none and got {type(ranks_or_comm).__name__}."
+                f"ProcessSet takes ranks or a communicator of mpi4py, got {type(ranks_or_comm).__name__}."
             ) from None
         for rank in ranks:
             if not isinstance(rank, int):
@@ -69,6 +74,10 @@ class ProcessSet:
     @property
     def ranks(self) -> list[int] | None:
         return self._ranks
+
+    def _describe(self, ranks: list[int] | None) -> None:
+        """What a communicator means is known when the world stands."""
+        self._ranks = ranks
 
     def size(self) -> int | None:
         """Number of members; ``None`` if the set is not registered."""
@@ -120,6 +129,10 @@ class _GlobalProcessSet(ProcessSet):
             return []
         return list(range(_runtime.current().topology.size))
 
+    @property
+    def mpi_comm(self) -> Any:
+        return _runtime.current().communicator if _runtime.is_initialized() else None
+
 
 global_process_set: ProcessSet = _GlobalProcessSet()
 
@@ -152,31 +165,33 @@ def member_count(process_set: ProcessSet) -> int:
 # -- registration -------------------------------------------------------------------------------------------
 
 
-def init_with_sets(process_sets: Sequence[ProcessSet]) -> None:
+def init_with_sets(
+    process_sets: Sequence[ProcessSet], communicator: communicators.CommunicatorWorld | None = None
+) -> None:
     """Form the world, and number ``process_sets`` in it: 1, 2, … in this order. If the world stands already,
     they must be sets that it has.
 
     Args:
         process_sets: the same ranks in the same order on every rank, members or not.
+        communicator: the world that is to be formed; None: that of the environment.
 
     Raises:
         ValueError: not sets; or a set has a repeated rank or one that does not exist, or the ranks differ:
             then there is no world, also in later attempts. Or a set is there twice or has all ranks: the
             world stands, and a second call without it works.
         KeyError: the world stands and does not have such a set.
-        NotImplementedError: a set that is described by a communicator.
+        NotImplementedError: a set that is described by a communicator, in a world that is not.
     """
     for each in process_sets:
         if not isinstance(each, ProcessSet):
             raise InvalidArgumentError(f"process_sets must hold ProcessSet objects, got {each!r}.")
-        _refuse_communicator(each)
-    members = [each.ranks or [] for each in process_sets]
-    runtime = _runtime.start(process_sets=members)
+    meant = _meant(process_sets, communicator)
+    runtime = _runtime.start(process_sets=[ranks for _, ranks, _ in meant], communicator=communicator)
     if not process_sets:
         return
     with _changing:
         seen = [list(range(runtime.topology.size))]
-        for index, ranks in enumerate(members):
+        for index, ranks, _ in meant:
             if ranks in seen:
                 raise InvalidArgumentError(
                     f"process_sets[{index}] {process_sets[index]} is a duplicate of "
@@ -185,14 +200,46 @@ def init_with_sets(process_sets: Sequence[ProcessSet]) -> None:
                 )
             seen.append(ranks)
         numbers = {tuple(ranks): number for number, ranks in runtime.engine.process_sets().items()}
-        for each, ranks in zip(process_sets, members, strict=True):
+        for index, ranks, _ in meant:
             if tuple(ranks) not in numbers:
                 raise KeyError(
-                    f"{each} was not among the process sets of the first init(). Call shutdown() first, or "
-                    "use add_process_set()."
+                    f"{process_sets[index]} was not among the process sets of the first init(). Call "
+                    "shutdown() first, or use add_process_set()."
                 )
-        for each, ranks in zip(process_sets, members, strict=True):
-            _number(runtime, each, numbers[tuple(ranks)])
+        for index, ranks, mine in meant:
+            if mine:
+                process_sets[index]._describe(ranks)
+                _number(runtime, process_sets[index], numbers[tuple(ranks)])
+
+
+def _meant(
+    process_sets: Sequence[ProcessSet], communicator: communicators.CommunicatorWorld | None
+) -> list[tuple[int, list[int], bool]]:
+    """The sets that a list means, the same on every rank: place in the list, ranks, and whether it is the one
+    that the object of this process stands for. Only communicators mean several, or none that is ours.
+    """
+    described = [each.mpi_comm for each in process_sets if each.mpi_comm is not None]
+    found: Iterator[tuple[list[list[int]], list[int] | None]] = iter(())
+    if described:
+        world = None
+        if communicator is not None:
+            world = communicator.communicator
+        elif _runtime.is_initialized():
+            world = _runtime.current().communicator
+        if world is None:
+            raise NotImplementedError(
+                "A process set is described by a communicator, but the world is not: call init(comm) with "
+                "a communicator, or give the ranks of the set."
+            )
+        found = iter(communicators.members(world, described))
+    meant = []
+    for index, each in enumerate(process_sets):
+        if each.mpi_comm is None:
+            meant.append((index, each.ranks or [], True))
+        else:
+            sets, mine = next(found)
+            meant += [(index, ranks, ranks == mine) for ranks in sets]
+    return meant
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,21 +33,24 @@ LOST = 3  # exit code of a rank that could not go on after a case and has said w
 
 @dataclass(frozen=True)
 class World:
-    """How many ranks, and which of them share memory (``HOROVOD_TRANSPORT_GROUPS``).
+    """How many ranks, which of them share memory (``HOROVOD_TRANSPORT_GROUPS``), and what moves their bytes.
 
     ``hosts``: by rank, the letter of its host; ranks share memory with those of the same letter only.
+    ``operations``: ``HOROVOD_CPU_OPERATIONS``; ``mpi``: they are started by the ``mpirun`` beside Python.
     """
 
     size: int
     groups: str = "auto"
     hosts: str = ""
+    operations: str = "gloo"
 
     @classmethod
     def on_hosts(cls, hosts: str) -> World:
         return cls(len(hosts), "launcher", hosts)
 
     def __str__(self) -> str:
-        return self.hosts or f"{self.size}{'' if self.groups == 'auto' else '-tcp'}"
+        other = "" if self.operations == "gloo" else f"-{self.operations.rpartition(':')[2]}"
+        return self.hosts or f"{self.size}{'' if self.groups == 'auto' else '-tcp'}{other}"
 
 
 WORLDS = [
@@ -130,14 +133,22 @@ def _run_job(module: str, world: World, names: list[str], begin: int, verdicts: 
         reports = [Path(folder, f"{rank}.jsonl") for rank in range(world.size)]
         logs = [Path(folder, f"{rank}.log") for rank in range(world.size)]
         job = secrets.token_hex(8)
-        for rank in range(world.size):
-            command = [sys.executable, "-m", "tests.contract.world", module, str(reports[rank]), str(begin)]
+        exchange = Path(folder, "exchange")  # of the backend that needs one
+        exchange.mkdir()
+        by_mpirun = world.operations == "mpi"
+        for rank in range(1 if by_mpirun else world.size):
+            report = Path(folder, "{rank}.jsonl") if by_mpirun else reports[rank]
+            command = [sys.executable, "-m", "tests.contract.world", module, str(report), str(begin)]
+            given = environment(rank, world, key, job, store.address) | {"EXCHANGE_FOLDER": str(exchange)}
+            if by_mpirun:
+                command = [*mpirun(world.size), *command]
+                given = {name: value for name, value in given.items() if name not in _OF_ONE_RANK}
             with logs[rank].open("wb") as log:
                 ranks.append(
                     subprocess.Popen(
                         command,
                         cwd=ROOT,
-                        env=environment(rank, world, key, job, store.address),
+                        env=given,
                         stdout=log,
                         stderr=subprocess.STDOUT,
                     )
@@ -151,6 +162,8 @@ def _run_job(module: str, world: World, names: list[str], begin: int, verdicts: 
                 process.kill()
                 process.wait()
         begun = begin - 1
+        ranks += ranks[:1] * (world.size - len(ranks))  # all ranks of mpirun end with it
+        logs = [log if log.exists() else logs[0] for log in logs]
         for rank, report in enumerate(reports):
             open_case: int | None = None
             for line in report.read_text().splitlines() if report.exists() else []:
@@ -170,6 +183,28 @@ def _run_job(module: str, world: World, names: list[str], begin: int, verdicts: 
     return begun + 1
 
 
+_OF_ONE_RANK = {
+    *(f"HOROVOD_{name}_{what}" for name in ("LOCAL", "CROSS") for what in ("RANK", "SIZE")),
+    *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+}
+
+
+def mpirun(size: int) -> list[str]:
+    """The start of a command line for that many ranks."""
+    command = str(Path(sys.executable).with_name("mpirun"))
+    return [command, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(size)]
+
+
+def without_job(environment: Mapping[str, str]) -> dict[str, str]:
+    """What does not belong to another job, of ours or of MPI."""
+    foreign = ("HOROVOD_", "OMPI_", "PMIX_", "PRTE_")
+    return {name: value for name, value in environment.items() if not name.startswith(foreign)} | {
+        "PYTHONPATH": os.pathsep.join(
+            [str(ROOT), str(ROOT / "src"), *filter(None, [environment.get("PYTHONPATH")])]
+        )
+    }
+
+
 def environment(rank: int, world: World, key: bytes, job: str, address: tuple[str, int]) -> dict[str, str]:
     """What a launcher would give to ``rank``."""
     hosts = world.hosts or "a" * world.size
@@ -183,15 +218,14 @@ def environment(rank: int, world: World, key: bytes, job: str, address: tuple[st
         "CROSS_RANK": beside.index(hosts[rank]),
         "CROSS_SIZE": len(beside),
     }
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
     return {
-        **inherited,
+        **without_job(os.environ),
         **{f"HOROVOD_{name}": str(value) for name, value in slot.items()},
         "HOROVOD_HOSTNAME": f"host-{hosts[rank]}" if world.hosts else "localhost",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address[0],
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(address[1]),
         "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_CPU_OPERATIONS": world.operations,
         "HOROVOD_SECRET_KEY": key.hex(),
         "HOROVOD_JOB_ID": job,
         "HOROVOD_TRANSPORT_GROUPS": world.groups,
@@ -202,9 +236,6 @@ def environment(rank: int, world: World, key: bytes, job: str, address: tuple[st
         "HOROVOD_OVERLAP_GRADIENTS": "1" if world.size % 2 == 0 else "0",
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": os.pathsep.join(
-            [str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-        ),
     }
 
 
@@ -223,7 +254,8 @@ def main() -> None:
     import horovod.torch as hvd
 
     cases = list(importlib.import_module(arguments.module).CASES.table.items())
-    with arguments.report.open("a") as report:
+    path = str(arguments.report).format(rank=os.environ.get("OMPI_COMM_WORLD_RANK", ""))
+    with open(path, "a") as report:
 
         def write(**entry: Any) -> None:
             report.write(json.dumps(entry) + "\n")

@@ -58,8 +58,10 @@ inline std::pair<Fd, Fd> unix_pair() {
 
 class Cluster {
  public:
-  /// `asleep`: a rank that is there but never runs, as if it was stopped.
-  explicit Cluster(Groups groups, EngineOptions base = {}, Rank asleep = -1)
+  /// `asleep`: a rank that is there but never runs, as if it was stopped. `prepare`: what is done
+  /// with every engine before it starts.
+  explicit Cluster(Groups groups, EngineOptions base = {}, Rank asleep = -1,
+                   const std::function<void(Engine&)>& prepare = {})
       : groups_(std::move(groups)) {
     for (const auto& group : groups_) size_ += static_cast<int>(group.size());
     base.size = size_;
@@ -73,6 +75,7 @@ class Cluster {
     for (Rank rank = 0; rank < size_; ++rank) {
       base.rank = rank;
       engines_.push_back(std::make_unique<Engine>(base));
+      if (prepare) prepare(*engines_.back());
     }
     for (const auto& group : groups_) wire_group(group);
     wire_network();

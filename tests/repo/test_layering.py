@@ -49,8 +49,9 @@ PYTHON_ARROWS = {
     "_core": set[str](),
     "bootstrap": {"messages", "_core"},
     "native": {"_core"},
-    "_runtime": {"native", "bootstrap"},
-    **dict.fromkeys(NEUTRAL, NEUTRAL | {"_runtime", "_core"}),
+    "backends": {"bootstrap", "_core"},
+    "_runtime": {"native", "bootstrap", "backends"},
+    **dict.fromkeys(NEUTRAL, NEUTRAL | {"_runtime", "_core", "backends"}),
     **dict.fromkeys(FRAMEWORKS, NEUTRAL | {"common", "elastic", "_runtime", "_core"}),
     "data": set[str](),
     "elastic": {"_runtime", "bootstrap", "messages"},
@@ -59,7 +60,7 @@ PYTHON_ARROWS = {
     # A program on top of everything: it measures what users call.
     "bench": {"torch", "observe", "launch", "bootstrap"},
     # Compatibility names: thin files over the parts that do the work.
-    "common": NEUTRAL | {"_runtime", "_core", "elastic"},
+    "common": NEUTRAL | {"_runtime", "_core", "backends", "elastic"},
     "runner": {"launch", "common"},
     "spark": {"launch", "common", "_runtime"},
     "ray": {"launch", "common", "_runtime"},

@@ -35,6 +35,7 @@ from horovod.bootstrap.descriptors import Descriptors, make_room
 from horovod.bootstrap.groups import Machine, candidate_groups, split
 from horovod.bootstrap.handshake import Purpose, Role, world_digest
 from horovod.bootstrap.local import LocalPeer, Own
+from horovod.bootstrap.operations import agree_on_operations
 from horovod.bootstrap.rounds import Round, claim_round
 from horovod.bootstrap.routes import Race, numeric_routes
 from horovod.bootstrap.static_sets import Sets, agree_on_sets
@@ -218,6 +219,7 @@ class _Bootstrap:
         self.hosts = tuple(place.host for place in places)
         machines = [identity["machine"]["boot_id"] for identity in self.identities]
         topology = agree(self.place.rank, places, machines)
+        agree_on_operations([identity["operations"] for identity in self.identities])
         process_sets = agree_on_sets([identity["process_sets"] for identity in self.identities])
         groups, own, local_peers = self._share_memory(joined, unix_listener)
         network_peers = self._connect_network(joined, groups, tcp_listeners)
@@ -255,6 +257,7 @@ class _Bootstrap:
             "streams": self.config.network_streams,
             "unix": unix_name,
             "process_sets": [list(ranks) for ranks in self.process_sets],
+            "operations": self.config.cpu_operations,
             "cores": hex(share.cores),
             "quota": share.quota,
         }

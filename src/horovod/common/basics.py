@@ -4,10 +4,13 @@ names."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from horovod import _core, _runtime
+from horovod.backends import communicators
+from horovod.backends.mpi import MpiBackend
+from horovod.config import Config
 from horovod.errors import InvalidArgumentError
 from horovod.process_set import ProcessSet, init_with_sets
 
@@ -43,31 +46,25 @@ class HorovodBasics:
 
     def init(
         self,
-        comm: Iterable[int] | None = None,
+        comm: Any = None,
         process_sets: Sequence[ProcessSet] | str | None = None,
     ) -> None:
         """Form the world with all other launched processes. A second call while initialised changes nothing.
 
         Args:
-            comm: ranks of the global communicator; honoured by MPI controllers only, hence ignored here.
+            comm: a communicator of mpi4py: its members are the world, with its ranks; no launcher needs to be
+                known, as they meet through MPI. Or ranks of ``MPI.COMM_WORLD``, honoured where
+                ``HOROVOD_CONTROLLER`` or ``HOROVOD_CPU_OPERATIONS`` is ``mpi`` and ignored elsewhere.
             process_sets: the static process sets, the same in the same order on every rank, members or not;
                 or ``"dynamic"`` (in any letter case), which allows adding and removing sets later, as
                 ``HOROVOD_DYNAMIC_PROCESS_SETS=1`` does.
 
         Raises:
-            ValueError: ``comm`` is a communicator (this build has no MPI); ``process_sets`` is another text,
+            ValueError: ``comm`` is neither, or does not have this process; ``process_sets`` is another text,
                 or wrong, or differs between ranks: see :func:`horovod.process_set.init_with_sets`.
             KeyError: the world stands already and has no such process set.
             HorovodInternalError: the world could not be formed.
         """
-        if comm is not None:
-            try:
-                iter(comm)
-            except TypeError:
-                raise InvalidArgumentError(
-                    f"init() got a communicator of type {type(comm).__name__}, which needs MPI support; "
-                    "this build has none. Pass ranks or nothing."
-                ) from None
         if isinstance(process_sets, str):
             if process_sets.lower() != "dynamic":
                 raise InvalidArgumentError(
@@ -75,7 +72,7 @@ class HorovodBasics:
                 )
             os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
             process_sets = None
-        init_with_sets(list(process_sets or ()))
+        init_with_sets(list(process_sets or ()), _world_of(comm))
 
     def shutdown(self) -> None:
         """End the world on every rank; harmless if there is none."""
@@ -151,17 +148,29 @@ class HorovodBasics:
     # -- capabilities ---------------------------------------------------------------------------------------
 
     def mpi_threads_supported(self) -> bool:
-        """
+        """Whether MPI takes calls of several threads at the same time: then scripts may call it while
+        operations run.
+
         Raises:
-            ValueError: always, as MPI is not enabled.
+            ValueError: MPI is not enabled, or :meth:`init` has not been called.
         """
-        raise InvalidArgumentError("Horovod MPI is not enabled; no MPI thread support to ask for.")
+        if not self.mpi_enabled():
+            raise InvalidArgumentError("Horovod MPI is not enabled; no MPI thread support to ask for.")
+        return communicators.threads_supported()
 
     def mpi_enabled(self) -> bool:
-        return False
+        """Whether the operations go through MPI, or the world is that of a communicator."""
+        if not _runtime.is_initialized():
+            return False
+        runtime = _runtime.current()
+        backend = runtime.backend
+        return runtime.communicator is not None or (
+            isinstance(backend, type) and issubclass(backend, MpiBackend)
+        )
 
     def mpi_built(self) -> bool:
-        return False
+        """Whether mpi4py is installed, through which MPI is used. MPI is not started by asking."""
+        return communicators.available()
 
     def gloo_enabled(self) -> bool:
         """Whether the TCP controller, which scripts know as Gloo, runs."""
@@ -194,3 +203,22 @@ class HorovodBasics:
             NotInitializedError: :meth:`init` has not been called.
         """
         return _runtime.current().engine.process_sets()
+
+
+def _world_of(comm: Any) -> communicators.CommunicatorWorld | None:
+    """What ``init(comm)`` asks for; None: the world that the environment describes."""
+    if comm is None or _runtime.is_initialized():
+        return None
+    communicator = comm
+    if not communicators.is_communicator(comm):
+        try:
+            ranks = list(comm)
+        except TypeError:
+            raise InvalidArgumentError(
+                f"init() takes ranks or a communicator of mpi4py, got {type(comm).__name__}."
+            ) from None
+        config = Config.from_environ(os.environ)
+        if "mpi" not in (config.controller, config.cpu_operations):
+            return None
+        communicator = communicators.sub_world(ranks, config)
+    return None if communicator is None else communicators.form(communicator, os.environ)

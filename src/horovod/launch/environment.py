@@ -54,7 +54,8 @@ def job_environment(
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": host,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
+        # A backend of the user's own is for all ranks alike.
+        "HOROVOD_CPU_OPERATIONS": environment.get("HOROVOD_CPU_OPERATIONS") or "gloo",
         "HOROVOD_SECRET_KEY": secret_key.hex(),
         "HOROVOD_JOB_ID": job_id,
         "PYTHONUNBUFFERED": "1",

@@ -22,7 +22,7 @@ def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """Rank 0 of 4; sets given to ``init`` exist from the start."""
     engine = make_world(4)
 
-    def start(process_sets: list[list[int]]) -> _runtime.Runtime:
+    def start(process_sets: list[list[int]], communicator: object = None) -> _runtime.Runtime:
         known = list(engine.sets.values())
         for ranks in process_sets:
             if ranks not in known and len(engine.sets) == len(known):

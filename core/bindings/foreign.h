@@ -1,0 +1,16 @@
+/// A class of Python as a backend: docs/howto/write-a-backend-in-python.md.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+
+#include "backends/foreign.h"
+
+namespace rueda::bindings {
+
+/// `type`: the class; `name`: for messages. With the interpreter lock.
+[[nodiscard]] std::shared_ptr<ForeignClass> python_backend(const nanobind::object& type,
+                                                           std::string name);
+
+}  // namespace rueda::bindings

