@@ -7,10 +7,9 @@ import resource
 
 from horovod.errors import BackendError
 
-__all__ = ["Descriptors", "make_room", "make_room_for_many"]
+__all__ = ["Descriptors", "make_room"]
 
 _RESERVE = 128  # for what the program opens while it runs
-_MANY = 1 << 16
 
 
 class Descriptors:
@@ -52,11 +51,3 @@ def make_room(more: int, what: str) -> None:
             library="system",
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
-def make_room_for_many() -> None:
-    """Raise the soft limit as far as a server of any number of ranks may need, where that is allowed."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MANY if hard == resource.RLIM_INFINITY else min(hard, _MANY)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

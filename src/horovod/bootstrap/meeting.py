@@ -19,6 +19,7 @@ from typing import Any
 
 from horovod.bootstrap import exchange
 from horovod.bootstrap.addresses import loopback_addresses, own_addresses
+from horovod.bootstrap.descriptors import make_room
 from horovod.bootstrap.secret import SECRET_VARIABLE, job_key
 from horovod.bootstrap.serving import serve_store
 from horovod.bootstrap.store import StoreServer
@@ -90,6 +91,7 @@ def _tell(place: Place, config: Config, environ: Mapping[str, str]) -> Meeting:
     """Rank 0: serve the store and tell the others where."""
     name = secrets.token_hex(16)
     job, key = _job(place, name, environ)
+    make_room(place.size, f"{place.launcher}: the store of {place.size} ranks on rank {place.rank}")
     addresses = [] if place.one_host else own_addresses(config.network_interface)[:_MOST_HOSTS]
     served = StoreServer(key, [address.host for address in addresses or loopback_addresses()[:1]])
     served.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from horovod.bootstrap.addresses import loopback_addresses, own_addresses
+from horovod.bootstrap.descriptors import make_room
 from horovod.bootstrap.routes import resolve
 from horovod.bootstrap.store import StoreServer
 from horovod.bootstrap.topology import Place
@@ -22,7 +23,9 @@ def serve_store(place: Place, key: bytes, interfaces: str = "") -> StoreServer:
 
     Raises:
         ConfigError: that address is not one of this host, or the port is taken.
+        BackendError: this process may not open so many files.
     """
+    make_room(place.size, f"{place.launcher}: the store of {place.size} ranks on rank {place.rank}")
     port = place.store[0][1]
     try:
         server = StoreServer(key, _hosts(place, interfaces), port)

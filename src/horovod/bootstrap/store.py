@@ -19,7 +19,6 @@ import time
 from collections.abc import Sequence
 from typing import Any, cast
 
-from horovod.bootstrap.descriptors import make_room_for_many
 from horovod.bootstrap.handshake import HELLO_BYTES, PROOF_BYTES, Acceptor, Purpose, Role
 from horovod.bootstrap.network import listen_at
 from horovod.bootstrap.reaching import reach_store
@@ -86,7 +85,6 @@ class StoreServer:
 
     def start(self) -> None:
         """Begin to serve, on a thread of its own."""
-        make_room_for_many()
         self._selector.register(self._stop_reader, selectors.EVENT_READ)
         self._listen()
         self._thread = threading.Thread(target=self._serve, name="rueda-store", daemon=True)
