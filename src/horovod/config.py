@@ -56,11 +56,14 @@ def _count(variable: str, text: str) -> int:
     return number
 
 
-def _positive(variable: str, text: str) -> int:
-    number = _count(variable, text)
-    if number < 1:
-        raise ConfigError(f"{variable}={text} must be a whole number, 1 or more.", variable=variable)
-    return number
+def _between(least: int, most: int) -> Parser:
+    def parse(variable: str, text: str) -> int:
+        number = _count(variable, text)
+        if not least <= number <= most:
+            raise ConfigError(f"{variable}={text} must be between {least} and {most}.", variable=variable)
+        return number
+
+    return parse
 
 
 def _duration(unit_s: float = 1.0) -> Parser:
@@ -260,9 +263,9 @@ class Config:
     )
     network_streams: int = _setting(
         "HOROVOD_NETWORK_STREAMS",
-        _positive,
+        _between(1, 16),
         1,
-        "Connections that share the data between two ranks of different hosts.",
+        "Connections that share the data between two ranks of different hosts; the same for every rank.",
     )
     transport_groups: str = _setting(
         "HOROVOD_TRANSPORT_GROUPS",

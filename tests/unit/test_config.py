@@ -46,6 +46,7 @@ def test_empty_environment_gives_the_defaults() -> None:
         ("HOROVOD_TIMELINE_MARK_CYCLES", "1", "timeline_mark_cycles", True),
         ("HOROVOD_ELASTIC", "1", "elastic", True),
         ("HOROVOD_GLOO_IFACE", "eth0", "network_interface", "eth0"),
+        ("HOROVOD_NETWORK_STREAMS", "16", "network_streams", 16),
         ("HOROVOD_TRANSPORT_GROUPS", "single", "transport_groups", "single"),
         ("HOROVOD_JOB_ID", "abc", "job_id", "abc"),
         ("HOROVOD_EPOCH", "3", "epoch", "3"),
@@ -84,6 +85,8 @@ def test_switch_is_read_as_a_number(text: str, expected: bool, caplog: pytest.Lo
         ("HOROVOD_START_TIMEOUT", "soon"),
         ("HOROVOD_THREAD_AFFINITY", "0,a"),
         ("HOROVOD_TRANSPORT_GROUPS", "host"),
+        ("HOROVOD_NETWORK_STREAMS", "0"),
+        ("HOROVOD_NETWORK_STREAMS", "17"),
     ],
 )
 def test_nonsense_is_an_error_that_names_the_variable(variable: str, text: str) -> None:

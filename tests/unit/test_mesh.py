@@ -151,6 +151,27 @@ def test_single_ranks_connect_over_tcp(server: StoreServer, size: int) -> None:
     close(meshes)
 
 
+def test_several_streams_come_in_the_same_order_on_both_ends(server: StoreServer) -> None:
+    meshes = form(server, [replace(settings("single"), network_streams=3)] * 3)
+    for rank, (_, mine) in enumerate(meshes):
+        for peer in mine.network_peers:
+            back = next(p for p in meshes[peer.rank][1].network_peers if p.rank == rank)
+            assert len(peer.data) == 3
+            for ours, theirs in zip(peer.data, back.data, strict=True):
+                assert_linked(ours, theirs)
+    close(meshes)
+
+
+def test_different_numbers_of_streams_are_an_error_that_names_both(server: StoreServer) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        configs = [replace(settings("single"), network_streams=count) for count in (2, 1)]
+        errors = failures(start_all(pool, server, configs))
+    told = [str(error) for error in errors]
+    assert any(
+        "HOROVOD_NETWORK_STREAMS is" in text and "rank 0 on" in text and "rank 1 on" in text for text in told
+    ), told
+
+
 def test_groups_and_network_mix(server: StoreServer) -> None:
     modes = ["launcher", "single", "launcher", "auto", "auto", "single"]
     meshes = form(server, [settings(mode) for mode in modes])
