@@ -13,7 +13,7 @@ import sys
 
 from horovod import _core, _runtime
 
-COUNT = 1000
+COUNT = 20000  # enough to be striped over several streams
 
 
 def main() -> None:

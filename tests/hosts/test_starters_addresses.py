@@ -74,7 +74,7 @@ def peers(said: list[dict[str, Any]]) -> set[str]:
 
 
 def test_ranks_use_the_network_between_hosts(two_hosts: SimulatedHosts) -> None:
-    said = job(two_hosts, two_hosts.addresses[0])
+    said = job(two_hosts, two_hosts.addresses[0], {"HOROVOD_NETWORK_STREAMS": "2"})
     assert [each["host"] for each in said] == [two_hosts.names[i] for i in (0, 0, 1, 1)]
     assert [each["local"] for each in said] == [[0, 2], [1, 2], [0, 2], [1, 2]]
     assert [each["cross"] for each in said] == [[0, 2], [0, 2], [1, 2], [1, 2]]
