@@ -76,17 +76,26 @@ def succeed(hosts: SimulatedHosts, words: Sequence[str], extra: Mapping[str, str
 
 
 @pytest.mark.parametrize(
-    ("mpirun", "package"),
-    [(DEBIAN_OPEN_MPI, "openmpi-bin"), (OPEN_MPI_5, "make venv")],
-    ids=["Open MPI 4", "Open MPI 5"],
+    ("mpirun", "package", "hidden"),
+    [
+        (DEBIAN_OPEN_MPI, "openmpi-bin", ()),
+        (OPEN_MPI_5, "make venv", ()),
+        (OPEN_MPI_5, "make venv", ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
+    ],
+    ids=["Open MPI 4", "Open MPI 5", "PMIx alone"],
 )
 def test_mpirun_of_open_mpi(
-    two_hosts: SimulatedHosts, environment: Mapping[str, str], mpirun: str, package: str
+    two_hosts: SimulatedHosts,
+    environment: Mapping[str, str],
+    mpirun: str,
+    package: str,
+    hidden: Sequence[str],
 ) -> None:
     where = ",".join(f"{name}:2" for name in two_hosts.names)
     words = [need(mpirun, package), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
     words += ["--map-by", "slot", "--host", where, "-np", "4"]
     words += [word for name in environment for word in ("-x", name)]
+    words += ["env", *(word for name in hidden for word in ("-u", f"OMPI_COMM_WORLD_{name}"))]
     check(two_hosts, succeed(two_hosts, [*words, *JOB], environment))
 
 
