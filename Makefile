@@ -16,7 +16,7 @@ RUN := OMP_NUM_THREADS=1
 FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 LOCK := $(shell command -v flock >/dev/null && echo flock build/.lock)
 REQUIREMENTS := requirements/build.txt requirements/test.txt requirements/lint.txt requirements/bench.txt
-PYTHON_SOURCES := src tests benchmarks examples
+PYTHON_SOURCES := src tests fuzz benchmarks examples
 
 .DEFAULT_GOAL := help
 .PHONY: help venv venv-mpich build demo test test-core test-asan test-tsan test-python fuzz lint format stub bench bench-check wheel clean
@@ -91,7 +91,7 @@ else
 	@$(LOCK) $(BIN)/cmake --build --preset fuzz --parallel $(JOBS)
 	@$(BIN)/python fuzz/run.py --seconds $(FUZZ_S) --jobs $(JOBS) build/fuzz
 endif
-	@$(RUN) FUZZ_S=$(FUZZ_S) $(BIN)/python -m pytest -q -x fuzz
+	@$(RUN) FUZZ_S=$(FUZZ_S) $(BIN)/python -m pytest -q --show-capture=no fuzz
 
 lint: $(VENV)/.requirements  ## formatting, types, layering
 	@$(BIN)/ruff check .

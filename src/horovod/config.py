@@ -33,16 +33,18 @@ OWN_OPERATIONS = "gloo"
 
 Parser = Callable[[str, str], Any]
 
+_NUMBER = r"\s*[+-]?\d{1,4000}"  # Python refuses to read longer ones
+
 
 def _switch(variable: str, text: str) -> bool:
-    number = re.match(r"\s*[+-]?\d+", text)
+    number = re.match(_NUMBER, text)
     if number is None or number.group() != text.rstrip():
         _log.warning("%s=%s is not a number: write 1 for on and 0 for off.", variable, text)
     return number is not None and int(number.group()) > 0
 
 
 def _not_zero(_: str, text: str) -> bool:
-    number = re.match(r"\s*[+-]?\d+", text)
+    number = re.match(_NUMBER, text)
     return number is not None and int(number.group()) != 0
 
 

@@ -113,14 +113,12 @@ class Table:
         """Connection ``who`` ended: its requests are forgotten, the scopes that it watched are aborted."""
         for waiter in [waiter for waiter in self._waiters() if waiter.who == who]:
             self._drop(waiter)
-        for scope, members in list(self._watchers.items()):
-            member = members.pop(who, None)
-            if not members:
+        watched = {scope: members.pop(who) for scope, members in self._watchers.items() if who in members}
+        for scope, (identity, rank) in watched.items():
+            if not self._watchers[scope]:
                 del self._watchers[scope]
-            if member is not None:
-                identity, rank = member
-                text = f"{identity} went away while the ranks were connecting. Look at its own output first."
-                self._abort(scope, Cause(text, (rank,)))
+            text = f"{identity} went away while the ranks were connecting. Look at its own output first."
+            self._abort(scope, Cause(text, (rank,)))
         del self._held[who]
 
     def waits(self, who: int) -> bool:

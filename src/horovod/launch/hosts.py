@@ -28,12 +28,13 @@ __all__ = [
 
 HOSTS_FORM = "host:slots[,host:slots...], for example localhost:4, server1:2,server2:2 or server[1-2]:2"
 
-_NAME = r"[A-Za-z0-9_.-]+"
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # with "-" in front it would be an option of ssh
 _ADDRESS6 = r"\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[A-Za-z0-9_.-]+)?\]"
 _HOST = rf"(?:{_ADDRESS6}|{_NAME})"
-_ENTRY = re.compile(rf"({_HOST}):([0-9]+)")
-_RANGES = re.compile(r"\[([0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*)\]")
+_ENTRY = re.compile(rf"({_HOST}):([0-9]{{1,9}})")
+_RANGES = re.compile(r"\[([0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*)\]")
 _MOST_HOSTS = 1 << 16
+_MOST_RANGES = 8  # in one name
 _ALWAYS_LOCAL = frozenset({"localhost", "localhost.localdomain", "127.0.0.1"})
 # Words of a host file line that say something else than the number of slots: Open MPI's limit, and
 # what MPICH's and Intel's process managers write behind the name.
@@ -89,6 +90,10 @@ def expand_ranges(name: str) -> list[str]:
         if not 0 < count <= _MOST_HOSTS:
             raise ConfigError(f"Hosts {name!r} cannot be read: {part} is not a range of numbers.")
         numbers += [str(number).zfill(len(first)) for number in range(int(first), int(first) + count)]
+        if len(numbers) > _MOST_HOSTS:
+            raise ConfigError(f"Hosts {name!r} cannot be read: more than {_MOST_HOSTS} hosts.")
+    if name.count("[") > _MOST_RANGES:
+        raise ConfigError(f"Hosts {name!r} cannot be read: more than {_MOST_RANGES} ranges in one name.")
     rest = expand_ranges(name[found.end() :])
     if len(numbers) * len(rest) > _MOST_HOSTS:
         raise ConfigError(f"Hosts {name!r} cannot be read: more than {_MOST_HOSTS} hosts.")
@@ -210,13 +215,13 @@ def _parse_entry(entry: str, whole: str) -> HostSlots:
 
 
 def _parse_hostfile_line(words: list[str], where: str, default_slots: int) -> HostSlots:
-    match = re.fullmatch(rf"({_HOST})(?::([0-9]+))?", words[0])
+    match = re.fullmatch(rf"({_HOST})(?::([0-9]{{1,9}}))?", words[0])
     if match is None:
         raise _unreadable(where, words[0])
     slots = int(match[2]) if match[2] else default_slots
     for word in words[1:]:
         key, equals, value = word.partition("=")
-        if key == "slots" and value.isascii() and value.isdigit():
+        if key == "slots" and re.fullmatch("[0-9]{1,9}", value):
             slots = int(value)
         elif not equals or key not in _OTHER_KEYS:
             raise _unreadable(where, word)
