@@ -4,10 +4,22 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "result.h"
 
 namespace rueda {
+
+/// How many bytes may wait for room at one end. A rank that is stopped takes nothing, and others
+/// may go on without it, in process sets that it is not in: what they say must not fill the memory.
+inline constexpr std::size_t kMaxControlBacklog = std::size_t{64} << 20;
+
+[[nodiscard]] inline Error takes_nothing(Rank peer) {
+  return {.code = Code::PeerLost,
+          .message = "rank " + std::to_string(peer) + " does not take its control messages: " +
+                     std::to_string(kMaxControlBacklog >> 20) + " MiB of them wait",
+          .peer = peer};
+}
 
 /// One end. Used by the holder of the baton only, so by one thread at a time.
 class ControlChannel {
@@ -15,7 +27,7 @@ class ControlChannel {
   virtual ~ControlChannel() = default;
 
   /// Queues one message (1 B … 16 MiB). Never blocks: what finds no room is kept and goes with a
-  /// later flush().
+  /// later flush(), and beyond kMaxControlBacklog the peer is lost.
   virtual Result<void> send(std::span<const std::byte> message) = 0;
 
   /// Moves queued messages out as far as there is room, and wakes the peer if it sleeps.

@@ -45,6 +45,9 @@ Result<void> ShmChannel::send(std::span<const std::byte> message) {
     error.message = "A control message of " + std::to_string(message.size()) + " bytes";
     return error;
   }
+  if (queued_bytes_ + kLengthBytes + message.size() > kMaxControlBacklog) {
+    return takes_nothing(peer_rank_);
+  }
   const auto frame = frame_of(message.size());
   std::size_t placed = 0;
   if (queue_.empty()) {
@@ -63,6 +66,7 @@ Result<void> ShmChannel::send(std::span<const std::byte> message) {
   std::vector<std::byte> framed(kLengthBytes + message.size());
   std::memcpy(framed.data(), frame.data(), kLengthBytes);
   std::memcpy(framed.data() + kLengthBytes, message.data(), message.size());
+  queued_bytes_ += framed.size();
   queue_.push_back(std::move(framed));
   return {};
 }
@@ -74,6 +78,7 @@ Result<void> ShmChannel::flush() {
     unannounced_ |= out_.publish();
     front_sent_ += *placed;
     if (front_sent_ == queue_.front().size()) {
+      queued_bytes_ -= queue_.front().size();
       queue_.pop_front();
       front_sent_ = 0;
     } else if (out_.want_room()) {

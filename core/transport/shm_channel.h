@@ -46,6 +46,7 @@ class ShmChannel final : public ControlChannel {
   RingReader in_;
 
   std::deque<std::vector<std::byte>> queue_;  // framed messages that found no room
+  std::size_t queued_bytes_ = 0;              // of all of them
   std::size_t front_sent_ = 0;                // bytes of the first of them that are in the ring
 
   bool unannounced_ = false;  // published since the bell was rung last

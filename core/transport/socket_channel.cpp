@@ -23,6 +23,9 @@ Result<void> SocketChannel::send(std::span<const std::byte> message) {
     error.peer = socket_.peer();
     return error;
   }
+  if (outgoing_.size() - sent_ + kLengthBytes + message.size() > kMaxControlBacklog) {
+    return takes_nothing(socket_.peer());
+  }
   const std::size_t end = outgoing_.size();
   outgoing_.resize(end + kLengthBytes);
   store_little_endian(outgoing_.data() + end, static_cast<std::uint32_t>(message.size()));

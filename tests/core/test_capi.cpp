@@ -60,6 +60,40 @@ Groups group_of(int ranks) {
   return groups;
 }
 
+TEST(CapiNumbers, that_mean_nothing_are_refused_before_they_index_anything) {
+  const RuedaApi& api = *capi_table();
+  Cluster cluster(group_of(1));
+  cluster.each([&](Rank, Engine& engine) {
+    float value = 1;
+    Ending ending;
+    const auto expect_refused = [&](auto&& change, const std::string& what) {
+      const std::int64_t negative[] = {-1};
+      RuedaTensor tensor = in_place(&value, kOne);
+      RuedaRequest request = allreduce(&tensor, 1, "x", ending);
+      change(request, tensor);
+      if (tensor.shape == nullptr) tensor.shape = negative;
+      RuedaOutcome outcome{};
+      ASSERT_EQ(api.submit(&engine, &request, &outcome), 1) << what;
+      EXPECT_STREQ(outcome.code, "invalid_argument");
+      EXPECT_NE(std::string(outcome.message).find(what), std::string::npos) << outcome.message;
+    };
+    using R = RuedaRequest;
+    using T = RuedaTensor;
+    expect_refused([](R& r, T&) { r.kind = 10; }, "kind 10");
+    expect_refused([](R& r, T&) { r.kind = -1; }, "kind -1");
+    expect_refused([](R& r, T&) { r.op = 6; }, "op 6");
+    expect_refused([](R& r, T&) { r.count = 0; }, "count of tensors of 0");
+    expect_refused([](R&, T& t) { t.dtype = 11; }, "dtype 11");
+    expect_refused([](R&, T& t) { t.dtype = -1; }, "dtype -1");
+    expect_refused([](R&, T& t) { t.dtype = 256; }, "dtype 256");
+    expect_refused([](R&, T& t) { t.dims = -1; }, "dimensions of -1");
+    expect_refused([](R&, T& t) { t.dims = 65; }, "dimensions of 65");
+    expect_refused([](R&, T& t) { t.shape = nullptr; }, "extent of -1");
+    expect_refused([](R& r, T&) { r.done = nullptr; }, "callback");
+  });
+  EXPECT_EQ(capi_table()->version, kApiVersion);
+}
+
 TEST_P(Capi, single_tensors_and_groups_end_in_one_callback) {
   const RuedaApi& api = *capi_table();
   ASSERT_EQ(api.version, kApiVersion);

@@ -159,6 +159,31 @@ TEST(ShmChannel, EmptyAndOversizedMessagesAreRefused) {
   EXPECT_FALSE(static_cast<bool>(one->send(Bytes((16 << 20) + 1))));
 }
 
+TEST(ShmChannel, APeerThatTakesNothingIsLostBeforeMemoryIs) {
+  const ShmWorld world({.size = 2});
+  const auto one = end_of(world, 0, 1);
+  const auto other = end_of(world, 1, 0);
+  const Bytes large(std::size_t{1} << 20);
+  std::size_t waiting = 0;
+  for (;;) {
+    if (auto sent = one->send(large); !sent) {
+      EXPECT_EQ(sent.error().code, Code::PeerLost);
+      EXPECT_EQ(sent.error().peer, ShmWorld::global(1));
+      break;
+    }
+    ASSERT_LE(waiting += large.size(), kMaxControlBacklog);
+  }
+  // Once it has taken a message there is room for another one.
+  for (;;) {
+    ASSERT_TRUE(static_cast<bool>(one->flush()));
+    auto received = other->receive();
+    ASSERT_TRUE(static_cast<bool>(received));
+    if (*received) break;
+  }
+  ASSERT_TRUE(static_cast<bool>(one->flush()));
+  EXPECT_TRUE(static_cast<bool>(one->send(large)));
+}
+
 TEST(ShmChannel, AHostilePeerCausesErrorsAndNothingElse) {
   for (const std::uint32_t length : {0U, 0xFFFFFFFFU, (16U << 20) + 1}) {
     const ShmWorld world({.size = 2});

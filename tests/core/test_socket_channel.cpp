@@ -227,6 +227,22 @@ TEST(SocketChannel, ACloseAfterQueuedMessagesStillLetsThemBeRead) {
   EXPECT_EQ(text_of(**message), "the cause");
 }
 
+TEST(SocketChannel, APeerThatTakesNothingIsLostBeforeMemoryIs) {
+  Ends ends;
+  const Bytes message(std::size_t{1} << 20, std::byte{1});
+  std::size_t taken = 0;
+  for (;;) {
+    if (auto sent = ends.a.send(message); !sent) {
+      EXPECT_EQ(sent.error().code, Code::PeerLost);
+      EXPECT_NE(sent.error().message.find("does not take"), std::string::npos);
+      break;
+    }
+    ASSERT_TRUE(ends.a.flush());
+    ASSERT_LE(taken += message.size(), 2 * kMaxControlBacklog);
+  }
+  EXPECT_GE(taken, kMaxControlBacklog / 2);
+}
+
 TEST(SocketChannel, GarbageNeverCrashesNorGrowsWithoutLimit) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     auto [fd, raw] = connect_pair(Wire::UnixPair);
