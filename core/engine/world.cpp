@@ -41,16 +41,17 @@ World::World(const std::vector<std::vector<Rank>>& groups, std::vector<std::stri
   const std::vector<Rank> parent = parents(groups);
   size_ = static_cast<int>(parent.size());
   subtree_.add(self);
-  for (Rank rank = 0; rank < size_; ++rank) {
-    Rank at = rank;
-    Rank from = -1;
-    while (at >= 0 && at != self) {
-      from = at;
-      at = parent[static_cast<std::size_t>(at)];
+  if (!tree_.children.empty()) {
+    // Parents have lower ranks: one look at each rank in order finds the child it is below.
+    std::vector<Rank> below(parent.size(), -1);
+    for (Rank rank = self + 1; rank < size_; ++rank) {
+      const auto index = static_cast<std::size_t>(rank);
+      const Rank above = parent[index];
+      below[index] = above == self ? rank : below[static_cast<std::size_t>(above)];
+      if (below[index] < 0) continue;
+      below_[*child_index(below[index])].add(rank);
+      subtree_.add(rank);
     }
-    if (at != self || from < 0) continue;
-    below_[*child_index(from)].add(rank);
-    subtree_.add(rank);
   }
   sets_.push_back({.id = 0,
                    .generation = 0,
