@@ -131,8 +131,12 @@ void Caller::find_covered_by_joined() {
 }
 
 std::optional<Error> Caller::judge(Term& term) const {
-  RankSet absent = set_of(term).members;
-  absent.remove(term.tally.reported);
+  const RankSet& members = set_of(term).members;
+  RankSet absent;
+  if (!term.tally.reported.covers(members)) {  // else no copy: of 32,768 ranks it has 4 KiB
+    absent = members;
+    absent.remove(term.tally.reported);
+  }
   return verdict(term, absent);
 }
 

@@ -72,7 +72,7 @@ struct Negotiator::State {
   std::optional<Node> node;
 };
 
-Negotiator::Negotiator(std::vector<std::vector<Rank>> groups, std::vector<std::string> hosts,
+Negotiator::Negotiator(const std::vector<std::vector<Rank>>& groups, std::vector<std::string> hosts,
                        Rank self, const NegotiatorOptions& options, Timeline* timeline)
     : state_(std::make_unique<State>(groups, std::move(hosts), self, options, timeline)) {}
 Negotiator::~Negotiator() = default;

@@ -99,8 +99,8 @@ class Negotiator {
  public:
   /// `groups`: the transport groups, as in control_tree(). `hosts`: host name by rank, for
   /// messages. `timeline`: hears what the caller does; null: nobody does.
-  Negotiator(std::vector<std::vector<Rank>> groups, std::vector<std::string> hosts, Rank self,
-             const NegotiatorOptions& options, Timeline* timeline = nullptr);
+  Negotiator(const std::vector<std::vector<Rank>>& groups, std::vector<std::string> hosts,
+             Rank self, const NegotiatorOptions& options, Timeline* timeline = nullptr);
   ~Negotiator();
   Negotiator(Negotiator&&) noexcept;
   Negotiator& operator=(Negotiator&&) noexcept;
