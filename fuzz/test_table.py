@@ -153,7 +153,7 @@ class StoreHistory(RuleBasedStateMachine):
 
     @rule(who=CLIENTS, scope=NAMES)
     def watch(self, who: int, scope: str) -> None:
-        said = self.ask(who, "watch", scope=scope, who=f"client {who}")
+        said = self.ask(who, "watch", scope=scope, who=f"client {who}", rank=who)
         if not self.refused(scope):
             self.watched.setdefault(scope, {})[who] = None
             known = [answer["scope"] for _, answer in said if "event" in answer]

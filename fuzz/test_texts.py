@@ -40,28 +40,30 @@ texts = st.one_of(
     counted.map("".join),
     digits,
 )
+
+
+def family_variables() -> set[str]:
+    """Everything that entries for launchers name."""
+    found: set[str] = set()
+    for family in (OWN, *FAMILIES):
+        for value in dataclasses.asdict(family).values():
+            words = [value] if isinstance(value, str) else value if isinstance(value, tuple) else ()
+            found.update(word for word in words if isinstance(word, str) and word.isupper())
+    return found
+
+
+OTHER_VARIABLES = {
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT",
+    "HOROVOD_HOSTNAME",
+    "SLURM_JOB_ID",
+    "SLURM_NODELIST",
+    "PMIX_RANK",
+    "PMIX_NAMESPACE",
+    "PMI_FD",
+}
 environments = st.dictionaries(
-    st.sampled_from(
-        sorted(
-            {
-                name
-                for family in (OWN, *FAMILIES)
-                for value in dataclasses.asdict(family).values()
-                for name in ([value] if isinstance(value, str) else value)
-                if name.isupper()
-            }
-            | {
-                "HOROVOD_GLOO_RENDEZVOUS_ADDR",
-                "HOROVOD_GLOO_RENDEZVOUS_PORT",
-                "HOROVOD_HOSTNAME",
-                "SLURM_JOB_ID",
-                "SLURM_NODELIST",
-                "PMIX_RANK",
-                "PMIX_NAMESPACE",
-                "PMI_FD",
-            }
-        )
-    ),
+    st.sampled_from(sorted(family_variables() | OTHER_VARIABLES)),
     st.one_of(texts, st.integers(0, 8).map(str)),
     max_size=14,
 )
