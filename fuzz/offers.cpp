@@ -1,7 +1,9 @@
-/// Boards on which the ranks of a host agree by themselves; two of three members write what they
-/// like.
+/// Boards on which ranks agree by themselves; two of three members write what they like, or send it
+/// from elsewhere.
 
 #include "transport/offers.h"
+
+#include <sys/socket.h>
 
 #include <array>
 #include <cstring>
@@ -21,6 +23,8 @@ enum Step : std::uint8_t {
   kPublish,
   kSay,
   kFlag,
+  kNote,
+  kCall,
   kSteps
 };
 
@@ -28,11 +32,18 @@ void run(std::span<const std::byte> input) {
   constexpr std::size_t kMembers = 3;
   static std::array<OfferBoard, kMembers> boards;
   std::memset(static_cast<void*>(boards.data()), 0, sizeof boards);
+  Script script(input);
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) != 0) return;
+  const Fd other(ends[0]);
+  auto socket = Socket::adopt(Fd(ends[1]), 2);
+  require(static_cast<bool>(socket), "a socket pair can be adopted");
+  PeerLink link(std::move(*socket));
+  const bool remote = (script.byte() & 1) != 0;  // the last member
   Offers offers({{.board = &boards[0], .bell = {}},
                  {.board = &boards[1], .bell = {}},
-                 {.board = &boards[2], .bell = {}}},
+                 {.board = &boards[2], .bell = {}, .link = remote ? &link : nullptr}},
                 0);
-  Script script(input);
   while (!script.empty()) {
     const auto what = script.byte() % kSteps;
     OfferBoard& board = boards[1 + script.byte() % 2];
@@ -90,9 +101,20 @@ void run(std::span<const std::byte> input) {
         board.asked = script.byte() & 1;
         boards[0].asked = script.byte() & 1;
         break;
+      case kNote: {
+        if (!remote) break;
+        auto fine = offers.note(2, script.piece(script.byte()));
+        if (!fine) return;  // the world ends
+        offers.refuse();
+        break;
+      }
+      case kCall:
+        offers.called(script.number());
+        break;
       default:
         break;
     }
+    if (offers.unsent()) offers.hand_over();
   }
 }
 
@@ -102,11 +124,13 @@ std::vector<Bytes> seeds() {
     for (const int number : numbers) bytes.push_back(static_cast<std::byte>(number));
     return bytes;
   };
-  return {script({kOffer, 0, 0,        7, 0, 5, kPublish, 0, 1, 1, 5, 1, 0, 1,     0,
-                  0,      0, kPublish, 1, 1, 1, 5,        1, 0, 1, 0, 0, 0, kLook, 0,
-                  kClose, 0, kPublish, 0, 0, 1, 5,        1, 0, 2, 0, 0, 0}),
-          script({kFlag, 0, 1, 0, 1, kOffer, 0, 4, 7, 0, 5, kAsk, 0, kAnswer, 0, kLook, 0, kReopen,
-                  0})};
+  return {script({0, kOffer, 0, 0,        7, 0, 5, kPublish, 0, 1, 1, 5, 1, 0, 1,
+                  0, 0,      0, kPublish, 1, 1, 1, 5,        1, 0, 1, 0, 0, 0, kLook,
+                  0, kClose, 0, kPublish, 0, 0, 1, 5,        1, 0, 2, 0, 0, 0}),
+          script({0, kFlag, 0,    1, 0,       1, kOffer, 0, 4,       7,
+                  0, 5,     kAsk, 0, kAnswer, 0, kLook,  0, kReopen, 0}),
+          script({1, kOffer, 0, 4, 7, 0, 5, kNote, 0, 32, 1, 0, 0, 0, 1, 0, 0, 0, 5, 0, 0,     0,
+                  1, 0,      0, 0, 0, 0, 0, 0,     0, 0,  0, 0, 0, 0, 0, 0, 0, 0, 0, 0, kLook, 0})};
 }
 
 }  // namespace

@@ -14,7 +14,18 @@ namespace {
 
 constexpr std::size_t kMost = 2048;
 
-/// Receives that are posted, each a byte pair of length; 0xFF ends them. Then what arrives.
+/// Remembers how much it was told.
+struct Listener final : NoteSink {
+  std::size_t bytes = 0;
+  Result<void> note(Rank, std::span<const std::byte> body) override {
+    require(body.size() <= kMaxNote, "notes are short");
+    for (const std::byte byte : body) bytes += static_cast<std::size_t>(byte);
+    return {};
+  }
+};
+
+/// First whether notes are awaited. Receives that are posted, each a byte pair of length; 0xFF ends
+/// them. Then what arrives.
 void run(std::span<const std::byte> input) {
   Script script(input);
   std::array<int, 2> ends{};
@@ -23,6 +34,11 @@ void run(std::span<const std::byte> input) {
   auto socket = Socket::adopt(Fd(ends[1]), 7);
   require(static_cast<bool>(socket), "a socket pair can be adopted");
   PeerLink link(std::move(*socket));
+  Listener listener;
+  if ((script.byte() & 1) != 0) {
+    link.deliver_notes_to(&listener);
+    link.listen(true);
+  }
 
   // Memory of exactly that size each: a byte too many is seen by the address sanitizer.
   std::vector<std::unique_ptr<std::byte[]>> memory;
@@ -62,13 +78,14 @@ std::vector<Bytes> seeds() {
   if (!socket) return {};
   PeerLink link(std::move(*socket));
   const Bytes data(300, std::byte{5});
-  Bytes seed;
+  Bytes seed{std::byte{1}};
   for (const std::size_t bytes : {0, 4, 300}) {
     link.post_send(std::span(data).first(bytes));
     seed.push_back(static_cast<std::byte>(bytes >> 8));
     seed.push_back(static_cast<std::byte>(bytes & 0xFF));
   }
   seed.push_back(std::byte{0xFF});
+  link.post_note(std::span(data).first(40));
   while (link.wants().fd >= 0) {
     if (!link.pump_out()) return {};
   }

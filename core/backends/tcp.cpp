@@ -1,6 +1,8 @@
 #include "backends/tcp.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include "backends/failed_operation.h"
 #include "backends/paired_allreduce.h"
@@ -8,8 +10,10 @@
 namespace rueda {
 namespace {
 
-constexpr std::size_t kDoublingBytes = std::size_t{16} << 10;
-constexpr std::size_t kWindowBytes = std::size_t{512} << 10;
+/// Shorter messages go over the first connection alone.
+constexpr std::size_t kStripedBytes = std::size_t{64} << 10;
+constexpr std::size_t kDoublingBytes = std::size_t{32} << 10;
+constexpr std::size_t kWindowBytes = std::size_t{256} << 10;
 
 /// One transfer over a link. Holds the mesh, so that the link is there as long as the transfer.
 template <bool sending>
@@ -45,11 +49,43 @@ class LinkTransfer final : public Operation {
   const PeerLink::Ticket ticket_;
 };
 
+/// One message, in equal parts over all connections to the peer.
+class StripedTransfer final : public Operation {
+ public:
+  explicit StripedTransfer(std::vector<std::unique_ptr<Operation>> parts)
+      : parts_(std::move(parts)) {}
+
+  Result<Step> step() override {
+    bool moved = false;
+    bool whole = true;
+    for (auto& part : parts_) {
+      if (part == nullptr) continue;
+      auto step = part->step();
+      if (!step) return step;
+      moved = moved || *step != Step::Blocked;
+      if (*step == Step::Done) {
+        part.reset();
+      } else {
+        whole = false;
+        peer_ = part->waiting_for();
+      }
+    }
+    if (whole) return Step::Done;
+    return moved ? Step::Advanced : Step::Blocked;
+  }
+
+  std::vector<Rank> waiting_for() const override { return peer_; }
+
+ private:
+  std::vector<std::unique_ptr<Operation>> parts_;  // null: complete
+  std::vector<Rank> peer_;
+};
+
 }  // namespace
 
 TcpBackend::TcpBackend(Members members, std::shared_ptr<Mesh> mesh)
     : Backend(std::move(members)), mesh_(std::move(mesh)) {
-  for (const Rank rank : this->members().ranks) links_.push_back(mesh_->link(rank));
+  for (const Rank rank : this->members().ranks) links_.push_back(mesh_->links(rank));
 }
 
 std::string_view TcpBackend::path(Kind kind, std::size_t bytes) const noexcept {
@@ -93,26 +129,40 @@ std::unique_ptr<Operation> TcpBackend::allreduce(std::span<const Piece> pieces,
   return Backend::allreduce(pieces, reduction);
 }
 
-PeerLink* TcpBackend::link(int peer) const noexcept {
+const std::vector<PeerLink*>& TcpBackend::links(int peer) const noexcept {
+  static const std::vector<PeerLink*> none;
   const auto index = static_cast<std::size_t>(peer);
-  return peer >= 0 && index < links_.size() ? links_[index] : nullptr;
+  return peer >= 0 && index < links_.size() ? links_[index] : none;
 }
 
-std::unique_ptr<Operation> TcpBackend::unreachable(int peer) const {
-  return failed_operation(Code::Unsupported,
-                          "there is no network connection to member " + std::to_string(peer));
+template <bool sending>
+std::unique_ptr<Operation> TcpBackend::transfer(int peer, std::span<std::byte> data) {
+  const auto& links = this->links(peer);
+  if (links.empty()) {
+    return failed_operation(Code::Unsupported,
+                            "there is no network connection to member " + std::to_string(peer));
+  }
+  const auto over = [&](PeerLink& link, std::span<std::byte> part) {
+    const auto ticket = sending ? link.post_send(part) : link.post_recv(part);
+    return std::make_unique<LinkTransfer<sending>>(mesh_, link, ticket);
+  };
+  if (links.size() == 1 || data.size() < kStripedBytes) return over(*links.front(), data);
+  std::vector<std::unique_ptr<Operation>> parts;
+  const std::size_t each = (data.size() + links.size() - 1) / links.size();
+  for (PeerLink* const link : links) {
+    const std::size_t begin = std::min(parts.size() * each, data.size());
+    parts.push_back(over(*link, data.subspan(begin, std::min(each, data.size() - begin))));
+  }
+  return std::make_unique<StripedTransfer>(std::move(parts));
 }
 
 std::unique_ptr<Operation> TcpBackend::send(int peer, std::span<const std::byte> data) {
-  PeerLink* const to = link(peer);
-  if (to == nullptr) return unreachable(peer);
-  return std::make_unique<LinkTransfer<true>>(mesh_, *to, to->post_send(data));
+  // Links have one kind of span for both ways; they only read from what they send.
+  return transfer<true>(peer, {const_cast<std::byte*>(data.data()), data.size()});
 }
 
 std::unique_ptr<Operation> TcpBackend::recv(int peer, std::span<std::byte> data) {
-  PeerLink* const from = link(peer);
-  if (from == nullptr) return unreachable(peer);
-  return std::make_unique<LinkTransfer<false>>(mesh_, *from, from->post_recv(data));
+  return transfer<false>(peer, data);
 }
 
 }  // namespace rueda

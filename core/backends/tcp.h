@@ -33,11 +33,12 @@ class TcpBackend final : public Backend {
  private:
   enum class Way { Direct, Doubling, Halving };
   [[nodiscard]] Way way(std::size_t bytes) const noexcept;
-  [[nodiscard]] PeerLink* link(int peer) const noexcept;
-  [[nodiscard]] std::unique_ptr<Operation> unreachable(int peer) const;
+  [[nodiscard]] const std::vector<PeerLink*>& links(int peer) const noexcept;
+  template <bool sending>
+  [[nodiscard]] std::unique_ptr<Operation> transfer(int peer, std::span<std::byte> data);
 
   std::shared_ptr<Mesh> mesh_;
-  std::vector<PeerLink*> links_;  // by set rank; owned by the mesh, null where it has none
+  std::vector<std::vector<PeerLink*>> links_;  // by set rank; owned by the mesh
 };
 
 }  // namespace rueda

@@ -16,11 +16,11 @@ Result<std::shared_ptr<Mesh>> Mesh::open(std::vector<Peer> peers) {
                       std::to_string(peer.rank);
       return error;
     }
-    auto socket = Socket::adopt(std::move(peer.streams.front()), peer.rank);
-    if (!socket) return std::move(socket).error();
-    mesh->links_.emplace(peer.rank, std::make_unique<PeerLink>(*std::move(socket)));
-    for (std::size_t i = 1; i < peer.streams.size(); ++i) {
-      mesh->spare_.push_back(std::move(peer.streams[i]));
+    auto& links = mesh->links_[peer.rank];
+    for (Fd& stream : peer.streams) {
+      auto socket = Socket::adopt(std::move(stream), peer.rank);
+      if (!socket) return std::move(socket).error();
+      links.push_back(std::make_unique<PeerLink>(*std::move(socket)));
     }
   }
   return mesh;
@@ -28,30 +28,45 @@ Result<std::shared_ptr<Mesh>> Mesh::open(std::vector<Peer> peers) {
 
 PeerLink* Mesh::link(Rank rank) const noexcept {
   const auto found = links_.find(rank);
-  return found == links_.end() ? nullptr : found->second.get();
+  return found == links_.end() ? nullptr : found->second.front().get();
+}
+
+std::vector<PeerLink*> Mesh::links(Rank rank) const {
+  std::vector<PeerLink*> all;
+  const auto found = links_.find(rank);
+  if (found == links_.end()) return all;
+  for (const auto& link : found->second) all.push_back(link.get());
+  return all;
 }
 
 void Mesh::wants(std::vector<pollfd>& polled) const {
-  for (const auto& [rank, link] : links_) {
-    if (const pollfd entry = link->wants(); entry.fd >= 0) polled.push_back(entry);
+  for (const auto& [rank, links] : links_) {
+    for (const auto& link : links) {
+      if (const pollfd entry = link->wants(); entry.fd >= 0) polled.push_back(entry);
+    }
   }
 }
 
 bool Mesh::busy() const noexcept {
-  for (const auto& [rank, link] : links_) {
-    if (link->wants().fd >= 0) return true;
+  for (const auto& [rank, links] : links_) {
+    for (const auto& link : links) {
+      if (link->wants().fd >= 0) return true;
+    }
   }
   return false;
 }
 
 void Mesh::shutdown() noexcept {
-  for (const auto& [rank, link] : links_) link->shutdown();
+  for (const auto& [rank, links] : links_) {
+    for (const auto& link : links) link->shutdown();
+  }
 }
 
 std::vector<int> Mesh::descriptors() const {
   std::vector<int> all;
-  for (const auto& [rank, link] : links_) all.push_back(link->fd());
-  for (const Fd& fd : spare_) all.push_back(fd.get());
+  for (const auto& [rank, links] : links_) {
+    for (const auto& link : links) all.push_back(link->fd());
+  }
   return all;
 }
 

@@ -19,15 +19,17 @@ namespace rueda {
 
 class Mesh {
  public:
-  /// Connected stream sockets to one peer, at least one. Only the first carries data so far.
+  /// Connected stream sockets to one peer, at least one; both ends have them in the same order.
   struct Peer {
     Rank rank = -1;
     std::vector<Fd> streams;
   };
   [[nodiscard]] static Result<std::shared_ptr<Mesh>> open(std::vector<Peer> peers);
 
-  /// Null if there is no connection to that rank.
+  /// The first connection to that rank; null if there is none.
   [[nodiscard]] PeerLink* link(Rank rank) const noexcept;
+  /// All of them. Long messages are spread over these, in equal parts.
+  [[nodiscard]] std::vector<PeerLink*> links(Rank rank) const;
 
   /// Appends what a sleeping rank has to poll() for: one entry for each link with a transfer that
   /// is not complete. An idle link is left out: what a faster peer sent early must not wake
@@ -47,8 +49,7 @@ class Mesh {
  private:
   Mesh() = default;
 
-  std::map<Rank, std::unique_ptr<PeerLink>> links_;  // not changed after open()
-  std::vector<Fd> spare_;
+  std::map<Rank, std::vector<std::unique_ptr<PeerLink>>> links_;  // not changed after open()
 };
 
 }  // namespace rueda

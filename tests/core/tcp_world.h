@@ -88,6 +88,7 @@ struct WorldOptions {
   Wire wire = Wire::UnixPair;
   int buffer_bytes = 0;
   Rank first_rank = 0;  ///< global rank of member 0; those of the others are 10 apart
+  int streams = 1;      ///< connections of each pair
 };
 
 /// A fully connected world. Each rank's part may be taken by one thread.
@@ -99,9 +100,11 @@ class TcpWorld {
     std::vector<std::vector<Mesh::Peer>> peers(static_cast<std::size_t>(size));
     for (int a = 0; a < size; ++a) {
       for (int b = a + 1; b < size; ++b) {
-        auto [one, other] = connect_pair(options_.wire, options_.buffer_bytes);
-        add(peers[static_cast<std::size_t>(a)], b, std::move(one));
-        add(peers[static_cast<std::size_t>(b)], a, std::move(other));
+        for (int stream = 0; stream < options_.streams; ++stream) {
+          auto [one, other] = connect_pair(options_.wire, options_.buffer_bytes);
+          add(peers[static_cast<std::size_t>(a)], b, std::move(one));
+          add(peers[static_cast<std::size_t>(b)], a, std::move(other));
+        }
       }
     }
     for (auto& own : peers) {
@@ -141,10 +144,11 @@ class TcpWorld {
 
  private:
   void add(std::vector<Mesh::Peer>& peers, int member, Fd fd) const {
-    Mesh::Peer peer;
-    peer.rank = rank(member);
-    peer.streams.push_back(std::move(fd));
-    peers.push_back(std::move(peer));
+    if (peers.empty() || peers.back().rank != rank(member)) {
+      peers.emplace_back();
+      peers.back().rank = rank(member);
+    }
+    peers.back().streams.push_back(std::move(fd));
   }
 
   WorldOptions options_;

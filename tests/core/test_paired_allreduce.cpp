@@ -132,7 +132,10 @@ TEST(PairedAllreduce, CutsLargeBatchesByItself) {
   for (const int members : {2, 3, 4, 5}) {
     for (const testing::Wire wire : {testing::Wire::UnixPair, testing::Wire::Loopback}) {
       const auto groups = each_alone(members);
-      TcpWorld world({.groups = groups, .wire = wire, .buffer_bytes = 65536});
+      TcpWorld world({.groups = groups,
+                      .wire = wire,
+                      .buffer_bytes = 65536,
+                      .streams = wire == testing::Wire::Loopback ? 3 : 1});
       const Batch batch{{300000, 17, 500001}, wire == testing::Wire::UnixPair};
       const Reduction reduction{DType::Float32, ReduceOp::Sum, 1.0, 0.25};
       std::mt19937 random(5);

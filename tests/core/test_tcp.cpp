@@ -30,8 +30,9 @@ Bytes filled(std::size_t bytes, unsigned seed) {
 }
 
 TEST(Tcp, TransfersOfOnePeerCompleteInOrderWhateverTheirSizes) {
-  for (const Wire wire : {Wire::UnixPair, Wire::Loopback}) {
-    TcpWorld world({.groups = each_alone(2), .wire = wire, .buffer_bytes = 1});
+  for (const auto& [wire, streams] : {std::pair(Wire::UnixPair, 1), std::pair(Wire::Loopback, 1),
+                                      std::pair(Wire::UnixPair, 3), std::pair(Wire::Loopback, 2)}) {
+    TcpWorld world({.groups = each_alone(2), .wire = wire, .buffer_bytes = 1, .streams = streams});
     const std::vector<std::size_t> sizes{0, 1, 0, 100000, 3, 0, 16, 70000, 1,
                                          1, 1, 1, 1,      1, 1, 1,  1,     9};
     world.run([&](int self, TcpBackend& backend) {
@@ -177,6 +178,97 @@ TEST(Tcp, AMeshNeedsOneEntryForEachPeer) {
   twice[0].streams.push_back(std::move(one));
   twice[1].streams.push_back(std::move(other));
   EXPECT_FALSE(Mesh::open(std::move(twice)));
+}
+
+/// Keeps what it is told.
+struct Listener final : NoteSink {
+  std::vector<Bytes> notes;
+  Result<void> note(Rank from, std::span<const std::byte> body) override {
+    EXPECT_EQ(from, 10);
+    notes.emplace_back(body.begin(), body.end());
+    return {};
+  }
+};
+
+TEST(Tcp, NotesGoBetweenMessagesInWhateverPiecesTheyArrive) {
+  auto [theirs, copy] = testing::connect_pair(Wire::UnixPair);
+  PeerLink sender(*Socket::adopt(std::move(theirs), 0));
+  const std::vector<std::size_t> sizes{0, 5, kMaxNote, 1, 9000, 17};
+  std::vector<Bytes> notes;
+  std::vector<Bytes> messages;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    notes.push_back(filled(sizes[i], static_cast<unsigned>(i)));
+    messages.push_back(filled(sizes[(i + 2) % sizes.size()] / 2, static_cast<unsigned>(100 + i)));
+    sender.post_note(notes.back());
+    sender.post_send(messages.back());
+  }
+  Bytes stream(1 << 20);
+  std::size_t bytes = 0;
+  while (sender.wants().fd >= 0) {
+    ASSERT_TRUE(sender.pump_out());
+    const ssize_t got = ::recv(copy.get(), stream.data() + bytes, stream.size() - bytes, 0);
+    ASSERT_GT(got, 0);
+    bytes += static_cast<std::size_t>(got);
+  }
+  for (const std::size_t piece : {1u, 16u, 1000u, 100000u}) {
+    auto [end, feed] = testing::connect_pair(Wire::UnixPair);
+    PeerLink link(*Socket::adopt(std::move(end), 10));
+    Listener listener;
+    link.deliver_notes_to(&listener);
+    std::vector<Bytes> received;
+    std::vector<PeerLink::Ticket> tickets;
+    for (const Bytes& message : messages) {
+      received.emplace_back(message.size());
+      tickets.push_back(link.post_recv(received.back()));
+    }
+    for (std::size_t at = 0; at < bytes; at += piece) {
+      const std::size_t now = std::min(piece, bytes - at);
+      ASSERT_EQ(::send(feed.get(), stream.data() + at, now, 0), static_cast<ssize_t>(now));
+      ASSERT_TRUE(link.pump_in());
+    }
+    EXPECT_TRUE(listener.notes == notes) << piece;
+    EXPECT_TRUE(received == messages) << piece;
+    EXPECT_TRUE(link.received(tickets.back()));
+  }
+}
+
+TEST(Tcp, NotesAreHeardOnlyByThoseWhoListenAndMessagesWaitForTheirReceive) {
+  auto [one, other] = testing::connect_pair(Wire::UnixPair);
+  PeerLink here(*Socket::adopt(std::move(one), 10));
+  PeerLink there(*Socket::adopt(std::move(other), 0));
+  Listener listener;
+  here.deliver_notes_to(&listener);
+  const Bytes note = filled(30, 1);
+  const Bytes message = filled(50, 2);
+  there.post_note(note);
+  there.post_send(message);
+  there.post_note(note);
+  ASSERT_TRUE(there.pump_out());
+  EXPECT_LT(here.wants().fd, 0);
+  here.listen(true);
+  EXPECT_EQ(here.wants().events, POLLIN);
+  ASSERT_TRUE(here.pump_in());
+  EXPECT_EQ(listener.notes.size(), 1u);
+  EXPECT_LT(here.wants().fd, 0) << "a message that nobody has asked for must not wake anybody";
+  Bytes received(50);
+  const auto ticket = here.post_recv(received);
+  ASSERT_TRUE(here.pump_in());
+  EXPECT_TRUE(here.received(ticket));
+  EXPECT_TRUE(received == message);
+  EXPECT_EQ(listener.notes.size(), 2u);
+}
+
+TEST(Tcp, ANoteThatNobodyExpectsBreaksTheLink) {
+  auto [one, other] = testing::connect_pair(Wire::UnixPair);
+  PeerLink here(*Socket::adopt(std::move(one), 10));
+  PeerLink there(*Socket::adopt(std::move(other), 0));
+  const Bytes note = filled(30, 1);
+  there.post_note(note);
+  ASSERT_TRUE(there.pump_out());
+  Bytes received(30);
+  here.post_recv(received);
+  const auto result = here.pump_in();
+  ASSERT_FALSE(result && here.pump_in());
 }
 
 TEST(Tcp, OverlappingSetsShareTheConnections) {
