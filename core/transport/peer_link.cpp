@@ -141,8 +141,8 @@ Result<std::size_t> PeerLink::read_some(std::size_t& asked) {
     // A long message is not to be copied: of what follows only the header, unless it is short.
     const bool short_next = in.queue.size() > 1 && in.queue[1].size() <= kSmall;
     room = std::min(room, kHeaderBytes + (short_next ? in.queue[1].size() : 0));
-  } else if (!in.queue.empty() && in.queue.front().size() > kSmall && !listening_) {
-    room = kHeaderBytes - (in.filled - in.taken);
+  } else if (in.filled < kHeaderBytes && !in.queue.empty() && in.queue.front().size() > kSmall) {
+    room = kHeaderBytes - in.filled;  // with a whole header there, it is a note that is incomplete
   }
   parts[used++] = {in.inbox.data() + in.filled, room};
   asked = direct + room;
