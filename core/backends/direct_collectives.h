@@ -16,7 +16,10 @@ namespace rueda {
 /// Everybody sends everybody its part.
 [[nodiscard]] std::unique_ptr<Operation> direct_alltoall(Backend& backend, AlltoallPlan plan);
 
-/// Down a binomial tree, in chunks that are passed on as they arrive.
+/// Whether a broadcast goes from member to member, in place of down a tree: nobody sends twice.
+[[nodiscard]] bool chain_broadcast(std::size_t bytes, int members) noexcept;
+
+/// Down a binomial tree or, if long, a chain, in chunks that are passed on as they arrive.
 [[nodiscard]] std::unique_ptr<Operation> tree_broadcast(Backend& backend,
                                                         std::span<const std::byte> in,
                                                         std::span<std::byte> out, int root);

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "backends/direct_collectives.h"
 #include "backends/failed_operation.h"
 #include "backends/paired_allreduce.h"
 
@@ -89,7 +90,9 @@ TcpBackend::TcpBackend(Members members, std::shared_ptr<Mesh> mesh)
 }
 
 std::string_view TcpBackend::path(Kind kind, std::size_t bytes) const noexcept {
-  if (kind == Kind::Broadcast) return "tcp.tree";
+  if (kind == Kind::Broadcast) {
+    return chain_broadcast(bytes, members().size()) ? "tcp.chain" : "tcp.tree";
+  }
   if (kind != Kind::Allreduce) return "tcp.direct";
   switch (way(bytes)) {
     case Way::Doubling:

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -13,16 +14,18 @@ namespace {
 constexpr std::size_t kChunk = std::size_t{256} << 10;
 constexpr std::size_t kUnderWay = 4;  // chunks
 
-/// Members are numbered from the root on. The parent of a number is the number without its lowest
-/// one bit; the children of n are n + 1, n + 2, n + 4 … below that bit.
+/// Members are numbered from the root on. In a tree, the parent of a number is the number without
+/// its lowest one bit; the children of n are n + 1, n + 2, n + 4 … below that bit. In a chain, they
+/// are the numbers before and after it.
 class TreeBroadcast final : public Operation {
  public:
   TreeBroadcast(Backend& backend, std::span<const std::byte> in, std::span<std::byte> out, int root)
       : in_(in), out_(out), chunks_((out.size() + kChunk - 1) / kChunk), exchange_(backend) {
     const int size = backend.members().size();
     const int number = (backend.members().self - root + size) % size;
-    const int lowest = number == 0 ? size : number & -number;
-    if (number != 0) parent_ = (number - lowest + root) % size;
+    const bool chain = chain_broadcast(out.size(), size);
+    const int lowest = chain ? std::min(2, size) : number == 0 ? size : number & -number;
+    if (number != 0) parent_ = (number - (chain ? 1 : lowest) + root) % size;
     for (int distance = 1; distance < lowest && number + distance < size; distance *= 2) {
       children_.push_back((number + distance + root) % size);
     }
@@ -93,6 +96,15 @@ class TreeBroadcast final : public Operation {
 };
 
 }  // namespace
+
+bool chain_broadcast(std::size_t bytes, int members) noexcept {
+  if (members < 3) return false;
+  // In the tree the root sends everything to `children` members one after another; in the chain
+  // only once, but the last member gets its first chunk later.
+  const auto children =
+      static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(members - 1)));
+  return bytes * (children - 1) > 2 * kChunk * static_cast<std::size_t>(members - 2);
+}
 
 std::unique_ptr<Operation> tree_broadcast(Backend& backend, std::span<const std::byte> in,
                                           std::span<std::byte> out, int root) {
