@@ -21,7 +21,7 @@ constexpr auto kCauseLook = milliseconds(1);
 bool Engine::busy() const {
   return unfinished_.load(std::memory_order_relaxed) != 0 || !dispatcher_->idle() ||
          effects_pending_.load(std::memory_order_relaxed) || inquest_.open() ||
-         (peers_.offers() != nullptr && peers_.offers()->open()) ||
+         (peers_.offers() != nullptr && (peers_.offers()->open() || peers_.offers()->sending())) ||
          (ended_.load(std::memory_order_relaxed) && !closed_.load(std::memory_order_relaxed));
 }
 

@@ -183,7 +183,12 @@ Result<Handle> Engine::see_offer_through() {
   Offers& offers = *peers_.offers();
   if (offers.remote()) {
     Patience patience(0);
-    while (!step_offer({}) && offers.open() && patience.wait()) {
+    while (offers.open()) {
+      if (step_offer({})) {
+        patience.reset();
+      } else if (!patience.wait()) {
+        break;
+      }
     }
   } else {
     for (int look = 0; look < kLooks && offers.verdict() == Offers::Verdict::Open; ++look) pause();

@@ -205,6 +205,8 @@ Result<bool> Offers::move() {
   bool moved = false;
   const bool listens = listening_.load(std::memory_order_relaxed);
   // Whoever only has to refuse may let the others wait a little: looking costs a system call each.
+  links_listen_ = listens;
+  sending_ = false;
   const bool looks = listens && (open_ || asked() || ++looks_ % kLooks == 0);
   for (const std::size_t q : remote_) {
     PeerLink& link = *members_[q].link;
@@ -212,6 +214,7 @@ Result<bool> Offers::move() {
     auto out = link.pump_out();
     if (!out) return out;
     moved = moved || *out;
+    sending_ = sending_ || link.sending();
   }
   for (const std::size_t q : remote_) {
     if (!looks) break;

@@ -90,10 +90,13 @@ class Offers final : public NoteSink {
   [[nodiscard]] bool asked() const noexcept;
   void answer() noexcept;
 
-  /// Whether bytes have to be moved, or may arrive that matter. Any thread.
+  /// Whether move() has anything to do. The thread that moves bytes.
   [[nodiscard]] bool stirs() const noexcept {
-    return unsent_.load(std::memory_order_acquire) || listening_.load(std::memory_order_relaxed);
+    const bool listens = listening_.load(std::memory_order_relaxed);
+    return listens || listens != links_listen_ || sending_ || unsent();
   }
+  /// Something published has found no room yet. That thread.
+  [[nodiscard]] bool sending() const noexcept { return sending_ || unsent(); }
   /// Something published has not been handed to the links. Any thread.
   [[nodiscard]] bool unsent() const noexcept { return unsent_.load(std::memory_order_acquire); }
   /// Hands it to them: by the thread that moves bytes.
@@ -125,6 +128,8 @@ class Offers final : public NoteSink {
   std::vector<std::size_t> remote_;  // members elsewhere
   std::atomic<bool> unsent_{false};
   std::atomic<bool> listening_{false};
+  bool links_listen_ = false;
+  bool sending_ = false;
   std::vector<std::uint32_t> last_;  // round that each member elsewhere has published in last
   bool heard_ = false;
   unsigned looks_ = 0;

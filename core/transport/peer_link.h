@@ -62,6 +62,8 @@ class PeerLink {
   /// Whether notes are awaited although no message is.
   void listen(bool on) noexcept { listening_ = on; }
 
+  /// Something that was posted has not been sent.
+  [[nodiscard]] bool sending() const noexcept { return !outgoing_.queue.empty(); }
   /// What to sleep for: readable if something is awaited, writable if a send is outstanding.
   /// fd -1: nothing.
   [[nodiscard]] pollfd wants() const noexcept;
