@@ -10,6 +10,7 @@ import pytest
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.allocations import find_allocation
 from horovod.launch.lsf import NodeShape, ask_program, lsf_allocation, node_shape
+from horovod.launch.options import parse_command_line, to_job
 
 CSM = "/opt/ibm/csm/bin"
 CSM_SAYS = {
@@ -45,6 +46,15 @@ def test_outside_of_any_allocation_there_is_none() -> None:
 def test_slurm_hosts_have_their_tasks_as_slots(tasks: str, slots: list[int]) -> None:
     names = ["n1", "n2", "n5"]
     assert found(slurm(SLURM_TASKS_PER_NODE=tasks)) == list(zip(names, slots, strict=True))
+
+
+def test_slurm_job_may_be_meant_for_fewer_tasks_than_fit() -> None:
+    allocated = find_allocation(slurm(SLURM_TASKS_PER_NODE="2(x3)", SLURM_NTASKS="5"))
+    assert allocated is not None
+    assert allocated.processes == 5
+    assert to_job(parse_command_line(["true"]), allocated).processes == 5
+    assert to_job(parse_command_line(["-np", "6", "true"]), allocated).processes == 6
+    assert to_job(parse_command_line(["-H", "a:2", "true"]), allocated).processes == 2
 
 
 def test_slurm_node_lists_of_several_parts() -> None:

@@ -14,6 +14,7 @@ from horovod.launch.hosts import (
     named,
     parse_hostfile,
     parse_hosts,
+    place_ranks,
 )
 
 
@@ -181,3 +182,12 @@ def test_unknown_host_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     with pytest.raises(LaunchError, match="Host no-such-host is unknown: Name or service not known"):
         is_this_machine("no-such-host")
+
+
+def test_places_follow_from_the_hosts_of_the_ranks() -> None:
+    assert list(place_ranks(["a", "a", "b", "b", "b"])) == placed("a:2,b:3", 5)
+    # Dealt in turn, and one host with fewer.
+    slots = place_ranks(["a", "b", "c", "a", "c"])
+    assert [(slot.local_rank, slot.local_size) for slot in slots] == [(0, 2), (0, 1), (0, 2), (1, 2), (1, 2)]
+    assert [(slot.cross_rank, slot.cross_size) for slot in slots] == [(0, 3), (1, 3), (2, 3), (0, 2), (1, 2)]
+    assert [slot.rank for slot in slots] == [0, 1, 2, 3, 4]

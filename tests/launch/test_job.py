@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from tests.launch.launching import COMMAND, LIMIT_S, PYTHON, environment, horovodrun, running
 
+from horovod.launch import check_build
+
 
 def lines(output: bytes) -> list[str]:
     return sorted(output.decode().splitlines())
@@ -243,6 +245,7 @@ def test_verbose_narrates_on_standard_error() -> None:
         (["-H", "localhost:1", "true"], 2, "2 processes were requested, but the hosts have 1 slots"),
         (["-H", "localhost", "true"], 2, "'localhost' in it is not host:slots"),
         (["-H", "no.such.host.invalid:2", "true"], 1, "no.such.host.invalid: ssh"),
+        (["--autotune", "true"], 1, "--autotune: this version does not tune itself"),
         (["--output-filename", "./text", "true"], 1, "cannot be kept in text/rank.0/stdout"),
         (["--nonsense", "true"], 2, "--nonsense"),
         ([], 2, "command to run is missing"),
@@ -279,6 +282,32 @@ def test_help_shows_groups_and_examples() -> None:
     assert done.returncode == 0
     for part in ("usage: horovodrun -np N", "examples:", "stall check:", "--output-filename DIR"):
         assert part in done.stdout.decode()
+
+
+def test_check_build_is_data_on_demand() -> None:
+    report = json.loads(horovodrun("--check-build", "--json").stdout)
+    assert report["version"] == "0.28.1"
+    assert report["controllers"]["Gloo"]["available"] is True
+    assert report["frameworks"]["PyTorch"]["available"] is True
+    assert report["operations"]["DDL"] == {"available": False, "found": "not supported"}
+    assert "lo" in report["interfaces"]
+    assert report["cores"] >= 1
+
+
+def test_check_build_survives_what_crashes_and_tells_a_broken_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    probes = {
+        "core": "raise ImportError('it is broken')",
+        "mpi": "import os; os.abort()",
+        "nccl": "print('NCCL 2.0')",
+    }
+    monkeypatch.setattr(check_build, "_PROBES", probes)
+    report = check_build.build_report()
+    said = report.text(verbose=True)
+    assert not report.working
+    assert "[ ] Gloo  (horovod._core: ImportError: it is broken)" in said
+    assert "[ ] MPI  (cannot be loaded: loading it ended with signal 6: without a word)" in said
+    assert "[ ] NCCL  (NCCL 2.0 is there, but" in said
+    assert "[ ] PyTorch" in said
 
 
 @pytest.mark.parametrize("verbose", [False, True])

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.hosts import HostSlots
+from horovod.launch.hosts import Allocated, HostSlots
 from horovod.launch.job import Job, SshOptions
 from horovod.launch.option_table import spellings
-from horovod.launch.options import Allocated, option_environment, parse_command_line, rank_map, to_job
+from horovod.launch.options import option_environment, parse_command_line, rank_map, to_job
 
 
 def environment(*options: str) -> dict[str, str]:
@@ -249,7 +249,7 @@ def test_interfaces_are_collected_from_both_spellings() -> None:
         ("-p22", "ssh_port", 22),
         ("--ssh-p=22", "ssh_port", 22),
         ("--no-sta", "no_stall_check", 1),  # also --no-status, which is ours: the older option has it
-        ("--no-stat", "no_status", True),
+        ("--no-stat", "status", False),
         ("--l=info", "log_level", "INFO"),
         ("-prefix", "prefix_output_with_timestamp", True),
     ],
@@ -292,3 +292,9 @@ def test_rank_map_shows_where_every_rank_would_run() -> None:
         "1     b     0 of 2      1 of 2",
         "2     b     1 of 2      0 of 1",
     ]
+
+
+def test_the_status_line_is_left_to_the_terminal_unless_it_is_decided() -> None:
+    assert job("-np", "1", "true").status is None
+    assert job("-np", "1", "--status", "true").status is True
+    assert job("-np", "1", "--no-status", "true").status is False

@@ -10,8 +10,8 @@ from typing import TextIO
 
 from horovod.bench.options import Options
 from horovod.errors import HorovodError
-from horovod.launch.cli import exit_status
 from horovod.launch.console import Console
+from horovod.launch.exit_status import exit_status
 from horovod.launch.job import Job, run_job
 
 __all__ = ["start"]

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from horovod.errors import ConfigError
-from horovod.launch.hosts import HostSlots, expand_ranges, merge_hosts, parse_hostfile
+from horovod.launch.hosts import Allocated, HostSlots, expand_ranges, merge_hosts, parse_hostfile
 from horovod.launch.lsf import lsf_allocation
-from horovod.launch.options import Allocated
 
 __all__ = ["find_allocation"]
 
@@ -53,8 +52,8 @@ def _slurm(environ: Mapping[str, str]) -> Allocated | None:
     nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
     if not nodes or not environ.get("SLURM_JOB_ID"):
         return None
-    tasks = environ.get("SLURM_STEP_NUM_TASKS", "1")
-    if environ.get("SLURM_STEP_ID") and tasks != "1":
+    step, tasks = environ.get("SLURM_STEP_ID"), environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if step and tasks != "1":
         raise ConfigError(
             f"horovodrun is itself task {environ.get('SLURM_PROCID', '?')} of {tasks} of srun, and each "
             "would start a job of its own. Start it once, without srun; or start the program with srun and "
@@ -62,8 +61,11 @@ def _slurm(environ: Mapping[str, str]) -> Allocated | None:
         )
     names = [name for part in re.split(r",(?![^\[]*\])", nodes) for name in expand_ranges(part)]
     slots = _slurm_slots(environ, len(names))
-    source = f"Slurm job {environ['SLURM_JOB_ID']}"
-    return Allocated(source, merge_hosts(HostSlots(*each) for each in zip(names, slots, strict=True)))
+    hosts = merge_hosts(HostSlots(*each) for each in zip(names, slots, strict=True))
+    tasks = environ.get("SLURM_NTASKS", "")
+    # `-n 3 --ntasks-per-node=2` has two hosts of two slots, and three tasks.
+    processes = int(tasks) if tasks.isdecimal() and 0 < int(tasks) < sum(slots) and not step else 0
+    return Allocated(f"Slurm job {environ['SLURM_JOB_ID']}", hosts, processes)
 
 
 def _slurm_slots(environ: Mapping[str, str], nodes: int) -> list[int]:

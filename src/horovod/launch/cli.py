@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
 import horovod
-from horovod.errors import ConfigError, HorovodError, LaunchError, WorkerFailed
+from horovod.errors import HorovodError, WorkerFailed
 from horovod.launch.allocations import find_allocation
 from horovod.launch.console import Console
+from horovod.launch.exit_status import exit_status
+from horovod.launch.handover import choose_launcher, look_around
 from horovod.launch.hosts import named
-from horovod.launch.job import run_job
-from horovod.launch.options import hosts_are_named, parse_command_line, rank_map, to_job
+from horovod.launch.job import Job, run_job
+from horovod.launch.options import hosts_are_named, parse_command_line, rank_map, to_hand_over, to_job
 
-__all__ = ["exit_status", "run_commandline"]
-
-_USAGE_STATUS = 2
+__all__ = ["run_commandline"]
 
 
 def run_commandline(words: Sequence[str] | None = None) -> int:
@@ -42,9 +44,13 @@ def run_commandline(words: Sequence[str] | None = None) -> int:
             # Reading versions of distributions takes longer to import than all the rest together.
             from horovod.launch.check_build import build_report
 
-            print(build_report(verbose=bool(arguments.verbose)), end="")
-            return 0
+            report = build_report()
+            print(report.json() if arguments.json else report.text(verbose=bool(arguments.verbose)), end="")
+            return 0 if report.working else 1
         console = Console(verbose=bool(arguments.verbose))
+        if arguments.log_level is not None:
+            level = {"TRACE": "DEBUG", "FATAL": "CRITICAL"}.get(arguments.log_level, arguments.log_level)
+            logging.basicConfig(level=level, format="horovodrun: %(levelname)s: %(message)s")
         _run(arguments, console)
     except HorovodError as error:
         console.tell(str(error))
@@ -61,22 +67,25 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
     job = to_job(arguments, allocated)
     if allocated is not None:
         console.tell(f"hosts of {allocated.source}: {named(allocated.hosts)}")
+    launcher = choose_launcher(arguments.launcher, look_around(os.environ))
     if arguments.dry_run:
-        print(rank_map(job), end="")
+        _tell_plan(job, arguments, launcher)
         return
-    if arguments.launcher not in (None, "ssh"):
-        raise LaunchError(f"--launcher {arguments.launcher}: this version starts processes by ssh.")
-    run_job(job, os.environ, console)
+    if launcher == "ssh":
+        run_job(job, os.environ, console)
+        return
+    from horovod.launch.handed_over import run_handed_over
+
+    run_handed_over(job, to_hand_over(arguments, launcher), os.environ, console)
 
 
-def exit_status(error: HorovodError) -> int:
-    """What a command ends with after `error`: see ``horovodrun --help``."""
-    if isinstance(error, ConfigError):
-        return _USAGE_STATUS
-    code = getattr(error, "exit_code", None)
-    if not isinstance(code, int):
-        return 1
-    return 128 - code if code < 0 else code
+def _tell_plan(job: Job, arguments: argparse.Namespace, launcher: str) -> None:
+    if job.hosts or launcher in ("ssh", "mpirun"):
+        print(rank_map(job), end="")
+    if launcher != "ssh":
+        from horovod.launch.orders import dry_line
+
+        print(shlex.join(dry_line(job, to_hand_over(arguments, launcher), os.environ).words))
 
 
 def _open_standard_descriptors() -> None:

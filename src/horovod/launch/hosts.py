@@ -15,6 +15,7 @@ from horovod.errors import ConfigError, LaunchError
 
 __all__ = [
     "HOSTS_FORM",
+    "Allocated",
     "HostSlots",
     "Slot",
     "assign_ranks",
@@ -24,6 +25,7 @@ __all__ = [
     "named",
     "parse_hostfile",
     "parse_hosts",
+    "place_ranks",
 ]
 
 HOSTS_FORM = "host:slots[,host:slots...], for example localhost:4, server1:2,server2:2 or server[1-2]:2"
@@ -47,6 +49,16 @@ class HostSlots:
 
     name: str
     slots: int
+
+
+@dataclass(frozen=True)
+class Allocated:
+    """Hosts that a batch system has given to this job, and how it said so."""
+
+    source: str
+    hosts: tuple[HostSlots, ...]
+    processes: int = 0
+    """How many it is meant for; 0: one for each slot."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +187,25 @@ def assign_ranks(
                 )
             )
             hosts_before[local_rank] += 1
+    return tuple(slots)
+
+
+def place_ranks(hosts: Sequence[str]) -> tuple[Slot, ...]:
+    """The six numbers of every rank, from the hosts they are on. `hosts` is by rank."""
+    sizes = Counter(hosts)
+    seen: Counter[str] = Counter()
+    local_ranks = []
+    for host in hosts:
+        local_ranks.append(seen[host])
+        seen[host] += 1
+    with_local_rank = Counter(local_ranks)
+    order = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+    slots = []
+    for rank, (host, local_rank) in enumerate(zip(hosts, local_ranks, strict=True)):
+        before = sum(sizes[other] > local_rank for other in order if order[other] < order[host])
+        slots.append(
+            Slot(host, rank, len(hosts), local_rank, sizes[host], before, with_local_rank[local_rank])
+        )
     return tuple(slots)
 
 

@@ -43,7 +43,7 @@ from horovod.launch.ssh import SshOptions
 from horovod.launch.status import Status
 from horovod.launch.supervisor import Outcome, Signals, describe_exit, signal_name, supervise
 
-__all__ = ["Job", "SshOptions", "run_job"]
+__all__ = ["Job", "SshOptions", "command_not_started", "run_job"]
 
 _KEY_BYTES = 32
 _JOB_ID_BYTES = 8
@@ -231,7 +231,7 @@ def _raise_for(outcome: Outcome, job: Job, slots: Sequence[Slot], output: Output
         listed = ", ".join(str(pid) for pid in outcome.survivors)
         stuck = f" Even SIGKILL did not end these processes: {listed}."
     if outcome.refused is not None:
-        raise _not_started(outcome.refused, job.command[0], slots[outcome.refused.rank].hostname)
+        raise command_not_started(outcome.refused, job.command[0], slots[outcome.refused.rank].hostname)
     if outcome.failure is not None:
         raise _worker_failed(outcome, outcome.failure, slots, output, stuck)
     if outcome.lost and outcome.signum is None:
@@ -283,7 +283,8 @@ def _others_ended(outcome: Outcome) -> str:
     return f"; {others} ended because of it"
 
 
-def _not_started(refused: Refused, command: str, host: str) -> CommandNotStarted:
+def command_not_started(refused: Refused, command: str, host: str) -> CommandNotStarted:
+    """Why `command` could not be run on `host`, and what to try."""
     where = "" if host in names_of_this_machine([host]) else f" on {host}"
     if refused.errno in (errno.ENOENT, errno.ENOTDIR):
         if "/" in command and os.path.exists(command):

@@ -23,9 +23,14 @@ _SPARE_DESCRIPTORS = 64
 
 
 class LocalLauncher:
-    """All ranks on this machine, one session and one pair of pipes each."""
+    """All ranks on this machine, one session and one pair of pipes each.
 
-    def __init__(self) -> None:
+    Args:
+        descriptors: open ones that the ranks inherit under their numbers.
+    """
+
+    def __init__(self, descriptors: Sequence[int] = ()) -> None:
+        self._descriptors = tuple(descriptors)
         self.nofile = 0
         """The limit on descriptors that ranks shall have, if this process has raised its own before."""
 
@@ -56,7 +61,7 @@ class LocalLauncher:
                 [sys.executable, "-I", "-S", str(_KEEPER)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                pass_fds=write_ends,
+                pass_fds=[*write_ends, *self._descriptors],
                 start_new_session=True,  # Ctrl-C reaches the launcher only, which decides
             )
         except OSError as error:

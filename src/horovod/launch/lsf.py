@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.hosts import HostSlots, merge_hosts, parse_hostfile
-from horovod.launch.options import Allocated
+from horovod.launch.hosts import Allocated, HostSlots, merge_hosts, parse_hostfile
 
 __all__ = ["NodeShape", "in_lsf", "lsf_allocation", "node_shape"]
 

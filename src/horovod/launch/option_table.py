@@ -169,8 +169,10 @@ _GENERAL = (
     ),
     Option(("--verbose",), "verbose", "tell on standard error what happens"),
     Option(
-        ("--no-status",), "no_status", "no line on the terminal that says how the job is doing", ours=True
+        ("--no-status",), "status", "no line on the terminal that tells how far the job is; --status: always",
+        value=False, apart="status", ours=True,
     ),
+    Option(("--status",), "status", value=True, apart="status", ours=True),
     Option(("--dry-run",), "dry_run", "show which rank would run where, and exit", ours=True),
     Option(
         ("--start-timeout",), "start_timeout",

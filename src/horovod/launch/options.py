@@ -11,23 +11,23 @@ import difflib
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.hosts import HostSlots, assign_ranks, parse_hostfile, parse_hosts
+from horovod.launch.handover import HandOver
+from horovod.launch.hosts import Allocated, HostSlots, assign_ranks, parse_hostfile, parse_hosts
 from horovod.launch.job import Job, SshOptions
 from horovod.launch.option_table import TABLE, Option, every_option, spellings
 
 __all__ = [
-    "Allocated",
     "give",
     "hosts_are_named",
     "make_parser",
     "option_environment",
     "parse_command_line",
     "rank_map",
+    "to_hand_over",
     "to_job",
 ]
 
@@ -58,14 +58,6 @@ command not found, 126 not executable, 2 wrong arguments, 1 anything else.
 
 Options of what is to come are refused, with what to use in their place:
 """
-
-
-@dataclass(frozen=True)
-class Allocated:
-    """Hosts that a batch system has given to this job, and how it said so."""
-
-    source: str
-    hosts: tuple[HostSlots, ...]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -180,7 +172,8 @@ def to_job(arguments: argparse.Namespace, allocated: Allocated | None = None) ->
         LaunchError: the host file cannot be read.
     """
     hosts = _hosts(arguments) or (allocated.hosts if allocated is not None else ())
-    processes = arguments.num_proc or sum(host.slots for host in hosts)
+    meant = allocated.processes if allocated is not None and not hosts_are_named(arguments) else 0
+    processes = arguments.num_proc or meant or sum(host.slots for host in hosts)
     if not processes:
         raise ConfigError(
             "-np is missing: how many processes? (Without -H, a host file or an allocation of a batch system "
@@ -202,6 +195,14 @@ def to_job(arguments: argparse.Namespace, allocated: Allocated | None = None) ->
             arguments=arguments.ssh_args or (),
         ),
         interfaces=tuple(dict.fromkeys(interfaces)),
+        status=arguments.status,
+    )
+
+
+def to_hand_over(arguments: argparse.Namespace, launcher: str) -> HandOver:
+    """What the other launcher is told."""
+    return HandOver(
+        launcher, arguments.mpi_args or (), binding=arguments.binding_args, tcp=bool(arguments.tcp)
     )
 
 

