@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.hosts.jobs import (
     RunningJob,
     horovodrun,
     left_behind,
+    processes,
     running,
     signal_processes,
     slots,
@@ -129,6 +131,27 @@ def test_no_command_line_has_the_key_and_a_killed_launcher_leaves_nothing(
             assert key not in listed
         assert signal_processes(two_hosts, 0, " ".join(COMMAND), signal.SIGKILL) == 1
         assert left_behind(two_hosts) == []
+
+
+def test_host_that_falls_silent_is_named(two_hosts: SimulatedHosts) -> None:
+    words = ("-H", slots(two_hosts, 1, 1), "sh", "-c", "echo up; exec sleep 60")
+    extra = {**environment("Open MPI 5"), "HOROVOD_HEARTBEAT_TIMEOUT_SECONDS": "6"}
+    with running(two_hosts, *start(1, 1), *words, extra=extra) as job:
+        up(job, 2)
+        two_hosts.cut(1)
+        try:
+            status, said = job.finish()
+            assert left_behind(two_hosts, 0) == []
+            # On the other side of the cut the rank has ended. MPI's own daemon waits for its connection.
+            deadline = time.monotonic() + 20.0
+            while left := [line for line in processes(two_hosts, 1) if "prted" not in line]:
+                assert time.monotonic() < deadline, left
+                time.sleep(0.1)  # nothing tells that a process of another host has ended
+        finally:
+            two_hosts.kill(1)
+            two_hosts.boot(1)
+    assert status == 1
+    assert f"nothing has been heard of rank 1 on {two_hosts.names[1]} for 6 s" in said
 
 
 def test_signal_ends_the_ranks_in_peace(two_hosts: SimulatedHosts) -> None:

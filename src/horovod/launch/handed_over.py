@@ -29,13 +29,13 @@ from horovod.bootstrap.store import StoreClient, StoreServer
 from horovod.bootstrap.table import Cause
 from horovod.errors import LaunchError, RendezvousError, StoreTimeout, WorkerFailed
 from horovod.launch.console import Console
-from horovod.launch.environment import interface_environment, job_environment, start_timeout_s
+from horovod.launch.environment import interface_environment, job_environment, silence_s, start_timeout_s
 from horovod.launch.handover import HandOver, StartLine
 from horovod.launch.hosts import HostSlots, Slot, named, place_ranks
 from horovod.launch.job import Job
 from horovod.launch.launcher import CommandNotStarted, JobInterrupted
 from horovod.launch.orders import make_order, start_line, store_hosts_for, used_hosts
-from horovod.launch.reporting import ARRIVED, ENDED, HEARD, JOB, OVER, PLACE
+from horovod.launch.reporting import ARRIVED, BEAT, ENDED, HEARD, JOB, OVER, PLACE
 from horovod.launch.supervisor import Signals, describe_exit, signal_name
 
 __all__ = ["LauncherFailed", "run_handed_over"]
@@ -46,6 +46,7 @@ _HEAR_S = 1.0  # how long a rank may take to learn that the job is over
 _LEAVE_S = 10.0  # how long the other launcher may take to end when all ranks have
 _CLIENT_S = 10.0
 _FOREVER_S = 3600.0
+_LOOK_S = 1.0  # between two looks for ranks that are silent
 
 
 class LauncherFailed(LaunchError):
@@ -75,6 +76,14 @@ class _Missing:
 class _Ended:
     rank: int
     report: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """How long ranks may take to start, and to give a sign of life."""
+
+    start_s: float
+    silence_s: float
 
 
 _News = _Arrived | _Missing | _Ended
@@ -111,9 +120,9 @@ def run_handed_over(job: Job, hand_over: HandOver, inherited: Mapping[str, str],
         if "HOROVOD_CPU_OPERATIONS" in inherited:
             environment["HOROVOD_CPU_OPERATIONS"] = inherited["HOROVOD_CPU_OPERATIONS"]
         line = start_line(make_order(job, hand_over, environment, hosts, Path(folder)), hand_over.launcher)
-        timeout_s = start_timeout_s(job.options, inherited)
+        limits = _Limits(start_timeout_s(job.options, inherited), silence_s(job.options, inherited))
         console.narrate(f"starting {shlex.join(line.words)}")
-        _Watch(job, hosts, hand_over.launcher, line, store.address, key, timeout_s, signals, console).run()
+        _Watch(job, hosts, hand_over.launcher, line, store.address, key, limits, signals, console).run()
 
 
 class _Watch:
@@ -127,7 +136,7 @@ class _Watch:
         line: StartLine,
         address: tuple[str, int],
         key: bytes,
-        timeout_s: float,
+        limits: _Limits,
         signals: Signals,
         console: Console,
     ) -> None:
@@ -138,7 +147,9 @@ class _Watch:
         self._connect: Callable[[], StoreClient] = lambda: StoreClient(
             address, key, _CLIENT_S, "the launching process"
         )
-        self._timeout_s = timeout_s
+        self._limits = limits
+        self._beats: dict[int, tuple[object, float]] = {}  # of each rank, and when it was new
+        self._look_at = 0.0
         self._signals = signals
         self._signals_seen = 0
         self._console = console
@@ -178,8 +189,9 @@ class _Watch:
                 self._first = self._silent(missing)
         finally:
             if child.poll() is None:
-                _signal_group(child, signal.SIGKILL)
+                child.kill()
                 child.wait()
+            _kill_session(child.pid)
             self._client.close()
         self._raise()
 
@@ -193,7 +205,7 @@ class _Watch:
                 for source in (ended, self._bell, self._client.fileno(), self._signals.fileno()):
                     selector.register(source, selectors.EVENT_READ)
                 while self._first is None and len(self._reports) < self._job.processes:
-                    ready = {key.fd for key, _ in selector.select()}
+                    ready = {key.fd for key, _ in selector.select(_LOOK_S if self._slots else None)}
                     if self._client.fileno() in ready:
                         self._client.pump()
                     self._take_news()
@@ -207,6 +219,8 @@ class _Watch:
                     if self._client.aborted and self._first is None:
                         self._take_late_news()
                         return
+                    if self._slots and time.monotonic() >= self._look_at:
+                        self._look_for_silent_ranks()
         finally:
             os.close(ended)
 
@@ -243,6 +257,28 @@ class _Watch:
             self._take_news()
             time.sleep(0.01)
 
+    def _look_for_silent_ranks(self) -> None:
+        """A host that is off or cut off closes no connection."""
+        book = self._client.collect(BEAT, 0, 0.0)
+        now = time.monotonic()
+        self._look_at = now + _LOOK_S
+        for rank in self._missing():
+            number = book.get(str(rank))
+            if rank not in self._beats or self._beats[rank][0] != number:
+                self._beats[rank] = number, now
+        silent = [rank for rank in self._missing() if now > self._beats[rank][1] + self._limits.silence_s]
+        if silent:
+            where = ", ".join(dict.fromkeys(self._slots[rank].hostname for rank in silent))
+            self._fail(
+                WorkerFailed(
+                    f"nothing has been heard of {_listed(silent)} on {where} for "
+                    f"{self._limits.silence_s:g} s: the host is off, cut off or stopped.",
+                    rank=silent[0],
+                    host=self._slots[silent[0]].hostname,
+                    exit_code=1,
+                )
+            )
+
     def _arrive(self, hosts: Sequence[str]) -> None:
         self._slots = place_ranks(hosts)
         found = Counter(hosts)
@@ -267,6 +303,7 @@ class _Watch:
                     "slot": asdict(slot),
                     # Hydra takes this variable for one of a batch system's, and keeps it to itself.
                     "job_id": self._line.environment["HOROVOD_JOB_ID"],
+                    "silence_s": self._limits.silence_s,
                     "timestamps": self._job.timestamps,
                     "directory": str(directory.absolute()) if directory is not None else "",
                 },
@@ -392,7 +429,7 @@ class _Watch:
         processes = self._job.processes
         try:
             with self._connect() as client:
-                book = client.collect(ARRIVED, processes, self._timeout_s)
+                book = client.collect(ARRIVED, processes, self._limits.start_s)
         except StoreTimeout as error:
             came = {key.removeprefix(ARRIVED) for key in error.keys}
             self._tell(_Missing(sorted(int(key) for key in came if key.isdecimal()), error.waited_s))
@@ -433,6 +470,20 @@ def _signal_group(child: subprocess.Popen[bytes], signum: int) -> None:
         os.killpg(child.pid, signum)
     except ProcessLookupError:
         pass  # it has ended
+
+
+def _kill_session(leader: int) -> None:
+    """End what the other launcher has left behind, such as ssh clients of hosts that are silent."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat", "rb") as stat:
+                    # The name in parentheses may hold anything; then: state, parent, group, session.
+                    session = int(stat.read().rpartition(b")")[2].split()[3])
+                if session == leader:
+                    os.kill(int(entry), signal.SIGKILL)
+            except OSError:
+                continue  # it has ended
 
 
 def _listed(ranks: Sequence[int]) -> str:

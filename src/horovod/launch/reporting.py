@@ -9,6 +9,7 @@ What is said in the store (rank R):
 
     job/place/R    what to run and where, from the launching process, once all have arrived
     arrived/R      that R is there, and on which host
+    beat/R         a number that grows each second while R is there
     heard/R        that R has learned that the job is over, and is ending its command
     ended/R        how its command ended
     over           why the job ends before its time, and by which signal; then the scope job/ is aborted
@@ -22,6 +23,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -42,18 +44,17 @@ from horovod.launch.local import LocalLauncher
 from horovod.launch.output import Output
 from horovod.launch.supervisor import Outcome, Signals, supervise
 
-__all__ = ["ARRIVED", "ENDED", "HEARD", "JOB", "OVER", "PLACE", "main", "rank_and_size"]
+__all__ = ["ARRIVED", "BEAT", "ENDED", "HEARD", "JOB", "OVER", "PLACE", "main", "rank_and_size"]
 
 JOB = "job/"
 PLACE = "job/place/"
 ARRIVED = "arrived/"
+BEAT = "beat/"
 HEARD = "heard/"
 ENDED = "ended/"
 OVER = "over"
 
-_DRAIN_S = 5.0
-_SILENCE_S = 10  # of the launching process's machine, before it counts as lost
-_TOLD_S = 1.0
+_BEAT_S = 1.0
 # Which of the launchers in `bootstrap.launchers` may have started us: the variables of an enclosing one (of
 # the batch system, for example) must not be taken for ours.
 _FAMILIES: Mapping[str, Sequence[str]] = {
@@ -114,8 +115,9 @@ class _Lifeline:
     the client alone until ``close``.
     """
 
-    def __init__(self, client: StoreClient, rank: int, signals: _FirstSignal) -> None:
+    def __init__(self, client: StoreClient, rank: int, silence_s: float, signals: _FirstSignal) -> None:
         self._client = client
+        self._silence_s = silence_s
         self._signals = signals
         self._rank = rank
         self._stop_read, self._stop = os.pipe()
@@ -131,11 +133,19 @@ class _Lifeline:
 
     def _watch(self) -> None:
         try:
+            beats, beat_at, heard_at = 0, 0.0, time.monotonic()
             while not self._client.aborted:
-                ready, _, _ = select.select([self._client.fileno(), self._stop_read], [], [])
+                now = time.monotonic()
+                if now >= beat_at:
+                    beats, beat_at = beats + 1, now + _BEAT_S
+                    if self._beat(beats, give_up=now > heard_at + self._silence_s):
+                        heard_at = time.monotonic()
+                wait_s = max(0.0, beat_at - time.monotonic())
+                ready, _, _ = select.select([self._client.fileno(), self._stop_read], [], [], wait_s)
                 if self._stop_read in ready:
                     return
-                self._client.pump()
+                if ready:
+                    self._client.pump()
             self._client.set(f"{HEARD}{self._rank}", True)
             signum = int(self._client.get(OVER, 0.0)["signum"])
         except StoreTimeout:  # another rank has vanished, and nobody has decided yet
@@ -146,21 +156,25 @@ class _Lifeline:
         self.told = True
         self._signals.come_from_afar(signum)  # `supervise` does the rest
 
+    def _beat(self, number: int, *, give_up: bool) -> bool:
+        """Give a sign of life; whether the other side did. A machine that is off or cut off says nothing, and
+        one that is slow says it late.
+        """
+        try:
+            self._client.set(f"{BEAT}{self._rank}", number)
+        except RendezvousError as error:
+            if give_up or not isinstance(error.__cause__, TimeoutError):
+                raise
+            return False
+        return True
+
 
 def _connect(environ: Mapping[str, str], rank: int) -> StoreClient:
     port = int(environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
     addresses = [(host, port) for host in split_hosts(environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"])]
     identity = f"rank {rank} on host {socket.gethostname()}"
     timeout_s = float(environ.get("HOROVOD_START_TIMEOUT") or 30)
-    client = StoreClient(addresses, job_key(environ, ""), timeout_s, identity)
-    # A machine that is switched off says nothing: the kernel asks, and gives the connection up.
-    with socket.socket(fileno=os.dup(client.fileno())) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE_S // 2)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _SILENCE_S // 2)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_S * 1000)
-    return client
+    return StoreClient(addresses, job_key(environ, ""), timeout_s, identity)
 
 
 def _place(client: StoreClient, rank: int, size: int, timeout_s: float) -> tuple[Slot, Mapping[str, Any]]:
@@ -193,7 +207,7 @@ def _run(
     try:
         workers = LocalLauncher(descriptors).start((slot,), plan, output)
         output.start()
-        lifeline = _Lifeline(client, slot.rank, signals)
+        lifeline = _Lifeline(client, slot.rank, float(how["silence_s"]), signals)
         try:
             outcome = supervise((slot,), workers, signals, console)
         finally:
