@@ -25,7 +25,7 @@ def test_ranks_are_sorted_and_any_iterable_of_ints_is_taken() -> None:
 def test_other_contents_and_communicators_are_value_errors() -> None:
     for wrong in (["0"], [0.0], 7, object()):
         with pytest.raises(ValueError):
-            ProcessSet(wrong)  # type: ignore[arg-type]
+            ProcessSet(wrong)
 
 
 def test_an_unregistered_set_knows_no_size_and_rank(rank_1_of_3: None) -> None:

@@ -406,9 +406,9 @@ class StoreClient:
         """Forget every key that begins with ``prefix``."""
         self._call("remove", prefix=prefix)
 
-    def watch(self, scope: str, rank: int) -> None:
-        """Hear of aborts below ``scope`` (they appear in ``aborted``), and abort it if this connection, which
-        is that of ``rank``, is lost.
+    def watch(self, scope: str, rank: int = -1) -> None:
+        """Hear of aborts below ``scope`` (they appear in ``aborted``), and abort it if this connection is
+        lost: that of ``rank``, or -1: of no rank.
         """
         self._call("watch", scope=scope, who=self.identity, rank=rank)
 

@@ -118,7 +118,7 @@ class Table:
             if not self._watchers[scope]:
                 del self._watchers[scope]
             text = f"{identity} went away while the ranks were connecting. Look at its own output first."
-            self._abort(scope, Cause(text, (rank,)))
+            self._abort(scope, Cause(text, (rank,) if rank >= 0 else ()))
         del self._held[who]
 
     def waits(self, who: int) -> bool:

@@ -178,7 +178,7 @@ def _connect(environ: Mapping[str, str], rank: int) -> StoreClient:
 
 
 def _place(client: StoreClient, rank: int, size: int, timeout_s: float) -> tuple[Slot, Mapping[str, Any]]:
-    client.watch(JOB)
+    client.watch(JOB, rank)
     here = {"host": socket.gethostname(), "size": size}
     first, other = client.compare_and_set(f"{ARRIVED}{rank}", None, here)
     if not first:
