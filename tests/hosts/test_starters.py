@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.hosts.simulated import SimulatedHosts
+from tests.hosts.slurm import slurm_on, why_no_slurm
 
 import horovod
 
@@ -116,44 +115,10 @@ def test_torchrun_on_two_hosts(two_hosts: SimulatedHosts, environment: Mapping[s
     check(two_hosts, b"".join(stdout for stdout, _ in ends))
 
 
-@contextmanager
-def slurm_on(hosts: SimulatedHosts) -> Iterator[dict[str, str]]:
-    """A cluster of its own on ``hosts``; gives the environment of its clients."""
-    folder = Path(tempfile.mkdtemp(prefix="rueda-simslurm-"))
-    state = folder / "simslurm"
-    script = str(Path(__file__).with_name("slurm_up.sh"))
-    environ = {**os.environ, **hosts.environment, "SLURM_SIM": "1", "SLURM_DIR": str(state)}
-    try:
-        with (folder / "log").open("w+") as log:  # no pipe: its daemons would keep it open
-            up = subprocess.run(
-                [script, "up", str(len(hosts.names)), "4"],
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                timeout=LIMIT_S,
-                check=False,
-            )
-            assert up.returncode == 0, (folder / "log").read_text()
-        yield {"SLURM_CONF": str(state / "slurm.conf")}
-    finally:
-        subprocess.run(
-            [script, "down"],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 @pytest.fixture(scope="module")
 def slurm(two_hosts: SimulatedHosts, environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    for part, package in (("srun", "slurm-wlm"), ("munged", "munge")):
-        if shutil.which(part) is None:
-            pytest.skip(f"{part} is missing: {package}")
+    if reason := why_no_slurm():
+        pytest.skip(reason)
     with slurm_on(two_hosts) as clients:
         yield {**environment, **clients}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import queue
-import re
 import secrets
 import selectors
 import shlex
@@ -180,7 +179,7 @@ class _Watch:
         try:
             for thread in threads:
                 thread.start()
-            self._client.watch(JOB)
+            self._client.watch(JOB, -1)
             self._watch(child)
             missing = self._missing()
             self._settle()
@@ -392,8 +391,7 @@ class _Watch:
     def _first_lost(self) -> int:
         """The rank whose connection ended first, -1 if none did before the job was over."""
         cause = self._client.aborted.get(JOB)
-        found = re.match(r"rank (\d+) ", cause.text) if cause is not None else None
-        return int(found[1]) if found else -1
+        return cause.missing[0] if cause is not None and cause.missing else -1
 
     def _missing(self) -> list[int]:
         return [rank for rank in range(self._job.processes) if rank not in self._reports]
