@@ -102,7 +102,6 @@ def main() -> None:
             one_by_one(hosts, count, victim, signal.SIGSTOP, f"SIGSTOP of {role}, limit 3 s", (1.0, "s"))
         for limit_s in ("3", "10"):
             whole_host(hosts, count, hosts.cut, hosts.mend, "cable cut", limit_s)
-            whole_host(hosts, count, hosts.pause, hosts.resume, "host paused", limit_s)
             whole_host(hosts, count, hosts.power_off, hosts.boot, "powered off", limit_s)
 
 
