@@ -1,7 +1,7 @@
 """MPI as a backend, over mpi4py: for fabrics that only MPI drives.
 
 Every process set has a communicator of its own. All calls are nonblocking, and what they wait for is polled:
-waiting inside of MPI would take a core that a rank may need (``docs/performance.md``, "Through MPI").
+waiting inside of MPI would take a core that a rank may need.
 
 MPI reduces what it reduces as this package does. Half types, and minimum and maximum of floating point
 (where a NaN must win), are reduced by the engine over ``send`` and ``recv``.
