@@ -28,7 +28,7 @@ def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
             if ranks not in known and len(engine.sets) == len(known):
                 engine.sets[len(engine.sets)] = ranks
                 known.append(ranks)
-        monkeypatch.setattr(_runtime, "start", lambda process_sets: _runtime.current())
+        monkeypatch.setattr(_runtime, "start", lambda process_sets, communicator=None: _runtime.current())
         return _runtime.current()
 
     monkeypatch.setattr(_runtime, "start", start)
