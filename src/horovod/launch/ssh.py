@@ -69,7 +69,7 @@ def remote_shell(
     for option in (
         "BatchMode=yes",
         "PasswordAuthentication=no",
-        "StrictHostKeyChecking=no",
+        "StrictHostKeyChecking=accept-new",  # new keys, but no changed ones: the key of the job goes there
         f"ConnectTimeout={_CONNECT_TIMEOUT_S}",
         f"ServerAliveInterval={_ALIVE_INTERVAL_S}",
         "ClearAllForwardings=yes",
