@@ -24,6 +24,8 @@ from tests.hosts.jobs import (
 from tests.hosts.simulated import SimulatedHosts
 from tests.launch.launching import COMMAND
 
+import horovod
+
 pytestmark = pytest.mark.timeout(2 * LIMIT_S)
 
 # Where each MPI has its programs, and what brings it.
@@ -174,3 +176,37 @@ def test_ranks_may_use_mpi_itself(two_hosts: SimulatedHosts, name: str) -> None:
     done = horovodrun(two_hosts, *start(2, 2), *words, extra=environment(name))
     assert done.returncode == 0, done.stderr.decode()
     assert sorted(done.stdout.decode().splitlines()) == [f"[{rank}]<stdout>:6 4" for rank in range(4)]
+
+
+RUN = """
+import os, socket, sys
+import numpy as np
+import horovod
+from horovod.errors import WorkerFailed
+
+def work(numbers):
+    return int(os.environ["HOROVOD_RANK"]), socket.gethostname(), float(numbers.sum())
+
+def fail():
+    raise ValueError("of the function")
+
+for result in horovod.run(work, (np.ones(5 << 20),), num_proc=2, hosts=sys.argv[1], use_mpi=True):
+    print(*result)
+try:
+    horovod.run(fail, num_proc=2, hosts=sys.argv[1], use_mpi=True)
+except WorkerFailed as failure:
+    print(type(failure.__cause__).__name__, "in fail" in str(failure))
+"""
+
+
+def test_functions_are_called_and_their_results_come_back(
+    two_hosts: SimulatedHosts, mpi: Mapping[str, str], tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(RUN)
+    placed = ",".join(f"{name}:1" for name in two_hosts.names)
+    source = {"PYTHONPATH": str(Path(horovod.__file__).parents[1])}
+    done = two_hosts.run(0, PYTHON, str(script), placed, extra={**mpi, **source}, timeout_s=LIMIT_S)
+    said = done.stdout.decode().splitlines()
+    assert said[:2] == [f"{rank} {name} {float(5 << 20)}" for rank, name in enumerate(two_hosts.names)], done
+    assert said[2:] == ["ValueError True"], done

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shlex
 import struct
 import sys
 import traceback
@@ -36,8 +37,6 @@ _NOT_YET: Mapping[str, str] = {
     "reset_limit": "this version runs a fixed number of processes; give num_proc and hosts",
     "cooldown_range": "this version runs a fixed number of processes; give num_proc and hosts",
     "host_discovery_script": "this version runs a fixed number of processes; give num_proc and hosts",
-    "use_mpi": "this version does not start processes through MPI",
-    "mpi_args": "this version does not start processes through MPI",
 }
 
 
@@ -93,6 +92,7 @@ def run(
         np: old name of ``num_proc``, as ``min_np``, ``max_np`` and ``network_interface`` are of others.
         env: variables for the processes, over those of this one; None takes one away.
         stdout, stderr: text streams for what the processes print; by default this process's own.
+        use_mpi, mpi_args: let ``mpirun`` start the processes, with these words besides.
         disable_cache, use_gloo: accepted; this is the case anyway.
 
     Raises:
@@ -110,8 +110,6 @@ def run(
         "reset_limit": reset_limit,
         "cooldown_range": cooldown_range,
         "host_discovery_script": host_discovery_script,
-        "use_mpi": use_mpi or None,
-        "mpi_args": mpi_args,
     }
     if use_gloo and use_mpi:
         raise ConfigError("horovod.run: use_gloo and use_mpi exclude each other.")
@@ -139,7 +137,18 @@ def run(
     )
     results: dict[int, bytearray] = {}
     try:
-        run_job(job, _environment(env), _console(verbose, stdout, stderr), results)
+        if use_mpi:
+            # Only where it is asked for: what it needs takes time to import.
+            from horovod.launch.handed_over import run_handed_over
+            from horovod.launch.handover import HandOver, choose_launcher, look_around
+
+            environment = _environment(env)
+            hand_over = HandOver(
+                choose_launcher("mpirun", look_around(environment)), tuple(shlex.split(mpi_args or ""))
+            )
+            run_handed_over(job, hand_over, environment, _console(verbose, stdout, stderr), results)
+        else:
+            run_job(job, _environment(env), _console(verbose, stdout, stderr), results)
     except WorkerFailed as failure:
         _explain(failure, None if failure.rank is None else results.get(failure.rank))
         raise

@@ -34,6 +34,7 @@ from horovod.launch.hosts import HostSlots, Slot, named, place_ranks
 from horovod.launch.job import Job
 from horovod.launch.launcher import CommandNotStarted, JobInterrupted
 from horovod.launch.orders import make_order, start_line, store_hosts_for, used_hosts
+from horovod.launch.parcels import CALL, RESULT, fetch, leave
 from horovod.launch.reporting import ARRIVED, BEAT, ENDED, HEARD, JOB, OVER, PLACE
 from horovod.launch.supervisor import Signals, describe_exit, signal_name
 
@@ -88,8 +89,14 @@ class _Limits:
 _News = _Arrived | _Missing | _Ended
 
 
-def run_handed_over(job: Job, hand_over: HandOver, inherited: Mapping[str, str], console: Console) -> None:
-    """Run `job` by the other launcher until nothing of it is left.
+def run_handed_over(
+    job: Job,
+    hand_over: HandOver,
+    inherited: Mapping[str, str],
+    console: Console,
+    results: dict[int, bytearray] | None = None,
+) -> None:
+    """Run `job` by the other launcher until nothing of it is left. `results` is filled as by `run_job`.
 
     Raises:
         ConfigError: there are fewer slots than processes, or the launcher cannot do what was asked for.
@@ -121,7 +128,12 @@ def run_handed_over(job: Job, hand_over: HandOver, inherited: Mapping[str, str],
         line = start_line(make_order(job, hand_over, environment, hosts, Path(folder)), hand_over.launcher)
         limits = _Limits(start_timeout_s(job.options, inherited), silence_s(job.options, inherited))
         console.narrate(f"starting {shlex.join(line.words)}")
-        _Watch(job, hosts, hand_over.launcher, line, store.address, key, limits, signals, console).run()
+        watch = _Watch(job, hosts, hand_over.launcher, line, store.address, key, limits, signals, console)
+        try:
+            watch.run()
+        finally:
+            if results is not None:
+                results.update(watch.results)
 
 
 class _Watch:
@@ -158,6 +170,7 @@ class _Watch:
         self._client = self._connect()
         self._slots: tuple[Slot, ...] = ()
         self._reports: dict[int, Mapping[str, Any]] = {}
+        self.results: dict[int, bytearray] = {}
         self._first: LaunchError | None = None
         self._over = False
         self._status: int | None = None  # of the other launcher
@@ -242,6 +255,9 @@ class _Watch:
                     )
                 case _Ended(rank, report):
                     self._reports[rank] = report
+                    if report.get("result_parts"):
+                        parts = fetch(self._client, f"{RESULT}{rank}/", int(report["result_parts"]))
+                        self.results[rank] = bytearray(parts)
                     exit_code = int(report["exit_code"])
                     self._console.narrate(f"rank {rank} {describe_exit(exit_code)}")
                     if report["refused"]:
@@ -295,6 +311,7 @@ class _Watch:
             )
             return
         directory = self._job.output_directory
+        call_parts = leave(self._client, CALL, self._job.call)
         for slot in self._slots:
             self._client.set(
                 f"{PLACE}{slot.rank}",
@@ -303,6 +320,7 @@ class _Watch:
                     # Hydra takes this variable for one of a batch system's, and keeps it to itself.
                     "job_id": self._line.environment["HOROVOD_JOB_ID"],
                     "silence_s": self._limits.silence_s,
+                    "call_parts": call_parts,
                     "timestamps": self._job.timestamps,
                     "directory": str(directory.absolute()) if directory is not None else "",
                 },

@@ -12,6 +12,7 @@ What is said in the store (rank R):
     beat/R         a number that grows each second while R is there
     heard/R        that R has learned that the job is over, and is ending its command
     ended/R        how its command ended
+    call/, result/ what is called and what comes of it, for `horovod.run` (`parcels`)
     over           why the job ends before its time, and by which signal; then the scope job/ is aborted
 """
 
@@ -42,6 +43,7 @@ from horovod.launch.job import command_not_started
 from horovod.launch.launcher import WorkerPlan
 from horovod.launch.local import LocalLauncher
 from horovod.launch.output import Output
+from horovod.launch.parcels import CALL, RESULT, fetch, leave
 from horovod.launch.supervisor import Outcome, Signals, supervise
 
 __all__ = ["ARRIVED", "BEAT", "ENDED", "HEARD", "JOB", "OVER", "PLACE", "main", "rank_and_size"]
@@ -200,7 +202,10 @@ def _run(
     threads = compute_threads(environ, slot.local_size, len(os.sched_getaffinity(0)))
     if threads is not None:
         environment["OMP_NUM_THREADS"] = str(threads)
-    plan = WorkerPlan(command, environment, {slot.rank: slot_environment(slot)})
+    call = fetch(client, CALL, how["call_parts"])
+    plan = WorkerPlan(
+        command, environment, {slot.rank: slot_environment(slot)}, (memoryview(call),) if call else ()
+    )
     directory = Path(how["directory"]) if how["directory"] else None
     output = Output(slot.size, console, timestamps=how["timestamps"], directory=directory)
     descriptors = [int(environ[name]) for name in _DESCRIPTORS if environ.get(name, "").isdecimal()]
@@ -218,7 +223,9 @@ def _run(
     if lifeline.lost:
         raise LaunchError(f"rank {slot.rank} was ended: the connection to horovodrun is lost.")
     report = _how_it_ended(outcome, command, slot.hostname, output.tail(slot.rank))
-    return {**report, "told": lifeline.told}
+    result = output.results().get(slot.rank, b"")
+    parts = leave(client, f"{RESULT}{slot.rank}/", [result])
+    return {**report, "told": lifeline.told, "result_parts": parts}
 
 
 def _how_it_ended(
