@@ -51,10 +51,13 @@ def launch(peer: str, hosts: SimulatedHosts, ranks_per_host: int, arguments: lis
     common |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
     common |= {"HOROVOD_" + name: value for name, value in _settings().items()}
     if peer == "openmpi":
+        # It cannot know that the hosts share cores; its default, not to yield, takes seconds per call then.
+        yields = "1" if size > len(os.sched_getaffinity(0)) else "0"
         placed = ",".join(f"{name}:{ranks_per_host}" for name in hosts.names)
         command = [
             find_mpirun() or "mpirun", "--host", placed, "-n", str(size), "--bind-to", "none",
-            "--mca", "btl_tcp_if_include", "eth0", "-x", "OMP_NUM_THREADS", "-x", "PYTHONPATH", *work,
+            "--mca", "btl_tcp_if_include", "eth0", "-x", "OMP_NUM_THREADS", "-x", "PYTHONPATH",
+            "--mca", "mpi_yield_when_idle", yields, *work,
         ]  # fmt: skip
         started = [(0, command, mpirun_environment(common) | {"PYTHONPATH": _python_path()})]
     else:
