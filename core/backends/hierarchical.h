@@ -14,7 +14,7 @@
 
 namespace rueda {
 
-/// Borders that were measured; results do not depend on them. The same on every member.
+/// Borders; results do not depend on them. The same on every member.
 struct HierarchicalTuning {
   /// Up to here every carrier carries everything: one message costs less than a meeting more.
   std::size_t small_bytes = std::size_t{4} << 10;

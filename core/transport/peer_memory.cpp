@@ -57,9 +57,6 @@ int PeerMemory::read(std::span<const Part> parts) const noexcept {
     here[i] = {parts[i].here, parts[i].bytes};
     there[i] = {reinterpret_cast<void*>(parts[i].there), parts[i].bytes};
     left += parts[i].bytes;
-#if defined(__SANITIZE_THREAD__)
-    if (self_) __tsan_read_range(there[i].iov_base, parts[i].bytes);
-#endif
   }
   std::size_t first = 0;  // that is not complete
   while (left > 0) {
@@ -80,6 +77,12 @@ int PeerMemory::read(std::span<const Part> parts) const noexcept {
       if (here[first].iov_len == 0) ++first;
     }
   }
+#if defined(__SANITIZE_THREAD__)
+  // Now that the addresses have proven to be some: a peer may say what it likes.
+  for (const Part& part : parts) {
+    if (self_) __tsan_read_range(reinterpret_cast<void*>(part.there), part.bytes);
+  }
+#endif
   return 0;
 }
 
