@@ -129,7 +129,8 @@ TEST_P(PairedAllreduceBits, AreThoseOfTheAssociationWhateverTheCut) {
 }
 
 TEST(PairedAllreduce, CutsLargeBatchesByItself) {
-  for (const int members : {2, 3, 4, 5}) {
+  const std::vector<int> sizes = testing::kSanitized ? std::vector{3} : std::vector{2, 3, 4, 5};
+  for (const int members : sizes) {
     for (const testing::Wire wire : {testing::Wire::UnixPair, testing::Wire::Loopback}) {
       const auto groups = each_alone(members);
       TcpWorld world({.groups = groups,

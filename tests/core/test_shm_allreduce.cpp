@@ -207,7 +207,8 @@ TEST(ShmAllreduce, TensorsInTheHeapHaveTheSameBitsWhoeverElseHasHisThere) {
     }
   }
   batches.push_back({{DType::Float32, ReduceOp::Max, 1.0, 1.0}, {100001, 7, 65536, 1}});
-  for (const int size : {2, 3, 5}) {
+  const std::vector<int> sizes = testing::kSanitized ? std::vector{3} : std::vector{2, 3, 5};
+  for (const int size : sizes) {
     for (const ShmTuning& tuning : kTunings) {
       for (const InHeap& way : ways) {
         ShmWorld world({.size = size, .tuning = tuning});
