@@ -3,6 +3,7 @@
 #include "engine/engine.h"
 
 #include "engine/cause_frame.h"
+#include "engine/term.h"
 
 namespace rueda {
 
@@ -110,9 +111,12 @@ bool Engine::judge(TimePoint now) {
 void Engine::explain(Error& error) {
   if (error.code != Code::PeerLost || error.peer < 0) return;
   std::vector<Negotiator::Pending> owed;
+  std::string offered;
   {
     const std::lock_guard lock(mutex_);
     owed = negotiator_->owed(error.peer);
+    const Offers* offers = peers_.offers();
+    if (offers != nullptr && offers->open()) offered = full_name(offered_.key);
   }
   if (!error.tensor.empty()) {
     error.message += ", in the middle of " + error.tensor;
@@ -126,6 +130,9 @@ void Engine::explain(Error& error) {
     if (owed.size() > kMostNames) {
       error.message += " and " + std::to_string(owed.size() - kMostNames) + " more";
     }
+  } else if (!offered.empty()) {  // what waits for everybody, unknown to the negotiator
+    error.message += ", while others waited for it in " + offered;
+    error.tensor = std::move(offered);
   } else if (ended_.load(std::memory_order_relaxed)) {
     error.message += ", during the shutdown";
   } else {
