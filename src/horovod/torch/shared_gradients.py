@@ -101,7 +101,8 @@ class SharedGradients:
     def _make(self, gradient: torch.Tensor) -> torch.Tensor | None:
         """Shared memory for a tensor like ``gradient``; None, now and later, if there is none."""
         runtime = _runtime.current()
-        if runtime.has_room_for(2 * gradient.nbytes):
+        # With other hosts in the world nothing is reduced where it lies.
+        if runtime.share_memory(None) and runtime.has_room_for(2 * gradient.nbytes):
             try:
                 made = shared_like(gradient)
                 runtime.sharing.add(self)

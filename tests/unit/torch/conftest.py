@@ -25,7 +25,7 @@ def make_world(monkeypatch: pytest.MonkeyPatch) -> MakeWorld:
         engine = FakeEngine(size=size)
         topology = Topology(0, size, 0, size, 0, 1, homogeneous=True, hosts=("here",) * size)
         config = Config(**{"dynamic_process_sets": True, **settings})
-        runtime = _runtime.Runtime(engine, topology, config)  # type: ignore[arg-type]
+        runtime = _runtime.Runtime(engine, topology, config, groups=[list(range(topology.size))])  # type: ignore[arg-type]
         monkeypatch.setattr(_runtime, "current", lambda: runtime)
         monkeypatch.setattr(_runtime, "is_initialized", lambda: True)
         return engine
