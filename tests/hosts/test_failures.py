@@ -225,6 +225,10 @@ class Shot:
             )
             return
         assert (end["rank"], end["host"]) == (cell.victim, host), end
+        if cell.phase == "small" and end["tensor"] is None:  # struck between two of them
+            assert "nobody waited for it" in end["text"], end
+            assert end["missing"] == [], end
+            return
         expected = {"negotiation": "owed"}.get(cell.phase, cell.phase)
         assert end["tensor"] == f"allreduce.{expected}", end
         assert cell.victim in end["missing"], end
