@@ -55,7 +55,7 @@ define build_preset
 endef
 
 build: $(VENV)/.editable  ## compile the native module into src/horovod (PRESET=release or dev)
-	$(call build_preset,$(PRESET),--target _core)
+	$(call build_preset,$(PRESET),--target _core --target _tensorflow)
 
 demo: build  ## train a small network with 1 and then 2 processes
 	@$(RUN) $(BIN)/python examples/demo.py

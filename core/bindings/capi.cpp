@@ -1,5 +1,6 @@
 #include "bindings/capi.h"
 
+#include <algorithm>
 #include <string>
 
 #include "engine/engine.h"
@@ -28,8 +29,9 @@ std::string nonsense_in(const RuedaRequest& request) {
   if (request.op < 0 || request.op > static_cast<std::int32_t>(ReduceOp::Product)) {
     return is("op", request.op);
   }
-  if (request.count < 1) return is("a count of tensors of", request.count);
   if (request.done == nullptr) return "a request without a callback";
+  if (request.kind == static_cast<std::int32_t>(Kind::Join)) return {};
+  if (request.count < 1) return is("a count of tensors of", request.count);
   for (std::int32_t i = 0; i < request.count; ++i) {
     const RuedaTensor& tensor = request.tensors[i];
     if (tensor.dtype < 0 || tensor.dtype >= static_cast<std::int32_t>(kDTypes)) {
@@ -41,6 +43,7 @@ std::string nonsense_in(const RuedaRequest& request) {
     for (std::int32_t d = 0; d < tensor.dims; ++d) {
       if (tensor.shape[d] < 0) return is("an extent of", tensor.shape[d]);
     }
+    if (tensor.members < 0) return is("a number of members of", tensor.members);
   }
   return {};
 }
@@ -50,52 +53,92 @@ std::int32_t refuse(const Error& error, RuedaOutcome* outcome) {
   thread_local Refusal refusal;
   refusal.code = name_of(error.code);
   refusal.message = error.what();
-  *outcome = {.code = refusal.code.c_str(), .message = refusal.message.c_str(), .rank = error.peer};
+  *outcome = {.code = refusal.code.c_str(),
+              .message = refusal.message.c_str(),
+              .rank = error.peer,
+              .value = 0};
   return 1;
+}
+
+Request read(const RuedaRequest& request, std::function<void(const Work&)> on_done) {
+  Request mine;
+  mine.kind = static_cast<Kind>(request.kind);
+  mine.op = static_cast<ReduceOp>(request.op);
+  if (request.name != nullptr) mine.name = request.name;
+  mine.prescale = request.prescale;
+  mine.postscale = request.postscale;
+  mine.root = request.root;
+  mine.process_set = request.process_set;
+  mine.grouped = request.grouped != 0;
+  mine.demanded = true;  // a graph goes on when it is done; other parts of it may go on before
+  for (std::int32_t i = 0; i < request.count; ++i) {
+    const RuedaTensor& tensor = request.tensors[i];
+    auto& to = mine.tensors.emplace_back();
+    to = {.dtype = static_cast<DType>(tensor.dtype),
+          .shape = Shape(tensor.shape, tensor.shape + tensor.dims),
+          .in = static_cast<const std::byte*>(tensor.in),
+          .out = static_cast<std::byte*>(tensor.out),
+          .received = tensor.received};
+    if (tensor.splits != nullptr) to.splits.assign(tensor.splits, tensor.splits + tensor.members);
+  }
+  if (request.allocate != nullptr) {
+    mine.provide = [allocate = request.allocate, context = request.context](
+                       std::size_t index, const Shape& shape, DType) {
+      return static_cast<std::byte*>(allocate(context, static_cast<std::int32_t>(index),
+                                              shape.data(),
+                                              static_cast<std::int32_t>(shape.size())));
+    };
+  }
+  mine.on_done = std::move(on_done);
+  return mine;
 }
 
 std::int32_t submit(void* engine, const RuedaRequest* request, RuedaOutcome* outcome) {
   if (auto wrong = nonsense_in(*request); !wrong.empty()) {
     return refuse({.code = Code::InvalidArgument, .message = std::move(wrong)}, outcome);
   }
-  Request mine;
-  mine.kind = static_cast<Kind>(request->kind);
-  mine.op = static_cast<ReduceOp>(request->op);
-  if (request->name != nullptr) mine.name = request->name;
-  mine.prescale = request->prescale;
-  mine.postscale = request->postscale;
-  mine.root = request->root;
-  mine.process_set = request->process_set;
-  mine.grouped = request->count > 1;
-  mine.demanded = true;  // a graph goes on when it is done; other parts of it may go on before
-  for (std::int32_t i = 0; i < request->count; ++i) {
-    const RuedaTensor& tensor = request->tensors[i];
-    mine.tensors.push_back({.dtype = static_cast<DType>(tensor.dtype),
-                            .shape = Shape(tensor.shape, tensor.shape + tensor.dims),
-                            .in = static_cast<const std::byte*>(tensor.in),
-                            .out = static_cast<std::byte*>(tensor.out)});
-  }
-  mine.on_done = [done = request->done, context = request->context](const Work& work) {
-    RuedaOutcome end{.code = nullptr, .message = nullptr, .rank = -1};
+  auto on_done = [done = request->done, context = request->context](const Work& work) {
+    RuedaOutcome end{
+        .code = nullptr, .message = nullptr, .rank = -1, .value = work.value.value_or(0)};
     std::string code;
     std::string message;
     if (work.error) {
       code = name_of(work.error->code);
       message = work.error->what();
-      end = {.code = code.c_str(), .message = message.c_str(), .rank = work.error->peer};
+      end.code = code.c_str();
+      end.message = message.c_str();
+      end.rank = work.error->peer;
     }
     done(context, &end);
   };
-  auto handle = static_cast<Engine*>(engine)->submit(std::move(mine));
-  if (handle) {
-    // Nobody takes it: the callback is all there is.
-    static_cast<Engine*>(engine)->take(*handle);
-    return 0;
-  }
-  return refuse(handle.error(), outcome);
+  auto* mine_engine = static_cast<Engine*>(engine);
+  auto handle = request->kind == static_cast<std::int32_t>(Kind::Join)
+                    ? mine_engine->join(std::move(on_done))
+                    : mine_engine->submit(read(*request, std::move(on_done)));
+  if (!handle) return refuse(handle.error(), outcome);
+  mine_engine->take(*handle);  // the callback is all there is
+  return 0;
 }
 
-constexpr RuedaApi kApi{.version = kApiVersion, .bytes = sizeof(RuedaApi), .submit = submit};
+std::int32_t process_set(void* engine, std::int32_t number, std::int32_t* size,
+                         std::int32_t* rank) {
+  const auto* mine = static_cast<Engine*>(engine);
+  const auto sets = mine->process_sets();
+  const auto found = sets.find(number);
+  if (found == sets.end()) return 1;
+  *size = static_cast<std::int32_t>(found->second.size());
+  *rank = -1;
+  const auto at = std::ranges::find(found->second, mine->rank());
+  if (at != found->second.end()) {
+    *rank = static_cast<std::int32_t>(at - found->second.begin());
+  }
+  return 0;
+}
+
+constexpr RuedaApi kApi{.version = kApiVersion,
+                        .bytes = sizeof(RuedaApi),
+                        .submit = submit,
+                        .process_set = process_set};
 
 }  // namespace
 

@@ -14,6 +14,11 @@ struct RuedaTensor {
   const std::int64_t* shape;
   const void* in;
   void* out;  ///< null: `allocate` is asked
+  /// Alltoall: rows for each member of the set, `members` numbers; null: equally many.
+  const std::int64_t* splits;
+  std::int32_t members;
+  /// Alltoall: gets the number of rows from each member, as many numbers; null: not wanted.
+  std::int32_t* received;
 };
 
 /// How an operation ended: code null on success. Texts are valid during the call only.
@@ -21,6 +26,7 @@ struct RuedaOutcome {
   const char* code;
   const char* message;
   std::int32_t rank;
+  std::int64_t value;  ///< of a join: the rank that was last
 };
 
 struct RuedaRequest {
@@ -31,8 +37,13 @@ struct RuedaRequest {
   double postscale;
   std::int32_t root;
   std::int32_t process_set;
-  std::int32_t count;  ///< tensors; more than one: a group
+  std::int32_t grouped;  ///< not 0: a group, also of one tensor
+  std::int32_t count;    ///< tensors; a join has none
   const RuedaTensor* tensors;
+  /// Memory for the result of tensor `index`, which stays valid until the callback; null: there is
+  /// none. On any thread, before done(); must not block. Null: no tensor lacks `out`.
+  void* (*allocate)(void* context, std::int32_t index, const std::int64_t* shape,
+                    std::int32_t dims);
   /// Completion, on a thread of the engine; may submit. Called once if submit() returned 0.
   void (*done)(void* context, const RuedaOutcome* outcome);
   void* context;
@@ -43,11 +54,15 @@ struct RuedaApi {
   std::uint32_t bytes;
   /// 0: submitted. Else `*outcome` says why not, and done() is not called.
   std::int32_t (*submit)(void* engine, const RuedaRequest* request, RuedaOutcome* outcome);
+  /// Number of members of a process set, and the place of this rank among them, -1 if it is none.
+  /// 0: the set exists.
+  std::int32_t (*process_set)(void* engine, std::int32_t number, std::int32_t* size,
+                              std::int32_t* rank);
 };
 }
 
 namespace rueda {
-inline constexpr std::uint32_t kApiVersion = 1;
+inline constexpr std::uint32_t kApiVersion = 2;
 /// Immutable, lives as long as the process.
 [[nodiscard]] const RuedaApi* capi_table() noexcept;
 }  // namespace rueda

@@ -68,6 +68,7 @@ struct Request {
   bool waited = false;      ///< the caller will wait for it at once
   bool demanded = false;    ///< its end is wanted now, but no thread stands still for it
   std::function<void(const Work&)> on_done;
+  OutputProvider provide;  ///< of results without `out`; null: the engine allocates
   std::uint64_t call = 0;  ///< of a call without name: its number, if it has been counted already
 };
 
@@ -89,10 +90,11 @@ class Engine final : private Driver {
   /// the handle to go on with. May take what is in the request.
   Result<Handle> run(Request& request);
   /// This rank has no more data. Ends when all ranks have joined, with the one that was last.
-  Result<Handle> join();
+  Result<Handle> join(std::function<void(const Work&)> on_done = {});
   /// Collective over the world, like their removal. Ends with the number of the set.
   Result<Handle> add_process_set(std::vector<Rank> ranks);
   Result<Handle> remove_process_set(std::int32_t id);
+  [[nodiscard]] Rank rank() const noexcept { return options_.rank; }
   /// Members by number; 0 is the world.
   [[nodiscard]] std::map<std::int32_t, std::vector<Rank>> process_sets() const;
   /// Whether it is done, without waiting. No value: unknown handle.

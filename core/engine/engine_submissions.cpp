@@ -73,6 +73,7 @@ Result<std::shared_ptr<Work>> Engine::admit(Request& request, std::shared_ptr<Wo
     work->name = full_name;
     work->outputs.resize(count);
     work->on_done = std::move(request.on_done);
+    work->provide = std::move(request.provide);
   }
   work->remaining = count;
 
@@ -182,7 +183,7 @@ void Engine::note_submission(bool fresh) {
   if (!effects_.empty()) effects_pending_.store(true, std::memory_order_seq_cst);
 }
 
-Result<Handle> Engine::join() {
+Result<Handle> Engine::join(std::function<void(const Work&)> on_done) {
   if (in_child()) return forked();
   std::unique_lock lock(mutex_);
   const Handle handle = ++last_handle_;
@@ -203,6 +204,7 @@ Result<Handle> Engine::join() {
   auto work = std::make_shared<Work>();
   work->handle = handle;
   work->name = entry->name;
+  work->on_done = std::move(on_done);
   entry->work = work;
   entries_.emplace(ticket, std::move(entry));
   works_.emplace(handle, std::move(work));

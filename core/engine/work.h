@@ -23,6 +23,11 @@ struct Output {
   DType dtype = DType::Float32;
 };
 
+/// Gives memory for result `index`, whose size is known only now; null: there is none. Called by
+/// the holder of the baton: must not block.
+using OutputProvider =
+    std::function<std::byte*(std::size_t index, const Shape& shape, DType dtype)>;
+
 /// What a handle stands for. Filled by the holder of the baton; read by others once `done` is set.
 struct Work {
   Handle handle = 0;
@@ -34,6 +39,7 @@ struct Work {
   std::optional<std::int64_t> value;  ///< of operations that end with a number: join, set changes
   std::vector<std::uint64_t> tickets;
   std::function<void(const Work&)> on_done;  ///< runs on the notifier
+  OutputProvider provide;                    ///< memory of results; null: the engine allocates
   std::atomic<bool> polled{false};           ///< the first poll says no, see Engine::poll()
 };
 
@@ -60,15 +66,21 @@ struct Entry final : OutputAllocator {
 
   Result<std::byte*> allocate(const Shape& shape, DType dtype) override {
     Output& output = work->outputs[index];
-    output.buffer = pool->take(static_cast<std::size_t>(element_count(shape)) * size_of(dtype));
-    if (output.buffer.data() == nullptr) {
+    std::byte* data = nullptr;
+    if (work->provide) {
+      data = work->provide(index, shape, dtype);
+    } else {
+      output.buffer = pool->take(static_cast<std::size_t>(element_count(shape)) * size_of(dtype));
+      data = output.buffer.data();
+    }
+    if (data == nullptr) {
       return Error{.code = Code::Internal,
                    .message = "no memory for a result of shape " + to_string(shape),
                    .tensor = name};
     }
     output.shape = shape;
     output.dtype = dtype;
-    return output.buffer.data();
+    return data;
   }
 };
 

@@ -34,7 +34,10 @@ RuedaTensor in_place(float* values, const std::int64_t* shape) {
           .dims = 1,
           .shape = shape,
           .in = values,
-          .out = values};
+          .out = values,
+          .splits = nullptr,
+          .members = 0,
+          .received = nullptr};
 }
 
 RuedaRequest allreduce(const RuedaTensor* tensors, int count, const char* name, Ending& ending) {
@@ -45,8 +48,10 @@ RuedaRequest allreduce(const RuedaTensor* tensors, int count, const char* name, 
           .postscale = 1.0,
           .root = -1,
           .process_set = 0,
+          .grouped = count > 1,
           .count = count,
           .tensors = tensors,
+          .allocate = nullptr,
           .done = done,
           .context = &ending};
 }
