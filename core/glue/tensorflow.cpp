@@ -20,9 +20,9 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/signature.h"
 #include "glue/tensorflow_api.h"
 #include "glue/world.h"
+#include "types.h"
 
 namespace rueda::tf {
 

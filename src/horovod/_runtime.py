@@ -1,7 +1,8 @@
 """The life of the world in this process: ``start`` forms it, ``stop`` leaves it, ``current`` is what others
 ask.
 
-This module holds the one mutable module variable of the package, the current ``Runtime``. After ``start``
+This module holds the mutable module variables of the package: the current ``Runtime``, and who follows it.
+After ``start``
 only its engine talks to other ranks.
 """
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from horovod import _core
     from horovod.backends.communicators import CommunicatorWorld
 
-__all__ = ["Core", "Runtime", "current", "is_initialized", "start", "stop"]
+__all__ = ["Core", "Follower", "Runtime", "current", "follow", "is_initialized", "start", "stop"]
 
 _log = logging.getLogger("horovod")
 
@@ -64,6 +65,16 @@ class Sharing(Protocol):
 
     def leave(self) -> None:
         """Take them out: the world has ended."""
+
+
+class Follower(Protocol):
+    """Something native that uses the engine without asking this module each time."""
+
+    def enter(self, runtime: Runtime) -> None:
+        """There is a world now."""
+
+    def leave(self) -> None:
+        """It has ended; on return nothing uses its engine any more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +136,8 @@ class _Forked:
 
 
 _current: Runtime | _Forked | _Stopped = _Stopped()
-_lock = threading.RLock()  # guards changes of _current; reading needs none
+_followers: list[Follower] = []  # of the frameworks that were imported; only ever grows
+_lock = threading.RLock()  # guards changes of _current and _followers; reading needs none
 
 
 def start(
@@ -181,9 +193,19 @@ def start(
             except InvalidArgumentError as error:
                 _current = _Stopped(meeting, str(error))
                 raise
+            for follower in _followers:
+                follower.enter(_current)
             atexit.unregister(_exit)  # once is enough, however often we start
             atexit.register(_exit)
         return _current
+
+
+def follow(follower: Follower) -> None:
+    """Let ``follower`` know of the world from now on; of the present one at once."""
+    with _lock:
+        _followers.append(follower)
+        if isinstance(_current, Runtime):
+            follower.enter(_current)
 
 
 def stop() -> None:
@@ -204,6 +226,8 @@ def _end(runtime: Runtime) -> None:
     try:
         runtime.engine.shutdown()
     finally:
+        for follower in _followers:
+            follower.leave()
         for process_set in list(runtime.numbered):
             process_set.process_set_id = None
         _current = _Stopped(runtime.meeting)

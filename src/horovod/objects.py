@@ -51,8 +51,13 @@ def broadcast_object(
     return obj if am_root else cloudpickle.loads(payload)
 
 
-def allgather_object(collectives: Collectives[T], obj: Any, name: str | None = None) -> list[Any]:
-    """Return every rank's ``obj`` in rank order; also one's own entry is a copy.
+def allgather_object(
+    collectives: Collectives[T],
+    obj: Any,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Return every member's ``obj`` in rank order; also one's own entry is a copy.
 
     Raises:
         NotInitializedError: ``init()`` has not been called.
@@ -62,8 +67,8 @@ def allgather_object(collectives: Collectives[T], obj: Any, name: str | None = N
     _runtime.current()
     payload = bytearray(cloudpickle.dumps(obj))
 
-    sizes = collectives.allgather(frontend.from_integers([len(payload)]), f"{name}.sz")
-    data = collectives.allgather(frontend.from_bytes(payload), f"{name}.t")
+    sizes = collectives.allgather(frontend.from_integers([len(payload)]), f"{name}.sz", process_set)
+    data = collectives.allgather(frontend.from_bytes(payload), f"{name}.t", process_set)
     lengths = frontend.to_integers(collectives.synchronize(sizes))
     everything = memoryview(frontend.to_bytes(collectives.synchronize(data)))
     objects = []

@@ -20,7 +20,7 @@ CORE_ARROWS = {
     "collectives": {"backends", "transport", "kernels", ""},
     "engine": {"collectives", "backends", "transport", "kernels", ""},
     "bindings": {"engine", "collectives", "backends", "transport", "kernels", ""},
-    "glue": {"bindings"},
+    "glue": {"bindings", ""},
 }
 # A collective works with any backend: it sees the contract only.
 BACKEND_CONTRACT = {
@@ -36,6 +36,7 @@ NEUTRAL = {
     "exchange",
     "frontend",
     "handle",
+    "numpy_frontend",
     "objects",
     "process_set",
 }

@@ -1,0 +1,45 @@
+"""``hvd.Compression`` for TensorFlow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.compression import CastCompressor, Compressor, NoneCompressor
+
+__all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+
+
+class _FloatCompressor(CastCompressor):
+    @staticmethod
+    def is_floating(dtype: Any) -> bool:
+        return bool(tf.as_dtype(dtype).is_floating)
+
+    @staticmethod
+    def cast(tensor: Any, dtype: Any) -> Any:
+        return tf.cast(tensor, dtype)
+
+
+class FP16Compressor(_FloatCompressor):
+    """Reduce floating tensors as float16. Values beyond 65504 become infinite: see ``bf16``."""
+
+    @staticmethod
+    def narrow(tensor: Any) -> Any:
+        return tf.cast(tensor, tf.float16)
+
+
+class BF16Compressor(_FloatCompressor):
+    """Reduce floating tensors as bfloat16: the range of float32 with 8 significant bits."""
+
+    @staticmethod
+    def narrow(tensor: Any) -> Any:
+        return tf.cast(tensor, tf.bfloat16)
+
+
+class Compression:
+    """Compressors to pass as ``compression=``; derive your own from ``Compressor``."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

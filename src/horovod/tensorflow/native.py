@@ -1,0 +1,99 @@
+"""The ops: loaded from the glue, or made of ``tf.numpy_function`` where this TensorFlow lacks a name that the
+glue needs.
+
+``ops`` has the functions that TensorFlow generates for the glue's ops (``horovod_allreduce`` ...), or
+functions with the same arguments.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import tensorflow as tf
+
+from horovod import _runtime
+from horovod.errors import HorovodInternalError
+
+__all__ = ["GLUE", "load", "ops", "problem"]
+
+GLUE: Final = Path(__file__).with_name("_tensorflow.so")
+
+_COLLECTIVES: Final = frozenset(
+    {
+        "HorovodAllreduce",
+        "HorovodGroupedAllreduce",
+        "HorovodAllgather",
+        "HorovodGroupedAllgather",
+        "HorovodBroadcast",
+        "HorovodReducescatter",
+        "HorovodGroupedReducescatter",
+        "HorovodAlltoall",
+    }
+)
+
+
+class _World:
+    """Tells the glue which engine there is: implements ``_runtime.Follower``."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._enter = library.rueda_tf_enter
+        self._enter.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int32] * 4
+        self._leave: Callable[[], None] = library.rueda_tf_leave
+
+    def enter(self, runtime: _runtime.Runtime) -> None:
+        engine, place = runtime.engine, runtime.topology
+        if self._enter(
+            engine.capi(), engine.address(), place.rank, place.size, place.local_rank, place.local_size
+        ):
+            raise HorovodInternalError(
+                f"{GLUE} and the native core are of different releases; install Rueda again."
+            )
+
+    def leave(self) -> None:
+        self._leave()
+
+
+def load(glue: Path) -> tuple[Any, str]:
+    """The generated functions of the ops in ``glue``, and the empty string; or None, and why not."""
+    try:
+        module = tf.load_op_library(str(glue))
+        library = ctypes.CDLL(str(glue))
+    except (tf.errors.NotFoundError, OSError) as error:
+        return None, str(error)
+    library.rueda_tf_problem.restype = ctypes.c_char_p
+    problem = library.rueda_tf_problem().decode()
+    if problem:
+        return None, problem
+    _let_them_run_at_once()
+    _runtime.follow(_World(library))
+    return module, ""
+
+
+def _let_them_run_at_once() -> None:
+    """A ``tf.function`` runs ops with effects one after another, in the order in which they were written.
+    Between ranks names decide what belongs together, so collectives need no order and shall overlap.
+
+    TensorFlow keeps a list of such ops; it is not public. Without it collectives are merely serialised.
+    """
+    try:
+        from tensorflow.python.framework import auto_control_deps
+    except ImportError:
+        return
+    known = getattr(auto_control_deps, "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS", None)
+    if isinstance(known, frozenset):
+        auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS = known | _COLLECTIVES
+
+
+ops, problem = load(GLUE)
+if ops is None:
+    warnings.warn(
+        f"TensorFlow {tf.__version__} cannot run Rueda's native ops ({problem}); collectives go through "
+        "tf.numpy_function, which is slower and holds Python's lock. Please report this.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    ops = None

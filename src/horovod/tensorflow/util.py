@@ -1,0 +1,39 @@
+"""Small things that all of ``horovod.tensorflow`` uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.exchange import split_list
+
+__all__ = ["_executing_eagerly", "raw", "refs_to_vars", "split_list", "vars_to_refs"]
+
+
+def _executing_eagerly() -> bool:
+    """Whether ops run as they are called."""
+    return bool(tf.executing_eagerly())
+
+
+def raw(tensor: Any) -> Any:
+    """What TensorFlow's ops take of ``tensor``: the variable inside of one of Keras 3, else itself."""
+    value = getattr(tensor, "value", None)
+    if value is not None and not callable(value) and not tf.is_tensor(tensor):
+        return value
+    return tensor
+
+
+def vars_to_refs(variables: Any) -> Any:
+    """``variables``, a sequence of them or one, as what can be looked up in a dictionary."""
+    if isinstance(variables, Sequence):
+        return tuple(vars_to_refs(variable) for variable in variables)
+    return raw(variables).ref()
+
+
+def refs_to_vars(refs: Any) -> Any:
+    """Undo :func:`vars_to_refs`."""
+    if isinstance(refs, Sequence):
+        return [refs_to_vars(ref) for ref in refs]
+    return refs.deref()
