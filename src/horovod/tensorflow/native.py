@@ -8,6 +8,7 @@ functions with the same arguments.
 from __future__ import annotations
 
 import ctypes
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,8 @@ from horovod.errors import HorovodInternalError
 
 __all__ = ["GLUE", "load", "ops", "problem"]
 
-GLUE: Final = Path(__file__).with_name("_tensorflow.so")
+GLUE: Final = Path(os.environ.get("RUEDA_TENSORFLOW_GLUE") or Path(__file__).with_name("_tensorflow.so"))
+"""The variable names another build of it, for tests."""
 
 _COLLECTIVES: Final = frozenset(
     {
@@ -88,12 +90,19 @@ def _let_them_run_at_once() -> None:
         auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS = known | _COLLECTIVES
 
 
-ops, problem = load(GLUE)
-if ops is None:
+def _choose() -> tuple[Any, str]:
+    generated, problem = load(GLUE)
+    if generated is not None:
+        return generated, ""
     warnings.warn(
         f"TensorFlow {tf.__version__} cannot run Rueda's native ops ({problem}); collectives go through "
         "tf.numpy_function, which is slower and holds Python's lock. Please report this.",
         RuntimeWarning,
         stacklevel=2,
     )
-    ops = None
+    from horovod.tensorflow import fallback
+
+    return fallback, problem
+
+
+ops, problem = _choose()
