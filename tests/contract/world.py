@@ -5,6 +5,8 @@ module in the same order, and returns what each rank said about each case. A cas
 arguments that is called on every rank and raises if something is wrong; the decorator ``Cases.add`` puts it
 into the module's table.
 
+A module whose cases are about another framework than PyTorch says so in ``FRAMEWORK``, the name of a module.
+
 A case that hangs ends its job; the cases behind it run in a new one.
 """
 
@@ -252,9 +254,9 @@ def main() -> None:
     parser.add_argument("begin", type=int)
     arguments = parser.parse_args()
 
-    import horovod.torch as hvd
-
-    cases = list(importlib.import_module(arguments.module).CASES.table.items())
+    table = importlib.import_module(arguments.module)
+    hvd = importlib.import_module(getattr(table, "FRAMEWORK", "horovod.torch"))
+    cases = list(table.CASES.table.items())
     path = str(arguments.report).format(rank=os.environ.get("OMPI_COMM_WORLD_RANK", ""))
     with open(path, "a") as report:
 
