@@ -20,9 +20,7 @@ def _executing_eagerly() -> bool:
 def raw(tensor: Any) -> Any:
     """What TensorFlow's ops take of ``tensor``: the variable inside of one of Keras 3, else itself."""
     value = getattr(tensor, "value", None)
-    if value is not None and not callable(value) and not tf.is_tensor(tensor):
-        return value
-    return tensor
+    return tensor if value is None or callable(value) else value
 
 
 def vars_to_refs(variables: Any) -> Any:
