@@ -206,6 +206,7 @@ class Engine final : private Driver {
   }
 
   void tell(bool comes);
+  void drive_alone();
   void note_tick();
   std::shared_ptr<Work> find(Handle handle) const;
   std::uint64_t next_unnamed(std::uint32_t generation);

@@ -24,11 +24,15 @@ Result<Handle> Engine::submit(Request request) {
   if (!work) return std::move(work).error();
   const Handle handle = (*work)->handle;
   publish(lock, waits);
-  if (options_.size == 1 && nobody_waits) {  // nobody will come to wait for it
-    want_all();
-    progress_->poke();
-  }
+  if (nobody_waits) drive_alone();
   return handle;
+}
+
+/// A world of one has no engine thread that would run what nobody waits for.
+void Engine::drive_alone() {
+  if (options_.size != 1) return;
+  want_all();
+  progress_->poke();
 }
 
 /// With mutex_ held. `work`: what the submission stands for, if it has a handle already. `agreed`:
@@ -185,6 +189,7 @@ void Engine::note_submission(bool fresh) {
 
 Result<Handle> Engine::join(std::function<void(const Work&)> on_done) {
   if (in_child()) return forked();
+  const bool nobody_waits = on_done != nullptr;
   std::unique_lock lock(mutex_);
   const Handle handle = ++last_handle_;
   if (failed_) return *failed_;
@@ -209,6 +214,7 @@ Result<Handle> Engine::join(std::function<void(const Work&)> on_done) {
   entries_.emplace(ticket, std::move(entry));
   works_.emplace(handle, std::move(work));
   publish(lock, false);
+  if (nobody_waits) drive_alone();
   return handle;
 }
 

@@ -14,10 +14,13 @@ struct Ending {
   std::atomic<int> calls{0};
   std::string code;
   std::string message;
+  std::int64_t value = -1;
+  std::vector<float> result;
 };
 
 void done(void* context, const RuedaOutcome* outcome) {
   auto* ending = static_cast<Ending*>(context);
+  ending->value = outcome->value;
   if (outcome->code != nullptr) {
     ending->code = outcome->code;
     ending->message = outcome->message;
@@ -122,6 +125,91 @@ TEST_P(Capi, single_tensors_and_groups_end_in_one_callback) {
       const float want = GetParam() == 1 ? 1.0F : 3.0F;
       for (int i = 0; i < count; ++i) EXPECT_EQ(values[static_cast<std::size_t>(i)][4], want);
     }
+  });
+}
+
+TEST_P(Capi, a_join_ends_with_the_rank_that_was_last) {
+  Cluster cluster(group_of(GetParam()));
+  cluster.each([&](Rank, Engine& engine) {
+    Ending ending;
+    RuedaRequest request = allreduce(nullptr, 0, nullptr, ending);
+    request.kind = static_cast<std::int32_t>(Kind::Join);
+    RuedaOutcome outcome{};
+    ASSERT_EQ(capi_table()->submit(&engine, &request, &outcome), 0);
+    ending.calls.wait(0);
+    EXPECT_EQ(ending.code, "");
+    EXPECT_GE(ending.value, 0);
+    EXPECT_LT(ending.value, GetParam());
+  });
+}
+
+TEST_P(Capi, results_of_unknown_size_go_where_the_caller_says) {
+  Cluster cluster(group_of(GetParam()));
+  cluster.each([&](Rank rank, Engine& engine) {
+    const std::int64_t shape[] = {rank + 1};
+    std::vector<float> values(static_cast<std::size_t>(rank + 1), static_cast<float>(rank));
+    RuedaTensor tensor = in_place(values.data(), shape);
+    tensor.out = nullptr;
+    Ending ending;
+    RuedaRequest request = allreduce(&tensor, 1, "x", ending);
+    request.kind = static_cast<std::int32_t>(Kind::Allgather);
+    request.allocate = [](void* context, std::int32_t, const std::int64_t* made,
+                          std::int32_t dims) {
+      auto& result = static_cast<Ending*>(context)->result;
+      EXPECT_EQ(dims, 1);
+      result.resize(static_cast<std::size_t>(made[0]));
+      return static_cast<void*>(result.data());
+    };
+    RuedaOutcome outcome{};
+    ASSERT_EQ(capi_table()->submit(&engine, &request, &outcome), 0);
+    ending.calls.wait(0);
+    EXPECT_EQ(ending.result,
+              GetParam() == 1 ? std::vector<float>{0} : (std::vector<float>{0, 1, 1}));
+    // And where it has no memory to give, the operation fails and the world goes on.
+    request.name = "y";
+    request.allocate = [](void*, std::int32_t, const std::int64_t*, std::int32_t) -> void* {
+      return nullptr;
+    };
+    ASSERT_EQ(capi_table()->submit(&engine, &request, &outcome), 0);
+    ending.calls.wait(1);
+    EXPECT_EQ(ending.code, "internal");
+  });
+}
+
+TEST_P(Capi, alltoall_says_how_many_rows_came) {
+  Cluster cluster(group_of(GetParam()));
+  cluster.each([&](Rank rank, Engine& engine) {
+    const int ranks = GetParam();
+    const std::vector<std::int64_t> splits(static_cast<std::size_t>(ranks), rank + 1);
+    const std::int64_t shape[] = {ranks * (rank + 1)};
+    std::vector<float> values(static_cast<std::size_t>(shape[0]), static_cast<float>(rank));
+    std::vector<std::int32_t> received(static_cast<std::size_t>(ranks));
+    RuedaTensor tensor = in_place(values.data(), shape);
+    tensor.out = nullptr;
+    tensor.splits = splits.data();
+    tensor.members = ranks;
+    tensor.received = received.data();
+    Ending ending;
+    RuedaRequest request = allreduce(&tensor, 1, "x", ending);
+    request.kind = static_cast<std::int32_t>(Kind::Alltoall);
+    RuedaOutcome outcome{};  // without allocate: the engine's memory, which nobody gets to see
+    ASSERT_EQ(capi_table()->submit(&engine, &request, &outcome), 0);
+    ending.calls.wait(0);
+    EXPECT_EQ(ending.code, "");
+    EXPECT_EQ(received,
+              ranks == 1 ? std::vector<std::int32_t>{1} : (std::vector<std::int32_t>{1, 2}));
+  });
+}
+
+TEST_P(Capi, process_sets_have_members_and_places) {
+  Cluster cluster(group_of(GetParam()));
+  cluster.each([&](Rank rank, Engine& engine) {
+    std::int32_t size = 0;
+    std::int32_t place = -1;
+    ASSERT_EQ(capi_table()->process_set(&engine, 0, &size, &place), 0);
+    EXPECT_EQ(size, GetParam());
+    EXPECT_EQ(place, rank);
+    EXPECT_NE(capi_table()->process_set(&engine, 7, &size, &place), 0);
   });
 }
 
