@@ -22,6 +22,7 @@ __all__ = [
     "check_passes",
     "check_predivide",
     "chosen_groups",
+    "local_weights",
     "own_variable",
     "plan_groups",
     "scaling",
@@ -121,6 +122,26 @@ def own_variable(variable: Any) -> Any:
     if inner is not None and (hasattr(inner, "assign") or hasattr(inner, "requires_grad")):
         return inner
     return variable
+
+
+def local_weights(local_layers: Any) -> list[Any]:
+    """The trainable weights of one Keras layer or of a collection of layers; ``None`` has none.
+
+    Raises:
+        ValueError: neither.
+    """
+    if local_layers is None:
+        return []
+    layers = list(local_layers) if isinstance(local_layers, list | tuple | set | frozenset) else [local_layers]
+    weights: list[Any] = []
+    for layer in layers:
+        # Of either generation of Keras.
+        if not (hasattr(layer, "trainable_weights") and callable(getattr(layer, "call", None))):
+            raise InvalidArgumentError(
+                f"local_layers must be a Keras layer or a collection of layers, got {layer!r}."
+            )
+        weights += layer.trainable_weights
+    return weights
 
 
 class VariableSet:

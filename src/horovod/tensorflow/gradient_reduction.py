@@ -1,0 +1,157 @@
+"""The reduction of the gradients of a step, which optimizers and tapes share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horovod import _runtime
+from horovod.gradient_groups import Groups, PartialReduction, plan_groups, scaling, stays_local
+from horovod.process_set import ProcessSet, member_count, process_set_id
+from horovod.tensorflow.mpi_ops import process_set_included_op, size_op
+from horovod.tensorflow.reductions import grouped_allreduce
+
+__all__ = ["densified", "partial_reduction"]
+
+AllreduceGradients = Callable[..., list[Any]]
+
+
+def _make_allreduce_grads_fn(
+    name: str,
+    device_dense: str,
+    device_sparse: str,
+    compression: Any,
+    sparse_as_dense: bool,
+    op: int,
+    gradient_predivide_factor: float,
+    groups: Groups,
+    process_set: ProcessSet,
+) -> AllreduceGradients:
+    """What reduces the gradients of a step over ``process_set``: ``fn(grads, vars=None,
+    use_generic_names=False)``.
+
+    ``fn`` takes gradients (tensors, ``IndexedSlices`` or ``None``) and their variables (needed if ``groups``
+    are lists), and returns the reduced gradients as a list in their order; ``None`` stays ``None``. It works
+    in eager mode, in ``tf.function`` and in v1 graphs. Everything of one dtype travels as one operation,
+    unless ``groups`` say otherwise.
+
+    Where this process is not in the set, or alone in it, gradients stay as they are, and a graph gets no
+    operation of ours. That is decided when ``fn`` runs, in Python; with ``HOROVOD_ELASTIC`` set, graphs
+    decide at run time, as they outlive the number of ranks they were built with.
+
+    The operations are called ``<name>_Allreduce/gradients_<number>``, whatever the gradients are called, so
+    that ranks agree whose graphs differ in other parts. With ``use_generic_names`` they are called
+    ``grad_<number>``, and the name scopes around them do not count either.
+
+    Args:
+        name: of the optimizer or tape.
+        device_dense, device_sparse: where to reduce; empty: where TensorFlow puts it.
+        compression: around each dense reduction.
+        sparse_as_dense: reduce ``IndexedSlices`` as dense tensors.
+        op: the reduction.
+        gradient_predivide_factor: with ``Average``, divide by this before the sum and by the rest after it.
+        groups: as :func:`horovod.gradient_groups.chosen_groups` returned them.
+
+    Raises (from ``fn``):
+        ValueError: ``init()`` has not been called.
+        NotImplementedError: sparse gradients with another reduction than ``Sum`` and ``Average``, or with a
+            predivide factor.
+    """
+    prescale, postscale = scaling(op, gradient_predivide_factor)
+
+    def reduced(
+        gradients: Sequence[Any], variables: Sequence[Any] | None, use_generic_names: bool
+    ) -> list[Any]:
+        result = list(gradients)
+        kinds = [(isinstance(gradient, tf.IndexedSlices), gradient.dtype) for gradient in gradients]
+        for number, members in enumerate(plan_groups(kinds, variables, groups)):
+            outcome = grouped_allreduce(
+                [gradients[position] for position in members],
+                device_dense=device_dense,
+                device_sparse=device_sparse,
+                compression=compression,
+                op=op,
+                prescale_factor=prescale,
+                postscale_factor=postscale,
+                process_set=process_set,
+                ignore_name_scope=use_generic_names,
+                name=f"grad_{number}" if use_generic_names else f"gradients_{number}",
+            )
+            for position, gradient in zip(members, outcome, strict=True):
+                result[position] = gradient
+        return result
+
+    def allreduce_grads(
+        grads: Sequence[Any], vars: Sequence[Any] | None = None, use_generic_names: bool = False
+    ) -> list[Any]:
+        with tf.name_scope(f"{name}_Allreduce"):
+            result = [densified(gradient) for gradient in grads] if sparse_as_dense else list(grads)
+            present = [position for position, gradient in enumerate(result) if gradient is not None]
+            gradients = [result[position] for position in present]
+            variables = None if vars is None else [vars[position] for position in present]
+            if not gradients:
+                return result
+            if _decides_at_run_time():
+                gradients = tf.cond(
+                    _exchanges(process_set),
+                    lambda: reduced(gradients, variables, use_generic_names),
+                    lambda: gradients,
+                )
+            elif not stays_local(process_set):
+                gradients = reduced(gradients, variables, use_generic_names)
+            for position, gradient in zip(present, gradients, strict=True):
+                result[position] = gradient
+            return result
+
+    return allreduce_grads
+
+
+def partial_reduction(
+    allreduce: AllreduceGradients, process_set: ProcessSet, scale_local_gradients: bool
+) -> PartialReduction:
+    """``allreduce`` for all variables but those that are registered as local; of these, gradients are divided
+    by the number of ranks if ``scale_local_gradients``."""
+
+    def scale(gradient: Any) -> Any:
+        ranks: Any
+        if _decides_at_run_time():
+            ranks = tf.where(_exchanges(process_set), _members(process_set), 1)
+            ranks = tf.cast(ranks, gradient.dtype)
+        elif stays_local(process_set):
+            return gradient
+        else:
+            ranks = member_count(process_set)
+        return _divided(gradient, ranks)
+
+    return PartialReduction(allreduce, scale if scale_local_gradients else None)
+
+
+def densified(gradient: Any) -> Any:
+    """``gradient`` as a dense tensor; ``None`` stays ``None``."""
+    return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _divided(gradient: Any, by: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values / by, gradient.indices, gradient.dense_shape)
+    return gradient / by
+
+
+def _decides_at_run_time() -> bool:
+    return _runtime.current().config.elastic and not tf.executing_eagerly()
+
+
+def _members(process_set: ProcessSet) -> Any:
+    """Number of ranks in the set when the graph runs; an int32 scalar in host memory."""
+    with tf.device("/cpu:0"):
+        return size_op(process_set_id(process_set))
+
+
+def _exchanges(process_set: ProcessSet) -> Any:
+    """Whether this process is in the set and not alone there when the graph runs; a bool scalar in host
+    memory."""
+    with tf.device("/cpu:0"):
+        included = tf.equal(process_set_included_op(process_set_id(process_set)), 1)
+        return tf.logical_and(included, tf.greater(_members(process_set), 1))
