@@ -88,7 +88,8 @@ class LocalGradientAggregationHelper:
             return given
         gradients = [given[position] for position in present]
         variables = [vars[position] for position in present]
-        with tf.compat.v1.variable_scope(f"aggregation_variables_{self.name}{self.rank}"):
+        scope = f"aggregation_variables_{self.name}{self.rank}"
+        with tf.compat.v1.variable_scope(None, default_name=scope):
             sums = self._make_variables(gradients, variables)
 
         passes = self.backward_passes_per_step
