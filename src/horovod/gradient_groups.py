@@ -132,7 +132,8 @@ def local_weights(local_layers: Any) -> list[Any]:
     """
     if local_layers is None:
         return []
-    layers = list(local_layers) if isinstance(local_layers, list | tuple | set | frozenset) else [local_layers]
+    several = isinstance(local_layers, list | tuple | set | frozenset)
+    layers = list(local_layers) if several else [local_layers]
     weights: list[Any] = []
     for layer in layers:
         # Of either generation of Keras.

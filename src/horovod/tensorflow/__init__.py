@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from horovod.errors import HorovodInternalError
 from horovod.tensorflow import compression, functions, mpi_ops, util
 from horovod.tensorflow.compression import (
@@ -13,6 +15,10 @@ from horovod.tensorflow.functions import (
     broadcast_object,
     broadcast_object_fn,
     broadcast_variables,
+)
+from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
+from horovod.tensorflow.gradient_reduction import (
+    _make_allreduce_grads_fn,  # noqa: F401  (others use it)
 )
 from horovod.tensorflow.hooks import (
     BroadcastGlobalVariablesHook,
@@ -68,6 +74,7 @@ from horovod.tensorflow.mpi_ops import (
     start_timeline,
     stop_timeline,
 )
+from horovod.tensorflow.optimizer import DistributedOptimizer
 from horovod.tensorflow.reductions import (
     allreduce,
     check_num_rank_power_of_2,
@@ -76,6 +83,7 @@ from horovod.tensorflow.reductions import (
     handle_average_backwards_compatibility,
     reducescatter,
 )
+from horovod.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 from horovod.tensorflow.util import (
     _executing_eagerly,  # noqa: F401  (others use it)
     refs_to_vars,
@@ -88,12 +96,17 @@ __all__ = [
     "Average",
     "BroadcastGlobalVariablesHook",
     "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
     "HorovodInternalError",
+    "LocalGradientAggregationHelper",
     "Max",
     "Min",
+    "PartialDistributedGradientTape",
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNormalization",
     "add_process_set",
     "allgather",
     "allgather_object",
@@ -151,3 +164,11 @@ __all__ = [
     "util",
     "vars_to_refs",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "SyncBatchNormalization":  # imports Keras, which takes longer than all of this
+        from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
+
+        return SyncBatchNormalization
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

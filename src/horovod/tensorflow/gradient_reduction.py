@@ -15,8 +15,6 @@ from horovod.tensorflow.reductions import grouped_allreduce
 
 __all__ = ["densified", "partial_reduction"]
 
-AllreduceGradients = Callable[..., list[Any]]
-
 
 def _make_allreduce_grads_fn(
     name: str,
@@ -28,7 +26,7 @@ def _make_allreduce_grads_fn(
     gradient_predivide_factor: float,
     groups: Groups,
     process_set: ProcessSet,
-) -> AllreduceGradients:
+) -> Callable[..., list[Any]]:
     """What reduces the gradients of a step over ``process_set``: ``fn(grads, vars=None,
     use_generic_names=False)``.
 
@@ -65,7 +63,7 @@ def _make_allreduce_grads_fn(
         gradients: Sequence[Any], variables: Sequence[Any] | None, use_generic_names: bool
     ) -> list[Any]:
         result = list(gradients)
-        kinds = [(isinstance(gradient, tf.IndexedSlices), gradient.dtype) for gradient in gradients]
+        kinds = [_kind(gradient) for gradient in gradients]
         for number, members in enumerate(plan_groups(kinds, variables, groups)):
             outcome = grouped_allreduce(
                 [gradients[position] for position in members],
@@ -109,7 +107,7 @@ def _make_allreduce_grads_fn(
 
 
 def partial_reduction(
-    allreduce: AllreduceGradients, process_set: ProcessSet, scale_local_gradients: bool
+    allreduce: Callable[..., Sequence[Any]], process_set: ProcessSet, scale_local_gradients: bool
 ) -> PartialReduction:
     """``allreduce`` for all variables but those that are registered as local; of these, gradients are divided
     by the number of ranks if ``scale_local_gradients``."""
@@ -131,6 +129,13 @@ def partial_reduction(
 def densified(gradient: Any) -> Any:
     """``gradient`` as a dense tensor; ``None`` stays ``None``."""
     return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _kind(gradient: Any) -> tuple[Any, ...]:
+    """What must be equal within one operation."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return gradient.dtype, gradient.indices.dtype
+    return (gradient.dtype,)
 
 
 def _divided(gradient: Any, by: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import tensorflow as tf
@@ -198,8 +199,7 @@ def DistributedOptimizer(
         )
     if op == Adasum:
         raise InvalidArgumentError("op=Adasum is not supported with optimizers of Keras.")
-    from horovod.tensorflow import keras
-
+    keras: Any = importlib.import_module("horovod.tensorflow.keras")  # imports Keras
     return keras.DistributedOptimizer(
         optimizer,
         name=name,

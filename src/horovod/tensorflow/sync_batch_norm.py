@@ -66,7 +66,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
 
     else:
 
-        def _moments(self, inputs: Any, mask: Any) -> Any:
+        def _moments(self, inputs: Any, mask: Any) -> Any:  # type: ignore[misc]
             if _alone():
                 return super()._moments(inputs, mask)
             return _moments_of_all_ranks(inputs, self._reduction_axes, False, mask)

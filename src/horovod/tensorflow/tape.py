@@ -188,9 +188,9 @@ def _distributed(
     scale_local_gradients: bool,
 ) -> _DistributedGradientTape:
     cls = type(gradtape)
-    distributed = type(cls.__name__, (_DistributedGradientTape, cls), {})
+    distributed: Any = type(cls.__name__, (_DistributedGradientTape, cls), {})
     # Not through the constructor, which would begin a new record.
-    tape: _DistributedGradientTape = distributed.__new__(distributed)
+    tape: _DistributedGradientTape = object.__new__(distributed)
     tape.__dict__.update(gradtape.__dict__)
     allreduce = _make_allreduce_grads_fn(
         "DistributedGradientTape",
