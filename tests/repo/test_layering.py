@@ -35,6 +35,7 @@ NEUTRAL = {
     "compression",
     "exchange",
     "frontend",
+    "gradient_groups",
     "handle",
     "numpy_frontend",
     "objects",
