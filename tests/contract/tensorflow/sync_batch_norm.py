@@ -1,0 +1,107 @@
+"""`SyncBatchNormalization` against a layer of one process over the batches of all ranks together."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tests.contract.tensorflow.modes import Session, graph
+from tests.contract.world import Cases
+
+import horovod.tensorflow as hvd
+
+CASES = Cases()
+
+# label -> shape of one sample, arguments of the layer
+SHAPES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "axis_1_pairs": ((4, 2), {"axis": 1}),
+    "axis_1_single": ((4, 1), {"axis": 1}),
+    "images": ((3, 3, 5), {}),
+    "features": ((6,), {"center": False, "momentum": 0.5}),
+}
+
+
+def parts(rest: tuple[int, ...], uneven: bool) -> list[Any]:
+    """Every rank's batch; the mean is large against the deviation."""
+    random = np.random.default_rng(7)
+    counts = [rank % 3 + 1 if uneven else 1 for rank in range(hvd.size())]
+    return [(random.normal(size=(count, *rest)) * 2 + 50 + 3 * count).astype(np.float32) for count in counts]
+
+
+def compare(mode: str, rest: tuple[int, ...], options: dict[str, Any], uneven: bool, masked: bool) -> None:
+    me = hvd.rank()
+    batches = parts(rest, uneven)
+    begin = sum(map(len, batches[:me]))
+    own = slice(begin, begin + len(batches[me]))
+    everything = np.concatenate(batches)
+    random = np.random.default_rng(11)
+    upstream = random.normal(size=everything.shape).astype(np.float32)
+    masks = random.random(everything.shape[:-1]) < 0.7 if masked else None
+    layer, alone = hvd.SyncBatchNormalization(**options), tf.keras.layers.BatchNormalization(**options)
+    for each in (layer, alone):
+        each.build((None, *rest))
+
+    def apply(which: Any, part: slice) -> Any:
+        x = tf.constant(everything[part])
+        mask = None if masks is None else tf.constant(masks[part])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            out = which(x, training=True, mask=mask)
+            loss = tf.reduce_sum(out * upstream[part])
+        return out, tape.gradient(loss, x)
+
+    run = tf.function(apply) if mode == "function" else apply
+    for _ in range(2):
+        out, gradient = run(layer, own)
+        expected_out, expected_gradient = apply(alone, slice(None))
+        np.testing.assert_allclose(out, expected_out[own], rtol=1e-4, atol=1e-3)
+        np.testing.assert_allclose(gradient, expected_gradient[own], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(layer.moving_mean.numpy(), alone.moving_mean.numpy(), rtol=1e-5)
+    np.testing.assert_allclose(layer.moving_variance.numpy(), alone.moving_variance.numpy(), rtol=1e-3)
+    inference = layer(tf.constant(batches[me]), training=False)
+    np.testing.assert_allclose(inference, alone(tf.constant(batches[me])), rtol=1e-3, atol=1e-3)
+
+
+for label, (rest, options) in SHAPES.items():
+    for mode in ("eager", "function"):
+        CASES.add_as(f"{mode}_{label}", functools.partial(compare, mode, rest, options, False, False))
+    CASES.add_as(f"uneven_{label}", functools.partial(compare, "function", rest, options, True, False))
+CASES.add_as("mask", functools.partial(compare, "function", (5, 6), {}, True, True))
+
+
+@CASES.add
+def half_precision_is_normalised_in_float32() -> None:
+    batches = parts((6,), uneven=True)
+    layer = hvd.SyncBatchNormalization(dtype="mixed_float16")
+    out = layer(tf.constant(batches[hvd.rank()], tf.float16), training=True)
+    assert out.dtype == tf.float16
+    everything = np.concatenate(batches)
+    np.testing.assert_allclose(layer.moving_mean.numpy(), everything.mean(0) * 0.01, rtol=1e-2)
+
+
+@CASES.add
+def updates_in_v1_graphs_are_in_their_collection() -> None:
+    with graph("graph") as built:
+        data = tf.constant(np.full((2, 3), hvd.rank(), np.float32))
+        layer = hvd.SyncBatchNormalization()
+        layer(data, training=False)
+        assert not tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)
+        assert not any(each.type.startswith("Horovod") for each in built.get_operations())
+        layer(data, training=True)
+        updates = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)
+        assert len(updates) == 2
+        session = Session()
+        session.run(updates)
+        mean = layer.moving_mean.value
+        np.testing.assert_allclose(session.run(mean), [(hvd.size() - 1) / 2 * 0.01] * 3, rtol=1e-5)
+
+
+@CASES.add
+def two_layers_in_a_model_have_names_of_their_own() -> None:
+    inputs = tf.keras.Input((3,))
+    outputs = hvd.SyncBatchNormalization()(hvd.SyncBatchNormalization()(inputs))
+    model = tf.keras.Model(inputs, outputs)
+    assert len({layer.name for layer in model.layers}) == 3
+    assert model(np.ones((2, 3), np.float32), training=True).shape == (2, 3)
