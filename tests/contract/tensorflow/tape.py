@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -393,15 +393,11 @@ def two_tapes_in_one_function_do_not_meet() -> None:
 # -- elastic
 
 
-@contextmanager
-def elastic() -> Iterator[None]:
+def elastic() -> Any:
+    """A context in which the world is one that may change."""
     runtime = _runtime.current()
-    config = runtime.config
-    runtime.config = dataclasses.replace(config, elastic=True)
-    try:
-        yield
-    finally:
-        runtime.config = config
+    changing = dataclasses.replace(runtime, config=dataclasses.replace(runtime.config, elastic=True))
+    return mock.patch.object(_runtime, "current", return_value=changing)
 
 
 @add_in_modes
