@@ -3,6 +3,8 @@
 from tests.contract.tensorflow import adasum_optimizer, aggregation, sync_batch_norm, tape, v1_optimizer
 from tests.contract.world import Cases
 
+FRAMEWORK = "horovod.tensorflow"
+
 CASES = Cases()
 for module in (tape, v1_optimizer, aggregation, adasum_optimizer, sync_batch_norm):
     for name, case in module.CASES.table.items():

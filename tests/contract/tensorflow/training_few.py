@@ -6,6 +6,8 @@ import re
 from tests.contract.tensorflow import training
 from tests.contract.world import Cases
 
+FRAMEWORK = "horovod.tensorflow"
+
 CASES = Cases()
 OTHERWISE = re.compile(
     "members|unregistered|slices_are|adasum|power_of_two|alone|plain|elastic|parts|mask|dense"
