@@ -1,0 +1,371 @@
+"""The callbacks, without the base class of Keras: that is put behind by :func:`callback_classes`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from horovod import _runtime
+from horovod._keras.frameworks import framework
+from horovod._keras.learning_rate import get_learning_rate, scale_momentum, set_learning_rate
+from horovod._keras.variables import agree, all_variables, averages, broadcast_variables
+from horovod.errors import InvalidArgumentError
+from horovod.gradient_groups import VariableSet
+
+__all__ = [
+    "BroadcastGlobalVariablesCallbackImpl",
+    "LearningRateScheduleCallbackImpl",
+    "LearningRateWarmupCallbackImpl",
+    "MetricAverageCallbackImpl",
+    "best_model_checkpoint",
+    "callback_classes",
+]
+
+_Callback: Any = object  # the base class of Keras comes behind
+
+
+class _Impl(_Callback):  # type: ignore[misc]
+    """
+    Args:
+        backend: ``keras.backend``.
+        args: for the next class.
+    """
+
+    def __init__(self, backend: Any, *args: Any) -> None:
+        super().__init__(*args)
+        self.backend = backend
+        self.framework = framework(backend.backend())
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        optimizer = getattr(model, "optimizer", None)
+        if getattr(optimizer, "_horovod_settings", None) is None or not self.framework.keep_uncompiled(model):
+            return
+        warnings.warn(
+            "The training step is not compiled by XLA (jit_compile), which cannot exchange gradients with "
+            "other processes. Pass jit_compile=False to model.compile() to say so yourself.",
+            stacklevel=2,
+        )
+
+
+class BroadcastGlobalVariablesCallbackImpl(_Impl):
+    """Makes all ranks equal to ``root_rank`` after the first batch: weights and the optimizer's state, which
+    exist by then. Once for each callback object.
+
+    Attributes:
+        broadcast_done: whether it has happened.
+    """
+
+    def __init__(self, backend: Any, root_rank: int, device: str = "", *args: Any) -> None:
+        super().__init__(backend, *args)
+        self.root_rank = root_rank
+        self.device = device
+        self.broadcast_done = False
+        self._local = VariableSet()
+
+    def register_local_var(self, var: Any) -> None:
+        """Leave ``var`` alone: every rank keeps its own value."""
+        self._local.add(var)
+
+    def on_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if self.broadcast_done:
+            return
+        model = self.model
+        if self.framework.executes_eagerly():
+            shared = [variable for variable in model.weights if variable not in self._local]
+            # Not model.variables: those of Keras 3 contain the states of random generators, and all ranks
+            # would drop out the same units.
+            broadcast_variables([*shared, *all_variables(model.optimizer)], self.root_rank)
+        else:
+            from horovod._keras import broadcast_global_variables
+
+            self.backend.get_session().run(broadcast_global_variables(self.backend, self.root_rank))
+        self.broadcast_done = True
+
+
+class MetricAverageCallbackImpl(_Impl):
+    """Replaces the metrics of an epoch by their averages over the ranks, before other callbacks see them.
+
+    Raises (from ``on_epoch_end``):
+        HorovodInternalError: the ranks have different metrics.
+    """
+
+    def __init__(self, backend: Any, device: str = "", *args: Any) -> None:
+        super().__init__(backend, *args)
+        self.device = device
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if logs is None or _runtime.current().topology.size == 1:
+            return
+        names = sorted(logs)
+        agree("metrics", names)
+        if names:
+            means = averages([float(logs[name]) for name in names], "keras.metrics")
+            logs.update(zip(names, means, strict=True))
+
+
+class LearningRateScheduleCallbackImpl(_Impl):
+    """Sets the learning rate to ``initial_lr * multiplier(epoch)`` while ``start_epoch <= epoch <
+    end_epoch``.
+
+    Raises:
+        ValueError: no ``initial_lr``; in ``on_train_begin``: the number of steps of an epoch is not known.
+    """
+
+    def __init__(
+        self,
+        backend: Any,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        *args: Any,
+    ) -> None:
+        super().__init__(backend, *args)
+        if initial_lr is None:
+            raise InvalidArgumentError("Parameter `initial_lr` is required")
+        self.initial_lr = initial_lr
+        self.start_epoch = start_epoch
+        self.end_epoch = end_epoch
+        self.staircase = staircase
+        self.momentum_correction = momentum_correction
+        self.steps_per_epoch = steps_per_epoch
+        self.current_epoch: int | None = None
+        if callable(multiplier):
+            self.multiplier: Callable[[float], float] = multiplier
+        else:
+            base = multiplier
+            self.multiplier = lambda epoch: base ** (epoch - start_epoch)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if not self.staircase and not self.steps_per_epoch:
+            self.steps_per_epoch = self._steps_from_params()
+
+    def _steps_from_params(self) -> int:
+        params = self.params or {}
+        if params.get("steps"):
+            return int(params["steps"])
+        if params.get("samples") and params.get("batch_size"):
+            return int(params["samples"]) // int(params["batch_size"])
+        raise InvalidArgumentError(
+            "Could not autodetect the number of steps per epoch. Please specify the steps_per_epoch "
+            f"parameter to {type(self).__name__}."
+        )
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.current_epoch = epoch
+
+    def on_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        epoch = self.current_epoch
+        if (
+            epoch is None
+            or epoch < self.start_epoch
+            or (self.end_epoch is not None and epoch >= self.end_epoch)
+        ):
+            return
+        if self.staircase:
+            if batch == 0:
+                self._adjust(epoch)
+        else:
+            assert self.steps_per_epoch
+            self._adjust(epoch + batch / self.steps_per_epoch)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if logs is not None:
+            # Keras 3 has the second name in its own callbacks.
+            logs["lr"] = logs["learning_rate"] = get_learning_rate(self.backend, self.model.optimizer)
+
+    def _adjust(self, epoch: float) -> None:
+        optimizer = self.model.optimizer
+        before = get_learning_rate(self.backend, optimizer)
+        after = self.initial_lr * self.multiplier(epoch)
+        set_learning_rate(self.backend, optimizer, after)
+        if self.momentum_correction and before > 0 and after != before:
+            scale_momentum(self.backend, optimizer, after / before)
+
+
+class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
+    """Raises the learning rate from ``initial_lr / size`` to ``initial_lr`` within ``warmup_epochs``, in
+    every batch a little."""
+
+    def __init__(
+        self,
+        backend: Any,
+        initial_lr: float,
+        warmup_epochs: int = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+        *args: Any,
+    ) -> None:
+        def multiplier(epoch: float) -> float:
+            # Asked for each time: an elastic job may have changed it.
+            size = _runtime.current().topology.size
+            assert self.steps_per_epoch
+            # So that the last batch has what comes after.
+            epoch += 1.0 / self.steps_per_epoch
+            return (epoch * (size - 1) / warmup_epochs + 1) / size
+
+        super().__init__(
+            backend,
+            initial_lr,
+            multiplier,
+            0,
+            warmup_epochs,
+            False,
+            momentum_correction,
+            steps_per_epoch,
+            *args,
+        )
+        self.verbose = verbose
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        super().on_epoch_end(epoch, logs)
+        assert self.end_epoch is not None
+        if epoch == self.end_epoch - 1 and self.verbose > 0 and _runtime.current().topology.rank == 0:
+            rate = get_learning_rate(self.backend, self.model.optimizer)
+            print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
+
+
+# -- the classes that users see -----------------------------------------------------------------------------
+
+
+class CallbackClasses(NamedTuple):
+    BroadcastGlobalVariablesCallback: Any
+    MetricAverageCallback: Any
+    LearningRateScheduleCallback: Any
+    LearningRateWarmupCallback: Any
+
+
+def callback_classes(keras: Any, module: str) -> CallbackClasses:
+    """The callbacks for ``keras``, to be found in ``module``."""
+    backend = keras.backend
+
+    class BroadcastGlobalVariablesCallback(BroadcastGlobalVariablesCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+        __doc__ = BroadcastGlobalVariablesCallbackImpl.__doc__
+
+        def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
+            """
+            Args:
+                root_rank: whose state counts.
+                device: where TensorFlow broadcasts; not used.
+                local_variables: a variable or a collection of variables that every rank keeps for itself.
+            """
+            super().__init__(backend, root_rank, device)
+            for variable in _variables(local_variables):
+                self.register_local_var(variable)
+
+    class MetricAverageCallback(MetricAverageCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+        __doc__ = MetricAverageCallbackImpl.__doc__
+
+        def __init__(self, device: str = "") -> None:
+            super().__init__(backend, device)
+
+    class LearningRateScheduleCallback(LearningRateScheduleCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+        __doc__ = LearningRateScheduleCallbackImpl.__doc__
+
+        def __init__(
+            self,
+            initial_lr: float,
+            multiplier: float | Callable[[float], float],
+            start_epoch: int = 0,
+            end_epoch: int | None = None,
+            staircase: bool = True,
+            momentum_correction: bool = True,
+            steps_per_epoch: int | None = None,
+        ) -> None:
+            """
+            Args:
+                initial_lr: what is multiplied.
+                multiplier: a function of the epoch, or a number m, which means ``m ** (epoch -
+                    start_epoch)``.
+                start_epoch, end_epoch: the epochs in which it acts; ``end_epoch`` does not count.
+                staircase: at the beginning of epochs only; otherwise at every batch, with a fraction of the
+                    epoch.
+                momentum_correction: scale the velocity of momentum along with the learning rate.
+                steps_per_epoch: for fractions; by default what Keras says.
+            """
+            super().__init__(
+                backend,
+                initial_lr,
+                multiplier,
+                start_epoch,
+                end_epoch,
+                staircase,
+                momentum_correction,
+                steps_per_epoch,
+            )
+
+    class LearningRateWarmupCallback(LearningRateWarmupCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+        __doc__ = LearningRateWarmupCallbackImpl.__doc__
+
+        def __init__(
+            self,
+            initial_lr: float,
+            warmup_epochs: int = 5,
+            momentum_correction: bool = True,
+            steps_per_epoch: int | None = None,
+            verbose: int = 0,
+        ) -> None:
+            """
+            Args:
+                initial_lr: the rate to reach, already scaled by the number of ranks.
+                warmup_epochs: when it is reached.
+                momentum_correction, steps_per_epoch: as in ``LearningRateScheduleCallback``.
+                verbose: 1: say when it is done.
+            """
+            super().__init__(
+                backend, initial_lr, warmup_epochs, momentum_correction, steps_per_epoch, verbose
+            )
+
+    made = CallbackClasses(
+        BroadcastGlobalVariablesCallback,
+        MetricAverageCallback,
+        LearningRateScheduleCallback,
+        LearningRateWarmupCallback,
+    )
+    for each in made:
+        each.__module__, each.__qualname__ = module, each.__name__
+    return made
+
+
+def _variables(given: Any) -> Iterable[Any]:
+    """
+    Raises:
+        ValueError: neither a variable nor a collection of variables.
+    """
+    if given is None:
+        return []
+    listed = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
+    if not all(hasattr(each, "assign") and hasattr(each, "numpy") for each in listed):
+        raise InvalidArgumentError(
+            f"local_variables must be a variable or a collection of variables, got {given!r}."
+        )
+    return listed
+
+
+def best_model_checkpoint(keras: Any) -> Any:
+    """The base of ``BestModelCheckpoint`` for ``keras``."""
+
+    class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+        def __init__(self, save_weights_only: bool, **options: Any) -> None:
+            # Keras looks at the end of the name.
+            placeholder = "unset.weights.h5" if save_weights_only else "unset.keras"
+            super().__init__(
+                filepath=placeholder, save_best_only=True, save_weights_only=save_weights_only, **options
+            )
+            self.filepath: str | None = None
+
+        def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+            if self.filepath is None:
+                raise InvalidArgumentError(
+                    "Set the attribute filepath of BestModelCheckpoint before training: it is where the best "
+                    "model goes."
+                )
+            super().on_train_begin(logs)
+
+    return BestModelCheckpoint

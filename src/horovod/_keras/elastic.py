@@ -1,0 +1,226 @@
+"""Elastic training with Keras: the state of a model and its optimizer, and callbacks that keep it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from horovod import _runtime
+from horovod._keras.frameworks import Framework
+from horovod._keras.variables import all_variables, broadcast_object, broadcast_variables
+from horovod.elastic.run import run_fn
+from horovod.elastic.state import ObjectState
+from horovod.errors import InvalidArgumentError
+
+__all__ = ["ElasticClasses", "ModelState", "elastic_classes", "run"]
+
+
+class ModelState(ObjectState):
+    """A Keras model, its optimizer and any number of further keywords, which become attributes.
+
+    :meth:`save` keeps copies of all variables in host memory; :meth:`sync` takes over the live variables of
+    rank 0, and what it has saved of the other attributes.
+
+    Args:
+        model: built.
+        optimizer: by default that of the model. One that has no state yet gets it here, so that nothing has
+            to be trained before.
+        backend: ``keras.backend``; not used.
+
+    Raises:
+        ValueError: the model has no variables yet, or there is no optimizer.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
+        if not getattr(model, "built", False) or not model.weights:
+            raise InvalidArgumentError(
+                "Model must be built first. Give it an input shape, call model.build(input_shape), or call "
+                "it with a batch."
+            )
+        self.model = model
+        self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
+        if self.optimizer is None:
+            raise InvalidArgumentError("There is no optimizer: compile the model before, or pass one.")
+        _build(self.optimizer, list(model.trainable_variables))
+        super().__init__(
+            bcast_object=functools.partial(broadcast_object, root_rank=0, name="elastic.state"),
+            get_rank=lambda: _runtime.current().topology.rank,
+            **kwargs,
+        )
+        self._keep()
+
+    def save(self) -> None:
+        self._keep()
+        super().save()
+
+    def restore(self) -> None:
+        if getattr(self.model, "_jax_state", None):
+            self.model._jax_state = None  # of an interrupted fit(), which would come back otherwise
+        for variable, value in self._kept:
+            variable.assign(value)
+        super().restore()
+
+    def sync(self) -> None:
+        broadcast_variables(self._variables(), root_rank=0)
+        self._keep()
+        super().sync()
+
+    def _variables(self) -> list[Any]:
+        if hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()  # within fit() the values live in another place
+        return [*self.model.weights, *all_variables(self.optimizer)]
+
+    def _keep(self) -> None:
+        self._kept = [(variable, np.array(variable.numpy())) for variable in self._variables()]
+
+
+def _build(optimizer: Any, variables: list[Any]) -> None:
+    """Create the state of an optimizer of any generation of Keras, if it has none."""
+    if hasattr(optimizer, "_create_all_weights"):
+        optimizer._create_all_weights(variables)
+    elif not (getattr(optimizer, "built", False) or getattr(optimizer, "_built", False)):
+        optimizer.build(variables)
+
+
+def run(func: Callable[..., Any], framework: Framework) -> Callable[..., Any]:
+    """See ``horovod.keras.elastic.run``."""
+
+    @functools.wraps(func)
+    def translating(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return func(*args, **kwargs)
+        except Exception as error:
+            failure = framework.own_failure(error)
+            if failure is None or failure is error:
+                raise
+            raise failure from error
+
+    def reset() -> None:
+        framework.shutdown()
+        framework.init()
+
+    return run_fn(translating, reset)
+
+
+# -- callbacks ----------------------------------------------------------------------------------------------
+
+_Callback: Any = object  # the base class of Keras comes behind
+
+
+class CommitStateCallbackImpl(_Callback):  # type: ignore[misc]
+    """Commits the state after every ``batches_per_commit`` batches, and after every epoch. The last of the
+    callbacks: it saves what the others have set."""
+
+    def __init__(self, backend: Any, state: Any, batches_per_commit: int, *args: Any) -> None:
+        super().__init__(*args)
+        self.backend = backend
+        self.state = state
+        self.batches_per_commit = batches_per_commit
+        self.batches_remaining = batches_per_commit
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self.batches_remaining = self.batches_per_commit
+
+    def on_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self.batches_remaining -= 1
+        if self.batches_remaining == 0:
+            self.batches_remaining = self.batches_per_commit
+            self.commit()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.commit()
+
+    def commit(self) -> None:
+        """Commit the state."""
+        self.state.commit()
+
+
+class UpdateBatchStateCallbackImpl(_Callback):  # type: ignore[misc]
+    """Keeps the number of the last finished batch in ``state.batch``; 0 after an epoch.
+
+    Keras decides itself how many batches an epoch has: after a reset, pass ``steps_per_epoch=steps -
+    state.batch`` and a data set that skips ``state.batch`` batches to ``fit``.
+    """
+
+    def __init__(self, backend: Any, state: Any, *args: Any) -> None:
+        super().__init__(*args)
+        self.backend = backend
+        self.state = state
+        self.steps_per_epoch: int | None = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self.steps_per_epoch = None
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        # For the progress bar.
+        if self.params and self.params.get("steps"):
+            if self.steps_per_epoch is None:
+                self.steps_per_epoch = self.params["steps"]
+            self.params["steps"] = self.steps_per_epoch - self.state.batch
+
+    def on_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        self.state.batch = batch
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.state.batch = 0
+
+
+class UpdateEpochStateCallbackImpl(_Callback):  # type: ignore[misc]
+    """Keeps the number of finished epochs in ``state.epoch``: pass ``epochs=total - state.epoch`` to
+    ``fit``."""
+
+    def __init__(self, backend: Any, state: Any, *args: Any) -> None:
+        super().__init__(*args)
+        self.backend = backend
+        self.state = state
+        self.initial_epoch = state.epoch
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self.initial_epoch = self.state.epoch
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.state.epoch = self.initial_epoch + epoch + 1
+
+
+class ElasticClasses(NamedTuple):
+    KerasState: Any
+    CommitStateCallback: Any
+    UpdateBatchStateCallback: Any
+    UpdateEpochStateCallback: Any
+
+
+def elastic_classes(keras: Any, module: str) -> ElasticClasses:
+    """The state and the callbacks for ``keras``, to be found in ``module``."""
+    backend = keras.backend
+
+    class KerasState(ModelState):
+        __doc__ = ModelState.__doc__
+
+        def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
+            super().__init__(model, optimizer, backend, **kwargs)
+
+    class CommitStateCallback(CommitStateCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+        __doc__ = CommitStateCallbackImpl.__doc__
+
+        def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
+            super().__init__(backend, state, batches_per_commit)
+
+    class UpdateBatchStateCallback(UpdateBatchStateCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+        __doc__ = UpdateBatchStateCallbackImpl.__doc__
+
+        def __init__(self, state: Any) -> None:
+            super().__init__(backend, state)
+
+    class UpdateEpochStateCallback(UpdateEpochStateCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+        __doc__ = UpdateEpochStateCallbackImpl.__doc__
+
+        def __init__(self, state: Any) -> None:
+            super().__init__(backend, state)
+
+    made = ElasticClasses(KerasState, CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback)
+    for each in made:
+        each.__module__, each.__qualname__ = module, each.__name__
+    return made

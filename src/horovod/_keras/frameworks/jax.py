@@ -1,0 +1,204 @@
+"""Keras on JAX: the gradients of a step leave the compiled function by one call of the host, which exchanges
+them as arrays of NumPy.
+
+A call costs for every array that goes through it, so the gradients of a group travel as one flat array, which
+XLA puts together and takes apart.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+from jax.experimental import io_callback
+
+from horovod._keras.frameworks.contract import Settings, share_of_average
+from horovod.common.basics import HorovodBasics
+from horovod.compression import CastCompressor, NoneCompressor
+from horovod.errors import HorovodInternalError
+from horovod.gradient_groups import PartialReduction, plan_groups, scaling
+from horovod.numpy_frontend import collectives
+from horovod.process_set import global_process_set
+
+__all__ = ["JAX", "Compression", "JaxFramework"]
+
+_basics = HorovodBasics()
+
+
+class _FloatCompressor(CastCompressor):
+    @staticmethod
+    def is_floating(dtype: Any) -> bool:
+        return bool(jnp.issubdtype(dtype, jnp.floating))
+
+    @staticmethod
+    def cast(tensor: Any, dtype: Any) -> Any:
+        return tensor.astype(dtype)
+
+
+class FP16Compressor(_FloatCompressor):
+    """Reduce floating arrays as float16."""
+
+    @staticmethod
+    def narrow(tensor: Any) -> Any:
+        return tensor.astype(jnp.float16)
+
+
+class BF16Compressor(_FloatCompressor):
+    """Reduce floating arrays as bfloat16: the range of float32 with 8 significant bits."""
+
+    @staticmethod
+    def narrow(tensor: Any) -> Any:
+        return tensor.astype(jnp.bfloat16)
+
+
+class Compression:
+    """Compressors to pass as ``compression=``."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
+
+
+def _traced(value: Any) -> bool:
+    return isinstance(value, jax.core.Tracer)
+
+
+class JaxFramework:
+    """Implements :class:`horovod._keras.frameworks.contract.Framework`."""
+
+    Compression = Compression
+    init = _basics.init
+    shutdown = _basics.shutdown
+    failure: HorovodInternalError | None = None  # the last one on its way through a compiled function
+
+    def reduction(self, settings: Settings) -> PartialReduction:
+        return PartialReduction(functools.partial(_reduced, settings), share_of_average(self, settings))
+
+    def scaled(self, gradient: Any, factor: float) -> Any:
+        return gradient * jnp.asarray(factor, gradient.dtype)
+
+    def is_reduced(self, gradient: Any) -> bool:
+        return False
+
+    def dense(self, gradient: Any) -> Any | None:
+        return None
+
+    def refuse_compiled(self) -> None:
+        pass  # the call of the host is part of what is compiled
+
+    def keep_uncompiled(self, model: Any) -> bool:
+        return False
+
+    def choose(
+        self,
+        condition: Any,
+        if_true: Callable[[], None],
+        if_false: Callable[[], None],
+        variables: Sequence[Any],
+    ) -> None:
+        if not _traced(condition):
+            (if_true if condition else if_false)()
+            return
+
+        def values_after(branch: Callable[[], None]) -> Callable[[], list[Any]]:
+            def run() -> list[Any]:
+                before = [(variable, variable.value) for variable in variables]
+                with keras.StatelessScope(state_mapping=before) as scope:
+                    branch()
+                return [scope.get_current_value(variable) for variable in variables]
+
+            return run
+
+        # An assignment within a branch would leak what belongs to it: the values come out as results.
+        values = jax.lax.cond(condition, values_after(if_true), values_after(if_false))
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+
+    def own_failure(self, error: BaseException) -> HorovodInternalError | None:
+        if isinstance(error, HorovodInternalError):
+            return error
+        failure, self.failure = self.failure, None
+        return failure if isinstance(error, RuntimeError) else None
+
+    def executes_eagerly(self) -> bool:
+        return True
+
+    # -- values ---------------------------------------------------------------------------------------------
+
+    def allreduce(
+        self, value: Any, name: str | None, op: int, prescale: float, postscale: float, compression: Any
+    ) -> Any:
+        tensor, context = compression.compress(jnp.asarray(value))
+        array = np.asarray(tensor)
+        out = np.empty_like(array)
+        collectives.run_allreduce(array, out, name, op, prescale, postscale, global_process_set)
+        return compression.decompress(jnp.asarray(out), context)
+
+    def allgather(self, value: Any, name: str | None) -> Any:
+        array = np.asarray(jnp.asarray(value))
+        return jnp.asarray(collectives.synchronize(collectives.allgather(array, name, waited=True)))
+
+    def broadcast(self, value: Any, root_rank: int, name: str | None) -> Any:
+        array = np.array(jnp.asarray(value))
+        return jnp.asarray(collectives.run_broadcast(array, array, root_rank, name, global_process_set))
+
+    def reducescatter(self, value: Any, name: str | None, op: int) -> Any:
+        array = np.asarray(jnp.asarray(value))
+        return jnp.asarray(collectives.synchronize(collectives.reducescatter(array, name, op, waited=True)))
+
+
+def _reduced(settings: Settings, gradients: list[Any], variables: list[Any]) -> list[Any]:
+    compressed = [settings.compression.compress(gradient) for gradient in gradients]
+    tensors = [jnp.asarray(tensor) for tensor, _ in compressed]
+    plan = plan_groups([tensor.dtype.name for tensor in tensors], variables, settings.groups)
+    flat = [jnp.concatenate([tensors[index].ravel() for index in group]) for group in plan]
+    reduced = list(tensors)
+    for group, whole in zip(plan, _exchanged(flat, settings), strict=True):
+        start = 0
+        for index in group:
+            shape = tensors[index].shape
+            stop = start + math.prod(shape)
+            reduced[index] = whole[start:stop].reshape(shape)
+            start = stop
+    return [
+        settings.compression.decompress(tensor, context)
+        for tensor, (_, context) in zip(reduced, compressed, strict=True)
+    ]
+
+
+def _exchanged(flat: list[Any], settings: Settings) -> list[Any]:
+    """The arrays ``flat``, one for each operation, reduced over the ranks."""
+    prescale, postscale = scaling(settings.op, settings.predivide)
+
+    def on_the_host(*arrays: Any) -> tuple[Any, ...]:
+        given = [np.ascontiguousarray(array) for array in arrays]
+        outs = [np.empty_like(array) for array in given]
+        handles = []
+        try:
+            for number, (array, out) in enumerate(zip(given, outs, strict=True)):
+                name = f"{settings.name}.{number}"
+                handles.append(
+                    collectives.allreduce(
+                        array, out, name, settings.op, prescale, postscale, settings.process_set
+                    )
+                )
+            collectives.synchronize_all(handles)
+        except HorovodInternalError as error:
+            JAX.failure = error
+            raise
+        return tuple(outs)
+
+    if not any(map(_traced, flat)):
+        return [jnp.asarray(out) for out in on_the_host(*flat)]
+    shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in flat]
+    # Ordered: ranks could not tell the exchanges of two steps in one program apart otherwise.
+    return list(io_callback(on_the_host, shapes, *flat, ordered=True))
+
+
+JAX = JaxFramework()

@@ -1,0 +1,127 @@
+"""Keras on TensorFlow, of both generations: everything is done by ``horovod.tensorflow``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+import horovod.tensorflow as hvd
+from horovod._keras.frameworks.contract import Settings
+from horovod.errors import HorovodInternalError
+from horovod.gradient_groups import PartialReduction
+from horovod.tensorflow import reduced_marks
+from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.gradient_reduction import _make_allreduce_grads_fn, densified, partial_reduction
+
+# Types of our operations, and errors that the fall-back writes into TensorFlow's.
+_OURS: Final = re.compile(
+    r"Horovod(Grouped)?(Allreduce|Allgather|Broadcast|Alltoall|Reducescatter|Join)|HorovodInternalError"
+)
+
+__all__ = ["TENSORFLOW", "TensorFlowFramework", "allreduce_gradients"]
+
+
+def allreduce_gradients(settings: Settings) -> Callable[..., list[Any]]:
+    """What reduces all gradients of a step: ``fn(gradients, variables)``."""
+    return _make_allreduce_grads_fn(
+        settings.name,
+        settings.device_dense,
+        settings.device_sparse,
+        settings.compression,
+        settings.sparse_as_dense,
+        settings.op,
+        settings.predivide,
+        settings.groups,
+        settings.process_set,
+    )
+
+
+class TensorFlowFramework:
+    """Implements :class:`horovod._keras.frameworks.contract.Framework`."""
+
+    Compression = Compression
+    init = staticmethod(hvd.init)
+    shutdown = staticmethod(hvd.shutdown)
+
+    def reduction(self, settings: Settings) -> PartialReduction:
+        return partial_reduction(allreduce_gradients(settings), settings.process_set, settings.scale_local)
+
+    def scaled(self, gradient: Any, factor: float) -> Any:
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+        return gradient * factor
+
+    def is_reduced(self, gradient: Any) -> bool:
+        return reduced_marks.is_marked(gradient)
+
+    def dense(self, gradient: Any) -> Any | None:
+        return densified(gradient) if isinstance(gradient, tf.IndexedSlices) else None
+
+    def refuse_compiled(self) -> None:
+        if tf.executing_eagerly():
+            return
+        if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+            raise HorovodInternalError(
+                "The training step is compiled by XLA, which cannot exchange gradients with other processes. "
+                "Pass jit_compile=False to model.compile() or tf.function(); Keras turns it on by itself "
+                "where it finds a GPU. The callbacks of Horovod turn it off, too."
+            )
+
+    def keep_uncompiled(self, model: Any) -> bool:
+        if getattr(model, "jit_compile", False):
+            model.jit_compile = False
+            return True
+        return False
+
+    def choose(
+        self,
+        condition: Any,
+        if_true: Callable[[], None],
+        if_false: Callable[[], None],
+        variables: Sequence[Any],
+    ) -> None:
+        tf.cond(condition, if_true, if_false)
+
+    def own_failure(self, error: BaseException) -> HorovodInternalError | None:
+        if isinstance(error, HorovodInternalError):
+            return error
+        if isinstance(error, tf.errors.OpError) and _OURS.search(text := str(error)):
+            failure = HorovodInternalError(text)
+            failure.__cause__ = error
+            return failure
+        return None
+
+    def executes_eagerly(self) -> bool:
+        return bool(tf.executing_eagerly())
+
+    def allreduce(
+        self, value: Any, name: str | None, op: int, prescale: float, postscale: float, compression: Any
+    ) -> Any:
+        return hvd.allreduce(
+            _constant(value, name),
+            op=op,
+            prescale_factor=prescale,
+            postscale_factor=postscale,
+            compression=compression,
+            name=name,
+        )
+
+    def allgather(self, value: Any, name: str | None) -> Any:
+        return hvd.allgather(_constant(value, name), name=name)
+
+    def broadcast(self, value: Any, root_rank: int, name: str | None) -> Any:
+        return hvd.broadcast(_constant(value, name), root_rank, name=name)
+
+    def reducescatter(self, value: Any, name: str | None, op: int) -> Any:
+        return hvd.reducescatter(_constant(value, name), op=op, name=name)
+
+
+def _constant(value: Any, name: str | None) -> Any:
+    return tf.convert_to_tensor(value, name=None if name is None else f"{name}_value")
+
+
+TENSORFLOW = TensorFlowFramework()

@@ -1,0 +1,115 @@
+"""Keras on PyTorch: gradients are reduced in place, one native call for each group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from horovod._keras.frameworks.contract import Settings, share_of_average
+from horovod.collectives import Average, Sum
+from horovod.errors import HorovodInternalError
+from horovod.gradient_groups import PartialReduction, plan_groups, scaling
+from horovod.process_set import global_process_set
+from horovod.torch import mpi_ops
+from horovod.torch.autograd import collectives
+from horovod.torch.compression import Compression
+
+__all__ = ["TORCH", "TorchFramework"]
+
+
+class TorchFramework:
+    """Implements :class:`horovod._keras.frameworks.contract.Framework`."""
+
+    Compression = Compression
+    init = staticmethod(mpi_ops.init)
+    shutdown = staticmethod(mpi_ops.shutdown)
+
+    def reduction(self, settings: Settings) -> PartialReduction:
+        # Compiled training steps (jit_compile=True) leave the graph for the exchange and come back.
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
+        @torch.no_grad()
+        def reduce(gradients: list[Any], variables: list[Any]) -> list[Any]:
+            return _reduced(gradients, variables, settings)
+
+        return PartialReduction(reduce, share_of_average(self, settings))
+
+    def scaled(self, gradient: Any, factor: float) -> Any:
+        return gradient * factor
+
+    def is_reduced(self, gradient: Any) -> bool:
+        return False
+
+    def dense(self, gradient: Any) -> Any | None:
+        return gradient.to_dense() if gradient.layout != torch.strided else None
+
+    def refuse_compiled(self) -> None:
+        pass  # the exchange is no part of what is compiled
+
+    def keep_uncompiled(self, model: Any) -> bool:
+        return False
+
+    def choose(
+        self,
+        condition: Any,
+        if_true: Callable[[], None],
+        if_false: Callable[[], None],
+        variables: Sequence[Any],
+    ) -> None:
+        if condition:
+            if_true()
+        else:
+            if_false()
+
+    def own_failure(self, error: BaseException) -> HorovodInternalError | None:
+        return error if isinstance(error, HorovodInternalError) else None
+
+    def executes_eagerly(self) -> bool:
+        return True
+
+    def allreduce(
+        self, value: Any, name: str | None, op: int, prescale: float, postscale: float, compression: Any
+    ) -> Any:
+        return mpi_ops.allreduce(
+            torch.as_tensor(value),
+            name=name,
+            op=op,
+            compression=compression,
+            prescale_factor=prescale,
+            postscale_factor=postscale,
+        )
+
+    def allgather(self, value: Any, name: str | None) -> Any:
+        return mpi_ops.allgather(torch.as_tensor(value), name)
+
+    def broadcast(self, value: Any, root_rank: int, name: str | None) -> Any:
+        return mpi_ops.broadcast(torch.as_tensor(value), root_rank, name)
+
+    def reducescatter(self, value: Any, name: str | None, op: int) -> Any:
+        assert op in (Average, Sum)
+        return mpi_ops.reducescatter(torch.as_tensor(value), name=name, op=op, process_set=global_process_set)
+
+
+def _reduced(gradients: list[Any], variables: list[Any], settings: Settings) -> list[Any]:
+    prescale, postscale = scaling(settings.op, settings.predivide)
+    compressed = [settings.compression.compress(gradient) for gradient in gradients]
+    tensors = [tensor.contiguous() for tensor, _ in compressed]
+    plan = plan_groups([tensor.dtype for tensor in tensors], variables, settings.groups)
+    handles = []
+    for number, group in enumerate(plan):
+        members = [tensors[index] for index in group]
+        name = f"{settings.name}.{number}"
+        handles.append(
+            collectives.grouped_allreduce(
+                members, members, name, settings.op, prescale, postscale, settings.process_set
+            )
+        )
+    collectives.synchronize_all(handles)
+    return [
+        settings.compression.decompress(tensor, context)
+        for tensor, (_, context) in zip(tensors, compressed, strict=True)
+    ]
+
+
+TORCH = TorchFramework()

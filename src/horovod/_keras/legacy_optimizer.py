@@ -1,0 +1,138 @@
+"""``DistributedOptimizer`` for Keras 2: a subclass of the class of the given optimizer that reduces gradients
+where they are computed. ``apply_gradients`` alone does not reduce there; loops of one's own use
+``DistributedGradientTape``.
+
+There are two families: the optimizers of Keras 2.11 to 2.15, and those before, which became
+``tf.keras.optimizers.legacy``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horovod import _runtime
+from horovod._keras.frameworks import Settings
+from horovod._keras.frameworks.tensorflow import allreduce_gradients
+from horovod.gradient_groups import PartialReduction
+from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
+from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
+from horovod.tensorflow.gradient_reduction import partial_reduction
+
+__all__ = ["distributed"]
+
+_Wrapped: Any = object  # the class of the given optimizer comes behind
+
+
+def distributed(optimizer: Any, settings: Settings) -> Any:
+    """A distributed optimizer like ``optimizer``, with its state."""
+    kind = type(optimizer)
+    mixin = _Newer if hasattr(kind, "compute_gradients") else _Older
+    contents = {"__module__": kind.__module__, "__doc__": kind.__doc__, "_horovod_settings": settings}
+    made: Any = type(kind.__name__, (mixin, kind), contents)
+    if getattr(optimizer, "_built", False) or getattr(optimizer, "_weights", None):
+        # Slots cannot be made again without the variables, which it does not keep: both share them.
+        instance = made.__new__(made)
+        instance.__dict__.update(optimizer.__dict__)
+        instance._begin()
+        return instance
+    return made.from_config(optimizer.get_config())
+
+
+class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
+    """What both families have in common."""
+
+    _horovod_settings: Settings
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._begin()
+
+    def _begin(self) -> None:
+        settings = self._horovod_settings
+        reduce = allreduce_gradients(settings)
+        self._agg_helper: Any = None
+        self._reduction: PartialReduction = partial_reduction(
+            reduce, settings.process_set, settings.scale_local
+        )
+        if settings.passes > 1:
+            options: dict[str, Any] = {
+                "process_set": settings.process_set,
+                "scale_local_gradients": settings.scale_local,
+            }
+            if tf.compat.v1.executing_eagerly_outside_functions():
+                self._agg_helper = LocalGradientAggregationHelperEager(
+                    settings.passes, reduce, settings.sparse_as_dense, settings.average_passes, **options
+                )
+            else:
+                self._agg_helper = LocalGradientAggregationHelper(
+                    settings.passes,
+                    reduce,
+                    settings.sparse_as_dense,
+                    settings.average_passes,
+                    _runtime.current().topology.rank,
+                    LocalGradientAggregationHelper._OPTIMIZER_TYPE_KERAS,
+                    **options,
+                )
+
+    def register_local_var(self, var: Any) -> None:
+        """Do not reduce the gradient of ``var`` from now on."""
+        self._reduction.register(var)
+        if self._agg_helper is not None:
+            self._agg_helper.register_local_var(var)
+
+    def _allreduce(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
+        """The gradients to use: reduced, or summed over the passes so far."""
+        if self._agg_helper is not None:
+            summed: list[Any] = self._agg_helper.compute_gradients(tuple(grads), tuple(vars))
+            return summed
+        return self._reduction(list(grads), list(vars))
+
+    def _pairs(self, pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        listed = list(pairs)
+        gradients = self._allreduce([g for g, _ in listed], [v for _, v in listed])
+        return list(zip(gradients, [v for _, v in listed], strict=True))
+
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **kwargs: Any) -> Any:
+        """Update; in passes that only add up gradients, count."""
+        pairs = list(grads_and_vars)
+        own = super().apply_gradients
+        if self._agg_helper is None:
+            return own(pairs, *args, **kwargs)
+        with tf.init_scope():  # no variable may be made within a condition
+            self._make_variables([variable for gradient, variable in pairs if gradient is not None])
+        return self._agg_helper.apply_gradients(
+            lambda: own(pairs, *args, **kwargs), self, pairs, *args, **kwargs
+        )
+
+    def _make_variables(self, variables: list[Any]) -> None:
+        raise NotImplementedError
+
+
+class _Newer(_DistributedOptimizer):
+    """Before the optimizers of Keras 2.11 to 2.15."""
+
+    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Any, Any]]:
+        return self._pairs(super().compute_gradients(loss, var_list, tape))
+
+    def _make_variables(self, variables: list[Any]) -> None:
+        self.build(variables)
+
+
+class _Older(_DistributedOptimizer):
+    """Before the optimizers of earlier versions."""
+
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> list[tuple[Any, Any]]:
+        return self._pairs(super()._compute_gradients(loss, var_list, grad_loss, tape))
+
+    def get_gradients(self, loss: Any, params: Any) -> list[Any]:
+        """The reduced gradients of a v1 graph."""
+        variables = tf.nest.flatten(params)
+        return self._allreduce(super().get_gradients(loss, params), variables)
+
+    def _make_variables(self, variables: list[Any]) -> None:
+        self._create_all_weights(variables)

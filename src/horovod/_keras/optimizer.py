@@ -1,0 +1,305 @@
+"""``DistributedOptimizer`` for Keras 3: a subclass of the class of the given optimizer that reduces gradients
+on their way into ``apply``, the one place that all trainers and loops go through."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+
+from horovod import _runtime
+from horovod._keras.frameworks import Framework, Settings
+from horovod.errors import InvalidArgumentError
+from horovod.gradient_groups import PartialReduction, stays_local
+
+__all__ = ["CallableList", "distributed", "is_distributed"]
+
+_Wrapped: Any = object  # the class of the given optimizer comes behind
+
+
+class CallableList(list[Any]):
+    """A list that may be called for itself: ``optimizer.variables`` was a method once."""
+
+    def __call__(self) -> CallableList:
+        return self
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Whether ``optimizer`` reduces gradients. Its class cannot tell by name: that is the wrapped one's, so
+    that saved models load without Horovod."""
+    return getattr(optimizer, "_horovod_settings", None) is not None
+
+
+def distributed(optimizer: Any, framework: Framework, settings: Settings) -> Any:
+    """A distributed optimizer like ``optimizer``, with its state.
+
+    If its class cannot be made again from ``get_config()``, ``optimizer`` itself becomes distributed.
+
+    Raises:
+        ValueError: it is distributed already, or accumulates gradients itself as well.
+    """
+    if is_distributed(optimizer):
+        raise InvalidArgumentError(f"The optimizer {optimizer.name} is distributed already.")
+    if settings.passes > 1 and optimizer.gradient_accumulation_steps:
+        raise InvalidArgumentError(
+            f"The optimizer {optimizer.name} has gradient_accumulation_steps="
+            f"{optimizer.gradient_accumulation_steps}, which reduces after every pass. Use either that or "
+            "backward_passes_per_step."
+        )
+    kind = _subclass(type(optimizer), framework, settings)
+    try:
+        made = kind.from_config(optimizer.get_config())
+    except (TypeError, ValueError, NotImplementedError):
+        optimizer.__class__ = kind
+        optimizer._begin()
+        return optimizer
+    for name, value in vars(optimizer).items():
+        if name.startswith("_exclude_from_weight_decay"):  # no part of the configuration
+            setattr(made, name, value)
+    if optimizer.built:
+        made.build(list(optimizer._trainable_variables))
+    # Own variables come last, see `build`.
+    for own, given in zip(made._shared_variables(), optimizer.variables, strict=optimizer.built):
+        own.assign(given)
+    return made
+
+
+class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
+    """What comes before the class of the wrapped optimizer.
+
+    Attributes:
+        _horovod_settings: of the class.
+        _framework: of the class.
+    """
+
+    _horovod_settings: Settings
+    _framework: Framework
+    _reduction: PartialReduction | None = None  # until `_begin`
+    _reduces = True  # not so if the loss scaling around this optimizer does
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._begin()
+
+    def _begin(self) -> None:
+        settings, framework = self._horovod_settings, self._framework
+        self._accumulators: list[Any] = []
+        self._passes_done: Any = None
+        self._reduction = framework.reduction(settings)
+        if self.built:
+            self._add_accumulators(list(self._trainable_variables))
+
+    # -- what scripts call ----------------------------------------------------------------------------------
+
+    def register_local_var(self, var: Any) -> None:
+        """Do not reduce the gradient of ``var`` from now on."""
+        assert self._reduction is not None
+        self._reduction.register(var)
+
+    @property
+    def variables(self) -> CallableList:
+        return CallableList(super().variables)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Without the sums of a step that is not finished: the file loads into the wrapped class as well."""
+        for index, variable in enumerate(self._shared_variables()):
+            store[str(index)] = variable.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        shared = self._shared_variables()
+        if len(store.keys()) != len(shared):
+            super().load_own_variables(store)  # says what is wrong
+            return
+        for index, variable in enumerate(shared):
+            variable.assign(store[str(index)])
+
+    @property
+    def _agg_helper(self) -> SimpleNamespace | None:
+        """``counter``: backward passes since the last step."""
+        return None if self._passes_done is None else SimpleNamespace(counter=self._passes_done)
+
+    # -- where gradients go in ------------------------------------------------------------------------------
+
+    def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> None:
+        """Reduce ``grads`` over the ranks, then update; see ``keras.optimizers.Optimizer.apply``."""
+        grads = list(grads)
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        if not (self._reduces and grads and (self.built or trainable_variables)):
+            super().apply(grads, trainable_variables)
+            return
+        variables = self._trainable_variables if trainable_variables is None else trainable_variables
+        if self._horovod_settings.passes == 1:
+            super().apply(self._reduced(grads, variables), trainable_variables)
+        else:
+            self._accumulate(grads, variables)
+
+    def stateless_apply(
+        self, optimizer_variables: list[Any], grads: list[Any], trainable_variables: list[Any]
+    ) -> Any:
+        """See ``keras.optimizers.Optimizer.stateless_apply``; ends in :meth:`apply`, but for loss scaling."""
+        if self._reduces and isinstance(self, keras.optimizers.LossScaleOptimizer):
+            if self._horovod_settings.passes > 1:
+                raise InvalidArgumentError(
+                    "backward_passes_per_step is not supported with loss scaling on JAX. Use a larger batch, "
+                    "or the policy mixed_bfloat16, which needs no scaling."
+                )
+            grads = self._reduced(grads, self._trainable_variables)
+        return super().stateless_apply(optimizer_variables, grads, trainable_variables)
+
+    def _reduced(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        settings, framework = self._horovod_settings, self._framework
+        result = list(grads)
+        if _keeps_own(settings):
+            return result
+        framework.refuse_compiled()
+        chosen = [
+            index
+            for index, (gradient, variable) in enumerate(zip(grads, variables, strict=True))
+            if gradient is not None
+            # Statistics of float8 training that come in the place of gradients.
+            and not getattr(variable, "overwrite_with_gradient", False)
+            and not framework.is_reduced(gradient)
+        ]
+        if chosen:
+            assert self._reduction is not None
+            reduced = self._reduction([grads[i] for i in chosen], [variables[i] for i in chosen])
+            for index, gradient in zip(chosen, reduced, strict=True):
+                result[index] = gradient
+        return result
+
+    # -- several backward passes for one step ---------------------------------------------------------------
+
+    def build(self, variables: Sequence[Any]) -> None:
+        known = self.built
+        super().build(variables)
+        if not known and self._reduces:
+            self._add_accumulators(variables)
+
+    def _add_accumulators(self, variables: Sequence[Any]) -> None:
+        """After all other variables: what was saved without them can be loaded by position."""
+        if self._horovod_settings.passes == 1:
+            return
+        self._accumulators = [
+            self.add_variable_from_reference(variable, name="accumulated_gradient") for variable in variables
+        ]
+        self._passes_done = self.add_variable(shape=(), dtype="int32", name="passes_done")
+
+    def _shared_variables(self) -> list[Any]:
+        """The variables that the wrapped class has as well."""
+        own = {id(variable) for variable in (*self._accumulators, self._passes_done)}
+        return [variable for variable in super().variables if id(variable) not in own]
+
+    def _accumulate(self, grads: list[Any], variables: Sequence[Any]) -> None:
+        settings = self._horovod_settings
+        if not self.built:
+            with keras.name_scope(self.name, caller=self):
+                self.build(variables)
+        sums: list[Any] = []
+        accumulators = []
+        for gradient, variable in zip(grads, variables, strict=True):
+            accumulator = self._accumulators[self._get_variable_index(variable)]
+            accumulators.append(accumulator)
+            if gradient is None or getattr(variable, "overwrite_with_gradient", False):
+                sums.append(gradient)
+            else:
+                sums.append(accumulator.value + self._dense(gradient))
+        counted = self._passes_done.value + 1
+        own_apply = super().apply
+
+        def step() -> None:
+            reduced = self._reduced(sums, variables)
+            if settings.average_passes:
+                reduced = [
+                    gradient
+                    if gradient is None or getattr(variable, "overwrite_with_gradient", False)
+                    else self._framework.scaled(gradient, 1.0 / settings.passes)
+                    for gradient, variable in zip(reduced, variables, strict=True)
+                ]
+            own_apply(reduced, variables)
+            for accumulator in accumulators:
+                # Not a multiplication: what is infinite would stay.
+                accumulator.assign(keras.ops.zeros_like(accumulator.value))
+            self._passes_done.assign(keras.ops.zeros_like(counted))
+
+        def only_count() -> None:
+            for accumulator, total, gradient in zip(accumulators, sums, grads, strict=True):
+                if total is not gradient:
+                    accumulator.assign(total)
+            self._passes_done.assign(counted)
+            _counting(self)._iterations.assign_add(1)
+
+        everything = [*variables, *self.variables]
+        self._framework.choose(counted >= settings.passes, step, only_count, everything)
+
+    def _dense(self, gradient: Any) -> Any:
+        dense = self._framework.dense(gradient)
+        if dense is None:
+            return gradient
+        if not self._horovod_settings.sparse_as_dense:
+            raise InvalidArgumentError(
+                "Sparse gradients can be accumulated over several backward passes with sparse_as_dense=True "
+                "only."
+            )
+        return dense
+
+    # -- loss scaling that Keras puts around ----------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        # The last thing a LossScaleOptimizer does to the optimizer it is put around. It calls `apply` only if
+        # it finds the gradients of this rank finite, so it has to get the reduced ones, or ranks would wait
+        # for each other forever.
+        if name == "loss_scale_factor" and value is None and self._reduction is not None:
+            scaler = sys._getframe(1).f_locals.get("self")
+            if (
+                isinstance(scaler, keras.optimizers.LossScaleOptimizer)
+                and scaler is not self
+                and scaler.inner_optimizer is self
+            ):
+                scaler.__class__ = _subclass(type(scaler), self._framework, self._horovod_settings)
+                scaler._begin()
+                scaler._reduction = self._reduction  # with the local variables
+                self._reduces = False
+
+
+def _subclass(kind: type[Any], framework: Framework, settings: Settings) -> type[Any]:
+    """A class that reduces, with the name and the module that Keras would write into a file for ``kind``."""
+    module, name = kind.__module__, kind.__name__
+    for base in kind.__mro__:
+        if getattr(keras.optimizers, base.__name__, None) is base:
+            # Classes that are made for one framework have the name of the public one.
+            if base.__name__ == kind.__name__:
+                module = "keras.optimizers"
+            break
+    made: type[Any] = type(
+        name,
+        (_DistributedOptimizer, kind),
+        {
+            "__module__": module,
+            "__doc__": kind.__doc__,
+            "_horovod_settings": settings,
+            "_framework": framework,
+        },
+    )
+    registered = keras.saving.get_registered_name(kind)
+    if registered != name:
+        # Files name registered classes by this. The other direction, from name to class, stays as it is.
+        from keras.src.saving import object_registration
+
+        object_registration.GLOBAL_CUSTOM_NAMES[made] = registered
+    return made
+
+
+def _keeps_own(settings: Settings) -> bool:
+    """Whether there is nobody to reduce with. In elastic jobs that is only known when a step runs."""
+    return not _runtime.current().config.elastic and stays_local(settings.process_set)
+
+
+def _counting(optimizer: Any) -> Any:
+    """The optimizer whose iterations count, within loss scaling."""
+    inner: Callable[[], Any] | Any = getattr(optimizer, "inner_optimizer", None)
+    return optimizer if inner is None else inner

@@ -1,0 +1,101 @@
+"""Variables and small values of all ranks, made equal through NumPy: it happens rarely, and works alike for
+the variables of every framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from horovod import objects
+from horovod.errors import HorovodInternalError
+from horovod.numpy_frontend import collectives
+from horovod.process_set import ProcessSet, global_process_set
+
+__all__ = [
+    "agree",
+    "all_variables",
+    "allgather_object",
+    "averages",
+    "broadcast_object",
+    "broadcast_variables",
+]
+
+
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Return the ``obj`` of ``root_rank``: itself there, a fresh copy elsewhere.
+
+    Raises:
+        ValueError: ``init()`` has not been called.
+    """
+    return objects.broadcast_object(collectives, obj, root_rank, name, process_set)
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """Return every rank's ``obj`` in rank order."""
+    return objects.allgather_object(collectives, obj, name)
+
+
+def agree(what: str, mine: Any) -> None:
+    """
+    Raises:
+        HorovodInternalError: on every rank, if ``mine`` differs between ranks. Ranks with different lists
+            would wait for each other in the exchange that follows.
+    """
+    everybody = allgather_object(mine, name=f"keras.{what}")
+    for rank, other in enumerate(everybody):
+        if other != everybody[0]:
+            raise HorovodInternalError(
+                f"The ranks do not have the same {what}: rank 0 has {_shown(everybody[0], other)}, rank "
+                f"{rank} has {_shown(other, everybody[0])}. Give all ranks the same model, metrics and "
+                "callbacks."
+            )
+
+
+def _shown(mine: Any, other: Any) -> str:
+    """``mine``, or of long lists what is not in ``other``."""
+    if isinstance(mine, list) and isinstance(other, list) and len(mine) > 20:
+        return f"{len(mine)}, of these {[each for each in mine if each not in other][:10]} alone"
+    return str(mine)
+
+
+def broadcast_variables(
+    variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set
+) -> None:
+    """Assign the values of ``root_rank`` to ``variables``: of Keras, TensorFlow or a mixture, in the same
+    order on all ranks.
+
+    Raises:
+        HorovodInternalError: number, shapes or dtypes differ between ranks; a rank was lost.
+        ValueError: ``init()`` has not been called.
+    """
+    listed = list(variables)
+    arrays = [np.array(variable.numpy(), order="C") for variable in listed]
+    if process_set is global_process_set:
+        agree("variables", [(array.dtype.name, array.shape) for array in arrays])
+    handles = [
+        # What Keras counts with need not be a type of the core: bytes are all the same to a broadcast.
+        collectives.broadcast(data, data, root_rank, f"keras.variable.{number}", process_set)
+        for number, data in enumerate(array.reshape(-1).view(np.uint8) for array in arrays)
+        if data.size
+    ]
+    collectives.synchronize_all(handles)
+    for variable, array in zip(listed, arrays, strict=True):
+        variable.assign(array)
+
+
+def averages(values: Sequence[float], name: str) -> list[float]:
+    """The mean over the ranks of each of ``values``."""
+    array = np.array(values, np.float64)
+    collectives.synchronize(collectives.allreduce(array, array, name, 0))
+    result: list[float] = array.tolist()
+    return result
+
+
+def all_variables(optimizer: Any) -> list[Any]:
+    """The variables of an optimizer of any generation of Keras."""
+    variables = optimizer.variables
+    return list(variables() if callable(variables) else variables)

@@ -1,0 +1,107 @@
+"""Elastic training with TensorFlow: ``hvd.elastic.run`` around a function of a state."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from horovod import _runtime
+from horovod._keras import elastic as _elastic
+from horovod._keras.elastic import ModelState
+from horovod._keras.frameworks import framework
+from horovod.elastic.state import ObjectState
+from horovod.tensorflow.functions import broadcast_object, broadcast_variables
+
+__all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator for ``func(state, ...)``: after a failure of a collective, in whatever error TensorFlow
+    reports it, it is called again in a new world, with the state of the last commit; after
+    ``HostsUpdatedInterrupt`` with the state as it is.
+
+    No collective may be called between ``init()`` and the decorated function.
+    """
+    return _elastic.run(func, framework("tensorflow"))
+
+
+class TensorFlowKerasState(ModelState):
+    """The state of a model of ``tf.keras``; see ``horovod.tensorflow.keras.elastic.KerasState``."""
+
+
+class TensorFlowState(ObjectState):
+    """Variables of TensorFlow, and any number of further keywords, which become attributes.
+
+    Args:
+        variables: by default the global variables of the v1 graph.
+        session: of the v1 graph; by default the default session.
+    """
+
+    def __init__(self, variables: Iterable[Any] | None = None, session: Any = None, **kwargs: Any) -> None:
+        self.variables = list(tf.compat.v1.global_variables() if variables is None else variables)
+        self.session = session
+        super().__init__(
+            bcast_object=functools.partial(
+                broadcast_object, root_rank=0, session=session, name="elastic.state"
+            ),
+            get_rank=lambda: _runtime.current().topology.rank,
+            **kwargs,
+        )
+        # Made once: a graph must not grow with every commit.
+        self._in_graph = _InGraph(self.variables) if not tf.executing_eagerly() else None
+        self._keep()
+
+    def save(self) -> None:
+        self._keep()
+        super().save()
+
+    def restore(self) -> None:
+        if self._in_graph is not None:
+            self._session().run(
+                self._in_graph.assign, dict(zip(self._in_graph.values, self._kept, strict=True))
+            )
+        else:
+            for variable, value in zip(self.variables, self._kept, strict=True):
+                variable.assign(value)
+        super().restore()
+
+    def sync(self) -> None:
+        if self._in_graph is not None:
+            self._session().run(self._in_graph.broadcast())
+        else:
+            broadcast_variables(self.variables, root_rank=0)
+        self._keep()
+        super().sync()
+
+    def _session(self) -> Any:
+        return self.session or tf.compat.v1.get_default_session()
+
+    def _keep(self) -> None:
+        if self._in_graph is not None:
+            self._kept = self._session().run(self.variables)
+        else:
+            self._kept = [np.array(variable.numpy()) for variable in self.variables]
+
+
+class _InGraph:
+    """The operations of a state on variables of a v1 graph."""
+
+    def __init__(self, variables: list[Any]) -> None:
+        self._variables = variables
+        self._broadcast: Any = None
+        self.values = [
+            tf.compat.v1.placeholder(variable.dtype.base_dtype, variable.shape) for variable in variables
+        ]
+        self.assign = [
+            tf.compat.v1.assign(variable, value)
+            for variable, value in zip(variables, self.values, strict=True)
+        ]
+
+    def broadcast(self) -> Any:
+        if self._broadcast is None:
+            self._broadcast = broadcast_variables(self._variables, root_rank=0)
+        return self._broadcast
