@@ -39,12 +39,14 @@ class World:
 
     ``hosts``: by rank, the letter of its host; ranks share memory with those of the same letter only.
     ``operations``: ``HOROVOD_CPU_OPERATIONS``; ``mpi``: they are started by the ``mpirun`` beside Python.
+    ``variables``: more of the environment.
     """
 
     size: int
     groups: str = "auto"
     hosts: str = ""
     operations: str = "gloo"
+    variables: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def on_hosts(cls, hosts: str) -> World:
@@ -239,6 +241,7 @@ def environment(rank: int, world: World, key: bytes, job: str, address: tuple[st
         "HOROVOD_OVERLAP_GRADIENTS": "1" if world.size % 2 == 0 else "0",
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
+        **dict(world.variables),
     }
 
 

@@ -1,0 +1,131 @@
+"""States of elastic training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.contract.keras.lazy import backend, hvd, keras, tf
+from tests.contract.keras.models import data, dense_model
+from tests.contract.world import Cases
+
+CASES = Cases()
+
+
+def fill(variables: Any, value: float) -> None:
+    for variable in variables:
+        variable.assign(np.full(variable.shape, value, "float32"))
+
+
+def holds(variables: Any, value: float) -> bool:
+    return all((np.asarray(variable.numpy()) == value).all() for variable in variables)
+
+
+def slots(model: Any) -> list[Any]:
+    return [each for each in model.optimizer.variables if each.shape]
+
+
+def check(state: Any, variables: list[Any]) -> None:
+    """`variables` hold 1 on rank 0 and 2 elsewhere, `batch` and `epoch` its rank."""
+    state.sync()
+    assert holds(variables, 1.0)
+    assert (state.batch, state.epoch) == (0, 0)
+    fill(variables, 5.0)
+    state.batch, state.epoch = 7, 8
+    state.restore()
+    assert holds(variables, 1.0)
+    assert (state.batch, state.epoch) == (0, 0)
+    fill(variables, 5.0)
+    state.batch, state.epoch = 7, 8
+    state.commit()
+    fill(variables, 6.0)
+    state.batch = 9
+    state.restore()
+    assert holds(variables, 5.0)
+    assert (state.batch, state.epoch) == (7, 8)
+
+
+@CASES.add
+def states_of_models_are_synchronized_restored_and_committed() -> None:
+    model = dense_model()
+    # Not built: the state does that.
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.5)), "mse")
+    state = hvd.elastic.KerasState(model, batch=hvd.rank(), epoch=hvd.rank())
+    assert slots(model)
+    variables = [*model.weights, *slots(model)]
+    fill(variables, 1.0 + (hvd.rank() > 0))
+    check(state, variables)
+    with pytest.raises(ValueError, match="built"):
+        hvd.elastic.KerasState(keras.Sequential([keras.layers.Dense(1)]))
+
+
+@CASES.add
+def states_of_tensorflow_variables() -> None:
+    if backend() != "tensorflow":
+        return
+    from horovod.tensorflow.elastic import TensorFlowKerasState, TensorFlowState
+
+    variables = [tf.Variable(tf.fill([2], 1.0 + (hvd.rank() > 0))), tf.Variable(1.0 + (hvd.rank() > 0))]
+    check(TensorFlowState(variables, batch=hvd.rank(), epoch=hvd.rank()), variables)
+    graph = tf.Graph()
+    with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
+        one = tf.compat.v1.get_variable("one", initializer=tf.fill([2], 1.0 + (hvd.rank() > 0)))
+        session.run(tf.compat.v1.global_variables_initializer())
+        state = TensorFlowState(session=session, batch=hvd.rank())
+        state.sync()
+        assert (session.run(one) == 1.0).all()
+        one.load([5.0, 5.0], session)
+        state.restore()
+        assert (session.run(one) == 1.0).all()
+    model = dense_model()
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.5), "mse")
+    kept = TensorFlowKerasState(model, batch=hvd.rank(), epoch=hvd.rank())
+    fill(model.weights, 1.0 + (hvd.rank() > 0))
+    check(kept, model.weights)
+
+
+@CASES.add
+def callbacks_keep_batch_and_epoch_and_commit() -> None:
+    x, y = data(0, 48)
+    model = dense_model()
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    state = hvd.elastic.KerasState(model, batch=0, epoch=2)
+    seen = []
+
+    class Commits(hvd.elastic.CommitStateCallback):  # type: ignore[misc]
+        def commit(self) -> None:
+            seen.append((self.state.epoch, self.state.batch))
+            super().commit()
+
+    model.fit(
+        x,
+        y,
+        batch_size=16,
+        epochs=2,
+        verbose=0,
+        callbacks=[
+            hvd.elastic.UpdateEpochStateCallback(state),
+            hvd.elastic.UpdateBatchStateCallback(state),
+            Commits(state, batches_per_commit=2),
+        ],
+    )
+    assert seen == [(2, 1), (3, 0), (3, 0), (3, 2), (4, 0)]
+    assert (state.epoch, state.batch) == (4, 0)
+
+
+@CASES.add
+def a_failure_within_a_step_is_known_as_one_of_ours() -> None:
+    """Ranks disagree about a gradient: the errors that frameworks make of it must restart training."""
+    model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(hvd.rank() + 1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    x = np.ones((4, 8), "float32")
+    y = np.ones((4, hvd.rank() + 1), "float32")
+
+    from horovod._keras.frameworks import framework
+
+    with pytest.raises(Exception) as caught:
+        model.fit(x, y, batch_size=4, verbose=0)
+    failure = framework(backend()).own_failure(caught.value)
+    assert isinstance(failure, hvd.HorovodInternalError), caught.value
+    assert framework(backend()).own_failure(RuntimeError("another")) is None

@@ -1,0 +1,155 @@
+"""Keras 2, as `tf_keras`: the optimizers of 2.11 and later, and those before."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.contract.keras.lazy import tf, tf_hvd, tf_keras
+from tests.contract.keras.models import dense_model
+from tests.contract.world import Cases
+
+FRAMEWORK = "horovod.tensorflow.keras"
+CASES = Cases()
+
+
+def families() -> list[Any]:
+    return [tf_keras.optimizers, tf_keras.optimizers.legacy]
+
+
+def data() -> tuple[Any, Any]:
+    rng = np.random.default_rng(tf_hvd.rank())
+    return rng.normal(size=(32, 8)).astype("float32"), rng.normal(size=(32, 3)).astype("float32")
+
+
+@CASES.add
+def fit_trains_alike_on_all_ranks_with_every_callback() -> None:
+    for optimizers in families():
+        for passes in (1, 2):
+            model = dense_model(tf_hvd.rank(), tf_keras)
+            wrapped = tf_hvd.DistributedOptimizer(
+                optimizers.SGD(0.1, momentum=0.5), backward_passes_per_step=passes
+            )
+            assert type(wrapped).__name__ == "SGD"
+            model.compile(wrapped, "mse")
+            callbacks = tf_hvd.callbacks
+            history = model.fit(
+                *data(),
+                batch_size=16,
+                epochs=3,
+                verbose=0,
+                callbacks=[
+                    callbacks.BroadcastGlobalVariablesCallback(1),
+                    callbacks.MetricAverageCallback(),
+                    callbacks.LearningRateWarmupCallback(0.1, warmup_epochs=2),
+                    callbacks.LearningRateScheduleCallback(0.1, 0.5, start_epoch=2),
+                ],
+            ).history
+            np.testing.assert_allclose(history["lr"], [0.075, 0.1, 0.1], rtol=1e-5)
+            everybody = tf_hvd.allgather_object((model.get_weights(), history), name="legacy")
+            for ours, theirs in zip(everybody[0][0], everybody[1][0], strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+            assert everybody[0][1] == everybody[1][1]
+            assert int(model.optimizer.iterations.numpy()) == 6
+
+
+@CASES.add
+def gradients_are_reduced_where_they_are_computed() -> None:
+    newer, older = families()
+    rank = float(tf_hvd.rank())
+    for kind, compute in ((newer.SGD, "compute_gradients"), (older.SGD, "_compute_gradients")):
+        optimizer = tf_hvd.DistributedOptimizer(kind(1.0))
+        value, local = tf.Variable([1.0]), tf.Variable([1.0])
+        optimizer.register_local_var(local)
+
+        def loss(value: Any = value, local: Any = local) -> Any:
+            return tf.reduce_sum(rank * (value + local))
+
+        pairs = getattr(optimizer, compute)(loss, [value, local])
+        np.testing.assert_allclose([float(gradient[0]) for gradient, _ in pairs], [0.5, rank / 2])
+        # Not reduced again.
+        optimizer.apply_gradients([(tf.constant([rank]), value)])
+        np.testing.assert_allclose(value.numpy(), [1.0 - rank])
+        optimizer.minimize(loss, [value])
+        np.testing.assert_allclose(value.numpy(), [0.5 - rank])
+        config = optimizer.get_config()
+        assert type(optimizer).from_config(config).get_config() == config
+
+
+@CASES.add
+def passes_are_summed_in_functions() -> None:
+    newer, older = families()
+    for kind, compute in ((newer.SGD, "compute_gradients"), (older.SGD, "_compute_gradients")):
+        for average, factor in ((True, 0.5), (False, 1.0)):
+            optimizer = tf_hvd.DistributedOptimizer(
+                kind(1.0), backward_passes_per_step=2, average_aggregated_gradients=average
+            )
+            value = tf.Variable([0.0])
+
+            @tf.function
+            def step(
+                number: Any, optimizer: Any = optimizer, value: Any = value, compute: Any = compute
+            ) -> None:
+                pairs = getattr(optimizer, compute)(lambda: tf.reduce_sum(number * value), [value])
+                optimizer.apply_gradients(pairs)
+
+            for done in range(1, 5):
+                step(tf.constant(done + float(tf_hvd.rank())))
+                total = sum(range(1, done // 2 * 2 + 1)) + done // 2 * 2 * 0.5
+                np.testing.assert_allclose(value.numpy(), [-factor * total])
+                assert int(optimizer.iterations.numpy()) == done
+                assert int(optimizer._agg_helper.counter.numpy()) == done % 2
+
+
+@CASES.add
+def models_load_with_distributed_optimizers() -> None:
+    for optimizers in families():
+        legacy = optimizers is families()[1]
+        model = dense_model(1, tf_keras)
+        model.compile(tf_hvd.DistributedOptimizer(optimizers.Adam(0.125)), "mse")
+        model.fit(*data(), batch_size=16, epochs=1, verbose=0)
+        with tempfile.TemporaryDirectory() as folder:
+            # The older ones lose their state in .keras files also without Horovod.
+            path = str(Path(folder, "model.h5" if legacy else "model.keras"))
+            model.save(path)
+            again = tf_hvd.load_model(path, legacy_opts=legacy)
+        assert type(again.optimizer).__name__ == "Adam"
+        assert again.optimizer._horovod_settings is not None
+        assert int(again.optimizer.iterations.numpy()) == 2
+        again.fit(*data(), batch_size=16, epochs=1, verbose=0)
+        assert int(again.optimizer.iterations.numpy()) == 4
+
+
+@CASES.add
+def states_are_synchronized_and_restored() -> None:
+    for optimizers in families():
+        model = dense_model(1, tf_keras)
+        model.compile(tf_hvd.DistributedOptimizer(optimizers.SGD(0.1, momentum=0.5)), "mse")
+        state = tf_hvd.elastic.KerasState(model, batch=tf_hvd.rank())
+        for weight in model.weights:
+            weight.assign(np.full(weight.shape, 1.0 + tf_hvd.rank(), "float32"))
+        state.sync()
+        assert all((weight == 1.0).all() for weight in model.get_weights())
+        for weight in model.weights:
+            weight.assign(np.full(weight.shape, 5.0, "float32"))
+        state.restore()
+        assert all((weight == 1.0).all() for weight in model.get_weights())
+        assert state.batch == 0
+
+
+@CASES.add
+def sessions_train() -> None:
+    """The optimizers of before, in a graph with the session of Keras."""
+    older = families()[1]
+    with tf.Graph().as_default():
+        model = dense_model(tf_hvd.rank(), tf_keras)
+        model.compile(tf_hvd.DistributedOptimizer(older.SGD(0.1)), "mse")
+        broadcast = tf_hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+        model.fit(*data(), batch_size=16, epochs=2, verbose=0, callbacks=[broadcast])
+        weights = model.get_weights()
+        np.testing.assert_allclose(tf_hvd.allreduce([float(tf_hvd.rank())], name="session"), [0.5])
+    everybody = tf_hvd.allgather_object(weights, name="session")
+    for ours, theirs in zip(*everybody, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

@@ -1,0 +1,280 @@
+"""What `DistributedOptimizer` does with the gradients it is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.contract.keras.lazy import backend, hvd, keras, tf
+from tests.contract.keras.models import dense_model, tensor, variable
+from tests.contract.world import Cases
+
+CASES = Cases()
+
+
+def near(variable: Any, *values: float) -> None:
+    np.testing.assert_allclose(variable.numpy(), np.array(values, "float32"), rtol=1e-3)
+
+
+def sgd(**options: Any) -> Any:
+    return hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), **options)
+
+
+def mean_rank() -> float:
+    return float(hvd.size() - 1) / 2
+
+
+@CASES.add
+def gradients_are_averaged_summed_scaled_grouped_and_compressed() -> None:
+    mean = mean_rank()
+    for options, factor in (
+        ({}, 1),
+        ({"op": hvd.Sum}, hvd.size()),
+        ({"gradient_predivide_factor": 2.0}, 1),
+        ({"op": hvd.Sum, "gradient_predivide_factor": 2.0}, hvd.size()),
+        ({"groups": 2}, 1),
+        ({"groups": 7}, 1),
+        ({"compression": hvd.Compression.fp16}, 1),
+        ({"name": "mine", "process_set": hvd.global_process_set}, 1),
+    ):
+        variables = [variable(0.0), variable(0.0, 0.0), variable(0.0)]
+        optimizer = sgd(**options)
+        rank = float(hvd.rank())
+        optimizer.apply([tensor(rank), tensor(rank, 2 * rank), tensor(4 * rank)], variables)
+        near(variables[0], -factor * mean)
+        near(variables[1], -factor * mean, -2 * factor * mean)
+        near(variables[2], -4 * factor * mean)
+
+
+@CASES.add
+def groups_of_variables_are_found_by_identity() -> None:
+    variables = [variable(0.0) for _ in range(4)]  # all of one name
+    optimizer = sgd(groups=[[variables[3], variables[0]], [variables[2]]])
+    optimizer.apply([tensor(float(i + hvd.rank())) for i in range(4)], variables)
+    for i, each in enumerate(variables):
+        near(each, -(i + mean_rank()))
+
+
+@CASES.add
+def gradients_without_variables_are_those_it_was_built_with() -> None:
+    variables = [variable(0.0), variable(0.0)]
+    optimizer = sgd()
+    optimizer.build(variables)
+    optimizer.apply([tensor(float(hvd.rank())), tensor(1.0)])
+    near(variables[0], -mean_rank())
+    near(variables[1], -1.0)
+
+
+@CASES.add
+def missing_gradients_stay_missing() -> None:
+    variables = [variable(0.0), variable(7.0)]
+    with pytest.warns(UserWarning, match="Gradients do not exist"):
+        sgd().apply([tensor(float(hvd.rank())), None], variables)
+    near(variables[0], -mean_rank())
+    near(variables[1], 7.0)
+
+
+@CASES.add
+def statistics_that_overwrite_variables_are_left_alone() -> None:
+    variables = [variable(0.0), variable(0.0)]
+    variables[1].overwrite_with_gradient = True
+    sgd().apply([tensor(float(hvd.rank())), tensor(float(hvd.rank()))], variables)
+    near(variables[0], -mean_rank())
+    near(variables[1], float(hvd.rank()))
+
+
+@CASES.add
+def clipping_comes_after_the_reduction() -> None:
+    clipped = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0, clipvalue=0.25))
+    value = variable(0.0)
+    # Clipped on each rank first, these would average to something else.
+    clipped.apply([tensor(100.0 if hvd.rank() == 0 else -100.0 / max(hvd.size() - 1, 1))], [value])
+    near(value, 0.0 if hvd.size() > 1 else -0.25)
+
+
+@CASES.add
+def local_variables_keep_their_own_gradients() -> None:
+    for scaled, factor in ((True, 1.0 / hvd.size()), (False, 1.0)):
+        variables = [variable(0.0), variable(0.0)]
+        optimizer = sgd(scale_local_gradients=scaled)
+        optimizer.register_local_var(variables[0])
+        optimizer.apply([tensor(float(hvd.rank())), tensor(float(hvd.rank()))], variables)
+        near(variables[0], -factor * hvd.rank())
+        near(variables[1], -mean_rank())
+
+
+@CASES.add
+def partial_optimizers_leave_layers_local() -> None:
+    model = dense_model()
+    first, second = model.layers
+    for layers, local in ((None, []), (first, [first]), ([first, second], [first, second])):
+        optimizer = hvd.PartialDistributedOptimizer(keras.optimizers.SGD(1.0), local_layers=layers)
+        names = {id(weight) for layer in local for weight in layer.trainable_weights}
+        before = [weight.numpy().copy() for weight in model.trainable_weights]
+        gradients = [
+            keras.ops.full(weight.shape, float(hvd.rank()), "float32") for weight in model.trainable_weights
+        ]
+        optimizer.apply(gradients, model.trainable_weights)
+        for weight, old in zip(model.trainable_weights, before, strict=True):
+            step = hvd.rank() / hvd.size() if id(weight) in names else mean_rank()
+            np.testing.assert_allclose(weight.numpy(), old - step, atol=1e-5)
+            weight.assign(old)
+    with pytest.raises(ValueError, match="local_layers"):
+        hvd.PartialDistributedOptimizer(keras.optimizers.SGD(1.0), local_layers=3)
+
+
+@CASES.add
+def passes_are_summed_and_used_together() -> None:
+    for average, factor in ((True, 0.25), (False, 1.0)):
+        variables = [variable(0.0), variable(0.0)]
+        optimizer = sgd(backward_passes_per_step=4, average_aggregated_gradients=average)
+        optimizer.register_local_var(variables[1])
+        for done in range(1, 9):
+            optimizer.apply([tensor(done + float(hvd.rank())), tensor(float(hvd.rank()))], variables)
+            cycles = done // 4
+            total = sum(range(1, 4 * cycles + 1)) + 4 * cycles * mean_rank()
+            near(variables[0], -factor * total)
+            near(variables[1], -factor * 4 * cycles * hvd.rank() / hvd.size())
+            assert int(optimizer.iterations.numpy()) == done
+            assert int(optimizer._agg_helper.counter.numpy()) == done % 4
+
+
+@CASES.add
+def an_infinite_gradient_does_not_outlive_its_cycle() -> None:
+    value = variable(0.0)
+    optimizer = sgd(backward_passes_per_step=2)
+    for gradient in (np.inf, 1.0):
+        optimizer.apply([tensor(gradient)], [value])
+    assert not np.isfinite(value.numpy()).any()
+    value.assign(np.zeros(1, "float32"))
+    for gradient in (1.0, 2.0):
+        optimizer.apply([tensor(gradient)], [value])
+    near(value, -3.0)
+
+
+@CASES.add
+def the_configuration_makes_such_an_optimizer_again() -> None:
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.125, beta_1=0.5), backward_passes_per_step=2)
+    config = optimizer.get_config()
+    assert config == keras.optimizers.Adam.from_config(config).get_config()
+    for again in (type(optimizer).from_config(config), optimizer.from_config(config)):
+        assert again.get_config() == config
+        assert type(again) is type(optimizer)
+        assert again._horovod_settings.passes == 2
+
+
+@CASES.add
+def the_class_looks_like_the_wrapped_one() -> None:
+    plain = keras.optimizers.Adam(0.1)
+    optimizer = hvd.DistributedOptimizer(plain)
+    assert isinstance(optimizer, type(plain))
+    assert isinstance(optimizer, keras.optimizers.Adam)
+    assert type(optimizer).__name__ == "Adam"
+    assert type(optimizer).__module__ == "keras.optimizers"
+    assert optimizer.name == plain.name
+    assert optimizer.variables() == optimizer.variables
+    with pytest.raises(ValueError, match="distributed already"):
+        hvd.DistributedOptimizer(optimizer)
+
+
+@CASES.add
+def the_state_of_the_wrapped_optimizer_is_taken_over() -> None:
+    value = variable(0.0)
+    plain = keras.optimizers.SGD(0.5, momentum=0.5)
+    plain.apply([tensor(2.0)], [value])
+    for passes in (1, 2):
+        optimizer = hvd.DistributedOptimizer(plain, backward_passes_per_step=passes)
+        assert int(optimizer.iterations.numpy()) == 1
+        near(optimizer.momentums[0], -1.0)
+    optimizer = hvd.DistributedOptimizer(plain)
+    optimizer.apply([tensor(2.0)], [value])
+    near(value, -1.0 - 1.5)
+    near(plain.momentums[0], -1.0)  # it goes its own way
+
+
+@CASES.add
+def combined_optimizers_reduce_once() -> None:
+    if not hasattr(keras.optimizers, "MultiOptimizer"):
+        return  # added in Keras 3.13
+    first, second = variable(0.0), variable(0.0)
+    parts = [keras.optimizers.SGD(1.0), keras.optimizers.SGD(0.5)]
+
+    def choose(each: Any) -> Any:
+        return parts[0] if each is first else parts[1]
+
+    # Cannot be made again from its configuration: it becomes distributed itself.
+    combined = keras.optimizers.MultiOptimizer(choose)
+    optimizer = hvd.DistributedOptimizer(combined)
+    optimizer.apply([tensor(float(hvd.rank())), tensor(float(hvd.rank()))], [first, second])
+    near(first, -mean_rank())
+    near(second, -mean_rank() / 2)
+
+
+@CASES.add
+def ranks_outside_of_the_process_set_keep_their_own_gradients() -> None:
+    alone = hvd.add_process_set([0])
+    try:
+        value = variable(0.0)
+        sgd(process_set=alone).apply([tensor(3.0 + hvd.rank())], [value])
+        near(value, -3.0 - hvd.rank())
+    finally:
+        hvd.remove_process_set(alone)
+
+
+@CASES.add
+def wrong_arguments_are_refused() -> None:
+    for options, message in (
+        ({"op": hvd.Adasum}, "Average and Sum"),
+        ({"op": hvd.Max}, "Average and Sum"),
+        ({"groups": 0}, "groups"),
+        ({"groups": "two"}, "groups"),
+        ({"backward_passes_per_step": 0}, "backward_passes_per_step"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sgd(**options)
+    with pytest.raises(ValueError, match="gradient_accumulation_steps"):
+        hvd.DistributedOptimizer(
+            keras.optimizers.SGD(1.0, gradient_accumulation_steps=2), backward_passes_per_step=2
+        )
+    with pytest.raises(ValueError, match="optimizer of Keras"):
+        hvd.DistributedOptimizer(object())
+
+
+@CASES.add
+def gradients_of_a_reducing_tape_are_reduced_once() -> None:
+    if backend() != "tensorflow":
+        return
+    from horovod.tensorflow.tape import DistributedGradientTape
+
+    value = variable(0.0)
+    factor = float(hvd.rank() + 1)
+    with tf.GradientTape() as tape:
+        loss = factor * value.value[0]
+    tape = DistributedGradientTape(tape, op=hvd.Sum)
+    optimizer = sgd(op=hvd.Sum)
+    optimizer.apply_gradients(zip(tape.gradient(loss, [value.value]), [value], strict=True))
+    near(value, -hvd.size() * (hvd.size() + 1) / 2)
+
+
+@CASES.add
+def functions_of_tensorflow_accumulate() -> None:
+    if backend() != "tensorflow":
+        return
+    value, table = variable(0.0), keras.Variable(np.zeros((4, 1), "float32"))
+    optimizer = sgd(backward_passes_per_step=2, sparse_as_dense=True)
+
+    @tf.function
+    def step(number: Any) -> None:
+        rows = tf.IndexedSlices(tf.reshape(number, [1, 1]), tf.constant([1]), tf.constant([4, 1]))
+        optimizer.apply([tf.reshape(number, [1]), rows], [value, table])
+
+    for number in (1.0, 2.0, 4.0):
+        step(tf.constant(number + hvd.rank()))
+    near(value, -(3.0 + 2 * mean_rank()))
+    np.testing.assert_allclose(table.numpy()[:, 0], [0, -(3.0 + 2 * mean_rank()), 0, 0])
+    assert int(optimizer._agg_helper.counter.numpy()) == 1
+    with pytest.raises(ValueError, match="sparse_as_dense"):
+        sgd(backward_passes_per_step=2).apply(
+            [tf.IndexedSlices(tf.ones([1, 1]), tf.constant([1]), tf.constant([4, 1]))], [table]
+        )
