@@ -78,20 +78,14 @@ def create_distributed_optimizer(
 # -- values -------------------------------------------------------------------------------------------------
 
 
-def _computed(backend: Any, value: Any) -> Any:
-    """``value``, or what it is when the graph of the Keras session runs."""
-    if framework(backend.backend()).executes_eagerly() or not hasattr(backend, "get_session"):
-        return value
-    return backend.get_session().run(value)
-
-
 def broadcast_global_variables(backend: Any, root_rank: int) -> Any:
     """Make the global variables of a v1 graph those of ``root_rank``.
 
     Raises:
         RuntimeError: there is no graph; Keras 3 never has one.
     """
-    if framework(backend.backend()).executes_eagerly():
+    work = framework(backend.backend())
+    if not work.in_session():
         raise RuntimeError(
             "broadcast_global_variables() needs a v1 graph, whose variables are listed in a collection. Use "
             "broadcast_variables(model.weights + optimizer.variables, root_rank), or the callback "
@@ -99,7 +93,7 @@ def broadcast_global_variables(backend: Any, root_rank: int) -> Any:
         )
     import horovod.tensorflow
 
-    return _computed(backend, horovod.tensorflow.broadcast_global_variables(root_rank))
+    return work.computed(horovod.tensorflow.broadcast_global_variables(root_rank))
 
 
 def allreduce(
@@ -114,23 +108,26 @@ def allreduce(
 ) -> Any:
     """Reduce a number, list or array over all ranks. Returns a tensor; in a v1 graph an array."""
     chosen = reduce_op(op, average, stacklevel=4)
-    work = framework(backend.backend()).allreduce
-    return _computed(backend, work(value, name, chosen, prescale_factor, postscale_factor, compression))
+    work = framework(backend.backend())
+    return work.computed(work.allreduce(value, name, chosen, prescale_factor, postscale_factor, compression))
 
 
 def allgather(backend: Any, value: Any, name: str | None) -> Any:
     """Concatenate the lists or arrays of all ranks."""
-    return _computed(backend, framework(backend.backend()).allgather(value, name))
+    work = framework(backend.backend())
+    return work.computed(work.allgather(value, name))
 
 
 def broadcast(backend: Any, value: Any, root_rank: int, name: str | None) -> Any:
     """The number, list or array of ``root_rank``, on every rank."""
-    return _computed(backend, framework(backend.backend()).broadcast(value, root_rank, name))
+    work = framework(backend.backend())
+    return work.computed(work.broadcast(value, root_rank, name))
 
 
 def reducescatter(backend: Any, value: Any, name: str | None, op: int) -> Any:
     """Reduce a list or array over all ranks and keep this rank's share of the rows."""
-    return _computed(backend, framework(backend.backend()).reducescatter(value, name, op))
+    work = framework(backend.backend())
+    return work.computed(work.reducescatter(value, name, op))
 
 
 # -- models -------------------------------------------------------------------------------------------------

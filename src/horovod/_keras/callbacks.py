@@ -72,7 +72,7 @@ class BroadcastGlobalVariablesCallbackImpl(_Impl):
         if self.broadcast_done:
             return
         model = self.model
-        if self.framework.executes_eagerly():
+        if not self.framework.in_session():
             shared = [variable for variable in model.weights if variable not in self._local]
             # Not model.variables: those of Keras 3 contain the states of random generators, and all ranks
             # would drop out the same units.
@@ -80,7 +80,7 @@ class BroadcastGlobalVariablesCallbackImpl(_Impl):
         else:
             from horovod._keras import broadcast_global_variables
 
-            self.backend.get_session().run(broadcast_global_variables(self.backend, self.root_rank))
+            broadcast_global_variables(self.backend, self.root_rank)
         self.broadcast_done = True
 
 

@@ -100,8 +100,11 @@ class Framework(Protocol):
     def own_failure(self, error: BaseException) -> HorovodInternalError | None:
         """What of us failed, if ``error`` is how the framework reports that."""
 
-    def executes_eagerly(self) -> bool:
-        """Whether operations run at once, rather than becoming part of a graph."""
+    def computed(self, value: Any) -> Any:
+        """``value``, or in a v1 graph what it is when the session of Keras runs."""
+
+    def in_session(self) -> bool:
+        """Whether operations become part of a v1 graph, which a session runs."""
 
     # -- values ---------------------------------------------------------------------------------------------
 

@@ -126,8 +126,11 @@ class JaxFramework:
         failure, self.failure = self.failure, None
         return failure if isinstance(error, RuntimeError) else None
 
-    def executes_eagerly(self) -> bool:
-        return True
+    def computed(self, value: Any) -> Any:
+        return value
+
+    def in_session(self) -> bool:
+        return False
 
     # -- values ---------------------------------------------------------------------------------------------
 

@@ -95,8 +95,12 @@ class TensorFlowFramework:
             return failure
         return None
 
-    def executes_eagerly(self) -> bool:
-        return bool(tf.executing_eagerly())
+    def computed(self, value: Any) -> Any:
+        # That of Keras 2; Keras 3 has none.
+        return tf.compat.v1.keras.backend.get_session().run(value) if self.in_session() else value
+
+    def in_session(self) -> bool:
+        return not tf.compat.v1.executing_eagerly_outside_functions()
 
     def allreduce(
         self, value: Any, name: str | None, op: int, prescale: float, postscale: float, compression: Any

@@ -65,8 +65,11 @@ class TorchFramework:
     def own_failure(self, error: BaseException) -> HorovodInternalError | None:
         return error if isinstance(error, HorovodInternalError) else None
 
-    def executes_eagerly(self) -> bool:
-        return True
+    def computed(self, value: Any) -> Any:
+        return value
+
+    def in_session(self) -> bool:
+        return False
 
     def allreduce(
         self, value: Any, name: str | None, op: int, prescale: float, postscale: float, compression: Any
