@@ -127,17 +127,14 @@ def loaded_models_have_distributed_optimizers() -> None:
 
     x, y = data(0, 16)
     with tempfile.TemporaryDirectory() as folder:
-        for number, (kind, options) in enumerate(
-            (
-                (keras.optimizers.RMSprop, {}),
-                (Custom, {"custom_optimizers": [Custom]}),
-                (Custom, {"custom_objects": {"Custom": Custom}}),
-                (
-                    Custom,
-                    {"custom_objects": {"Custom": type(hvd.DistributedOptimizer(Custom(), op=hvd.Sum))}},
-                ),
-            )
-        ):
+        wrapping = type(hvd.DistributedOptimizer(Custom(), op=hvd.Sum))
+        ways: list[tuple[Any, dict[str, Any]]] = [
+            (keras.optimizers.RMSprop, {}),
+            (Custom, {"custom_optimizers": [Custom]}),
+            (Custom, {"custom_objects": {"Custom": Custom}}),
+            (Custom, {"custom_objects": {"Custom": wrapping}}),
+        ]
+        for number, (kind, options) in enumerate(ways):
             model = dense_model()
             model.compile(hvd.DistributedOptimizer(kind(0.03125)), "mse")
             model.fit(x, y, batch_size=16, epochs=1, verbose=0)

@@ -264,7 +264,7 @@ def functions_of_tensorflow_accumulate() -> None:
     value, table = variable(0.0), keras.Variable(np.zeros((4, 1), "float32"))
     optimizer = sgd(backward_passes_per_step=2, sparse_as_dense=True)
 
-    @tf.function(autograph=False)
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def step(number: Any) -> None:
         rows = tf.IndexedSlices(tf.reshape(number, [1, 1]), tf.constant([1]), tf.constant([4, 1]))
         optimizer.apply([tf.reshape(number, [1]), rows], [value, table])
