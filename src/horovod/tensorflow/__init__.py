@@ -6,6 +6,9 @@ from typing import Any
 
 from horovod.errors import HorovodInternalError
 from horovod.tensorflow import compression, functions, mpi_ops, util
+from horovod.tensorflow.adasum_optimizer import (
+    _DistributedAdasumOptimizer,  # noqa: F401  (others use it)
+)
 from horovod.tensorflow.compression import (
     Compression,
 )
@@ -74,7 +77,10 @@ from horovod.tensorflow.mpi_ops import (
     start_timeline,
     stop_timeline,
 )
-from horovod.tensorflow.optimizer import DistributedOptimizer
+from horovod.tensorflow.optimizer import (
+    DistributedOptimizer,
+    _DistributedOptimizer,  # noqa: F401  (others use it)
+)
 from horovod.tensorflow.reductions import (
     allreduce,
     check_num_rank_power_of_2,
@@ -83,7 +89,11 @@ from horovod.tensorflow.reductions import (
     handle_average_backwards_compatibility,
     reducescatter,
 )
-from horovod.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
+from horovod.tensorflow.tape import (
+    DistributedGradientTape,
+    PartialDistributedGradientTape,
+    _DistributedGradientTape,  # noqa: F401  (others use it)
+)
 from horovod.tensorflow.util import (
     _executing_eagerly,  # noqa: F401  (others use it)
     refs_to_vars,
