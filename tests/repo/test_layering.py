@@ -54,10 +54,10 @@ PYTHON_ARROWS = {
     "backends": {"bootstrap", "_core"},
     "_runtime": {"native", "bootstrap", "backends"},
     **dict.fromkeys(NEUTRAL, NEUTRAL | {"_runtime", "_core", "backends"}),
-    **dict.fromkeys(FRAMEWORKS, NEUTRAL | {"common", "elastic", "_runtime", "_core", "_keras"}),
+    **dict.fromkeys(FRAMEWORKS, NEUTRAL | {"common", "data", "elastic", "_runtime", "_core", "_keras"}),
     # What `horovod.keras` and `horovod.tensorflow.keras` share hands over to the frontend of a framework.
     "_keras": NEUTRAL | {"common", "elastic", "_runtime", "torch", "tensorflow"},
-    "data": set[str](),
+    "data": {"_runtime"},
     "elastic": {"_runtime", "bootstrap", "messages"},
     "launch": {"bootstrap", "messages"},
     "observe": {"_runtime"},

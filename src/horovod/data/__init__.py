@@ -1,5 +1,6 @@
-"""Data loaders: a base class, and a mixin that loads ahead in a thread."""
+"""Data loaders, one that loads ahead in a thread, and sharing data out among ranks."""
 
 from horovod.data.data_loader_base import AsyncDataLoaderMixin, BaseDataLoader
+from horovod.data.sharding import IndexShard, shard_indices
 
-__all__ = ["AsyncDataLoaderMixin", "BaseDataLoader"]
+__all__ = ["AsyncDataLoaderMixin", "BaseDataLoader", "IndexShard", "shard_indices"]
