@@ -19,7 +19,7 @@ REQUIREMENTS := requirements/build.txt requirements/test.txt requirements/lint.t
 PYTHON_SOURCES := src tests fuzz benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-mpich build demo test test-core test-asan test-tsan test-python fuzz lint format stub bench bench-check wheel clean
+.PHONY: help venv venv-mpich venv-tensorflow versions versions-check build demo test test-core test-asan test-tsan test-python fuzz lint format stub bench bench-check wheel clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,13 @@ venv-mpich: .venv-mpich/.requirements  ## make .venv-mpich, whose mpiexec some t
 .venv-mpich/.requirements: requirements/mpich.txt
 	@test -x .venv-mpich/bin/python || $(PYTHON) -m venv .venv-mpich
 	@.venv-mpich/bin/python -m pip install --quiet -r requirements/mpich.txt
+	@touch $@
+
+venv-tensorflow: .venv-tf216/.requirements .venv-tf218/.requirements  ## environments with older versions of TensorFlow
+
+.venv-tf%/.requirements: requirements/tf%.txt
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install --quiet -r $<
 	@touch $@
 
 # The editable install adds src/ to the path of .venv and the command horovodrun; CMake puts _core beside it.
@@ -76,6 +83,13 @@ test-tsan: $(VENV)/.requirements  ## C++ tests under the thread sanitizer
 
 test-python: build  ## Python tests (PYTEST_ARGS="-k name")
 	@$(RUN) $(BIN)/python -m pytest tests $(PYTEST_ARGS)
+
+# The same library under the newest and the oldest TensorFlow of the table.
+versions-check: build .venv-tf216/.requirements  ## check two versions of TensorFlow with what was built
+	@$(RUN) $(BIN)/python -m tests.versions.run .venv-tf216 $(VENV)
+
+versions: build venv-tensorflow  ## check every version of TensorFlow and write the table of docs/versions.md
+	@$(RUN) $(BIN)/python -m tests.versions.run --write docs/versions.md .venv-tf216 .venv-tf218 $(VENV)
 
 # Both clang and its run-time library are needed; the newest there are.
 FUZZ_S ?= 3
