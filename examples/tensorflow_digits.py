@@ -84,7 +84,7 @@ def main() -> None:
     optimizer.build(model.trainable_variables)
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             loss = loss_of(labels, model(images, training=True))

@@ -140,7 +140,7 @@ def tape() -> None:
     hvd.broadcast_variables([weights, table], root_rank=0)
     rows = [hvd.rank(), 3]
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def step() -> list[Any]:
         with tf.GradientTape() as recorded:
             loss = tf.reduce_sum(tf.matmul(tf.gather(table, rows), weights))

@@ -30,7 +30,7 @@ def session() -> Iterator[Any]:
         gradient = tf.gradients(y, weights)[0]
         plain = tf.identity_n([gradient])[0]
 
-        @tf.function
+        @tf.function  # type: ignore[untyped-decorator]
         def reduced(value: Any) -> Any:
             return tf.identity_n([value])[0]
 
