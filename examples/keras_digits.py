@@ -8,12 +8,12 @@ KERAS_BACKEND=torch horovodrun -np 2 python examples/keras_digits.py   # or jax;
 import argparse
 from pathlib import Path
 
-import horovod.keras as hvd
 import keras
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
+import horovod.keras as hvd
 from horovod.data import shard_indices
 
 Samples = tuple[NDArray[np.float32], NDArray[np.int64]]

@@ -154,8 +154,9 @@ def tape() -> None:
 
 @check("Keras fit")
 def keras_fit() -> None:
-    import horovod.keras as hvd_keras
     import keras
+
+    import horovod.keras as hvd_keras
 
     random = np.random.default_rng(7)
     rows = random.normal(size=(64, 5)).astype(np.float32)
