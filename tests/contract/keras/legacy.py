@@ -88,7 +88,7 @@ def passes_are_summed_in_functions() -> None:
             )
             value = tf.Variable([0.0])
 
-            @tf.function
+            @tf.function  # type: ignore[untyped-decorator]
             def step(
                 number: Any, optimizer: Any = optimizer, value: Any = value, compute: Any = compute
             ) -> None:
