@@ -7,11 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod import _runtime
 from horovod.gradient_groups import Groups, PartialReduction, plan_groups, scaling, stays_local
-from horovod.process_set import ProcessSet, member_count, process_set_id
-from horovod.tensorflow.mpi_ops import process_set_included_op, size_op
+from horovod.process_set import ProcessSet
 from horovod.tensorflow.reductions import grouped_allreduce
+from horovod.tensorflow.run_time import decides_at_run_time, exchanges, members
 
 __all__ = ["densified", "partial_reduction"]
 
@@ -64,9 +63,9 @@ def _make_allreduce_grads_fn(
     ) -> list[Any]:
         result = list(gradients)
         kinds = [_kind(gradient) for gradient in gradients]
-        for number, members in enumerate(plan_groups(kinds, variables, groups)):
+        for number, group in enumerate(plan_groups(kinds, variables, groups)):
             outcome = grouped_allreduce(
-                [gradients[position] for position in members],
+                [gradients[position] for position in group],
                 device_dense=device_dense,
                 device_sparse=device_sparse,
                 compression=compression,
@@ -77,7 +76,7 @@ def _make_allreduce_grads_fn(
                 ignore_name_scope=use_generic_names,
                 name=f"grad_{number}" if use_generic_names else f"gradients_{number}",
             )
-            for position, gradient in zip(members, outcome, strict=True):
+            for position, gradient in zip(group, outcome, strict=True):
                 result[position] = gradient
         return result
 
@@ -91,9 +90,9 @@ def _make_allreduce_grads_fn(
             variables = None if vars is None else [vars[position] for position in present]
             if not gradients:
                 return result
-            if _decides_at_run_time():
+            if decides_at_run_time():
                 gradients = tf.cond(
-                    _exchanges(process_set),
+                    exchanges(process_set),
                     lambda: reduced(gradients, variables, use_generic_names),
                     lambda: gradients,
                 )
@@ -113,15 +112,10 @@ def partial_reduction(
     by the number of ranks if ``scale_local_gradients``."""
 
     def scale(gradient: Any) -> Any:
-        ranks: Any
-        if _decides_at_run_time():
-            ranks = tf.where(_exchanges(process_set), _members(process_set), 1)
-            ranks = tf.cast(ranks, gradient.dtype)
-        elif stays_local(process_set):
-            return gradient
-        else:
-            ranks = member_count(process_set)
-        return _divided(gradient, ranks)
+        if decides_at_run_time():
+            ranks = tf.where(exchanges(process_set), members(process_set), 1)
+            return _divided(gradient, tf.cast(ranks, gradient.dtype))
+        return gradient if stays_local(process_set) else _divided(gradient, members(process_set))
 
     return PartialReduction(allreduce, scale if scale_local_gradients else None)
 
@@ -142,21 +136,3 @@ def _divided(gradient: Any, by: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values / by, gradient.indices, gradient.dense_shape)
     return gradient / by
-
-
-def _decides_at_run_time() -> bool:
-    return _runtime.current().config.elastic and not tf.executing_eagerly()
-
-
-def _members(process_set: ProcessSet) -> Any:
-    """Number of ranks in the set when the graph runs; an int32 scalar in host memory."""
-    with tf.device("/cpu:0"):
-        return size_op(process_set_id(process_set))
-
-
-def _exchanges(process_set: ProcessSet) -> Any:
-    """Whether this process is in the set and not alone there when the graph runs; a bool scalar in host
-    memory."""
-    with tf.device("/cpu:0"):
-        included = tf.equal(process_set_included_op(process_set_id(process_set)), 1)
-        return tf.logical_and(included, tf.greater(_members(process_set), 1))

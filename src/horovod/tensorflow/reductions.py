@@ -10,9 +10,10 @@ import tensorflow as tf
 from horovod import _runtime
 from horovod.collectives import Adasum, Average, Sum, reduce_op
 from horovod.errors import InvalidArgumentError
-from horovod.process_set import ProcessSet, global_process_set, member_count
+from horovod.process_set import ProcessSet, global_process_set, process_set_id
 from horovod.tensorflow import mpi_ops
 from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.run_time import members
 from horovod.tensorflow.util import raw
 
 __all__ = [
@@ -74,7 +75,7 @@ def allreduce(
         tf.errors.OpError: see ``horovod.tensorflow.mpi_ops``.
     """
     op = handle_average_backwards_compatibility(op, average)
-    members = _members(process_set)
+    _check_world(process_set)
     _check_adasum(op, process_set)
     if isinstance(tensor, tf.IndexedSlices):
         _check_sparse(op, prescale_factor, postscale_factor)
@@ -83,7 +84,7 @@ def allreduce(
             indices = mpi_ops.allgather(
                 tensor.indices, _part(name, "indices"), ignore_name_scope, process_set
             )
-            return _slices(tensor, values, indices, op, members)
+            return _slices(tensor, values, indices, op, process_set)
     with tf.device(device_dense):
         compressed, context = compression.compress(_dense(tensor))
         reduced = mpi_ops._allreduce(
@@ -112,7 +113,7 @@ def grouped_allreduce(
     if not tensors:
         return list(tensors)
     op = handle_average_backwards_compatibility(op, average)
-    members = _members(process_set)
+    _check_world(process_set)
     _check_adasum(op, process_set)
     sparse = [index for index, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]
     dense = [index for index, tensor in enumerate(tensors) if not isinstance(tensor, tf.IndexedSlices)]
@@ -133,7 +134,7 @@ def grouped_allreduce(
                 process_set,
             )
             for index, value, where in zip(sparse, values, indices, strict=True):
-                results[index] = _slices(tensors[index], value, where, op, members)
+                results[index] = _slices(tensors[index], value, where, op, process_set)
     if dense:
         with tf.device(device_dense):
             pairs = [compression.compress(_dense(tensors[index])) for index in dense]
@@ -170,7 +171,7 @@ def reducescatter(
         tf.errors.InvalidArgumentError: in eager mode, a tensor without dimensions.
         tf.errors.AbortedError: another reduction.
     """
-    _members(process_set)
+    _check_world(process_set)
     with tf.device(device_dense):
         compressed, context = compression.compress(_dense(tensor))
         reduced = mpi_ops._reducescatter(
@@ -191,7 +192,7 @@ def grouped_reducescatter(
     """:func:`reducescatter` of all ``tensors``, which are of one dtype, as one operation."""
     if not tensors:
         return list(tensors)
-    _members(process_set)
+    _check_world(process_set)
     with tf.device(device_dense):
         pairs = [compression.compress(_dense(tensor)) for tensor in tensors]
         reduced = mpi_ops._grouped_reducescatter(
@@ -206,17 +207,15 @@ def grouped_reducescatter(
         ]
 
 
-def _members(process_set: ProcessSet) -> int:
-    """How many ranks take part.
-
+def _check_world(process_set: ProcessSet) -> None:
+    """
     Raises:
         ValueError: there is no world, or no such set.
     """
     engine = _runtime.current().engine
-    members = member_count(process_set)
-    if process_set is not global_process_set and process_set.process_set_id not in engine.process_sets():
+    number = process_set_id(process_set)
+    if process_set is not global_process_set and number not in engine.process_sets():
         raise InvalidArgumentError(f"{process_set} does not exist (any more).")
-    return members
 
 
 def _dense(tensor: Any) -> Any:
@@ -229,9 +228,11 @@ def _part(name: str | None, part: str) -> str | None:
     return None if name is None and not tf.executing_eagerly() else f"{name or 'HorovodSparse'}_{part}"
 
 
-def _slices(given: tf.IndexedSlices, values: Any, indices: Any, op: int, members: int) -> tf.IndexedSlices:
+def _slices(
+    given: tf.IndexedSlices, values: Any, indices: Any, op: int, process_set: ProcessSet
+) -> tf.IndexedSlices:
     if op == Average:
-        values = values / tf.cast(members, values.dtype)
+        values = values / tf.cast(members(process_set), values.dtype)
     return tf.IndexedSlices(values, indices, dense_shape=given.dense_shape)
 
 

@@ -13,6 +13,7 @@ from tests.contract.world import Cases
 
 import horovod.tensorflow as hvd
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
+from horovod.tensorflow.gradient_reduction import _make_allreduce_grads_fn
 
 v1 = tf.compat.v1
 CASES = Cases()
@@ -138,7 +139,7 @@ class Counted:
 
 
 def helper_of(average: bool, **options: Any) -> LocalGradientAggregationHelperEager:
-    reduce = hvd._make_allreduce_grads_fn(
+    reduce = _make_allreduce_grads_fn(
         "Test", "", "", hvd.Compression.none, True, hvd.Average, 1.0, None, hvd.global_process_set
     )
     return LocalGradientAggregationHelperEager(PASSES, reduce, True, average, **options)

@@ -32,10 +32,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def slopes(rank: int) -> list[Any]:
     """The gradients of one rank: several shapes and types."""
     return [
-        np.float32([1.0, 2.0, 3.0]) * (rank + 1),
-        np.float64([[4.0, 5.0]]) * (rank - 1),
+        np.array([1.0, 2.0, 3.0], np.float32) * (rank + 1),
+        np.array([[4.0, 5.0]]) * (rank - 1),
         np.float32(0.5 + rank),
-        np.float16([1.0, rank]),
+        np.array([1.0, rank], np.float16),
     ]
 
 
