@@ -57,9 +57,22 @@ $(VENV)/.editable: $(VENV)/.requirements pyproject.toml
 # Two builds in one folder would disturb each other: the second waits.
 define build_preset
 	@mkdir -p build
-	@$(LOCK) $(BIN)/cmake --preset $(1) --log-level=WARNING -Wno-unused-cli -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	@$(LOCK) $(BIN)/cmake --preset $(1) --log-level=WARNING -Wno-unused-cli $(or $(3),$(WITH_PYTHON))
 	@$(LOCK) $(BIN)/cmake --build --preset $(1) --parallel $(JOBS) $(2)
 endef
+WITH_PYTHON := -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+
+# The sanitizers' builds take the newest clang that has its run-time libraries: it compiles them faster than GCC
+# does, and the fuzzers, which need it, share what is compiled for the address sanitizer. Else the default compiler
+# builds the tests. Another compiler than last time's starts the folder anew.
+CLANG ?= $(shell for cxx in $$(ls /usr/bin/clang++* 2>/dev/null | sort -rV); do \
+  for library in fuzzer asan tsan; do \
+    test -e "$$($$cxx -print-file-name=libclang_rt.$$library-$$(uname -m).a)" || continue 2; \
+  done; echo $$cxx && break; done)
+# $(1): the preset.
+with_clang = $(and $(CLANG),-DCMAKE_CXX_COMPILER=$(CLANG) $(if $(filter asan,$(1)),-DRUEDA_BUILD_FUZZERS=ON) \
+  $$(grep -qs '^CMAKE_CXX_COMPILER:[A-Z]*=$(CLANG)$$' build/$(1)/CMakeCache.txt || echo --fresh))
+build_sanitized = $(call build_preset,$(1),$(2),$(with_clang))
 
 build: $(VENV)/.editable  ## compile the native module into src/horovod (PRESET=release or dev)
 	$(call build_preset,$(PRESET),--target _core --target _tensorflow)
@@ -74,11 +87,11 @@ test-core: $(VENV)/.editable  ## C++ tests
 	@$(BIN)/ctest --preset $(PRESET) --parallel $(JOBS)
 
 test-asan: $(VENV)/.requirements  ## C++ tests under the address and undefined-behaviour sanitizers
-	$(call build_preset,asan)
+	$(call build_sanitized,asan)
 	@$(BIN)/ctest --preset asan --parallel $(JOBS)
 
 test-tsan: $(VENV)/.requirements  ## C++ tests under the thread sanitizer
-	$(call build_preset,tsan)
+	$(call build_sanitized,tsan)
 	@$(FIXED_ADDRESSES) $(BIN)/ctest --preset tsan --parallel $(JOBS)
 
 test-python: build  ## Python tests (PYTEST_ARGS="-k name")
@@ -91,19 +104,14 @@ versions-check: build .venv-tf216/.requirements  ## check two versions of Tensor
 versions: build venv-tensorflow  ## check every version of TensorFlow and write the table of docs/versions.md
 	@$(RUN) $(BIN)/python -m tests.versions.run --write docs/versions.md .venv-tf216 .venv-tf218 $(VENV)
 
-# Both clang and its run-time library are needed; the newest there are.
 FUZZ_S ?= 3
-FUZZ_CXX ?= $(shell for cxx in $$(ls /usr/bin/clang++* 2>/dev/null | sort -rV); do \
-  test -e "$$($$cxx -print-file-name=libclang_rt.fuzzer-$$(uname -m).a)" && echo $$cxx && break; done)
 
 fuzz: $(VENV)/.editable  ## feed nonsense to every parser for FUZZ_S seconds each (FUZZ_S=3600 for an hour)
-ifeq ($(FUZZ_CXX),)
+ifeq ($(CLANG),)
 	@echo "fuzz: the C++ parsers are left out: no clang with libFuzzer here (Debian: clang, libclang-rt-14-dev)"
 else
-	@mkdir -p build
-	@$(LOCK) $(BIN)/cmake --preset fuzz --log-level=WARNING -Wno-unused-cli -DCMAKE_CXX_COMPILER=$(FUZZ_CXX)
-	@$(LOCK) $(BIN)/cmake --build --preset fuzz --parallel $(JOBS)
-	@$(BIN)/python fuzz/run.py --seconds $(FUZZ_S) --jobs $(JOBS) build/fuzz
+	$(call build_sanitized,asan,--target fuzzers)
+	@$(BIN)/python fuzz/run.py --seconds $(FUZZ_S) --jobs $(JOBS) build/asan
 endif
 	@$(RUN) FUZZ_S=$(FUZZ_S) $(BIN)/python -m pytest -q --show-capture=no fuzz
 

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <utility>
 
-#if defined(__SANITIZE_THREAD__)
+#if defined(RUEDA_THREAD_SANITIZED)
 // Ranks that are threads: the sanitizer does not know what the kernel reads for another process.
 extern "C" void __tsan_read_range(void* address, unsigned long bytes);
 #endif
@@ -77,7 +77,7 @@ int PeerMemory::read(std::span<const Part> parts) const noexcept {
       if (here[first].iov_len == 0) ++first;
     }
   }
-#if defined(__SANITIZE_THREAD__)
+#if defined(RUEDA_THREAD_SANITIZED)
   // Now that the addresses have proven to be some: a peer may say what it likes.
   for (const Part& part : parts) {
     if (self_) __tsan_read_range(reinterpret_cast<void*>(part.there), part.bytes);

@@ -16,7 +16,7 @@ inline constexpr auto kPatience = std::chrono::seconds(30);
 
 /// Whether a sanitizer watches: then a test that has many cases of one kind takes fewer of them, as
 /// each takes ten times as long. All of them run without one.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(RUEDA_SANITIZED)
 inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
