@@ -69,6 +69,25 @@ std::vector<Rank> all_but(const Members& members, int self) {
   return others;
 }
 
+/// What lies in a row is read and written where it is; other inputs and outputs are packed.
+void carry(ForeignSession& session, ForeignJob& job, std::vector<std::span<const std::byte>> ins,
+           std::vector<std::span<std::byte>> outs) {
+  const std::size_t brought = total(ins);
+  const std::size_t comes = total(outs);
+  const std::byte* const in = in_a_row(ins);
+  std::byte* const out = in_a_row(outs);
+  const bool pack = in == nullptr && brought != 0;
+  const bool unpack = out == nullptr && comes != 0;
+  const std::size_t packed_bytes = pack ? brought : 0;
+  job.staging = session.staging(packed_bytes + (unpack ? comes : 0));
+  std::byte* const packed = job.staging.get();
+  std::byte* const came = packed + packed_bytes;
+  job.call.in = {pack ? packed : in, brought};
+  job.call.out = {unpack ? came : out, comes};
+  if (pack) job.before = [packed, ins = std::move(ins)] { gather(packed, ins); };
+  if (unpack) job.after = [came, outs = std::move(outs)] { scatter(outs, came); };
+}
+
 }  // namespace
 
 std::string_view name_of(Verb verb) noexcept {
@@ -180,20 +199,7 @@ std::unique_ptr<Operation> ForeignBackend::allgather(GatherPlan plan) {
     job->call.out_lengths.push_back(total(member));
     outs.insert(outs.end(), member.begin(), member.end());
   }
-  const std::size_t brought = total(plan.in);
-  const std::size_t comes = total(outs);
-  const std::byte* const in = in_a_row(plan.in);
-  std::byte* const out = in_a_row(outs);
-  const bool pack = in == nullptr && brought != 0;
-  const bool unpack = out == nullptr && comes != 0;
-  const std::size_t packed_bytes = pack ? brought : 0;
-  job->staging = session_->staging(packed_bytes + (unpack ? comes : 0));
-  std::byte* const packed = job->staging.get();
-  std::byte* const came = packed + packed_bytes;
-  job->call.in = {pack ? packed : in, brought};
-  job->call.out = {unpack ? came : out, comes};
-  if (pack) job->before = [packed, ins = std::move(plan.in)] { gather(packed, ins); };
-  if (unpack) job->after = [came, outs = std::move(outs)] { scatter(outs, came); };
+  carry(*session_, *job, std::move(plan.in), std::move(outs));
   return session_->start(std::move(job), all_but(members(), members().self));
 }
 
@@ -204,20 +210,7 @@ std::unique_ptr<Operation> ForeignBackend::alltoall(AlltoallPlan plan) {
   job->call.verb = Verb::Alltoallv;
   for (const auto& span : plan.in) job->call.in_lengths.push_back(span.size());
   for (const auto& span : plan.out) job->call.out_lengths.push_back(span.size());
-  const std::size_t brought = total(plan.in);
-  const std::size_t comes = total(plan.out);
-  const std::byte* const in = in_a_row(plan.in);
-  std::byte* const out = in_a_row(plan.out);
-  const bool pack = in == nullptr && brought != 0;
-  const bool unpack = out == nullptr && comes != 0;
-  const std::size_t packed_bytes = pack ? brought : 0;
-  job->staging = session_->staging(packed_bytes + (unpack ? comes : 0));
-  std::byte* const packed = job->staging.get();
-  std::byte* const came = packed + packed_bytes;
-  job->call.in = {pack ? packed : in, brought};
-  job->call.out = {unpack ? came : out, comes};
-  if (pack) job->before = [packed, ins = std::move(plan.in)] { gather(packed, ins); };
-  if (unpack) job->after = [came, outs = std::move(plan.out)] { scatter(outs, came); };
+  carry(*session_, *job, std::move(plan.in), std::move(plan.out));
   return session_->start(std::move(job), all_but(members(), members().self));
 }
 
