@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -60,15 +61,24 @@ def test_ranks_meet_through_a_file_that_nobody_else_can_read(tmp_path: Path) -> 
     assert list((tmp_path / "rueda" / "jobs").iterdir()) == []
 
 
-def test_a_card_of_a_program_that_has_ended_is_passed_over(tmp_path: Path) -> None:
+def test_a_card_of_a_program_that_has_ended_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found_old = threading.Event()
+
+    def wait(seconds: float) -> None:
+        found_old.set()
+        time.sleep(seconds)
+
+    monkeypatch.setattr(
+        "horovod.bootstrap.meeting.time", SimpleNamespace(monotonic=time.monotonic, sleep=wait)
+    )
     old = meet(place(0, "file"), settings(), home(tmp_path), None)
     assert old.served is not None
     old.served.stop()  # killed: its card is still there
     with ThreadPoolExecutor(1) as pool:
         second = pool.submit(meet, place(1, "file"), settings(), home(tmp_path), None)
-        time.sleep(
-            0.3
-        )  # let it find the old one, if it is fast; if not, nothing is tested, and nothing fails
+        assert found_old.wait(20.0)
         first = meet(place(0, "file"), settings(), home(tmp_path), None)
         assert_met(first, second.result(20.0))
     first.end(home(tmp_path))
