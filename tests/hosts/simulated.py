@@ -10,18 +10,22 @@ can exist at once: names and state are the set's own.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["SimulatedHosts", "why_not"]
+__all__ = ["SimulatedHosts", "clear_leftovers", "why_not"]
 
 _SCRIPT = Path(__file__).with_name("netns_hosts.sh")
 _LIMIT_S = 60.0
+_FOLDER = "rueda-hosts-"
 
 
 def why_not() -> str:
@@ -42,8 +46,38 @@ def why_not() -> str:
     return "" if probe.returncode == 0 else "this system does not allow network namespaces"
 
 
+def clear_leftovers() -> None:
+    """Destroy the hosts of processes that were killed, which could not do it themselves."""
+    for entry in Path("/run/netns").glob("sim*-h*x*n*"):
+        if _has_ended(entry.name):
+            _end_all_in(entry.name)
+            subprocess.run(
+                ["ip", "netns", "del", entry.name], capture_output=True, check=False, timeout=_LIMIT_S
+            )
+    for folder in [*Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"), *Path("/var/tmp").glob(f"{_FOLDER}*")]:
+        if _has_ended(folder.name):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _has_ended(name: str) -> bool:
+    """Whether the process that gave ``name`` to something of its own, which holds its id, is no more."""
+    maker = re.search(r"-h([0-9a-f]+)x", name)
+    return maker is not None and not Path("/proc", str(int(maker[1], 16))).exists()
+
+
+def _end_all_in(namespace: str) -> None:
+    listed = subprocess.run(
+        ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False, timeout=_LIMIT_S
+    )
+    for process in listed.stdout.split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(process), signal.SIGKILL)
+
+
 class SimulatedHosts:
     """``count`` hosts, named ``names``, with addresses ``addresses``; destroyed at the end of the block.
+
+    Those of processes that were killed are destroyed when the next ones are made.
 
     Args:
         count: how many.
@@ -63,7 +97,9 @@ class SimulatedHosts:
         self.addresses = [f"10.77.0.{number}" for number in range(1, count + 1)]
         self._rate = rate
         # With a private /tmp the state must lie elsewhere.
-        self._folder = Path(tempfile.mkdtemp(prefix="rueda-hosts-", dir="/var/tmp" if private_tmp else None))
+        self._folder = Path(
+            tempfile.mkdtemp(prefix=f"{_FOLDER}{self._prefix}-", dir="/var/tmp" if private_tmp else None)
+        )
         self._environment = {
             **os.environ,
             "SIM_DIR": str(self._folder / "simhosts"),
@@ -73,6 +109,7 @@ class SimulatedHosts:
         }
 
     def __enter__(self) -> SimulatedHosts:
+        clear_leftovers()
         try:
             self._call("up", str(len(self.names)), self._rate)
         except BaseException:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tests.hosts.simulated import SimulatedHosts
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.hosts.simulated import SimulatedHosts, clear_leftovers
 
 
 def test_every_host_has_a_name_and_an_address_of_its_own(two_hosts: SimulatedHosts) -> None:
@@ -24,3 +31,42 @@ def test_a_cut_host_is_silent_until_it_is_mended(two_hosts: SimulatedHosts) -> N
     assert two_hosts.run(0, *knock).returncode == 255
     two_hosts.mend(1)
     assert two_hosts.run(0, *knock).returncode == 0
+
+
+def processes_in(folder: str) -> list[Path]:
+    """Those that were started with a file of ``folder``."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if folder.encode() in Path(process, "cmdline").read_bytes():
+                found.append(process)
+    return found
+
+
+def test_hosts_of_a_killed_process_go_away(two_hosts: SimulatedHosts) -> None:
+    program = """
+import os, signal
+from tests.hosts.simulated import SimulatedHosts
+with SimulatedHosts(1) as hosts:
+    print(hosts.names[0], hosts.environment["SIM_DIR"], flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    made = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONPATH": "."},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert made.returncode == -signal.SIGKILL
+    name, folder = made.stdout.split()
+    network = Path("/run/netns", f"sim-{name}")
+    assert network.exists()
+    assert processes_in(folder)
+    clear_leftovers()
+    assert not network.exists()
+    assert not Path(folder).parent.exists()
+    assert not processes_in(folder)
+    assert two_hosts.run(0, "true").returncode == 0
