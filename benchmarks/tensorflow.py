@@ -290,9 +290,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "parts", nargs="*", default=["small", "resnet50", "fit"], help=" | ".join([*PARTS, "beside-mirrored"])
-    )
+    known = [*PARTS, "beside-mirrored"]
+    default = ["small", "resnet50", "fit"]
+    parser.add_argument("parts", nargs="*", default=default, help=" | ".join(known))
     parser.add_argument("--rounds", type=int, default=9)
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - set(known):
