@@ -30,6 +30,10 @@ __all__ = ["JAX", "Compression", "JaxFramework"]
 
 _basics = HorovodBasics()
 
+# With steps dispatched from other threads, training whose gradients of a dtype are some 80 MB stops for good
+# before the host is called.
+jax.config.update("jax_cpu_enable_async_dispatch", False)
+
 
 class _FloatCompressor(CastCompressor):
     @staticmethod
