@@ -26,12 +26,13 @@ help:  ## this list
 
 venv: $(VENV)/.requirements  ## make .venv with everything that building and testing needs
 
-$(VENV)/.requirements: $(REQUIREMENTS)
+$(VENV)/.requirements: $(REQUIREMENTS) requirements/alone.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "rueda needs Python 3.10 or newer; name one with: make PYTHON=python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing requirements into $(VENV)"
 	@$(BIN)/python -m pip install --quiet $(addprefix -r ,$(REQUIREMENTS))
+	@$(BIN)/python -m pip install --quiet --no-deps -r requirements/alone.txt
 	@touch $@
 
 venv-mpich: .venv-mpich/.requirements  ## make .venv-mpich, whose mpiexec some tests start ranks with
