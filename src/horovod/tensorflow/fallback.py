@@ -56,11 +56,13 @@ def _call(
 
     def run(*arrays: Any) -> list[Any]:
         try:
-            results = function(*(np.ascontiguousarray(array) for array in arrays))
+            results = function(*(np.asarray(array, order="C") for array in arrays))
         except (HorovodInternalError, ValueError, NotImplementedError) as error:
             raise _translated(kind, error, eager) from error
         return [np.asarray(result) for result in results]
 
+    if eager:  # numpy_function would call it at once, too, but cannot make an array of bfloat16
+        return [tf.convert_to_tensor(result) for result in run(*(each.numpy() for each in inputs))]
     made = tf.numpy_function(run, list(inputs), list(outputs), stateful=True, name=f"Horovod{kind}")
     results = made if isinstance(made, list | tuple) else [made]
     for result, shape in zip(results, shapes, strict=True):
