@@ -12,7 +12,10 @@ from horovod.numpy_frontend import NumpyFrontend
 FRONTEND = NumpyFrontend()
 
 
-@pytest.mark.parametrize("name", "uint8 int8 uint16 int16 int32 int64 float16 float32 float64 bool".split())
+TYPES = ["uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64", "bool"]
+
+
+@pytest.mark.parametrize("name", TYPES)
 def test_every_type_is_described_by_where_it_lies(name: str) -> None:
     array = np.ones((2, 3), name)
     assert FRONTEND.describe(array) == (array.ctypes.data, getattr(_core, name.upper()), (2, 3))
