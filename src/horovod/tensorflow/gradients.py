@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.collectives import Average, Sum
-from horovod.tensorflow.names import names_of
+from horovod.tensorflow.names import identity
 from horovod.tensorflow.native import ops
 
 __all__ = [
@@ -28,16 +28,13 @@ def allreduce_gradient(
     upstream: Any, op: int, prescale: float, postscale: float, process_set: int, ignore_scope: bool
 ) -> Any:
     """The same reduction of ``upstream``: of a sum the sum, of an average the average."""
-    node, key = names_of("Allreduce", None, upstream)
+    who = identity("Allreduce", None, [upstream], ignore_scope, process_set)
     return ops.horovod_allreduce(
         tensor=upstream,
         reduce_op=op,
-        tensor_name=key,
-        ignore_name_scope=ignore_scope,
         prescale_factor=prescale,
         postscale_factor=postscale,
-        process_set_id=process_set,
-        name=node,
+        **who,
     )
 
 
@@ -50,17 +47,14 @@ def grouped_allreduce_gradient(
             allreduce_gradient(upstream, op, prescale, postscale, process_set, ignore_scope)
             for upstream in upstreams
         ]
-    node, key = names_of("GroupedAllreduce", None, upstreams[0], upstreams[-1])
+    who = identity("GroupedAllreduce", None, upstreams, ignore_scope, process_set)
     return list(
         ops.horovod_grouped_allreduce(
             tensors=upstreams,
             reduce_op=op,
-            tensor_name=key,
-            ignore_name_scope=ignore_scope,
             prescale_factor=prescale,
             postscale_factor=postscale,
-            process_set_id=process_set,
-            name=node,
+            **who,
         )
     )
 
@@ -72,13 +66,10 @@ def allgather_gradient(tensor: Any, upstream: Any, process_set: int, ignore_scop
     with tf.device("/cpu:0"):
         me = tf.cast(ops.horovod_rank(), tf.int64)
         mine = tf.reshape(tf.stack([me, rows]), [1, 2])
-        node, key = names_of("Allgather", None, mine)
+        who = identity("Allgather", None, [mine], ignore_scope, process_set)
         everybody = ops.horovod_allgather(
             tensor=mine,
-            tensor_name=key,
-            ignore_name_scope=ignore_scope,
-            process_set_id=process_set,
-            name=node,
+            **who,
         )
         before = tf.reduce_sum(tf.where(everybody[:, 0] < me, everybody[:, 1], 0))
     return reduced[before : before + rows]
@@ -93,14 +84,11 @@ def broadcast_gradient(upstream: Any, root_rank: int, process_set: int, ignore_s
 
 def alltoall_gradient(tensor: Any, upstream: Any, received: Any, process_set: int, ignore_scope: bool) -> Any:
     """``upstream`` sent back to where its rows came from; zeros for rows of ``tensor`` that were not sent."""
-    node, key = names_of("Alltoall", None, upstream)
+    who = identity("Alltoall", None, [upstream], ignore_scope, process_set)
     back = ops.horovod_alltoall(
         tensor=upstream,
         splits=received,
-        tensor_name=key,
-        ignore_name_scope=ignore_scope,
-        process_set_id=process_set,
-        name=node,
+        **who,
     )[0]
     kept = tf.shape(tensor)[0] - tf.shape(back)[0]
     rank = tf.rank(back)
@@ -115,10 +103,8 @@ def reducescatter_gradient(
     if op == Sum:
         factor *= tf.cast(ops.horovod_size(process_set_id=process_set), upstream.dtype)
     scaled = upstream * factor
-    node, key = names_of("Allgather", None, scaled)
-    return ops.horovod_allgather(
-        tensor=scaled, tensor_name=key, ignore_name_scope=ignore_scope, process_set_id=process_set, name=node
-    )
+    who = identity("Allgather", None, [scaled], ignore_scope, process_set)
+    return ops.horovod_allgather(tensor=scaled, **who)
 
 
 # -- the ops of the glue ------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from horovod.process_set import (
     remove_process_set,
 )
 from horovod.tensorflow import gradients  # noqa: F401  (registers them)
-from horovod.tensorflow.names import names_of
+from horovod.tensorflow.names import identity
 from horovod.tensorflow.native import ops
 from horovod.tensorflow.util import raw
 
@@ -124,16 +124,13 @@ def _allreduce(
 ) -> Any:
     """Reduce ``tensor`` over the members: a tensor of the same shape and dtype."""
     tensor = raw(tensor)
-    node, key = names_of("Allreduce", name, tensor)
+    who = identity("Allreduce", name, [tensor], ignore_name_scope, process_set_id(process_set))
     return ops.horovod_allreduce(
         tensor=tensor,
         reduce_op=op,
-        tensor_name=key,
-        ignore_name_scope=ignore_name_scope,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
-        process_set_id=process_set_id(process_set),
-        name=node,
+        **who,
     )
 
 
@@ -150,17 +147,14 @@ def _grouped_allreduce(
     tensors = [raw(tensor) for tensor in tensors]
     if not tensors:
         return []
-    node, key = names_of("GroupedAllreduce", name, tensors[0], tensors[-1])
+    who = identity("GroupedAllreduce", name, tensors, ignore_name_scope, process_set_id(process_set))
     return list(
         ops.horovod_grouped_allreduce(
             tensors=tensors,
             reduce_op=op,
-            tensor_name=key,
-            ignore_name_scope=ignore_name_scope,
             prescale_factor=prescale_factor,
             postscale_factor=postscale_factor,
-            process_set_id=process_set_id(process_set),
-            name=node,
+            **who,
         )
     )
 
@@ -177,16 +171,13 @@ def _reducescatter(
     """Reduce ``tensor`` and keep this member's share of the rows: member r of n gets ``d // n + (r < d % n)``
     of d rows."""
     tensor = raw(tensor)
-    node, key = names_of("Reducescatter", name, tensor)
+    who = identity("Reducescatter", name, [tensor], ignore_name_scope, process_set_id(process_set))
     return ops.horovod_reducescatter(
         tensor=tensor,
         reduce_op=op,
-        tensor_name=key,
-        ignore_name_scope=ignore_name_scope,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
-        process_set_id=process_set_id(process_set),
-        name=node,
+        **who,
     )
 
 
@@ -203,17 +194,20 @@ def _grouped_reducescatter(
     tensors = [raw(tensor) for tensor in tensors]
     if not tensors:
         return []
-    node, key = names_of("GroupedReducescatter", name, tensors[0], tensors[-1])
+    who = identity(
+        "GroupedReducescatter",
+        name,
+        [tensors[0], tensors[-1]],
+        ignore_name_scope,
+        process_set_id(process_set),
+    )
     return list(
         ops.horovod_grouped_reducescatter(
             tensors=tensors,
             reduce_op=op,
-            tensor_name=key,
-            ignore_name_scope=ignore_name_scope,
             prescale_factor=prescale_factor,
             postscale_factor=postscale_factor,
-            process_set_id=process_set_id(process_set),
-            name=node,
+            **who,
         )
     )
 
@@ -236,13 +230,10 @@ def allgather(
             dimensions.
     """
     tensor = raw(tensor)
-    node, key = names_of("Allgather", name, tensor)
+    who = identity("Allgather", name, [tensor], ignore_name_scope, process_set_id(process_set))
     return ops.horovod_allgather(
         tensor=tensor,
-        tensor_name=key,
-        ignore_name_scope=ignore_name_scope,
-        process_set_id=process_set_id(process_set),
-        name=node,
+        **who,
     )
 
 
@@ -256,14 +247,11 @@ def grouped_allgather(
     tensors = [raw(tensor) for tensor in tensors]
     if not tensors:
         return []
-    node, key = names_of("GroupedAllgather", name, tensors[0], tensors[-1])
+    who = identity("GroupedAllgather", name, tensors, ignore_name_scope, process_set_id(process_set))
     return list(
         ops.horovod_grouped_allgather(
             tensors=tensors,
-            tensor_name=key,
-            ignore_name_scope=ignore_name_scope,
-            process_set_id=process_set_id(process_set),
-            name=node,
+            **who,
         )
     )
 
@@ -277,14 +265,11 @@ def broadcast(
 ) -> Any:
     """The ``tensor`` of ``root_rank`` (a global rank), which has the same shape and dtype everywhere."""
     tensor = raw(tensor)
-    node, key = names_of("Broadcast", name, tensor)
+    who = identity("Broadcast", name, [tensor], ignore_name_scope, process_set_id(process_set))
     return ops.horovod_broadcast(
         tensor=tensor,
         root_rank=root_rank,
-        tensor_name=key,
-        ignore_name_scope=ignore_name_scope,
-        process_set_id=process_set_id(process_set),
-        name=node,
+        **who,
     )
 
 
@@ -338,15 +323,12 @@ def alltoall(
         tf.errors.InvalidArgumentError: the rows cannot be split like that.
     """
     tensor = raw(tensor)
-    node, key = names_of("Alltoall", name, tensor)
+    who = identity("Alltoall", name, [tensor], ignore_name_scope, process_set_id(process_set))
     given = tf.constant([], tf.int32) if splits is None else tf.convert_to_tensor(splits, tf.int32)
     output, received = ops.horovod_alltoall(
         tensor=tensor,
         splits=given,
-        tensor_name=key,
-        ignore_name_scope=ignore_name_scope,
-        process_set_id=process_set_id(process_set),
-        name=node,
+        **who,
     )
     return output if splits is None else (output, received)
 

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["Names", "names_of", "normalize"]
+__all__ = ["identity", "normalize"]
 
 _NODE = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*\Z")
-
-
-class Names(NamedTuple):
-    """Arguments of the generated functions."""
-
-    name: str | None
-    tensor_name: str
 
 
 def normalize(name: str) -> str:
@@ -24,21 +18,35 @@ def normalize(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]", "_", name)
 
 
-def names_of(kind: str, name: str | None, *tensors: Any) -> Names:
-    """What to call an op of that kind (``"Allreduce"``) on ``tensors``.
+def identity(
+    kind: str, name: str | None, tensors: Sequence[Any], ignore_name_scope: bool, process_set_id: int
+) -> dict[str, Any]:
+    """What the generated function of an op of that kind (``"Allreduce"``) on ``tensors`` is told about who
+    belongs together: its arguments ``name``, ``tensor_name``, ``ignore_name_scope`` and ``process_set_id``.
 
     In a graph the node's name, with the scopes around it, is the identity across ranks. An eager op has no
     name that the kernel could see, so one that was given goes along as an attribute; without one, the order
     of calls decides. Never a fresh string per call: TensorFlow keeps a kernel for each.
     """
+    node: str | None = None
+    key = ""
     if tf.executing_eagerly():
-        return Names(None, name or "")
-    if name is None:
-        parts = [normalize(_name_in_graph(tensor)) for tensor in tensors]
-        return Names("_".join([f"Horovod{kind}", *parts]), "")
-    if _NODE.match(name):
-        return Names(name, "")
-    return Names(normalize(name).lstrip("_") or f"Horovod{kind}", name)
+        key = name or ""
+    elif name is None:
+        ends = (tensors[0], tensors[-1]) if kind.startswith("Grouped") else tensors
+        parts = [normalize(_name_in_graph(tensor)) for tensor in ends]
+        node = "_".join([f"Horovod{kind}", *parts])
+    elif _NODE.match(name):
+        node = name
+    else:
+        node = normalize(name).lstrip("_") or f"Horovod{kind}"
+        key = name
+    return {
+        "name": node,
+        "tensor_name": key,
+        "ignore_name_scope": ignore_name_scope,
+        "process_set_id": process_set_id,
+    }
 
 
 def _name_in_graph(tensor: Any) -> str:
