@@ -76,7 +76,9 @@ def engine(runtime: _runtime.Runtime) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _leave_no_world() -> Iterator[None]:
+def _leave_no_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # Frameworks that other tests imported follow the world natively: the engine here is none of theirs.
+    monkeypatch.setattr(_runtime, "_followers", [])
     yield
     _runtime.stop()
 
