@@ -1,9 +1,11 @@
 /// What users submit, on any thread.
 
-#include "engine/engine.h"
+#include <cstdint>
 
 #include "collectives/collective.h"
 #include "collectives/registry.h"
+#include "engine/engine.h"
+#include "engine/fusion.h"
 #include "engine/term.h"
 
 namespace rueda {
@@ -135,10 +137,20 @@ Result<std::shared_ptr<Work>> Engine::admit(Request& request, std::shared_ptr<Wo
   work->tickets = tickets;
 
   if (agreed) {
-    Dispatcher::Batch batch;
-    for (auto& entry : entries) batch.signatures.push_back(entry->signature);
-    batch.entries = std::move(entries);
-    dispatcher_->enqueue(std::move(batch));
+    std::vector<Ready> ready(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const Signature& signature = *entries[i]->signature;
+      ready[i] = {.signature = &signature, .bytes = signature.bytes(), .group = 1};
+    }
+    // Nobody says how to divide it, so nothing that ranks may set differently can matter.
+    for (const auto& places : plan(ready, {.threshold_bytes = SIZE_MAX})) {
+      Dispatcher::Batch batch;
+      for (const std::size_t i : places) {
+        batch.signatures.push_back(entries[i]->signature);
+        batch.entries.push_back(std::move(entries[i]));
+      }
+      dispatcher_->enqueue(std::move(batch));
+    }
     if (!known) works_.emplace(handle, work);
     return work;
   }

@@ -152,6 +152,27 @@ TEST_P(OfferWorld, groups_of_different_types) {
   });
 }
 
+TEST_P(OfferWorld, large_groups_of_different_types) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (int round = 0; round < 20; ++round) {
+      std::vector<float> one(30000, static_cast<float>(rank));
+      std::vector<std::int64_t> two(20000, rank);
+      std::vector<float> three(50, static_cast<float>(2 * rank));
+      Request request;
+      request.name = "g";
+      request.grouped = true;
+      request.tensors = {tensor_of(one), tensor_of(two), tensor_of(three)};
+      const auto error = run(engine, std::move(request));
+      ASSERT_FALSE(error) << error->what();
+      const int want = cluster.size() * (cluster.size() - 1) / 2;
+      for (float value : one) ASSERT_EQ(value, static_cast<float>(want));
+      for (std::int64_t value : two) ASSERT_EQ(value, want);
+      for (float value : three) ASSERT_EQ(value, static_cast<float>(2 * want));
+    }
+  });
+}
+
 TEST_P(OfferWorld, groups_at_the_border_of_what_is_small) {
   Cluster cluster(GetParam());
   cluster.each([&](Rank rank, Engine& engine) {
