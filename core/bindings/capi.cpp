@@ -57,30 +57,34 @@ std::int32_t refuse(const Error& error, RuedaOutcome* outcome) {
               .message = refusal.message.c_str(),
               .rank = error.peer,
               .value = 0};
-  return 1;
+  return kRefused;
 }
 
-Request read(const RuedaRequest& request, std::function<void(const Work&)> on_done) {
-  Request mine;
+/// Into `mine`, whose memory is used again.
+void read(const RuedaRequest& request, Request& mine) {
   mine.kind = static_cast<Kind>(request.kind);
   mine.op = static_cast<ReduceOp>(request.op);
-  if (request.name != nullptr) mine.name = request.name;
+  mine.name.assign(request.name != nullptr ? request.name : "");
   mine.prescale = request.prescale;
   mine.postscale = request.postscale;
   mine.root = request.root;
   mine.process_set = request.process_set;
   mine.grouped = request.grouped != 0;
   mine.demanded = true;  // a graph goes on when it is done; other parts of it may go on before
-  for (std::int32_t i = 0; i < request.count; ++i) {
+  mine.call = 0;
+  mine.tensors.resize(static_cast<std::size_t>(request.count));
+  for (std::size_t i = 0; i < mine.tensors.size(); ++i) {
     const RuedaTensor& tensor = request.tensors[i];
-    auto& to = mine.tensors.emplace_back();
-    to = {.dtype = static_cast<DType>(tensor.dtype),
-          .shape = Shape(tensor.shape, tensor.shape + tensor.dims),
-          .in = static_cast<const std::byte*>(tensor.in),
-          .out = static_cast<std::byte*>(tensor.out),
-          .received = tensor.received};
+    TensorRequest& to = mine.tensors[i];
+    to.dtype = static_cast<DType>(tensor.dtype);
+    to.shape.assign(tensor.shape, tensor.shape + tensor.dims);
+    to.in = static_cast<const std::byte*>(tensor.in);
+    to.out = static_cast<std::byte*>(tensor.out);
+    to.splits.clear();
     if (tensor.splits != nullptr) to.splits.assign(tensor.splits, tensor.splits + tensor.members);
+    to.received = tensor.received;
   }
+  mine.provide = nullptr;
   if (request.allocate != nullptr) {
     mine.provide = [allocate = request.allocate, context = request.context](
                        std::size_t index, const Shape& shape, DType) {
@@ -89,8 +93,6 @@ Request read(const RuedaRequest& request, std::function<void(const Work&)> on_do
                                               static_cast<std::int32_t>(shape.size())));
     };
   }
-  mine.on_done = std::move(on_done);
-  return mine;
 }
 
 std::int32_t submit(void* engine, const RuedaRequest* request, RuedaOutcome* outcome) {
@@ -112,12 +114,19 @@ std::int32_t submit(void* engine, const RuedaRequest* request, RuedaOutcome* out
     done(context, &end);
   };
   auto* mine_engine = static_cast<Engine*>(engine);
-  auto handle = request->kind == static_cast<std::int32_t>(Kind::Join)
-                    ? mine_engine->join(std::move(on_done))
-                    : mine_engine->submit(read(*request, std::move(on_done)));
+  const auto handle = [&]() -> Result<Handle> {
+    if (request->kind == static_cast<std::int32_t>(Kind::Join)) {
+      return mine_engine->join(std::move(on_done));
+    }
+    thread_local Request mine;
+    read(*request, mine);
+    mine.on_done = std::move(on_done);
+    return mine_engine->launch(mine);
+  }();
   if (!handle) return refuse(handle.error(), outcome);
+  if (*handle == 0) return kOver;
   mine_engine->take(*handle);  // the callback is all there is
-  return 0;
+  return kUnderWay;
 }
 
 std::int32_t process_set(void* engine, std::int32_t number, std::int32_t* size,

@@ -44,7 +44,7 @@ struct RuedaRequest {
   /// none. On any thread, before done(); must not block. Null: no tensor lacks `out`.
   void* (*allocate)(void* context, std::int32_t index, const std::int64_t* shape,
                     std::int32_t dims);
-  /// Completion, on a thread of the engine; may submit. Called once if submit() returned 0.
+  /// Completion, on a thread of the engine; may submit. Called once if submit() returned kUnderWay.
   void (*done)(void* context, const RuedaOutcome* outcome);
   void* context;
 };
@@ -52,7 +52,8 @@ struct RuedaRequest {
 struct RuedaApi {
   std::uint32_t version;  ///< of this struct; entries are only ever added at the end
   std::uint32_t bytes;
-  /// 0: submitted. Else `*outcome` says why not, and done() is not called.
+  /// kUnderWay: done() is called at the end. kOver: that was all, and done() is not called.
+  /// kRefused: `*outcome` says why, and done() is not called.
   std::int32_t (*submit)(void* engine, const RuedaRequest* request, RuedaOutcome* outcome);
   /// Number of members of a process set, and the place of this rank among them, -1 if it is none.
   /// 0: the set exists.
@@ -62,7 +63,10 @@ struct RuedaApi {
 }
 
 namespace rueda {
-inline constexpr std::uint32_t kApiVersion = 2;
+inline constexpr std::uint32_t kApiVersion = 3;
+inline constexpr std::int32_t kUnderWay = 0;
+inline constexpr std::int32_t kRefused = 1;
+inline constexpr std::int32_t kOver = 2;
 /// Immutable, lives as long as the process.
 [[nodiscard]] const RuedaApi* capi_table() noexcept;
 }  // namespace rueda

@@ -89,6 +89,10 @@ class Engine final : private Driver {
   /// Submits and waits, for a moment: results are in memory that the request names. 0: done; else
   /// the handle to go on with. May take what is in the request.
   Result<Handle> run(Request& request);
+  /// Submits what no thread waits for; the caller stays for a moment only, as the other ranks may
+  /// be there already. 0: done, and `on_done` is not called; else it is. May take what is in the
+  /// request.
+  Result<Handle> launch(Request& request);
   /// This rank has no more data. Ends when all ranks have joined, with the one that was last.
   Result<Handle> join(std::function<void(const Work&)> on_done = {});
   /// Collective over the world, like their removal. Ends with the number of the set.
@@ -161,7 +165,7 @@ class Engine final : private Driver {
     Error error;  // if it failed
   };
   bool offer(Request& request);
-  Result<Handle> see_offer_through();
+  Result<Handle> see_offer_through(bool stays);
   bool step_offer(TimePoint now);
   bool move_offers(TimePoint now);
   void called(std::span<const std::byte> frame, Rank from, TimePoint now);
@@ -184,6 +188,7 @@ class Engine final : private Driver {
   void enqueue(Dispatch& dispatch);
   void enqueue_joined(Rank last);
   void finish(std::vector<std::unique_ptr<Entry>> entries, const std::optional<Error>& error);
+  void complete(const std::shared_ptr<Work>& work);
   void watch_beats(TimePoint now);
   void look_for_beats(TimePoint now);
   void note_beat(Rank from, TimePoint now);

@@ -237,12 +237,16 @@ void Engine::finish(std::vector<std::unique_ptr<Entry>> entries,
   for (auto& entry : entries) {
     const auto work = std::move(entry->work);
     if (error && !work->error) work->error = error;
-    if (--work->remaining != 0) continue;
-    unfinished_.fetch_sub(1, std::memory_order_relaxed);
-    work->done.store(true, std::memory_order_seq_cst);  // before completed() looks who sleeps
-    if (work->on_done) notifier_.post([work] { work->on_done(*work); });
+    if (--work->remaining == 0) complete(work);
   }
   progress_->completed();
+}
+
+/// All of it is over.
+void Engine::complete(const std::shared_ptr<Work>& work) {
+  unfinished_.fetch_sub(1, std::memory_order_relaxed);
+  work->done.store(true, std::memory_order_seq_cst);  // before completed() looks who sleeps
+  if (work->on_done) notifier_.post([work] { work->on_done(*work); });
 }
 
 }  // namespace rueda

@@ -1,7 +1,7 @@
-/// Blocking operations that ranks agree on by themselves, without asking the caller: of small ones
-/// what is said and the data go together; a large one between hosts starts once all have offered
-/// it. For what all of them have negotiated before, and only while they have nothing else under
-/// way; all else takes the regular way.
+/// Operations that ranks agree on by themselves, without asking the caller: of small ones what is
+/// said and the data go together; a large one starts once all have offered it. For what all of them
+/// have negotiated before and somebody waits for, and only while they have nothing else under way;
+/// all else takes the regular way.
 
 #include <algorithm>
 #include <array>
@@ -20,6 +20,7 @@ namespace rueda {
 
 namespace {
 
+using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 /// Whoever is awaited for that long by a member that offers is asked to decline: then the caller
@@ -27,12 +28,15 @@ using std::chrono::milliseconds;
 constexpr auto kAskAfter = milliseconds(100);
 /// A blocking call looks up at least this often, so that its thread can see signals.
 constexpr auto kBlink = milliseconds(100);
+/// How long a thread stays that need not. It belongs to a rank that is ahead of the others, so the
+/// step ends no later for it; while to hand over, and to be told of the end, takes three wake-ups.
+constexpr auto kMoment = microseconds(300);
 /// How often to look before the engine's other work gets its turn: a few microseconds.
 constexpr int kLooks = 64;
-constexpr std::size_t kMostOffered = std::size_t{16} << 10;  // bytes
+constexpr std::size_t kMostOffered = std::size_t{64} << 10;  // bytes
 /// What a rank sends to all others together with what it says.
 constexpr std::size_t kMostTold = std::size_t{48} << 10;  // bytes
-constexpr std::size_t kMostTensors = 128;
+constexpr std::size_t kMostTensors = 1024;
 /// Contributions begin at multiples of this.
 constexpr std::size_t kAligned = 32;
 
@@ -53,7 +57,7 @@ Result<Handle> Engine::run(Request& request) {
     const std::lock_guard lock(mutex_);
     offered = offer(request);
   }
-  Result<Handle> handle = offered ? see_offer_through() : submit(std::move(request));
+  Result<Handle> handle = offered ? see_offer_through(true) : submit(std::move(request));
   if (!handle || *handle == 0) {
     if (driving) progress_->give_back();
     return handle;
@@ -71,13 +75,27 @@ Result<Handle> Engine::run(Request& request) {
   return Handle{0};
 }
 
+Result<Handle> Engine::launch(Request& request) {
+  if (in_child()) return forked();
+  const bool driving = peers_.offers() != nullptr &&
+                       unfinished_.load(std::memory_order_relaxed) == 0 && progress_->take();
+  bool offered = false;
+  if (driving) {
+    const std::lock_guard lock(mutex_);
+    offered = offer(request);
+  }
+  Result<Handle> handle = offered ? see_offer_through(false) : submit(std::move(request));
+  if (driving) progress_->give_back();
+  return handle;
+}
+
 /// With mutex_ held, by the holder of the baton. False: it has to go the regular way.
 bool Engine::offer(Request& request) {
   const bool counted = request.kind == Kind::Barrier;
   if (!counted && (request.kind != Kind::Allreduce || request.op == ReduceOp::Adasum)) return false;
   const std::size_t count = request.tensors.size();
   if (failed_ || unfinished_.load(std::memory_order_relaxed) != 0 || request.process_set != 0 ||
-      request.on_done || count == 0 || count > kMostTensors || timeline_.recording()) {
+      count == 0 || count > kMostTensors || timeline_.recording()) {
     return false;
   }
   Offers& offers = *peers_.offers();
@@ -96,7 +114,6 @@ bool Engine::offer(Request& request) {
   const auto size = static_cast<std::size_t>(offers.size());
   const std::size_t most = offers.remote() ? kMostTold + kMostTold / size : 4 * kMostOffered;
   const bool large = room_bytes > kMostOffered || bytes * size > most;
-  if (large && !offers.remote()) return false;
 
   const ProcessSet& world = *negotiator_->process_set(0);
   const bool unnamed = request.name.empty();
@@ -177,12 +194,12 @@ bool Engine::offer(Request& request) {
   return true;
 }
 
-/// By the holder of the baton, who has just made the offer. 0: done; else the handle of an
-/// operation that is under way.
-Result<Handle> Engine::see_offer_through() {
+/// By the holder of the baton, who has just made the offer, and goes on to wait for its end if it
+/// `stays`. 0: done; else the handle of an operation that is under way.
+Result<Handle> Engine::see_offer_through(bool stays) {
   Offers& offers = *peers_.offers();
-  if (offers.remote()) {
-    Patience patience(0);
+  if (offers.remote() || !stays) {
+    Patience patience(offers.remote() ? 0 : kLooks);
     while (offers.open()) {
       if (step_offer({})) {
         patience.reset();
@@ -197,7 +214,7 @@ Result<Handle> Engine::see_offer_through() {
   if (offers.open()) {
     const auto now = Clock::now();
     offered_.ask_at = now + kAskAfter;
-    progress_->until_held([&] { return !offers.open(); }, now + kBlink);
+    progress_->until_held([&] { return !offers.open(); }, now + (stays ? kBlink : kMoment));
   }
   const std::lock_guard lock(mutex_);
   switch (offered_.end) {
@@ -208,13 +225,14 @@ Result<Handle> Engine::see_offer_through() {
     case Offered::End::Failed:
       return offered_.error;
     case Offered::End::None: {
-      // The thread has to look around; the engine goes on without it.
+      // The thread has to look around, or has something else to do; the engine goes on without it.
       offered_.kept = std::move(*offered_.request);
       offered_.request = &offered_.kept;
       auto work = std::make_shared<Work>();
       work->handle = offered_.handle;
       work->name = full_name(offered_.key);
       work->outputs.resize(offered_.kept.tensors.size());
+      work->on_done = std::move(offered_.kept.on_done);
       offered_.work = work;
       works_.emplace(offered_.handle, std::move(work));
       unfinished_.fetch_add(1, std::memory_order_relaxed);
@@ -357,8 +375,7 @@ void Engine::end_offer(Offered::End end, Error error) {
     return;
   }
   if (end == Offered::End::Failed) work->error = std::move(error);
-  unfinished_.fetch_sub(1, std::memory_order_relaxed);
-  work->done.store(true, std::memory_order_seq_cst);
+  complete(work);
   progress_->completed();
 }
 

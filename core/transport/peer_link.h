@@ -21,7 +21,7 @@
 namespace rueda {
 
 /// Bytes of a note at most.
-inline constexpr std::size_t kMaxNote = std::size_t{20} << 10;
+inline constexpr std::size_t kMaxNote = std::size_t{72} << 10;
 
 /// Who gets the notes of a link.
 class NoteSink {

@@ -33,8 +33,8 @@ inline constexpr std::uint32_t kShmSlots = 3;
 inline constexpr std::size_t kShmSlotBytes = std::size_t{256} << 10;
 inline constexpr std::uint32_t kShmSmallSlots = 2;
 inline constexpr std::size_t kShmSmallBytes = std::size_t{64} << 10;
-/// Of one offer: what it says beside its head, and a contribution of 16 KiB.
-inline constexpr std::size_t kOfferBytes = (std::size_t{16} << 10) + 608;
+/// Of one offer: what it says beside its head, and a contribution of 64 KiB.
+inline constexpr std::size_t kOfferBytes = (std::size_t{64} << 10) + 4192;
 
 /// Size of the segment that each of `local_size` ranks makes, without the heap behind it.
 [[nodiscard]] std::size_t segment_bytes(int local_size) noexcept;

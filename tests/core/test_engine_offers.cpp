@@ -5,6 +5,7 @@
 #include <cstring>
 #include <latch>
 #include <random>
+#include <semaphore>
 
 #include "cluster.h"
 
@@ -30,8 +31,33 @@ std::string world_name(const ::testing::TestParamInfo<Groups>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, OfferWorld, ::testing::ValuesIn(kWorlds), world_name);
 
-/// Runs to the end; what went wrong, if anything did.
+/// Launched, and waited for here.
+std::optional<Error> launch(Engine& engine, Request request) {
+  struct Ending {
+    std::binary_semaphore over{0};
+    std::optional<Error> error;
+  };
+  const auto ending = std::make_shared<Ending>();
+  request.demanded = true;
+  request.on_done = [ending](const Work& work) {
+    ending->error = work.error;
+    ending->over.release();
+  };
+  auto handle = engine.launch(request);
+  if (!handle) return std::move(handle).error();
+  if (*handle == 0) {
+    EXPECT_FALSE(ending->over.try_acquire()) << "told of what was over at once";
+    return std::nullopt;
+  }
+  engine.take(*handle);
+  if (!ending->over.try_acquire_for(std::chrono::seconds(30))) return Error{.message = "no end"};
+  return ending->error;
+}
+
+/// Runs to the end, this way or that; what went wrong, if anything did.
 std::optional<Error> run(Engine& engine, Request request) {
+  thread_local std::minstd_rand choice(static_cast<unsigned>(engine.rank()) + 1);
+  if (choice() / 7 % 2 == 0) return launch(engine, std::move(request));
   auto handle = engine.run(request);
   if (!handle) return std::move(handle).error();
   if (*handle == 0) return std::nullopt;
@@ -77,7 +103,7 @@ TEST_P(OfferWorld, sums_of_all_sizes_named_and_not) {
     }
   });
   if (cluster.size() > 1) {
-    EXPECT_GT(direct(cluster[0]), 500U) << "they should have agreed by themselves";
+    EXPECT_GT(direct(cluster[0]), 100U) << "they should have agreed by themselves";
     EXPECT_EQ(direct(cluster[0]), direct(cluster[1]));
   } else {
     EXPECT_EQ(direct(cluster[0]), 0U);

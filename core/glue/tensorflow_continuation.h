@@ -1,0 +1,70 @@
+/// How an asynchronous kernel tells TensorFlow that its op is over.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <semaphore>
+
+#include "glue/tensorflow_api.h"
+
+namespace rueda::tf {
+
+/// TensorFlow's continuation of an op.
+///
+/// TensorFlow passes the address of a std::function<void()> that is a parameter of its own caller,
+/// and so dies when the kernel returns: a copy is kept. That is the only thing here that relies on
+/// more than the C API, so the first one is looked at. If it is not what it was in every release so
+/// far, kernels wait for the end of their operation instead: slower, and right.
+class Continuation {
+ public:
+  explicit Continuation(TF_AsyncOpKernelDoneCallback* done) : given_(done) {
+    if (can_keep(done)) kept_.emplace(*reinterpret_cast<Function*>(done));
+  }
+  [[nodiscard]] bool kept() const { return kept_.has_value(); }
+
+  /// The op's context is gone afterwards.
+  void run() {
+    if (kept_) {
+      api().TF_RunAsyncOpKernelDoneCallback(
+          reinterpret_cast<TF_AsyncOpKernelDoneCallback*>(&*kept_));
+    } else {
+      ended_.release();
+    }
+  }
+
+  /// Where it is not kept: in the kernel, which still has the original.
+  void await() {
+    ended_.acquire();
+    api().TF_RunAsyncOpKernelDoneCallback(given_);
+  }
+
+ private:
+  using Function = std::function<void()>;
+
+  /// Whether the words of libstdc++'s std::function (two of storage, manager, invoker) point into
+  /// TensorFlow. Asked once: each look-up takes a quarter of a millisecond in a library that big.
+  static bool can_keep(void* done) {
+    static const bool can = [done] {
+      static_assert(sizeof(Function) == 4 * sizeof(void*));
+      auto* const* words = static_cast<void**>(done);
+      for (const void* code : {words[2], words[3]}) {
+        Dl_info found{};
+        if (code == nullptr || dladdr(code, &found) == 0 || found.dli_fname == nullptr ||
+            std::strstr(found.dli_fname, "tensorflow") == nullptr) {
+          return false;
+        }
+      }
+      return true;
+    }();
+    return can;
+  }
+
+  TF_AsyncOpKernelDoneCallback* given_;
+  std::optional<Function> kept_;
+  std::binary_semaphore ended_{0};
+};
+
+}  // namespace rueda::tf
