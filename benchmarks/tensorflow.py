@@ -2,8 +2,10 @@
 
 Three parts, each of which interleaves what it compares, round by round, in the same processes:
 
-small     a step of a ``tf.function`` with 161 gradients of 64 floats, with and without their exchange
-resnet50  the gradients of ResNet-50 (102 MB) in a ``tf.function``, beside PyTorch's path for the same tensors
+small     a step of a ``tf.function`` with 161 gradients of 64 floats, with and without their exchange; in both
+          they meet before they are used
+resnet50  the gradients of ResNet-50 (102 MB) in a ``tf.function``, beside the same tensors in PyTorch: both
+          have just computed them, as memory that a step has written costs more to send than memory at rest
 fit       Keras ``fit`` of a convolutional net of 1 M parameters: together, and each process by itself
 
 ``python -m benchmarks.tensorflow beside-mirrored`` starts by turns a custom loop with
@@ -60,7 +62,7 @@ def difference(times: dict[str, list[float]], more: str, less: str) -> list[floa
 def step_of(hvd: Any, tf: Any, variables: list[Any], exchange: str) -> Callable[[], Any]:
     @tf.function  # type: ignore[untyped-decorator]
     def step(factor: Any) -> Any:
-        gradients = [variable * factor for variable in variables]
+        gradients = tf.identity_n([variable * factor for variable in variables])
         if exchange == "together":
             gradients = hvd.grouped_allreduce(gradients, op=hvd.Average, name="step")
         elif exchange == "one by one":
@@ -96,15 +98,27 @@ def resnet50(rounds: int) -> None:
     shapes = MODELS["resnet50"]()
     variables = [tf.Variable(tf.ones(shape)) for shape in shapes]
     tensors = [torch.ones(shape) for shape in shapes]
+    gradients = [torch.empty(shape) for shape in shapes]
     ways = {kind: step_of(hvd, tf, variables, kind) for kind in ("none", "together")}
-    ways["PyTorch"] = lambda: hvd_torch.grouped_allreduce_(tensors, op=hvd_torch.Average, name="torch")
+
+    def compute() -> None:
+        for tensor, gradient in zip(tensors, gradients, strict=True):
+            torch.mul(tensor, 1.0, out=gradient)
+
+    def exchange() -> None:
+        compute()
+        hvd_torch.grouped_allreduce_(gradients, op=hvd_torch.Average, name="torch")
+
+    ways |= {"PyTorch, none": compute, "PyTorch, together": exchange}
     times = rounds_of(ways, rounds, 3)
     times["cost of together"] = difference(times, "together", "none")
-    times["ratio to PyTorch"] = [
-        a / b * 1e-3 for a, b in zip(times["cost of together"], times["PyTorch"], strict=True)
+    times["PyTorch, cost of together"] = difference(times, "PyTorch, together", "PyTorch, none")
+    ratios = [
+        a / b for a, b in zip(times["cost of together"], times["PyTorch, cost of together"], strict=True)
     ]
     if hvd.rank() == 0:
         report("resnet50", times, 1e3, "ms")
+        report("resnet50", {"ratio of costs": ratios}, 1, "")
 
 
 def network(keras: Any) -> Any:
