@@ -57,7 +57,7 @@ PYTHON_ARROWS = {
     **dict.fromkeys(FRAMEWORKS, NEUTRAL | {"common", "data", "elastic", "_runtime", "_core", "_keras"}),
     # What `horovod.keras` and `horovod.tensorflow.keras` share hands over to the frontend of a framework.
     "_keras": NEUTRAL | {"common", "elastic", "_runtime", "torch", "tensorflow"},
-    "data": {"_runtime"},
+    "data": {"_runtime", "bootstrap"},
     "elastic": {"_runtime", "bootstrap", "messages"},
     "launch": {"bootstrap", "messages"},
     "observe": {"_runtime"},

@@ -11,8 +11,6 @@ TABLE = Path(__file__).with_name("signatures.txt")
 
 # What the table holds and the library does not offer yet: module, or module and name -> why.
 LATER = {
-    "horovod.tensorflow.data.compute_service": "the input pipeline on other hosts is to come",
-    "horovod.tensorflow.data.compute_worker": "the input pipeline on other hosts is to come",
     "horovod.runner.elastic.driver": "elastic launching is to come",
     "horovod.runner.elastic.discovery": "elastic launching is to come",
     "horovod.runner.common.util.hosts": "the launcher has a host table of its own; these are for drivers",
@@ -24,6 +22,7 @@ EXTENSIONS = {
     "horovod.tensorflow._DistributedGradientTape.get_local_and_global_gradients": (
         ", unconnected_gradients=UNCONNECTED"
     ),
+    "horovod.tensorflow.data.compute_service.TfDataServiceConfig.read": ", timeout_s=600.0",
     "horovod.keras.DistributedOptimizer": (
         ", backward_passes_per_step=1, average_aggregated_gradients=False, process_set=global_process_set, "
         "scale_local_gradients=True"

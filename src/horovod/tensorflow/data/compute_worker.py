@@ -1,0 +1,101 @@
+"""A process of a compute job: ``horovodrun -np 4 python -m horovod.tensorflow.data.compute_worker FILE``."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from contextlib import ExitStack
+from pathlib import Path
+
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from horovod import _runtime
+from horovod.data.compute_service import ComputeService
+from horovod.errors import InvalidArgumentError
+from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn
+
+__all__ = ["main"]
+
+
+def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float) -> None:
+    """Serve until a training job ends this one, by ``TfDataServiceConfig.compute_client().shutdown()``.
+
+    Args:
+        dispatchers: how many; the processes of this job are shared evenly among them.
+        dispatcher_side: which job runs them, ``compute`` or ``training``.
+        configfile: rank 0 writes there what a training job has to know, and removes it at the end.
+        timeout: seconds that either job waits for the other.
+
+    Raises:
+        ValueError: an argument makes no sense, or the number of processes is no multiple of ``dispatchers``.
+        Others as :func:`compute_worker_fn`.
+    """
+    hvd.init()
+    size = hvd.size()
+    if dispatchers < 1 or size % dispatchers:
+        raise InvalidArgumentError(
+            f"{size} processes cannot be shared evenly among {dispatchers} dispatchers: choose a number of "
+            "processes (horovodrun -np) that is a multiple of --dispatchers."
+        )
+    config: TfDataServiceConfig | None = None
+    with ExitStack() as stack:
+        if hvd.rank() == 0:
+            path = Path(configfile)
+            path.unlink(missing_ok=True)  # of an earlier run: nobody shall read it any more
+            key = secrets.token_bytes(32)
+            interfaces = _runtime.current().config.network_interface
+            nics = interfaces.split(",") if interfaces else None
+            workers = size // dispatchers
+            service = stack.enter_context(ComputeService(dispatchers, workers, key, nics))
+            config = TfDataServiceConfig(
+                dispatchers, workers, dispatcher_side, service.addresses(), key, timeout
+            )
+            config.write(path)
+            stack.callback(path.unlink, missing_ok=True)
+        config = hvd.broadcast_object(config, root_rank=0, name="TfDataServiceConfig")
+        assert config is not None
+        compute_worker_fn(config)
+        # Rank 0 serves until everybody has heard of the end.
+        hvd.allgather_object(None, name="TfDataServiceConfig.end")
+
+
+def _command_line() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m horovod.tensorflow.data.compute_worker",
+        description="A process of a job that runs tf.data pipelines for a training job. Start as many as you "
+        "like with horovodrun.",
+    )
+    parser.add_argument(
+        "configfile",
+        help="file that tells the training job where this job is; it holds a key, so rank 0 makes it "
+        "readable for you alone, and removes it at the end",
+    )
+    parser.add_argument(
+        "--dispatchers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many dispatchers: 1, or one for each rank of the training job (default: 1)",
+    )
+    parser.add_argument(
+        "--dispatcher-side",
+        choices=TfDataServiceConfig.SIDES,
+        default="compute",
+        help="which job runs the dispatchers (default: compute)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=60,
+        metavar="S",
+        help="seconds that either job waits for the other (default: 60)",
+    )
+    arguments = parser.parse_args()
+    # A GPU of this host belongs to the training; TensorFlow would take all of its memory.
+    tf.config.set_visible_devices([], "GPU")
+    main(arguments.dispatchers, arguments.dispatcher_side, arguments.configfile, arguments.timeout)
+
+
+if __name__ == "__main__":
+    _command_line()
