@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +10,7 @@ import tensorflow as tf
 from horovod import _runtime
 from horovod.collectives import Adasum, Average, Sum, reduce_op
 from horovod.errors import InvalidArgumentError
+from horovod.gradient_groups import plan_groups
 from horovod.process_set import ProcessSet, global_process_set, process_set_id
 from horovod.tensorflow import mpi_ops
 from horovod.tensorflow.compression import Compression
@@ -108,7 +109,7 @@ def grouped_allreduce(
 ) -> list[Any]:
     """:func:`allreduce` of all ``tensors`` as one operation: a list in their order.
 
-    Dense ones are of one dtype. Slices among them are gathered, by two operations for all of them.
+    Dense ones are one operation for each dtype that ``compression`` makes of them. Slices among them are gathered, by two operations for all of them.
     """
     if not tensors:
         return list(tensors)
@@ -137,18 +138,21 @@ def grouped_allreduce(
                 results[index] = _slices(tensors[index], value, where, op, process_set)
     if dense:
         with tf.device(device_dense):
-            pairs = [compression.compress(_dense(tensors[index])) for index in dense]
-            reduced = mpi_ops._grouped_allreduce(
-                [compressed for compressed, _ in pairs],
-                name,
-                op,
-                prescale_factor,
-                postscale_factor,
-                ignore_name_scope,
-                process_set,
+            reduced = _compressed(
+                [tensors[index] for index in dense],
+                compression,
+                lambda group, number: mpi_ops._grouped_allreduce(
+                    group,
+                    name if name is None or number == 0 else f"{name}_{number}",
+                    op,
+                    prescale_factor,
+                    postscale_factor,
+                    ignore_name_scope,
+                    process_set,
+                ),
             )
-            for index, value, (_, context) in zip(dense, reduced, pairs, strict=True):
-                results[index] = compression.decompress(value, context)
+            for index, value in zip(dense, reduced, strict=True):
+                results[index] = value
     return results
 
 
@@ -189,22 +193,37 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    """:func:`reducescatter` of all ``tensors``, which are of one dtype, as one operation."""
+    """:func:`reducescatter` of all ``tensors`` as one operation for each dtype that ``compression`` makes of
+    them."""
     if not tensors:
         return list(tensors)
     _check_world(process_set)
     with tf.device(device_dense):
-        pairs = [compression.compress(_dense(tensor)) for tensor in tensors]
-        reduced = mpi_ops._grouped_reducescatter(
-            [compressed for compressed, _ in pairs],
-            op=op,
-            process_set=process_set,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
+        return _compressed(
+            tensors,
+            compression,
+            lambda group, _: mpi_ops._grouped_reducescatter(
+                group,
+                op=op,
+                process_set=process_set,
+                prescale_factor=prescale_factor,
+                postscale_factor=postscale_factor,
+            ),
         )
-        return [
-            compression.decompress(value, context) for value, (_, context) in zip(reduced, pairs, strict=True)
-        ]
+
+
+def _compressed(
+    tensors: Sequence[Any], compression: Any, reduce: Callable[[list[Any], int], Sequence[Any]]
+) -> list[Any]:
+    """Compress ``tensors``, ``reduce`` what is of one dtype then, with a number from 0, and decompress: an
+    operation has one dtype, and a compressor may choose another for each tensor."""
+    pairs = [compression.compress(_dense(tensor)) for tensor in tensors]
+    results: list[Any] = [None] * len(pairs)
+    for number, group in enumerate(plan_groups([compressed.dtype for compressed, _ in pairs])):
+        reduced = reduce([pairs[position][0] for position in group], number)
+        for position, value in zip(group, reduced, strict=True):
+            results[position] = compression.decompress(value, pairs[position][1])
+    return results
 
 
 def _check_world(process_set: ProcessSet) -> None:

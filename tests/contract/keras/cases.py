@@ -3,7 +3,7 @@
 import os
 import sys
 
-from tests.contract.keras import callbacks, elastic_state, fit, optimizer, values
+from tests.contract.keras import callbacks, elastic_state, fit, mixed_compression, optimizer, values
 from tests.contract.world import Cases
 
 if os.environ.get("KERAS_BACKEND") in {"torch", "jax"}:
@@ -13,6 +13,6 @@ if os.environ.get("KERAS_BACKEND") in {"torch", "jax"}:
 FRAMEWORK = "horovod.keras"
 
 CASES = Cases()
-for module in (values, optimizer, fit, callbacks, elastic_state):
+for module in (values, optimizer, fit, callbacks, elastic_state, mixed_compression):
     for name, case in module.CASES.table.items():
         CASES.add_as(name, case)
