@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from horovod._keras.interface import Interface
+from horovod._keras.sync_batch_norm import SyncBatchNormalization
 from horovod._keras.variables import allgather_object, broadcast_object, broadcast_variables
 from horovod.collectives import Adasum, Average, Max, Min, Product, Sum
 from horovod.errors import HorovodInternalError
@@ -26,6 +27,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNormalization",
     "add_process_set",
     "allgather",
     "allgather_object",

@@ -109,7 +109,8 @@ def grouped_allreduce(
 ) -> list[Any]:
     """:func:`allreduce` of all ``tensors`` as one operation: a list in their order.
 
-    Dense ones are one operation for each dtype that ``compression`` makes of them. Slices among them are gathered, by two operations for all of them.
+    Dense ones are one operation for each dtype that ``compression`` makes of them. Slices among them are
+    gathered, by two operations for all of them.
     """
     if not tensors:
         return list(tensors)

@@ -11,9 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from horovod import _runtime
-from horovod.collectives import Sum
-from horovod.errors import InvalidArgumentError
-from horovod.tensorflow.mpi_ops import _allreduce
+from horovod._keras.moments import refuse_fused
+from horovod.tensorflow.moments import moments_of_all_ranks
 
 __all__ = ["SyncBatchNormalization"]
 
@@ -37,10 +36,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
     """
 
     def __init__(self, fused: bool | None = False, **kwargs: Any) -> None:
-        if fused is None or fused:
-            raise InvalidArgumentError(
-                f"SyncBatchNormalization does not support fused={fused}: leave it out or pass False."
-            )
+        refuse_fused(fused)
         if _KERAS_2:
             kwargs["fused"] = False
         super().__init__(**kwargs)
@@ -81,9 +77,7 @@ def _alone() -> bool:
 def _moments_of_all_ranks(inputs: Any, axes: Sequence[int], keep_dims: bool, mask: Any) -> tuple[Any, Any]:
     """Mean and biased variance of all ranks' ``inputs`` over ``axes``, in their dtype; differentiable.
 
-    Each rank sends three numbers per channel: how many values it has, their sum and the sum of their squares,
-    of which only the last two steps are in float64. The squares are taken about the rank's own mean first, so
-    that nothing cancels in the dtype of the inputs.
+    Squares are taken about the rank's own mean first, so that nothing cancels in the dtype of the inputs.
 
     Args:
         mask: bool, the shape of ``inputs`` without the last dimension; ``None``: everything counts.
@@ -99,11 +93,7 @@ def _moments_of_all_ranks(inputs: Any, axes: Sequence[int], keep_dims: bool, mas
     squares = tf.reduce_sum(counts * tf.square(x - mean), axes, keepdims=True)
 
     count, mean, squares = (tf.cast(each, tf.float64) for each in (count, mean, squares))
-    own = tf.stack([count, count * mean, squares + count * tf.square(mean)])
-    total = _allreduce(own, name="sync_batch_norm", op=Sum)
-    count, sums, squares = tf.unstack(total, num=3)
-    mean = tf.math.divide_no_nan(sums, count)
-    variance = tf.maximum(tf.math.divide_no_nan(squares, count) - tf.square(mean), 0.0)
+    mean, variance = tf.unstack(moments_of_all_ranks(count, mean, squares), num=2)
     if not keep_dims:
         mean, variance = tf.squeeze(mean, axes), tf.squeeze(variance, axes)
     return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)

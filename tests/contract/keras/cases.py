@@ -3,7 +3,15 @@
 import os
 import sys
 
-from tests.contract.keras import callbacks, elastic_state, fit, mixed_compression, optimizer, values
+from tests.contract.keras import (
+    callbacks,
+    elastic_state,
+    fit,
+    mixed_compression,
+    optimizer,
+    sync_batch_norm,
+    values,
+)
 from tests.contract.world import Cases
 
 if os.environ.get("KERAS_BACKEND") in {"torch", "jax"}:
@@ -13,6 +21,6 @@ if os.environ.get("KERAS_BACKEND") in {"torch", "jax"}:
 FRAMEWORK = "horovod.keras"
 
 CASES = Cases()
-for module in (values, optimizer, fit, callbacks, elastic_state, mixed_compression):
+for module in (values, optimizer, fit, callbacks, elastic_state, mixed_compression, sync_batch_norm):
     for name, case in module.CASES.table.items():
         CASES.add_as(name, case)

@@ -95,6 +95,17 @@ class Framework(Protocol):
             variables: all that the two functions may assign to.
         """
 
+    def moments(self, own: Any) -> Any:
+        """Mean and variance of the values of all ranks, differentiable once.
+
+        Args:
+            own: shape ``(3, channels)``, float32 or wider: count, mean and sum of squared deviations from it
+                on this rank, see ``horovod._keras.moments``.
+
+        Returns:
+            Mean and biased variance, shape ``(2, channels)``, dtype of ``own``.
+        """
+
     # -- other ----------------------------------------------------------------------------------------------
 
     def own_failure(self, error: BaseException) -> HorovodInternalError | None:

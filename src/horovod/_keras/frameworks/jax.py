@@ -18,6 +18,7 @@ import keras
 import numpy as np
 from jax.experimental import io_callback
 
+from horovod._keras import moments
 from horovod._keras.frameworks.contract import Settings, share_of_average
 from horovod.common.basics import HorovodBasics
 from horovod.compression import CastCompressor, NoneCompressor
@@ -124,6 +125,9 @@ class JaxFramework:
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
 
+    def moments(self, own: Any) -> Any:
+        return _moments(own)
+
     def own_failure(self, error: BaseException) -> HorovodInternalError | None:
         if isinstance(error, HorovodInternalError):
             return error
@@ -183,29 +187,70 @@ def _exchanged(flat: list[Any], settings: Settings) -> list[Any]:
     """The arrays ``flat``, one for each operation, reduced over the ranks."""
     prescale, postscale = scaling(settings.op, settings.predivide)
 
-    def on_the_host(*arrays: Any) -> tuple[Any, ...]:
+    def exchange(*arrays: Any) -> list[Any]:
         given = [np.ascontiguousarray(array) for array in arrays]
         outs = [np.empty_like(array) for array in given]
         handles = []
-        try:
-            for number, (array, out) in enumerate(zip(given, outs, strict=True)):
-                name = f"{settings.name}.{number}"
-                handles.append(
-                    collectives.allreduce(
-                        array, out, name, settings.op, prescale, postscale, settings.process_set
-                    )
+        for number, (array, out) in enumerate(zip(given, outs, strict=True)):
+            name = f"{settings.name}.{number}"
+            handles.append(
+                collectives.allreduce(
+                    array, out, name, settings.op, prescale, postscale, settings.process_set
                 )
-            collectives.synchronize_all(handles)
+            )
+        collectives.synchronize_all(handles)
+        return outs
+
+    return _on_the_host(exchange, flat, flat)
+
+
+def _on_the_host(function: Callable[..., list[Any]], like: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
+    """What ``function`` makes of ``arrays``, when the program that is being traced comes to it, if one is.
+
+    Args:
+        function: takes and returns arrays of NumPy.
+        like: something of shape and dtype of each result.
+    """
+
+    def call(*given: Any) -> tuple[Any, ...]:
+        try:
+            return tuple(function(*given))
         except HorovodInternalError as error:
             JAX.failure = error
             raise
-        return tuple(outs)
 
-    if not any(map(_traced, flat)):
-        return [jnp.asarray(out) for out in on_the_host(*flat)]
-    shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in flat]
+    if not any(map(_traced, arrays)):
+        return [jnp.asarray(out) for out in call(*arrays)]
+    shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in like]
     # Ordered: ranks could not tell the exchanges of two steps in one program apart otherwise.
-    return list(io_callback(on_the_host, shapes, *flat, ordered=True))
+    return list(io_callback(call, shapes, *arrays, ordered=True))
+
+
+@jax.custom_vjp  # type: ignore[untyped-decorator]
+def _moments(own: Any) -> Any:
+    """See ``Framework.moments``."""
+    return _moments_forward(own)[0]
+
+
+def _moments_forward(own: Any) -> tuple[Any, tuple[Any, Any]]:
+    def exchange(own: Any) -> list[Any]:
+        return [moments.combined(np.asarray(own)).astype(own.dtype)]
+
+    (whole,) = _on_the_host(exchange, [own], [own])
+    return whole[1:], (own, whole)
+
+
+def _moments_backward(saved: tuple[Any, Any], upstream: Any) -> tuple[Any]:
+    def exchange(*arrays: Any) -> list[Any]:
+        exact = [np.asarray(array, np.float64) for array in arrays]
+        return [moments.gradient(*exact).astype(arrays[0].dtype)]
+
+    own, whole = saved
+    (gradient,) = _on_the_host(exchange, [own], [upstream, own, whole])
+    return (gradient,)
+
+
+_moments.defvjp(_moments_forward, _moments_backward)
 
 
 JAX = JaxFramework()

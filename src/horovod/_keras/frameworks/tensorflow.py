@@ -16,6 +16,7 @@ from horovod.gradient_groups import PartialReduction
 from horovod.tensorflow import reduced_marks
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.gradient_reduction import _make_allreduce_grads_fn, densified, partial_reduction
+from horovod.tensorflow.moments import moments_of_all_ranks
 
 # Types of our operations, and errors that the fall-back writes into TensorFlow's.
 _OURS: Final = re.compile(
@@ -85,6 +86,9 @@ class TensorFlowFramework:
         variables: Sequence[Any],
     ) -> None:
         tf.cond(condition, if_true, if_false)
+
+    def moments(self, own: Any) -> Any:
+        return tf.cast(moments_of_all_ranks(*tf.unstack(tf.cast(own, tf.float64), num=3)), own.dtype)
 
     def own_failure(self, error: BaseException) -> HorovodInternalError | None:
         if isinstance(error, HorovodInternalError):

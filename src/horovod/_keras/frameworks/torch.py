@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
+from horovod._keras import moments
 from horovod._keras.frameworks.contract import Settings, share_of_average
 from horovod.collectives import Average, Sum
 from horovod.errors import HorovodInternalError
 from horovod.gradient_groups import PartialReduction, plan_groups, scaling
 from horovod.process_set import global_process_set
 from horovod.torch import mpi_ops
-from horovod.torch.autograd import collectives
+from horovod.torch.autograd import apply, collectives
 from horovod.torch.compression import Compression
 
 __all__ = ["TORCH", "TorchFramework"]
@@ -62,6 +63,12 @@ class TorchFramework:
         else:
             if_false()
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def moments(self, own: Any) -> Any:
+        if own.is_meta:  # Keras finds shapes out
+            return torch.empty_like(own[1:])
+        return apply(_Moments, own)
+
     def own_failure(self, error: BaseException) -> HorovodInternalError | None:
         return error if isinstance(error, HorovodInternalError) else None
 
@@ -92,6 +99,25 @@ class TorchFramework:
     def reducescatter(self, value: Any, name: str | None, op: int) -> Any:
         assert op in (Average, Sum)
         return mpi_ops.reducescatter(torch.as_tensor(value), name=name, op=op, process_set=global_process_set)
+
+
+class _Moments(torch.autograd.Function):
+    """See ``Framework.moments``."""
+
+    @staticmethod
+    def forward(ctx: Any, own: torch.Tensor) -> torch.Tensor:
+        ctx.own = _array(own)
+        ctx.whole = moments.combined(ctx.own)
+        return torch.from_numpy(ctx.whole[1:]).to(own)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, upstream: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(moments.gradient(_array(upstream), ctx.own, ctx.whole)).to(upstream)
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    return tensor.detach().to("cpu", torch.float64).numpy()
 
 
 def _reduced(gradients: list[Any], variables: list[Any], settings: Settings) -> list[Any]:

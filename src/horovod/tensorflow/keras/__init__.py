@@ -14,6 +14,7 @@ from horovod.errors import HorovodInternalError
 from horovod.gradient_groups import Groups
 from horovod.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.tensorflow.keras import callbacks, elastic
+from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
 
 __all__ = [
     "Adasum",
@@ -27,6 +28,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNormalization",
     "add_process_set",
     "allgather",
     "allgather_object",
