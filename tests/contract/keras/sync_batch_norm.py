@@ -108,16 +108,16 @@ CASES.add_as("batch_norm_not_compiled", functools.partial(compare, (6,), {}, Tru
 
 def fitted(layer: Any, optimizer: Any, x: Any, y: Any, rows: int) -> tuple[Any, Any]:
     keras.utils.set_random_seed(1)
-    model = keras.Sequential(
-        [
-            keras.layers.Input((8,)),
-            keras.layers.Dense(6),
-            layer(),
-            keras.layers.Dense(5),
-            layer(),
-            keras.layers.Dense(3),
-        ]
-    )
+    # The names that TensorFlow finds the exchanges by; ranks have made different numbers of models before.
+    layers = [
+        keras.layers.Input((8,)),
+        keras.layers.Dense(6),
+        layer(name="first"),
+        keras.layers.Dense(5),
+        layer(name="second"),
+        keras.layers.Dense(3),
+    ]
+    model = keras.Sequential(layers, name="normalised")
     model.compile(optimizer, "mse")
     history = model.fit(x, y, batch_size=rows, epochs=2, shuffle=False, verbose=0).history
     return model, history["loss"]
