@@ -42,7 +42,32 @@ def create_distributed_optimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """See ``horovod.keras.DistributedOptimizer``.
+    """An optimizer like ``optimizer``, with its state, that reduces gradients over all ranks before it
+    uses them.
+
+    Its class is a subclass of the given one with the same name, so that saved models load without
+    Horovod. With Keras 3 everything that ends in ``apply`` reduces: ``fit``, ``apply_gradients``,
+    ``stateless_apply``; gradients of a ``DistributedGradientTape`` are taken as they are. With Keras 2
+    ``minimize`` and ``fit`` reduce, and ``apply_gradients`` alone does not.
+
+    Args:
+        optimizer: of Keras.
+        name: the start of the names of the operations, by default from the class; different for
+            optimizers that are used at the same time.
+        device_dense, device_sparse: where TensorFlow reduces dense gradients and ``IndexedSlices``.
+        compression: around the reduction of dense gradients, one of ``Compression``.
+        sparse_as_dense: reduce ``IndexedSlices`` as dense tensors.
+        gradient_predivide_factor: with ``Average``, divide by this before the sum and by the rest
+            after it.
+        op: ``Average`` or ``Sum``.
+        backward_passes_per_step: sum gradients of so many passes locally before they are reduced and
+            used; ``iterations`` counts passes.
+        average_aggregated_gradients: divide what was summed by ``backward_passes_per_step``.
+        groups: a number of groups, or lists of variables, whose gradients are reduced as one operation; by
+            default one for each dtype. (``num_groups`` is deprecated.)
+        process_set: ranks whose gradients are combined.
+        scale_local_gradients: divide gradients of variables that are given to ``register_local_var`` by
+            the number of ranks.
 
     Raises:
         ValueError: an argument is wrong, see each message.

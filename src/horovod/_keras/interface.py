@@ -8,7 +8,6 @@ from typing import Any
 from horovod import _keras
 from horovod._keras.frameworks import framework
 from horovod.collectives import Average
-from horovod.common.basics import HorovodBasics
 from horovod.compression import NoneCompressor
 from horovod.gradient_groups import Groups, chosen_groups, local_weights
 from horovod.process_set import ProcessSet, global_process_set
@@ -16,15 +15,14 @@ from horovod.process_set import ProcessSet, global_process_set
 __all__ = ["Interface"]
 
 
-class Interface(HorovodBasics):
-    """Everything whose signature does not differ between the two.
+class Interface:
+    """What depends on Keras or its framework, and has one signature in both modules.
 
     Args:
         keras: the module.
     """
 
     def __init__(self, keras: Any) -> None:
-        super().__init__(__file__)
         self._keras = keras
         self._framework = framework(keras.backend.backend())
         self.Compression = self._framework.Compression
@@ -36,71 +34,6 @@ class Interface(HorovodBasics):
     def shutdown(self) -> None:
         """See ``HorovodBasics.shutdown``."""
         self._framework.shutdown()
-
-    def optimizer(
-        self,
-        optimizer: Any,
-        name: str | None,
-        device_dense: str,
-        device_sparse: str,
-        compression: Any,
-        sparse_as_dense: bool,
-        gradient_predivide_factor: float,
-        op: int,
-        backward_passes_per_step: int,
-        average_aggregated_gradients: bool,
-        num_groups: int,
-        groups: Groups,
-        process_set: ProcessSet,
-        scale_local_gradients: bool,
-    ) -> Any:
-        """An optimizer like ``optimizer``, with its state, that reduces gradients over all ranks before it
-        uses them.
-
-        Its class is a subclass of the given one with the same name, so that saved models load without
-        Horovod. With Keras 3 everything that ends in ``apply`` reduces: ``fit``, ``apply_gradients``,
-        ``stateless_apply``; gradients of a ``DistributedGradientTape`` are taken as they are. With Keras 2
-        ``minimize`` and ``fit`` reduce, and ``apply_gradients`` alone does not.
-
-        Args:
-            optimizer: of Keras.
-            name: the start of the names of the operations, by default from the class; different for
-                optimizers that are used at the same time.
-            device_dense, device_sparse: where TensorFlow reduces dense gradients and ``IndexedSlices``.
-            compression: around the reduction of dense gradients, one of ``Compression``.
-            sparse_as_dense: reduce ``IndexedSlices`` as dense tensors.
-            gradient_predivide_factor: with ``Average``, divide by this before the sum and by the rest
-                after it.
-            op: ``Average`` or ``Sum``.
-            backward_passes_per_step: sum gradients of so many passes locally before they are reduced and
-                used; ``iterations`` counts passes.
-            average_aggregated_gradients: divide what was summed by ``backward_passes_per_step``.
-            num_groups: deprecated, use ``groups``.
-            groups: a number of groups, or lists of variables, whose gradients are reduced as one operation;
-                by default one for each dtype.
-            process_set: ranks whose gradients are combined.
-            scale_local_gradients: divide gradients of variables that are given to ``register_local_var`` by
-                the number of ranks.
-
-        Raises:
-            ValueError: an argument is wrong, see each message.
-        """
-        return _keras.create_distributed_optimizer(
-            self._keras,
-            optimizer,
-            name,
-            device_dense,
-            device_sparse,
-            compression,
-            sparse_as_dense,
-            gradient_predivide_factor,
-            op,
-            backward_passes_per_step,
-            average_aggregated_gradients,
-            chosen_groups(num_groups, groups, stacklevel=4),
-            process_set,
-            scale_local_gradients,
-        )
 
     def PartialDistributedOptimizer(
         self,
@@ -129,7 +62,8 @@ class Interface(HorovodBasics):
             ValueError: an argument is wrong, see each message.
         """
         weights = local_weights(local_layers)
-        made = self.optimizer(
+        made = _keras.create_distributed_optimizer(
+            self._keras,
             optimizer,
             name,
             device_dense,
@@ -140,8 +74,7 @@ class Interface(HorovodBasics):
             op,
             backward_passes_per_step,
             average_aggregated_gradients,
-            0,
-            groups,
+            chosen_groups(0, groups),
             process_set,
             scale_local_gradients,
         )

@@ -14,14 +14,10 @@ from __future__ import annotations
 from typing import Any
 
 from horovod import _runtime
-from horovod.collectives import Adasum, Average, Max, Min, Product, Sum
-from horovod.common.basics import HorovodBasics
-from horovod.process_set import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
+from horovod.common import everywhere
+from horovod.common.everywhere import *  # noqa: F403  (republished)
+from horovod.common.everywhere import _basics
+from horovod.process_set import ProcessSet, global_process_set
 from horovod.torch.autograd import collectives
 from horovod.torch.reductions import (
     allreduce,
@@ -52,14 +48,6 @@ from horovod.torch.transfers import (
 )
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "Max",
-    "Min",
-    "Product",
-    "ProcessSet",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allgather_async",
     "allreduce",
@@ -73,14 +61,6 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -90,51 +70,15 @@ __all__ = [
     "grouped_reducescatter",
     "grouped_reducescatter_async",
     "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
-    "rank",
     "reducescatter",
     "reducescatter_async",
-    "remove_process_set",
-    "rocm_built",
     "shutdown",
-    "size",
     "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
 ]
-
-_basics = HorovodBasics(__file__)
-
-is_initialized = _basics.is_initialized
-size = _basics.size
-local_size = _basics.local_size
-cross_size = _basics.cross_size
-rank = _basics.rank
-local_rank = _basics.local_rank
-cross_rank = _basics.cross_rank
-is_homogeneous = _basics.is_homogeneous
-mpi_threads_supported = _basics.mpi_threads_supported
-mpi_enabled = _basics.mpi_enabled
-mpi_built = _basics.mpi_built
-gloo_enabled = _basics.gloo_enabled
-gloo_built = _basics.gloo_built
-nccl_built = _basics.nccl_built
-ddl_built = _basics.ddl_built
-ccl_built = _basics.ccl_built
-cuda_built = _basics.cuda_built
-rocm_built = _basics.rocm_built
-start_timeline = _basics.start_timeline
-stop_timeline = _basics.stop_timeline
+__all__ += everywhere.__all__
 
 
 def init(*args: Any, **kwargs: Any) -> None:

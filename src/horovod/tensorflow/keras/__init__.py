@@ -7,29 +7,24 @@ from typing import Any
 
 from tensorflow import keras
 
+from horovod._keras import create_distributed_optimizer
 from horovod._keras.interface import Interface
 from horovod._keras.variables import allgather_object, broadcast_object, broadcast_variables
-from horovod.collectives import Adasum, Average, Max, Min, Product, Sum
+from horovod.collectives import Average
+from horovod.common import everywhere
+from horovod.common.everywhere import *  # noqa: F403  (republished)
 from horovod.errors import HorovodInternalError
-from horovod.gradient_groups import Groups
-from horovod.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
+from horovod.gradient_groups import Groups, chosen_groups
+from horovod.process_set import ProcessSet, global_process_set
 from horovod.tensorflow.keras import callbacks, elastic
 from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "DistributedOptimizer",
     "HorovodInternalError",
-    "Max",
-    "Min",
     "PartialDistributedOptimizer",
-    "ProcessSet",
-    "Product",
-    "Sum",
     "SyncBatchNormalization",
-    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -38,60 +33,19 @@ __all__ = [
     "broadcast_object",
     "broadcast_variables",
     "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "init",
-    "is_homogeneous",
-    "is_initialized",
     "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
-    "remove_process_set",
-    "rocm_built",
     "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += everywhere.__all__
 
 _shared = Interface(keras)
 
 Compression = _shared.Compression
 init = _shared.init
 shutdown = _shared.shutdown
-ccl_built = _shared.ccl_built
-cross_rank = _shared.cross_rank
-cross_size = _shared.cross_size
-cuda_built = _shared.cuda_built
-ddl_built = _shared.ddl_built
-gloo_built = _shared.gloo_built
-gloo_enabled = _shared.gloo_enabled
-is_homogeneous = _shared.is_homogeneous
-is_initialized = _shared.is_initialized
-local_rank = _shared.local_rank
-local_size = _shared.local_size
-mpi_built = _shared.mpi_built
-mpi_enabled = _shared.mpi_enabled
-mpi_threads_supported = _shared.mpi_threads_supported
-nccl_built = _shared.nccl_built
-rank = _shared.rank
-rocm_built = _shared.rocm_built
-size = _shared.size
-start_timeline = _shared.start_timeline
-stop_timeline = _shared.stop_timeline
 PartialDistributedOptimizer = _shared.PartialDistributedOptimizer
 broadcast_global_variables = _shared.broadcast_global_variables
 allgather = _shared.allgather
@@ -117,8 +71,9 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """See ``horovod._keras.interface.Interface.optimizer``."""
-    return _shared.optimizer(
+    """See ``horovod._keras.create_distributed_optimizer``."""
+    return create_distributed_optimizer(
+        keras,
         optimizer,
         name,
         device_dense,
@@ -129,11 +84,10 @@ def DistributedOptimizer(
         op,
         backward_passes_per_step,
         average_aggregated_gradients,
-        num_groups,
-        groups,
+        chosen_groups(num_groups, groups),
         process_set,
         scale_local_gradients,
     )
 
 
-DistributedOptimizer.__doc__ = _shared.optimizer.__doc__
+DistributedOptimizer.__doc__ = create_distributed_optimizer.__doc__

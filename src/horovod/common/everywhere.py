@@ -1,0 +1,66 @@
+"""What the modules of all frameworks offer under the same names: they republish it by ``import *``.
+
+``init`` and ``shutdown`` are theirs, as some keep state of the world.
+"""
+
+from __future__ import annotations
+
+from horovod.collectives import Adasum, Average, Max, Min, Product, Sum
+from horovod.common.basics import HorovodBasics
+from horovod.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "remove_process_set",
+    "rocm_built",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
+_basics = HorovodBasics()
+
+ccl_built = _basics.ccl_built
+cross_rank = _basics.cross_rank
+cross_size = _basics.cross_size
+cuda_built = _basics.cuda_built
+ddl_built = _basics.ddl_built
+gloo_built = _basics.gloo_built
+gloo_enabled = _basics.gloo_enabled
+is_homogeneous = _basics.is_homogeneous
+is_initialized = _basics.is_initialized
+local_rank = _basics.local_rank
+local_size = _basics.local_size
+mpi_built = _basics.mpi_built
+mpi_enabled = _basics.mpi_enabled
+mpi_threads_supported = _basics.mpi_threads_supported
+nccl_built = _basics.nccl_built
+rank = _basics.rank
+rocm_built = _basics.rocm_built
+size = _basics.size
+start_timeline = _basics.start_timeline
+stop_timeline = _basics.stop_timeline
