@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.collectives import Average, Sum
-from horovod.tensorflow.names import identity
+from horovod.tensorflow.calls import call, call_grouped, reduction
 from horovod.tensorflow.native import ops
 
 __all__ = [
@@ -28,14 +28,8 @@ def allreduce_gradient(
     upstream: Any, op: int, prescale: float, postscale: float, process_set: int, ignore_scope: bool
 ) -> Any:
     """The same reduction of ``upstream``: of a sum the sum, of an average the average."""
-    who = identity("Allreduce", None, [upstream], ignore_scope, process_set)
-    return ops.horovod_allreduce(
-        tensor=upstream,
-        reduce_op=op,
-        prescale_factor=prescale,
-        postscale_factor=postscale,
-        **who,
-    )
+    how = reduction(op, prescale, postscale)
+    return call("Allreduce", upstream, None, ignore_scope, process_set, **how)
 
 
 def grouped_allreduce_gradient(
@@ -47,16 +41,8 @@ def grouped_allreduce_gradient(
             allreduce_gradient(upstream, op, prescale, postscale, process_set, ignore_scope)
             for upstream in upstreams
         ]
-    who = identity("GroupedAllreduce", None, upstreams, ignore_scope, process_set)
-    return list(
-        ops.horovod_grouped_allreduce(
-            tensors=upstreams,
-            reduce_op=op,
-            prescale_factor=prescale,
-            postscale_factor=postscale,
-            **who,
-        )
-    )
+    how = reduction(op, prescale, postscale)
+    return call_grouped("GroupedAllreduce", upstreams, None, ignore_scope, process_set, **how)
 
 
 def allgather_gradient(tensor: Any, upstream: Any, process_set: int, ignore_scope: bool) -> Any:
@@ -66,11 +52,7 @@ def allgather_gradient(tensor: Any, upstream: Any, process_set: int, ignore_scop
     with tf.device("/cpu:0"):
         me = tf.cast(ops.horovod_rank(), tf.int64)
         mine = tf.reshape(tf.stack([me, rows]), [1, 2])
-        who = identity("Allgather", None, [mine], ignore_scope, process_set)
-        everybody = ops.horovod_allgather(
-            tensor=mine,
-            **who,
-        )
+        everybody = call("Allgather", mine, None, ignore_scope, process_set)
         before = tf.reduce_sum(tf.where(everybody[:, 0] < me, everybody[:, 1], 0))
     return reduced[before : before + rows]
 
@@ -84,12 +66,7 @@ def broadcast_gradient(upstream: Any, root_rank: int, process_set: int, ignore_s
 
 def alltoall_gradient(tensor: Any, upstream: Any, received: Any, process_set: int, ignore_scope: bool) -> Any:
     """``upstream`` sent back to where its rows came from; zeros for rows of ``tensor`` that were not sent."""
-    who = identity("Alltoall", None, [upstream], ignore_scope, process_set)
-    back = ops.horovod_alltoall(
-        tensor=upstream,
-        splits=received,
-        **who,
-    )[0]
+    back, _ = call("Alltoall", upstream, None, ignore_scope, process_set, splits=received)
     kept = tf.shape(tensor)[0] - tf.shape(back)[0]
     rank = tf.rank(back)
     return tf.pad(back, tf.concat([[[0, kept]], tf.zeros([rank - 1, 2], tf.int32)], axis=0))
@@ -103,8 +80,7 @@ def reducescatter_gradient(
     if op == Sum:
         factor *= tf.cast(ops.horovod_size(process_set_id=process_set), upstream.dtype)
     scaled = upstream * factor
-    who = identity("Allgather", None, [scaled], ignore_scope, process_set)
-    return ops.horovod_allgather(tensor=scaled, **who)
+    return call("Allgather", scaled, None, ignore_scope, process_set)
 
 
 # -- the ops of the glue ------------------------------------------------------------------------------------

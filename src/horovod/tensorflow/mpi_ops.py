@@ -16,93 +16,38 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.collectives import Adasum, Average, Max, Min, Product, Sum
-from horovod.common.basics import HorovodBasics
+from horovod.collectives import Sum
+from horovod.common import everywhere
+from horovod.common.everywhere import *  # noqa: F403  (republished)
+from horovod.common.everywhere import _basics
 from horovod.common.util import check_extension, gpu_available
 from horovod.errors import InvalidArgumentError
-from horovod.process_set import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    process_set_id,
-    remove_process_set,
-)
+from horovod.process_set import ProcessSet, global_process_set, process_set_id
 from horovod.tensorflow import gradients  # noqa: F401  (registers them)
-from horovod.tensorflow.names import identity
+from horovod.tensorflow.calls import call, call_grouped, reduction
 from horovod.tensorflow.native import ops
 from horovod.tensorflow.util import raw
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "Max",
-    "Min",
-    "Product",
-    "ProcessSet",
-    "Sum",
-    "add_process_set",
     "allgather",
     "alltoall",
     "broadcast",
     "broadcast_",
-    "ccl_built",
     "check_extension",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "gpu_available",
     "grouped_allgather",
     "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
     "local_rank_op",
-    "local_size",
     "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "process_set_included_op",
-    "rank",
     "rank_op",
-    "remove_process_set",
-    "rocm_built",
     "shutdown",
-    "size",
     "size_op",
-    "start_timeline",
-    "stop_timeline",
 ]
-
-_basics = HorovodBasics(__file__)
+__all__ += everywhere.__all__
 
 shutdown = _basics.shutdown
-is_initialized = _basics.is_initialized
-size = _basics.size
-local_size = _basics.local_size
-cross_size = _basics.cross_size
-rank = _basics.rank
-local_rank = _basics.local_rank
-cross_rank = _basics.cross_rank
-is_homogeneous = _basics.is_homogeneous
-mpi_threads_supported = _basics.mpi_threads_supported
-mpi_enabled = _basics.mpi_enabled
-mpi_built = _basics.mpi_built
-gloo_enabled = _basics.gloo_enabled
-gloo_built = _basics.gloo_built
-nccl_built = _basics.nccl_built
-ddl_built = _basics.ddl_built
-ccl_built = _basics.ccl_built
-cuda_built = _basics.cuda_built
-rocm_built = _basics.rocm_built
-start_timeline = _basics.start_timeline
-stop_timeline = _basics.stop_timeline
 
 
 def init(*args: Any, **kwargs: Any) -> None:
@@ -123,15 +68,9 @@ def _allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Reduce ``tensor`` over the members: a tensor of the same shape and dtype."""
-    tensor = raw(tensor)
-    who = identity("Allreduce", name, [tensor], ignore_name_scope, process_set_id(process_set))
-    return ops.horovod_allreduce(
-        tensor=tensor,
-        reduce_op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        **who,
-    )
+    where = process_set_id(process_set)
+    how = reduction(op, prescale_factor, postscale_factor)
+    return call("Allreduce", tensor, name, ignore_name_scope, where, **how)
 
 
 def _grouped_allreduce(
@@ -144,19 +83,9 @@ def _grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """Reduce all ``tensors``, which are of one dtype, as one operation."""
-    tensors = [raw(tensor) for tensor in tensors]
-    if not tensors:
-        return []
-    who = identity("GroupedAllreduce", name, tensors, ignore_name_scope, process_set_id(process_set))
-    return list(
-        ops.horovod_grouped_allreduce(
-            tensors=tensors,
-            reduce_op=op,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            **who,
-        )
-    )
+    where = process_set_id(process_set)
+    how = reduction(op, prescale_factor, postscale_factor)
+    return call_grouped("GroupedAllreduce", tensors, name, ignore_name_scope, where, **how)
 
 
 def _reducescatter(
@@ -170,15 +99,9 @@ def _reducescatter(
 ) -> Any:
     """Reduce ``tensor`` and keep this member's share of the rows: member r of n gets ``d // n + (r < d % n)``
     of d rows."""
-    tensor = raw(tensor)
-    who = identity("Reducescatter", name, [tensor], ignore_name_scope, process_set_id(process_set))
-    return ops.horovod_reducescatter(
-        tensor=tensor,
-        reduce_op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        **who,
-    )
+    where = process_set_id(process_set)
+    how = reduction(op, prescale_factor, postscale_factor)
+    return call("Reducescatter", tensor, name, ignore_name_scope, where, **how)
 
 
 def _grouped_reducescatter(
@@ -191,25 +114,9 @@ def _grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Any]:
     """:func:`_reducescatter` of all ``tensors``, which are of one dtype, as one operation."""
-    tensors = [raw(tensor) for tensor in tensors]
-    if not tensors:
-        return []
-    who = identity(
-        "GroupedReducescatter",
-        name,
-        [tensors[0], tensors[-1]],
-        ignore_name_scope,
-        process_set_id(process_set),
-    )
-    return list(
-        ops.horovod_grouped_reducescatter(
-            tensors=tensors,
-            reduce_op=op,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            **who,
-        )
-    )
+    where = process_set_id(process_set)
+    how = reduction(op, prescale_factor, postscale_factor)
+    return call_grouped("GroupedReducescatter", tensors, name, ignore_name_scope, where, **how)
 
 
 # -- transfers ----------------------------------------------------------------------------------------------
@@ -229,12 +136,8 @@ def allgather(
         tf.errors.FailedPreconditionError: the same in eager mode; ranks disagree about dtype or the other
             dimensions.
     """
-    tensor = raw(tensor)
-    who = identity("Allgather", name, [tensor], ignore_name_scope, process_set_id(process_set))
-    return ops.horovod_allgather(
-        tensor=tensor,
-        **who,
-    )
+    where = process_set_id(process_set)
+    return call("Allgather", tensor, name, ignore_name_scope, where)
 
 
 def grouped_allgather(
@@ -244,16 +147,8 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """:func:`allgather` of all ``tensors``, which are of one dtype, as one operation."""
-    tensors = [raw(tensor) for tensor in tensors]
-    if not tensors:
-        return []
-    who = identity("GroupedAllgather", name, tensors, ignore_name_scope, process_set_id(process_set))
-    return list(
-        ops.horovod_grouped_allgather(
-            tensors=tensors,
-            **who,
-        )
-    )
+    where = process_set_id(process_set)
+    return call_grouped("GroupedAllgather", tensors, name, ignore_name_scope, where)
 
 
 def broadcast(
@@ -264,13 +159,8 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """The ``tensor`` of ``root_rank`` (a global rank), which has the same shape and dtype everywhere."""
-    tensor = raw(tensor)
-    who = identity("Broadcast", name, [tensor], ignore_name_scope, process_set_id(process_set))
-    return ops.horovod_broadcast(
-        tensor=tensor,
-        root_rank=root_rank,
-        **who,
-    )
+    where = process_set_id(process_set)
+    return call("Broadcast", tensor, name, ignore_name_scope, where, root_rank=root_rank)
 
 
 def broadcast_(
@@ -322,14 +212,9 @@ def alltoall(
     Raises:
         tf.errors.InvalidArgumentError: the rows cannot be split like that.
     """
-    tensor = raw(tensor)
-    who = identity("Alltoall", name, [tensor], ignore_name_scope, process_set_id(process_set))
+    where = process_set_id(process_set)
     given = tf.constant([], tf.int32) if splits is None else tf.convert_to_tensor(splits, tf.int32)
-    output, received = ops.horovod_alltoall(
-        tensor=tensor,
-        splits=given,
-        **who,
-    )
+    output, received = call("Alltoall", tensor, name, ignore_name_scope, where, splits=given)
     return output if splits is None else (output, received)
 
 
