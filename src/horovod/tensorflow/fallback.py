@@ -109,6 +109,30 @@ def _rows(tensor: Any) -> Any:
     return tf.TensorShape(None) if shape.rank is None else [None, *shape[1:]]
 
 
+def _group(
+    kind: str,
+    run: Callable[..., Sequence[Any]],
+    tensors: Sequence[Any],
+    shape: Callable[[Any], Any],
+    gradient: Callable[[Sequence[Any], list[Any]], Sequence[Any]],
+) -> list[Any]:
+    """An op of a group, which has a gradient.
+
+    Args:
+        run: makes the results of the arrays.
+        shape: what is known of the shape of a result, by its tensor.
+        gradient: makes the gradients of the tensors, of these and of those of the results.
+    """
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def op(*inputs: Any) -> Any:
+        dtypes, shapes = [x.dtype for x in inputs], [shape(x) for x in inputs]
+        outputs = _call(kind, run, inputs, dtypes, shapes)
+        return outputs, lambda *upstreams: gradient(inputs, list(upstreams))
+
+    return list(op(*map(tf.convert_to_tensor, tensors)))
+
+
 def horovod_grouped_allreduce(
     tensors: Sequence[Any],
     reduce_op: int,
@@ -120,37 +144,18 @@ def horovod_grouped_allreduce(
     name: str | None = None,
 ) -> list[Any]:
     key = _key(tensor_name, ignore_name_scope, name)
+    how = reduce_op, prescale_factor, postscale_factor
 
     def run(*arrays: Any) -> Any:
-        return collectives.run_grouped_allreduce(
-            arrays,
-            [np.empty_like(array) for array in arrays],
-            key,
-            reduce_op,
-            prescale_factor,
-            postscale_factor,
-            _set(process_set_id),
-        )
+        outs = [np.empty_like(array) for array in arrays]
+        return collectives.run_grouped_allreduce(arrays, outs, key, *how, _set(process_set_id))
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def op(*inputs: Any) -> Any:
-        outputs = _call("GroupedAllreduce", run, inputs, [x.dtype for x in inputs], [x.shape for x in inputs])
+    def gradient(_: Sequence[Any], upstreams: list[Any]) -> Any:
+        from horovod.tensorflow.gradients import grouped_allreduce_gradient
 
-        def gradient(*upstreams: Any) -> Any:
-            from horovod.tensorflow.gradients import grouped_allreduce_gradient
+        return grouped_allreduce_gradient(upstreams, *how, process_set_id, ignore_name_scope)
 
-            return grouped_allreduce_gradient(
-                list(upstreams),
-                reduce_op,
-                prescale_factor,
-                postscale_factor,
-                process_set_id,
-                ignore_name_scope,
-            )
-
-        return outputs, gradient
-
-    return list(op(*map(tf.convert_to_tensor, tensors)))
+    return _group("GroupedAllreduce", run, tensors, lambda x: x.shape, gradient)
 
 
 def horovod_allreduce(tensor: Any, reduce_op: int, **how: Any) -> Any:
@@ -168,44 +173,18 @@ def horovod_grouped_reducescatter(
     name: str | None = None,
 ) -> list[Any]:
     key = _key(tensor_name, ignore_name_scope, name)
+    how = reduce_op, prescale_factor, postscale_factor
 
     def run(*arrays: Any) -> Any:
-        return collectives.synchronize(
-            collectives.grouped_reducescatter(
-                arrays,
-                key,
-                reduce_op,
-                prescale_factor,
-                postscale_factor,
-                _set(process_set_id),
-                waited=True,
-            )
-        )
+        handle = collectives.grouped_reducescatter(arrays, key, *how, _set(process_set_id), waited=True)
+        return collectives.synchronize(handle)
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def op(*inputs: Any) -> Any:
-        outputs = _call(
-            "GroupedReducescatter", run, inputs, [x.dtype for x in inputs], [_rows(x) for x in inputs]
-        )
+    def gradient(_: Sequence[Any], upstreams: list[Any]) -> Any:
+        from horovod.tensorflow.gradients import reducescatter_gradient
 
-        def gradient(*upstreams: Any) -> Any:
-            from horovod.tensorflow.gradients import reducescatter_gradient
+        return [reducescatter_gradient(each, *how, process_set_id, ignore_name_scope) for each in upstreams]
 
-            return [
-                reducescatter_gradient(
-                    upstream,
-                    reduce_op,
-                    prescale_factor,
-                    postscale_factor,
-                    process_set_id,
-                    ignore_name_scope,
-                )
-                for upstream in upstreams
-            ]
-
-        return outputs, gradient
-
-    return list(op(*map(tf.convert_to_tensor, tensors)))
+    return _group("GroupedReducescatter", run, tensors, _rows, gradient)
 
 
 def horovod_reducescatter(tensor: Any, reduce_op: int, **how: Any) -> Any:
@@ -222,27 +201,18 @@ def horovod_grouped_allgather(
     key = _key(tensor_name, ignore_name_scope, name)
 
     def run(*arrays: Any) -> Any:
-        return collectives.synchronize(
-            collectives.grouped_allgather(arrays, key, _set(process_set_id), waited=True)
-        )
+        handle = collectives.grouped_allgather(arrays, key, _set(process_set_id), waited=True)
+        return collectives.synchronize(handle)
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def op(*inputs: Any) -> Any:
-        outputs = _call(
-            "GroupedAllgather", run, inputs, [x.dtype for x in inputs], [_rows(x) for x in inputs]
-        )
+    def gradient(inputs: Sequence[Any], upstreams: list[Any]) -> Any:
+        from horovod.tensorflow.gradients import allgather_gradient
 
-        def gradient(*upstreams: Any) -> Any:
-            from horovod.tensorflow.gradients import allgather_gradient
+        return [
+            allgather_gradient(tensor, upstream, process_set_id, ignore_name_scope)
+            for tensor, upstream in zip(inputs, upstreams, strict=True)
+        ]
 
-            return [
-                allgather_gradient(tensor, upstream, process_set_id, ignore_name_scope)
-                for tensor, upstream in zip(inputs, upstreams, strict=True)
-            ]
-
-        return outputs, gradient
-
-    return list(op(*map(tf.convert_to_tensor, tensors)))
+    return _group("GroupedAllgather", run, tensors, _rows, gradient)
 
 
 def horovod_allgather(tensor: Any, **how: Any) -> Any:

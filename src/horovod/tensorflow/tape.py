@@ -118,8 +118,13 @@ def DistributedGradientTape(
     """
     check_predivide(op, gradient_predivide_factor)
     groups = chosen_groups(num_groups, groups)
-    return _distributed(
-        gradtape,
+    cls = type(gradtape)
+    distributed: Any = type(cls.__name__, (_DistributedGradientTape, cls), {})
+    # Not through the constructor, which would begin a new record.
+    tape: _DistributedGradientTape = object.__new__(distributed)
+    tape.__dict__.update(gradtape.__dict__)
+    allreduce = _make_allreduce_grads_fn(
+        "DistributedGradientTape",
         device_dense,
         device_sparse,
         compression,
@@ -128,8 +133,9 @@ def DistributedGradientTape(
         gradient_predivide_factor,
         groups,
         process_set,
-        scale_local_gradients,
     )
+    tape._horovod_reduction = partial_reduction(allreduce, process_set, scale_local_gradients)
+    return tape
 
 
 def PartialDistributedGradientTape(
@@ -155,10 +161,8 @@ def PartialDistributedGradientTape(
     Raises:
         ValueError: an argument is wrong, see each message.
     """
-    check_predivide(op, gradient_predivide_factor)
-    groups = chosen_groups(num_groups, groups)
     weights = local_weights(local_layers)
-    tape = _distributed(
+    tape = DistributedGradientTape(
         gradtape,
         device_dense,
         device_sparse,
@@ -166,42 +170,10 @@ def PartialDistributedGradientTape(
         sparse_as_dense,
         op,
         gradient_predivide_factor,
-        groups,
-        process_set,
-        scale_local_gradients,
+        groups=chosen_groups(num_groups, groups),
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
     )
     for weight in weights:
         tape.register_local_source(weight)
-    return tape
-
-
-def _distributed(
-    gradtape: tf.GradientTape,
-    device_dense: str,
-    device_sparse: str,
-    compression: Any,
-    sparse_as_dense: bool,
-    op: int,
-    gradient_predivide_factor: float,
-    groups: Groups,
-    process_set: ProcessSet,
-    scale_local_gradients: bool,
-) -> _DistributedGradientTape:
-    cls = type(gradtape)
-    distributed: Any = type(cls.__name__, (_DistributedGradientTape, cls), {})
-    # Not through the constructor, which would begin a new record.
-    tape: _DistributedGradientTape = object.__new__(distributed)
-    tape.__dict__.update(gradtape.__dict__)
-    allreduce = _make_allreduce_grads_fn(
-        "DistributedGradientTape",
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        groups,
-        process_set,
-    )
-    tape._horovod_reduction = partial_reduction(allreduce, process_set, scale_local_gradients)
     return tape
