@@ -15,7 +15,7 @@ from horovod.elastic.run import run_fn
 from horovod.elastic.state import ObjectState
 from horovod.errors import InvalidArgumentError
 
-__all__ = ["ElasticClasses", "ModelState", "elastic_classes", "run"]
+__all__ = ["ElasticClasses", "ModelState", "elastic_classes", "runner"]
 
 
 class ModelState(ObjectState):
@@ -85,24 +85,34 @@ def _build(optimizer: Any, variables: list[Any]) -> None:
         optimizer.build(variables)
 
 
-def run(func: Callable[..., Any], framework: Framework) -> Callable[..., Any]:
-    """See ``horovod.keras.elastic.run``."""
-
-    @functools.wraps(func)
-    def translating(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return func(*args, **kwargs)
-        except Exception as error:
-            failure = framework.own_failure(error)
-            if failure is None or failure is error:
-                raise
-            raise failure from error
+def runner(framework: Framework) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The decorator ``run`` of the modules about ``framework``."""
 
     def reset() -> None:
         framework.shutdown()
         framework.init()
 
-    return run_fn(translating, reset)
+    def run(func: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator for ``func(state, ...)``: after a failure of a collective, also within ``fit`` and in
+        whatever error the framework reports it, it is called again in a new world, with the state of the last
+        commit; after ``HostsUpdatedInterrupt`` with the state as it is.
+
+        No collective may be called between ``init()`` and the decorated function.
+        """
+
+        @functools.wraps(func)
+        def translating(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return func(*args, **kwargs)
+            except Exception as error:  # frameworks report failures as errors of their own
+                failure = framework.own_failure(error)
+                if failure is None or failure is error:
+                    raise
+                raise failure from error
+
+        return run_fn(translating, reset)
+
+    return run
 
 
 # -- callbacks ----------------------------------------------------------------------------------------------

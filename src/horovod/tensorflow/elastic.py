@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from horovod import _runtime
-from horovod._keras import elastic as _elastic
-from horovod._keras.elastic import ModelState
+from horovod._keras.elastic import ModelState, runner
 from horovod._keras.frameworks import framework
 from horovod.elastic.state import ObjectState
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables
@@ -19,14 +18,7 @@ from horovod.tensorflow.functions import broadcast_object, broadcast_variables
 __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
 
 
-def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator for ``func(state, ...)``: after a failure of a collective, in whatever error TensorFlow
-    reports it, it is called again in a new world, with the state of the last commit; after
-    ``HostsUpdatedInterrupt`` with the state as it is.
-
-    No collective may be called between ``init()`` and the decorated function.
-    """
-    return _elastic.run(func, framework("tensorflow"))
+run = runner(framework("tensorflow"))
 
 
 class TensorFlowKerasState(ModelState):

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from tensorflow import keras
 
-from horovod._keras import elastic as _elastic
-from horovod._keras.elastic import elastic_classes
+from horovod._keras.elastic import elastic_classes, runner
 from horovod._keras.frameworks import framework
 
 __all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]
@@ -20,12 +16,4 @@ __all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "Upd
     UpdateEpochStateCallback,
 ) = elastic_classes(keras, __name__)
 
-
-def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator for ``func(state, ...)``: after a failure of a collective, also within ``fit``, it is called
-    again in a new world, with the state of the last commit; after ``HostsUpdatedInterrupt`` with the state as
-    it is.
-
-    No collective may be called between ``init()`` and the decorated function.
-    """
-    return _elastic.run(func, framework(keras.backend.backend()))
+run = runner(framework(keras.backend.backend()))
