@@ -16,6 +16,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from types import TracebackType
 __all__ = ["SimulatedHosts", "clear_leftovers", "why_not"]
 
 _SCRIPT = Path(__file__).with_name("netns_hosts.sh")
+_NEEDED = (Path(__file__).resolve().parents[2], Path(sys.prefix))
 _LIMIT_S = 60.0
 _FOLDER = "rueda-hosts-"
 
@@ -82,7 +84,8 @@ class SimulatedHosts:
     Args:
         count: how many.
         rate: of every link in both directions, as ``tc`` writes it: ``1gbit``; ``none``: unlimited.
-        private_tmp: every host has a ``/tmp`` of its own.
+        private_tmp: every host has a ``/tmp`` of its own. This project, and the Python that runs, can be
+            read also where they lie there.
         share_shm: all hosts have one ``/dev/shm``.
     """
 
@@ -105,6 +108,7 @@ class SimulatedHosts:
             "SIM_DIR": str(self._folder / "simhosts"),
             "SIM_PREFIX": self._prefix,
             "SIM_PRIVATE_TMP": "1" if private_tmp else "0",
+            "SIM_KEEP": "".join(f"{path}:" for path in _NEEDED if path.is_relative_to("/tmp")),
             "SIM_SHARE_SHM": "1" if share_shm else "0",
         }
 

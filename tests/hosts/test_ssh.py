@@ -11,8 +11,6 @@ from tests.hosts.jobs import LIMIT_S, PYTHON, horovodrun, left_behind, running, 
 from tests.hosts.simulated import SimulatedHosts
 from tests.launch.launching import COMMAND, environment
 
-import horovod
-
 pytestmark = pytest.mark.timeout(2 * LIMIT_S)
 
 ALLREDUCE = """
@@ -149,10 +147,8 @@ def test_the_key_is_on_no_command_line_of_any_host(two_hosts: SimulatedHosts) ->
 
 
 def test_hosts_need_not_share_a_file_system(simulation: None) -> None:
-    if Path(horovod.__file__).is_relative_to("/tmp"):
-        pytest.skip("the launcher itself lies in /tmp, which these hosts do not share")
     with SimulatedHosts(2, private_tmp=True) as hosts:
-        show = "import os; open('/tmp/mine', 'x'); print(os.listdir('/tmp'))"
+        show = "open('/tmp/mine', 'x'); print('made')"
         done = horovodrun(hosts, "-np", "2", "-H", slots(hosts, 1, 1), PYTHON, "-c", show, cwd=Path("/"))
         assert done.returncode == 0, done.stderr.decode()
-        assert done.stdout.count(b"['mine']") == 2
+        assert done.stdout.count(b"made") == 2
