@@ -90,6 +90,23 @@ def _let_them_run_at_once() -> None:
         auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS = known | _COLLECTIVES
 
 
+def _leave_unconverted() -> None:
+    """AutoGraph rewrites the Python that a ``tf.function`` calls. Nothing of ours needs that, and it takes a
+    second or two of the first trace in every process.
+
+    TensorFlow keeps a list of packages that it leaves alone; it is not public. Without it the first trace
+    merely takes longer.
+    """
+    try:
+        from tensorflow.python.autograph.core import config, config_lib
+
+        rules = tuple(config.CONVERSION_RULES)
+        ours = config_lib.DoNotConvert("horovod")
+    except (ImportError, AttributeError, TypeError):
+        return
+    config.CONVERSION_RULES = (ours, *rules)
+
+
 def _choose() -> tuple[Any, str]:
     generated, problem = load(GLUE)
     if generated is not None:
@@ -105,4 +122,5 @@ def _choose() -> tuple[Any, str]:
     return fallback, problem
 
 
+_leave_unconverted()
 ops, problem = _choose()
