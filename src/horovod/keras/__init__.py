@@ -10,7 +10,6 @@ from horovod._keras import create_distributed_optimizer
 from horovod._keras.interface import Interface
 from horovod._keras.sync_batch_norm import SyncBatchNormalization
 from horovod._keras.variables import allgather_object, broadcast_object, broadcast_variables
-from horovod.collectives import Average
 from horovod.common import everywhere
 from horovod.common.everywhere import *  # noqa: F403  (republished)
 from horovod.errors import HorovodInternalError
@@ -61,7 +60,7 @@ def DistributedOptimizer(
     compression: Any = Compression.none,
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
-    op: int = Average,
+    op: int = everywhere.Average,
     num_groups: int = 0,
     groups: Groups = None,
     backward_passes_per_step: int = 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from horovod.common.everywhere import *  # noqa: F403  (republished)
 from horovod.errors import HorovodInternalError
 from horovod.tensorflow import compression, functions, mpi_ops, util
 from horovod.tensorflow.adasum_optimizer import (

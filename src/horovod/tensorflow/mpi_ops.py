@@ -16,10 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.collectives import Sum
 from horovod.common import everywhere
 from horovod.common.everywhere import *  # noqa: F403  (republished)
-from horovod.common.everywhere import _basics
 from horovod.common.util import check_extension, gpu_available
 from horovod.errors import InvalidArgumentError
 from horovod.process_set import ProcessSet, global_process_set, process_set_id
@@ -47,6 +45,7 @@ __all__ = [
 ]
 __all__ += everywhere.__all__
 
+_basics = everywhere._basics
 shutdown = _basics.shutdown
 
 
@@ -61,7 +60,7 @@ def init(*args: Any, **kwargs: Any) -> None:
 def _allreduce(
     tensor: Any,
     name: str | None = None,
-    op: int = Sum,
+    op: int = everywhere.Sum,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     ignore_name_scope: bool = False,
@@ -76,7 +75,7 @@ def _allreduce(
 def _grouped_allreduce(
     tensors: Sequence[Any],
     name: str | None = None,
-    op: int = Sum,
+    op: int = everywhere.Sum,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     ignore_name_scope: bool = False,
@@ -91,7 +90,7 @@ def _grouped_allreduce(
 def _reducescatter(
     tensor: Any,
     name: str | None = None,
-    op: int = Sum,
+    op: int = everywhere.Sum,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
@@ -107,7 +106,7 @@ def _reducescatter(
 def _grouped_reducescatter(
     tensors: Sequence[Any],
     name: str | None = None,
-    op: int = Sum,
+    op: int = everywhere.Sum,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,

@@ -16,7 +16,6 @@ from typing import Any
 from horovod import _runtime
 from horovod.common import everywhere
 from horovod.common.everywhere import *  # noqa: F403  (republished)
-from horovod.common.everywhere import _basics
 from horovod.process_set import ProcessSet, global_process_set
 from horovod.torch.autograd import collectives
 from horovod.torch.reductions import (
@@ -79,6 +78,8 @@ __all__ = [
     "synchronize",
 ]
 __all__ += everywhere.__all__
+
+_basics = everywhere._basics
 
 
 def init(*args: Any, **kwargs: Any) -> None:
