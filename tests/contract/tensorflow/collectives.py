@@ -42,9 +42,9 @@ def average(values: list[Any]) -> Any:
 
 
 def reduces(op: int, expected: Any, dtype: Any) -> None:
-    for shape in SHAPES:
-        results = every_way(lambda t: hvd.allreduce(t, op=op), mine(hvd.rank(), shape, dtype))
-        for got in results.values():
+    arrays = [mine(hvd.rank(), shape, dtype) for shape in SHAPES]
+    for results in every_way(lambda *ts: [hvd.allreduce(t, op=op) for t in ts], *arrays).values():
+        for got, shape in zip(results, SHAPES, strict=True):
             same(got, expected(of_all(shape, dtype)))
 
 
@@ -175,19 +175,24 @@ def compression_travels_as_half() -> None:
 
 def gathers(dtype: Any) -> None:
     r, n = hvd.rank(), hvd.size()
-    for rows in ([2] * n, [(rank * 5) % 4 for rank in range(n)]):
-        for rest in ((), (3,), (2, 2)):
-            own = mine(r, (rows[r], *rest), dtype)
-            expected = np.concatenate([mine(rank, (rows[rank], *rest), dtype) for rank in range(n)])
-            for got in every_way(lambda t: hvd.allgather(t), own).values():
-                same(got, expected)
+    given = [
+        [mine(rank, (rows[rank], *rest), dtype) for rank in range(n)]
+        for rows in ([2] * n, [(rank * 5) % 4 for rank in range(n)])
+        for rest in ((), (3,), (2, 2))
+    ]
+    own = [arrays[r] for arrays in given]
+    for results in every_way(lambda *ts: [hvd.allgather(t) for t in ts], *own).values():
+        for got, arrays in zip(results, given, strict=True):
+            same(got, np.concatenate(arrays))
 
 
 def broadcasts(dtype: Any) -> None:
-    for root in range(hvd.size()):
-        for shape in SHAPES:
-            results = every_way(lambda t, root=root: hvd.broadcast(t, root), mine(hvd.rank(), shape, dtype))
-            for got in results.values():
+    roots = range(hvd.size())
+    arrays = [mine(hvd.rank(), shape, dtype) for shape in SHAPES]
+    ways = every_way(lambda *ts: [[hvd.broadcast(t, root) for t in ts] for root in roots], *arrays)
+    for results in ways.values():
+        for root, broadcast in zip(roots, results, strict=True):
+            for got, shape in zip(broadcast, SHAPES, strict=True):
                 same(got, mine(root, shape, dtype))
 
 
@@ -195,12 +200,12 @@ def sends(dtype: Any) -> None:
     r, n = hvd.rank(), hvd.size()
     own = np.full(((r + 1) * n + 1, 2), r % 2).astype(dtype.as_numpy_dtype)  # a row stays
     expected = np.concatenate([np.full((rank + 1, 2), rank % 2) for rank in range(n)])
-    for got, received in every_way(lambda t: hvd.alltoall(t, splits=[r + 1] * n), own).values():
+    even = np.repeat(np.arange(n), 2).astype(dtype.as_numpy_dtype)
+    ways = every_way(lambda t, e: [*hvd.alltoall(t, splits=[r + 1] * n), hvd.alltoall(e)], own, even)
+    for got, received, evenly in ways.values():
         same(got, expected.astype(own.dtype))
         same(received, np.arange(1, n + 1, dtype=np.int32))
-    even = np.repeat(np.arange(n), 2).astype(dtype.as_numpy_dtype)
-    for got in every_way(lambda t: hvd.alltoall(t), even).values():
-        same(got, np.full(2 * n, r).astype(even.dtype))
+        same(evenly, np.full(2 * n, r).astype(even.dtype))
 
 
 for _dtype in MOVED:
@@ -233,18 +238,21 @@ def groups_are_gathered() -> None:
 @CASES.add
 def rows_are_shared_out() -> None:
     r, n = hvd.rank(), hvd.size()
+    operations = ((hvd.Sum, REDUCTIONS["sum"][1]), (hvd.Average, average))
+
+    def shared_out(t: Any) -> Any:
+        return [
+            [hvd.reducescatter(t, op=op), *hvd.grouped_reducescatter([t, t], op=op)] for op, _ in operations
+        ]
+
     for dtype in (tf.int32, tf.int64, tf.float16, tf.float32, tf.float64, tf.bfloat16):
         for rows in (4 * n, 4 * n + n // 2):
             begins = np.cumsum([0, *(rows // n + (rank < rows % n) for rank in range(n))])
-            own = mine(r, (rows, 3), dtype)
-            for op, expected in ((hvd.Sum, REDUCTIONS["sum"][1]), (hvd.Average, average)):
-                reduced = expected(of_all((rows, 3), dtype))[begins[r] : begins[r + 1]]
-                for got in every_way(lambda t, op=op: hvd.reducescatter(t, op=op), own).values():
-                    same(got, reduced)
-                pair = every_way(lambda t, op=op: hvd.grouped_reducescatter([t, t], op=op), own)
-                for group in pair.values():
-                    for got in group:
-                        same(got, reduced)
+            everybody = of_all((rows, 3), dtype)
+            for results in every_way(shared_out, everybody[r]).values():
+                for got, (_, expected) in zip(results, operations, strict=True):
+                    for each in got:
+                        same(each, expected(everybody)[begins[r] : begins[r + 1]])
 
 
 @CASES.add
