@@ -192,7 +192,12 @@ def a_saved_model_loads_and_goes_on_without_horovod() -> None:
 def sparse_gradients_of_embeddings_train() -> None:
     x = np.random.default_rng(hvd.rank()).integers(0, 20, (32, 4))
     y = np.zeros((32, 2), "float32")
-    for options in ({}, {"sparse_as_dense": True}, {"sparse_as_dense": True, "backward_passes_per_step": 2}):
+    ways: list[dict[str, Any]] = [
+        {},
+        {"sparse_as_dense": True},
+        {"sparse_as_dense": True, "backward_passes_per_step": 2},
+    ]
+    for options in ways[: 1 if backend() == "jax" else 3]:  # whose gradients are always dense
         keras.utils.set_random_seed(3)
         model = keras.Sequential(
             [
