@@ -11,6 +11,7 @@ import tensorflow as tf
 from tests.contract.tensorflow.ways import (
     DTYPES,
     MOVED,
+    all_in_every_way,
     every_way,
     float32,
     int32,
@@ -42,8 +43,8 @@ def average(values: list[Any]) -> Any:
 
 
 def reduces(op: int, expected: Any, dtype: Any) -> None:
-    arrays = [mine(hvd.rank(), shape, dtype) for shape in SHAPES]
-    for results in every_way(lambda *ts: [hvd.allreduce(t, op=op) for t in ts], *arrays).values():
+    calls = [(functools.partial(hvd.allreduce, op=op), mine(hvd.rank(), shape, dtype)) for shape in SHAPES]
+    for results in all_in_every_way(calls):
         for got, shape in zip(results, SHAPES, strict=True):
             same(got, expected(of_all(shape, dtype)))
 
@@ -180,20 +181,20 @@ def gathers(dtype: Any) -> None:
         for rows in ([2] * n, [(rank * 5) % 4 for rank in range(n)])
         for rest in ((), (3,), (2, 2))
     ]
-    own = [arrays[r] for arrays in given]
-    for results in every_way(lambda *ts: [hvd.allgather(t) for t in ts], *own).values():
+    for results in all_in_every_way([(hvd.allgather, arrays[r]) for arrays in given]):
         for got, arrays in zip(results, given, strict=True):
             same(got, np.concatenate(arrays))
 
 
 def broadcasts(dtype: Any) -> None:
-    roots = range(hvd.size())
-    arrays = [mine(hvd.rank(), shape, dtype) for shape in SHAPES]
-    ways = every_way(lambda *ts: [[hvd.broadcast(t, root) for t in ts] for root in roots], *arrays)
-    for results in ways.values():
-        for root, broadcast in zip(roots, results, strict=True):
-            for got, shape in zip(broadcast, SHAPES, strict=True):
-                same(got, mine(root, shape, dtype))
+    given = [(root, shape) for root in range(hvd.size()) for shape in SHAPES]
+    calls = [
+        (functools.partial(hvd.broadcast, root_rank=root), mine(hvd.rank(), shape, dtype))
+        for root, shape in given
+    ]
+    for results in all_in_every_way(calls):
+        for got, (root, shape) in zip(results, given, strict=True):
+            same(got, mine(root, shape, dtype))
 
 
 def sends(dtype: Any) -> None:
@@ -201,8 +202,11 @@ def sends(dtype: Any) -> None:
     own = np.full(((r + 1) * n + 1, 2), r % 2).astype(dtype.as_numpy_dtype)  # a row stays
     expected = np.concatenate([np.full((rank + 1, 2), rank % 2) for rank in range(n)])
     even = np.repeat(np.arange(n), 2).astype(dtype.as_numpy_dtype)
-    ways = every_way(lambda t, e: [*hvd.alltoall(t, splits=[r + 1] * n), hvd.alltoall(e)], own, even)
-    for got, received, evenly in ways.values():
+    calls: list[tuple[Any, Any]] = [
+        (functools.partial(hvd.alltoall, splits=[r + 1] * n), own),
+        (hvd.alltoall, even),
+    ]
+    for (got, received), evenly in all_in_every_way(calls):
         same(got, expected.astype(own.dtype))
         same(received, np.arange(1, n + 1, dtype=np.int32))
         same(evenly, np.full(2 * n, r).astype(even.dtype))
@@ -238,21 +242,23 @@ def groups_are_gathered() -> None:
 @CASES.add
 def rows_are_shared_out() -> None:
     r, n = hvd.rank(), hvd.size()
-    operations = ((hvd.Sum, REDUCTIONS["sum"][1]), (hvd.Average, average))
-
-    def shared_out(t: Any) -> Any:
-        return [
-            [hvd.reducescatter(t, op=op), *hvd.grouped_reducescatter([t, t], op=op)] for op, _ in operations
-        ]
-
     for dtype in (tf.int32, tf.int64, tf.float16, tf.float32, tf.float64, tf.bfloat16):
         for rows in (4 * n, 4 * n + n // 2):
             begins = np.cumsum([0, *(rows // n + (rank < rows % n) for rank in range(n))])
             everybody = of_all((rows, 3), dtype)
-            for results in every_way(shared_out, everybody[r]).values():
-                for got, (_, expected) in zip(results, operations, strict=True):
-                    for each in got:
-                        same(each, expected(everybody)[begins[r] : begins[r + 1]])
+            calls: list[tuple[Any, Any]] = []
+            shares = []
+            for op, expected in ((hvd.Sum, REDUCTIONS["sum"][1]), (hvd.Average, average)):
+                calls += [
+                    (functools.partial(hvd.reducescatter, op=op), everybody[r]),
+                    (lambda t, op=op: hvd.grouped_reducescatter([t, t], op=op), everybody[r]),
+                ]
+                shares.append(expected(everybody)[begins[r] : begins[r + 1]])
+            for summed, pair_summed, averaged, pair_averaged in all_in_every_way(calls):
+                for got in (summed, *pair_summed):
+                    same(got, shares[0])
+                for got in (averaged, *pair_averaged):
+                    same(got, shares[1])
 
 
 @CASES.add

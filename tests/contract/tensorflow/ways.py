@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from horovod.tensorflow import fallback, native
 
 DTYPES = [tf.uint8, tf.int8, tf.int32, tf.int64, tf.float16, tf.bfloat16, tf.float32, tf.float64]
 MOVED = [*DTYPES, tf.uint16, tf.int16, tf.bool]
@@ -41,6 +42,21 @@ WAYS: dict[str, Callable[[Callable[..., Any], Sequence[Any]], Any]] = {
 def every_way(function: Callable[..., Any], *arrays: Any) -> dict[str, Any]:
     """What ``function`` of tensors makes of ``arrays``, by way; NumPy arrays in the structure it returns."""
     return {way: run(function, arrays) for way, run in WAYS.items()}
+
+
+def all_in_every_way(calls: Sequence[tuple[Callable[[Any], Any], Any]]) -> Iterator[list[Any]]:
+    """By way, what each function makes of its array: all in one graph; with the ops of the fall-back each in
+    its own, as those wait for each other in no order that the ranks have in common."""
+    functions, arrays = zip(*calls, strict=True)
+
+    def together(*tensors: Any) -> list[Any]:
+        return [function(tensor) for function, tensor in zip(functions, tensors, strict=True)]
+
+    for run in WAYS.values():
+        if native.ops is fallback:
+            yield [run(function, [array]) for function, array in calls]
+        else:
+            yield run(together, arrays)
 
 
 def float32(values: Any) -> Any:
