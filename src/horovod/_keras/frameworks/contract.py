@@ -46,7 +46,11 @@ class Settings:
 
 
 class Framework(Protocol):
-    """One framework under Keras. Tensors and variables are its own, or of Keras around them."""
+    """One framework under Keras. Tensors and variables are its own, or of Keras around them.
+
+    What has a body here suits a framework without sparse gradients and sessions, in which compiled steps can
+    have collectives; others override it.
+    """
 
     Compression: Any
     """The compressors to choose from."""
@@ -68,9 +72,11 @@ class Framework(Protocol):
 
     def is_reduced(self, gradient: Any) -> bool:
         """Whether something else has reduced ``gradient`` already."""
+        return False
 
     def dense(self, gradient: Any) -> Any | None:
         """``gradient`` as a dense tensor if it is a sparse one, ``None`` if it is dense."""
+        return None
 
     def refuse_compiled(self) -> None:
         """
@@ -78,9 +84,11 @@ class Framework(Protocol):
             HorovodInternalError: in a computation that is being compiled in a way that no collective can be
                 part of.
         """
+        return
 
     def keep_uncompiled(self, model: Any) -> bool:
         """Make sure that the training step of ``model`` can have collectives. Whether that changed it."""
+        return False
 
     def choose(
         self,
@@ -113,9 +121,11 @@ class Framework(Protocol):
 
     def computed(self, value: Any) -> Any:
         """``value``, or in a v1 graph what it is when the session of Keras runs."""
+        return value
 
     def in_session(self) -> bool:
         """Whether operations become part of a v1 graph, which a session runs."""
+        return False
 
     # -- values ---------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ import numpy as np
 from jax.experimental import io_callback
 
 from horovod._keras import moments
-from horovod._keras.frameworks.contract import Settings, share_of_average
+from horovod._keras.frameworks.contract import Framework, Settings, share_of_average
 from horovod.common.basics import HorovodBasics
 from horovod.compression import CastCompressor, NoneCompressor
 from horovod.errors import HorovodInternalError
@@ -74,8 +74,8 @@ def _traced(value: Any) -> bool:
     return isinstance(value, jax.core.Tracer)
 
 
-class JaxFramework:
-    """Implements :class:`horovod._keras.frameworks.contract.Framework`."""
+class JaxFramework(Framework):
+    """JAX: the call of the host is part of what is compiled."""
 
     Compression = Compression
     init = _basics.init
@@ -87,18 +87,6 @@ class JaxFramework:
 
     def scaled(self, gradient: Any, factor: float) -> Any:
         return gradient * jnp.asarray(factor, gradient.dtype)
-
-    def is_reduced(self, gradient: Any) -> bool:
-        return False
-
-    def dense(self, gradient: Any) -> Any | None:
-        return None
-
-    def refuse_compiled(self) -> None:
-        pass  # the call of the host is part of what is compiled
-
-    def keep_uncompiled(self, model: Any) -> bool:
-        return False
 
     def choose(
         self,
@@ -133,12 +121,6 @@ class JaxFramework:
             return error
         failure, self.failure = self.failure, None
         return failure if isinstance(error, RuntimeError) else None
-
-    def computed(self, value: Any) -> Any:
-        return value
-
-    def in_session(self) -> bool:
-        return False
 
     # -- values ---------------------------------------------------------------------------------------------
 

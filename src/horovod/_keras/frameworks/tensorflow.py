@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 import horovod.tensorflow as hvd
-from horovod._keras.frameworks.contract import Settings
+from horovod._keras.frameworks.contract import Framework, Settings
 from horovod.errors import HorovodInternalError
 from horovod.gradient_groups import PartialReduction
 from horovod.tensorflow import reduced_marks
@@ -41,8 +41,8 @@ def allreduce_gradients(settings: Settings) -> Callable[..., list[Any]]:
     )
 
 
-class TensorFlowFramework:
-    """Implements :class:`horovod._keras.frameworks.contract.Framework`."""
+class TensorFlowFramework(Framework):
+    """TensorFlow, whose collectives XLA cannot compile."""
 
     Compression = Compression
     init = staticmethod(hvd.init)

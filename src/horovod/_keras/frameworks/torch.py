@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from horovod._keras import moments
-from horovod._keras.frameworks.contract import Settings, share_of_average
+from horovod._keras.frameworks.contract import Framework, Settings, share_of_average
 from horovod.collectives import Average, Sum
 from horovod.errors import HorovodInternalError
 from horovod.gradient_groups import PartialReduction, plan_groups, scaling
@@ -20,8 +20,8 @@ from horovod.torch.compression import Compression
 __all__ = ["TORCH", "TorchFramework"]
 
 
-class TorchFramework:
-    """Implements :class:`horovod._keras.frameworks.contract.Framework`."""
+class TorchFramework(Framework):
+    """PyTorch: the exchange is no part of what is compiled."""
 
     Compression = Compression
     init = staticmethod(mpi_ops.init)
@@ -39,17 +39,8 @@ class TorchFramework:
     def scaled(self, gradient: Any, factor: float) -> Any:
         return gradient * factor
 
-    def is_reduced(self, gradient: Any) -> bool:
-        return False
-
     def dense(self, gradient: Any) -> Any | None:
         return gradient.to_dense() if gradient.layout != torch.strided else None
-
-    def refuse_compiled(self) -> None:
-        pass  # the exchange is no part of what is compiled
-
-    def keep_uncompiled(self, model: Any) -> bool:
-        return False
 
     def choose(
         self,
@@ -71,12 +62,6 @@ class TorchFramework:
 
     def own_failure(self, error: BaseException) -> HorovodInternalError | None:
         return error if isinstance(error, HorovodInternalError) else None
-
-    def computed(self, value: Any) -> Any:
-        return value
-
-    def in_session(self) -> bool:
-        return False
 
     def allreduce(
         self, value: Any, name: str | None, op: int, prescale: float, postscale: float, compression: Any
