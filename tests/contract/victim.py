@@ -14,11 +14,11 @@ import json
 import os
 import sys
 import time
-from typing import Any
 
 import numpy as np
 
 from horovod import _core, _runtime
+from horovod.numpy_frontend import NumpyFrontend
 
 
 def submit(
@@ -41,19 +41,6 @@ def submit(
     )
 
 
-class Capsule:
-    """What the engine gives, as numpy takes it."""
-
-    def __init__(self, capsule: object) -> None:
-        self._capsule = capsule
-
-    def __dlpack__(self, **_: Any) -> object:
-        return self._capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return 1, 0  # host memory
-
-
 def work(engine: _core.Engine, seed: int) -> None:
     sizes = np.random.default_rng(seed)  # the same sizes on every rank
     shared = os.environ["HOROVOD_TRANSPORT_GROUPS"] != "single"
@@ -62,8 +49,7 @@ def work(engine: _core.Engine, seed: int) -> None:
         """In private memory, or in memory that the ranks share, whose owner is added to ``owners``."""
         if not shared or where % 2:
             return np.zeros(count, np.float32)
-        capsule: Any = Capsule(engine.empty(_core.FLOAT32, (count,), shared=True))
-        made = np.from_dlpack(capsule)
+        made = NumpyFrontend().from_dlpack(engine.empty(_core.FLOAT32, (count,), shared=True))
         owners.append(made)
         writable: np.ndarray = np.ctypeslib.as_array((ctypes.c_float * count).from_address(made.ctypes.data))
         writable[:] = 0.0
