@@ -94,11 +94,16 @@ def _set(number: int) -> ProcessSet:
 
 
 def _key(tensor_name: str, ignore_name_scope: bool, name: str | None) -> str | None:
-    scope = "" if ignore_name_scope or tf.executing_eagerly() else tf.get_current_name_scope()
+    """What ranks recognise the operation by: in a graph what its node would be called, with the scopes around
+    it and a number if there is another of that name."""
     key = tensor_name or name
-    if key is None:
-        return None
-    return key.rpartition("/")[2] if ignore_name_scope else f"{scope}/{key}".lstrip("/")
+    if key is None or tf.executing_eagerly():
+        return key and (key.rpartition("/")[2] if ignore_name_scope else key)
+    if tensor_name:
+        scoped = f"{tf.get_current_name_scope()}/{key}".lstrip("/")
+    else:
+        scoped = tf.compat.v1.get_default_graph().unique_name(key)
+    return scoped.rpartition("/")[2] if ignore_name_scope else scoped
 
 
 def _rows(tensor: Any) -> Any:
