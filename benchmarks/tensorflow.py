@@ -2,8 +2,8 @@
 
 Three parts, each of which interleaves what it compares, round by round, in the same processes:
 
-small     a step of a ``tf.function`` with 161 gradients of 64 floats, with and without their exchange; they meet
-          before they are used in both
+small     a step of a ``tf.function`` with 161 gradients of 64 floats, with and without their exchange; either
+          way they meet before they are used
 resnet50  the gradients of ResNet-50 (102 MB) in a ``tf.function``, beside the same tensors in PyTorch: both
           have just computed them, as memory that a step has written costs more to send than memory at rest
 fit       Keras ``fit`` of a convolutional net of 1 M parameters: together, and each process by itself
