@@ -3,7 +3,7 @@
 Three parts, each of which interleaves what it compares, round by round, in the same processes:
 
 small     a step of a ``tf.function`` with 161 gradients of 64 floats, with and without their exchange; either
-          way they meet before they are used
+          way all are there before the first is used
 resnet50  the gradients of ResNet-50 (102 MB) in a ``tf.function``, beside the same tensors in PyTorch: both
           have just computed them, as memory that a step has written costs more to send than memory at rest
 fit       Keras ``fit`` of a convolutional net of 1 M parameters: together, and each process by itself; from
@@ -67,12 +67,16 @@ def difference(times: dict[str, list[float]], more: str, less: str) -> list[floa
 def step_of(hvd: Any, tf: Any, variables: list[Any], exchange: str) -> Callable[[], Any]:
     @tf.function  # type: ignore[untyped-decorator]
     def step(factor: Any) -> Any:
-        gradients = tf.identity_n([variable * factor for variable in variables])
+        gradients = [variable * factor for variable in variables]
         if exchange == "together":
             gradients = hvd.grouped_allreduce(gradients, op=hvd.Average, name="step")
         elif exchange == "one by one":
             gradients = [hvd.allreduce(g, name=f"step.{i}") for i, g in enumerate(gradients)]
-        return tf.add_n([tf.reshape(gradient, [-1])[0] for gradient in gradients])
+        # Without this op, which is stateful lest it be optimised away, a step without exchange keeps one
+        # gradient at a time, in cache.
+        with tf.control_dependencies(gradients):
+            first = tf.random.uniform([], 0, 1, tf.int32)
+        return tf.add_n([tf.reshape(gradient, [-1])[first] for gradient in gradients])
 
     factor = tf.constant(1.0)
     return lambda: step(factor)
