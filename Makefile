@@ -52,7 +52,7 @@ venv-tensorflow: .venv-tf216/.requirements .venv-tf218/.requirements  ## environ
 
 # The editable install adds src/ to the path of .venv and the command horovodrun; CMake puts _core beside it.
 $(VENV)/.editable: $(VENV)/.requirements pyproject.toml
-	@$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e . -C wheel.cmake=false -C wheel.py-api=py3
+	@$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e . --config-settings=wheel.cmake=false --config-settings=wheel.py-api=py3
 	@touch $@
 
 # Two builds in one folder would disturb each other: the second waits.
