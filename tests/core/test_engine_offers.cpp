@@ -157,23 +157,30 @@ TEST_P(OfferWorld, results_are_those_of_the_regular_way_bit_for_bit) {
   });
 }
 
+/// A group of `floats`, `integers` and a few more floats.
+void expect_mixed_group(Engine& engine, Rank rank, int size, const std::string& name,
+                        std::size_t floats, std::size_t integers) {
+  std::vector<float> one(floats, static_cast<float>(rank));
+  std::vector<std::int64_t> two(integers, rank);
+  std::vector<float> three(5, static_cast<float>(2 * rank));
+  Request request;
+  request.name = name;
+  request.grouped = true;
+  request.tensors = {tensor_of(one), tensor_of(two), tensor_of(three)};
+  const auto error = run(engine, std::move(request));
+  ASSERT_FALSE(error) << error->what();
+  const int want = size * (size - 1) / 2;
+  for (float value : one) ASSERT_EQ(value, static_cast<float>(want));
+  for (std::int64_t value : two) ASSERT_EQ(value, want);
+  for (float value : three) ASSERT_EQ(value, static_cast<float>(2 * want));
+}
+
 TEST_P(OfferWorld, groups_of_different_types) {
   Cluster cluster(GetParam());
   cluster.each([&](Rank rank, Engine& engine) {
     for (int round = 0; round < 100; ++round) {
-      std::vector<float> one(5, static_cast<float>(rank));
-      std::vector<std::int64_t> two(7, rank);
-      std::vector<float> three(5, static_cast<float>(2 * rank));
-      Request request;
-      request.name = round % 3 == 0 ? "" : "g" + std::to_string(round % 3);
-      request.grouped = true;
-      request.tensors = {tensor_of(one), tensor_of(two), tensor_of(three)};
-      const auto error = run(engine, std::move(request));
-      ASSERT_FALSE(error) << error->what();
-      const int want = cluster.size() * (cluster.size() - 1) / 2;
-      for (float value : one) ASSERT_EQ(value, static_cast<float>(want));
-      for (std::int64_t value : two) ASSERT_EQ(value, want);
-      for (float value : three) ASSERT_EQ(value, static_cast<float>(2 * want));
+      const std::string name = round % 3 == 0 ? "" : "g" + std::to_string(round % 3);
+      expect_mixed_group(engine, rank, cluster.size(), name, 5, 7);
     }
   });
 }
@@ -182,19 +189,7 @@ TEST_P(OfferWorld, large_groups_of_different_types) {
   Cluster cluster(GetParam());
   cluster.each([&](Rank rank, Engine& engine) {
     for (int round = 0; round < 20; ++round) {
-      std::vector<float> one(30000, static_cast<float>(rank));
-      std::vector<std::int64_t> two(20000, rank);
-      std::vector<float> three(50, static_cast<float>(2 * rank));
-      Request request;
-      request.name = "g";
-      request.grouped = true;
-      request.tensors = {tensor_of(one), tensor_of(two), tensor_of(three)};
-      const auto error = run(engine, std::move(request));
-      ASSERT_FALSE(error) << error->what();
-      const int want = cluster.size() * (cluster.size() - 1) / 2;
-      for (float value : one) ASSERT_EQ(value, static_cast<float>(want));
-      for (std::int64_t value : two) ASSERT_EQ(value, want);
-      for (float value : three) ASSERT_EQ(value, static_cast<float>(2 * want));
+      expect_mixed_group(engine, rank, cluster.size(), "g", 30000, 20000);
     }
   });
 }
