@@ -6,8 +6,9 @@ small     a step of a ``tf.function`` with 161 gradients of 64 floats, with and 
           way all are there before the first is used
 resnet50  the gradients of ResNet-50 (102 MB) in a ``tf.function``, beside the same tensors in PyTorch: both
           have just computed them, as memory that a step has written costs more to send than memory at rest
-fit       Keras ``fit`` of a convolutional net of 1 M parameters: together, and each process by itself; from
-          the first batch to the last, as the end of an epoch waits up to 0.6 s for threads of ``tf.data``
+fit       Keras ``fit`` of a convolutional net of 1 M parameters: each process by itself; the same, meeting at
+          a barrier before each batch, as the slower process is what counts; together. From the first batch to
+          the last, as the end of an epoch waits up to 0.6 s for threads of ``tf.data``
 
 ``python -m benchmarks.tensorflow beside-mirrored`` starts by turns a custom loop with
 ``DistributedGradientTape`` and one under ``tf.distribute.MultiWorkerMirroredStrategy``, which wants to form
@@ -157,15 +158,24 @@ def fit(rounds: int, batch: int = 64, batches: int = 30) -> None:
     import keras
 
     import horovod.keras as hvd
+    from horovod.numpy_frontend import collectives
 
     class Clock(keras.callbacks.Callback):  # type: ignore[misc]
+        def __init__(self, meets: bool) -> None:
+            super().__init__()
+            self.meets = meets
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if self.meets:
+                collectives.barrier()
+
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             ends.append(time.perf_counter())
 
     ends: list[float] = []
     x, y = data(batch, batches)
     ways: dict[str, Callable[[], float]] = {}
-    for name in ("alone", "together"):
+    for name in ("alone", "meeting", "together"):
         model = network(keras)
         optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
         model.compile(
@@ -173,10 +183,10 @@ def fit(rounds: int, batch: int = 64, batches: int = 30) -> None:
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
 
-        def run(model: Any = model) -> float:
+        def run(model: Any = model, meets: bool = name == "meeting") -> float:
             hvd.allreduce(0.0, name="begin", op=hvd.Sum)  # both processes work at the same time
             ends.clear()
-            model.fit(x, y, batch_size=batch, epochs=1, verbose=0, shuffle=False, callbacks=[Clock()])
+            model.fit(x, y, batch_size=batch, epochs=1, verbose=0, shuffle=False, callbacks=[Clock(meets)])
             return (ends[-1] - ends[0]) / (batches - 1)
 
         ways[name] = run
@@ -189,7 +199,9 @@ def fit(rounds: int, batch: int = 64, batches: int = 30) -> None:
     if hvd.rank() == 0:
         print(f"fit        parameters {model.count_params()}")
         speeds = {name: [batch / t for t in values] for name, values in times.items()}
-        speeds["together / alone"] = [a / b for a, b in zip(speeds["together"], speeds["alone"], strict=True)]
+        for one, other in (("meeting", "alone"), ("together", "alone"), ("together", "meeting")):
+            pairs = zip(speeds[one], speeds[other], strict=True)
+            speeds[f"{one} / {other}"] = [a / b for a, b in pairs]
         report("fit", speeds, 1, "samples/s and process")
 
 
