@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.contract import normalised
 from tests.contract.keras.lazy import backend, hvd, keras
 from tests.contract.keras.models import BATCH, data, own_share, weights_of
 from tests.contract.world import Cases
@@ -25,13 +26,6 @@ SHAPES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 # Keras computes statistics in float32, whatever the dtype. Means are 50 and more and deviations 2 to 4, which
 # takes two digits of seven; gradients and variances lose another.
 OF_OUTPUTS, OF_GRADIENTS, OF_VARIANCES = 1e-4, 1e-3, 1e-3
-
-
-def parts(rest: tuple[int, ...], uneven: bool) -> list[Any]:
-    """Every rank's batch; the mean is large against the deviation."""
-    random = np.random.default_rng(7)
-    counts = [rank * 2 + 1 if uneven else 2 for rank in range(hvd.size())]
-    return [(random.normal(size=(count, *rest)) * 2 + 50 + 3 * count).astype("float32") for count in counts]
 
 
 def differentiated(loss: Callable[[Any], tuple[Any, Any]], x: Any, compiled: bool) -> tuple[Any, Any]:
@@ -62,14 +56,9 @@ def differentiated(loss: Callable[[Any], tuple[Any, Any]], x: Any, compiled: boo
 def compare(
     rest: tuple[int, ...], options: dict[str, Any], uneven: bool, masked: bool, compiled: bool
 ) -> None:
-    me = hvd.rank()
-    batches = parts(rest, uneven)
-    begin = sum(map(len, batches[:me]))
-    own = slice(begin, begin + len(batches[me]))
-    everything = np.concatenate(batches)
-    random = np.random.default_rng(11)
-    upstream = random.normal(size=everything.shape).astype("float32")
-    masks = random.random(everything.shape[:-1]) < 0.7 if masked else None
+    counts = [rank * 2 + 1 if uneven else 2 for rank in range(hvd.size())]
+    example = normalised.example(counts, hvd.rank(), rest, masked)
+    everything, own, upstream, masks = example.everything, example.own, example.upstream, example.masks
     layer, alone = hvd.SyncBatchNormalization(**options), keras.layers.BatchNormalization(**options)
     for each in (layer, alone):
         each.build((None, *rest))
@@ -151,11 +140,12 @@ def batch_norm_trains_like_one_process_with_the_same_global_batch() -> None:
 
 @CASES.add
 def batch_norm_in_half_precision_counts_in_float32() -> None:
-    batches = parts((6,), uneven=True)
+    counts = [rank * 2 + 1 for rank in range(hvd.size())]
+    example = normalised.example(counts, hvd.rank(), (6,), masked=False)
+    everything = example.everything
     layer = hvd.SyncBatchNormalization(dtype="mixed_float16")
-    out = layer(keras.ops.convert_to_tensor(batches[hvd.rank()], "float16"), training=True)
+    out = layer(keras.ops.convert_to_tensor(everything[example.own], "float16"), training=True)
     assert keras.backend.standardize_dtype(out.dtype) == "float16"
-    everything = np.concatenate(batches)
     # The inputs have lost what float16 does: 2 ** -11 of their values.
     np.testing.assert_allclose(layer.moving_mean.numpy(), everything.mean(0) * 0.01, rtol=1e-3)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tests.contract import normalised
 from tests.contract.tensorflow.modes import Session, graph
 from tests.contract.world import Cases
 
@@ -23,22 +24,10 @@ SHAPES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 }
 
 
-def parts(rest: tuple[int, ...], uneven: bool) -> list[Any]:
-    """Every rank's batch; the mean is large against the deviation."""
-    random = np.random.default_rng(7)
-    counts = [rank % 3 + 1 if uneven else 1 for rank in range(hvd.size())]
-    return [(random.normal(size=(count, *rest)) * 2 + 50 + 3 * count).astype(np.float32) for count in counts]
-
-
 def compare(mode: str, rest: tuple[int, ...], options: dict[str, Any], uneven: bool, masked: bool) -> None:
-    me = hvd.rank()
-    batches = parts(rest, uneven)
-    begin = sum(map(len, batches[:me]))
-    own = slice(begin, begin + len(batches[me]))
-    everything = np.concatenate(batches)
-    random = np.random.default_rng(11)
-    upstream = random.normal(size=everything.shape).astype(np.float32)
-    masks = random.random(everything.shape[:-1]) < 0.7 if masked else None
+    counts = [rank % 3 + 1 if uneven else 1 for rank in range(hvd.size())]
+    example = normalised.example(counts, hvd.rank(), rest, masked)
+    everything, own, upstream, masks = example.everything, example.own, example.upstream, example.masks
     layer, alone = hvd.SyncBatchNormalization(**options), tf.keras.layers.BatchNormalization(**options)
     for each in (layer, alone):
         each.build((None, *rest))
@@ -61,8 +50,8 @@ def compare(mode: str, rest: tuple[int, ...], options: dict[str, Any], uneven: b
         np.testing.assert_allclose(gradient, expected_gradient[own], rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(layer.moving_mean.numpy(), alone.moving_mean.numpy(), rtol=1e-5)
     np.testing.assert_allclose(layer.moving_variance.numpy(), alone.moving_variance.numpy(), rtol=1e-3)
-    inference = layer(tf.constant(batches[me]), training=False)
-    np.testing.assert_allclose(inference, alone(tf.constant(batches[me])), rtol=1e-3, atol=1e-3)
+    inference = layer(tf.constant(everything[own]), training=False)
+    np.testing.assert_allclose(inference, alone(tf.constant(everything[own])), rtol=1e-3, atol=1e-3)
 
 
 for label, (rest, options) in SHAPES.items():
@@ -74,11 +63,12 @@ CASES.add_as("mask", functools.partial(compare, "function", (5, 6), {}, True, Tr
 
 @CASES.add
 def half_precision_is_normalised_in_float32() -> None:
-    batches = parts((6,), uneven=True)
+    counts = [rank % 3 + 1 for rank in range(hvd.size())]
+    example = normalised.example(counts, hvd.rank(), (6,), masked=False)
+    everything = example.everything
     layer = hvd.SyncBatchNormalization(dtype="mixed_float16")
-    out = layer(tf.constant(batches[hvd.rank()], tf.float16), training=True)
+    out = layer(tf.constant(everything[example.own], tf.float16), training=True)
     assert out.dtype == tf.float16
-    everything = np.concatenate(batches)
     np.testing.assert_allclose(layer.moving_mean.numpy(), everything.mean(0) * 0.01, rtol=1e-2)
 
 
