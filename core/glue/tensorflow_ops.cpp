@@ -50,7 +50,7 @@ std::int32_t included(const CurrentWorld::Use& world, std::int32_t process_set) 
   return unknown ? kUnknownSet : static_cast<std::int32_t>(own >= 0);
 }
 
-/// One type of op. Attributes beyond those that its kind always has are in `type_list`.
+/// One type of op; its attributes follow from the rest, see attributes_of().
 struct Op {
   const char* type;
   Kind kind;
