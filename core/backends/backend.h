@@ -21,6 +21,7 @@
 #include "backends/operation.h"
 #include "kernels/association.h"
 #include "result.h"
+#include "transport/operation_tag.h"
 #include "types.h"
 
 namespace rueda {
@@ -82,6 +83,8 @@ class Backend {
   /// Which way an operation of that kind and size takes, e.g. "shm.small"; for reports.
   [[nodiscard]] virtual std::string_view path(Kind kind, std::size_t bytes) const noexcept;
 
+  /// What is started from now on belongs to that operation.
+  virtual void begin(OperationTag /*operation*/) {}
   /// Bytes to `peer` (set rank); pairs of send and recv match in order. The span stays valid until
   /// done.
   virtual std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) = 0;

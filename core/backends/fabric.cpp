@@ -41,6 +41,14 @@ Members Fabric::members(std::span<const Rank> ranks) const {
   return members;
 }
 
+bool Fabric::is_cut_off(int channel) const noexcept {
+  if (channel <= 0 || channel >= kShmChannels) return false;
+  return std::ranges::any_of(groups_, [&](const auto& group) {
+    const ShmExtent extent = channel_extent(static_cast<int>(group.size()), channel);
+    return group.size() > 1 && extent.offset + extent.bytes > segment_limit_;
+  });
+}
+
 std::vector<int> Fabric::local_indices(std::span<const Rank> ranks) const {
   std::vector<int> indices;
   for (const Rank rank : ranks) {
@@ -59,6 +67,7 @@ Result<std::unique_ptr<Backend>> Fabric::open(std::span<const Rank> ranks, int c
     return std::unique_ptr<Backend>(std::make_unique<LocalBackend>(std::move(members)));
   }
   if (open_other_) return open_other_(std::move(members));
+  if (is_cut_off(channel)) channel = kNoChannel;
   if (members.groups.size() > 1) return across_hosts(std::move(members), channel);
   return in_memory(std::move(members), channel);
 }

@@ -33,6 +33,10 @@ class Fabric {
   using OpenOther = std::function<std::unique_ptr<Backend>(Members)>;
   void use(OpenOther open) { open_other_ = std::move(open); }
 
+  /// No rank of the world makes a larger segment, so what lies beyond is missing on all hosts, or
+  /// counts as missing: a set whose channel lies there works without.
+  void limit_segments(std::size_t bytes) noexcept { segment_limit_ = bytes; }
+
   /// No channel: the set gets no memory of its own, all its bytes go through the rings.
   static constexpr int kNoChannel = -1;
 
@@ -50,6 +54,8 @@ class Fabric {
   [[nodiscard]] Result<std::unique_ptr<Backend>> across_hosts(Members members, int channel);
   /// Among members of this rank's group.
   [[nodiscard]] Result<std::unique_ptr<Backend>> in_memory(Members members, int channel);
+  /// All ranks find the same: the members of a set must use it in the same way.
+  [[nodiscard]] bool is_cut_off(int channel) const noexcept;
   [[nodiscard]] std::vector<int> local_indices(std::span<const Rank> ranks) const;
 
   Rank self_;
@@ -58,6 +64,7 @@ class Fabric {
   std::shared_ptr<ShmPipes> pipes_;
   std::shared_ptr<Mesh> mesh_;
   OpenOther open_other_;
+  std::size_t segment_limit_ = std::numeric_limits<std::size_t>::max();
 };
 
 }  // namespace rueda

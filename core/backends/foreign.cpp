@@ -103,6 +103,14 @@ ForeignBackends::ForeignBackends(std::shared_ptr<ForeignClass> kind,
 
 bool ForeignBackends::settle(Duration patience) { return aborts_->settle(patience); }
 
+bool ForeignBackends::stuck() {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(sessions_, [](const std::weak_ptr<ForeignSession>& weak) {
+    const auto session = weak.lock();
+    return session != nullptr && session->stuck();
+  });
+}
+
 std::unique_ptr<Backend> ForeignBackends::open(Members members) {
   auto session = std::make_shared<ForeignSession>(kind_, members, executor_, aborts_);
   {

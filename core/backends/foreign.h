@@ -88,6 +88,8 @@ class ForeignBackends {
   void abort();
   /// Waits until every abort() has returned. False: one has not.
   [[nodiscard]] bool settle(Duration patience);
+  /// Whether an operation has gone before its verb came to its end. Any thread.
+  [[nodiscard]] bool stuck();
   [[nodiscard]] std::string_view name() const noexcept { return kind_->name(); }
 
  private:

@@ -141,6 +141,11 @@ void ForeignSession::drop(ForeignJob& job) {
   stuck_ = !finished_.wait_for(lock, kAbortPatience, [&job] { return job.done.load(); });
 }
 
+bool ForeignSession::stuck() {
+  const std::lock_guard lock(mutex_);
+  return stuck_;
+}
+
 std::shared_ptr<std::byte[]> ForeignSession::staging(std::size_t bytes) {
   if (bytes > staging_bytes_ || staging_ == nullptr) {
     staging_ = std::shared_ptr<std::byte[]>(new std::byte[bytes]);

@@ -61,6 +61,8 @@ class ForeignSession : public std::enable_shared_from_this<ForeignSession> {
   /// The operation goes before its job is done: ends the session, and waits until nobody touches
   /// the buffers, for a while.
   void drop(ForeignJob& job);
+  /// Whether that was in vain for one of them.
+  [[nodiscard]] bool stuck();
 
   /// At least that much memory, kept from call to call. Holder of the baton only.
   [[nodiscard]] std::shared_ptr<std::byte[]> staging(std::size_t bytes);

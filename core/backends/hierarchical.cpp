@@ -53,12 +53,18 @@ std::string_view HierarchicalBackend::path(Kind kind, std::size_t bytes) const n
   }
 }
 
+void HierarchicalBackend::begin(OperationTag operation) {
+  RoutedBackend::begin(operation);
+  if (carriers_ != nullptr) carriers_->begin(operation);
+}
+
 std::unique_ptr<Operation> HierarchicalBackend::allreduce(std::span<const Piece> pieces,
                                                           const Reduction& reduction) {
   if (auto refused = refuse(reduction)) return refused;
   std::size_t bytes = 0;
   for (const Piece& piece : pieces) bytes += piece.count * size_of(reduction.dtype);
-  return hierarchical_allreduce(through(bytes), pieces, reduction);
+  return hierarchical_allreduce(through(bytes), pieces,
+                                HostReduction::of(association(), reduction));
 }
 
 std::unique_ptr<Operation> HierarchicalBackend::allgather(GatherPlan plan) {
@@ -86,7 +92,8 @@ std::unique_ptr<Operation> HierarchicalBackend::reducescatter(std::span<const Sc
   if (auto refused = refuse(pieces, reduction)) return refused;
   std::size_t bytes = 0;
   for (const ScatterPiece& piece : pieces) bytes += piece.begins.back() * size_of(reduction.dtype);
-  return hierarchical_reducescatter(shared(bytes), members(), staging(), pieces, reduction);
+  return hierarchical_reducescatter(shared(bytes), members(), staging(), pieces,
+                                    HostReduction::of(association(), reduction));
 }
 
 std::unique_ptr<Operation> HierarchicalBackend::broadcast(std::span<const std::byte> in,

@@ -35,6 +35,7 @@ class HierarchicalBackend final : public RoutedBackend {
   [[nodiscard]] std::string_view name() const noexcept override { return "hierarchical"; }
   [[nodiscard]] std::string_view path(Kind kind, std::size_t bytes) const noexcept override;
 
+  void begin(OperationTag operation) override;
   std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
                                        const Reduction& reduction) override;
   std::unique_ptr<Operation> allgather(GatherPlan plan) override;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backends/host_rounds.h"
+#include "backends/local.h"
 #include "backends/piece_array.h"
 
 namespace rueda {
@@ -13,34 +14,30 @@ namespace {
 constexpr std::size_t ceil_div(std::size_t a, std::size_t b) noexcept { return (a + b - 1) / b; }
 
 constexpr std::size_t kLine = 64;
-/// Of the host's value: the result is scaled after the whole tree.
-Reduction inside(const Reduction& reduction) {
-  return {reduction.dtype, reduction.op, reduction.prescale, 1.0};
-}
 
 class HierarchicalAllreduce : public HostRounds {
  protected:
   HierarchicalAllreduce(const HostBackends& through, std::span<const Piece> pieces,
-                        const Reduction& reduction, std::size_t rounds)
+                        const HostReduction& reduction, std::size_t rounds)
       : HostRounds(rounds),
         through_(through),
-        array_(pieces, reduction.dtype),
+        array_(pieces, reduction.inside.dtype),
         reduction_(reduction),
-        element_(size_of(reduction.dtype)) {}
+        element_(size_of(reduction.inside.dtype)) {}
+
+  /// A member alone on its host: its input is the host's value, but for the host's share of the
+  /// factor. Null if there is nothing to do: then the carrier reads the input where it is.
+  std::unique_ptr<Operation> host_of_one(std::size_t begin, std::size_t count) {
+    if (reads_inputs() || count == 0) return nullptr;
+    return scale_pieces(pieces_of(begin, count, true), reduction_.inside);
+  }
 
   /// The tree of hosts for elements of the array, whose host's value is in the outputs.
   std::unique_ptr<Operation> tree(std::size_t begin, std::size_t count) {
     if (through_.carriers == nullptr || count == 0) return nullptr;
-    const bool alone = through_.local == nullptr;  // then the input is the host's value
-    std::vector<Piece> pieces;
-    array_.for_each(begin, count,
-                    [&](const Piece& piece, std::size_t first, std::size_t elements, std::size_t) {
-                      std::byte* const out = piece.out + first * element_;
-                      pieces.push_back({alone ? piece.in + first * element_ : out, out, elements});
-                    });
-    Reduction between = reduction_;
-    if (!alone) between.prescale = 1.0;
-    return through_.carriers->allreduce(pieces, between);
+    Reduction between = reduction_.between;
+    if (reads_inputs()) between.prescale = reduction_.inside.prescale;
+    return through_.carriers->allreduce(pieces_of(begin, count, reads_inputs()), between);
   }
 
   /// The outputs of elements of the array.
@@ -55,23 +52,40 @@ class HierarchicalAllreduce : public HostRounds {
     return spans;
   }
 
+  [[nodiscard]] bool reads_inputs() const noexcept {
+    return through_.local == nullptr && reduction_.inside.postscale == 1.0;
+  }
+
+  /// Elements of the array, from inputs or from outputs to outputs.
+  [[nodiscard]] std::vector<Piece> pieces_of(std::size_t begin, std::size_t count,
+                                             bool from_inputs) const {
+    std::vector<Piece> pieces;
+    array_.for_each(
+        begin, count,
+        [&](const Piece& piece, std::size_t first, std::size_t elements, std::size_t) {
+          std::byte* const out = piece.out + first * element_;
+          pieces.push_back({from_inputs ? piece.in + first * element_ : out, out, elements});
+        });
+    return pieces;
+  }
+
   const HostBackends through_;
   const HostPlan& plan_ = through_.plan;
   const PieceArray array_;
-  const Reduction reduction_;
+  const HostReduction reduction_;
   const std::size_t element_;  // bytes
 };
 
 class SmallAllreduce final : public HierarchicalAllreduce {
  public:
   SmallAllreduce(const HostBackends& through, std::span<const Piece> pieces,
-                 const Reduction& reduction, bool any)
+                 const HostReduction& reduction, bool any)
       : HierarchicalAllreduce(through, pieces, reduction, any ? 1 : 0) {}
 
  private:
   std::unique_ptr<Operation> before(std::size_t) override {
-    if (through_.local == nullptr) return nullptr;
-    return through_.local->allreduce(array_.pieces(), inside(reduction_));
+    if (through_.local == nullptr) return host_of_one(0, array_.count());
+    return through_.local->allreduce(array_.pieces(), reduction_.inside);
   }
   std::unique_ptr<Operation> across(std::size_t) override { return tree(0, array_.count()); }
   std::unique_ptr<Operation> after(std::size_t) override {
@@ -89,7 +103,7 @@ class SmallAllreduce final : public HierarchicalAllreduce {
 class LargeAllreduce final : public HierarchicalAllreduce {
  public:
   LargeAllreduce(const HostBackends& through, std::span<const Piece> pieces,
-                 const Reduction& reduction, std::size_t count, std::size_t per_round)
+                 const HostReduction& reduction, std::size_t count, std::size_t per_round)
       : HierarchicalAllreduce(through, pieces, reduction, ceil_div(count, per_round)),
         per_round_(per_round) {}
 
@@ -115,8 +129,8 @@ class LargeAllreduce final : public HierarchicalAllreduce {
   }
 
   std::unique_ptr<Operation> before(std::size_t round) override {
-    if (through_.local == nullptr) return nullptr;
     const Slice whole = round_of(round);
+    if (through_.local == nullptr) return host_of_one(whole.begin, whole.count);
     std::vector<ScatterPiece> parts;
     array_.for_each(
         whole.begin, whole.count,
@@ -131,7 +145,7 @@ class LargeAllreduce final : public HierarchicalAllreduce {
           part.out = piece.out + (first + own) * element_;
           parts.push_back(std::move(part));
         });
-    return through_.local->reducescatter(parts, inside(reduction_));
+    return through_.local->reducescatter(parts, reduction_.inside);
   }
 
   std::unique_ptr<Operation> across(std::size_t round) override {
@@ -158,14 +172,14 @@ class LargeAllreduce final : public HierarchicalAllreduce {
 
 std::unique_ptr<Operation> hierarchical_allreduce(const HostBackends& through,
                                                   std::span<const Piece> pieces,
-                                                  const Reduction& reduction) {
+                                                  const HostReduction& reduction) {
   std::size_t count = 0;
   for (const Piece& piece : pieces) count += piece.count;
   if (through.small()) {
     return std::make_unique<SmallAllreduce>(through, pieces, reduction, count > 0);
   }
   const auto carriers = static_cast<std::size_t>(through.plan.carriers);
-  const std::size_t per_round = carriers * (through.share_bytes / size_of(reduction.dtype));
+  const std::size_t per_round = carriers * (through.share_bytes / size_of(reduction.inside.dtype));
   return std::make_unique<LargeAllreduce>(through, pieces, reduction, count, per_round);
 }
 

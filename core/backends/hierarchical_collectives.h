@@ -23,14 +23,26 @@ struct HostBackends {
   [[nodiscard]] bool small() const noexcept { return share_bytes == 0; }
 };
 
+/// A reduction in two.
+struct HostReduction {
+  Reduction inside;   ///< of what the members of a host bring, to its value
+  Reduction between;  ///< of the values of hosts
+
+  static HostReduction of(const Association& association, const Reduction& whole) {
+    const double share = association.shares(whole.dtype, whole.op, whole.postscale).host;
+    return {{whole.dtype, whole.op, whole.prescale, share},
+            {whole.dtype, whole.op, 1.0, whole.postscale / share}};
+  }
+};
+
 [[nodiscard]] std::unique_ptr<Operation> hierarchical_allreduce(const HostBackends& through,
                                                                 std::span<const Piece> pieces,
-                                                                const Reduction& reduction);
+                                                                const HostReduction& reduction);
 
 /// `staging` outlives the operation.
 [[nodiscard]] std::unique_ptr<Operation> hierarchical_reducescatter(
     const HostBackends& through, const Members& members, Staging& staging,
-    std::span<const ScatterPiece> pieces, const Reduction& reduction);
+    std::span<const ScatterPiece> pieces, const HostReduction& reduction);
 
 /// `groups`: the hosts, as in Members. `longest`: bytes that the host brings which brings most.
 [[nodiscard]] std::unique_ptr<Operation> hierarchical_allgather(

@@ -23,13 +23,13 @@ class HierarchicalReducescatter final : public HostRounds {
  public:
   HierarchicalReducescatter(const HostBackends& through, std::vector<PieceArray> blocks,
                             std::vector<PieceArray> here, Staging& staging,
-                            const Reduction& reduction, std::size_t slice, std::size_t longest)
+                            const HostReduction& reduction, std::size_t slice, std::size_t longest)
       : HostRounds(ceil_div(longest, slice * static_cast<std::size_t>(through.plan.carriers))),
         through_(through),
         blocks_(std::move(blocks)),
         here_(std::move(here)),
         reduction_(reduction),
-        element_(size_of(reduction.dtype)),
+        element_(size_of(reduction.inside.dtype)),
         slice_(slice),
         lease_(staging.lease(kRounds * round_bytes())) {
     for (std::size_t i = 0; i < kRounds; ++i) {
@@ -90,12 +90,16 @@ class HierarchicalReducescatter final : public HostRounds {
 
   std::unique_ptr<Operation> before(std::size_t round) override {
     std::vector<ScatterPiece> pieces;
+    const Reduction& inside = reduction_.inside;
     std::byte* value = room(round).values;
     for (const PieceArray& block : blocks_) {
       if (through_.local == nullptr) {
         const Range mine = slice(block, round, through_.plan.index);
         if (mine.count() == 0) continue;
-        block.pack(value, mine.begin, mine.count(), reduction_.prescale);
+        block.pack(value, mine.begin, mine.count(), inside.prescale);
+        if (inside.postscale != 1.0) {
+          scale_copy(value, value, mine.count(), inside.dtype, inside.postscale);
+        }
         value += mine.count() * element_;
         continue;
       }
@@ -116,8 +120,7 @@ class HierarchicalReducescatter final : public HostRounds {
       }
     }
     if (through_.local == nullptr) return nullptr;
-    return through_.local->reducescatter(
-        pieces, {reduction_.dtype, reduction_.op, reduction_.prescale, 1.0});
+    return through_.local->reducescatter(pieces, inside);
   }
 
   std::unique_ptr<Operation> across(std::size_t round) override {
@@ -128,8 +131,7 @@ class HierarchicalReducescatter final : public HostRounds {
                               slice(block, round, through_.plan.index).count());
     }
     if (slices.begins.back() == 0) return nullptr;
-    return through_.carriers->reducescatter(
-        std::array{slices}, {reduction_.dtype, reduction_.op, 1.0, reduction_.postscale});
+    return through_.carriers->reducescatter(std::array{slices}, reduction_.between);
   }
 
   std::unique_ptr<Operation> after(std::size_t round) override {
@@ -165,7 +167,7 @@ class HierarchicalReducescatter final : public HostRounds {
   const HostBackends through_;
   const std::vector<PieceArray> blocks_;  // by host: what its members get; inputs
   const std::vector<PieceArray> here_;    // by member of the own host; outputs of the own one
-  const Reduction reduction_;
+  const HostReduction reduction_;
   const std::size_t element_;  // bytes
   const std::size_t slice_;    // elements of a block, a round and a carrier
   Staging::Lease lease_;
@@ -177,8 +179,8 @@ class HierarchicalReducescatter final : public HostRounds {
 std::unique_ptr<Operation> hierarchical_reducescatter(const HostBackends& through,
                                                       const Members& members, Staging& staging,
                                                       std::span<const ScatterPiece> pieces,
-                                                      const Reduction& reduction) {
-  auto parts = parts_by_owner(pieces, reduction.dtype, members.size(), members.self);
+                                                      const HostReduction& reduction) {
+  auto parts = parts_by_owner(pieces, reduction.inside.dtype, members.size(), members.self);
   std::vector<PieceArray> blocks;
   std::vector<PieceArray> here;
   std::size_t longest = 0;
@@ -190,12 +192,12 @@ std::unique_ptr<Operation> hierarchical_reducescatter(const HostBackends& throug
       block.insert(block.end(), part.pieces().begin(), part.pieces().end());
       if (own) here.push_back(std::move(part));
     }
-    blocks.emplace_back(block, reduction.dtype);
+    blocks.emplace_back(block, reduction.inside.dtype);
     longest = std::max(longest, blocks.back().count());
   }
   const auto carriers = static_cast<std::size_t>(through.plan.carriers);
-  const std::size_t most =
-      std::max<std::size_t>(through.share_bytes / size_of(reduction.dtype) / blocks.size(), 1);
+  const std::size_t most = std::max<std::size_t>(
+      through.share_bytes / size_of(reduction.inside.dtype) / blocks.size(), 1);
   const std::size_t slice = std::max<std::size_t>(std::min(most, ceil_div(longest, carriers)), 1);
   return std::make_unique<HierarchicalReducescatter>(through, std::move(blocks), std::move(here),
                                                      staging, reduction, slice, longest);

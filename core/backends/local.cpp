@@ -62,6 +62,10 @@ std::unique_ptr<Operation> LocalBackend::recv(int /*peer*/, std::span<std::byte>
 
 std::unique_ptr<Operation> LocalBackend::allreduce(std::span<const Piece> pieces,
                                                    const Reduction& reduction) {
+  return scale_pieces(pieces, reduction);
+}
+
+std::unique_ptr<Operation> scale_pieces(std::span<const Piece> pieces, const Reduction& reduction) {
   return std::make_unique<Scale>(pieces, reduction);
 }
 

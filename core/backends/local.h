@@ -1,6 +1,9 @@
 /// A world of one: copies and scales.
 #pragma once
 
+#include <memory>
+#include <span>
+
 #include "backends/backend.h"
 
 namespace rueda {
@@ -18,5 +21,9 @@ class LocalBackend final : public Backend {
   std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
                                        const Reduction& reduction) override;
 };
+
+/// out = postscale * (prescale * in), rounded twice: what a reduction does over one member.
+[[nodiscard]] std::unique_ptr<Operation> scale_pieces(std::span<const Piece> pieces,
+                                                      const Reduction& reduction);
 
 }  // namespace rueda

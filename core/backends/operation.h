@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -23,6 +24,9 @@ class Operation {
   /// Which way it took, where the size alone does not tell (Backend::path()); else empty.
   /// Meaningful after Done.
   [[nodiscard]] virtual std::string_view path() const { return {}; }
+  /// All members have agreed that it cannot be done: nothing was moved, and the same error holds on
+  /// each of them. Meaningful after Done.
+  [[nodiscard]] virtual std::optional<Error> refusal() const { return std::nullopt; }
   /// Ranks (global numbers) whose move is awaited, for messages. Meaningful after Blocked.
   [[nodiscard]] virtual std::vector<Rank> waiting_for() const { return {}; }
 };

@@ -24,6 +24,7 @@ class PairedAllreduce final : public Operation {
                   const Reduction& reduction, const PairedPlan& plan)
       : members_(backend.members()),
         reduction_(reduction),
+        shares_(backend.association().shares(reduction.dtype, reduction.op, reduction.postscale)),
         pairing_(plan.pairing),
         array_(pieces, reduction.dtype),
         element_(size_of(reduction.dtype)),
@@ -93,10 +94,14 @@ class PairedAllreduce final : public Operation {
     next.work = array_.contiguous_out(next.begin, next.count);
     next.staged = next.work == nullptr;
     if (next.staged) next.work = buffers + buffer_bytes_;
-    const bool plain = reduction_.prescale == 1.0 || reduction_.dtype == DType::Bool;
+    // Who has no partner while others have one takes its share of that round alone.
+    const double share = next.meetings.front().peer < 0 ? shares_.round(0) : 1.0;
+    const bool plain =
+        (reduction_.prescale == 1.0 && share == 1.0) || reduction_.dtype == DType::Bool;
     next.value = plain ? array_.contiguous_in(next.begin, next.count) : nullptr;
     if (next.value == nullptr) {
       array_.pack(next.work, next.begin, next.count, reduction_.prescale);
+      if (share != 1.0) scale_copy(next.work, next.work, next.count, reduction_.dtype, share);
       next.value = next.work;
     }
     next.posted = next.held = 0;
@@ -115,8 +120,10 @@ class PairedAllreduce final : public Operation {
       const std::size_t count = meeting.receive.count;
       const std::size_t at = meeting.receive.begin * element_;
       const std::array<const std::byte*, 2> pair{window.value + at, window.received};
-      reduce(window.work + at, pair, count, reduction_.dtype, reduction_.op,
-             meeting.completes ? reduction_.postscale : 1.0);
+      // Meetings that combine come first: one for each round of the association.
+      const double share =
+          meeting.completes ? shares_.last : shares_.round(static_cast<int>(window.held));
+      reduce(window.work + at, pair, count, reduction_.dtype, reduction_.op, share);
       window.value = window.work;
     }
     ++window.held;
@@ -172,6 +179,7 @@ class PairedAllreduce final : public Operation {
 
   const Members& members_;
   const Reduction reduction_;
+  const Shares shares_;
   const Pairing pairing_;
   const PieceArray array_;
   const std::size_t element_;  // bytes

@@ -18,6 +18,7 @@ class PipesBackend : public Backend {
   [[nodiscard]] std::string_view name() const noexcept override { return "pipes"; }
   [[nodiscard]] std::string_view path(Kind kind, std::size_t bytes) const noexcept override;
 
+  void begin(OperationTag operation) override { pipes_->begin(operation); }
   std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) final;
   std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) final;
 

@@ -19,6 +19,11 @@ RoutedBackend::RoutedBackend(Members members, std::unique_ptr<Backend> local,
 
 std::string_view RoutedBackend::path(Kind, std::size_t) const noexcept { return "routed.direct"; }
 
+void RoutedBackend::begin(OperationTag operation) {
+  if (local_ != nullptr) local_->begin(operation);
+  network_->begin(operation);
+}
+
 std::unique_ptr<Operation> RoutedBackend::send(int peer, std::span<const std::byte> data) {
   const int local = local_index_[static_cast<std::size_t>(peer)];
   return local >= 0 ? local_->send(local, data) : network_->send(peer, data);

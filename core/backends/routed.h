@@ -20,6 +20,7 @@ class RoutedBackend : public Backend {
   [[nodiscard]] std::string_view name() const noexcept override { return "routed"; }
   [[nodiscard]] std::string_view path(Kind kind, std::size_t bytes) const noexcept override;
 
+  void begin(OperationTag operation) override;
   std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) final;
   std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) final;
 

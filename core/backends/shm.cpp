@@ -60,6 +60,11 @@ std::string_view ShmBackend::path(Kind kind, std::size_t bytes) const noexcept {
   return small(kind, bytes) ? "shm.small" : "shm.large";
 }
 
+void ShmBackend::begin(OperationTag operation) {
+  PipesBackend::begin(operation);
+  arena_->begin(operation);
+}
+
 std::unique_ptr<Operation> ShmBackend::allreduce(std::span<const Piece> pieces,
                                                  const Reduction& reduction) {
   if (auto refused = refuse(reduction)) return refused;

@@ -56,6 +56,7 @@ class ShmBackend final : public PipesBackend {
   /// may have gone as "shm.direct" says so by itself: Operation::path().
   [[nodiscard]] std::string_view path(Kind kind, std::size_t bytes) const noexcept override;
 
+  void begin(OperationTag operation) override;
   std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
                                        const Reduction& reduction) override;
   std::unique_ptr<Operation> allgather(GatherPlan plan) override;

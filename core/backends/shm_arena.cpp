@@ -55,6 +55,7 @@ ShmArena::ShmArena(const Members& members, const std::vector<ShmMember>& by_set_
       member.places[s] = &segment.places(use.channel, s);
     }
     member.heap = by_set_rank[i].heap;
+    member.cause = &segment.cause();
     member.rank = members.ranks[i];
     members_.push_back(member);
   }
@@ -89,7 +90,18 @@ std::atomic<std::uint32_t>& ShmArena::flag(const Member& member, ShmMark mark) n
   return member.flags->drained.value;
 }
 
+Result<void> ShmArena::check(ShmMark mark, std::uint32_t target) const {
+  for (int q = 0; q < size(); ++q) {
+    if (same(q, mark, target)) continue;
+    return mixed(q, mark, target);
+  }
+  return {};
+}
+
 void ShmArena::publish(ShmMark mark, std::uint32_t value) noexcept {
+  if (mark == ShmMark::Small || mark == ShmMark::Filled) {
+    tag(at(self_), mark, value).store(operation_, std::memory_order_relaxed);
+  }
   flag(at(self_), mark).store(value, std::memory_order_seq_cst);
   for (int q = 0; q < size(); ++q) {
     if (q == self_) continue;
@@ -152,6 +164,14 @@ std::vector<Rank> ShmArena::not_drained(const Chunks& chunks, std::size_t chunk)
 void ShmArena::set_wants_drained(bool wanted) noexcept {
   wants_drained_ = wanted;
   at(self_).flags->wants_drained.value.store(wanted ? 1 : 0, std::memory_order_seq_cst);
+}
+
+std::vector<Rank> ShmArena::fallen() const {
+  std::vector<Rank> ranks;
+  for (const Member& member : members_) {
+    if (member.cause->state.load(std::memory_order_seq_cst) != 0) ranks.push_back(member.rank);
+  }
+  return ranks;
 }
 
 void ShmArena::finish(const Chunks& chunks) noexcept {

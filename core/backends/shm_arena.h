@@ -36,6 +36,21 @@ class ShmArena {
   [[nodiscard]] Rank rank(int member) const noexcept { return at(member).rank; }
   [[nodiscard]] const ShmTuning& tuning() const noexcept { return tuning_; }
 
+  /// What is started from now on belongs to that operation.
+  void begin(OperationTag operation) noexcept { operation_ = operation; }
+  /// Whether what a member has brought, as it has reached that, belongs to the own operation. Of
+  /// Small and Filled.
+  [[nodiscard]] bool same(int member, ShmMark mark, std::uint32_t target) const noexcept {
+    return tag(at(member), mark, target).load(std::memory_order_relaxed) == operation_;
+  }
+  /// Where it does not.
+  [[nodiscard]] Error mixed(int member, ShmMark mark, std::uint32_t target) const {
+    return mixed_up(at(member).rank, tag(at(member), mark, target).load(std::memory_order_relaxed),
+                    operation_);
+  }
+  /// The same, of all members; or whose does not.
+  [[nodiscard]] Result<void> check(ShmMark mark, std::uint32_t target) const;
+
   /// Stores the own flag and wakes the members that sleep. Drained wakes only those that asked.
   void publish(ShmMark mark, std::uint32_t value) noexcept;
   [[nodiscard]] bool has_reached(int member, ShmMark mark, std::uint32_t target) noexcept;
@@ -78,6 +93,8 @@ class ShmArena {
   }
   /// The memory for tensors of a member; null if it has none.
   [[nodiscard]] ShmHeap* heap(int member) const noexcept { return at(member).heap; }
+  /// Those that have given up, and said why.
+  [[nodiscard]] std::vector<Rank> fallen() const;
   /// The operation reads and writes no slot any more.
   void finish(const Chunks& chunks) noexcept;
 
@@ -89,6 +106,7 @@ class ShmArena {
     std::array<std::byte*, kShmSlots> slots{};
     std::array<ShmPlaces*, kShmSlots> places{};
     ShmHeap* heap = nullptr;
+    const CauseRecord* cause = nullptr;
     std::array<std::uint32_t, 4> seen{};  // flags as read last: most questions need no new look
     Rank rank = -1;
   };
@@ -97,10 +115,16 @@ class ShmArena {
   }
   [[nodiscard]] static std::atomic<std::uint32_t>& flag(const Member& member,
                                                         ShmMark mark) noexcept;
+  [[nodiscard]] static std::atomic<std::uint64_t>& tag(const Member& member, ShmMark mark,
+                                                       std::uint32_t target) noexcept {
+    ShmTaggedFlag& flag = mark == ShmMark::Small ? member.flags->small : member.flags->filled;
+    return flag.operations[(target - 1) % ShmTaggedFlag::kTags];
+  }
   void set_wants_drained(bool wanted) noexcept;
 
   std::vector<Member> members_;  // by set rank
   int self_;
+  OperationTag operation_ = 0;
   ShmTuning tuning_;
   std::uint32_t small_ = 0;
   std::uint32_t chunk_ = 0;

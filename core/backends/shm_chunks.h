@@ -26,6 +26,9 @@ class ShmChunks : public Operation {
     }
     // The oldest chunk first: that is what the others wait for, and what is still in the cache.
     if (drained_ < filled_ && arena_.all_reached(ShmMark::Filled, range_.after(drained_))) {
+      if (auto fine = arena_.check(ShmMark::Filled, range_.after(drained_)); !fine) {
+        return std::move(fine).error();
+      }
       drain(drained_);
       ++drained_;
       if (drained_ < chunks_) {

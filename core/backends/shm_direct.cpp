@@ -89,6 +89,9 @@ class DirectOperation : public Operation {
         [[fallthrough]];
       case Phase::Agree:
         if (!met()) return Step::Blocked;
+        if (auto fine = arena_.check(ShmMark::Small, sequence_ + 1); !fine) {
+          return std::move(fine).error();
+        }
         if (auto agreed = agree(); !agreed) return std::move(agreed).error();
         if (phase_ != Phase::Read) return Step::Advanced;
         [[fallthrough]];
@@ -100,6 +103,9 @@ class DirectOperation : public Operation {
         return Step::Advanced;
       case Phase::Leave:
         if (!met()) return linger();
+        if (auto fine = arena_.check(ShmMark::Small, sequence_ + 1); !fine) {
+          return std::move(fine).error();
+        }
         if (!everybody_says_yes()) {
           go_staged();
           return Step::Advanced;

@@ -41,6 +41,10 @@ constexpr std::size_t kBlockBytes = 8192;
 /// that for each of its chunks alone; the others read it with the chunk. The same order of the same
 /// operations gives the same bits.
 ///
+/// Its owner may be stopped by a failure elsewhere meanwhile, and use that memory for something
+/// else. It leaves the cause before; so an operation in which a chunk lay in a heap only ends if
+/// all members stand when everything has been read.
+///
 /// Who reads or writes a slot: its owner in fill and copy out, the others in reduce between these.
 /// So once the owner has copied chunk k out, nobody touches its slot any more: within an operation
 /// filling needs no leave. Only the first chunks must wait for what other operations did.
@@ -75,10 +79,15 @@ class LargeAllreduce final : public Operation {
     // The oldest chunk first: that is what the others wait for, and what is still in the cache.
     if (copied_ < reduced_ && copy_out()) {
       if (copied_ < chunks_) return Step::Advanced;
+      if (lent_) fallen_ = arena_.fallen();
+      if (!fallen_.empty()) return Step::Blocked;  // until this rank hears of it
       arena_.finish(range_);
       return Step::Done;
     }
     if (reduced_ < filled_ && arena_.all_reached(ShmMark::Filled, range_.after(reduced_))) {
+      if (auto fine = arena_.check(ShmMark::Filled, range_.after(reduced_)); !fine) {
+        return std::move(fine).error();
+      }
       if (auto reduced = reduce_own_slice(); !reduced) return std::move(reduced).error();
       return Step::Advanced;
     }
@@ -91,6 +100,7 @@ class LargeAllreduce final : public Operation {
   }
 
   std::vector<Rank> waiting_for() const override {
+    if (!fallen_.empty()) return fallen_;
     if (copied_ < reduced_) return arena_.behind(ShmMark::Reduced, range_.after(copied_));
     if (reduced_ < filled_) return arena_.behind(ShmMark::Filled, range_.after(reduced_));
     return taken_ ? arena_.not_drained(range_, filled_) : std::vector<Rank>();
@@ -182,6 +192,9 @@ class LargeAllreduce final : public Operation {
   }
 
   Result<void> reduce_own_slice() {
+    for (int member = 0; member < arena_.size(); ++member) {
+      lent_ = lent_ || read_once(arena_.places(member, range_, reduced_).count) != 0;
+    }
     const Slice mine = slice(reduced_, self_);
     if (mine.count > 0) {
       const std::size_t begin = chunk_begin(reduced_);
@@ -221,13 +234,16 @@ class LargeAllreduce final : public Operation {
       contributions_[q] = slot(q, reduced_) + part.in_chunk * element_;
       const auto member = static_cast<int>(q);
       const ShmPlaces& places = arena_.places(member, range_, reduced_);
-      if (q == self_ || places.count == 0) continue;
+      if (q == self_) continue;
+      const std::uint64_t count = read_once(places.count);
+      if (count == 0) continue;
       ShmHeap* const heap = arena_.heap(member);
-      if (heap == nullptr || part.place >= places.count) {
-        return Error{.message = "A chunk in shared memory whose place is unknown"};
+      if (heap == nullptr || part.place >= std::min<std::uint64_t>(count, ShmPlaces::kMost)) {
+        return Error{.message = "A chunk in shared memory whose place is unknown",
+                     .peer = arena_.rank(member)};
       }
-      auto found =
-          heap->at(places.offsets[part.place] + part.in_place * element_, part.count * element_);
+      const std::uint64_t offset = read_once(places.offsets[part.place]);
+      auto found = heap->at(offset + part.in_place * element_, part.count * element_);
       if (!found) return std::move(found).error();
       contributions_[q] = *found;
     }
@@ -311,6 +327,8 @@ class LargeAllreduce final : public Operation {
   std::size_t copied_ = 0;
   std::vector<std::uint64_t> places_;      // of the pieces in the own heap; empty: of none
   bool in_heap_ = false;                   // all of them
+  bool lent_ = false;                      // a chunk of some member lies in its heap
+  std::vector<Rank> fallen_;               // whose memory may have held something else
   std::vector<std::byte*> contributions_;  // by member: where what is being reduced lies
   std::size_t next_peer_ = 1;  // distance to the member whose slice of chunk copied_ comes next
 };

@@ -1,14 +1,15 @@
 #include "backends/shm_pipes.h"
 
+#include <array>
+#include <bit>
 #include <string>
 
 namespace rueda {
 
-/// What both directions share: turns, and the count of bytes that are done.
+/// What both directions share: turns, and the count of bytes that are done. The operation goes in
+/// front, as so many bytes in the byte order of the machine.
 class ShmPipes::Transfer : public Operation {
  public:
-  Transfer(Peer& peer, Turns& turns, std::size_t bytes) noexcept
-      : peer_(peer), turns_(turns), turn_(turns.given++), bytes_(bytes) {}
   ~Transfer() override {
     if (!complete_) turns_.broken = true;
   }
@@ -42,10 +43,19 @@ class ShmPipes::Transfer : public Operation {
   std::vector<Rank> waiting_for() const final { return {peer_.rank}; }
 
  protected:
+  using Head = std::array<std::byte, sizeof(OperationTag)>;
+
+  /// `bytes`: of the data.
+  Transfer(Peer& peer, Turns& turns, std::size_t bytes) noexcept
+      : peer_(peer),
+        turns_(turns),
+        turn_(turns.given++),
+        bytes_(bytes == 0 ? 0 : sizeof(Head) + bytes) {}
+
   [[nodiscard]] Peer& peer() const noexcept { return peer_; }
 
  private:
-  /// Moves what can be moved now of the bytes from `begin` on, and returns how many.
+  /// Moves what can be moved now of head and data from `begin` on, and returns how many bytes.
   virtual Result<std::size_t> move(std::size_t begin) = 0;
 
   Peer& peer_;
@@ -58,35 +68,68 @@ class ShmPipes::Transfer : public Operation {
 
 class ShmPipes::Send final : public Transfer {
  public:
-  Send(Peer& peer, std::span<const std::byte> data) noexcept
-      : Transfer(peer, peer.sends, data.size()), data_(data) {}
+  Send(Peer& peer, std::span<const std::byte> data, OperationTag operation) noexcept
+      : Transfer(peer, peer.sends, data.size()),
+        head_(std::bit_cast<Head>(operation)),
+        data_(data) {}
 
  private:
   Result<std::size_t> move(std::size_t begin) override {
-    const auto rest = data_.subspan(begin);
-    auto placed = peer().out.put(rest);
+    auto placed = put(begin);
     // Full: ask for a bell, and look again in case the reader did not see that.
-    if (placed && *placed == 0 && !peer().out.want_room()) placed = peer().out.put(rest);
+    if (placed && *placed == 0 && !peer().out.want_room()) placed = put(begin);
     if (peer().out.publish()) peer().bell.ring();
     return placed;
   }
 
+  Result<std::size_t> put(std::size_t begin) {
+    std::size_t head = 0;
+    if (begin < head_.size()) {
+      auto placed = peer().out.put(std::span(head_).subspan(begin));
+      if (!placed || begin + *placed < head_.size()) return placed;
+      head = *placed;
+      begin = head_.size();
+    }
+    auto placed = peer().out.put(data_.subspan(begin - head_.size()));
+    if (placed) *placed += head;
+    return placed;
+  }
+
+  const Head head_;
   std::span<const std::byte> data_;
 };
 
 class ShmPipes::Recv final : public Transfer {
  public:
-  Recv(Peer& peer, std::span<std::byte> data) noexcept
-      : Transfer(peer, peer.recvs, data.size()), data_(data) {}
+  Recv(Peer& peer, std::span<std::byte> data, OperationTag operation) noexcept
+      : Transfer(peer, peer.recvs, data.size()), data_(data), operation_(operation) {}
 
  private:
   Result<std::size_t> move(std::size_t begin) override {
-    auto taken = peer().in.take(data_.subspan(begin));
+    auto taken = take(begin);
     if (peer().in.release()) peer().bell.ring();
     return taken;
   }
 
+  /// Nothing of the data is taken before it is known whose they are.
+  Result<std::size_t> take(std::size_t begin) {
+    std::size_t head = 0;
+    if (begin < head_.size()) {
+      auto taken = peer().in.take(std::span(head_).subspan(begin));
+      if (!taken || begin + *taken < head_.size()) return taken;
+      const auto theirs = std::bit_cast<OperationTag>(head_);
+      if (theirs != operation_) return mixed_up(peer().rank, theirs, operation_);
+      head = *taken;
+      begin = head_.size();
+    }
+    auto taken = peer().in.take(data_.subspan(begin - head_.size()));
+    if (taken) *taken += head;
+    return taken;
+  }
+
+  Head head_{};
   std::span<std::byte> data_;
+  const OperationTag operation_;
 };
 
 ShmPipes::ShmPipes(const std::vector<Rank>& ranks, const std::vector<ShmMember>& members, int self)
@@ -103,11 +146,11 @@ ShmPipes::ShmPipes(const std::vector<Rank>& ranks, const std::vector<ShmMember>&
 }
 
 std::unique_ptr<Operation> ShmPipes::send(int to, std::span<const std::byte> data) {
-  return std::make_unique<Send>(peers_[static_cast<std::size_t>(to)], data);
+  return std::make_unique<Send>(peers_[static_cast<std::size_t>(to)], data, operation_);
 }
 
 std::unique_ptr<Operation> ShmPipes::recv(int from, std::span<std::byte> data) {
-  return std::make_unique<Recv>(peers_[static_cast<std::size_t>(from)], data);
+  return std::make_unique<Recv>(peers_[static_cast<std::size_t>(from)], data, operation_);
 }
 
 }  // namespace rueda

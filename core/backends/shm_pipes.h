@@ -3,7 +3,8 @@
 /// One object per process, shared by the backends of all process sets: two ranks have one ring in
 /// each direction, whatever the number of sets that both are in, and its position and the turns
 /// belong to the ring. As every rank runs the operations of all sets in one order, the streams of
-/// different sets do not mix.
+/// different sets do not mix. In front of each transfer that is not empty stands the operation that
+/// it belongs to, in the ring itself: whoever reads finds it in the line of the first byte.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include "backends/operation.h"
 #include "transport/byte_ring.h"
 #include "transport/doorbell.h"
+#include "transport/operation_tag.h"
 #include "transport/peer_memory.h"
 #include "transport/shm_heap.h"
 #include "transport/shm_layout.h"
@@ -35,6 +37,8 @@ class ShmPipes {
   /// All ranks of the host by local index, with their global numbers; `self` is the own place.
   ShmPipes(const std::vector<Rank>& ranks, const std::vector<ShmMember>& members, int self);
 
+  /// What is sent and received from now on belongs to that operation.
+  void begin(OperationTag operation) noexcept { operation_ = operation; }
   /// `to`, `from`: local index of another rank.
   [[nodiscard]] std::unique_ptr<Operation> send(int to, std::span<const std::byte> data);
   [[nodiscard]] std::unique_ptr<Operation> recv(int from, std::span<std::byte> data);
@@ -60,6 +64,7 @@ class ShmPipes {
   };
 
   std::vector<Peer> peers_;  // by local index; the own entry is unused
+  OperationTag operation_ = 0;
 };
 
 }  // namespace rueda

@@ -30,6 +30,9 @@ class Meeting : public Operation {
     if (!arena_.all_reached(ShmMark::Small, sequence_ + 1)) {
       return moved ? Step::Advanced : Step::Blocked;
     }
+    if (auto fine = arena_.check(ShmMark::Small, sequence_ + 1); !fine) {
+      return std::move(fine).error();
+    }
     take();
     return Step::Done;
   }

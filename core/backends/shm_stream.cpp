@@ -97,6 +97,9 @@ class StreamBroadcast final : public Operation {
                 : !arena_.has_reached(root_, ShmMark::Filled, range_.after(done_))) {
       return Step::Blocked;
     }
+    if (!is_root && !arena_.same(root_, ShmMark::Filled, range_.after(done_))) {
+      return arena_.mixed(root_, ShmMark::Filled, range_.after(done_));
+    }
     const std::size_t at = done_ * chunk_bytes_;
     const std::size_t bytes = std::min(chunk_bytes_, out_.size() - at);
     std::byte* const slot = arena_.slot(root_, range_, done_);

@@ -21,6 +21,7 @@ class TcpBackend final : public Backend {
   [[nodiscard]] std::string_view name() const noexcept override { return "tcp"; }
   [[nodiscard]] std::string_view path(Kind kind, std::size_t bytes) const noexcept override;
 
+  void begin(OperationTag operation) override { mesh_->begin(operation); }
   std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) override;
   std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) override;
 

@@ -56,7 +56,8 @@ std::int32_t refuse(const Error& error, RuedaOutcome* outcome) {
   *outcome = {.code = refusal.code.c_str(),
               .message = refusal.message.c_str(),
               .rank = error.peer,
-              .value = 0};
+              .value = 0,
+              .in_use = 0};
   return kRefused;
 }
 
@@ -100,8 +101,11 @@ std::int32_t submit(void* engine, const RuedaRequest* request, RuedaOutcome* out
     return refuse({.code = Code::InvalidArgument, .message = std::move(wrong)}, outcome);
   }
   auto on_done = [done = request->done, context = request->context](const Work& work) {
-    RuedaOutcome end{
-        .code = nullptr, .message = nullptr, .rank = -1, .value = work.value.value_or(0)};
+    RuedaOutcome end{.code = nullptr,
+                     .message = nullptr,
+                     .rank = -1,
+                     .value = work.value.value_or(0),
+                     .in_use = work.in_use ? 1 : 0};
     std::string code;
     std::string message;
     if (work.error) {

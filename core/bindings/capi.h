@@ -27,6 +27,9 @@ struct RuedaOutcome {
   const char* message;
   std::int32_t rank;
   std::int64_t value;  ///< of a join: the rank that was last
+  /// Not 0: it failed, but something that is stuck may still touch the memory of its tensors, and
+  /// of results that `allocate` gave: it must never be given back.
+  std::int32_t in_use;
 };
 
 struct RuedaRequest {
@@ -63,7 +66,7 @@ struct RuedaApi {
 }
 
 namespace rueda {
-inline constexpr std::uint32_t kApiVersion = 3;
+inline constexpr std::uint32_t kApiVersion = 4;
 inline constexpr std::int32_t kUnderWay = 0;
 inline constexpr std::int32_t kRefused = 1;
 inline constexpr std::int32_t kOver = 2;

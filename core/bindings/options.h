@@ -28,10 +28,12 @@ struct Options {
   double stall_shutdown_s = 0.0;
   double operation_timeout_s = 30.0;
   double heartbeat_warning_s = 3.0;
-  double heartbeat_timeout_s = 10.0;
+  double heartbeat_timeout_s = 5.0;
   bool disable_group_fusion = false;
   bool direct_copies = true;
+  std::size_t segment_limit_bytes = std::numeric_limits<std::size_t>::max();
   int thread_affinity = -1;
+  std::uint64_t first_handle = 0;
   int log_level = static_cast<int>(LogLevel::Warning);
   bool log_hide_time = false;
   std::string timeline;
@@ -55,7 +57,9 @@ struct Options {
     options.operation_timeout = from_seconds(operation_timeout_s);
     options.heartbeat.warning = from_seconds(heartbeat_warning_s);
     options.heartbeat.limit = from_seconds(heartbeat_timeout_s);
+    options.heartbeat.interval = beat_interval(options.heartbeat.limit);
     options.thread_affinity = thread_affinity;
+    options.first_handle = first_handle;
     options.log_level = static_cast<LogLevel>(log_level);
     options.log_hide_time = log_hide_time;
     options.timeline = timeline;

@@ -38,31 +38,48 @@ class Allgather final : public Counted {
       : Counted(backend, rows_of(tasks)), tasks_(tasks) {}
 
  private:
-  Result<std::unique_ptr<Operation>> move() override {
-    GatherPlan plan;
-    plan.out.resize(size());
+  static std::size_t row_bytes_of(const Task& task) {
+    Shape shape = task.signature->shape;
+    shape.front() = 1;
+    return static_cast<std::size_t>(element_count(shape)) * size_of(task.signature->dtype);
+  }
+
+  Result<void> prepare() override {
+    plan_.out.resize(size());
     for (std::size_t t = 0; t < tasks_.size(); ++t) {
       const Task& task = tasks_[t];
       Shape shape = task.signature->shape;
       const auto own_rows = static_cast<std::size_t>(shape.front());
-      shape.front() = 1;
-      const std::size_t row_bytes =
-          static_cast<std::size_t>(element_count(shape)) * size_of(task.signature->dtype);
+      const std::size_t row_bytes = row_bytes_of(task);
       shape.front() = 0;
       for (std::size_t m = 0; m < size(); ++m) shape.front() += number(m, t);
       auto memory = output_of(task, shape);
       if (!memory) return std::move(memory).error();
       std::byte* out = *memory;
-      plan.in.push_back({task.in, own_rows * row_bytes});
+      plan_.in.push_back({task.in, own_rows * row_bytes});
       for (std::size_t m = 0; m < size(); ++m) {
         const std::size_t bytes = static_cast<std::size_t>(number(m, t)) * row_bytes;
-        plan.out[m].push_back({out, bytes});
+        plan_.out[m].push_back({out, bytes});
         out += bytes;
       }
     }
-    return backend().allgather(std::move(plan));
+    return {};
   }
 
+  /// The same for every member: all get everything.
+  std::size_t bytes_for(std::size_t) const override {
+    std::size_t bytes = 0;
+    for (std::size_t t = 0; t < tasks_.size(); ++t) {
+      std::size_t rows = 0;
+      for (std::size_t m = 0; m < size(); ++m) rows += static_cast<std::size_t>(number(m, t));
+      bytes += rows * row_bytes_of(tasks_[t]);
+    }
+    return bytes;
+  }
+
+  std::unique_ptr<Operation> move() override { return backend().allgather(std::move(plan_)); }
+
+  GatherPlan plan_;
   std::span<const Task> tasks_;
 };
 

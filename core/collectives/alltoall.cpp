@@ -96,25 +96,34 @@ class Alltoall final : public Counted {
       : Counted(backend, splits_of(task, backend.members().size())), task_(task) {}
 
  private:
-  Result<std::unique_ptr<Operation>> move() override {
-    const auto self = static_cast<std::size_t>(backend().members().self);
+  std::size_t row_bytes() const {
     Shape shape = task_.signature->shape;
     shape.front() = 1;
-    const std::size_t row_bytes =
-        static_cast<std::size_t>(element_count(shape)) * size_of(task_.signature->dtype);
+    return static_cast<std::size_t>(element_count(shape)) * size_of(task_.signature->dtype);
+  }
+
+  std::size_t bytes_for(std::size_t member) const override {
+    Bytes sent(row_bytes());
+    Bytes come(row_bytes());
+    for (std::size_t other = 0; other < size(); ++other) {
+      sent.of(number(member, other));
+      come.of(number(other, member));
+    }
+    return sent.fits() && come.fits() ? come.sum() : SIZE_MAX;
+  }
+
+  Result<void> prepare() override {
+    const auto self = static_cast<std::size_t>(backend().members().self);
+    Shape shape = task_.signature->shape;
+    const std::size_t row_bytes = this->row_bytes();
 
     // Everybody looks at all of it, so that all refuse together.
-    AlltoallPlan plan;
     bool fits = true;
     for (std::size_t m = 0; m < size(); ++m) {
       Bytes sent(row_bytes);
-      Bytes come(row_bytes);
-      for (std::size_t other = 0; other < size(); ++other) {
-        sent.of(number(m, other));
-        come.of(number(other, m));
-      }
-      fits = fits && sent.fits() && come.fits();
-      plan.longest = std::max(plan.longest, sent.sum());
+      for (std::size_t other = 0; other < size(); ++other) sent.of(number(m, other));
+      fits = fits && bytes_for(m) != SIZE_MAX;
+      plan_.longest = std::max(plan_.longest, sent.sum());
     }
     if (!fits) {
       return Error{.code = Code::Internal,
@@ -130,16 +139,20 @@ class Alltoall final : public Counted {
     for (std::size_t m = 0; m < size(); ++m) {
       const std::size_t going = static_cast<std::size_t>(number(self, m)) * row_bytes;
       const std::size_t coming = static_cast<std::size_t>(number(m, self)) * row_bytes;
-      plan.in.emplace_back(in, going);
-      plan.out.emplace_back(out, coming);
+      plan_.in.emplace_back(in, going);
+      plan_.out.emplace_back(out, coming);
       in += going;
       out += coming;
       if (task_.received != nullptr) {
         task_.received[m] = static_cast<std::int32_t>(number(m, self));
       }
     }
-    return backend().alltoall(std::move(plan));
+    return {};
   }
+
+  std::unique_ptr<Operation> move() override { return backend().alltoall(std::move(plan_)); }
+
+  AlltoallPlan plan_;
 
   const Task& task_;
 };

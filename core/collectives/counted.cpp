@@ -1,33 +1,84 @@
 #include "collectives/counted.h"
 
 #include <span>
+#include <string>
 #include <utility>
 
 namespace rueda {
+
+namespace {
+
+/// Everybody gets everybody's `own`: equally many numbers, one after another in `all`.
+GatherPlan gather(std::span<const std::int64_t> own, std::span<std::int64_t> all) {
+  GatherPlan plan;
+  plan.in = {std::as_bytes(own)};
+  for (std::size_t at = 0; at < all.size(); at += own.size()) {
+    plan.out.push_back({std::as_writable_bytes(all.subspan(at, own.size()))});
+  }
+  return plan;
+}
+
+}  // namespace
 
 Counted::Counted(Backend& backend, std::vector<std::int64_t> own)
     : backend_(backend),
       size_(static_cast<std::size_t>(backend.members().size())),
       own_(std::move(own)),
       all_(size_ * own_.size()) {
-  GatherPlan plan;
-  plan.in = {std::as_bytes(std::span(own_))};
-  plan.out.reserve(size_);
-  for (std::size_t m = 0; m < size_; ++m) {
-    plan.out.push_back(
-        {std::as_writable_bytes(std::span(all_).subspan(m * own_.size(), own_.size()))});
-  }
-  exchange_ = backend.allgather(std::move(plan));
+  exchange_ = backend.allgather(gather(own_, all_));
 }
 
 Result<Step> Counted::step() {
   auto step = exchange_->step();
-  if (!step || *step != Step::Done || moving_) return step;
-  auto operation = move();
-  if (!operation) return std::move(operation).error();
-  exchange_ = std::move(*operation);
-  moving_ = true;
+  if (!step || *step != Step::Done) return step;
+  switch (phase_) {
+    case Phase::Counting: {
+      auto prepared = prepare();
+      if (large()) {
+        agree(static_cast<bool>(prepared));
+        return Step::Advanced;
+      }
+      if (!prepared) return std::move(prepared).error();
+      break;
+    }
+    case Phase::Agreeing:
+      refuse();
+      if (refusal_) return Step::Done;
+      break;
+    case Phase::Moving:
+      return Step::Done;
+  }
+  phase_ = Phase::Moving;
+  exchange_ = move();
   return Step::Advanced;
+}
+
+bool Counted::large() const {
+  for (std::size_t m = 0; m < size_; ++m) {
+    if (bytes_for(m) >= kAgreed) return true;
+  }
+  return false;
+}
+
+void Counted::agree(bool ready) {
+  phase_ = Phase::Agreeing;
+  own_word_ = ready ? 1 : 0;
+  words_.resize(size_);
+  exchange_ = backend_.allgather(gather({&own_word_, 1}, words_));
+}
+
+/// If a member has no memory: the same words on all of them.
+void Counted::refuse() {
+  for (std::size_t m = 0; m < size_; ++m) {
+    if (words_[m] != 0) continue;
+    const std::size_t bytes = bytes_for(m);
+    const std::string much = bytes == SIZE_MAX ? "more bytes than any memory can hold"
+                                               : std::to_string(bytes) + " bytes";
+    refusal_ = Error{.code = Code::Internal,
+                     .message = "no memory for a result of " + much,
+                     .peer = backend_.members().ranks[m]};
+    return;
+  }
 }
 
 }  // namespace rueda

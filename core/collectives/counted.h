@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -11,13 +12,19 @@
 
 namespace rueda {
 
-/// Every member brings equally many numbers; when all have all of them, the operation proper is
-/// made.
+/// Every member brings equally many numbers. When all have all of them, each gets memory for its
+/// result; where that may fail, because results are large, they tell each other whether it did.
+/// Then the operation proper is made, or all members refuse it together.
 class Counted : public Operation {
  public:
+  /// From how many bytes of a member's result on all members agree. Below, where a meeting more
+  /// would be felt, a rank without memory ends the world.
+  static constexpr std::size_t kAgreed = std::size_t{4} << 20;
+
   Result<Step> step() final;
   std::vector<Rank> waiting_for() const final { return exchange_->waiting_for(); }
   std::string_view path() const final { return exchange_->path(); }
+  std::optional<Error> refusal() const final { return refusal_; }
 
  protected:
   /// `own`: the numbers of this member.
@@ -30,15 +37,29 @@ class Counted : public Operation {
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
 
  private:
-  /// Once, when number() may be asked.
-  virtual Result<std::unique_ptr<Operation>> move() = 0;
+  enum class Phase : std::uint8_t { Counting, Agreeing, Moving };
+
+  // Once each, when number() may be asked.
+  /// Memory for the result of this member.
+  virtual Result<void> prepare() = 0;
+  /// Bytes of a member's result; the same number on all members. SIZE_MAX: too many to count.
+  [[nodiscard]] virtual std::size_t bytes_for(std::size_t member) const = 0;
+  /// The operation proper. After prepare().
+  virtual std::unique_ptr<Operation> move() = 0;
+
+  [[nodiscard]] bool large() const;
+  void agree(bool ready);
+  void refuse();
 
   Backend& backend_;
   std::size_t size_;
   std::vector<std::int64_t> own_;
   std::vector<std::int64_t> all_;  // by member
   std::unique_ptr<Operation> exchange_;
-  bool moving_ = false;  // false: the numbers are being exchanged; true: what they count
+  Phase phase_ = Phase::Counting;
+  std::int64_t own_word_ = 0;        // not 0: this member has memory
+  std::vector<std::int64_t> words_;  // by member
+  std::optional<Error> refusal_;
 };
 
 }  // namespace rueda

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "collectives/registry.h"
+#include "engine/conflicts.h"
 #include "engine/verdict.h"
 
 namespace rueda {
@@ -35,7 +36,8 @@ Caller::Caller(const World& world, Glossary& glossary, Stream& stream,
       stream_(stream),
       fusion_{.threshold_bytes = options.fusion_threshold_bytes,
               .disable_group_fusion = options.disable_group_fusion},
-      stall_(options.stall_warning, options.stall_shutdown),
+      stall_(options.stall_warning, options.stall_shutdown,
+             [&world](Rank rank) { return world.who(rank); }),
       deadlock_(options.deadlock),
       timeline_(timeline),
       blocked_on_(static_cast<std::size_t>(world.size())) {
@@ -75,6 +77,7 @@ Result<void> Caller::report(const Report& report, TimePoint now) {
   // A report that a node held for long is old news. Whoever said that it is blocked takes it back
   // itself before it reports more.
   last_progress_ = std::max(last_progress_, report.since);
+  look_for_conflicts_ = !blocked_.empty();
   return {};
 }
 
@@ -99,14 +102,15 @@ Result<void> Caller::join(Rank rank, TimePoint now) {
   return {};
 }
 
-void Caller::leave(Rank rank) {
-  if (!leaving_) leaving_ = rank;
+void Caller::leave(const wire::Departure& who) {
+  if (!leaving_) leaving_ = who;
 }
 
-void Caller::blocked(Rank rank, std::uint64_t position, std::string_view name) {
+void Caller::blocked(Rank rank, std::uint64_t position, std::string_view name, TimePoint) {
   if (position != stream_.position()) return;  // something came out since: it may go on
   blocked_.add(rank);
   blocked_on_[static_cast<std::size_t>(rank)] = name;
+  look_for_conflicts_ = true;
 }
 
 void Caller::unblocked(Rank rank, TimePoint now) {
@@ -188,6 +192,7 @@ Result<void> Caller::flush(TimePoint now, Effects& effects) {
   }
   for (Term* term : complete_) sort_out(*term);
   complete_.clear();
+  if (std::exchange(look_for_conflicts_, false)) find_conflicting();
   if (!failing_.empty()) {
     if (auto done = emit_failures(now, effects); !done) return done;
   }
@@ -410,6 +415,18 @@ void Caller::tick(TimePoint now, Effects& effects) {
     }
   }
   check_deadlock(now, effects);
+}
+
+/// What can never be complete, though everybody whom it concerns waits for it.
+void Caller::find_conflicting() {
+  if (stopped() || blocked_.empty() || !complete_.empty() || !ready_.empty()) return;
+  const auto set_of_term = [this](const Term& term) -> const ProcessSet& { return set_of(term); };
+  for (Conflict& conflict : find_conflicts(open_.oldest(), set_of_term, blocked_, joined_)) {
+    for (Term* term : conflict.terms) {
+      conflict.error.tensor = full_name(term->key);
+      failing_.push_back({term, conflict.error});
+    }
+  }
 }
 
 void Caller::check_deadlock(TimePoint now, Effects& effects) {

@@ -24,8 +24,8 @@ class Caller final : public Collector {
 
   Result<void> report(const Report& report, TimePoint now) override;
   Result<void> join(Rank rank, TimePoint now) override;
-  void leave(Rank rank) override;
-  void blocked(Rank rank, std::uint64_t position, std::string_view name) override;
+  void leave(const wire::Departure& who) override;
+  void blocked(Rank rank, std::uint64_t position, std::string_view name, TimePoint now) override;
   void unblocked(Rank rank, TimePoint now) override;
   void settle(Term& term) override;
   void all_joined() override { joined_.clear(); }
@@ -71,6 +71,7 @@ class Caller final : public Collector {
   Result<void> emit_dispatch(std::span<Term* const> batch, TimePoint now, Effects& effects);
   void send(Effects& effects);
   void check_deadlock(TimePoint now, Effects& effects);
+  void find_conflicting();
 
   Stream& stream_;
   const FusionOptions fusion_;
@@ -91,11 +92,12 @@ class Caller final : public Collector {
   RankSet joined_;
   Rank joined_last_ = -1;  // the highest rank of the latest round in which somebody joined
   Rank joining_ = -1;      // the highest rank that joined since the last flush
-  std::optional<Rank> leaving_;
+  std::optional<wire::Departure> leaving_;
   bool close_ = false;
 
   RankSet blocked_;                      // at this position of the stream
   std::vector<std::string> blocked_on_;  // by rank
+  bool look_for_conflicts_ = false;
   TimePoint last_progress_;
   bool fatal_ = false;
 

@@ -70,13 +70,14 @@ Result<void> Collector::receive(std::size_t child, std::span<const std::byte> me
         if (!stopped_) done = join(entry.rank, now);
         break;
       case wire::Record::Leave:
-        if (!stopped_) leave(entry.rank);
+        if (!stopped_)
+          leave({.rank = entry.rank, .reason = entry.reason, .text = std::string(entry.text)});
         break;
       case wire::Record::Acknowledge:
         done = acknowledge_child(child);
         break;
       case wire::Record::Blocked:
-        if (!stopped_) blocked(entry.rank, entry.position, entry.text);
+        if (!stopped_) blocked(entry.rank, entry.position, entry.text, now);
         break;
       case wire::Record::Unblocked:
         if (!stopped_) unblocked(entry.rank, now);

@@ -36,6 +36,7 @@ Result<void> Dispatcher::start(TimePoint now) {
   zeros_.clear();
   allocators_.clear();
   last_progress_ = now;
+  started_[static_cast<std::size_t>(running_.position.stream)] = running_.position.number;
   if (running_.signatures.empty()) return {};
   const std::int32_t set = running_.change ? running_.change->id : running_.process_set;
   if (running_.change && running_.change->added) {
@@ -64,6 +65,8 @@ Result<void> Dispatcher::start(TimePoint now) {
   }
   const Kind kind = running_.signatures.front()->kind;
   if (!running_.tracks.empty()) timeline_->started(running_.tracks, kind, now);
+  backend->begin(static_cast<OperationTag>(running_.position.stream) << kTagShift |
+                 running_.position.number);
   operation_ = find_collective(kind)->start(*backend, tasks_);
   return {};
 }
@@ -85,7 +88,12 @@ Error Dispatcher::where(Error error) const {
 }
 
 void Dispatcher::complete() {
-  if (operation_ && !running_.change) count_path();
+  refusal_ = operation_ ? operation_->refusal() : std::nullopt;
+  if (refusal_) {
+    refusal_ = where(*std::move(refusal_));
+  } else if (operation_ && !running_.change) {
+    count_path();
+  }
   operation_.reset();
   if (!running_.tracks.empty()) {
     timeline_->finished(running_.tracks, running_.signatures, Clock::now());
@@ -115,12 +123,12 @@ Result<Step> Dispatcher::step(TimePoint now) {
       last_progress_ = now;
       return Step::Advanced;
     case Step::Done:
+      last_progress_ = now;
       complete();
       return Step::Done;
     case Step::Blocked:
       break;
   }
-  if (timeout_ > Duration::zero() && now - last_progress_ >= timeout_) return stuck(now);
   return Step::Blocked;
 }
 
@@ -131,24 +139,43 @@ std::string Dispatcher::under_way(Rank rank) const {
 
 std::optional<TimePoint> Dispatcher::deadline() const {
   if (!operation_ || timeout_ <= Duration::zero()) return std::nullopt;
-  return last_progress_ + timeout_;
+  return std::max(last_progress_ + timeout_, patient_until_);
+}
+
+bool Dispatcher::stalled(TimePoint now) const {
+  return operation_ && timeout_ > Duration::zero() && now - last_progress_ >= timeout_;
+}
+
+bool Dispatcher::overdue(TimePoint now) const { return stalled(now) && now >= patient_until_; }
+
+std::vector<Rank> Dispatcher::awaited() const {
+  if (!operation_) return {};
+  std::vector<Rank> ranks = operation_->waiting_for();
+  std::erase(ranks, self());
+  if (ranks.empty()) {  // somebody must be
+    ranks = backend_->members().ranks;
+    std::erase(ranks, self());
+  }
+  return ranks;
+}
+
+Standing Dispatcher::standing(const Position& position, TimePoint now) const {
+  Standing standing;
+  standing.quiet = now - last_progress_;
+  if (operation_) standing.waits_for = awaited();
+  if (started_[static_cast<std::size_t>(position.stream)] < position.number) return standing;
+  const bool inside = operation_ && running_.position == position;
+  standing.state = inside ? Standing::State::In : Standing::State::Past;
+  return standing;
 }
 
 Error Dispatcher::stuck(TimePoint now) const {
   Error error{.code = Code::Timeout};
   const Entry* first = running_.entries.front().get();
   error.tensor = first != nullptr ? first->name : "";
-  error.missing = operation_->waiting_for();
   error.waited_s = std::chrono::duration<double>(now - last_progress_).count();
   error.message = "'" + error.tensor + "' was started by all ranks but has made no progress for " +
-                  std::to_string(static_cast<int>(error.waited_s)) + " s; waiting for rank";
-  if (error.missing.size() != 1) error.message += "s";
-  for (std::size_t i = 0; i < error.missing.size(); ++i) {
-    error.message += (i == 0 ? " " : ", ") + std::to_string(error.missing[i]);
-  }
-  error.message +=
-      " (stopped, or its machine is cut off?). HOROVOD_GLOO_TIMEOUT_SECONDS sets the limit";
-  if (error.missing.size() == 1) error.peer = error.missing.front();
+                  std::to_string(static_cast<int>(error.waited_s)) + " s";
   return error;
 }
 

@@ -5,6 +5,7 @@
 /// leave between two chunks. Holder of the baton only.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <functional>
 #include <map>
@@ -17,6 +18,7 @@
 #include "backends/backend.h"
 #include "collectives/collective.h"
 #include "engine/negotiator.h"
+#include "engine/survey.h"
 #include "engine/timeline.h"
 #include "engine/traced_allocator.h"
 #include "engine/work.h"
@@ -35,8 +37,8 @@ class Dispatcher {
   using OpenSet =
       std::function<Result<std::unique_ptr<Backend>>(std::int32_t id, std::span<const Rank> ranks)>;
 
-  /// `world`: the backend of set 0. A started batch without any progress for `timeout` is a
-  /// failure; zero: never. `timeline`: hears of the batches that have tracks; null: nobody does.
+  /// `world`: the backend of set 0. A started batch without any progress for `timeout` is
+  /// overdue(); zero: never. `timeline`: hears of the batches that have tracks; null: nobody does.
   Dispatcher(Backend& world, OpenSet open_set, Duration timeout, Timeline* timeline = nullptr)
       : world_(world), open_set_(std::move(open_set)), timeout_(timeout), timeline_(timeline) {}
 
@@ -51,6 +53,7 @@ class Dispatcher {
     std::vector<Track> tracks = {};  ///< on the timeline, by entry; empty: on none
     std::optional<SetChange> change = {};
     std::optional<std::int64_t> value = {};  ///< what its entries end with
+    Position position = {};                  ///< what other ranks know it by
   };
   void enqueue(Batch batch) { queue_.push_back(std::move(batch)); }
 
@@ -62,6 +65,10 @@ class Dispatcher {
   [[nodiscard]] std::vector<std::unique_ptr<Entry>> take_completed() {
     return std::move(completed_);
   }
+  /// Why all members have refused the batch that has just completed; none: it was done.
+  [[nodiscard]] std::optional<Error> take_refusal() {
+    return std::exchange(refusal_, std::nullopt);
+  }
   /// Everything that was queued or under way; the operation is dropped.
   [[nodiscard]] std::vector<std::unique_ptr<Entry>> take_all();
 
@@ -69,8 +76,21 @@ class Dispatcher {
   [[nodiscard]] bool running() const noexcept { return operation_ != nullptr; }
   /// The operation under way that needs that rank; empty if there is none.
   [[nodiscard]] std::string under_way(Rank rank) const;
-  /// When step() has to look at the clock again.
+  /// When overdue() will be true, unless something moves.
   [[nodiscard]] std::optional<TimePoint> deadline() const;
+  /// The operation under way has made no progress for the time limit …
+  [[nodiscard]] bool stalled(TimePoint now) const;
+  /// … and it is time to do something about it.
+  [[nodiscard]] bool overdue(TimePoint now) const;
+  /// Nothing is overdue until then.
+  void wait_until(TimePoint when) noexcept { patient_until_ = when; }
+  /// Of the operation under way: its position, and whom it waits for, without this rank.
+  [[nodiscard]] Position position() const { return running_.position; }
+  [[nodiscard]] std::vector<Rank> awaited() const;
+  /// What there is to say about the operation under way when it is stuck.
+  [[nodiscard]] Error stuck(TimePoint now) const;
+  /// How far this rank has come, for one who asks about that operation.
+  [[nodiscard]] Standing standing(const Position& position, TimePoint now) const;
   /// Any thread.
   [[nodiscard]] std::map<std::string, PathCount, std::less<>> paths() const {
     const std::lock_guard lock(paths_mutex_);
@@ -84,7 +104,6 @@ class Dispatcher {
   [[nodiscard]] Error where(Error error) const;
   void complete();
   void count_path();
-  [[nodiscard]] Error stuck(TimePoint now) const;
 
   Backend& world_;
   OpenSet open_set_;
@@ -99,8 +118,11 @@ class Dispatcher {
   const Backend* backend_ = nullptr;                 // of running_
   std::size_t bytes_ = 0;                            // of running_, on this rank
   std::unique_ptr<Operation> operation_;
-  TimePoint last_progress_{};
+  TimePoint last_progress_{};               // in running_; if nothing runs: when the last one ended
+  TimePoint patient_until_{};               // nothing is overdue before
+  std::array<std::uint64_t, 3> started_{};  // by stream: the last position that was started
   std::vector<std::unique_ptr<Entry>> completed_;
+  std::optional<Error> refusal_;    // of completed_
   mutable std::mutex paths_mutex_;  // guards paths_
   std::map<std::string, PathCount, std::less<>> paths_;
 };

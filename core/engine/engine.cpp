@@ -7,6 +7,8 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <system_error>
+
 #include "engine/shared_memory.h"
 
 namespace rueda {
@@ -29,6 +31,8 @@ Engine::Engine(EngineOptions options)
       timeline_(options_.rank, options_.negotiator.cycle, log_),
       peers_(options_.rank, options_.size, options_.groups, options_.hosts),
       pool_(std::make_shared<HostPool>(kKeptOutputBytes)),
+      last_handle_(options_.first_handle),
+      survey_(options_.operation_timeout),
       next_tick_ns_(kNever) {}
 
 Engine::~Engine() {
@@ -40,6 +44,7 @@ Engine::~Engine() {
     return;
   }
   shutdown();
+  pool_->close();  // results of this world may live on, and would keep it
 }
 
 void Engine::use(std::shared_ptr<ForeignClass> backend) {
@@ -53,14 +58,21 @@ void Engine::end_foreign() {
   foreign_->close();
   const bool settled = foreign_->settle(kForeignGrace);
   if (executor_.stop(kForeignGrace) && settled) return;
+  left_behind_.store(true, std::memory_order_relaxed);
   log_.write(LogLevel::Error,
              std::string(foreign_->name()) +
                  " is stuck: a verb has not come to its end, also after abort(). It is left "
                  "behind, and may still write to the tensors it was given; end the process");
 }
 
-Result<void> Engine::start() {
+Result<void> Engine::open() {
   const std::lock_guard lifecycle(lifecycle_);
+  return open_parts();
+}
+
+/// With lifecycle_ held.
+Result<void> Engine::open_parts() {
+  if (opened_) return {};
   if (auto opened = peers_.open(); !opened) return opened;
   fork_guard_.cover(peers_.descriptors());
   if (peers_.heap() != nullptr) {
@@ -70,11 +82,18 @@ Result<void> Engine::start() {
   }
   negotiator_ = std::make_unique<Negotiator>(options_.groups, options_.hosts, options_.rank,
                                              options_.negotiator, &timeline_);
-  if (auto opened = open_sets(); !opened) return opened;
+  parent_ = control_tree(options_.groups, options_.rank).parent;
+  auto opened = open_sets();
+  opened_ = static_cast<bool>(opened);
+  return opened;
+}
+
+Result<void> Engine::start() {
+  const std::lock_guard lifecycle(lifecycle_);
+  if (auto opened = open_parts(); !opened) return opened;
   if (!options_.timeline.empty()) {
     timeline_.start(options_.timeline, options_.timeline_mark_cycles);
   }
-  parent_ = control_tree(options_.groups, options_.rank).parent;
   watch_beats(Clock::now());
   Driver& driver = *this;
   progress_ =
@@ -82,7 +101,12 @@ Result<void> Engine::start() {
   started_ = true;
   if (foreign_) executor_.start([this] { progress_->alert(); });
   if (options_.size == 1) return {};  // the calling threads do it all
-  thread_ = std::jthread([this](const std::stop_token& stop) { progress_->run(stop); });
+  try {
+    thread_ = std::jthread([this](const std::stop_token& stop) { progress_->run(stop); });
+  } catch (const std::system_error& error) {
+    return Error::system("The engine cannot start its thread (limited by `ulimit -u` or `-v`?)",
+                         error.code().value());
+  }
   ::pthread_setname_np(thread_.native_handle(), "rueda-engine");
   if (options_.thread_affinity >= 0) {
     cpu_set_t cores;
@@ -96,7 +120,13 @@ Result<void> Engine::start() {
   return {};
 }
 
-void Engine::shutdown() {
+std::optional<Error> Engine::failure() const {
+  const std::lock_guard lock(mutex_);
+  if (failed_) return failed_->code == Code::Shutdown ? std::nullopt : failed_;
+  return negotiator_ ? negotiator_->departure() : std::nullopt;
+}
+
+void Engine::shutdown(wire::Departure why) {
   if (in_child()) return;
   const std::lock_guard lifecycle(lifecycle_);
   if (!started_) return;
@@ -104,7 +134,7 @@ void Engine::shutdown() {
   if (!has_failed_.load()) {
     {
       const std::lock_guard lock(mutex_);
-      negotiator_->shutdown(Clock::now(), effects_);
+      negotiator_->shutdown(Clock::now(), effects_, std::move(why));
       if (Offers* offers = peers_.offers()) offers->close();
       effects_pending_.store(true, std::memory_order_seq_cst);
     }

@@ -21,10 +21,13 @@
 #include "engine/notifier.h"
 #include "engine/peers.h"
 #include "engine/progress.h"
+#include "engine/survey.h"
 #include "engine/timeline.h"
 #include "engine/work.h"
 
 namespace rueda {
+
+struct SurveyMessage;
 
 struct EngineOptions {
   Rank rank = 0;
@@ -35,6 +38,8 @@ struct EngineOptions {
   Duration operation_timeout = std::chrono::seconds(30);
   HeartbeatOptions heartbeat;
   int thread_affinity = -1;  ///< core of the engine thread; -1: any
+  /// Handles are above it, so that one of an earlier engine of this process means nothing here.
+  Handle first_handle = 0;
   LogLevel log_level = LogLevel::Warning;
   bool log_hide_time = false;
   std::string timeline;  ///< file that rank 0 records into from the start; empty: none
@@ -82,6 +87,9 @@ class Engine final : private Driver {
   /// All operations between ranks go by backends of that class. Before start(); the same on every
   /// rank.
   void use(std::shared_ptr<ForeignClass> backend);
+  /// Everything that takes memory or can be refused, without a word to anybody: so that the ranks
+  /// meet only when all of them have it. start() does it otherwise. Once.
+  Result<void> open();
   Result<void> start();
 
   /// Any thread, never blocks. The memory stays valid until the handle is done.
@@ -107,13 +115,20 @@ class Engine final : private Driver {
   std::optional<bool> wait(Handle handle, TimePoint deadline);
   /// Everything submitted so far is wanted now: one demand in place of many. Goes with a wait().
   void want_all();
+  /// What a handle stands for; null if unknown. Any thread.
+  [[nodiscard]] std::shared_ptr<Work> find(Handle handle) const;
   /// Forgets a handle and returns what it stands for; null if unknown.
   std::shared_ptr<Work> take(Handle handle);
-  void abandon_all();
+  /// Forgets all handles and returns what they stand for.
+  std::vector<std::shared_ptr<Work>> abandon_all();
 
   /// Cooperative: ends the world for all ranks, waits until everybody has finished what was decided
-  /// (1 s at most after this rank has). Idempotent. Not from a callback.
-  void shutdown();
+  /// (1 s at most after this rank has). Idempotent. Not from a callback. `why`: what others are
+  /// told that still have operations; without the rank.
+  void shutdown(wire::Departure why = {});
+  /// Why the world has failed, if it has: the first cause, or how a rank has ended it by its
+  /// script's failure, or by leaving while this one needed it.
+  [[nodiscard]] std::optional<Error> failure() const;
 
   /// Records into a new file, which is open on return. Rank 0 does, the others write nothing. A
   /// file that cannot be written: a line in the log. Any thread.
@@ -131,6 +146,11 @@ class Engine final : private Driver {
     return shared_pool_ && peers_.map_heaps() ? shared_pool_->take(bytes) : HostBuffer();
   }
   [[nodiscard]] bool in_child() const noexcept { return fork_guard_.in_child(); }
+  /// After shutdown(): a verb of a foreign backend did not end, and may still work on the tensors
+  /// of operations that count as done.
+  [[nodiscard]] bool left_behind() const noexcept {
+    return left_behind_.load(std::memory_order_relaxed);
+  }
 
  private:
   // Driver: the holder of the baton.
@@ -160,9 +180,22 @@ class Engine final : private Driver {
     std::size_t data_begin = 0;
     std::size_t bytes = 0;
     bool large = false;  // the data do not go with it
+    std::uint32_t round = 0;
     TimePoint ask_at{};  // time zero: not any more
     End end = End::None;
     Error error;  // if it failed
+  };
+  /// What has been decided behind an own offer that is open: it takes its place in the order when
+  /// the offer has its verdict.
+  struct Held {
+    std::vector<Dispatch> dispatches;
+    std::optional<Rank> joined_last;
+    std::size_t dispatches_before_join = 0;
+    [[nodiscard]] bool empty() const noexcept { return dispatches.empty() && !joined_last; }
+    void clear() noexcept {
+      dispatches.clear();
+      joined_last.reset();
+    }
   };
   bool offer(Request& request);
   Result<Handle> see_offer_through(bool stays);
@@ -171,6 +204,8 @@ class Engine final : private Driver {
   void called(std::span<const std::byte> frame, Rank from, TimePoint now);
   void pass_on(std::span<const std::byte> frame, Rank but, TimePoint now);
   void take_agreed();
+  void hold(Effects& decided, TimePoint now);
+  void release_held();
   void end_offer(Offered::End end, Error error);
   void rest();
   [[nodiscard]] bool on_offer(const Key& key);
@@ -183,6 +218,7 @@ class Engine final : private Driver {
   bool receive(TimePoint now);
   bool apply_effects(TimePoint now);
   bool step_batch(TimePoint now);
+  Result<void> open_parts();
   Result<void> open_sets();
   [[nodiscard]] Result<void> check_change(const Request& request) const;
   void enqueue(Dispatch& dispatch);
@@ -196,6 +232,12 @@ class Engine final : private Driver {
   void accuse(Error error, Evidence evidence, TimePoint now);
   bool judge(TimePoint now);
   void explain(Error& error);
+  void tell_whose(Error& error, Rank rank) const;
+  void look_into(TimePoint now);
+  void inquire(TimePoint now);
+  void conclude(TimePoint now);
+  bool surveyed(std::span<const std::byte> frame, TimePoint now);
+  void carry(const SurveyMessage& message, TimePoint now);
   void abort(const Error& cause, std::optional<Rank> from = std::nullopt);
   /// "rank 1 on host a is `how`"
   [[nodiscard]] Error lost_error(Rank rank, std::string_view how) const;
@@ -203,6 +245,7 @@ class Engine final : private Driver {
   [[nodiscard]] const Members& members_of(const ProcessSet& set);
   bool orderly_end();
   void end_foreign();
+  [[nodiscard]] bool at_rest() const;
   [[nodiscard]] bool quiet() const noexcept;  ///< shut down or failed: losses mean nothing any more
 
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
@@ -213,7 +256,6 @@ class Engine final : private Driver {
   void tell(bool comes);
   void drive_alone();
   void note_tick();
-  std::shared_ptr<Work> find(Handle handle) const;
   std::uint64_t next_unnamed(std::uint32_t generation);
 
   EngineOptions options_;
@@ -235,7 +277,7 @@ class Engine final : private Driver {
   std::unordered_map<std::uint64_t, std::unique_ptr<Entry>>
       entries_;  // by ticket, until dispatched
   std::unordered_map<Handle, std::shared_ptr<Work>> works_;
-  Handle last_handle_ = 0;
+  Handle last_handle_;
   /// Calls without a name since this rank joined last, also refused ones, by generation of the set.
   std::unordered_map<std::uint32_t, std::uint64_t> unnamed_calls_;
   std::uint64_t joins_ = 0;  // of this rank
@@ -244,12 +286,14 @@ class Engine final : private Driver {
   std::map<std::uint32_t, Members> members_;  // by generation of the set, as far as asked for
   std::optional<Error> failed_;               // first cause; nothing runs any more
   Offered offered_;                           // changed by the holder of the baton only
+  Held held_;                                 // the same
   PathCount offers_run_;                      // what was offered and agreed
 
   // Holder of the baton only.
   std::unique_ptr<Dispatcher> dispatcher_;
   Effects applying_;
   Inquest inquest_;
+  Survey survey_;
   std::optional<Rank> parent_;          // in the control tree
   std::optional<Heartbeat> heartbeat_;  // none: nobody is watched
   std::vector<Peers::Watched> watched_;
@@ -262,8 +306,10 @@ class Engine final : private Driver {
   std::atomic<bool> acknowledged_{false};   // this rank has finished what came before it
   std::atomic<bool> closed_{false};         // all ranks acknowledged it
   std::atomic<bool> has_failed_{false};
+  std::atomic<bool> left_behind_{false};
 
   std::mutex lifecycle_;  // start and shutdown
+  bool opened_ = false;
   bool started_ = false;
   std::jthread thread_;
 };

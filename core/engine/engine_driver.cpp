@@ -39,6 +39,11 @@ std::optional<TimePoint> Engine::next_deadline() const {
   return at;
 }
 
+/// Nothing runs, and nothing can come that has its place before what was heard last.
+bool Engine::at_rest() const {
+  return dispatcher_->idle() && (peers_.offers() == nullptr || !peers_.offers()->open());
+}
+
 bool Engine::quiet() const noexcept {
   return has_failed_.load(std::memory_order_relaxed) || closed_.load(std::memory_order_relaxed);
 }
@@ -95,6 +100,10 @@ bool Engine::receive(TimePoint now) {
         if (has_failed_.load(std::memory_order_relaxed)) return true;
         continue;
       }
+      if (surveyed(**message, now)) {
+        if (has_failed_.load(std::memory_order_relaxed)) return true;
+        continue;
+      }
       if (decode_call(**message)) {
         called(**message, neighbour.rank, now);
         continue;
@@ -129,12 +138,7 @@ bool Engine::apply_effects(TimePoint now) {
     effects_pending_.store(false, std::memory_order_relaxed);
     applying_.clear();
     std::swap(applying_, effects_);
-    for (std::size_t i = 0; i <= applying_.dispatches.size(); ++i) {
-      if (applying_.joined_last && i == applying_.dispatches_before_join) {
-        enqueue_joined(*applying_.joined_last);
-      }
-      if (i < applying_.dispatches.size()) enqueue(applying_.dispatches[i]);
-    }
+    hold(applying_, now);
   }
   for (const auto& send : applying_.sends) {
     ControlChannel* channel = peers_.channel(send.to);
@@ -158,7 +162,11 @@ bool Engine::apply_effects(TimePoint now) {
     if (failure.error.tensor.empty()) failure.error.tensor = entries.front()->name;
     finish(std::move(entries), failure.error);
   }
-  if (applying_.shutdown_by) ended_.store(true, std::memory_order_relaxed);
+  if (applying_.shutdown_by) {
+    ended_.store(true, std::memory_order_relaxed);
+    const std::lock_guard lock(mutex_);
+    if (Offers* offers = peers_.offers()) offers->close();
+  }
   if (applying_.closed) closed_.store(true, std::memory_order_seq_cst);
   if (applying_.fatal) {
     if (applying_.fatal->code == Code::Shutdown) {
@@ -167,7 +175,7 @@ bool Engine::apply_effects(TimePoint now) {
       accuse(*applying_.fatal, Evidence::Certain, now);
     }
   }
-  if (ended_.load(std::memory_order_relaxed) && !acknowledged_.load() && dispatcher_->idle()) {
+  if (ended_.load(std::memory_order_relaxed) && !acknowledged_.load() && at_rest()) {
     acknowledged_.store(true);
     const std::lock_guard lock(mutex_);
     negotiator_->acknowledge_shutdown(now, effects_);
@@ -181,6 +189,7 @@ bool Engine::apply_effects(TimePoint now) {
 void Engine::enqueue(Dispatch& dispatch) {
   Dispatcher::Batch batch;
   batch.process_set = dispatch.process_set;
+  batch.position = {.stream = Position::Stream::Dispatches, .number = dispatch.number};
   if (dispatch.change) {
     batch.value = dispatch.change->id;
     if (!dispatch.change->added) members_.erase(dispatch.change->generation);
@@ -219,17 +228,35 @@ bool Engine::step_batch(TimePoint now) {
       const Rank peer = error.peer;
       lose(peer, std::move(error), Evidence::Data, now);
     } else {
+      tell_whose(error, options_.rank);
       accuse(std::move(error), Evidence::Certain, now);
     }
     return true;
   }
+  if (*step == Step::Blocked && dispatcher_->overdue(now)) look_into(now);
   if (*step == Step::Done) {
-    finish(dispatcher_->take_completed(), std::nullopt);
+    std::optional<Error> refusal = dispatcher_->take_refusal();
+    if (refusal) tell_whose(*refusal, refusal->peer);
+    finish(dispatcher_->take_completed(), refusal);
     if (ended_.load(std::memory_order_relaxed)) {
       effects_pending_.store(true, std::memory_order_relaxed);  // maybe time to acknowledge
     }
   }
   return *step != Step::Blocked;
+}
+
+/// What failed on one rank alone is told to all of them: where it was, and in which operation.
+void Engine::tell_whose(Error& error, Rank rank) const {
+  if (error.peer < 0) error.peer = rank;
+  error.message = error.what();
+  error.cause = nullptr;
+  // The layers below know a peer by its number alone.
+  const std::string bare = "rank " + std::to_string(error.peer);
+  if (error.peer != rank && error.message.starts_with(bare + " ")) {
+    error.message.replace(0, bare.size(), peers_.describe(error.peer));
+  }
+  if (!error.tensor.empty()) error.message = error.tensor + ": " + error.message;
+  error.message = peers_.describe(rank) + ": " + error.message;
 }
 
 void Engine::finish(std::vector<std::unique_ptr<Entry>> entries,

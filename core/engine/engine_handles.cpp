@@ -19,9 +19,13 @@ std::shared_ptr<Work> Engine::take(Handle handle) {
   return work;
 }
 
-void Engine::abandon_all() {
+std::vector<std::shared_ptr<Work>> Engine::abandon_all() {
+  std::vector<std::shared_ptr<Work>> works;
   const std::lock_guard lock(mutex_);
+  works.reserve(works_.size());
+  for (auto& [handle, work] : works_) works.push_back(std::move(work));
   works_.clear();
+  return works;
 }
 
 void Engine::want_all() { press(&Negotiator::want_all); }

@@ -11,6 +11,15 @@ namespace {
 
 constexpr std::size_t kMostNames = 6;
 
+/// With the results that it has memory for, until the process ends.
+void leave_in_use(const std::shared_ptr<Work>& work) {
+  static std::mutex mutex;
+  static auto& left = *new std::vector<std::shared_ptr<Work>>;  // never destroyed
+  work->in_use = true;
+  const std::lock_guard lock(mutex);
+  left.push_back(work);
+}
+
 }  // namespace
 
 Error Engine::lost_error(Rank rank, std::string_view how) const {
@@ -36,7 +45,7 @@ void Engine::woken(const pollfd* fds, std::size_t count) {
 /// After the shutdown, when nothing is owed to anybody any more, whoever is gone has left, as this
 /// rank does. True: the loss of a peer means nothing.
 bool Engine::orderly_end() {
-  if (!quiet() && !(ended_.load() && dispatcher_->idle())) return false;
+  if (!quiet() && !(ended_.load() && dispatcher_->idle() && held_.empty())) return false;
   if (!has_failed_.load()) closed_.store(true);
   progress_->completed();
   return true;
@@ -50,9 +59,10 @@ void Engine::lose(Rank rank, Error error, Evidence evidence, TimePoint now) {
     error = Error::wrap(std::move(error), "control connection to " + peers_.describe(rank));
     error.code = Code::PeerLost;
   } else if (evidence != Evidence::Certain) {
-    std::string how = "gone: its connection has ended";
-    if (!error.message.starts_with("connection closed")) how += " (" + error.what() + ")";
-    Error plain = lost_error(error.peer, how);
+    Error plain = lost_error(error.peer, "gone: its connection has ended");
+    if (error.message != plain.message && !error.message.starts_with("connection closed")) {
+      plain.message += " (" + error.what() + ")";
+    }
     plain.tensor = std::move(error.tensor);
     error = std::move(plain);
   }
@@ -64,6 +74,12 @@ void Engine::lose(Rank rank, Error error, Evidence evidence, TimePoint now) {
 /// left, and ask up the tree.
 void Engine::accuse(Error error, Evidence evidence, TimePoint now) {
   if (quiet()) return;
+  if (error.peer != options_.rank && !peers_.intact()) {
+    // Whatever it is: the others have lost this rank, not this rank them.
+    error = lost_error(options_.rank,
+                       "gone: it has closed the descriptors of its connections (os.closerange?)");
+    evidence = Evidence::Certain;
+  }
   if (const auto cause = peers_.left_cause()) {
     abort(*cause);
     return;
@@ -102,6 +118,12 @@ bool Engine::judge(TimePoint now) {
   }
   if (now < inquest_.deadline()) return false;
   Error error = best.error;
+  if (constexpr std::string_view kBare = "gone: its connection has ended";
+      error.code == Code::PeerLost && best.evidence == Evidence::Control &&
+      error.message.ends_with(kBare) && peers_.lives(error.peer)) {
+    error.message.resize(error.message.size() - kBare.size());
+    error.message += "gone: it has closed its connections, though its process lives";
+  }
   explain(error);
   abort(error);
   return true;
@@ -149,6 +171,9 @@ void Engine::abort(const Error& cause, std::optional<Rank> from) {
   if (error.code == Code::PeerLost && error.peer == options_.rank) {
     error.message = "the other ranks have given up this one: " + error.message;
   }
+  if (error.code == Code::Timeout && error.peer == options_.rank) {
+    error.message = "the other ranks have waited for this one: " + error.message;
+  }
   std::vector<std::unique_ptr<Entry>> entries;
   {
     const std::lock_guard lock(mutex_);
@@ -160,6 +185,7 @@ void Engine::abort(const Error& cause, std::optional<Rank> from) {
       offers->settle();
       end_offer(Offered::End::Failed, error);
     }
+    held_.clear();  // its entries are among those that fail here
   }
   inquest_.close();
   log_.write(LogLevel::Debug, "aborting: " + error.what());
@@ -174,6 +200,9 @@ void Engine::abort(const Error& cause, std::optional<Rank> from) {
   }
   if (foreign_ && error.code != Code::Shutdown) foreign_->abort();
   auto running = dispatcher_->take_all();
+  if (foreign_ && foreign_->stuck()) {
+    for (const auto& entry : running) leave_in_use(entry->work);
+  }
   std::move(running.begin(), running.end(), std::back_inserter(entries));
   if (timeline_.recording()) timeline_.aborted(Clock::now());
   has_failed_.store(true, std::memory_order_seq_cst);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 
 #include "collectives/collective.h"
 #include "engine/call_frame.h"
@@ -95,7 +96,8 @@ bool Engine::offer(Request& request) {
   if (!counted && (request.kind != Kind::Allreduce || request.op == ReduceOp::Adasum)) return false;
   const std::size_t count = request.tensors.size();
   if (failed_ || unfinished_.load(std::memory_order_relaxed) != 0 || request.process_set != 0 ||
-      count == 0 || count > kMostTensors || timeline_.recording()) {
+      count == 0 || count > kMostTensors || timeline_.recording() || !dispatcher_->idle() ||
+      !effects_.dispatches.empty() || effects_.joined_last) {
     return false;
   }
   Offers& offers = *peers_.offers();
@@ -141,7 +143,7 @@ bool Engine::offer(Request& request) {
   signature.root = request.root;
   signature.prescale = request.prescale;
   signature.postscale = request.postscale;
-  Offers::Tag tag{.count = static_cast<std::uint32_t>(count)};
+  Offers::Tag tag{.count = static_cast<std::uint32_t>(count), .position = negotiator_->position()};
   std::array<std::uint32_t, kMostTensors> said;
   for (std::size_t i = 0; i < count; ++i) {
     TensorRequest& tensor = request.tensors[i];
@@ -191,6 +193,7 @@ bool Engine::offer(Request& request) {
   offered_.ask_at = TimePoint{};
   offered_.large = large;
   offers.offer(tag, said_bytes, static_cast<std::size_t>(room - begin));
+  offered_.round = offers.round();
   return true;
 }
 
@@ -253,8 +256,8 @@ bool Engine::step_offer(TimePoint now) {
     return moved || !offers.asked();
   }
   auto verdict = offers.verdict();
-  // Whoever ended the world offers nothing any more.
-  if (verdict == Offers::Verdict::Open && ended_.load(std::memory_order_relaxed)) {
+  // Everybody has left without having offered this, or is gone.
+  if (verdict == Offers::Verdict::Open && closed_.load(std::memory_order_relaxed)) {
     verdict = Offers::Verdict::Refused;
   }
   if (verdict == Offers::Verdict::Open) {
@@ -266,11 +269,15 @@ bool Engine::step_offer(TimePoint now) {
     return moved;
   }
   const std::lock_guard lock(mutex_);
+  if (ended_.load(std::memory_order_relaxed)) {
+    effects_pending_.store(true, std::memory_order_relaxed);  // maybe time to acknowledge
+  }
   const bool agreed = verdict == Offers::Verdict::Agreed;
   if (agreed && !offered_.large) {
     take_agreed();
     offers.settle();
     end_offer(Offered::End::Agreed, {});
+    release_held();
     return true;
   }
   if (!agreed) offers.close();
@@ -278,6 +285,7 @@ bool Engine::step_offer(TimePoint now) {
   offered_.ask_at = TimePoint{};
   Request request = std::move(*offered_.request);
   auto admitted = admit(request, offered_.work, agreed);
+  release_held();  // behind what was agreed
   if (!admitted) {
     end_offer(Offered::End::Failed, std::move(admitted).error());
     return true;
@@ -291,6 +299,36 @@ bool Engine::step_offer(TimePoint now) {
   offered_.end = Offered::End::Moved;
   offered_.work.reset();
   return true;
+}
+
+/// With mutex_ held. While an own offer is open, what is decided meanwhile waits: the others may
+/// agree on the offer at the position where it was made, so everything later comes after it.
+/// Whoever is behind is asked at once, as others may wait for this rank in what is held.
+void Engine::hold(Effects& decided, TimePoint now) {
+  if (decided.joined_last) {
+    held_.joined_last = decided.joined_last;
+    held_.dispatches_before_join = held_.dispatches.size() + decided.dispatches_before_join;
+  }
+  if (held_.dispatches.empty()) {
+    held_.dispatches.swap(decided.dispatches);
+  } else {
+    std::ranges::move(decided.dispatches, std::back_inserter(held_.dispatches));
+  }
+  const Offers* offers = peers_.offers();
+  if (offers == nullptr || !offers->open()) {
+    release_held();
+  } else if (!held_.empty() && offered_.ask_at != TimePoint{}) {
+    offered_.ask_at = now;
+  }
+}
+
+/// With mutex_ held, with no offer open.
+void Engine::release_held() {
+  for (std::size_t i = 0; i <= held_.dispatches.size(); ++i) {
+    if (held_.joined_last && i == held_.dispatches_before_join) enqueue_joined(*held_.joined_last);
+    if (i < held_.dispatches.size()) enqueue(held_.dispatches[i]);
+  }
+  held_.clear();
 }
 
 /// What goes to other hosts and comes from there. True: something did.

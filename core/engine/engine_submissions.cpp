@@ -142,9 +142,12 @@ Result<std::shared_ptr<Work>> Engine::admit(Request& request, std::shared_ptr<Wo
       const Signature& signature = *entries[i]->signature;
       ready[i] = {.signature = &signature, .bytes = signature.bytes(), .group = 1};
     }
+    std::uint64_t part = 0;
     // Nobody says how to divide it, so nothing that ranks may set differently can matter.
     for (const auto& places : plan(ready, {.threshold_bytes = SIZE_MAX})) {
       Dispatcher::Batch batch;
+      batch.position = {.stream = Position::Stream::Offers,
+                        .number = (std::uint64_t{offered_.round} << 16) + ++part};
       for (const std::size_t i : places) {
         batch.signatures.push_back(entries[i]->signature);
         batch.entries.push_back(std::move(entries[i]));

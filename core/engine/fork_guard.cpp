@@ -30,7 +30,7 @@ struct ForkGuards {
     const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
     for (ForkGuard* guard : live) {
       guard->in_child_.store(true, std::memory_order_relaxed);
-      if (guard->heap_ != nullptr) guard->heap_->become_private();
+      if (guard->heap_ != nullptr) guard->heap_->leave_to_parent();
       for (const int fd : guard->descriptors_) {
         if (null >= 0) ::dup3(null, fd, O_CLOEXEC);
       }

@@ -21,7 +21,7 @@ class ForkGuard {
 
   /// In a forked child these become /dev/null: closed for everybody else, while their owners can
   /// still close them by number.
-  /// The mapping of `heap` (or null), whose file is one of them, becomes a copy before.
+  /// `heap` (or null) stays with the parent.
   void cover(std::vector<int> descriptors, ShmHeap* heap = nullptr);
   /// True in a child that was forked after this guard was made.
   [[nodiscard]] bool in_child() const noexcept { return in_child_.load(std::memory_order_relaxed); }

@@ -20,8 +20,14 @@ inline constexpr std::byte kBeatFrame{0xC1};
 struct HeartbeatOptions {
   Duration interval = std::chrono::seconds(1);
   Duration warning = std::chrono::seconds(3);  ///< silent for so long: suspected
-  Duration limit = std::chrono::seconds(10);   ///< silent for so long: lost; zero: no heartbeats
+  Duration limit = std::chrono::seconds(5);    ///< silent for so long: lost; zero: no heartbeats
 };
+
+/// How often to beat, so that a pause that ends a second before the limit is survived.
+[[nodiscard]] constexpr Duration beat_interval(Duration limit) noexcept {
+  constexpr Duration kLongest = std::chrono::seconds(1);
+  return limit > Duration::zero() && limit / 10 < kLongest ? limit / 10 : kLongest;
+}
 
 class Heartbeat {
  public:

@@ -98,6 +98,17 @@ HostBuffer HostPool::take(std::size_t bytes) {
   return {shared_from_this(), data, capacity};
 }
 
+void HostPool::close() noexcept {
+  std::vector<Block> free;
+  {
+    const std::lock_guard lock(mutex_);
+    keep_bytes_ = 0;
+    kept_bytes_ = 0;
+    free.swap(free_);
+  }
+  for (const Block& block : free) source_->release(block.data, block.capacity);
+}
+
 void HostPool::give_back(Block block) noexcept {
   {
     const std::lock_guard lock(mutex_);

@@ -55,6 +55,9 @@ class HostPool : public std::enable_shared_from_this<HostPool> {
 
   /// At least `bytes`, aligned to 64; no data() if there is no memory. Any thread.
   [[nodiscard]] HostBuffer take(std::size_t bytes);
+  /// Nothing more will be taken: what is free goes back to the system now, the rest when it is
+  /// given back. Any thread.
+  void close() noexcept;
 
  private:
   friend class HostBuffer;

@@ -7,6 +7,14 @@
 
 namespace rueda {
 
+namespace {
+
+/// A rank that waits in vain says so after this part of the time after which a deadlock ends the
+/// world.
+constexpr int kSaySo = 12;
+
+}  // namespace
+
 Member::Member(const World& world, Glossary& glossary, const NegotiatorOptions& options)
     : world_(world),
       glossary_(glossary),
@@ -17,7 +25,7 @@ Member::Member(const World& world, Glossary& glossary, const NegotiatorOptions& 
 
 Result<void> Member::submit(std::span<const Key> keys, std::span<const Signature> signatures,
                             std::span<const std::uint64_t> tickets, bool waited, TimePoint now) {
-  if (stopped_by_ || leaving_) return shut_down();
+  if (stopped_by_ || leaving_) return refused();
   if (joined_) {
     return Error{.code = Code::InvalidArgument,
                  .message = "This rank has joined: it cannot submit operations until all have",
@@ -91,7 +99,7 @@ Result<void> Member::submit(std::span<const Key> keys, std::span<const Signature
 }
 
 Result<void> Member::join(std::uint64_t ticket) {
-  if (stopped_by_ || leaving_) return shut_down();
+  if (stopped_by_ || leaving_) return refused();
   if (joined_) {
     return Error{.code = Code::Duplicate,
                  .message = "This rank has joined already: a join ends when all ranks have",
@@ -164,7 +172,7 @@ void Member::tick(Collector& collector, std::uint64_t position, TimePoint now) {
   if (!held_.empty() && now >= held_since_ + cycle_) due_ = true;
   publish(collector, now);
   if (announced_ || waited_ == 0 || joined_ || deadlock_ <= Duration::zero() ||
-      now < quiet_since_ + deadlock_ / 2) {
+      now < quiet_since_ + deadlock_ / kSaySo) {
     return;
   }
   const Term* blocking = nullptr;
@@ -172,14 +180,14 @@ void Member::tick(Collector& collector, std::uint64_t position, TimePoint now) {
     if (term.waited && (blocking == nullptr || term.ticket < blocking->ticket)) blocking = &term;
   });
   announced_ = true;
-  collector.blocked(world_.self(), position, full_name(blocking->key));
+  collector.blocked(world_.self(), position, full_name(blocking->key), now);
 }
 
 std::optional<TimePoint> Member::next_tick() const {
   std::optional<TimePoint> at;
   if (!held_.empty()) at = held_since_ + cycle_;
   if (!announced_ && waited_ != 0 && !joined_ && deadlock_ > Duration::zero()) {
-    const TimePoint blocked = quiet_since_ + deadlock_ / 2;
+    const TimePoint blocked = quiet_since_ + deadlock_ / kSaySo;
     at = at ? std::min(*at, blocked) : blocked;
   }
   return at;
@@ -244,8 +252,9 @@ void Member::set_removed(std::span<Term* const> terms, const ProcessSet& set, Ef
   std::erase_if(counts_, [&](const auto& one) { return one.first.first == set.generation; });
 }
 
-void Member::stop(Rank by, Effects& effects) {
-  stopped_by_ = by;
+void Member::stop(wire::Departure by, Effects& effects) {
+  stopped_by_ = std::move(by);
+  let_down_ = joined_ || pending() != 0;
   if (joined_) {
     Error error = shut_down();
     error.tensor = "join.noname";
@@ -263,14 +272,28 @@ void Member::stop(Rank by, Effects& effects) {
   }
 }
 
+Error Member::refused() {
+  let_down_ = true;
+  return shut_down();
+}
+
 Error Member::shut_down() const {
+  using Reason = wire::Departure::Reason;
   Error error{.code = Code::Shutdown, .message = "Horovod has been shut down", .tensor = {}};
-  if (stopped_by_) {
-    error.message +=
-        " by " + world_.who(*stopped_by_) +
-        ". Operations that were not complete then fail; call hvd.init() to start again";
-    error.peer = *stopped_by_;
+  if (!stopped_by_) return error;
+  error.peer = stopped_by_->rank;
+  if (stopped_by_->reason == Reason::Failed) {
+    error.code = Code::PeerLost;
+    error.message = world_.who(error.peer) + " has ended: its script " + stopped_by_->text +
+                    ". Its own output says more";
+    error.missing = {error.peer};
+    return error;
   }
+  error.message +=
+      " by " + world_.who(error.peer) +
+      (stopped_by_->reason == Reason::ScriptOver
+           ? ": its script has come to its end. Operations that it has no part in fail"
+           : ". Operations that were not complete then fail; call hvd.init() to start again");
   return error;
 }
 

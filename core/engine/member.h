@@ -43,14 +43,18 @@ class Member {
   /// What this rank has in flight on the set fails. `terms`: of the set's keys, all there are.
   void set_removed(std::span<Term* const> terms, const ProcessSet& set, Effects& effects);
   void all_joined() noexcept { joined_ = false; }
-  void stop(Rank by, Effects& effects);
+  void stop(wire::Departure by, Effects& effects);
 
   /// Operations that are matched by count have come as far as this key.
   void count(const Key& key);
   /// The number of this rank's next one of that kind in the set.
   [[nodiscard]] std::uint64_t next_count(std::uint32_t generation, Kind kind) const;
 
+  /// What operations fail with once the world is over.
+  [[nodiscard]] Error shut_down() const;
   [[nodiscard]] bool stopped() const noexcept { return stopped_by_.has_value(); }
+  /// An operation of this rank has failed as the world is over.
+  [[nodiscard]] bool let_down() const noexcept { return let_down_; }
   [[nodiscard]] bool leaving() const noexcept { return leaving_; }
   [[nodiscard]] bool joined() const noexcept { return joined_; }
   /// Nothing is in flight, and more may come.
@@ -62,9 +66,9 @@ class Member {
   [[nodiscard]] std::vector<Term*> pending_terms() const;
 
  private:
+  Error refused();
   void note_want(Term& term) noexcept;
   void complete(Term& term) noexcept;
-  [[nodiscard]] Error shut_down() const;
 
   const World& world_;
   Glossary& glossary_;
@@ -88,7 +92,8 @@ class Member {
   std::uint64_t join_ticket_ = 0;
   std::map<std::pair<std::uint32_t, Kind>, std::uint64_t> counts_;  // by generation of the set
   bool leaving_ = false;
-  std::optional<Rank> stopped_by_;
+  std::optional<wire::Departure> stopped_by_;
+  bool let_down_ = false;
 };
 
 }  // namespace rueda

@@ -119,14 +119,23 @@ Result<void> Negotiator::join(std::uint64_t ticket, TimePoint now, Effects& effe
   return {};
 }
 
-void Negotiator::shutdown(TimePoint now, Effects& effects) {
+void Negotiator::shutdown(TimePoint now, Effects& effects, wire::Departure why) {
   State& state = *state_;
+  why.rank = state.world.self();
   if (state.member.stopped() || state.member.leaving()) return;
   state.member.demand();
   state.member.publish(state.collector(), now);
   state.member.leave();
-  state.collector().leave(state.world.self());
+  state.collector().leave(why);
   state.finish_own(now, effects);
+}
+
+std::optional<Error> Negotiator::departure() const {
+  if (!state_->member.stopped()) return std::nullopt;
+  Error error = state_->member.shut_down();
+  const bool counts = error.code == Code::PeerLost || state_->member.let_down();
+  if (!counts || error.peer == state_->world.self()) return std::nullopt;
+  return error;
 }
 
 void Negotiator::acknowledge_shutdown(TimePoint now, Effects& effects) {
@@ -221,6 +230,8 @@ std::optional<Negotiator::Shorthand> Negotiator::shorthand(const Key& key,
   said.signature = state.glossary.number_of(signature);
   return said.signature == 0 ? std::nullopt : std::optional(said);
 }
+
+std::uint64_t Negotiator::position() const noexcept { return state_->stream.position(); }
 
 bool Negotiator::resting() const noexcept { return state_->member.resting(); }
 

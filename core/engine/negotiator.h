@@ -20,6 +20,7 @@
 
 #include "collectives/signature.h"
 #include "engine/timeline_event.h"
+#include "engine/wire.h"
 #include "engine/world.h"
 #include "result.h"
 
@@ -125,7 +126,11 @@ class Negotiator {
 
   /// `ticket` comes back in a failure if the world ends before all have joined.
   Result<void> join(std::uint64_t ticket, TimePoint now, Effects& effects);
-  void shutdown(TimePoint now, Effects& effects);
+  /// `why`: without the rank, which is this one.
+  void shutdown(TimePoint now, Effects& effects, wire::Departure why = {});
+  /// Why another rank has ended the world: its script failed, or it left while this rank had
+  /// operations or went on to submit some. None: it did not, or nobody here needed it.
+  [[nodiscard]] std::optional<Error> departure() const;
   /// This rank has finished all dispatches before the shutdown entry.
   void acknowledge_shutdown(TimePoint now, Effects& effects);
 
@@ -148,6 +153,9 @@ class Negotiator {
   /// None if there is no such word yet, or this rank has anything in flight or is about to end.
   [[nodiscard]] std::optional<Shorthand> shorthand(const Key& key,
                                                    const Signature& signature) const;
+  /// How many messages of the stream this rank has applied: at one position every rank knows the
+  /// same dispatches, joins, sets and numbers.
+  [[nodiscard]] std::uint64_t position() const noexcept;
   /// This rank has nothing in flight, and may submit.
   [[nodiscard]] bool resting() const noexcept;
   /// An operation that is matched by count has run without having been submitted here.

@@ -57,6 +57,12 @@ Result<void> Node::join(Rank rank, TimePoint now) {
   return {};
 }
 
+/// The caller looks for what can never be complete: it has to know who said what.
+void Node::blocked(Rank rank, std::uint64_t position, std::string_view name, TimePoint now) {
+  while (Term* term = open_.oldest()) take_apart(*term, now);
+  up().blocked(rank, position, name);
+}
+
 void Node::settle(Term& term) {
   if (!term.tally.open) return;
   if (!term.tally.apart) open_.remove(term);

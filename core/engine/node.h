@@ -20,10 +20,8 @@ class Node final : public Collector {
 
   Result<void> report(const Report& report, TimePoint now) override;
   Result<void> join(Rank rank, TimePoint now) override;
-  void leave(Rank rank) override { up().leave(rank); }
-  void blocked(Rank rank, std::uint64_t position, std::string_view name) override {
-    up().blocked(rank, position, name);
-  }
+  void leave(const wire::Departure& who) override { up().leave(who); }
+  void blocked(Rank rank, std::uint64_t position, std::string_view name, TimePoint now) override;
   void unblocked(Rank rank, TimePoint) override { up().unblocked(rank); }
   void settle(Term& term) override;
   void all_joined() override { joined_.clear(); }

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -28,12 +29,18 @@ Peers::Peers(Rank self, int size, std::vector<std::vector<Rank>> groups,
 
 Peers::~Peers() = default;
 
+std::unique_ptr<ShmHeap> Peers::heap_in(Fd file) const {
+  const auto size = ShmSegment::size_of(file);
+  const ShmExtent extent = heap_extent(static_cast<int>(own_group().size()), size ? *size : 0);
+  if (extent.bytes == 0) file.reset();
+  return std::make_unique<ShmHeap>(std::move(file), extent);
+}
+
 void Peers::own_segment(ShmSegment segment, Fd engine_bell, Fd waiter_bell) {
   segment_ = std::move(segment);
   // Two owners of one file: tensors may outlive the segment.
   Fd file(segment_.fd() < 0 ? -1 : ::fcntl(segment_.fd(), F_DUPFD_CLOEXEC, 0));
-  heap_ =
-      std::make_shared<ShmHeap>(std::move(file), heap_extent(static_cast<int>(own_group().size())));
+  heap_ = heap_in(std::move(file));
   engine_bell_ = std::move(engine_bell);
   waiter_bell_ = std::move(waiter_bell);
 }
@@ -41,8 +48,7 @@ void Peers::own_segment(ShmSegment segment, Fd engine_bell, Fd waiter_bell) {
 void Peers::add_local_peer(Rank rank, ShmSegment segment, Fd engine_bell, Fd waiter_bell, Fd pidfd,
                            Fd liveness) {
   // Only its owner reserves memory, so the file is needed for the heap alone.
-  auto heap = std::make_unique<ShmHeap>(segment.take_file(),
-                                        heap_extent(static_cast<int>(own_group().size())));
+  auto heap = heap_in(segment.take_file());
   local_.push_back({.rank = rank,
                     .segment = std::move(segment),
                     .heap = std::move(heap),
@@ -52,9 +58,17 @@ void Peers::add_local_peer(Rank rank, ShmSegment segment, Fd engine_bell, Fd wai
                     .liveness = std::move(liveness)});
 }
 
-void Peers::add_network_peer(Rank rank, Fd control, std::vector<Fd> data) {
-  network_.push_back({.rank = rank, .control = std::move(control)});
-  if (!data.empty()) data_.push_back({.rank = rank, .streams = std::move(data)});
+void Peers::add_network_peer(Rank rank, Fd control, std::vector<Fd> data,
+                             std::vector<SealKeys> keys) {
+  SealKeys of_control;
+  if (!keys.empty()) {
+    of_control = keys.front();
+    keys.erase(keys.begin());
+  }
+  network_.push_back({.rank = rank, .control = std::move(control), .keys = of_control});
+  if (!data.empty()) {
+    data_.push_back({.rank = rank, .streams = std::move(data), .keys = std::move(keys)});
+  }
 }
 
 std::string Peers::describe(Rank rank) const {
@@ -81,7 +95,7 @@ ControlChannel* Peers::channel(Rank rank) noexcept {
 Result<void> Peers::open_local() {
   const auto group = own_group();
   const auto local_size = static_cast<int>(group.size());
-  const std::size_t need = segment_bytes(local_size);
+  const std::size_t need = segment_base_bytes(local_size);
   for (int i = 0; i < local_size; ++i) {
     const Rank rank = group[static_cast<std::size_t>(i)];
     const auto peer = std::find_if(local_.begin(), local_.end(),
@@ -136,6 +150,7 @@ Result<void> Peers::open_fabric() {
   }
   fabric_ = std::make_unique<Fabric>(self_, groups_, std::move(host), mesh_);
   fabric_->use(other_backend_);
+  fabric_->limit_segments(segment_limit_);
   std::vector<Rank> world(static_cast<std::size_t>(size_));
   std::iota(world.begin(), world.end(), 0);
   auto backend = fabric_->open(world, 0);
@@ -206,13 +221,41 @@ Result<void> Peers::open() {
       return Error{.message = "no control connection to " + describe(rank) + " was handed over",
                    .peer = rank};
     }
-    auto socket = Socket::adopt(std::move(peer->control), rank);
+    auto socket = Socket::adopt(std::move(peer->control), rank, peer->keys);
     if (!socket) return std::move(socket).error();
     auto channel = std::make_unique<SocketChannel>(std::move(*socket));
     const SocketChannel* as_socket = channel.get();
     neighbours_.push_back({.rank = rank, .channel = std::move(channel), .socket = as_socket});
   }
+  note_opened();
   return {};
+}
+
+void Peers::note_opened() {
+  std::vector<int> fds{engine_bell_.get(), waiter_bell_.get()};
+  for (const LocalPeer& peer : local_) {
+    fds.insert(fds.end(), {peer.pidfd.get(), peer.liveness.get()});
+  }
+  for (const Neighbour& neighbour : neighbours_) {
+    if (neighbour.socket != nullptr) fds.push_back(neighbour.socket->fd());
+  }
+  if (mesh_) {
+    const auto sockets = mesh_->descriptors();
+    fds.insert(fds.end(), sockets.begin(), sockets.end());
+  }
+  for (const int fd : fds) {
+    struct stat info{};
+    if (fd >= 0 && ::fstat(fd, &info) == 0) {
+      opened_.push_back({.fd = fd, .device = info.st_dev, .inode = info.st_ino});
+    }
+  }
+}
+
+bool Peers::intact() const {
+  return std::ranges::all_of(opened_, [](const Opened& one) {
+    struct stat info{};
+    return ::fstat(one.fd, &info) == 0 && info.st_dev == one.device && info.st_ino == one.inode;
+  });
 }
 
 void Peers::watch(std::vector<pollfd>& fds) const {
@@ -263,14 +306,19 @@ bool Peers::map_heaps() {
                      [](const LocalPeer& peer) { return static_cast<bool>(peer.heap->at(0, 0)); });
 }
 
-bool Peers::gone(Rank rank) const {
-  for (const LocalPeer& peer : local_) {
-    if (peer.rank != rank || !peer.pidfd) continue;
-    pollfd ended{.fd = peer.pidfd.get(), .events = POLLIN, .revents = 0};
-    return ::poll(&ended, 1, 0) > 0;
-  }
-  return false;
+const Peers::LocalPeer* Peers::local_peer(Rank rank) const {
+  const auto peer = std::ranges::find(local_, rank, &LocalPeer::rank);
+  return peer == local_.end() || !peer->pidfd ? nullptr : &*peer;
 }
+
+bool Peers::gone(Rank rank) const {
+  const LocalPeer* peer = local_peer(rank);
+  if (peer == nullptr) return false;
+  pollfd ended{.fd = peer->pidfd.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&ended, 1, 0) > 0 && (ended.revents & POLLIN) != 0;
+}
+
+bool Peers::lives(Rank rank) const { return local_peer(rank) != nullptr && !gone(rank); }
 
 std::optional<Error> Peers::left_cause() const {
   for (std::size_t i = 0; i < views_.size(); ++i) {

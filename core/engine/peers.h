@@ -4,6 +4,7 @@
 
 #include <poll.h>
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -41,10 +42,15 @@ class Peers {
   void own_segment(ShmSegment segment, Fd engine_bell, Fd waiter_bell);
   void add_local_peer(Rank rank, ShmSegment segment, Fd engine_bell, Fd waiter_bell, Fd pidfd,
                       Fd liveness);
-  void add_network_peer(Rank rank, Fd control, std::vector<Fd> data);
+  /// `keys`: of the control connection, then of each data connection; empty: nothing is protected.
+  void add_network_peer(Rank rank, Fd control, std::vector<Fd> data,
+                        std::vector<SealKeys> keys = {});
   /// Whether ranks of this host may read each other's memory, if the system allows it. Before
   /// open().
   void set_direct_copies(bool allowed) noexcept { direct_copies_ = allowed; }
+
+  /// No rank of the world makes a larger segment. Before open().
+  void set_segment_limit(std::size_t bytes) noexcept { segment_limit_ = bytes; }
 
   /// See Fabric::use(). Before open().
   void use(Fabric::OpenOther backend) { other_backend_ = std::move(backend); }
@@ -101,6 +107,11 @@ class Peers {
   /// after open().
   [[nodiscard]] bool map_heaps();
 
+  /// This process still has the descriptors that were open after open(). If not, what they say
+  /// says nothing about the other ranks.
+  [[nodiscard]] bool intact() const;
+  /// The kernel says that the process of that rank, of this host, lives.
+  [[nodiscard]] bool lives(Rank rank) const;
   /// The kernel says that the process of that rank has ended.
   [[nodiscard]] bool gone(Rank rank) const;
 
@@ -124,11 +135,22 @@ class Peers {
   struct NetworkPeer {
     Rank rank;
     Fd control;
+    SealKeys keys;
   };
+  /// A descriptor, and the file that it stood for.
+  struct Opened {
+    int fd;
+    std::uint64_t device;
+    std::uint64_t inode;
+  };
+  void note_opened();
+  [[nodiscard]] const LocalPeer* local_peer(Rank rank) const;
   Result<void> open_local();
   Result<void> open_fabric();
   void open_offers();
   [[nodiscard]] std::vector<Rank> own_group() const;
+  /// The heap in a segment's file, as far as the file goes.
+  [[nodiscard]] std::unique_ptr<ShmHeap> heap_in(Fd file) const;
 
   Rank self_;
   int size_;
@@ -145,10 +167,12 @@ class Peers {
   std::shared_ptr<ShmHeap> heap_;  // tensors in it may outlive this
   std::vector<LocalPeer> local_;
   std::vector<NetworkPeer> network_;
+  std::vector<Opened> opened_;
   std::vector<Mesh::Peer> data_;
 
   Fabric::OpenOther other_backend_;
   bool direct_copies_ = true;
+  std::size_t segment_limit_ = std::numeric_limits<std::size_t>::max();
   std::optional<MemoryToken> token_;  // while others may look for it
   std::vector<ShmView> views_;        // by local index
   std::vector<Doorbell> bells_;       // by local index

@@ -40,7 +40,13 @@ int wait_for(std::vector<pollfd>& fds, TimePoint deadline) {
   const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
   const timespec timeout{.tv_sec = seconds.count(),
                          .tv_nsec = std::chrono::nanoseconds(left - seconds).count()};
-  return std::max(0, ::ppoll(fds.data(), fds.size(), &timeout, nullptr));
+  const int ready = std::max(0, ::ppoll(fds.data(), fds.size(), &timeout, nullptr));
+  if (ready > 0 && (fds.front().revents & POLLNVAL) != 0) {
+    // Somebody has closed the bell: it is always ready now, and must not keep a core busy.
+    const timespec nap{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kLinger).count()};
+    ::ppoll(nullptr, 0, &nap, nullptr);
+  }
+  return ready;
 }
 
 void set(BellWord& word, Sleeper sleeper) noexcept {

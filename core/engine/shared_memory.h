@@ -9,7 +9,7 @@
 
 namespace rueda {
 
-/// Lives as long as anything in it. In a forked child what was taken stays as it was, as a copy.
+/// Lives as long as anything in it. In a forked child what was taken is not there.
 class SharedMemory final : public MemorySource {
  public:
   explicit SharedMemory(std::shared_ptr<ShmHeap> heap);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <utility>
 
 namespace rueda {
 
@@ -20,16 +21,30 @@ std::string in_seconds(Duration duration) {
 
 }  // namespace
 
-StallMonitor::StallMonitor(Duration warning, Duration shutdown)
+StallMonitor::StallMonitor(Duration warning, Duration shutdown,
+                           std::function<std::string(Rank)> who)
     : warning_(warning),
       shutdown_(shutdown < warning ? Duration::zero() : shutdown),
-      ignored_(shutdown > Duration::zero() && shutdown < warning) {}
+      ignored_(shutdown > Duration::zero() && shutdown < warning),
+      who_(std::move(who)) {}
 
 std::string StallMonitor::complaint() const {
   if (!ignored_) return {};
   return "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is ignored: it is less than "
          "HOROVOD_STALL_CHECK_TIME_SECONDS (" +
          in_seconds(warning_) + " s)";
+}
+
+std::string StallMonitor::names(std::span<const Rank> ranks) const {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(ranks.size(), kNamesPerRank); ++i) {
+    text += i == 0 ? "" : ", ";
+    text += who_ ? who_(ranks[i]) : "rank " + std::to_string(ranks[i]);
+  }
+  if (ranks.size() > kNamesPerRank) {
+    text += " and " + std::to_string(ranks.size() - kNamesPerRank) + " more";
+  }
+  return text;
 }
 
 TimePoint StallMonitor::due(TimePoint oldest) const {
@@ -57,15 +72,15 @@ std::optional<StallReport> StallMonitor::check(TimePoint now, std::span<const Wa
       late[rank].past_shutdown |= past_shutdown;
     }
     if (past_shutdown && !report.fatal && !one.missing.empty()) {
-      report.fatal =
-          Error{.code = Code::Timeout,
-                .message = one.name + " was not submitted by all ranks within " +
-                           in_seconds(shutdown_) + " s (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)",
-                .peer = one.missing.front(),
-                .tensor = one.name,
-                .missing = one.missing,
-                .waited_s = seconds(waited),
-                .cause = nullptr};
+      report.fatal = Error{.code = Code::Timeout,
+                           .message = one.name + " was not submitted by all ranks within " +
+                                      in_seconds(shutdown_) + " s; waiting for " +
+                                      names(one.missing) + " (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)",
+                           .peer = one.missing.front(),
+                           .tensor = one.name,
+                           .missing = one.missing,
+                           .waited_s = seconds(waited),
+                           .cause = nullptr};
     }
   }
   if (late.empty()) return std::nullopt;

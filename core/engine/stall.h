@@ -1,6 +1,7 @@
 /// Says who is late: operations that some ranks have submitted and others have not.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,7 +28,8 @@ struct StallReport {
 class StallMonitor {
  public:
   /// Zero `warning`: off. Zero `shutdown`: only warns. A shutdown before the warning is ignored.
-  StallMonitor(Duration warning, Duration shutdown);
+  /// `who`: "rank 3 (host b)", for messages; null: the number alone.
+  StallMonitor(Duration warning, Duration shutdown, std::function<std::string(Rank)> who = nullptr);
 
   /// What is wrong with the settings; empty if nothing.
   [[nodiscard]] std::string complaint() const;
@@ -38,9 +40,12 @@ class StallMonitor {
   [[nodiscard]] std::optional<StallReport> check(TimePoint now, std::span<const Waiting> waiting);
 
  private:
+  [[nodiscard]] std::string names(std::span<const Rank> ranks) const;
+
   Duration warning_;
   Duration shutdown_;
   bool ignored_ = false;
+  std::function<std::string(Rank)> who_;
   std::optional<TimePoint> last_check_;
 };
 

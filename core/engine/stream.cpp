@@ -66,7 +66,8 @@ Result<void> Stream::apply(wire::Reader& reader, wire::Entry& entry, TimePoint n
     case wire::Record::Shutdown:
       if (!world_.has(entry.rank)) return nonsense_from_above("a shutdown by nobody");
       collector_->stop();
-      member_.stop(entry.rank, effects);
+      member_.stop({.rank = entry.rank, .reason = entry.reason, .text = std::string(entry.text)},
+                   effects);
       effects.shutdown_by = entry.rank;
       return {};
     case wire::Record::Closed:

@@ -97,17 +97,42 @@ bool negotiates(const TimelineEvent& event) {
   return event.span == Span::Negotiation;  // so are ticks and failures
 }
 
+/// The file at `path`, made if it is not there. What is there must be a file of this user: whoever
+/// may write to the folder could else have put a link there, or wait for what is
+/// written.
+Result<Fd> open_own_file(const std::string& path) {
+  constexpr int kFlags = O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  Fd made(::open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0666));
+  if (made) return made;
+  if (errno != EEXIST) return Error::system("Cannot write the timeline " + path, errno);
+  Fd fd(::open(path.c_str(), kFlags));
+  struct stat status{};
+  if (!fd || ::fstat(fd.get(), &status) != 0) {
+    const int code = errno;
+    Error error = Error::system("Cannot write the timeline " + path, code);
+    if (code == ELOOP) error.message += " (it is a symbolic link, which is not followed)";
+    return error;
+  }
+  if (!S_ISREG(status.st_mode) || status.st_uid != ::geteuid() || status.st_nlink > 1) {
+    return Error::system("Cannot write the timeline " + path +
+                             ": what is there is not a file of this user with this name alone",
+                         EPERM);
+  }
+  return fd;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<TraceFile>> TraceFile::open(const std::string& path, TimePoint origin,
                                                    std::int64_t epoch_micros, const Log& log) {
-  Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  Result<Fd> fd = open_own_file(path);
+  if (!fd) return fd.error();
   struct stat status{};
-  if (!fd || ::fstat(fd.get(), &status) != 0) {
+  if (::fstat(fd->get(), &status) != 0) {
     return Error::system("Cannot write the timeline " + path, errno);
   }
   std::unique_ptr<TraceFile> file(
-      new TraceFile(path, std::move(fd), origin, epoch_micros, log));  // NOLINT: private
+      new TraceFile(path, std::move(*fd), origin, epoch_micros, log));  // NOLINT: private
   file->device_ = status.st_dev;
   file->inode_ = status.st_ino;
   return file;

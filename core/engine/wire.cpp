@@ -3,6 +3,8 @@
 #include <bit>
 #include <cmath>
 
+#include "text.h"
+
 namespace rueda::wire {
 
 namespace {
@@ -16,6 +18,8 @@ constexpr std::size_t kMaxDimensions = 64;
 /// The least that an item of a dispatch takes: what is promised must be there before room is made
 /// for it.
 constexpr std::size_t kItemBytes = 9;
+constexpr std::uint8_t kReasons = 3;
+constexpr std::size_t kMaxDepartureText = 1024;
 
 enum class KeyForm : std::uint8_t { Number = 0, Unnamed = 1, Full = 2 };
 
@@ -79,6 +83,12 @@ void Writer::put(std::uint32_t signature_number, const Signature& signature) {
 void Writer::with_number(Record record, std::uint32_t number) {
   put(static_cast<std::uint32_t>(record));  // one byte and three zeros
   put(number);
+}
+
+void Writer::with_departure(Record record, const Departure& who) {
+  with_number(record, static_cast<std::uint32_t>(who.rank));
+  put(static_cast<std::uint8_t>(who.reason));
+  put(utf8_prefix(who.text, kMaxDepartureText));
 }
 
 void Writer::header(const Header& header) {
@@ -257,11 +267,15 @@ bool Reader::next(Entry& entry) {
   switch (entry.record) {
     case Record::Origin:
     case Record::Join:
-    case Record::Leave:
     case Record::Unblocked:
     case Record::Joined:
+      with_rank();
+      break;
+    case Record::Leave:
     case Record::Shutdown:
       with_rank();
+      entry.reason = take_enum<Departure::Reason>(kReasons);
+      entry.text = take_text();
       break;
     case Record::Age:
       entry.age_ms = with_number();

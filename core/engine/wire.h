@@ -61,7 +61,7 @@ enum class Record : std::uint8_t {
   ReadyUnnamed = 4,  ///< the same for an unnamed key of the world: 16 bytes too
   ReadyInFull = 5,   ///< the same with whatever has no number
   Join = 6,          ///< rank
-  Leave = 7,         ///< rank: asks for the shutdown
+  Leave = 7,         ///< departure: asks for the shutdown
   Acknowledge = 8,   ///< the sender's whole subtree has finished before the shutdown
   Blocked = 9,       ///< rank, position, text: waits for this and will submit nothing before
   Unblocked = 10,    ///< rank: has submitted since
@@ -71,8 +71,20 @@ enum class Record : std::uint8_t {
   Dispatch = 34,         ///< process_set, count: run these items as one batch
   Fail = 35,             ///< key, code, text, tensor, ranks concerned
   Joined = 36,           ///< rank: the last one to join
-  Shutdown = 37,         ///< rank: who asked for it
+  Shutdown = 37,         ///< departure: who asked for it
   Closed = 38,
+};
+
+/// Who ends the world, and why. What was decided before is finished everywhere.
+struct Departure {
+  enum class Reason : std::uint8_t {
+    Asked = 0,       ///< by shutdown()
+    ScriptOver = 1,  ///< its script came to its end
+    Failed = 2,      ///< its script failed; `text` says how
+  };
+  Rank rank = 0;
+  Reason reason = Reason::Asked;
+  std::string text{};  ///< "raised ValueError: boom"
 };
 
 /// One record, as read. Views point into the message.
@@ -84,6 +96,7 @@ struct Entry {
   std::uint8_t size_class = 0;  ///< bit width of the bytes, where the signature does not tell them
   bool whole = false;           ///< said by every member of the set in the sender's subtree
   Rank rank = 0;
+  Departure::Reason reason = Departure::Reason::Asked;
   std::uint32_t age_ms = 0;
   std::uint64_t position = 0;
   std::int32_t process_set = 0;
@@ -106,7 +119,7 @@ class Writer {
   void ready(const KeyRef& key, std::uint32_t signature_number, const Signature& signature,
              std::uint32_t instance, std::uint8_t size_class, bool whole);
   void join(Rank rank) { with_number(Record::Join, static_cast<std::uint32_t>(rank)); }
-  void leave(Rank rank) { with_number(Record::Leave, static_cast<std::uint32_t>(rank)); }
+  void leave(const Departure& who) { with_departure(Record::Leave, who); }
   void acknowledge() { with_number(Record::Acknowledge, 0); }
   void blocked(Rank rank, std::uint64_t position, std::string_view name);
   void unblocked(Rank rank) { with_number(Record::Unblocked, static_cast<std::uint32_t>(rank)); }
@@ -118,7 +131,7 @@ class Writer {
   void fail(const KeyRef& key, std::uint8_t code, std::string_view text, std::string_view tensor,
             std::span<const Rank> ranks);
   void joined(Rank last) { with_number(Record::Joined, static_cast<std::uint32_t>(last)); }
-  void shutdown(Rank by) { with_number(Record::Shutdown, static_cast<std::uint32_t>(by)); }
+  void shutdown(const Departure& by) { with_departure(Record::Shutdown, by); }
   void closed() { with_number(Record::Closed, 0); }
 
  private:
@@ -134,6 +147,7 @@ class Writer {
   void put(const KeyRef& key);
   void put(std::uint32_t signature_number, const Signature& signature);
   void with_number(Record record, std::uint32_t number);
+  void with_departure(Record record, const Departure& who);
 
   std::vector<std::byte>& out_;
 };

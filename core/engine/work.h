@@ -35,6 +35,9 @@ struct Work {
   std::atomic<bool> done{false};
   std::size_t remaining = 1;  ///< tensors that are not complete
   std::optional<Error> error;
+  /// It has failed, and a verb of a foreign backend that is stuck may still touch its memory, at
+  /// any time: whoever owns that must never give it back.
+  bool in_use = false;
   std::vector<Output> outputs;        ///< by tensor; without data() where the user gave the memory
   std::optional<std::int64_t> value;  ///< of operations that end with a number: join, set changes
   std::vector<std::uint64_t> tickets;
@@ -75,7 +78,10 @@ struct Entry final : OutputAllocator {
     }
     if (data == nullptr) {
       return Error{.code = Code::Internal,
-                   .message = "no memory for a result of shape " + to_string(shape),
+                   .message = "no memory for a result of " +
+                              std::to_string(static_cast<std::size_t>(element_count(shape)) *
+                                             size_of(dtype)) +
+                              " bytes, shape " + to_string(shape),
                    .tensor = name};
     }
     output.shape = shape;

@@ -73,12 +73,19 @@ struct Run {
   std::vector<std::int64_t> extents;  // of all inputs, one after another
   std::vector<RuedaTensor> tensors;
   std::vector<std::int64_t> splits;
-  Tensor received;
+  Tensor received;  // of alltoall: how many rows from each member
 
   void fail(int code, const std::string& message) const {
     Status status;
     status.set(code, kernel.type + " (" + kernel.name + "): " + message);
     fail(status);
+  }
+  /// Something may still work on it: TensorFlow will not use it again.
+  void leave_memory() {
+    for (auto* owned : {&inputs, &outputs}) {
+      for (Tensor& tensor : *owned) static_cast<void>(tensor.release());
+    }
+    static_cast<void>(received.release());
   }
   void fail(const Status& status) const { api().TF_OpKernelContext_Failure(context, status.get()); }
 };
@@ -110,6 +117,7 @@ void done(void* context, const RuedaOutcome* outcome) {
   auto* run = static_cast<Run*>(context);
   if (outcome->code != nullptr) {
     run->fail(code_of(outcome->code), outcome->message);
+    if (outcome->in_use != 0) run->leave_memory();
   } else if (run->kernel.kind == Kind::Join) {
     set_scalar(run->context, static_cast<std::int32_t>(outcome->value));
   }

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cassert>
+#include <cmath>
 #include <utility>
 
 namespace rueda {
@@ -19,48 +20,65 @@ constexpr std::size_t kDepth = 16;
 class Block {
  public:
   Block(const std::vector<std::vector<int>>& groups, std::span<const std::byte* const> sources,
-        DType dtype, ReduceOp op, Level level)
-      : groups_(groups), sources_(sources), dtype_(dtype), op_(op), level_(level) {
+        DType dtype, ReduceOp op, const Shares& shares, Level level)
+      : groups_(groups),
+        sources_(sources),
+        dtype_(dtype),
+        op_(op),
+        shares_(shares),
+        level_(level),
+        power_(std::bit_floor(groups.size())) {
     members_.reserve(sources.size());
   }
 
   /// Bytes from `begin` on, `count` elements.
-  void evaluate(std::size_t begin, std::size_t count, std::byte* out, double postscale,
-                std::byte* also_out) {
+  void evaluate(std::size_t begin, std::size_t count, std::byte* out, std::byte* also_out) {
     begin_ = begin;
     count_ = count;
-    const std::size_t half = std::bit_floor(groups_.size()) / 2;
+    const std::size_t half = power_ / 2;
     // The last step goes straight to the destinations; all sources have been read by then.
     const std::byte* left = subtree(0, half, 0);
     const std::byte* right = subtree(half, half, 1);
     const std::array pair{left, right};
-    reduce(out, pair, count_, dtype_, op_, postscale, also_out, level_);
+    reduce(out, pair, count_, dtype_, op_, shares_.last, also_out, level_);
   }
 
  private:
+  [[nodiscard]] bool surplus() const noexcept { return groups_.size() > power_; }
+
   /// Value of the `width` hosts from `first` on (and of the surplus hosts below them), in
   /// scratch_[slot] or where it already is. Uses scratch from `slot` on.
   const std::byte* subtree(std::size_t first, std::size_t width, std::size_t slot) {
     if (width > 1) {
       const std::byte* left = subtree(first, width / 2, slot);
       const std::byte* right = subtree(first + width / 2, width / 2, slot + 1);
-      return combine(left, right, slot);
+      const int round = std::bit_width(width) - 2 + (surplus() ? 1 : 0);
+      return combine(left, right, slot, shares_.round(round));
     }
-    const std::size_t surplus = first + std::bit_floor(groups_.size());
     const std::byte* own = host(first, slot);
-    return surplus < groups_.size() ? combine(own, host(surplus, slot + 1), slot) : own;
+    if (first + power_ < groups_.size()) {
+      return combine(own, host(first + power_, slot + 1), slot, shares_.round(0));
+    }
+    return surplus() ? scaled(own, slot, shares_.round(0)) : own;
   }
 
-  const std::byte* combine(const std::byte* left, const std::byte* right, std::size_t slot) {
+  const std::byte* combine(const std::byte* left, const std::byte* right, std::size_t slot,
+                           double share) {
     const std::array pair{left, right};
-    reduce(scratch_[slot].data(), pair, count_, dtype_, op_, 1.0, nullptr, level_);
+    reduce(scratch_[slot].data(), pair, count_, dtype_, op_, share, nullptr, level_);
+    return scratch_[slot].data();
+  }
+
+  const std::byte* scaled(const std::byte* value, std::size_t slot, double share) {
+    if (share == 1.0) return value;
+    scale_copy(scratch_[slot].data(), value, count_, dtype_, share, level_);
     return scratch_[slot].data();
   }
 
   const std::byte* host(std::size_t index, std::size_t slot) {
     const std::span<const std::byte* const> members = members_of(index);
-    if (members.size() == 1) return members[0];
-    reduce(scratch_[slot].data(), members, count_, dtype_, op_, 1.0, nullptr, level_);
+    if (members.size() == 1) return scaled(members[0], slot, shares_.host);
+    reduce(scratch_[slot].data(), members, count_, dtype_, op_, shares_.host, nullptr, level_);
     return scratch_[slot].data();
   }
 
@@ -76,7 +94,9 @@ class Block {
   std::span<const std::byte* const> sources_;
   DType dtype_;
   ReduceOp op_;
+  Shares shares_;
   Level level_;
+  std::size_t power_;
   std::size_t begin_ = 0;
   std::size_t count_ = 0;
   std::vector<const std::byte*> members_;
@@ -89,17 +109,31 @@ Association::Association(std::vector<std::vector<int>> groups) : groups_(std::mo
   for (const auto& group : groups_) {
     assert(!group.empty() && std::ranges::is_sorted(group));
     size_ += static_cast<int>(group.size());
+    doublings_ = std::max(doublings_, static_cast<int>(std::bit_width(group.size() - 1)));
   }
   assert(std::ranges::is_sorted(groups_, {}, [](const auto& group) { return group.front(); }));
   const int hosts = static_cast<int>(groups_.size());
   if (hosts == 0) return;
   const int power = static_cast<int>(std::bit_floor(groups_.size()));
   assert(std::bit_width(groups_.size()) + 1 < kDepth);
+  rounds_ = static_cast<int>(std::bit_width(groups_.size() - 1));
   for (int host = power; host < hosts; ++host) steps_.push_back({host - power, host});
   for (int distance = 1; distance < power; distance *= 2) {
     for (int host = 0; host < power; host += 2 * distance)
       steps_.push_back({host, host + distance});
   }
+}
+
+Shares Association::shares(DType dtype, ReduceOp op, double postscale) const noexcept {
+  const bool half = dtype == DType::Float16 || dtype == DType::BFloat16;
+  const bool shrinks = postscale != 0.0 && std::abs(postscale) < 1.0;
+  if (hosts() < 2 || !half || op != ReduceOp::Sum || !shrinks) return {.last = postscale};
+  const int available = -std::ilogb(postscale);  // so often halved, the rest is 1 … 2
+  const int inside = std::min(available, doublings_);
+  const int between = std::min(available - inside, rounds_ - 1);
+  return {.host = std::ldexp(1.0, -inside),
+          .halving = between,
+          .last = std::ldexp(postscale, inside + between)};
 }
 
 void Association::evaluate(std::byte* out, std::span<const std::byte* const> sources,
@@ -111,12 +145,12 @@ void Association::evaluate(std::byte* out, std::span<const std::byte* const> sou
     reduce(out, sources, count, dtype, op, postscale, also_out, level);
     return;
   }
-  Block block(groups_, sources, dtype, op, level);
+  Block block(groups_, sources, dtype, op, shares(dtype, op, postscale), level);
   const std::size_t width = size_of(dtype);
   const std::size_t step = kBlockBytes / width;
   for (std::size_t at = 0; at < count; at += step) {
     const std::size_t begin = at * width;
-    block.evaluate(begin, std::min(step, count - at), out + begin, postscale,
+    block.evaluate(begin, std::min(step, count - at), out + begin,
                    also_out == nullptr ? nullptr : also_out + begin);
   }
 }

@@ -1,37 +1,58 @@
 /// The floating-point settings that all arithmetic of the core runs under.
 #pragma once
 
+#include <cstdint>
+
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
 
 namespace rueda {
 
+/// What a thread computes floating-point numbers under: rounding, and whether subnormals are kept.
+/// Sticky exception flags are no setting.
+class ArithmeticSettings {
+ public:
+#if defined(__x86_64__)
+  using Word = std::uint32_t;
+  static constexpr Word kDefault = 0x1f80;  ///< of MXCSR: all exceptions masked
+  static Word get() noexcept { return _mm_getcsr() & ~Word{0x3f}; }
+  static void set(Word word) noexcept { _mm_setcsr(word); }
+#elif defined(__aarch64__)
+  using Word = std::uint64_t;
+  static constexpr Word kDefault = 0;  ///< of FPCR; its sticky flags are in a register of their own
+  static Word get() noexcept {
+    Word word = 0;
+    asm volatile("mrs %0, fpcr" : "=r"(word));
+    return word;
+  }
+  static void set(Word word) noexcept { asm volatile("msr fpcr, %0" : : "r"(word) : "memory"); }
+#else
+  using Word = std::uint32_t;
+  static constexpr Word kDefault = 0;
+  static Word get() noexcept { return kDefault; }
+  static void set(Word) noexcept {}
+#endif
+};
+
 /// Rounding to nearest, subnormals kept, for the length of a call. A framework may have set
 /// flush-to-zero on the very thread that lends itself to the engine; which thread computes is a
 /// matter of timing and must not show in the bits.
 class DefaultArithmetic {
  public:
-#if defined(__x86_64__)
-  DefaultArithmetic() noexcept : before_(_mm_getcsr()) {
-    if ((before_ & ~kFlags) != kDefault) _mm_setcsr(kDefault);
+  DefaultArithmetic() noexcept : before_(ArithmeticSettings::get()) {
+    if (before_ != ArithmeticSettings::kDefault) {
+      ArithmeticSettings::set(ArithmeticSettings::kDefault);
+    }
   }
   ~DefaultArithmetic() {
-    if ((before_ & ~kFlags) != kDefault) _mm_setcsr(before_);
+    if (before_ != ArithmeticSettings::kDefault) ArithmeticSettings::set(before_);
   }
-
- private:
-  static constexpr unsigned kFlags = 0x3f;  ///< sticky exception flags, not a setting
-  static constexpr unsigned kDefault = 0x1f80;
-  unsigned before_;
-#else
-  DefaultArithmetic() noexcept {}
-  ~DefaultArithmetic() {}
-
- public:
-#endif
   DefaultArithmetic(const DefaultArithmetic&) = delete;
   DefaultArithmetic& operator=(const DefaultArithmetic&) = delete;
+
+ private:
+  ArithmeticSettings::Word before_;
 };
 
 }  // namespace rueda

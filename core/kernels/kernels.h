@@ -33,9 +33,9 @@ inline constexpr std::size_t kLevels = 3;
 /// * factor exactly 1.0, and Bool with any factor: a plain copy (NaN payloads stay).
 /// * Float32 with the factor as float32, Float64 as is.
 /// * Float16, BFloat16: multiplied in float32 (factor as float32), rounded to nearest even.
-/// * Integers: multiplied in float64 (divided by n where the factor is 1 / n rounded, so that the
-///   average of equal values is that value), truncated toward zero; what does not fit becomes the
-///   nearest limit of the type, NaN becomes 0.
+/// * Integers: multiplied in float64, truncated toward zero; what does not fit becomes the nearest
+///   limit of the type, NaN becomes 0. Where the factor is 1 / n rounded, as an average has it, the
+///   value is divided by n, exactly for all integers.
 void scale_copy(std::byte* out, const std::byte* in, std::size_t count, DType dtype, double factor,
                 Level level = best_level());
 
@@ -46,8 +46,9 @@ void scale_copy(std::byte* out, const std::byte* in, std::size_t count, DType dt
 /// * Min, Max: NaN wins over numbers; -0 is less than +0.
 /// * Bool: any byte but 0 is true, results are 0 or 1. Sum, Max: or. Product, Min, Average: and.
 /// * One source alone is only scaled, as by scale_copy.
-/// `postscale` multiplies the reduced value after it has been rounded to `dtype`, exactly as
-/// scale_copy(out, out, …, postscale) would; so reduce-then-scale and scale-while-reducing agree.
+/// `postscale` multiplies the reduced value before it is rounded to `dtype`: the mean of half types
+/// is finite and rounded once, also where their sum fits no half. For all other types that is what
+/// scale_copy(out, out, …, postscale) would do afterwards.
 /// `also_out`, if given, gets the same bytes as `out` in the same pass.
 /// `op` is never Adasum, and Average only on Bool (assertion). `out` and `also_out` may each be the
 /// same pointer as one of the sources, but not as each other.

@@ -218,14 +218,19 @@ struct Integer {
   struct [[gnu::packed, gnu::may_alias]] Unaligned {
     T value;
   };
-  /// An int64 beyond 2^53 loses its last bits on the way: the specification multiplies in float64.
+  /// An int64 beyond 2^53 loses its last bits on the way through float64, where the specification
+  /// multiplies. An average is a division, and needs no float64.
   static void scale(std::byte* out, const std::byte* in, std::size_t count, double factor) {
     auto* to = reinterpret_cast<Unaligned*>(out);
     const auto* from = reinterpret_cast<const Unaligned*>(in);
     if (const double whole = whole_divisor(factor); whole != 0.0) {
       RUEDA_INDEPENDENT
       for (std::size_t i = 0; i < count; ++i) {
-        to[i].value = truncated(static_cast<double>(from[i].value) / whole);
+        if constexpr (sizeof(T) < 8) {
+          to[i].value = truncated(static_cast<double>(from[i].value) / whole);
+        } else {
+          to[i].value = from[i].value / static_cast<T>(whole);
+        }
       }
       return;
     }
@@ -308,7 +313,7 @@ struct Max {
 
 template <typename E, bool kScaled>
 RUEDA_INLINE typename E::Packed finished(typename E::Vec v, [[maybe_unused]] double factor) {
-  if constexpr (kScaled) return E::pack(E::scaled(E::rounded(v), factor));
+  if constexpr (kScaled) return E::pack(E::scaled(v, factor));
   return E::pack(E::canonical(v));
 }
 

@@ -17,10 +17,16 @@ Result<std::shared_ptr<Mesh>> Mesh::open(std::vector<Peer> peers) {
       return error;
     }
     auto& links = mesh->links_[peer.rank];
-    for (Fd& stream : peer.streams) {
-      auto socket = Socket::adopt(std::move(stream), peer.rank);
+    if (!peer.keys.empty() && peer.keys.size() != peer.streams.size()) {
+      error.code = Code::InvalidArgument;
+      error.message = "not as many keys as data connections to rank " + std::to_string(peer.rank);
+      return error;
+    }
+    for (std::size_t i = 0; i < peer.streams.size(); ++i) {
+      auto socket = Socket::adopt(std::move(peer.streams[i]), peer.rank,
+                                  peer.keys.empty() ? SealKeys{} : peer.keys[i]);
       if (!socket) return std::move(socket).error();
-      links.push_back(std::make_unique<PeerLink>(*std::move(socket)));
+      links.push_back(std::make_unique<PeerLink>(*std::move(socket), &mesh->operation_));
     }
   }
   return mesh;

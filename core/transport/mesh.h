@@ -23,9 +23,12 @@ class Mesh {
   struct Peer {
     Rank rank = -1;
     std::vector<Fd> streams;
+    std::vector<SealKeys> keys{};  ///< of each stream; empty: they are not protected
   };
   [[nodiscard]] static Result<std::shared_ptr<Mesh>> open(std::vector<Peer> peers);
 
+  /// What is posted on any link from now on belongs to that operation.
+  void begin(OperationTag operation) noexcept { operation_ = operation; }
   /// The first connection to that rank; null if there is none.
   [[nodiscard]] PeerLink* link(Rank rank) const noexcept;
   /// All of them. Long messages are spread over these, in equal parts.
@@ -49,6 +52,7 @@ class Mesh {
  private:
   Mesh() = default;
 
+  OperationTag operation_ = 0;
   std::map<Rank, std::vector<std::unique_ptr<PeerLink>>> links_;  // not changed after open()
 };
 

@@ -47,6 +47,13 @@ bool Offers::published(std::size_t member, std::uint32_t round) const noexcept {
   return slot(member, round).round.load(std::memory_order_seq_cst) == round;
 }
 
+/// That member has begun another operation with this one, which has not: so whatever it publishes
+/// in this round comes at a later position. Its note is behind the data of that operation, which
+/// this rank does not take before its offer is settled.
+bool Offers::ahead(std::size_t member) const noexcept {
+  return members_[member].link != nullptr && members_[member].link->ahead();
+}
+
 bool Offers::awaited() const noexcept {
   for (std::size_t q = 0; q < members_.size(); ++q) {
     if (q != self_ && published(q, round_ + 1)) return true;
@@ -63,7 +70,7 @@ bool Offers::may_offer() noexcept {
     if (published(q, round_ + 1)) {
       refused = refused || slot(q, round_ + 1).count == 0;
     } else {
-      may = may && published(q, round_) &&
+      may = may && published(q, round_) && !ahead(q) &&
             members_[q].board->closed.load(std::memory_order_relaxed) == 0;
     }
   }
@@ -84,6 +91,7 @@ void Offers::publish(const Tag& tag, std::size_t used) noexcept {
   mine.key = tag.key;
   mine.signature = tag.signature;
   mine.call = tag.call;
+  mine.position = tag.position;
   used_[(round_ + 1) % 2] = used;
   mine.round.store(++round_, std::memory_order_seq_cst);
   for (std::size_t q = 0; q < members_.size(); ++q) {
@@ -98,13 +106,12 @@ void Offers::offer(const Tag& tag, std::size_t said, std::size_t used) noexcept 
   said_ = said;
   publish(tag, used);
   listen();
-  if (remote()) return;
   for (std::size_t q = 0; q < members_.size(); ++q) {
-    // Either it sees this offer when it closes, or this rank sees here that it has closed.
+    // Either it sees this offer when it closes, or this rank sees here that it has closed. (The
+    // boards of members elsewhere are copies, in which nobody closes.)
     if (members_[q].board->closed.load(std::memory_order_seq_cst) != 0 && q != self_ &&
         !published(q, round_)) {
-      ask();
-      return;
+      ask_one(q);
     }
   }
 }
@@ -117,10 +124,13 @@ Offers::Verdict Offers::verdict() noexcept {
       const OfferSlot& theirs = slot(q, round_);
       if (theirs.count != mine.count || theirs.key != mine.key ||
           theirs.signature != mine.signature || theirs.call != mine.call ||
+          theirs.position != mine.position ||
           (said_ != 0 && std::memcmp(theirs.data.data(), mine.data.data(), said_) != 0)) {
         return Verdict::Refused;
       }
       if (q == equal_) ++equal_;
+    } else if (ahead(q)) {
+      return Verdict::Refused;
     } else {
       all = false;
     }
@@ -153,10 +163,14 @@ void Offers::reopen() noexcept {
 void Offers::ask() noexcept {
   if (remote()) return;  // the round is told to everybody
   for (std::size_t q = 0; q < members_.size(); ++q) {
-    if (q == self_ || published(q, round_)) continue;
-    members_[q].board->asked.store(1, std::memory_order_seq_cst);
-    members_[q].bell.ring();
+    if (q != self_ && !published(q, round_)) ask_one(q);
   }
+}
+
+/// A member of this host.
+void Offers::ask_one(std::size_t member) noexcept {
+  members_[member].board->asked.store(1, std::memory_order_seq_cst);
+  members_[member].bell.ring();
 }
 
 void Offers::called(std::uint32_t round) noexcept {

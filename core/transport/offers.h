@@ -10,6 +10,9 @@
 /// declined. A member publishes in the next round only when all have published in this one, so two
 /// slots that alternate are enough.
 ///
+/// An offer says at which *position* among all other operations its member makes it, and equal
+/// offers have equal positions: what is agreed has one place in one order, the same on all ranks.
+///
 /// Nobody may be kept waiting by a member that does something else. Who is about to do so says that
 /// it is *closed* and declines a round that others have begun; who makes an offer looks for that
 /// once more afterwards. (Between hosts, who is closed listens and declines what arrives.) Whoever
@@ -58,6 +61,7 @@ class Offers final : public NoteSink {
     std::uint32_t key = 0;
     std::uint32_t signature = 0;
     std::uint64_t call = 0;
+    std::uint64_t position = 0;  ///< among what is decided elsewhere
   };
 
   /// Whether a new offer has a chance. If the round is refused already, this member declines, too.
@@ -117,9 +121,11 @@ class Offers final : public NoteSink {
     return members_[member].board->slots[round % 2];
   }
   [[nodiscard]] bool published(std::size_t member, std::uint32_t round) const noexcept;
+  [[nodiscard]] bool ahead(std::size_t member) const noexcept;
   [[nodiscard]] bool awaited() const noexcept;
   void publish(const Tag& tag, std::size_t used) noexcept;
   void decline() noexcept { publish({.count = 0}, 0); }
+  void ask_one(std::size_t member) noexcept;
   void listen() noexcept;
 
   std::vector<Member> members_;

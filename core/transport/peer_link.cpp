@@ -28,6 +28,7 @@ PeerLink::Ticket PeerLink::post_send(std::span<const std::byte> data) {
   store_little_endian(sending.header.data(), kMessage);
   store_little_endian(sending.header.data() + 4, static_cast<std::uint32_t>(ticket));
   store_little_endian(sending.header.data() + 8, static_cast<std::uint64_t>(data.size()));
+  store_little_endian(sending.header.data() + 16, operation());
   sending.data = const_cast<std::byte*>(data.data());  // iovec has no const; only read from
   sending.bytes = data.size();
   return ticket;
@@ -47,7 +48,7 @@ void PeerLink::post_note(std::span<const std::byte> body) {
 PeerLink::Ticket PeerLink::post_recv(std::span<std::byte> data) {
   const Ticket ticket = incoming_.posted++;
   if (incoming_.broken) return ticket;
-  incoming_.queue.push_back(data);
+  incoming_.queue.push_back({data, operation()});
   incoming_.unasked = false;
   return ticket;
 }
@@ -136,12 +137,13 @@ Result<std::size_t> PeerLink::read_some(std::size_t& asked) {
   std::size_t room = in.inbox.size() - in.filled;
   std::size_t direct = 0;
   if (in.inside) {
-    direct = in.queue.front().size();
-    parts[used++] = {in.queue.front().data(), direct};
+    direct = in.queue.front().rest.size();
+    parts[used++] = {in.queue.front().rest.data(), direct};
     // A long message is not to be copied: of what follows only the header, unless it is short.
-    const bool short_next = in.queue.size() > 1 && in.queue[1].size() <= kSmall;
-    room = std::min(room, kHeaderBytes + (short_next ? in.queue[1].size() : 0));
-  } else if (in.filled < kHeaderBytes && !in.queue.empty() && in.queue.front().size() > kSmall) {
+    const bool short_next = in.queue.size() > 1 && in.queue[1].rest.size() <= kSmall;
+    room = std::min(room, kHeaderBytes + (short_next ? in.queue[1].rest.size() : 0));
+  } else if (in.filled < kHeaderBytes && !in.queue.empty() &&
+             in.queue.front().rest.size() > kSmall) {
     room = kHeaderBytes - in.filled;  // with a whole header there, it is a note that is incomplete
   }
   parts[used++] = {in.inbox.data() + in.filled, room};
@@ -150,7 +152,7 @@ Result<std::size_t> PeerLink::read_some(std::size_t& asked) {
   if (!bytes) return bytes;
   const std::size_t arrived = std::min(*bytes, direct);
   if (in.inside) {
-    in.queue.front() = in.queue.front().subspan(arrived);
+    in.queue.front().rest = in.queue.front().rest.subspan(arrived);
     deliver();
   }
   in.filled += *bytes - arrived;
@@ -159,7 +161,7 @@ Result<std::size_t> PeerLink::read_some(std::size_t& asked) {
 
 /// The message under way is complete if nothing of it is left.
 void PeerLink::deliver() {
-  if (!incoming_.queue.front().empty()) return;
+  if (!incoming_.queue.front().rest.empty()) return;
   incoming_.queue.pop_front();
   incoming_.inside = false;
   ++incoming_.completed;
@@ -170,7 +172,7 @@ Result<void> PeerLink::digest() {
   Incoming& in = incoming_;
   for (;;) {
     if (in.inside) {
-      std::span<std::byte>& rest = in.queue.front();
+      std::span<std::byte>& rest = in.queue.front().rest;
       const std::size_t now = std::min(rest.size(), in.filled - in.taken);
       if (now != 0) std::memcpy(rest.data(), in.inbox.data() + in.taken, now);
       in.taken += now;
@@ -211,7 +213,11 @@ Result<bool> PeerLink::digest_header() {
     in.unasked = true;
     return false;
   }
-  if (number != static_cast<std::uint32_t>(in.completed) || bytes != in.queue.front().size()) {
+  const auto operation = load_little_endian<std::uint64_t>(header + 16);
+  if (operation != in.queue.front().operation) {
+    return mixed_up(socket_.peer(), operation, in.queue.front().operation);
+  }
+  if (number != static_cast<std::uint32_t>(in.completed) || bytes != in.queue.front().rest.size()) {
     return out_of_step("message " + std::to_string(number) + " of " + std::to_string(bytes) +
                        " bytes");
   }
@@ -227,7 +233,7 @@ Error PeerLink::out_of_step(std::string_view got) const {
                   " is out of step: expected message " +
                   std::to_string(static_cast<std::uint32_t>(incoming_.completed));
   if (!incoming_.queue.empty()) {
-    error.message += " of " + std::to_string(incoming_.queue.front().size()) + " bytes";
+    error.message += " of " + std::to_string(incoming_.queue.front().rest.size()) + " bytes";
   }
   error.message += ", got ";
   error.message += got;

@@ -1,8 +1,9 @@
 /// Messages of known length between two ranks, over one stream socket.
 ///
 /// Both ends post the same transfers in the same order, so nothing has to be negotiated; a header
-/// (number and length) before each message only guards against ends that are out of step. *Notes*
-/// are short and go between messages whenever their sender likes: nobody posts a receive for them.
+/// (number, length and operation) before each message only guards against ends that are out of
+/// step. *Notes* are short and go between messages whenever their sender likes: nobody posts a
+/// receive for them.
 #pragma once
 
 #include <poll.h>
@@ -16,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "transport/operation_tag.h"
 #include "transport/socket.h"
 
 namespace rueda {
@@ -36,7 +38,10 @@ class PeerLink {
   /// Counts the messages of one direction from 0.
   using Ticket = std::uint64_t;
 
-  explicit PeerLink(Socket socket) : socket_(std::move(socket)) {}
+  /// `operation`: which one a transfer belongs to that is posted now; outlives the link. Null: all
+  /// belong to one.
+  explicit PeerLink(Socket socket, const OperationTag* operation = nullptr)
+      : socket_(std::move(socket)), operation_(operation) {}
 
   /// Queues a transfer. The bytes stay valid until it is complete. Several may be outstanding.
   Ticket post_send(std::span<const std::byte> data);
@@ -62,6 +67,9 @@ class PeerLink {
   /// Whether notes are awaited although no message is.
   void listen(bool on) noexcept { listening_ = on; }
 
+  /// The peer has begun a message that nobody has asked for yet; what follows it, notes too, comes
+  /// after it only.
+  [[nodiscard]] bool ahead() const noexcept { return incoming_.unasked; }
   /// Something that was posted has not been sent.
   [[nodiscard]] bool sending() const noexcept { return !outgoing_.queue.empty(); }
   /// What to sleep for: readable if something is awaited, writable if a send is outstanding.
@@ -73,7 +81,7 @@ class PeerLink {
   void shutdown() noexcept { socket_.shutdown(); }
 
  private:
-  static constexpr std::size_t kHeaderBytes = 16;
+  static constexpr std::size_t kHeaderBytes = 24;
   using Header = std::array<std::byte, kHeaderBytes>;
   struct Direction {
     Ticket posted = 0;
@@ -86,15 +94,19 @@ class PeerLink {
     std::size_t bytes = 0;
     bool note = false;
   };
+  struct Receiving {
+    std::span<std::byte> rest;  // what has not arrived yet
+    OperationTag operation = 0;
+  };
   struct Outgoing : Direction {
     std::deque<Sending> queue;  // a deque: headers keep their addresses; the front is under way
     std::size_t moved = 0;      // bytes of the front, header included
     std::uint32_t notes = 0;
   };
   struct Incoming : Direction {
-    std::deque<std::span<std::byte>> queue;  // what has not arrived yet of each message
-    bool inside = false;                     // the header of the front has been read
-    bool unasked = false;                    // a message has begun that nobody has asked for
+    std::deque<Receiving> queue;
+    bool inside = false;   // the header of the front has been read
+    bool unasked = false;  // a message has begun that nobody has asked for
     std::uint32_t notes = 0;
     std::vector<std::byte> inbox;  // [taken, filled) has been read and not been looked at
     std::size_t taken = 0;
@@ -113,7 +125,12 @@ class PeerLink {
   void break_off(Direction& direction, Error reason);
   void forget(Direction& direction, Ticket ticket);
 
+  [[nodiscard]] OperationTag operation() const noexcept {
+    return operation_ == nullptr ? 0 : *operation_;
+  }
+
   Socket socket_;
+  const OperationTag* operation_;
   Outgoing outgoing_;
   Incoming incoming_;
   NoteSink* sink_ = nullptr;

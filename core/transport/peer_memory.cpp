@@ -112,7 +112,7 @@ void MemoryToken::publish(MemoryCard& card) const noexcept {
 bool proven(const PeerMemory& memory, const MemoryCard& card) noexcept {
   if (!memory.reachable() || card.state.load(std::memory_order_seq_cst) != kComplete) return false;
   std::array<std::uint64_t, 2> found{};
-  const PeerMemory::Part part{reinterpret_cast<std::byte*>(found.data()), card.address,
+  const PeerMemory::Part part{reinterpret_cast<std::byte*>(found.data()), read_once(card.address),
                               sizeof found};
   return memory.read(std::span(&part, 1)) == 0 && found == card.number && memory.alive();
 }

@@ -43,16 +43,18 @@ std::optional<Error> read_cause(const ShmView& peer) {
   const CauseRecord& record = peer.cause();
   if (record.state.load(std::memory_order_seq_cst) != kComplete) return std::nullopt;
   Error error;
-  const std::uint32_t code = record.code;
+  const std::uint32_t code = read_once(record.code);
   error.code =
       code <= static_cast<std::uint32_t>(Code::Internal) ? static_cast<Code>(code) : Code::Internal;
-  error.peer = record.peer;
-  error.waited_s = record.waited_s;
-  error.message.assign(record.text.data(),
-                       std::min<std::size_t>(record.text_bytes, CauseRecord::kTextBytes));
+  error.peer = read_once(record.peer);
+  error.waited_s = read_once(record.waited_s);
+  const auto at_most = [](const std::uint32_t& count, std::size_t most) {
+    return std::min<std::size_t>(read_once(count), most);
+  };
+  error.message.assign(record.text.data(), at_most(record.text_bytes, CauseRecord::kTextBytes));
   error.tensor.assign(record.tensor.data(),
-                      std::min<std::size_t>(record.tensor_bytes, CauseRecord::kTensorBytes));
-  const std::size_t missing = std::min<std::size_t>(record.missing_count, CauseRecord::kMissing);
+                      at_most(record.tensor_bytes, CauseRecord::kTensorBytes));
+  const std::size_t missing = at_most(record.missing_count, CauseRecord::kMissing);
   error.missing.assign(record.missing.begin(),
                        record.missing.begin() + static_cast<std::ptrdiff_t>(missing));
   return error;

@@ -33,14 +33,21 @@ ShmHeap::~ShmHeap() {
 
 Result<std::byte*> ShmHeap::map() {
   if (std::byte* const base = base_.load(std::memory_order_acquire)) return base;
-  if (!file_) return no_memory(0, "this rank shares no memory");
+  if (!file_ || extent_.bytes == 0) return no_memory(0, "this rank shares no memory");
   void* const address = ::mmap(nullptr, extent_.bytes, kAccess, MAP_SHARED | MAP_NORESERVE,
                                file_.get(), static_cast<off_t>(extent_.offset));
   if (address == MAP_FAILED) {
-    return Error::system("Mapping " + std::to_string(extent_.bytes >> 30) +
-                             " GiB of address space for tensors in shared memory (limited by "
+    return Error::system("Mapping " + std::to_string(extent_.bytes) +
+                             " bytes of address space for tensors in shared memory (limited by "
                              "`ulimit -v`? HOROVOD_SHARED_GRADIENTS=0 does without)",
                          errno);
+  }
+  // A private mapping would be no copy: a child would see what the parent writes later, and what
+  // the other ranks write. To copy gigabytes for each worker of a loader is no way either.
+  if (::madvise(address, extent_.bytes, MADV_DONTFORK) != 0) {
+    const int error = errno;
+    ::munmap(address, extent_.bytes);
+    return Error::system("madvise(MADV_DONTFORK) of memory for tensors", error);
   }
   owned_ = true;
   base_.store(static_cast<std::byte*>(address), std::memory_order_release);
@@ -90,13 +97,6 @@ Result<std::byte*> ShmHeap::at(std::uint64_t offset, std::size_t bytes) {
     return Error{.message = "A rank named a place that is not in its shared memory"};
   }
   return base + offset;
-}
-
-void ShmHeap::become_private() noexcept {
-  std::byte* const base = base_.load(std::memory_order_relaxed);
-  if (!owned_ || base == nullptr) return;
-  ::mmap(base, extent_.bytes, kAccess, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, file_.get(),
-         static_cast<off_t>(extent_.offset));
 }
 
 }  // namespace rueda

@@ -1,7 +1,8 @@
 /// Memory for tensors that all ranks of a host reach: the end of a segment's file.
 ///
 /// Address space only until it is used: nothing is mapped before the first tensor, and memory comes
-/// as tensors are made. The owner takes from its heap; others look into it where the owner says.
+/// as tensors are made. The owner takes from its heap; others look into it where the owner says. A
+/// forked child has none of it: there a touch is a SIGSEGV.
 #pragma once
 
 #include <atomic>
@@ -38,9 +39,9 @@ class ShmHeap {
   [[nodiscard]] Result<std::byte*> at(std::uint64_t offset, std::size_t bytes);
 
   [[nodiscard]] int fd() const noexcept { return file_.get(); }
-  /// In a forked child, before anything else, while fd() is still open: from here on the mapping is
-  /// the child's own copy. Async-signal-safe.
-  void become_private() noexcept;
+  /// In a forked child, which does not have the mapping: its place may be taken by another one,
+  /// which must not go with this. Async-signal-safe.
+  void leave_to_parent() noexcept { owned_ = false; }
 
  private:
   Result<std::byte*> map();  // with the mutex

@@ -68,12 +68,14 @@ std::size_t segment_bytes(int local_size) noexcept {
 }
 
 std::size_t segment_file_bytes(int local_size) noexcept {
-  const ShmExtent heap = heap_extent(local_size);
-  return heap.offset + heap.bytes;
+  // Both are whole pages.
+  return segment_bytes(local_size) + heap_bytes(std::clamp(local_size, 1, kMaxLocalRanks));
 }
 
-ShmExtent heap_extent(int local_size) noexcept {
-  return {segment_bytes(local_size), heap_bytes(std::clamp(local_size, 1, kMaxLocalRanks))};
+ShmExtent heap_extent(int local_size, std::size_t file_bytes) noexcept {
+  const std::size_t offset = segment_bytes(local_size);
+  const std::size_t end = std::min(file_bytes, segment_file_bytes(local_size)) / 4096 * 4096;
+  return {offset, end > offset ? end - offset : 0};
 }
 
 std::size_t segment_base_bytes(int local_size) noexcept {
@@ -88,7 +90,7 @@ ShmExtent channel_extent(int local_size, int channel) noexcept {
 ShmView::ShmView(std::span<std::byte> memory, int local_size) noexcept
     : base_(memory.data()), local_size_(local_size) {
   assert(local_size >= 1 && local_size <= kMaxLocalRanks);
-  assert(memory.size() >= segment_bytes(local_size));
+  assert(memory.size() >= segment_base_bytes(local_size));
   assert(reinterpret_cast<std::uintptr_t>(base_) % 128 == 0);
 }
 

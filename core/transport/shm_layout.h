@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "transport/doorbell.h"
 
@@ -38,7 +39,9 @@ inline constexpr std::size_t kOfferBytes = (std::size_t{64} << 10) + 4192;
 
 /// Size of the segment that each of `local_size` ranks makes, without the heap behind it.
 [[nodiscard]] std::size_t segment_bytes(int local_size) noexcept;
-/// Size of the file: with the heap, which is address space only (shm_heap.h).
+/// Size of the file: with the heap, which is address space only (shm_heap.h). Where files must be
+/// smaller the end is missing: first the heap, then channels from the last one on. Nothing before
+/// segment_base_bytes() may be.
 [[nodiscard]] std::size_t segment_file_bytes(int local_size) noexcept;
 /// How much of it, from its start, is in use from the first operation on: all but the channels
 /// beyond the world's.
@@ -50,7 +53,11 @@ struct ShmExtent {
   std::size_t bytes = 0;
 };
 [[nodiscard]] ShmExtent channel_extent(int local_size, int channel) noexcept;
-[[nodiscard]] ShmExtent heap_extent(int local_size) noexcept;
+/// In a file of so many bytes; 0 bytes where it ends before.
+[[nodiscard]] ShmExtent heap_extent(int local_size, std::size_t file_bytes) noexcept;
+[[nodiscard]] inline ShmExtent heap_extent(int local_size) noexcept {
+  return heap_extent(local_size, segment_file_bytes(local_size));
+}
 
 /// A number that only grows (modulo 2^32), alone on its pair of cache lines.
 struct alignas(128) ShmFlag {
@@ -62,10 +69,26 @@ struct alignas(128) ShmFlag {
   return static_cast<std::int32_t>(flag - target) >= 0;
 }
 
+/// A word of another process, which may change it at any moment: read once, so that what was
+/// checked is what is used. (The compiler may read a plain one again.)
+template <typename Word>
+[[nodiscard]] Word read_once(const Word& word) noexcept {
+  static_assert(std::is_trivially_copyable_v<Word> && sizeof(Word) <= sizeof(std::uint64_t));
+  return *static_cast<const volatile Word*>(&word);
+}
+
+/// A flag that also says which operations the last contributions belong to: for the one that makes
+/// it `n`, at (n - 1) modulo 4. No more than that are read at a time.
+struct alignas(128) ShmTaggedFlag {
+  static constexpr std::size_t kTags = 4;
+  std::atomic<std::uint32_t> value;
+  std::array<std::atomic<std::uint64_t>, kTags> operations;  ///< stored before `value`
+};
+
 /// What the owner of the segment says about one channel.
 struct ShmFlags {
-  ShmFlag small;          ///< small operations whose contribution is in its slot
-  ShmFlag filled;         ///< chunks whose contribution is in its slot
+  ShmTaggedFlag small;    ///< small operations whose contribution is in its slot
+  ShmTaggedFlag filled;   ///< chunks whose contribution is in its slot
   ShmFlag reduced;        ///< chunks of which the own part is reduced in place
   ShmFlag drained;        ///< chunks that the owner does not read any more, in any segment
   ShmFlag wants_drained;  ///< not 0: the owner may sleep until others have drained
@@ -86,7 +109,7 @@ struct alignas(128) OfferSlot {
   std::uint32_t key;
   std::uint32_t signature;
   std::uint64_t call;
-  std::uint64_t unused;
+  std::uint64_t position;
   std::array<std::byte, kOfferBytes> data;
 };
 
@@ -143,7 +166,8 @@ struct RingMemory {
 class ShmView {
  public:
   ShmView() = default;
-  /// `memory` holds at least segment_bytes(local_size), aligned to 128.
+  /// `memory` is aligned to 128 and holds at least segment_base_bytes(local_size); a channel may be
+  /// used if it ends inside.
   ShmView(std::span<std::byte> memory, int local_size) noexcept;
 
   [[nodiscard]] BellWord& bell() const noexcept;

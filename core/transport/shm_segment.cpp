@@ -50,13 +50,19 @@ void ShmSegment::reset() noexcept {
   file_.reset();
 }
 
-Result<ShmSegment> ShmSegment::map(Fd memfd, std::size_t bytes, std::size_t reserved) {
+Result<std::size_t> ShmSegment::size_of(const Fd& memfd) {
   struct stat info{};
   if (::fstat(memfd.get(), &info) != 0) return Error::system("fstat of a shared segment", errno);
-  if (info.st_size < 0 || static_cast<std::size_t>(info.st_size) < bytes) {
+  return static_cast<std::size_t>(std::max<off_t>(info.st_size, 0));
+}
+
+Result<ShmSegment> ShmSegment::map(Fd memfd, std::size_t bytes, std::size_t reserved) {
+  const auto size = size_of(memfd);
+  if (!size) return size.error();
+  if (*size < bytes) {
     Error error;
     error.code = Code::Internal;
-    error.message = "A shared segment has " + std::to_string(info.st_size) + " bytes where " +
+    error.message = "A shared segment has " + std::to_string(*size) + " bytes where " +
                     std::to_string(bytes) +
                     " are needed. Do all ranks of this host run the same version?";
     return error;

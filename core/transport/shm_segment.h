@@ -38,6 +38,9 @@ class ShmSegment {
   /// Gives a part of the file memory, for everybody who maps it. What has memory keeps its content.
   [[nodiscard]] Result<void> reserve(std::size_t offset, std::size_t bytes);
 
+  /// Of a file that need not be mapped as a whole.
+  [[nodiscard]] static Result<std::size_t> size_of(const Fd& memfd);
+
   /// The file, only needed by reserve(): the mapping keeps the memory alive. -1 if there is none.
   [[nodiscard]] int fd() const noexcept { return file_.get(); }
   /// Gives the file away; reserve() fails from then on.

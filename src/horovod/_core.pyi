@@ -53,11 +53,18 @@ BARRIER: int = 5
 JOIN: int = 6
 
 def segment_bytes(local_size: int) -> int:
-    """Bytes of the memfd that each rank of a transport group makes."""
+    """
+    Bytes of the memfd that each rank of a transport group makes, if no limit is lower.
+    """
 
 def segment_base_bytes(local_size: int) -> int:
     """
     How many of them need memory from the start; the rest is address space until a process set or a shared tensor uses it.
+    """
+
+def missing_cipher() -> str:
+    """
+    What of OpenSSL this process does not have, so that it cannot protect connections; '' if it can.
     """
 
 class EngineOptions:
@@ -131,6 +138,14 @@ class EngineOptions:
     @disable_group_fusion.setter
     def disable_group_fusion(self, arg: bool, /) -> None: ...
     @property
+    def segment_limit_bytes(self) -> int:
+        """
+        No rank of the world makes a larger segment; process sets whose memory would lie beyond use rings.
+        """
+
+    @segment_limit_bytes.setter
+    def segment_limit_bytes(self, arg: int, /) -> None: ...
+    @property
     def direct_copies(self) -> bool:
         """Ranks of a host read each other's memory, if the system allows it."""
 
@@ -140,6 +155,10 @@ class EngineOptions:
     def thread_affinity(self) -> int: ...
     @thread_affinity.setter
     def thread_affinity(self, arg: int, /) -> None: ...
+    @property
+    def first_handle(self) -> int: ...
+    @first_handle.setter
+    def first_handle(self, arg: int, /) -> None: ...
     @property
     def log_level(self) -> int: ...
     @log_level.setter
@@ -167,10 +186,17 @@ class Engine:
     def add_local_peer(
         self, rank: int, memfd: int, engine_bell: int, waiter_bell: int, pidfd: int, liveness: int
     ) -> None: ...
-    def add_network_peer(self, rank: int, control: int, data: Sequence[int]) -> None: ...
+    def add_network_peer(
+        self, rank: int, control: int, data: Sequence[int], protection: int = 0, keys: Sequence[bytes] = []
+    ) -> None: ...
     def use_backend(self, type: object, name: str) -> None:
         """
         All operations between ranks go by objects of that class of Python. Before start().
+        """
+
+    def open(self) -> None:
+        """
+        Take the memory that it needs, without a word to other ranks; start() does it otherwise.
         """
 
     def start(self) -> None: ...
@@ -188,9 +214,10 @@ class Engine:
         root: int,
         process_set: int,
         waited: bool,
+        owners: object = None,
     ) -> int:
         """
-        Submit one contiguous host tensor by address; out 0: the engine allocates. Returns the handle.
+        Submit one contiguous host tensor by address; out 0: the engine allocates. Returns the handle. owners: what keeps that memory; it is held until the engine is done with it, also if nobody waits for the handle.
         """
 
     def run(
@@ -206,9 +233,10 @@ class Engine:
         postscale: float,
         root: int,
         process_set: int,
-    ) -> int:
+        owners: object = None,
+    ) -> None:
         """
-        Submit one tensor and wait for a moment. 0: done; else the handle to wait for, for instance because signals have to be looked at.
+        Submit one tensor and wait for it. If a signal handler raises meanwhile (Ctrl-C), the operation goes on without the caller; owners, which keep the memory, are held until it is done.
         """
 
     def run_group(
@@ -223,7 +251,8 @@ class Engine:
         prescale: float,
         postscale: float,
         process_set: int,
-    ) -> int:
+        owners: object = None,
+    ) -> None:
         """The same for several tensors that run together."""
 
     def submit_alltoall(
@@ -236,6 +265,7 @@ class Engine:
         received: int,
         process_set: int,
         waited: bool,
+        owners: object = None,
     ) -> int:
         """
         Submit one tensor whose rows go to the members: splits[m] of them to member m, equally many if splits is empty. received: address of an int32 for every member, where the numbers of rows that came go; 0: not wanted. The engine allocates the output. Returns the handle.
@@ -272,6 +302,7 @@ class Engine:
         postscale: float,
         process_set: int,
         waited: bool,
+        owners: object = None,
     ) -> int:
         """Submit several tensors that run together, under one handle."""
 
@@ -291,11 +322,20 @@ class Engine:
     def wait_all(self, handles: Sequence[int]) -> None:
         """Wait for all and consume them; raises the first error."""
 
-    def abandon(self) -> None:
-        """Forget all outstanding handles."""
+    def shutdown(self, script_over: bool = False, failure: str = "") -> None:
+        """
+        End the world for all ranks; idempotent. `script_over`: the script has come to its end; `failure`: how it failed.
+        """
 
-    def shutdown(self) -> None:
-        """End the world for all ranks; idempotent."""
+    def release(self) -> None:
+        """
+        After shutdown(): end the engine, with its descriptors, memory and threads, whoever still refers to this object. Handles that nobody has waited for raise when they are waited for.
+        """
+
+    def failure(self) -> BaseException | None:
+        """
+        Why the world has failed, if it has: the first cause, or how the script of a rank failed.
+        """
 
     def start_timeline(self, path: str, mark_cycles: bool) -> None:
         """

@@ -10,19 +10,24 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import itertools
 import logging
 import math
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from horovod import backends
+from horovod import backends, blame, ending
+from horovod.bootstrap.connections import Mesh
 from horovod.bootstrap.meeting import Meeting, meet
 from horovod.bootstrap.memory import available_bytes
 from horovod.bootstrap.mesh import connect
+from horovod.bootstrap.signing import ObjectSigner
+from horovod.bootstrap.starter import Word, tell
 from horovod.bootstrap.static_sets import Sets, agree_on_sets, wrong_ranks
 from horovod.bootstrap.topology import Topology, alone, read_place
 from horovod.config import TIMELINE_DYNAMIC, Config
@@ -53,6 +58,8 @@ class Core(Protocol):
 
     def segment_base_bytes(self, local_size: int) -> int: ...
 
+    def missing_cipher(self) -> str: ...
+
 
 class Numbered(Protocol):
     """A process set that has a number in the current world."""
@@ -82,6 +89,7 @@ class Runtime:
     """One world, as seen by this process. ``numbered``: the process sets whose number ends with it.
     ``sharing``: whoever must leave shared memory before other ranks form the next one. ``groups``: ranks that
     share memory. ``cores_per_rank``: of this machine, for its ranks.
+    ``signer``: of objects that ranks send each other.
     ``backend``: the class that moves the bytes; None: the engine does. ``communicator``: of MPI, that
     ``init`` was given.
     """
@@ -94,6 +102,7 @@ class Runtime:
     cores_per_rank: float = math.inf
     backend: Any = None
     communicator: Any = None
+    signer: ObjectSigner = field(default_factory=lambda: ObjectSigner(b"", b""))
     numbered: weakref.WeakSet[Numbered] = field(default_factory=weakref.WeakSet)
     sharing: weakref.WeakSet[Sharing] = field(default_factory=weakref.WeakSet)
 
@@ -120,10 +129,12 @@ class _Stopped:
     """No world. Where it met stays for the next one: other ranks may be at the store already.
 
     ``refusal`` is what was wrong with the process sets: all ranks have been told, none can try again.
+    ``because``: the rank for which none was formed.
     """
 
     meeting: Meeting | None = None
     refusal: str = ""
+    because: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +147,10 @@ class _Forked:
 
 
 _current: Runtime | _Forked | _Stopped = _Stopped()
+running: _core.Engine | None = None
+"""The engine of the present world: what :func:`current` has, for those who ask at every operation."""
 _followers: list[Follower] = []  # of the frameworks that were imported; only ever grows
+_worlds = itertools.count()  # that this process has formed
 _lock = threading.RLock()  # guards changes of _current and _followers; reading needs none
 
 
@@ -167,7 +181,7 @@ def start(
         RendezvousError: the ranks did not come together; the message names who is missing.
         HorovodInternalError: this process was forked from one that had a world.
     """
-    global _current
+    global _current, running
     with _lock:
         if isinstance(_current, _Forked):
             raise _forked_error(_current)
@@ -175,6 +189,7 @@ def start(
             settings = Config.from_environ(environ) if config is None else config
             if communicator is not None:
                 environ = communicator.environ
+                settings = replace(settings, job_id=environ.get("HOROVOD_JOB_ID", ""))
             place = read_place(environ)
             if _current.refusal:
                 raise InvalidArgumentError(_current.refusal)
@@ -182,6 +197,10 @@ def start(
             if communicator is not None:
                 meeting = replace(meeting, served=communicator.served)
             _current = _Stopped(meeting)
+            ending.note_endings(_script_failed, _thread_failed)
+            atexit.unregister(_say_why)
+            atexit.register(_say_why)
+            tell(Word(in_world=True))  # from now on it waits for others
             try:
                 _current = _form(
                     settings,
@@ -193,6 +212,13 @@ def start(
             except InvalidArgumentError as error:
                 _current = _Stopped(meeting, str(error))
                 raise
+            except HorovodInternalError as error:
+                _current = _Stopped(meeting, because=blame.first_failed(place.rank, error, None))
+                raise
+            finally:
+                if not isinstance(_current, Runtime):
+                    tell(Word(in_world=False))
+            running = _current.engine
             for follower in _followers:
                 follower.enter(_current)
             atexit.unregister(_exit)  # once is enough, however often we start
@@ -214,32 +240,85 @@ def stop() -> None:
         if not isinstance(_current, Runtime):
             return
         sharing = list(_current.sharing)
+        word = _last_word(_current)
         try:
             _end(_current)
         finally:
+            tell(word)
             for owner in sharing:
                 owner.leave()
 
 
-def _end(runtime: Runtime) -> None:
-    global _current
+def _end(runtime: Runtime, script_over: bool = False) -> None:
+    global _current, running
     try:
-        runtime.engine.shutdown()
+        runtime.engine.shutdown(script_over)
     finally:
         for follower in _followers:
             follower.leave()
+        runtime.engine.release()  # handles, frames of exceptions and others may refer to it for long
         for process_set in list(runtime.numbered):
             process_set.process_set_id = None
-        _current = _Stopped(runtime.meeting)
+        _current, running = _Stopped(runtime.meeting), None
 
 
 def _exit() -> None:
     """The process ends: leave the world, but not take the store away from ranks that are still forming it."""
     with _lock:
         if isinstance(_current, Runtime):
-            _end(_current)  # nobody will look at what is in shared memory
+            _tell_end(_current, ending.noted())
+            _end(_current, script_over=True)  # nobody will look at what is in shared memory
     if not isinstance(_current, _Forked) and _current.meeting is not None:
         _current.meeting.end(os.environ, _DRAIN_S)
+
+
+def _say_why() -> None:
+    """The script leaves without a world, by an error status of its own: the launcher asks for the cause."""
+    world = _current
+    end = ending.noted()
+    if end is not None and end.error is None and isinstance(world, _Stopped) and world.because is not None:
+        tell(Word(False, end.what, world.because))
+
+
+def _script_failed(end: ending.Ending) -> None:
+    """An uncaught exception ends the main thread. Takes no lock: a thread that holds it may wait for
+    others.
+    """
+    world = _current
+    if isinstance(world, Runtime):
+        _tell_end(world, end)
+    elif isinstance(world, _Stopped):
+        rank = world.meeting.place.rank if world.meeting is not None else -1
+        tell(Word(False, end.what, blame.first_failed(rank, end.error, None)))
+
+
+def _thread_failed(end: ending.Ending) -> None:
+    """It may end the process in a moment, by a hook of the script; then this is the last word."""
+    world = _current
+    if isinstance(world, Runtime):
+        cause = blame.first_failed(world.topology.rank, end.error, world.engine.failure())
+        tell(Word(True, end.what, cause))
+
+
+def _tell_end(runtime: Runtime, end: ending.Ending | None) -> None:
+    """Why the script ends: to the launcher, and to the other ranks if it is this one's own failure."""
+    failure = runtime.engine.failure()
+    cause = blame.first_failed(runtime.topology.rank, end.error if end is not None else None, failure)
+    if end is not None:
+        tell(Word(True, end.what, cause))
+        runtime.engine.shutdown(failure=end.what)
+    elif cause is not None:
+        tell(Word(True, ending.describe(failure) if failure is not None else "", cause))
+
+
+def _last_word(runtime: Runtime) -> Word:
+    """On leaving: if that happens while a script that has failed ends, its reason stays said."""
+    end = ending.noted()
+    if end is None:
+        return Word(in_world=False)
+    return Word(
+        False, end.what, blame.first_failed(runtime.topology.rank, end.error, runtime.engine.failure())
+    )
 
 
 def current() -> Runtime:
@@ -267,7 +346,8 @@ def _form(config: Config, process_sets: Sets, core: Core, meeting: Meeting, comm
     if place.size == 1:
         topology = alone(place)
         engine = core.Engine(_options(core, config, topology, [[0]], agree_on_sets([process_sets])))
-        engine.start()
+        with _released_by_failure([engine]):
+            engine.start()
         return Runtime(engine, topology, config, meeting, communicator=communicator)
     backend = backends.load(config)
     if backend is not None:
@@ -277,22 +357,41 @@ def _form(config: Config, process_sets: Sets, core: Core, meeting: Meeting, comm
         if hasattr(kind, "check"):
             kind.check(place.rank, place.size)
         backend = kind, name
-    topology, mesh = connect(
-        place, config, meeting.key, core.segment_bytes, process_sets, core.segment_base_bytes
-    )
-    try:
-        engine = core.Engine(_options(core, config, topology, mesh.groups, mesh.process_sets))
-        mesh.hand_over(engine)
-    finally:
-        mesh.close()
-    try:
-        if backend is None:
+    made: list[_core.Engine] = []
+
+    def prepare(topology: Topology, mesh: Mesh) -> None:
+        try:
+            options = _options(core, config, topology, mesh.groups, mesh.process_sets)
+            if mesh.segment_limit_bytes is not None:
+                options.segment_limit_bytes = mesh.segment_limit_bytes
+            made.append(core.Engine(options))
+            if backend is not None:
+                made[0].use_backend(*backend)
+            mesh.hand_over(made[0])
+            made[0].open()
+        finally:
+            mesh.close()
+
+    with _released_by_failure(made):
+        topology, mesh = connect(
+            place,
+            config,
+            meeting.key,
+            core.segment_bytes,
+            process_sets,
+            core.segment_base_bytes,
+            core.missing_cipher(),
+            prepare,
+        )
+        engine = made[0]
+        meeting.narrow()
+        try:
             engine.start()
-        else:
-            _start_over(engine, *backend)
-    except BaseException:
-        engine.shutdown()
-        raise
+            if backend is not None:
+                _meet_over(engine)
+        except BaseException as error:
+            engine.shutdown(failure=f"could not start: {ending.describe(error)}")
+            raise
     return Runtime(
         engine,
         topology,
@@ -302,13 +401,27 @@ def _form(config: Config, process_sets: Sets, core: Core, meeting: Meeting, comm
         mesh.cores_per_rank,
         backend and backend[0],
         communicator,
+        ObjectSigner(meeting.key, mesh.world, topology.hosts),
     )
 
 
-def _start_over(engine: _core.Engine, backend: Any, name: str) -> None:
-    """Start with a backend in Python, and let the ranks meet over it: what is wrong with it is said here."""
-    engine.use_backend(backend, name)
-    engine.start()
+@contextmanager
+def _released_by_failure(engines: list[_core.Engine]) -> Iterator[None]:
+    """They end now if the attempt fails, not when the exception and its frames are forgotten."""
+    with ExitStack() as failed:
+        failed.callback(_release, engines)
+        yield
+        failed.pop_all()
+
+
+def _release(engines: list[_core.Engine]) -> None:
+    for engine in engines:
+        engine.shutdown()
+        engine.release()
+
+
+def _meet_over(engine: _core.Engine) -> None:
+    """Let the ranks meet over their backend in Python: what is wrong with it is said here."""
     barrier = importlib.import_module("horovod._core").BARRIER
     engine.wait(engine.submit(barrier, None, 0, 0, 0, (), 1, 1.0, 1.0, 0, 0, True))
 
@@ -333,6 +446,7 @@ def _options(
     options.disable_group_fusion = config.disable_group_fusion
     options.direct_copies = config.direct_copies
     options.thread_affinity = _core_of_engine(config, topology)
+    options.first_handle = next(_worlds) << 32  # a handle of an ended world must mean nothing in the next
     options.log_level = config.log_level
     options.log_hide_time = config.log_hide_time
     if config.timeline not in ("", TIMELINE_DYNAMIC):
@@ -371,12 +485,14 @@ def _forked_error(forked: _Forked) -> HorovodInternalError:
     return HorovodInternalError(
         f"This process was forked from rank {topology.rank} (process {forked.parent}) after hvd.init(), and "
         "cannot take part: connections and threads stay with the parent. Call hvd.init() after forking, in "
-        "the process that trains, or start workers with the 'spawn' or 'forkserver' method."
+        "the process that trains, or start workers with the 'spawn' or 'forkserver' method.",
+        recoverable=False,
     )
 
 
 def _after_fork_in_child() -> None:
-    global _current, _lock
+    global _current, _lock, running
+    running = None
     _lock = threading.RLock()  # another thread of the parent may have held it
     if not isinstance(_current, _Forked) and _current.meeting is not None:
         _current.meeting.abandon()

@@ -5,6 +5,10 @@ own argument conventions (defaults, autograd, in-place names) around the methods
 submits returns a handle; a blocking call is ``synchronize`` of a submission with ``waited=True``, which lets
 the core start the operation as soon as the last rank arrives instead of gathering a batch. The ``run_``
 methods do both in one native call, for operations whose result is in memory that is known beforehand.
+
+Every native call that names an address also gets the tensors behind it (``owners``), and holds them until
+the engine is done: an exception (Ctrl-C) may come between any two instructions here, also before a handle has
+been written down.
 """
 
 from __future__ import annotations
@@ -64,6 +68,7 @@ class Collectives(Generic[T]):
     def __init__(self, frontend: Frontend[T]) -> None:
         self.frontend = frontend
         self.table = HandleTable()
+        _runtime.follow(self.table)
         # Bound once: these are called for every operation.
         self._describe = frontend.describe
         self._pending = self.table.pending
@@ -95,7 +100,7 @@ class Collectives(Generic[T]):
             self._check_adasum([tensor], process_set)
         engine = current_engine()
         arguments = self._of_one(_ALLREDUCE, tensor, out, name, op, prescale, postscale, 0, process_set)
-        handle = engine.submit(*arguments, False)
+        handle = engine.submit(*arguments, False, (tensor, out))
         self._pending[handle] = (engine, tensor, out, None)
         return handle
 
@@ -112,10 +117,10 @@ class Collectives(Generic[T]):
         """:meth:`allreduce`, waited for; returns ``out``."""
         if op == Adasum:
             self._check_adasum([tensor], process_set)
-        engine = current_engine()
-        # What `_of_one` does, in place: the shortest calls are a tenth shorter without its tuple.
+        # What `current_engine` and `_of_one` do, in place: the shortest calls are a tenth shorter.
+        engine = _runtime.running or current_engine()
         address, dtype, shape = self._describe(tensor)
-        handle = engine.run(
+        engine.run(
             _ALLREDUCE,
             name,
             address,
@@ -127,9 +132,8 @@ class Collectives(Generic[T]):
             postscale,
             0,
             0 if process_set is global_process_set else process_set_id(process_set),
+            tensor if out is tensor else (tensor, out),
         )
-        if handle:
-            self._finish(engine, handle, tensor, out)
         return out
 
     def grouped_allreduce(
@@ -147,9 +151,11 @@ class Collectives(Generic[T]):
         if op == Adasum:
             self._check_adasum(tensors, process_set)
         engine = current_engine()
-        arguments = self._of_reduced_group(tensors, outs, name, op, prescale, postscale, process_set)
-        handle = engine.submit_group(*arguments, False)
-        self._pending[handle] = (engine, tuple(tensors), tuple(outs), None)
+        inputs = tuple(tensors)
+        results = inputs if outs is tensors else tuple(outs)
+        arguments = self._of_reduced_group(inputs, results, name, op, prescale, postscale, process_set)
+        handle = engine.submit_group(*arguments, False, (inputs, results))
+        self._pending[handle] = (engine, inputs, results, None)
         return handle
 
     def run_grouped_allreduce(
@@ -166,12 +172,10 @@ class Collectives(Generic[T]):
         if op == Adasum:
             self._check_adasum(tensors, process_set)
         engine = current_engine()
-        results = tuple(outs)
-        handle = engine.run_group(
-            *self._of_reduced_group(tensors, outs, name, op, prescale, postscale, process_set)
-        )
-        if handle:
-            self._finish(engine, handle, tuple(tensors), results)
+        inputs = tuple(tensors)
+        results = inputs if outs is tensors else tuple(outs)
+        arguments = self._of_reduced_group(inputs, results, name, op, prescale, postscale, process_set)
+        engine.run_group(*arguments, (inputs, results))
         return results
 
     def allgather(
@@ -190,7 +194,19 @@ class Collectives(Generic[T]):
         engine = current_engine()
         address, dtype, shape = self._describe(tensor)
         handle = engine.submit(
-            _ALLGATHER, name, address, 0, dtype, shape, Sum, 1.0, 1.0, 0, process_set_id(process_set), waited
+            _ALLGATHER,
+            name,
+            address,
+            0,
+            dtype,
+            shape,
+            Sum,
+            1.0,
+            1.0,
+            0,
+            process_set_id(process_set),
+            waited,
+            tensor,
         )
         self._pending[handle] = (engine, tensor, None, self._from_one)
         return handle
@@ -204,7 +220,8 @@ class Collectives(Generic[T]):
     ) -> int:
         """Gather all of ``tensors`` as one operation with one handle."""
         engine = current_engine()
-        addresses, dtypes, shapes = zip(*self._describe_all(tensors), strict=True)
+        inputs = tuple(tensors)
+        addresses, dtypes, shapes = zip(*self._describe_all(inputs), strict=True)
         handle = engine.submit_group(
             _ALLGATHER,
             name,
@@ -217,8 +234,9 @@ class Collectives(Generic[T]):
             1.0,
             process_set_id(process_set),
             waited,
+            inputs,
         )
-        self._pending[handle] = (engine, tuple(tensors), None, self._from_many)
+        self._pending[handle] = (engine, inputs, None, self._from_many)
         return handle
 
     def broadcast(
@@ -236,7 +254,7 @@ class Collectives(Generic[T]):
         """
         engine = current_engine()
         arguments = self._of_one(_BROADCAST, tensor, out, name, Sum, 1.0, 1.0, root_rank, process_set)
-        handle = engine.submit(*arguments, False)
+        handle = engine.submit(*arguments, False, (tensor, out))
         self._pending[handle] = (engine, tensor, out, None)
         return handle
 
@@ -246,9 +264,7 @@ class Collectives(Generic[T]):
         """:meth:`broadcast`, waited for; returns ``out``."""
         engine = current_engine()
         arguments = self._of_one(_BROADCAST, tensor, out, name, Sum, 1.0, 1.0, root_rank, process_set)
-        handle = engine.run(*arguments)
-        if handle:
-            self._finish(engine, handle, tensor, out)
+        engine.run(*arguments, (tensor, out))
         return out
 
     def alltoall(
@@ -279,7 +295,15 @@ class Collectives(Generic[T]):
         _check_splits(shape, splits, members)
         received = self.frontend.empty_counts(members)
         handle = engine.submit_alltoall(
-            name, address, dtype, shape, splits, self._describe(received)[0], number, waited
+            name,
+            address,
+            dtype,
+            shape,
+            splits,
+            self._describe(received)[0],
+            number,
+            waited,
+            (tensor, received),
         )
 
         def collect(made: list[object]) -> tuple[T, T]:
@@ -323,6 +347,7 @@ class Collectives(Generic[T]):
             0,
             number,
             waited,
+            (tensor, out),
         )
         self._pending[handle] = (engine, tensor, out, None)
         return handle
@@ -340,10 +365,11 @@ class Collectives(Generic[T]):
         """:meth:`reducescatter` of all ``tensors`` as one operation with one handle."""
         number = process_set_id(process_set)
         engine = current_engine()
-        described = self._describe_all(tensors)
+        inputs = tuple(tensors)
+        described = self._describe_all(inputs)
         outs = tuple(
             self._own_rows(tensor, shape, op, process_set)
-            for tensor, (_, _, shape) in zip(tensors, described, strict=True)
+            for tensor, (_, _, shape) in zip(inputs, described, strict=True)
         )
         addresses, dtypes, shapes = zip(*described, strict=True)
         handle = engine.submit_group(
@@ -358,8 +384,9 @@ class Collectives(Generic[T]):
             postscale,
             number,
             waited,
+            (inputs, outs),
         )
-        self._pending[handle] = (engine, tuple(tensors), outs, None)
+        self._pending[handle] = (engine, inputs, outs, None)
         return handle
 
     # -- waiting --------------------------------------------------------------------------------------------
@@ -374,9 +401,7 @@ class Collectives(Generic[T]):
         number = process_set_id(process_set)
         if number and number not in engine.process_sets():
             raise IndexError(f"{process_set} does not exist, or has not been registered.")
-        handle = engine.run(_BARRIER, None, 0, 0, _core.UINT8, (), Sum, 1.0, 1.0, 0, number)
-        if handle:
-            engine.wait(handle)
+        engine.run(_BARRIER, None, 0, 0, _core.UINT8, (), Sum, 1.0, 1.0, 0, number)
 
     def join(self) -> int:
         """Return after every rank has joined: the one that was last. Until then this rank takes part in the
@@ -494,11 +519,6 @@ class Collectives(Generic[T]):
         number = process_set_id(process_set)
         return _ALLREDUCE, name, addresses, results, dtypes, shapes, op, prescale, postscale, number
 
-    def _finish(self, engine: _core.Engine, handle: int, inputs: Any, outs: Any) -> None:
-        """Wait for what the engine did not finish at once."""
-        self._pending[handle] = (engine, inputs, outs, None)
-        self.synchronize(handle)
-
     def _drop(self, handles: list[int]) -> None:
         for handle in handles:
             self._pending.pop(handle, None)
@@ -511,7 +531,9 @@ class Collectives(Generic[T]):
     def _own_rows(self, tensor: T, shape: Sequence[int], op: int, process_set: ProcessSet) -> T:
         """Memory for this rank's share of the rows of ``tensor``."""
         if op not in (Average, Sum):
-            raise HorovodInternalError(f"Reducescatter supports Average and Sum only, got operator {op}.")
+            raise HorovodInternalError(
+                f"Reducescatter supports Average and Sum only, got operator {op}.", recoverable=False
+            )
         if not len(shape):
             raise InvalidArgumentError("Reducescatter shares out rows; a tensor without dimensions has none.")
         if process_set.included() is False:
@@ -569,6 +591,9 @@ def current_engine() -> _core.Engine:
         HorovodInternalError: there is none. Operations raise this one, questions about the world raise
             ``NotInitializedError``: existing scripts tell the two apart.
     """
+    engine = _runtime.running
+    if engine is not None:
+        return engine
     try:
         return _runtime.current().engine
     except NotInitializedError as error:

@@ -25,6 +25,8 @@ LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 TRANSPORT_GROUPS = ("auto", "single", "launcher")
 
+NETWORK_PROTECTIONS = ("auto", "off", "integrity", "full")
+
 TIMELINE_DYNAMIC = "DYNAMIC"
 """Instead of a path: a timeline may be started later, none is recorded before."""
 
@@ -190,7 +192,7 @@ class Config:
     heartbeat_timeout_s: float = _setting(
         "HOROVOD_HEARTBEAT_TIMEOUT_SECONDS",
         _duration(),
-        10.0,
+        5.0,
         "A rank without any sign of life for so long is lost; 0 = never.",
     )
     heartbeat_warning_s: float = _setting(
@@ -269,6 +271,13 @@ class Config:
         1,
         "Connections that share the data between two ranks of different hosts; the same for every rank.",
     )
+    network_protection: str = _setting(
+        "HOROVOD_NETWORK_PROTECTION",
+        _one_of(*NETWORK_PROTECTIONS),
+        "auto",
+        "What ranks say to each other over the network: off, integrity (cannot be changed on the way), full "
+        "(nor read), or auto (integrity between hosts); the same for every rank.",
+    )
     transport_groups: str = _setting(
         "HOROVOD_TRANSPORT_GROUPS",
         _one_of(*TRANSPORT_GROUPS),
@@ -284,10 +293,11 @@ class Config:
     )
     shared_gradients: str = _setting(
         "HOROVOD_SHARED_GRADIENTS",
-        _one_of("auto", "1", "0"),
-        "auto",
-        "PyTorch gradients in memory that the ranks of a host share: auto (those that keep their memory from "
-        "step to step), 1 (all, by a copy where needed), 0 (none). The results are the same.",
+        _one_of("0", "auto", "1"),
+        "0",
+        "PyTorch gradients in memory that the ranks of a host share: 0 (none), auto (those that keep their "
+        "memory from step to step), 1 (all, by a copy where needed). The results are the same. Views of a "
+        "gradient that were taken before it is moved no longer see it.",
     )
     job_id: str = _setting(
         "HOROVOD_JOB_ID", _text, "", "Set by the launcher: random text, the same in all ranks."
@@ -325,7 +335,7 @@ class Config:
 
 
 SHORTEST_HEARTBEAT_TIMEOUT_S = 3.0
-"""Beats come each second: less would take one late beat for a death."""
+"""Less would take what a loaded machine or a lossy network does for a death."""
 
 
 def _in_order(config: Config, given: Set[str]) -> Config:
@@ -339,7 +349,7 @@ def _in_order(config: Config, given: Set[str]) -> Config:
     lost, stuck, init = config.heartbeat_timeout_s, config.operation_timeout_s, config.init_timeout_s
     if 0 < lost < SHORTEST_HEARTBEAT_TIMEOUT_S:
         _log.warning(
-            "HOROVOD_HEARTBEAT_TIMEOUT_SECONDS=%g: %g s count, as ranks give a sign of life each second.",
+            "HOROVOD_HEARTBEAT_TIMEOUT_SECONDS=%g: %g s count: with less, a busy machine looks dead.",
             lost,
             SHORTEST_HEARTBEAT_TIMEOUT_S,
         )

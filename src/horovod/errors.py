@@ -10,6 +10,7 @@
     │  ├ MismatchError                        ranks disagree about one operation
     │  ├ PeerLostError                        a rank died or fell silent
     │  ├ CollectiveTimeout                    an operation made no progress in time
+    │  ├ ShutdownError                        another rank has ended the world in peace
     │  ├ BackendError                         a library below (NCCL, MPI, the system) failed
     │  └ RendezvousError                      the ranks could not form a world in init()
     │     ├ StoreTimeout                      keys that did not appear in the store in time
@@ -20,6 +21,9 @@
 
     HostsUpdatedInterrupt (a RuntimeError)         control flow of elastic runs, outside the tree
     HorovodVersionMismatchError (an ImportError)   kept for scripts that catch it; outside the tree
+
+``recoverable`` says whether a new world may mend it; the loops of elastic runs go by that alone. It is a
+property of the class, which an instance may have differently.
 
 All of them survive pickling with their attributes: data travels as keyword arguments with defaults, so the
 default protocol (class, ``args``, ``__dict__``) restores them.
@@ -48,6 +52,7 @@ __all__ = [
     "PeerLostError",
     "ProcessSetError",
     "RendezvousError",
+    "ShutdownError",
     "StoreTimeout",
     "VersionError",
     "WorkerFailed",
@@ -58,6 +63,9 @@ __all__ = [
 
 class HorovodError(Exception):
     """Base of everything that Rueda reports as an error."""
+
+    recoverable: bool = False
+    """Whether a new round, that is a world formed anew, can mend it."""
 
 
 class ConfigError(HorovodError, ValueError):
@@ -88,14 +96,45 @@ class DuplicateNameError(InvalidArgumentError):
 
 
 class HorovodInternalError(HorovodError, RuntimeError):
-    """An operation between ranks failed. Elastic runs restore the last commit and go on."""
+    """An operation between ranks failed. Elastic runs restore the last commit and go on, if it is
+    ``recoverable``: if not, the same call would fail in every world. ``rank`` and ``host`` say where it
+    failed, ``tensor`` is the operation's full name; as far as known.
+    """
+
+    recoverable = True
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        recoverable: bool | None = None,
+        rank: int | None = None,
+        host: str | None = None,
+        tensor: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        if recoverable is not None:
+            self.recoverable = recoverable
+        self.rank = rank
+        self.host = host
+        self.tensor = tensor
 
 
 class ProcessSetError(InvalidArgumentError, HorovodInternalError):
     """A process set was not added or removed: the ranks disagree about it, or the world is shutting down.
 
-    It is a ``ValueError``, which scripts expect here, and an error that elastic runs recover from.
+    It is a ``ValueError``, which scripts expect here. Elastic runs recover from it if the world has ended,
+    not if the ranks disagree.
     """
+
+    recoverable = False
+
+    def __init__(
+        self, message: str = "", *, tensor: str | None = None, recoverable: bool | None = None
+    ) -> None:
+        super().__init__(message, tensor=tensor)
+        if recoverable is not None:
+            self.recoverable = recoverable
 
 
 class MismatchError(HorovodInternalError):
@@ -105,7 +144,11 @@ class MismatchError(HorovodInternalError):
         tensor: full name of the operation.
         ranks: the ranks that disagree, in the order of ``said``.
         said: what each of ``ranks`` said, as text; empty if only the message knows.
+
+    The same calls would disagree in a new world, too: not recoverable.
     """
+
+    recoverable = False
 
     def __init__(
         self,
@@ -115,14 +158,13 @@ class MismatchError(HorovodInternalError):
         ranks: Sequence[int] = (),
         said: Sequence[str] = (),
     ) -> None:
-        super().__init__(message)
-        self.tensor = tensor
+        super().__init__(message, tensor=tensor)
         self.ranks = tuple(ranks)
         self.said = tuple(said)
 
 
 class PeerLostError(HorovodInternalError):
-    """A rank died, was cut off or fell silent.
+    """A rank died, was cut off or fell silent, or its script failed.
 
     Attributes:
         rank, host: which one, if known.
@@ -141,10 +183,7 @@ class PeerLostError(HorovodInternalError):
         missing: Sequence[int] = (),
         waited_s: float = 0.0,
     ) -> None:
-        super().__init__(message)
-        self.rank = rank
-        self.host = host
-        self.tensor = tensor
+        super().__init__(message, rank=rank, host=host, tensor=tensor)
         self.missing = tuple(missing)
         self.waited_s = waited_s
 
@@ -164,19 +203,41 @@ class CollectiveTimeout(HorovodInternalError):
         rank: int | None = None,
         host: str | None = None,
     ) -> None:
-        super().__init__(message)
-        self.tensor = tensor
+        super().__init__(message, rank=rank, host=host, tensor=tensor)
         self.missing = tuple(missing)
         self.waited_s = waited_s
-        self.rank = rank
-        self.host = host
+
+
+class ShutdownError(HorovodInternalError):
+    """Another rank has called ``shutdown()``, or its script has come to its end, while this one still had
+    operations. ``rank`` and ``host`` say which one, ``tensor`` is the operation that failed; as far as known.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        rank: int | None = None,
+        host: str | None = None,
+        tensor: str | None = None,
+    ) -> None:
+        super().__init__(message, rank=rank, host=host, tensor=tensor)
 
 
 class BackendError(HorovodInternalError):
     """A library that moves the bytes failed. ``library`` names it, ``code`` is its error code, if known."""
 
-    def __init__(self, message: str = "", *, library: str | None = None, code: int | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        library: str | None = None,
+        code: int | None = None,
+        rank: int | None = None,
+        host: str | None = None,
+        tensor: str | None = None,
+    ) -> None:
+        super().__init__(message, rank=rank, host=host, tensor=tensor)
         self.library = library
         self.code = code
 
@@ -187,10 +248,19 @@ class RendezvousError(HorovodInternalError):
     Attributes:
         missing: ranks that never came, if that was the cause.
         waited_s: seconds waited before giving up; 0 if the cause was not a time-out.
+        rank, host: which one failed and has thereby ended the attempt of all, if one did.
     """
 
-    def __init__(self, message: str = "", *, missing: Sequence[int] = (), waited_s: float = 0.0) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        missing: Sequence[int] = (),
+        waited_s: float = 0.0,
+        rank: int | None = None,
+        host: str | None = None,
+    ) -> None:
+        super().__init__(message, rank=rank, host=host)
         self.missing = tuple(missing)
         self.waited_s = waited_s
 
@@ -204,11 +274,17 @@ class StoreTimeout(RendezvousError):
 
 
 class AuthenticationError(RendezvousError):
-    """The other side of a connection did not prove that it knows the key of this job."""
+    """The other side of a connection did not prove that it knows the key of this job, or what came over it is
+    not what the other side sent. Not recoverable.
+    """
+
+    recoverable = False
 
 
 class VersionError(RendezvousError):
-    """Two processes of a job run different releases of Rueda: ``own`` and ``other``."""
+    """Two processes of a job run different releases of Rueda: ``own`` and ``other``. Not recoverable."""
+
+    recoverable = False
 
     def __init__(self, message: str = "", *, own: str = "", other: str = "") -> None:
         super().__init__(message)
@@ -314,6 +390,7 @@ def from_core(
     """
     operation = tensor or None
     who = rank if rank >= 0 else None
+    where = host or None
     match code:
         case "invalid_argument":
             return InvalidArgumentError(message, tensor=operation)
@@ -324,14 +401,18 @@ def from_core(
             return MismatchError(named, tensor=operation, ranks=missing)
         case "peer_lost":
             return PeerLostError(
-                message, rank=who, host=host or None, tensor=operation, missing=missing, waited_s=waited_s
+                message, rank=who, host=where, tensor=operation, missing=missing, waited_s=waited_s
             )
         case "timeout":
             return CollectiveTimeout(
-                message, tensor=operation, missing=missing, waited_s=waited_s, rank=who, host=host or None
+                message, tensor=operation, missing=missing, waited_s=waited_s, rank=who, host=where
             )
         case "backend":
-            return BackendError(message)
-        case "shutdown" | "unsupported" | "internal":
-            return HorovodInternalError(message)
+            return BackendError(message, rank=who, host=where, tensor=operation)
+        case "shutdown":
+            return ShutdownError(message, rank=who, host=where, tensor=operation)
+        case "unsupported":
+            return HorovodInternalError(message, recoverable=False, rank=who, host=where, tensor=operation)
+        case "internal":
+            return HorovodInternalError(message, rank=who, host=where, tensor=operation)
     return HorovodInternalError(f"{message} (unknown error code {code!r} from the core)")

@@ -260,6 +260,7 @@ class GradientExchange(Generic[T]):
                 0,
                 self._set_id,
                 False,
+                gradient,
             )
         except DuplicateNameError as error:
             raise _namesake(name) from error

@@ -1,8 +1,7 @@
-"""Outstanding operations: what must stay alive until they have completed.
+"""Outstanding operations: what is needed when somebody asks for their results.
 
-The core knows addresses only. If the last reference to a tensor went away while an operation is in flight,
-the core would write into memory that belongs to somebody else by then; so every submission leaves an entry
-here.
+That memory stays alive while the core works on it does not depend on these entries: the native call holds the
+tensors that it is given (``owners`` of ``_core.Engine.submit``) from before the core knows an address.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from horovod.errors import HorovodInternalError
 
 if TYPE_CHECKING:
     from horovod._core import Engine
+    from horovod._runtime import Runtime
 
 Collect: TypeAlias = Callable[[list[object]], Any]
 
@@ -24,7 +24,7 @@ result from the buffers that the engine allocated. A plain tuple: one is built f
 
 class HandleTable:
     """Outstanding operations of one framework, by handle number. Numbers belong to one engine (one
-    ``init``)."""
+    ``init``); no later one of this process gives them again. Implements ``_runtime.Follower``."""
 
     __slots__ = ("_abandoned", "pending")
 
@@ -57,6 +57,16 @@ class HandleTable:
                 pass  # it failed, or an interrupted wait for several has consumed it: nobody asks
             del self.pending[handle]
         self._abandoned = still
+
+    def enter(self, runtime: Runtime) -> None:
+        """A new world: handles of the one before mean nothing in it."""
+        self.forget()
+
+    def leave(self) -> None:
+        """The world has ended: let go of all tensors. Whoever asks for a result gets the error that the
+        engine has for it."""
+        for handle, (engine, *_) in list(self.pending.items()):
+            self.pending[handle] = (engine, None, None, None)
 
     def forget(self) -> None:
         """Drop everything: the engine that knew these numbers has ended."""

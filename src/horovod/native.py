@@ -26,6 +26,6 @@ class Engine(_core.Engine):
             if hasattr(_core.Engine, name):  # a native part that was built earlier may lack some
                 setattr(self, name, getattr(super(), name))
 
-    def shutdown(self) -> None:
-        super().shutdown()
+    def shutdown(self, script_over: bool = False, failure: str = "") -> None:
+        super().shutdown(script_over, failure)
         self.__dict__.clear()  # bound methods refer back to the engine

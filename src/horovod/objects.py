@@ -1,7 +1,8 @@
 """Exchange of Python objects, over the collectives of any framework.
 
-Objects travel as cloudpickle. Unpickling runs code of the sender's choice; it happens only on data that came
-through the engine, whose every connection was authenticated with the key of this job before a byte was read.
+Objects travel as cloudpickle. Unpickling runs code of the sender's choice; it happens only on what carries
+the tag of its sender, made with the key of this job for this operation (``bootstrap/signing.py``): whatever
+moves the bytes, nobody on the way can put something else in their place.
 
 Unlike the reference, the default name does not depend on the type of the object: ranks that pass objects of
 different types (a placeholder such as ``None`` on all but the root) still meet.
@@ -16,7 +17,7 @@ import cloudpickle
 from horovod import _runtime
 from horovod.collectives import Collectives
 from horovod.frontend import T
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.process_set import ProcessSet, global_process_set, process_set_id
 
 __all__ = ["allgather_object", "broadcast_object"]
 
@@ -36,19 +37,27 @@ def broadcast_object(
 
     Raises:
         NotInitializedError: ``init()`` has not been called.
+        AuthenticationError: what came is not what the root sent.
     """
     name = "object" if name is None else name
     frontend = collectives.frontend
-    am_root = _runtime.current().topology.rank == root_rank
+    runtime = _runtime.current()
+    am_root = runtime.topology.rank == root_rank
     payload = bytearray(cloudpickle.dumps(obj)) if am_root else bytearray()
 
-    size = frontend.from_integers([len(payload)])
+    size = frontend.from_integers([len(payload) + runtime.signer.tag_bytes])
     collectives.run_broadcast(size, size, root_rank, f"{name}.sz", process_set)
-    if not am_root:
+    # Numbered now: if the exchange of sizes fails, it fails on all ranks.
+    operation = runtime.signer.next("broadcast_object", process_set_id(process_set), name)
+    if am_root:
+        payload += runtime.signer.tag(operation, root_rank, payload)
+    else:
         payload = bytearray(frontend.to_integers(size)[0])
     data = frontend.from_bytes(payload)
     collectives.run_broadcast(data, data, root_rank, f"{name}.t", process_set)
-    return obj if am_root else cloudpickle.loads(payload)
+    if am_root:
+        return obj
+    return cloudpickle.loads(runtime.signer.check(operation, root_rank, memoryview(payload)))
 
 
 def allgather_object(
@@ -61,18 +70,24 @@ def allgather_object(
 
     Raises:
         NotInitializedError: ``init()`` has not been called.
+        AuthenticationError: what came from a member is not what it sent.
     """
     name = "object" if name is None else name
     frontend = collectives.frontend
-    _runtime.current()
+    runtime = _runtime.current()
     payload = bytearray(cloudpickle.dumps(obj))
+    members = process_set.ranks or [runtime.topology.rank]
 
-    sizes = collectives.allgather(frontend.from_integers([len(payload)]), f"{name}.sz", process_set)
+    sizes = collectives.allgather(
+        frontend.from_integers([len(payload) + runtime.signer.tag_bytes]), f"{name}.sz", process_set
+    )
+    operation = runtime.signer.next("allgather_object", process_set_id(process_set), name)
+    payload += runtime.signer.tag(operation, runtime.topology.rank, payload)
     data = collectives.allgather(frontend.from_bytes(payload), f"{name}.t", process_set)
     lengths = frontend.to_integers(collectives.synchronize(sizes))
     everything = memoryview(frontend.to_bytes(collectives.synchronize(data)))
-    objects = []
-    for length in lengths:
-        objects.append(cloudpickle.loads(everything[:length]))
+    pickles = []
+    for sender, length in zip(members, lengths, strict=True):
+        pickles.append(runtime.signer.check(operation, sender, everything[:length]))
         everything = everything[length:]
-    return objects
+    return [cloudpickle.loads(pickle) for pickle in pickles]

@@ -334,7 +334,10 @@ def _change(failed: str, wait: Callable[[int], Any], submit: Callable[[], int]) 
     except (PeerLostError, CollectiveTimeout, BackendError):
         raise
     except HorovodInternalError as error:
-        raise ProcessSetError(f"{failed}: the ranks disagree or Horovod is shutting down. {error}") from error
+        raise ProcessSetError(
+            f"{failed}: the ranks disagree or Horovod is shutting down. {error}",
+            recoverable=error.recoverable,
+        ) from error
     assert isinstance(number, int)
     return number
 

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 from tests.contract.torch import bytes, fewer_bytes
 from tests.contract.world import ROOT, World, mpirun, run_cases, without_job
+from tests.unit.test_runtime import KEY, run_ranks
+
+from horovod.bootstrap.store import StoreServer
 
 FOLDER = World(2, operations="examples.folder_backend:Folder")
 MPI = World(2, operations="mpi")
@@ -67,3 +70,18 @@ def test_communicators(operations: str) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stdout + done.stderr
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_what_a_stuck_verb_writes_hits_nothing_that_lives(framework: str) -> None:
+    with StoreServer(KEY, job="test") as server:
+        outputs = run_ranks(
+            server,
+            2,
+            f"from tests.contract import stuck_backend; stuck_backend.main({framework!r})",
+            timeout_s=150.0,
+            HOROVOD_CPU_OPERATIONS="tests.contract.stuck_backend:Stuck",
+            HOROVOD_GLOO_TIMEOUT_SECONDS="4",
+        )
+    assert [output.splitlines()[-1] for output in outputs] == ["nothing was hit"] * 2, outputs

@@ -23,7 +23,7 @@ NEEDED_BYTES = 12 << 30
 def test_tensors_of_more_than_2_gib_arrive_whole(groups: str) -> None:
     world = World(2, groups)
     key, job = secrets.token_bytes(32), secrets.token_hex(8)
-    with StoreServer(key) as store:
+    with StoreServer(key, job=job) as store:
         ranks = [
             subprocess.Popen(
                 [sys.executable, "-m", "tests.contract.huge"],

@@ -75,7 +75,7 @@ def kill_one(moments: random.Random, kill: int, groups: str) -> float:
     key, job = secrets.token_bytes(32), secrets.token_hex(8)
     victim = moments.randrange(WORLD)
     with_child = kill % 2 == 0
-    with StoreServer(key) as server:
+    with StoreServer(key, job=job) as server:
         ranks = []
         for rank in range(WORLD):
             command = [sys.executable, str(VICTIM), "--seed", str(kill)]

@@ -39,7 +39,7 @@ def end(process: subprocess.Popen[str], timeout_s: float = 60.0) -> tuple[int, s
 def test_a_rank_that_leaves_early_is_named_to_the_others(tmp_path: Path) -> None:
     status, output = end(job(tmp_path, "hvd.init()\nif hvd.rank() == 1: sys.exit(0)\n" + SUM_FOR_EVER))
     assert status == 1, output
-    assert "HorovodInternalError" in output
+    assert "ShutdownError" in output, output
     assert re.search(r"has been shut down.*rank 1", output), output
 
 
@@ -49,6 +49,25 @@ def test_a_rank_that_vanishes_without_a_word_is_named_to_the_others(tmp_path: Pa
     assert status == 1, output
     assert "PeerLostError" in output, output
     assert "rank 1 on host" in output, output
+
+
+@pytest.mark.parametrize(("groups", "victim"), [("", 0), ("single", 1)], ids=["shm", "tcp"])
+def test_a_rank_that_closes_its_descriptors_is_the_one_that_is_named(
+    tmp_path: Path, groups: str, victim: int
+) -> None:
+    script = (
+        "hvd.init()\ntry:\n    hvd.barrier()\n"  # which the others may not have finished when it closes them
+        f"    if hvd.rank() == {victim}: os.closerange(3, 4096); time.sleep(2); os._exit(0)\n"
+        "    for _ in range(1000): hvd.allreduce(torch.ones(1), name='x'); time.sleep(0.01)\n"
+        "except hvd.HorovodInternalError as error: print(f'told: {error.rank} {error}', flush=True)\n"
+        "os._exit(0)\n"
+    )
+    _, output = end(job(tmp_path, script, HOROVOD_TRANSPORT_GROUPS=groups))
+    told = [line for line in output.splitlines() if "told: " in line]
+    assert len(told) == 1, output
+    assert f"told: {victim} rank {victim} on host" in told[0], output
+    assert groups or "closed" in told[0], output
+    assert "its process has ended" not in told[0], output
 
 
 def test_a_rank_that_fails_ends_the_job_with_its_status(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class World:
 
     @classmethod
     def on_hosts(cls, hosts: str) -> World:
-        return cls(len(hosts), "launcher", hosts)
+        return cls(len(hosts), "launcher", hosts, variables=(("HOROVOD_NETWORK_PROTECTION", "integrity"),))
 
     def __str__(self) -> str:
         other = "" if self.operations == "gloo" else f"-{self.operations.rpartition(':')[2]}"
@@ -61,7 +61,7 @@ WORLDS = [
     World(1),
     World(2),
     World(2, "single"),
-    World(3, "single"),
+    World(3, "single", variables=(("HOROVOD_NETWORK_PROTECTION", "full"),)),
     World(4),
     World.on_hosts("abab"),
     # These take other ways in the core alone, if any; its tests have every size. Here they are for long runs.
@@ -135,12 +135,11 @@ def _run_job(module: str, world: World, names: list[str], begin: int, verdicts: 
     """Run the cases from ``begin`` on in one job; return the first case that it did not come to."""
     from horovod.bootstrap.store import StoreServer
 
-    key = secrets.token_bytes(32)
-    with tempfile.TemporaryDirectory(prefix="contract-") as folder, StoreServer(key) as store:
+    key, job = secrets.token_bytes(32), secrets.token_hex(8)
+    with tempfile.TemporaryDirectory(prefix="contract-") as folder, StoreServer(key, job=job) as store:
         ranks: list[subprocess.Popen[bytes]] = []
         reports = [Path(folder, f"{rank}.jsonl") for rank in range(world.size)]
         logs = [Path(folder, f"{rank}.log") for rank in range(world.size)]
-        job = secrets.token_hex(8)
         exchange = Path(folder, "exchange")  # of the backend that needs one
         exchange.mkdir()
         by_mpirun = world.operations == "mpi"

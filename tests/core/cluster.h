@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -56,13 +57,31 @@ inline std::pair<Fd, Fd> unix_pair() {
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
+/// One connection between ranks of two groups.
+struct Connection {
+  Rank first = -1;
+  Rank second = -1;
+  bool control = false;
+  int stream = 0;  ///< of data
+};
+/// Its two ends.
+using Wiring = std::function<std::pair<Fd, Fd>(const Connection&)>;
+
 class Cluster {
  public:
   /// `asleep`: a rank that is there but never runs, as if it was stopped. `prepare`: what is done
-  /// with every engine before it starts.
+  /// with every engine before it starts. `severed`: pairs of ranks, the lower one first, whose data
+  /// never arrive, though the connections stand. `wiring`: what connects groups; `streams`: how
+  /// often two ranks are connected for data.
   explicit Cluster(Groups groups, EngineOptions base = {}, Rank asleep = -1,
-                   const std::function<void(Engine&)>& prepare = {})
-      : groups_(std::move(groups)) {
+                   const std::function<void(Engine&)>& prepare = {},
+                   std::set<std::pair<Rank, Rank>> severed = {}, Wiring wiring = {},
+                   int streams = 1)
+      : groups_(std::move(groups)),
+        severed_(std::move(severed)),
+        wiring_(std::move(wiring)),
+        streams_(streams) {
+    if (!wiring_) wiring_ = [](const Connection&) { return tcp_pair(); };
     for (const auto& group : groups_) size_ += static_cast<int>(group.size());
     base.size = size_;
     base.groups = groups_;
@@ -158,20 +177,31 @@ class Cluster {
     Fd control_a;
     Fd control_b;
     if (tree.parent == a || mirror.parent == b) {
-      auto [one, other] = tcp_pair();
+      auto [one, other] = wiring_({.first = a, .second = b, .control = true});
       control_a = std::move(one);
       control_b = std::move(other);
     }
-    auto [one, other] = tcp_pair();
     std::vector<Fd> data_a;
     std::vector<Fd> data_b;
-    data_a.push_back(std::move(one));
-    data_b.push_back(std::move(other));
+    for (int stream = 0; stream < streams_; ++stream) {
+      auto [one, other] = wiring_({.first = a, .second = b, .stream = stream});
+      if (severed_.contains({a, b})) {
+        auto [black, hole] = tcp_pair();
+        black_holes_.push_back(std::exchange(other, std::move(black)));
+        black_holes_.push_back(std::move(hole));
+      }
+      data_a.push_back(std::move(one));
+      data_b.push_back(std::move(other));
+    }
     (*this)[a].peers().add_network_peer(b, std::move(control_a), std::move(data_a));
     (*this)[b].peers().add_network_peer(a, std::move(control_b), std::move(data_b));
   }
 
   Groups groups_;
+  std::set<std::pair<Rank, Rank>> severed_;
+  std::vector<Fd> black_holes_;
+  Wiring wiring_;
+  int streams_;
   int size_ = 0;
   std::vector<std::span<std::byte>> mappings_;
   std::map<Rank, std::vector<Fd>> liveness_;

@@ -143,6 +143,9 @@ T scaled(T value, double factor) {
   } else {
     const double divisor = std::round(1.0 / factor);
     const bool averages = factor > 0 && factor < 1.0 && 1.0 / divisor == factor;
+    if (averages && divisor < 0x1p31) {
+      return static_cast<T>(static_cast<std::int64_t>(value) / static_cast<std::int64_t>(divisor));
+    }
     const double product =
         averages ? static_cast<double>(value) / divisor : static_cast<double>(value) * factor;
     if (std::isnan(product)) return 0;
@@ -213,7 +216,16 @@ inline Bytes scale(const Bytes& in, DType dtype, double factor) {
   });
 }
 
-/// Left to right, rounded once, then scaled.
+/// What has been reduced is scaled before it is rounded.
+template <typename T>
+T finished(Wide<T> total, double factor) {
+  if constexpr (kIsHalf<T>) {
+    if (factor != 1.0) return T::from(total * static_cast<float>(factor));
+  }
+  return scaled(rounded<T>(total), factor);
+}
+
+/// Left to right, scaled, rounded once.
 inline Bytes reduce(const std::vector<Bytes>& sources, DType dtype, ReduceOp op, double postscale) {
   if (sources.size() == 1) return scale(sources[0], dtype, postscale);
   return with_type(dtype, [&]<typename T>() {
@@ -223,7 +235,7 @@ inline Bytes reduce(const std::vector<Bytes>& sources, DType dtype, ReduceOp op,
     for (std::size_t i = 0; i < result.size(); ++i) {
       Wide<T> total = widened(all[0][i]);
       for (std::size_t k = 1; k < all.size(); ++k) total = combined(total, widened(all[k][i]), op);
-      result[i] = scaled(rounded<T>(total), postscale);
+      result[i] = finished<T>(total, postscale);
     }
     return bytes(result);
   });

@@ -137,7 +137,7 @@ class ScriptedRank {
   void scatter() {
     constexpr std::array types{DType::Float32, DType::Int16, DType::BFloat16, DType::Float64};
     const DType dtype = types[common_() % types.size()];
-    const Reduction reduction{dtype, ReduceOp::Sum, common_() % 2 == 0 ? 1.0 : 0.25, 0.5};
+    const Reduction reduction{dtype, ReduceOp::Sum, common_() % 2 == 0 ? 1.0 : 0.25, 0.05};
     const std::size_t element = size_of(dtype);
     std::vector<ScatterPiece> pieces(common_() % 4);
     std::size_t count = 0;

@@ -169,8 +169,9 @@ class ShmWorld {
   /// As if the channel and the rings had been used for a long time.
   static void start_at(const ShmView& view, std::uint32_t sequence) {
     ShmFlags& flags = view.flags(0);
-    for (ShmFlag* flag : {&flags.small, &flags.filled, &flags.reduced, &flags.drained}) {
-      flag->value.store(sequence);
+    for (auto* value :
+         {&flags.small.value, &flags.filled.value, &flags.reduced.value, &flags.drained.value}) {
+      value->store(sequence);
     }
     for (int reader = 0; reader < view.local_size(); ++reader) {
       for (const RingMemory& ring : {view.pipe_to(reader), view.messages_to(reader)}) {

@@ -129,8 +129,8 @@ class Simulator {
       state.join_ticket = ticket;
     });
   }
-  void shutdown(Rank rank) {
-    call(rank, [](Negotiator& n, TimePoint t, Effects& e) { n.shutdown(t, e); });
+  void shutdown(Rank rank, const wire::Departure& why = {}) {
+    call(rank, [&](Negotiator& n, TimePoint t, Effects& e) { n.shutdown(t, e, why); });
   }
 
   /// The key of a named operation of that set, as this rank knows the set.

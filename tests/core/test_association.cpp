@@ -5,43 +5,54 @@
 
 #include <array>
 
-#include "kernel_reference.h"
+#include "association_reference.h"
 
 namespace rueda {
 namespace {
 
 using reference::Bytes;
-using Groups = std::vector<std::vector<int>>;
+using reference::Groups;
 
 constexpr std::array kTypes{DType::Float16, DType::BFloat16, DType::Float32, DType::Float64,
                             DType::Int8,    DType::Int64,    DType::Bool};
 
-/// The value of every host, then the tree as the architecture words it; only then `postscale`.
+/// The value of every host, then the tree as the architecture words it.
 Bytes expected_tree(const Groups& groups, const std::vector<Bytes>& sources, DType dtype,
-                    ReduceOp op, double postscale) {
-  if (groups.size() == 1) return reference::reduce(sources, dtype, op, postscale);
+                    ReduceOp op, const reference::Shares& shares) {
   std::vector<Bytes> hosts;
   for (const auto& group : groups) {
     std::vector<Bytes> members;
     for (const int member : group) members.push_back(sources[static_cast<std::size_t>(member)]);
-    hosts.push_back(reference::reduce(members, dtype, op, 1.0));
+    hosts.push_back(reference::reduce(members, dtype, op, shares.host));
   }
   std::size_t power = 1;
   while (power * 2 <= hosts.size()) power *= 2;
-  for (std::size_t surplus = power; surplus < hosts.size(); ++surplus) {
-    hosts[surplus - power] =
-        reference::reduce({hosts[surplus - power], hosts[surplus]}, dtype, op, 1.0);
+  std::size_t round = 0;
+  for (std::size_t host = 0; host < power && hosts.size() > power; ++host) {
+    const std::size_t surplus = host + power;
+    hosts[host] =
+        surplus < hosts.size()
+            ? reference::reduce({hosts[host], hosts[surplus]}, dtype, op, shares.rounds[round])
+            : reference::scale(hosts[host], dtype, shares.rounds[round]);
   }
+  if (hosts.size() > power) ++round;
   // As in recursive doubling: all hosts at once, each with the one at that distance.
-  for (std::size_t distance = 1; distance < power; distance *= 2) {
+  for (std::size_t distance = 1; distance < power; distance *= 2, ++round) {
     std::vector<Bytes> next(power);
     for (std::size_t host = 0; host < power; ++host) {
-      next[host] = reference::reduce({hosts[host], hosts[host ^ distance]}, dtype, op, 1.0);
+      next[host] =
+          reference::reduce({hosts[host], hosts[host ^ distance]}, dtype, op, shares.rounds[round]);
     }
     std::copy(next.begin(), next.end(), hosts.begin());
   }
   for (std::size_t host = 1; host < power; ++host) EXPECT_EQ(hosts[host], hosts[0]);
-  return reference::scale(hosts[0], dtype, postscale);
+  return hosts[0];
+}
+
+Bytes expected_tree(const Groups& groups, const std::vector<Bytes>& sources, DType dtype,
+                    ReduceOp op, double postscale) {
+  return expected_tree(groups, sources, dtype, op,
+                       reference::shares_of(groups, dtype, op, postscale));
 }
 
 int members_of(const Groups& groups) {
@@ -102,11 +113,13 @@ TEST_P(AssociationTest, EvaluateMatchesThePlainTree) {
     for (const DType dtype : kTypes) {
       for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Max}) {
         const auto contents = inputs(groups, dtype, kCount);
-        const Bytes expected = expected_tree(groups, contents, dtype, op, 1.0 / 3);
+        // One is soon used up by shares, the other is enough for every step.
+        const double factor = members_of(groups) % 2 == 0 ? 1.0 / 3 : -1.0 / 100;
+        const Bytes expected = expected_tree(groups, contents, dtype, op, factor);
         Bytes out(expected.size());
         Bytes also(expected.size());
-        association.evaluate(out.data(), pointers(contents), kCount, dtype, op, 1.0 / 3,
-                             also.data(), GetParam());
+        association.evaluate(out.data(), pointers(contents), kCount, dtype, op, factor, also.data(),
+                             GetParam());
         ASSERT_EQ(out, expected) << name_of(dtype) << " over " << groups.size() << " hosts";
         ASSERT_EQ(also, expected);
       }
@@ -182,6 +195,65 @@ TEST_P(AssociationTest, StepsComputeTheSameAsEvaluate) {
       // A single member has nothing to be combined with, so even its NaNs are left alone.
       ASSERT_EQ(out, hosts[0]) << name_of(dtype) << " over " << groups.size() << " hosts";
     }
+  }
+}
+
+template <typename T>
+Bytes filled(std::size_t count, float value) {
+  return reference::bytes(std::vector<T>(count, T::from(value)));
+}
+
+/// The average of equal values by that association.
+template <typename T>
+float average_of(const Groups& groups, float value, DType dtype, Level level) {
+  constexpr std::size_t kCount = 131;
+  const int members = members_of(groups);
+  const std::vector<Bytes> contents(static_cast<std::size_t>(members), filled<T>(kCount, value));
+  Bytes out(contents[0].size());
+  Association(groups).evaluate(out.data(), pointers(contents), kCount, dtype, ReduceOp::Sum,
+                               1.0 / members, nullptr, level);
+  const T got = reference::values<T>(out)[0];
+  EXPECT_EQ(out, reference::bytes(std::vector<T>(kCount, got)));
+  return static_cast<float>(reference::widened(got));
+}
+
+TEST_P(AssociationTest, AveragesOfHalvesNeitherOverflowNorVanish) {
+  using reference::Brain;
+  using reference::Half;
+  for (const Groups& groups : worlds()) {
+    const auto hosts = groups.size();
+    for (const float largest : {65504.0f, -65504.0f}) {  // digits are 32 apart there
+      ASSERT_NEAR(average_of<Half>(groups, largest, DType::Float16, GetParam()), largest, 64)
+          << hosts;
+    }
+    // 16 of the smallest steps; one is lost at most.
+    ASSERT_NEAR(average_of<Half>(groups, 0x1p-20f, DType::Float16, GetParam()), 0x1p-20f, 0x1p-24f)
+        << hosts;
+    // The ranks of a host can add this up in float32, all of them could not.
+    ASSERT_NEAR(average_of<Brain>(groups, 0x1p125f, DType::BFloat16, GetParam()), 0x1p125f,
+                0x1p117f)
+        << hosts;
+  }
+}
+
+/// Powers of two change no digit of what has room for all digits.
+TEST_P(AssociationTest, SharesDoNotShowInOrdinaryValues) {
+  constexpr std::size_t kCount = 997;
+  std::uniform_real_distribution<float> ordinary(-2.0f, 2.0f);
+  for (const Groups& groups : worlds()) {
+    const double factor = 1.0 / members_of(groups);
+    std::vector<Bytes> contents;
+    for (int member = 0; member < members_of(groups); ++member) {
+      std::vector<reference::Brain> values(kCount);
+      for (auto& value : values) value = reference::Brain::from(ordinary(random_));
+      contents.push_back(reference::bytes(values));
+    }
+    const Bytes expected = expected_tree(groups, contents, DType::BFloat16, ReduceOp::Sum,
+                                         reference::undivided(groups, factor));
+    Bytes out(expected.size());
+    Association(groups).evaluate(out.data(), pointers(contents), kCount, DType::BFloat16,
+                                 ReduceOp::Sum, factor, nullptr, GetParam());
+    ASSERT_EQ(out, expected) << groups.size() << " hosts";
   }
 }
 

@@ -57,7 +57,7 @@ TEST_P(DirectAllreduceBits, AreThoseOfTheAssociationWhateverTheCut) {
       {DType::BFloat16, ReduceOp::Product, 1.0, 0.5}, {DType::Float64, ReduceOp::Min, 2.0, 1.0},
       {DType::Int32, ReduceOp::Sum, 0.5, 0.7},        {DType::Int8, ReduceOp::Max, 1.0, 1.0},
       {DType::UInt16, ReduceOp::Product, 1.0, 1.0},   {DType::Bool, ReduceOp::Average, 0.5, 0.5},
-      {DType::Bool, ReduceOp::Sum, 1.0, 1.0},
+      {DType::Bool, ReduceOp::Sum, 1.0, 1.0},         {DType::BFloat16, ReduceOp::Sum, 1.0, 0.05},
   };
   const Groups& groups = GetParam();
   TcpWorld world({.groups = groups, .buffer_bytes = kTiny});

@@ -273,8 +273,10 @@ TEST(Engine, a_lost_rank_is_named_on_every_other_rank) {
     ASSERT_TRUE(work && work->error);
     EXPECT_EQ(work->error->code, Code::PeerLost);
     EXPECT_EQ(work->error->peer, 1);
-    EXPECT_NE(work->error->what().find("rank 1 on host host0"), std::string::npos)
-        << work->error->what();
+    const std::string told = work->error->what();
+    const std::string whom = "rank 1 on host host0 is gone: its connection has ended";
+    EXPECT_EQ(told.find(whom), told.rfind(whom)) << told;  // once
+    EXPECT_NE(told.find(whom), std::string::npos) << told;
   }
 }
 

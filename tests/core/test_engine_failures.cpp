@@ -111,8 +111,13 @@ TEST(Heartbeats, a_rank_that_is_merely_late_is_no_failure) {
 }
 
 /// Such calls need no driver: the engine's thread is kept away, and nobody else looks after beats.
-TEST(Heartbeats, calls_in_close_succession_do_not_silence_a_rank) {
-  Cluster cluster(Groups{{0, 1}}, quick());
+class CloseSuccession : public ::testing::TestWithParam<Groups> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, CloseSuccession,
+                         ::testing::Values(Groups{{0, 1}}, Groups{{0}, {1}}, Groups{{0, 1}, {2}}),
+                         world_name);
+
+TEST_P(CloseSuccession, of_calls_does_not_silence_a_rank) {
+  Cluster cluster(GetParam(), quick());
   const auto end = Clock::now() + seconds(3);
   std::atomic<bool> over{false};
   cluster.each([&](Rank rank, Engine& engine) {

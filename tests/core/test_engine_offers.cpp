@@ -76,6 +76,37 @@ void expect_sum(Engine& engine, Rank rank, int size, const std::string& name, st
   for (const T value : values) ASSERT_EQ(value, want) << name << " of " << count;
 }
 
+/// A group of `floats`, `integers` and a few more floats.
+void expect_mixed_group(Engine& engine, Rank rank, int size, const std::string& name,
+                        std::size_t floats, std::size_t integers) {
+  std::vector<float> one(floats, static_cast<float>(rank));
+  std::vector<std::int64_t> two(integers, rank);
+  std::vector<float> three(5, static_cast<float>(2 * rank));
+  Request request;
+  request.name = name;
+  request.grouped = true;
+  request.tensors = {tensor_of(one), tensor_of(two), tensor_of(three)};
+  const auto error = run(engine, std::move(request));
+  ASSERT_FALSE(error) << error->what();
+  const int want = size * (size - 1) / 2;
+  for (float value : one) ASSERT_EQ(value, static_cast<float>(want));
+  for (std::int64_t value : two) ASSERT_EQ(value, want);
+  for (float value : three) ASSERT_EQ(value, static_cast<float>(2 * want));
+}
+
+/// Goes the regular way, and is waited for here.
+void expect_sum_of_submitted(Engine& engine, Rank rank, int size, const std::string& name,
+                             std::size_t count, int salt) {
+  std::vector<float> values(count, static_cast<float>(rank + salt));
+  auto handle = engine.submit(allreduce_of(values, name, false));
+  ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
+  const auto work = finish(engine, *handle);
+  ASSERT_TRUE(work);
+  ASSERT_FALSE(work->error) << work->error->what();
+  const auto want = static_cast<float>(size * (size - 1) / 2 + size * salt);
+  for (const float value : values) ASSERT_EQ(value, want) << name << " of " << count;
+}
+
 std::uint64_t direct(const Engine& engine) {
   const auto paths = engine.paths();
   const auto found = paths.find("shm.offer");
@@ -119,11 +150,7 @@ TEST(EngineOffers, large_operations_between_hosts_start_once_all_have_offered_th
         expect_sum<float>(engine, rank, cluster.size(), "", 5000 + 100 * (round % 4), round);
         expect_sum<float>(engine, rank, cluster.size(), "small", 3, round);
         if (round % 7 == 0) {
-          std::vector<float> values(20000, 1.0F);  // the regular way in between
-          auto handle = engine.submit(allreduce_of(values, "regular", false));
-          ASSERT_TRUE(static_cast<bool>(handle));
-          const auto work = finish(engine, *handle);
-          ASSERT_TRUE(work && !work->error);
+          expect_sum_of_submitted(engine, rank, cluster.size(), "regular", 20000, round);
         }
       }
     });
@@ -136,7 +163,8 @@ TEST_P(OfferWorld, results_are_those_of_the_regular_way_bit_for_bit) {
     std::mt19937 random(static_cast<unsigned>(rank));
     std::normal_distribution<float> normal;
     for (int round = 0; round < 100; ++round) {
-      std::vector<float> one(1 + static_cast<std::size_t>(round) * 3);
+      // Every shape comes ten times: the first time it is negotiated, then offered.
+      std::vector<float> one(1 + static_cast<std::size_t>(round % 10) * 33);
       for (float& value : one) value = normal(random) * 1e3F;
       std::vector<float> other = one;
       const auto scaled = [&](std::vector<float>& values, const char* name) {
@@ -155,24 +183,74 @@ TEST_P(OfferWorld, results_are_those_of_the_regular_way_bit_for_bit) {
       ASSERT_EQ(std::memcmp(one.data(), other.data(), one.size() * sizeof(float)), 0);
     }
   });
+  if (cluster.size() > 1) {
+    EXPECT_GT(direct(cluster[0]), 50U) << "both went the same way";
+  }
 }
 
-/// A group of `floats`, `integers` and a few more floats.
-void expect_mixed_group(Engine& engine, Rank rank, int size, const std::string& name,
-                        std::size_t floats, std::size_t integers) {
-  std::vector<float> one(floats, static_cast<float>(rank));
-  std::vector<std::int64_t> two(integers, rank);
-  std::vector<float> three(5, static_cast<float>(2 * rank));
-  Request request;
-  request.name = name;
-  request.grouped = true;
-  request.tensors = {tensor_of(one), tensor_of(two), tensor_of(three)};
-  const auto error = run(engine, std::move(request));
-  ASSERT_FALSE(error) << error->what();
-  const int want = size * (size - 1) / 2;
-  for (float value : one) ASSERT_EQ(value, static_cast<float>(want));
-  for (std::int64_t value : two) ASSERT_EQ(value, want);
-  for (float value : three) ASSERT_EQ(value, static_cast<float>(2 * want));
+TEST_P(OfferWorld, tensors_without_elements) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (int round = 0; round < 5; ++round) {
+      expect_sum<float>(engine, rank, cluster.size(), "empty", 0, round);
+      expect_sum<float>(engine, rank, cluster.size(), "x", 3, round);
+      expect_mixed_group(engine, rank, cluster.size(), "g", 0, 7);
+      expect_mixed_group(engine, rank, cluster.size(), "h", 5, 0);
+    }
+  });
+}
+
+TEST_P(OfferWorld, groups_of_as_many_tensors_as_can_be_offered_and_more) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (const std::size_t count : {1023U, 1024U, 1025U, 1500U}) {
+      for (int again = 0; again < 3; ++again) {
+        std::vector<std::vector<float>> tensors;
+        Request request;
+        request.name = "g" + std::to_string(count);
+        request.grouped = true;
+        for (std::size_t i = 0; i < count; ++i) {
+          tensors.push_back({static_cast<float>(rank), static_cast<float>(i)});
+          request.tensors.push_back(tensor_of(tensors.back()));
+        }
+        const auto error = run(engine, std::move(request));
+        ASSERT_FALSE(error) << error->what();
+        const auto size = static_cast<float>(cluster.size());
+        for (std::size_t i = 0; i < count; ++i) {
+          ASSERT_EQ(tensors[i][0], size * (size - 1) / 2);
+          ASSERT_EQ(tensors[i][1], size * static_cast<float>(i));
+        }
+      }
+    }
+  });
+}
+
+/// What a set does is not offered to the world, though names, shapes and calls are the same.
+TEST_P(OfferWorld, sets_beside_the_world) {
+  EngineOptions options;
+  const int size = [] {
+    std::size_t ranks = 0;
+    for (const auto& group : GetParam()) ranks += group.size();
+    return static_cast<int>(ranks);
+  }();
+  if (size == 1) return;  // the only set is the world
+  options.negotiator.process_sets = {{0}, {size - 1}};
+  Cluster cluster(GetParam(), options);
+  cluster.each([&](Rank rank, Engine& engine) {
+    const std::int32_t own = rank == 0 ? 1 : rank == size - 1 ? 2 : 0;
+    for (int round = 0; round < 20; ++round) {
+      for (const std::string name : {"x", ""}) {
+        expect_sum<float>(engine, rank, size, name, 4, round);
+        if (own == 0) continue;
+        std::vector<float> values(4, static_cast<float>(rank + 1));
+        Request request = allreduce_of(values, name);
+        request.process_set = own;
+        const auto error = run(engine, std::move(request));
+        ASSERT_FALSE(error) << error->what();
+        for (const float value : values) ASSERT_EQ(value, static_cast<float>(rank + 1));
+      }
+    }
+  });
 }
 
 TEST_P(OfferWorld, groups_of_different_types) {
@@ -217,7 +295,8 @@ TEST_P(OfferWorld, groups_at_the_border_of_what_is_small) {
   });
 }
 
-/// Every rank does the same, in an order that it chooses by itself where it may.
+/// Every rank does the same, in an order that it chooses by itself where it may; of one and the
+/// same operation, too, some ranks offer it and others submit it.
 TEST_P(OfferWorld, beside_asynchronous_operations) {
   Cluster cluster(GetParam());
   cluster.each([&](Rank rank, Engine& engine) {
@@ -230,13 +309,16 @@ TEST_P(OfferWorld, beside_asynchronous_operations) {
       expect_sum<float>(engine, rank, cluster.size(), "x", 2, round);
       if (!first) handle = engine.submit(allreduce_of(late, "late", false));
       if (own() % 2 == 0) engine.poll(**handle);
+      const std::string name = "y" + std::to_string(round % 8);
       if (own() % 3 == 0)
-        expect_sum<float>(engine, rank, cluster.size(), "y" + std::to_string(round), 2, 1);
+        expect_sum_of_submitted(engine, rank, cluster.size(), name, 2, round);
       else
-        expect_sum<float>(engine, rank, cluster.size(), "y" + std::to_string(round), 2, 1);
+        expect_sum<float>(engine, rank, cluster.size(), name, 2, round);
       const auto work = finish(engine, **handle);
       ASSERT_TRUE(work && !work->error);
-      ASSERT_EQ(late[0], static_cast<float>(cluster.size() * (cluster.size() - 1) / 2));
+      for (const float value : late) {
+        ASSERT_EQ(value, static_cast<float>(cluster.size() * (cluster.size() - 1) / 2));
+      }
     }
   });
 }
@@ -265,12 +347,8 @@ TEST_P(OfferWorld, one_kept_waiting_by_ranks_that_come_otherwise) {
       if (rank == 0) {
         expect_sum<float>(engine, rank, cluster.size(), "x", 4, 1);  // long before the others
       } else {
-        std::vector<float> values(4, static_cast<float>(rank + 1));
         std::this_thread::sleep_for(milliseconds(round * 120));
-        auto handle = engine.submit(allreduce_of(values, "x", false));
-        ASSERT_TRUE(static_cast<bool>(handle));
-        const auto work = finish(engine, *handle);
-        ASSERT_TRUE(work && !work->error);
+        expect_sum_of_submitted(engine, rank, cluster.size(), "x", 4, 1);
       }
     }
   });
@@ -301,15 +379,68 @@ TEST_P(OfferWorld, different_shapes_fail_on_every_rank_and_the_world_goes_on) {
   });
 }
 
+/// Every form of the group is known to all; what differs is a later member of it.
+TEST_P(OfferWorld, groups_whose_later_tensors_differ_fail_on_every_rank) {
+  Cluster cluster(GetParam());
+  if (cluster.size() == 1) return;  // nobody to differ from
+  cluster.each([&](Rank rank, Engine& engine) {
+    std::vector<float> first(4);
+    std::vector<float> second;
+    const auto group = [&](std::size_t length) {
+      first.assign(4, 1.0F);
+      second.assign(length, 1.0F);
+      Request request;
+      request.name = "g";
+      request.grouped = true;
+      request.tensors = {tensor_of(first), tensor_of(second)};
+      return run(engine, std::move(request));
+    };
+    for (int round = 0; round < 6; ++round) {
+      for (const std::size_t length : {5U, 5U, 6U, 6U}) {
+        const auto error = group(length);
+        ASSERT_FALSE(error) << error->what();
+        for (const float value : second) ASSERT_EQ(value, static_cast<float>(cluster.size()));
+      }
+      const auto error = group(rank == round % cluster.size() ? 5 : 6);
+      ASSERT_TRUE(error) << "the second tensors differ";
+      ASSERT_EQ(error->code, Code::Mismatch) << error->what();
+    }
+  });
+}
+
+TEST(EngineOffers, what_two_ranks_of_a_host_offer_has_64_KiB) {
+  for (const std::size_t count : {16384U, 16385U}) {
+    Cluster cluster({{0, 1}});
+    cluster.each([&](Rank rank, Engine& engine) {
+      for (int round = 0; round < 20; ++round) {
+        expect_sum<float>(engine, rank, cluster.size(), "x", count, round);
+      }
+    });
+    const auto paths = cluster[0].paths();
+    const auto offered = paths.find("shm.offer");
+    if (count == 16384) {
+      ASSERT_NE(offered, paths.end());
+      EXPECT_GT(offered->second.operations, 0U);
+      EXPECT_EQ(offered->second.bytes, offered->second.operations * count * sizeof(float));
+    } else {
+      EXPECT_TRUE(offered == paths.end() || offered->second.operations == 0);
+    }
+  }
+}
+
 TEST_P(OfferWorld, a_rank_that_has_joined_takes_part_with_zeros) {
   Cluster cluster(GetParam());
   cluster.each([&](Rank rank, Engine& engine) {
     for (int epoch = 0; epoch < 3; ++epoch) {
       expect_sum<float>(engine, rank, cluster.size(), "x", 4, 0);
       if (rank != 0) {
-        std::vector<float> values(4, 1.0F);
         for (int more = 0; more < 5 * rank; ++more) {
-          ASSERT_FALSE(run(engine, allreduce_of(values, "more")));
+          std::vector<float> values(4, static_cast<float>(rank));
+          const auto error = run(engine, allreduce_of(values, "more"));
+          ASSERT_FALSE(error) << error->what();
+          int want = 0;  // the others have joined: zeros
+          for (Rank r = 1; r < cluster.size(); ++r) want += more < 5 * r ? r : 0;
+          for (const float value : values) ASSERT_EQ(value, static_cast<float>(want)) << more;
         }
       }
       auto joined = engine.join();

@@ -84,7 +84,7 @@ TEST(Dispatcher, batches_run_one_after_another_in_order) {
   EXPECT_EQ(dispatcher.paths().at("local").operations, 2U);
 }
 
-TEST(Dispatcher, a_started_operation_without_progress_fails_by_name_after_its_time) {
+TEST(Dispatcher, a_started_operation_without_progress_is_overdue_after_its_time) {
   StuckBackend backend;
   Dispatcher dispatcher(backend, no_sets, seconds(30));
   dispatcher.enqueue(batch_of({"allreduce.x"}));
@@ -95,14 +95,45 @@ TEST(Dispatcher, a_started_operation_without_progress_fails_by_name_after_its_ti
   ASSERT_TRUE(static_cast<bool>(dispatcher.step(start + seconds(20))));
   backend.next = Step::Blocked;
   EXPECT_EQ(dispatcher.deadline(), start + seconds(50));
-  ASSERT_TRUE(static_cast<bool>(dispatcher.step(start + seconds(49))));
-  const auto late = dispatcher.step(start + seconds(50));
-  ASSERT_FALSE(static_cast<bool>(late));
-  EXPECT_EQ(late.error().code, Code::Timeout);
-  EXPECT_EQ(late.error().tensor, "allreduce.x");
-  EXPECT_EQ(late.error().missing, (std::vector<Rank>{3}));
-  EXPECT_EQ(late.error().waited_s, 30.0);
-  EXPECT_NE(late.error().message.find("waiting for rank 3"), std::string::npos);
+  ASSERT_TRUE(static_cast<bool>(dispatcher.step(start + seconds(50))));
+  EXPECT_FALSE(dispatcher.overdue(start + seconds(49)));
+  EXPECT_TRUE(dispatcher.overdue(start + seconds(50)));
+  EXPECT_EQ(dispatcher.awaited(), (std::vector<Rank>{3}));
+  dispatcher.wait_until(start + seconds(60));
+  EXPECT_EQ(dispatcher.deadline(), start + seconds(60));
+  EXPECT_FALSE(dispatcher.overdue(start + seconds(59)));
+  EXPECT_TRUE(dispatcher.stalled(start + seconds(59)));
+  const Error late = dispatcher.stuck(start + seconds(60));
+  EXPECT_EQ(late.code, Code::Timeout);
+  EXPECT_EQ(late.tensor, "allreduce.x");
+  EXPECT_EQ(late.waited_s, 40.0);
+}
+
+TEST(Dispatcher, how_far_it_has_come_is_known_by_position) {
+  StuckBackend backend;
+  Dispatcher dispatcher(backend, no_sets, seconds(30));
+  const Position before{Position::Stream::Dispatches, 4};
+  const Position mine{Position::Stream::Dispatches, 5};
+  const Position after{Position::Stream::Dispatches, 7};
+  auto batch = batch_of({"allreduce.x"});
+  batch.position = mine;
+  dispatcher.enqueue(std::move(batch));
+  const TimePoint start{};
+  ASSERT_TRUE(static_cast<bool>(dispatcher.step(start)));
+  EXPECT_EQ(dispatcher.standing(before, start).state, Standing::State::Past);
+  const Standing here = dispatcher.standing(mine, start + seconds(3));
+  EXPECT_EQ(here.state, Standing::State::In);
+  EXPECT_EQ(here.quiet, seconds(3));
+  EXPECT_EQ(here.waits_for, (std::vector<Rank>{3}));
+  EXPECT_EQ(dispatcher.standing(after, start).state, Standing::State::Before);
+  EXPECT_EQ(dispatcher.standing({Position::Stream::Offers, 1}, start).state,
+            Standing::State::Before);
+  backend.next = Step::Done;
+  ASSERT_TRUE(static_cast<bool>(dispatcher.step(start + seconds(9))));
+  const Standing done = dispatcher.standing(mine, start + seconds(10));
+  EXPECT_EQ(done.state, Standing::State::Past);
+  EXPECT_EQ(done.quiet, seconds(1));
+  EXPECT_TRUE(done.waits_for.empty());
 }
 
 TEST(Dispatcher, an_error_of_the_backend_names_the_tensor_and_the_rest_can_be_taken_back) {

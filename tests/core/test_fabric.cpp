@@ -135,6 +135,26 @@ TEST(Fabric, ChoosesTheBackendByWhereTheMembersAre) {
   EXPECT_EQ(name_of({0, 2}, 1), "A process set without this rank was opened");
 }
 
+TEST(Fabric, ASetWhoseChannelIsCutOffAnywhereWorksWithout) {
+  Hosts hosts({{0, 1, 2}, {3}});
+  for (const Rank rank : {1, 3}) {
+    const auto fabric = hosts.fabric(rank);
+    const ShmExtent last = channel_extent(3, 4);
+    fabric->limit_segments(last.offset + last.bytes);
+    const auto name_of = [&](const Ranks& ranks, int channel) {
+      auto backend = fabric->open(hosts.global(ranks), channel);
+      return backend ? std::string((*backend)->name()) : backend.error().message;
+    };
+    EXPECT_EQ(name_of({0, 1, 2, 3}, 0), "hierarchical");
+    EXPECT_EQ(name_of({0, 1, 2, 3}, 4), "hierarchical");
+    EXPECT_EQ(name_of({0, 1, 2, 3}, 5), "routed");
+    if (rank == 1) {
+      EXPECT_EQ(name_of({1, 2}, 4), "shm");
+      EXPECT_EQ(name_of({1, 2}, 5), "pipes");
+    }
+  }
+}
+
 TEST(Fabric, AChannelWithoutMemoryIsAnError) {
   Fd file(::memfd_create("rueda-test", MFD_CLOEXEC));
   const std::size_t bytes = segment_bytes(2);

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <semaphore>
 
+#include "bindings/capi.h"
 #include "cluster.h"
 #include "foreign_fake.h"
 
@@ -195,6 +197,56 @@ TEST(Foreign, AVerbThatWaitsTooLongIsAbortedAndFailsEverywhere) {
   const std::lock_guard lock(world->mutex);
   EXPECT_EQ(world->aborted, 2);
   EXPECT_EQ(world->closed, 0);
+}
+
+TEST(Foreign, WhatAStuckVerbMayStillWriteToIsInUse) {
+  auto world = std::make_shared<FakeWorld>();
+  world->verbs.insert(Verb::Allreduce);
+  world->stuck = 0;
+  std::vector<std::vector<float>> values(2, std::vector<float>(100, 1.0F));
+  Cluster cluster({{0, 1}}, impatient(), -1, over(world));
+  cluster.each([&](Rank rank, Engine& engine) {
+    struct Ending {
+      std::binary_semaphore over{0};
+      std::string code;
+      std::int32_t in_use = -1;
+    } ending;
+    const std::int64_t shape[] = {100};
+    float* const data = values[static_cast<std::size_t>(rank)].data();
+    const RuedaTensor tensor{.dtype = static_cast<std::int32_t>(DType::Float32),
+                             .dims = 1,
+                             .shape = shape,
+                             .in = data,
+                             .out = data,
+                             .splits = nullptr,
+                             .members = 0,
+                             .received = nullptr};
+    const RuedaRequest request{.kind = static_cast<std::int32_t>(Kind::Allreduce),
+                               .op = static_cast<std::int32_t>(ReduceOp::Sum),
+                               .name = "x",
+                               .prescale = 1.0,
+                               .postscale = 1.0,
+                               .root = -1,
+                               .process_set = 0,
+                               .grouped = 0,
+                               .count = 1,
+                               .tensors = &tensor,
+                               .allocate = nullptr,
+                               .done =
+                                   [](void* context, const RuedaOutcome* outcome) {
+                                     auto* const mine = static_cast<Ending*>(context);
+                                     mine->code = outcome->code != nullptr ? outcome->code : "";
+                                     mine->in_use = outcome->in_use;
+                                     mine->over.release();
+                                   },
+                               .context = &ending};
+    RuedaOutcome refused{};
+    ASSERT_EQ(capi_table()->submit(&engine, &request, &refused), kUnderWay);
+    ending.over.acquire();
+    EXPECT_EQ(ending.code, "timeout");
+    EXPECT_EQ(ending.in_use, rank == 0 ? 1 : 0);
+  });
+  world->release();  // else the engine would give it more time
 }
 
 /// One member of a set of two, without an engine.

@@ -1,5 +1,6 @@
-/// The fuzzers' targets, with any compiler and sanitizer: over seeds that the real writers made,
-/// cases that once failed, and variations of both that are the same in every run.
+/// The fuzzers' targets, with any compiler and sanitizer: over seeds that the real writers made and
+/// variations of them that are the same in every run, and over the corpus: what fuzzers have found
+/// interesting, and what once failed.
 
 #include <gtest/gtest.h>
 
@@ -14,8 +15,6 @@
 namespace rueda::fuzz {
 namespace {
 
-constexpr int kVariations = 300;  // of each seed
-
 Bytes content_of(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
@@ -23,10 +22,10 @@ Bytes content_of(const std::filesystem::path& path) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// Files of `fuzz/cases/TARGET/`: what fuzzers have found.
-std::vector<Bytes> cases_of(const Target& target) {
+/// Files of `fuzz/corpus/TARGET/`.
+std::vector<Bytes> corpus_of(const Target& target) {
   std::vector<Bytes> all;
-  const std::filesystem::path folder = std::filesystem::path(RUEDA_FUZZ_CASES) / target.name;
+  const std::filesystem::path folder = std::filesystem::path(RUEDA_FUZZ_CORPUS) / target.name;
   if (!std::filesystem::exists(folder)) return all;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     all.push_back(content_of(entry.path()));
@@ -34,24 +33,19 @@ std::vector<Bytes> cases_of(const Target& target) {
   return all;
 }
 
-std::vector<Bytes> inputs_of(const Target& target) {
-  std::vector<Bytes> all = target.seeds();
-  for (Bytes& one : cases_of(target)) all.push_back(std::move(one));
-  return all;
-}
-
 class Fuzz : public testing::TestWithParam<Target> {};
 
-TEST_P(Fuzz, seeds_and_earlier_findings_do_no_harm) {
-  const auto inputs = inputs_of(GetParam());
-  ASSERT_FALSE(inputs.empty());
-  for (const Bytes& input : inputs) GetParam().run(input);
+TEST_P(Fuzz, seeds_and_corpus_do_no_harm) {
+  const auto corpus = corpus_of(GetParam());
+  ASSERT_FALSE(corpus.empty());
+  for (const Bytes& input : GetParam().seeds()) GetParam().run(input);
+  for (const Bytes& input : corpus) GetParam().run(input);
   GetParam().run({});
 }
 
 TEST_P(Fuzz, a_cut_message_does_no_harm) {
-  for (const Bytes& input : inputs_of(GetParam())) {
-    const std::size_t step = 1 + input.size() / 200;
+  for (const Bytes& input : GetParam().seeds()) {
+    const std::size_t step = 1 + input.size() / std::min<std::size_t>(200, GetParam().variations);
     for (std::size_t length = 0; length < input.size(); length += step) {
       // A copy of its own: the address sanitizer sees a read beyond its end.
       const Bytes cut(input.begin(), input.begin() + static_cast<std::ptrdiff_t>(length));
@@ -66,9 +60,9 @@ TEST_P(Fuzz, changed_bytes_do_no_harm) {
     return std::uniform_int_distribution<std::size_t>(0, below - 1)(random);
   };
   constexpr std::array<std::uint8_t, 8> kEdges{0, 1, 2, 0x7F, 0x80, 0xC0, 0xFE, 0xFF};
-  for (const Bytes& input : inputs_of(GetParam())) {
+  for (const Bytes& input : GetParam().seeds()) {
     if (input.empty()) continue;
-    for (int i = 0; i < kVariations; ++i) {
+    for (std::size_t i = 0; i < GetParam().variations; ++i) {
       Bytes changed = input;
       for (std::size_t times = 1 + pick(4); times > 0; --times) {
         const std::size_t at = pick(changed.size());

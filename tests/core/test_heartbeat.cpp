@@ -17,7 +17,7 @@ constexpr TimePoint kStart = TimePoint(hours(1));
 
 /// Looks whenever a look is due, until `end`; `alive`: peers that beat just before each look.
 struct Watch {
-  explicit Watch(std::size_t peers, HeartbeatOptions options = {})
+  explicit Watch(std::size_t peers, HeartbeatOptions options = {.limit = seconds(10)})
       : heartbeat(options, peers, kStart) {}
 
   void run_until(TimePoint end, const std::vector<std::size_t>& alive) {
@@ -86,6 +86,19 @@ TEST(Heartbeat, of_several_the_one_that_was_heard_first_is_lost) {
   EXPECT_EQ(watch.heartbeat.silent(), 3U);
 }
 
+TEST(Heartbeat, of_several_found_at_once_the_one_that_was_heard_first_is_lost) {
+  for (const std::size_t first : {0U, 1U, 2U}) {
+    Heartbeat heartbeat({}, 3, kStart);
+    for (const std::size_t peer : {0U, 1U, 2U}) {
+      heartbeat.heard(peer, kStart + milliseconds(peer == first ? 100 : 300 + 50 * peer));
+    }
+    const auto report = heartbeat.look(kStart + seconds(20), kStart + seconds(19));
+    ASSERT_TRUE(report.lost);
+    EXPECT_EQ(report.lost->peer, first);
+    EXPECT_EQ(report.lost->silence, milliseconds(19'900));
+  }
+}
+
 TEST(Heartbeat, who_was_stopped_for_an_hour_accuses_nobody) {
   Watch watch(2);
   watch.run_until(kStart + seconds(5), {0, 1});
@@ -118,6 +131,11 @@ TEST(Heartbeat, nobody_was_stopped_if_only_nobody_looked) {
   Heartbeat heartbeat({}, 1, kStart);
   const auto report = heartbeat.look(kStart + seconds(60), kStart + seconds(59));
   EXPECT_EQ(report.pause, Duration::zero());
+  // So the peer's silence is its own: all of it counts.
+  ASSERT_TRUE(report.lost);
+  EXPECT_EQ(report.lost->peer, 0U);
+  EXPECT_EQ(report.lost->silence, seconds(60));
+  EXPECT_EQ(report.suspected, std::vector<std::size_t>{0});
 }
 
 TEST(Heartbeat, two_ranks_come_to_beat_at_the_same_moment) {

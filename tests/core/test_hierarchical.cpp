@@ -156,7 +156,7 @@ TEST_P(Hierarchical, AllreduceDoesNotDependOnHowABatchIsCut) {
   for (const DType dtype : {DType::Float32, DType::BFloat16, DType::UInt8}) {
     for (const double prescale : {1.0, 0.7}) {
       for (const bool in_place : {true, false}) {
-        const Reduction sum{dtype, ReduceOp::Sum, prescale, 0.5};
+        const Reduction sum{dtype, ReduceOp::Sum, prescale, 0.05};
         for (const std::size_t count : {0, 1, 2, 15, 16, 17, 63, 64, 65, 320, 321}) {
           batches.push_back({sum, {count}, in_place});
         }

@@ -35,6 +35,23 @@ TEST(StallMonitor, lists_at_most_six_names_per_rank) {
   EXPECT_TRUE(contains(report->text, "waiting for remainder of ranks for more than 10 seconds"));
   EXPECT_TRUE(contains(report->text, "Missing ranks:\n1: [t0, t1, t2, t3, t4, t5 ...]\n3: ["));
   EXPECT_FALSE(report->fatal);
+  waiting.resize(6);
+  const auto all = monitor.check(start + seconds(22), waiting);
+  ASSERT_TRUE(all);
+  EXPECT_TRUE(contains(all->text, "\n1: [t0, t1, t2, t3, t4, t5]\n3: [")) << all->text;
+}
+
+TEST(StallMonitor, of_several_past_the_shutdown_time_the_first_is_the_cause) {
+  StallMonitor monitor(seconds(10), seconds(10));  // the shortest that is not ignored
+  EXPECT_EQ(monitor.complaint(), "");
+  const TimePoint start{seconds(100)};
+  // What nobody is missing for is no cause.
+  const std::vector<Waiting> waiting{{"whole", start, {}}, {"a", start, {2, 4}}, {"b", start, {5}}};
+  const auto report = monitor.check(start + seconds(10), waiting);
+  ASSERT_TRUE(report && report->fatal);
+  EXPECT_EQ(report->fatal->tensor, "a");
+  EXPECT_EQ(report->fatal->missing, (std::vector<Rank>{2, 4}));
+  EXPECT_EQ(report->fatal->peer, 2);
 }
 
 TEST(StallMonitor, speaks_once_per_interval_and_marks_what_is_past_the_shutdown_time) {
@@ -54,6 +71,7 @@ TEST(StallMonitor, speaks_once_per_interval_and_marks_what_is_past_the_shutdown_
   EXPECT_EQ(last->fatal->missing, std::vector<Rank>{2});
   EXPECT_EQ(last->fatal->tensor, "a");
   EXPECT_DOUBLE_EQ(last->fatal->waited_s, 25.0);
+  EXPECT_EQ(monitor.due(start), start + seconds(35)) << "what has been said is not due at once";
 }
 
 TEST(Stall, names_the_missing_ranks_below_inner_nodes) {
@@ -94,6 +112,8 @@ TEST(Stall, ends_the_world_after_the_shutdown_time) {
   ASSERT_TRUE(sim.at(0).fatal);
   EXPECT_EQ(sim.at(0).fatal->code, Code::Timeout);
   EXPECT_EQ(sim.at(0).fatal->missing, (std::vector<Rank>{1, 2}));
+  EXPECT_TRUE(contains(sim.at(0).fatal->message,
+                       "within 20 s; waiting for rank 1 (host host1), rank 2 (host host2)"));
   EXPECT_FALSE(sim.at(0).negotiator->next_tick()) << "said once";
 }
 

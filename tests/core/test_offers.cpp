@@ -1,7 +1,9 @@
 /// Rounds of offers: all members come to the same verdict, whatever they do and when.
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -92,6 +94,18 @@ TEST(Offers, different_offers_are_refused_by_all) {
   EXPECT_EQ(host[0].verdict(), Verdict::Agreed);
 }
 
+TEST(Offers, made_at_different_positions_are_refused) {
+  Host host(2);
+  for (int member = 0; member < 2; ++member) {
+    ASSERT_TRUE(host[member].may_offer());
+    Offers::Tag said = tag(1);
+    said.position = static_cast<std::uint64_t>(7 + member);
+    host[member].offer(said, 0, 0);
+  }
+  EXPECT_EQ(host[0].verdict(), Verdict::Refused);
+  EXPECT_EQ(host[1].verdict(), Verdict::Refused);
+}
+
 TEST(Offers, what_is_said_beside_the_tag_must_be_equal) {
   Host host(2);
   for (int member = 0; member < 2; ++member) {
@@ -113,6 +127,36 @@ TEST(Offers, who_closes_declines_what_others_have_begun) {
   host[1].reopen();
   for (int member = 0; member < 3; ++member) offer(host[member], 2, 0);
   for (int member = 0; member < 3; ++member) EXPECT_EQ(host[member].verdict(), Verdict::Agreed);
+}
+
+/// Two members of one host, and a third one elsewhere that says nothing.
+TEST(Offers, who_closes_at_the_same_moment_is_asked_also_beside_members_elsewhere) {
+  std::array<OfferBoard, 2> boards{};
+  std::vector<PeerLink> links;
+  std::vector<Fd> far_ends;
+  for (int member = 0; member < 2; ++member) {
+    int ends[2] = {-1, -1};
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    far_ends.emplace_back(ends[1]);
+    auto socket = Socket::adopt(Fd(ends[0]), 2);
+    ASSERT_TRUE(static_cast<bool>(socket));
+    links.emplace_back(*std::move(socket));
+  }
+  std::vector<std::unique_ptr<Offers>> members;
+  for (int self = 0; self < 2; ++self) {
+    const auto link = static_cast<std::size_t>(self);
+    members.push_back(
+        std::make_unique<Offers>(std::vector<Offers::Member>{{.board = &boards[0], .bell = {}},
+                                                             {.board = &boards[1], .bell = {}},
+                                                             {.bell = {}, .link = &links[link]}},
+                                 self));
+  }
+  ASSERT_TRUE(members[0]->may_offer());
+  members[1]->close();  // sees no offer yet
+  put(*members[0], 1, 1);
+  ASSERT_TRUE(members[1]->asked()) << "else it is asked after 100 ms";
+  members[1]->answer();
+  EXPECT_EQ(members[0]->verdict(), Verdict::Refused);
 }
 
 TEST(Offers, nobody_begins_while_somebody_is_closed) {

@@ -133,6 +133,7 @@ std::vector<Batch> batches_for(int members, std::span<const DType> types = kType
       batches.push_back({{dtype, op, 0.3, 1.7}, uneven(members, 4, 3), 1});
     }
   }
+  batches.push_back({{DType::Float16, ReduceOp::Sum, 0.3, 0.05}, uneven(members, 4, 9)});
   batches.push_back({{DType::Bool, ReduceOp::Average, 1.0, 1.0}, uneven(members, 2, 5)});
   const Reduction sum{DType::Float32, ReduceOp::Sum, 1.0, 0.5};
   std::vector<std::size_t> all_to_last(size);

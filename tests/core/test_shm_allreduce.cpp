@@ -10,7 +10,9 @@
 #include <random>
 
 #include "association_reference.h"
+#include "kernels/copy.h"
 #include "shm_world.h"
+#include "transport/shm_cause.h"
 
 namespace rueda {
 namespace {
@@ -188,6 +190,14 @@ TEST(ShmAllreduce, ChunksOfRealSizeHaveTheSameBits) {
   for (const int size : {2, 5}) check(ShmWorld({.size = size}), batches);
 }
 
+/// Results that no cache would keep go past it, unless they lie where the input is.
+TEST(ShmAllreduce, ResultsThatGoPastTheCacheHaveTheSameBits) {
+  const std::size_t count = streaming_bytes() / sizeof(double);
+  check(ShmWorld({.size = 2}),
+        {{{DType::Float64, ReduceOp::Sum, 0.5, 3.0}, {count / 2, 1, count / 2 + 31}, false, 1}});
+  check(ShmWorld({.size = 3}), {{{DType::Float64, ReduceOp::Sum, 1.0, 1.0}, {count + 1}, false}});
+}
+
 TEST(ShmAllreduce, TensorsInTheHeapHaveTheSameBitsWhoeverElseHasHisThere) {
   const std::vector<InHeap> ways{
       [](int, std::size_t) { return true; },
@@ -234,6 +244,40 @@ TEST(ShmAllreduce, APlaceOutsideOfTheHeapIsAnError) {
   for (int i = 0; i < 10 && step && *step != Step::Blocked; ++i) step = first->step();
   ASSERT_FALSE(static_cast<bool>(step));
   EXPECT_NE(step.error().what().find("not in its shared memory"), std::string::npos);
+}
+
+TEST(ShmAllreduce, WhatLiesInAHeapWhoseOwnerGivesUpComesToNoEnd) {
+  ShmWorld world({.size = 3, .tuning = {.small_bytes = 1, .chunk_bytes = 4096}});
+  world.make_heaps(std::size_t{1} << 16);
+  std::vector<std::unique_ptr<Backend>> backends;
+  std::vector<std::unique_ptr<Operation>> operations;
+  std::byte* const lent = *world.heap(1).extend(4096);
+  std::vector<std::vector<std::byte>> own(3, std::vector<std::byte>(4096));
+  for (int rank = 0; rank < 3; ++rank) {
+    std::byte* const data = rank == 1 ? lent : own[static_cast<std::size_t>(rank)].data();
+    backends.push_back(world.backend(rank));
+    operations.push_back(backends.back()->allreduce(std::vector<Piece>{{data, data, 1024}}, {}));
+  }
+  const auto step_on = [&](std::size_t rank) {
+    Step last = Step::Advanced;
+    for (int i = 0; i < 20; ++i) {
+      const auto step = operations[rank]->step();
+      EXPECT_TRUE(static_cast<bool>(step));
+      if (!step || *step == Step::Done) return Step::Done;
+      last = *step;
+    }
+    return last;
+  };
+  ASSERT_EQ(*operations[0]->step(), Step::Advanced);  // fills
+  for (const std::size_t rank : {2U, 1U, 2U}) ASSERT_EQ(step_on(rank), Step::Blocked);
+  publish_cause(world.view(1), Error{.message = "something else broke"});
+  operations[1].reset();
+  std::fill_n(lent, 4096, std::byte{0xFF});  // used for something else
+  EXPECT_EQ(step_on(0), Step::Blocked);      // has reduced what is there now
+  EXPECT_EQ(step_on(2), Step::Blocked);      // has got that
+  for (const std::size_t rank : {0U, 2U}) {
+    EXPECT_EQ(operations[rank]->waiting_for(), std::vector<Rank>{ShmWorld::global(1)});
+  }
 }
 
 TEST(ShmAllreduce, NothingToReduceIsDoneAtOnceWithoutAnybodyElse) {

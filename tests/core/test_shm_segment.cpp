@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include "engine/shared_memory.h"
 #include "shm_world.h"
@@ -153,6 +155,18 @@ TEST(ShmLayout, ARankTakesAFewMiBWhateverTheSizeOfTensors) {
   EXPECT_LE(segment_base_bytes(64), std::size_t{32} << 20);
 }
 
+TEST(ShmLayout, AFileThatIsCutOffHasSoMuchLessHeap) {
+  for (const int size : {2, 8, 512}) {
+    const std::size_t all = segment_file_bytes(size);
+    EXPECT_EQ(heap_extent(size).offset + heap_extent(size).bytes, all);
+    EXPECT_EQ(heap_extent(size, all - 1).bytes, heap_extent(size).bytes - 4096);
+    EXPECT_EQ(heap_extent(size, all + 4096).bytes, heap_extent(size).bytes);
+    for (const std::size_t less : {segment_bytes(size), segment_base_bytes(size), std::size_t{0}}) {
+      EXPECT_EQ(heap_extent(size, less).bytes, 0U);
+    }
+  }
+}
+
 TEST(ShmCause, TheFirstCauseIsReadWithAllItSays) {
   const ShmWorld world({.size = 2});
   EXPECT_FALSE(read_cause(world.view(0)));
@@ -222,29 +236,55 @@ TEST(ShmHeap, OwnersAndOthersSeeTheSameMemory) {
   EXPECT_FALSE(static_cast<bool>(own.extend(heap_extent(2).bytes)));
 }
 
-TEST(ShmHeap, AForkedChildHasACopy) {
+/// Neither the own heap nor that of a peer: whatever the parent writes later, no child can take it
+/// for what was there, and none can write where ranks compute.
+TEST(ShmHeap, AForkedChildHasNone) {
   const Fd file(::memfd_create("rueda-test", MFD_CLOEXEC));
   ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(segment_file_bytes(1))), 0);
   auto heap = std::make_shared<ShmHeap>(Fd(::dup(file.get())), heap_extent(1));
+  ShmHeap of_peer(Fd(::dup(file.get())), heap_extent(1));
   auto pool =
       std::make_shared<HostPool>(std::size_t{1} << 30, std::make_unique<SharedMemory>(heap));
-  const HostBuffer buffer = pool->take(5000);
-  ASSERT_NE(buffer.data(), nullptr);
-  buffer.data()[4999] = std::byte{1};
+  std::optional<HostBuffer> buffer(pool->take(5000));
+  std::byte* const data = buffer->data();
+  ASSERT_NE(data, nullptr);
+  data[4999] = std::byte{1};
+  const auto seen = of_peer.at(0, 5000);
+  ASSERT_TRUE(static_cast<bool>(seen));
+  const auto page = [](const std::byte* at) {
+    const auto address = reinterpret_cast<std::uintptr_t>(at);
+    return reinterpret_cast<void*>(address -
+                                   address % static_cast<std::uintptr_t>(::getpagesize()));
+  };
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    const bool same = buffer.data()[4999] == std::byte{1};
-    buffer.data()[4999] = std::byte{2};
-    ::_exit(same && heap->find(buffer.data(), 5000) ? 0 : 1);
+    ::alarm(30);
+    // mincore() asks without touching: no mapping, no memory.
+    unsigned char resident = 0;
+    for (const std::byte* at :
+         {static_cast<const std::byte*>(data), static_cast<const std::byte*>(*seen)}) {
+      if (::mincore(page(at), 1, &resident) == 0 || errno != ENOMEM) ::_exit(1);
+    }
+    // The end of the heap here takes nothing away that lies in its place by then.
+    void* const other =
+        ::mmap(page(data), static_cast<std::size_t>(::getpagesize()), PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (other != page(data)) ::_exit(2);
+    buffer.reset();
+    pool.reset();
+    heap.reset();
+    ::_exit(::mincore(other, 1, &resident) == 0 ? 0 : 3);
   }
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
-  EXPECT_EQ(buffer.data()[4999], std::byte{1});
+  EXPECT_EQ(data[4999], std::byte{1});
 }
 
 TEST(ShmHeap, WithoutAFileThereIsNoMemory) {
+  ShmHeap of_nothing(memfd_of(segment_bytes(2)), heap_extent(2, segment_bytes(2)));
+  EXPECT_FALSE(static_cast<bool>(of_nothing.at(0, 0)));
   ShmHeap heap(Fd(), heap_extent(2));
   EXPECT_FALSE(static_cast<bool>(heap.extend(1)));
   EXPECT_FALSE(static_cast<bool>(heap.at(0, 1)));

@@ -117,7 +117,7 @@ TEST(Tcp, GarbageIsAnErrorThatNamesThePeer) {
     peers[0].rank = 5;
     peers[0].streams.push_back(std::move(mine));
     TcpBackend backend({{2, 5}, 0, {{0}, {1}}}, *Mesh::open(std::move(peers)));
-    const Bytes garbage = filled(16 + seed, seed);
+    const Bytes garbage = filled(24 + seed, seed);
     ASSERT_EQ(::send(raw.get(), garbage.data(), garbage.size(), 0),
               static_cast<ssize_t>(garbage.size()));
     float value = 1;

@@ -1,6 +1,10 @@
 /// Events become records: exact text, rows, what may not overlap.
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
 
 #include "engine/trace_file.h"
 #include "text.h"
@@ -56,6 +60,31 @@ struct TraceFileTest : ::testing::Test {
           .last = true});
   }
 };
+
+TEST_F(TraceFileTest, nothing_is_written_through_a_link_or_into_what_is_no_file) {
+  const std::string victim = folder / "victim";
+  std::ofstream(victim) << "precious";
+  const std::string symbolic = folder / "symbolic";
+  const std::string hard = folder / "hard";
+  const std::string pipe = folder / "pipe";
+  const std::string nowhere = folder / "nowhere";
+  ASSERT_EQ(::symlink(victim.c_str(), symbolic.c_str()), 0);
+  ASSERT_EQ(::symlink((folder / "made").c_str(), nowhere.c_str()), 0);
+  ASSERT_EQ(::link(victim.c_str(), hard.c_str()), 0);
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& each : {symbolic, hard, pipe, nowhere, std::string("/dev/null")}) {
+    EXPECT_FALSE(static_cast<bool>(TraceFile::open(each, origin, 0, log))) << each;
+  }
+  EXPECT_EQ(text_of(victim), "precious");
+  EXPECT_NE(::access((folder / "made").c_str(), F_OK), 0);
+  // A file of this user is written over, as ever.
+  const std::string old = folder / "old";
+  std::ofstream(old) << "of the last run";
+  auto again = TraceFile::open(old, origin, 0, log);
+  ASSERT_TRUE(static_cast<bool>(again));
+  (*again)->begin();
+  EXPECT_EQ(text_of(old), "[]");
+}
 
 TEST_F(TraceFileTest, a_file_without_events_is_an_empty_array) { EXPECT_EQ(text_of(path), "[]"); }
 

@@ -39,7 +39,7 @@ std::vector<std::byte> every_record() {
   const KeyRef full{.process_set = -1, .generation = 8, .name = "allreduce.x", .group = "g"};
   writer.ready(full, 0, some_signature(), 1, 0, true);
   writer.join(2);
-  writer.leave(3);
+  writer.leave({.rank = 3, .reason = Departure::Reason::Failed, .text = "raised"});
   writer.acknowledge();
   writer.blocked(1, 99, "allreduce.y");
   writer.unblocked(1);
@@ -54,7 +54,7 @@ std::vector<std::byte> every_record() {
   writer.item({.kind = Kind::AddProcessSet, .handle = 4}, 4, {});
   writer.fail(full, 2, "why", "allreduce.z", std::vector<Rank>{0, 5});
   writer.joined(6);
-  writer.shutdown(7);
+  writer.shutdown({.rank = 7, .reason = Departure::Reason::ScriptOver});
   writer.closed();
   return bytes;
 }
@@ -110,6 +110,9 @@ TEST(Wire, every_record_reads_as_it_was_written) {
   expect(Record::Join);
   EXPECT_EQ(entry.rank, 2);
   expect(Record::Leave);
+  EXPECT_EQ(entry.rank, 3);
+  EXPECT_EQ(entry.reason, Departure::Reason::Failed);
+  EXPECT_EQ(entry.text, "raised");
   expect(Record::Acknowledge);
   expect(Record::Blocked);
   EXPECT_EQ(entry.position, 99U);
@@ -140,6 +143,8 @@ TEST(Wire, every_record_reads_as_it_was_written) {
   expect(Record::Joined);
   EXPECT_EQ(entry.rank, 6);
   expect(Record::Shutdown);
+  EXPECT_EQ(entry.rank, 7);
+  EXPECT_EQ(entry.reason, Departure::Reason::ScriptOver);
   expect(Record::Closed);
   EXPECT_FALSE(reader.next(entry));
   EXPECT_TRUE(reader.ok());

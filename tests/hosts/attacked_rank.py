@@ -1,19 +1,32 @@
 """What the ranks of an attacked job do: form a world, reduce once for every line of standard input.
 
-Without a framework, so that a world is there in a moment. Says ``formed``, then every sum.
+Without a framework, so that a world is there in a moment. Says ``formed``, then every sum. The
+rank ``ATTACKED_RANK_WAITS`` reads a line before it goes on to connect, so that others listen meanwhile.
 """
 
 from __future__ import annotations
 
 import array
+import os
 import sys
+from typing import Any
 
 from horovod import _core, _runtime
+from horovod.bootstrap import mesh
+from horovod.bootstrap.connections import NetworkPeer
 
 COUNT = 4096
 
 
+class Waiting(mesh._Bootstrap):
+    def _connect_network(self, *which: Any) -> list[NetworkPeer]:
+        assert sys.stdin.readline()
+        return super()._connect_network(*which)
+
+
 def main() -> None:
+    if os.environ.get("ATTACKED_RANK_WAITS") == os.environ["HOROVOD_RANK"]:
+        mesh._Bootstrap = Waiting  # type: ignore[misc]
     runtime = _runtime.start()
     rank, engine = runtime.topology.rank, runtime.engine
     print("formed", flush=True)

@@ -11,7 +11,8 @@ from horovod.bootstrap.store import StoreServer
 
 def main() -> None:
     logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
-    with StoreServer(bytes.fromhex(os.environ["HOROVOD_SECRET_KEY"]), sys.argv[1]) as server:
+    key, job = bytes.fromhex(os.environ["HOROVOD_SECRET_KEY"]), os.environ["HOROVOD_JOB_ID"]
+    with StoreServer(key, sys.argv[1], job=job) as server:
         print(server.address[1], flush=True)
         sys.stdin.read()
 

@@ -36,6 +36,7 @@ from typing import Any, cast
 
 LISTEN_S = 0.6  # for answers that should not come: all connections at once
 CONNECT_S = 10.0
+HELLO_BYTES = 116
 PROCESS_VM_READV = 310
 
 Target = list[Any] | str
@@ -100,10 +101,11 @@ def http_requests(canary: str) -> list[bytes]:
 
 def store_frames() -> list[bytes]:
     """What the store understands, without the proof that comes before it."""
+    cause = {"text": "attacked", "missing": [], "waited_s": 0, "rank": None, "host": ""}
     requests: list[dict[str, Any]] = [
         {"id": 1, "op": "get", "key": "epoch/0/last/0", "timeout_s": 0},
         {"id": 1, "op": "collect", "prefix": "", "count": 1, "timeout_s": 0},
-        {"id": 1, "op": "abort", "scope": "", "cause": {"text": "attacked", "missing": [], "waited_s": 0}},
+        {"id": 1, "op": "abort", "scope": "", "cause": cause},
         {"id": 1, "op": "remove", "prefix": ""},
     ]
     bodies = [json.dumps(request).encode() for request in requests]
@@ -111,8 +113,9 @@ def store_frames() -> list[bytes]:
 
 
 def hello(role: int = 0) -> bytes:
-    magic = b"rueda\0\0\2"
-    return magic + struct.pack(">BBHII", role, 0, 0, 1, 0) + bytes(32) + secrets.token_bytes(32)
+    magic = b"rueda\0\0\3"
+    wish = magic + struct.pack(">BBHII", role, 0, 0, 1, 0) + bytes(32) + secrets.token_bytes(32)
+    return wish + secrets.token_bytes(32)
 
 
 def nonsense() -> list[bytes]:
@@ -122,19 +125,19 @@ def nonsense() -> list[bytes]:
         b"\0",
         b"\n\n\n",
         b"rueda",
-        bytes(84),
-        b"\xff" * 84,
+        bytes(116),
+        b"\xff" * 116,
         bytes(1 << 20),
         struct.pack(">I", 0x7FFFFFFF),
         struct.pack("<Q", 1 << 62),
         b"rueda fd" + bytes(9),
-        b"Ruda" + bytes(12),
+        b"Ruda" + bytes(20),
         b"\xc0" + bytes(25),
         b'{"end": 9}\n{"kill": true}\n',
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + secrets.token_bytes(300),
         b"SSH-2.0-OpenSSH_9.2\r\n",
         b"\x80\x02]q\x00.",
-        *[secrets.token_bytes(size) for size in (1, 83, 84, 85, 116, 4096)],
+        *[secrets.token_bytes(size) for size in (1, 115, 116, 117, 148, 4096)],
         *[hello(role) + secrets.token_bytes(32) + rest for role in range(5)],
         hello() + bytes(32) + rest * 100,
         hello(255) + bytes(500),
@@ -160,8 +163,12 @@ def connect(target: Target) -> socket.socket | None:
     return connection
 
 
-def converse(said: Sequence[tuple[Target, bytes]], listen_s: float = LISTEN_S) -> list[bytes]:
-    """Say each text on a connection of its own, all at once; what came back until all are closed."""
+def converse(
+    said: Sequence[tuple[Target, bytes]], listen_s: float = LISTEN_S, closed: set[int] | None = None
+) -> list[bytes]:
+    """Say each text on a connection of its own, all at once; what came back until all are closed. ``closed``
+    is given the numbers of those that the other side ended.
+    """
     replies = [b""] * len(said)
     with selectors.DefaultSelector() as selector:
         left = {}
@@ -188,6 +195,8 @@ def converse(said: Sequence[tuple[Target, bytes]], listen_s: float = LISTEN_S) -
                             continue
                         raise ConnectionResetError
                 except OSError:
+                    if closed is not None:
+                        closed.add(number)
                     selector.unregister(connection)
                     connection.close()
         for key in list(selector.get_map().values()):
@@ -203,9 +212,18 @@ def attack(targets: Sequence[Target], canary: str) -> dict[str, Any]:
         "nonsense": nonsense(),
     }
     said = [(target, text, kind) for target in targets for kind, texts in kinds.items() for text in texts]
-    replies = converse([(target, text) for target, text, _ in said])
+    # Long enough for a hello: a store waits for the rest of one, and answers nobody before.
+    whole = [(target, text.ljust(HELLO_BYTES, b"\0"), kind) for target, text, kind in said if text]
+    said += [each for each in whole if each[2] != "nonsense"]
+    closed: set[int] = set()
+    replies = converse([(target, text) for target, text, _ in said], closed=closed)
     return {
         "said": len(said),
+        "judged": [
+            [target, number in closed]
+            for number, (target, text, _) in enumerate(said)
+            if len(text) >= HELLO_BYTES
+        ],
         "replies": [
             [target, kind, reply.hex()] for (target, _, kind), reply in zip(said, replies, strict=True)
         ],
@@ -213,32 +231,34 @@ def attack(targets: Sequence[Target], canary: str) -> dict[str, Any]:
 
 
 def insider(targets: Sequence[Target], store: Sequence[Any], key: bytes) -> dict[str, Any]:
-    from horovod.bootstrap.handshake import REPLY_BYTES, Dialer, Purpose, Role, world_digest
+    from horovod.bootstrap.handshake import REPLY_BYTES, Dialer, Purpose, Role, store_purpose, world_digest
 
-    world = world_digest(os.environ.get("HOROVOD_JOB_ID", ""), "epoch/0/round/0/")
+    job = os.environ.get("HOROVOD_JOB_ID", "")
+    world = world_digest(job, "epoch/0/round/0/")
     claims = [
         Purpose(role, rank, 0, index, w)
         for role in Role
         for rank in (0, 7)
         for index in (0, 3)
-        for w in (world, bytes(32))
+        for w in (world, world_digest(job, ""), bytes(32))
     ]
-    claims = [claim for claim in claims if claim != Purpose(Role.STORE)]
+    claims = [claim for claim in claims if claim != store_purpose(job)]
     wrong = [(target, Dialer(key, claim).hello) for target in targets for claim in claims]
     stolen = [
-        (target, Dialer(secrets.token_bytes(32), Purpose(Role.STORE)).hello + bytes(32)) for target in targets
+        (target, Dialer(secrets.token_bytes(32), store_purpose(job)).hello + bytes(32)) for target in targets
     ]
     unexpected = converse(wrong)
     guessed = converse(stolen)
-    dialer = Dialer(key, Purpose(Role.STORE))
+    dialer = Dialer(key, store_purpose(job))
     request = store_frames()[0]
     with socket.create_connection((store[0], store[1]), CONNECT_S) as connection:
         connection.sendall(dialer.hello)
         reply = connection.recv(REPLY_BYTES, socket.MSG_WAITALL)
         proof = dialer.answer(reply)
-        connection.sendall(proof + request)
+        signed = dialer.session().signer().signed(request)
+        connection.sendall(proof + signed)
         accepted = connection.recv(1 << 16)
-    again = [dialer.hello + proof + request, dialer.hello + reply[-32:] + request]
+    again = [dialer.hello + proof + signed, dialer.hello + reply[-32:] + signed]
     replayed = converse([(list(store), text) for text in again], CONNECT_S)
     return {
         "unexpected": [said.hex() for said in unexpected],

@@ -10,6 +10,8 @@ monotonic time at which it was raised, or with ``"type": null`` if there was non
     small        allreduces of four bytes, one after another
     large        allreduces of 8 MiB, one after another
     shutdown     all but the victim call shutdown() when a line comes on standard input
+    steady       allreduces of four bytes and of 256 KiB in turn, until rank 0 gets a line on standard input;
+                 then the world ends well
     idle         nothing is under way; an operation is begun when a line comes on standard input
 """
 
@@ -18,6 +20,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import sys
 import time
 from typing import Any
@@ -26,6 +29,7 @@ from horovod import _core, _runtime
 from horovod.bootstrap import mesh
 
 LARGE = 2 << 20  # elements
+MUCH = 64 << 10
 
 
 def say(event: str, **more: Any) -> None:
@@ -52,6 +56,17 @@ def stand_still_in_init() -> None:
     mesh._Bootstrap._connect_network = slow  # type: ignore
 
 
+def steady(engine: _core.Engine) -> None:
+    """All stop at the same step: rank 0 says when, by what it adds."""
+    first = os.environ["HOROVOD_RANK"] == "0"
+    much = (ctypes.c_float * MUCH)()
+    enough = (ctypes.c_float * 1)()
+    while enough[0] == 0.0:
+        allreduce(engine, "much", much, MUCH)
+        enough[0] = float(first and bool(select.select([sys.stdin], [], [], 0.01)[0]))
+        allreduce(engine, "enough", enough, 1)
+
+
 def work(phase: str, victim: bool) -> None:
     if phase == "init" and victim:
         stand_still_in_init()
@@ -72,6 +87,8 @@ def work(phase: str, victim: bool) -> None:
         time.sleep(0.001)
     while phase == "large":
         allreduce(engine, "large", large, LARGE)
+    if phase == "steady":
+        steady(engine)
     if phase in ("shutdown", "idle") and not victim:
         sys.stdin.readline()
     if phase == "idle":

@@ -147,7 +147,7 @@ class FailingWorld:
             sys.executable,
             str(FOLDER / "serve_store.py"),
             address,
-            extra={**_environment(), "HOROVOD_SECRET_KEY": self.key},
+            extra={**_environment(), "HOROVOD_SECRET_KEY": self.key, "HOROVOD_JOB_ID": self.job},
         )
         self.store = FailingRank(-1, self.launcher, served)
         port = self.store._lines.get(timeout=max(0.0, deadline - time.monotonic()))

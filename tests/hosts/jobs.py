@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ LIMIT_S = 60.0
 PYTHON = sys.executable
 
 # What every simulated host runs by itself.
-_OF_THE_HOST = ("init.sh", "sleep 3600", "/usr/sbin/sshd -D", "sshd: ", "ps -")
+_OF_THE_HOST = ("init.sh", "sleep 3600", "/usr/sbin/sshd -D", "sshd: ", "ps -", "AF_PACKET")
 
 
 def slots(hosts: SimulatedHosts, *counts: int, first: int = 0) -> str:
@@ -32,9 +32,10 @@ def horovodrun(
     host: int = 0,
     extra: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    first: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run it on a host to its end."""
-    return hosts.run(host, *COMMAND, *words, extra=environment(extra), cwd=cwd, timeout_s=LIMIT_S)
+    """Run it on a host to its end; ``first``: words before it."""
+    return hosts.run(host, *first, *COMMAND, *words, extra=environment(extra), cwd=cwd, timeout_s=LIMIT_S)
 
 
 class RunningJob:
@@ -67,10 +68,14 @@ class RunningJob:
 
 @contextmanager
 def running(
-    hosts: SimulatedHosts, *words: str, host: int = 0, extra: Mapping[str, str] | None = None
+    hosts: SimulatedHosts,
+    *words: str,
+    host: int = 0,
+    extra: Mapping[str, str] | None = None,
+    first: Sequence[str] = (),
 ) -> Iterator[RunningJob]:
-    """Start it on a host; both its streams come as one."""
-    process = hosts.popen(host, *COMMAND, *words, extra=environment(extra), stderr=subprocess.STDOUT)
+    """Start it on a host; both its streams come as one. ``first``: words before it."""
+    process = hosts.popen(host, *first, *COMMAND, *words, extra=environment(extra), stderr=subprocess.STDOUT)
     try:
         yield RunningJob(process)
     finally:

@@ -54,12 +54,12 @@ def report(what: str, here: Sequence[float], elsewhere: Sequence[float], unit_s:
 def one_by_one(
     hosts: SimulatedHosts, count: int, victim: int, number: int, what: str, unit: tuple[float, str]
 ) -> None:
-    """A signal to one process of each world."""
+    """A signal to one process of each world, with the default limit."""
     here: list[float] = []
     elsewhere: list[float] = []
     with ExitStack() as stack:
         struck = []
-        for world in together(hosts, count, victim, stack, "3"):
+        for world in together(hosts, count, victim, stack, "5"):
             process = world.ranks[victim].pid()
             at = time.monotonic()
             os.kill(process, number)
@@ -99,8 +99,8 @@ def main() -> None:
         for role, victim in roles.items():
             one_by_one(hosts, count, victim, signal.SIGKILL, f"SIGKILL of {role}", (1e-3, "ms"))
         for role, victim in roles.items():
-            one_by_one(hosts, count, victim, signal.SIGSTOP, f"SIGSTOP of {role}, limit 3 s", (1.0, "s"))
-        for limit_s in ("3", "10"):
+            one_by_one(hosts, count, victim, signal.SIGSTOP, f"SIGSTOP of {role}, limit 5 s", (1.0, "s"))
+        for limit_s in ("3", "5", "10"):
             whole_host(hosts, count, hosts.cut, hosts.mend, "cable cut", limit_s)
             whole_host(hosts, count, hosts.power_off, hosts.boot, "powered off", limit_s)
 

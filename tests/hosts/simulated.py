@@ -211,6 +211,10 @@ class SimulatedHosts:
         """Change the speed of its link."""
         self._call("rate", self.names[host], rate)
 
+    def loss(self, host: int, percent: int) -> None:
+        """Drop so many of the packets of its link, at random, in both directions."""
+        self._call("loss", self.names[host], str(percent))
+
     def alias(self, host: int, *names: str) -> None:
         """Further names of a host, known on all."""
         self._call("alias", self.names[host], *names)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import secrets
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -120,19 +124,97 @@ def test_killed_host_is_a_failure_that_names_its_ranks(
     assert f"2, 3 on {two_hosts.names[1]} did not report their end" in said or "first that was lost" in said
 
 
-def test_no_command_line_has_the_key_and_a_killed_launcher_leaves_nothing(
-    two_hosts: SimulatedHosts, mpi: Mapping[str, str]
+OWN_FILES = ("env", "TMPDIR=/dev/shm")  # which every host has for itself
+SNIFF = """
+import select, socket, sys
+packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+packets.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
+packets.setblocking(False)
+print("listening", flush=True)
+with open(sys.argv[1], "wb") as file:
+    ended = False
+    while not ended:
+        ended = bool(select.select([packets, sys.stdin], [], [])[0][-1:] == [sys.stdin])
+        try:
+            while True:
+                file.write(packets.recv(1 << 17))
+        except BlockingIOError:
+            pass
+"""
+
+
+@contextmanager
+def overheard(hosts: SimulatedHosts, file: Path) -> Iterator[None]:
+    """Write down every packet that host 0 sends or gets."""
+    sniffer = hosts.popen(0, PYTHON, "-c", SNIFF, str(file), stdin=subprocess.PIPE)
+    try:
+        assert sniffer.stdout is not None
+        assert sniffer.stdout.readline() == b"listening\n"
+        yield
+    finally:
+        sniffer.communicate(timeout=LIMIT_S)
+
+
+def spellings(key: bytes) -> list[bytes]:
+    return [key, key.hex().encode(), key.hex().upper().encode(), base64.b64encode(key)]
+
+
+def who_has(hosts: SimulatedHosts, host: int, text: str) -> list[str]:
+    """The command lines of processes that were started with this in their environment."""
+    look = (
+        "for p in /proc/[0-9]*; do grep -qs -e $0 $p/environ && tr '\\0' ' ' < $p/cmdline && echo; done; true"
+    )
+    return hosts.run(host, "sh", "-c", look, text).stdout.decode().splitlines()
+
+
+def test_nobody_overhears_the_key_and_a_killed_launcher_leaves_nothing(
+    two_hosts: SimulatedHosts, mpi: Mapping[str, str], tmp_path: Path
 ) -> None:
-    words = ("-H", slots(two_hosts, 1, 1), "sh", "-c", "echo up $HOROVOD_SECRET_KEY; exec sleep 60")
-    with running(two_hosts, *start(1, 1), *words, extra=mpi) as job:
-        key = up(job, 2).split()[-1].encode()
-        assert len(key) == 64
+    """It is in no packet between the hosts, on no command line, and no process of MPI has it: so none can
+    give it away on a port of its own. Only the command of each rank is started with it.
+    """
+    extra = {**mpi, "XDG_CONFIG_HOME": str(tmp_path)}  # hosts that share home directories
+    # Not printed: what ranks print does go through MPI.
+    program = f"echo $HOROVOD_SECRET_KEY > {tmp_path}/key.$HOROVOD_RANK; echo up; exec sleep 60"
+    words = ("-H", slots(two_hosts, 1, 1), "sh", "-c", program)
+    # Else the hosts would share the folder with the file of the job, too.
+    with (
+        overheard(two_hosts, tmp_path / "packets"),
+        running(two_hosts, *start(1, 1), *words, extra=extra, first=OWN_FILES) as job,
+    ):
+        up(job, 2)
+        (text,) = {(tmp_path / f"key.{rank}").read_text().strip() for rank in range(2)}
         for host in range(2):
             listed = two_hosts.run(host, "sh", "-c", "cat /proc/[0-9]*/cmdline").stdout
             assert b"horovod.launch.reporting" in listed
-            assert key not in listed
+            assert text.encode() not in listed
+            assert set(who_has(two_hosts, host, text)) == {"sleep 60 "}
         assert signal_processes(two_hosts, 0, " ".join(COMMAND), signal.SIGKILL) == 1
         assert left_behind(two_hosts) == []
+    packets = (tmp_path / "packets").read_bytes()
+    assert b"SSH-2.0" in packets
+    for secret in (bytes.fromhex(text), (tmp_path / "rueda" / "key").read_bytes()):
+        assert len(secret) == 32
+        assert not [said for said in spellings(secret) if said in packets]
+
+
+def test_a_host_without_the_secret_is_an_error_that_says_what_to_do(
+    two_hosts: SimulatedHosts, mpi: Mapping[str, str], tmp_path: Path
+) -> None:
+    """The user's own key is here only: mpirun does not carry that either."""
+    own = secrets.token_bytes(32)
+    extra = {**mpi, "XDG_CONFIG_HOME": str(tmp_path), "HOROVOD_SECRET_KEY": own.hex()}
+    with overheard(two_hosts, tmp_path / "packets"):
+        done = horovodrun(
+            two_hosts, *start(1, 1), "-H", slots(two_hosts, 1, 1), "true", extra=extra, first=OWN_FILES
+        )
+    said = done.stderr.decode()
+    assert done.returncode != 0
+    assert f"Host {two_hosts.names[1]} does not have the key of this job" in said
+    assert "copy ~/.config/rueda/key" in said
+    packets = (tmp_path / "packets").read_bytes()
+    assert b"SSH-2.0" in packets
+    assert not [each for each in spellings(own) if each in packets]
 
 
 def test_host_that_falls_silent_is_named(two_hosts: SimulatedHosts) -> None:

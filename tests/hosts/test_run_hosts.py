@@ -53,14 +53,18 @@ SCRIPT = """
 
     hosts = sys.argv[1]
     numbers = np.arange(1 << 20, dtype=np.float64)
-    results = horovod.run(beside.place, (numbers,), num_proc=3, hosts=hosts)
-    said = {
+    try:
+        horovod.run(beside.place, (numbers,), num_proc=3, hosts=hosts)
+    except horovod.errors.LaunchError as refusal:
+        said = {"refused": str(refusal)}  # to unpickle what another host says would run its code here
+    results = horovod.run(beside.place, (numbers,), num_proc=3, hosts=hosts, unpickle_results=True)
+    said |= {
         "same class": all(isinstance(result, beside.Place) for result in results),
         "places": [[result.rank, result.host] for result in results],
         "totals": [result.total == float(numbers.sum()) for result in results],
     }
     try:
-        horovod.run(beside.fail, num_proc=3, hosts=hosts)
+        horovod.run(beside.fail, num_proc=3, hosts=hosts, unpickle_results=True)
     except horovod.errors.WorkerFailed as failure:
         said["failed"] = [failure.rank, failure.host, type(failure.__cause__).__name__, str(failure)]
     print(json.dumps(said))
@@ -101,6 +105,7 @@ def test_functions_results_and_failures_travel_between_hosts(hosts: SimulatedHos
     assert said["places"] == [[0, first], [1, second], [2, second]]
     assert said["totals"] == [True] * 3
     assert said["same class"]
+    assert "the result of rank 1, which runs on another host, is pickled" in said["refused"]
     rank, host, kind, message = said["failed"]
     assert (rank, host, kind) == (1, second, "Unlucky")
     assert "in fail" in message

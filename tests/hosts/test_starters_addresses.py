@@ -8,6 +8,7 @@ import re
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,12 +19,17 @@ from tests.hosts.simulated import SimulatedHosts
 import horovod
 
 JOB = str(Path(__file__).with_name("starter_job.py"))
+HELD_UP = str(Path(__file__).with_name("attacked_rank.py"))
 PORT = "23456"
 LIMIT_S = 60.0
 
 
 def start(
-    hosts: SimulatedHosts, addresses: str, extra: Mapping[str, str], ranks: Sequence[int] = (0, 0, 1, 1)
+    hosts: SimulatedHosts,
+    addresses: str,
+    extra: Mapping[str, str],
+    ranks: Sequence[int] = (0, 0, 1, 1),
+    script: str = JOB,
 ) -> list[subprocess.Popen[bytes]]:
     """A job whose rank r runs on host ``ranks[r]`` and whose store is served by a process of its own."""
     common = {
@@ -41,11 +47,18 @@ def start(
     serve = (
         "import os, sys; from horovod.bootstrap.addresses import *; from horovod.bootstrap.store import *\n"
         "key = bytes.fromhex(os.environ['HOROVOD_SECRET_KEY'])\n"
-        "with StoreServer(key, [a.host for a in own_addresses()], int(sys.argv[1])): sys.stdin.read()"
+        "hosts = [address.host for address in own_addresses()]\n"
+        "with StoreServer(key, hosts, int(sys.argv[1]), job='test'): sys.stdin.read()"
     )
     server = hosts.popen(0, sys.executable, "-c", serve, PORT, extra=common, stdin=subprocess.PIPE)
     workers = [
-        hosts.popen(host, sys.executable, JOB, extra={**common, "HOROVOD_RANK": str(rank)})
+        hosts.popen(
+            host,
+            sys.executable,
+            script,
+            extra={**common, "HOROVOD_RANK": str(rank)},
+            stdin=subprocess.PIPE,
+        )
         for rank, host in enumerate(ranks)
     ]
     return [server, *workers]
@@ -83,10 +96,17 @@ def test_ranks_use_the_network_between_hosts(two_hosts: SimulatedHosts) -> None:
 
 @contextmanager
 def interfaces_that_lead_nowhere(hosts: SimulatedHosts) -> Iterator[None]:
-    """``dead0`` on every host, with numbers of one subnet, and ``docker0`` with the same number on all."""
+    """``dead0`` on every host, with numbers of one subnet, so that it seems to lead to the other; ``docker0``
+    with the same number on all; and ``lone0`` in a network that the other host is not in.
+    """
     try:
         for host in (0, 1):
-            for name, number in (("dead0", f"10.99.0.{host + 1}/24"), ("docker0", "172.17.0.1/16")):
+            numbers = {
+                "dead0": f"10.99.0.{host + 1}/24",
+                "docker0": "172.17.0.1/16",
+                "lone0": f"10.7{host}.0.1/24",
+            }
+            for name, number in numbers.items():
                 on(hosts, host, f"link add {name} type veth peer name {name}x")
                 on(hosts, host, f"link set {name}x up")
                 on(hosts, host, f"addr add {number} dev {name}")
@@ -94,8 +114,40 @@ def interfaces_that_lead_nowhere(hosts: SimulatedHosts) -> Iterator[None]:
         yield
     finally:
         for host in (0, 1):
-            for name in ("dead0", "docker0"):
+            for name in ("dead0", "docker0", "lone0"):
                 hosts.run(host, "ip", "link", "del", name)
+
+
+def listening(hosts: SimulatedHosts, host: int) -> list[str]:
+    """The address of every socket that listens, but for those of the ssh server and the test's store."""
+    found = []
+    for line in hosts.run(host, "cat", "/proc/net/tcp", "/proc/net/tcp6").stdout.decode().splitlines():
+        words = line.split()
+        number, _, port = words[1].partition(":")
+        if words[3] == "0A" and int(port, 16) not in (22, int(PORT)):
+            of_ipv4 = ".".join(str(byte) for byte in reversed(bytes.fromhex(number)))
+            found.append(of_ipv4 if len(number) == 8 else number)
+    return sorted(found)
+
+
+def test_ranks_listen_only_on_interfaces_that_lead_to_those_that_dial_them(
+    two_hosts: SimulatedHosts,
+) -> None:
+    extra = {"HOROVOD_SIZE": "4", "ATTACKED_RANK_WAITS": "3"}
+    with interfaces_that_lead_nowhere(two_hosts):
+        server, *workers = start(two_hosts, two_hosts.addresses[0], extra, script=HELD_UP)
+        expected = sorted(2 * [two_hosts.addresses[0], "10.99.0.1"])
+        deadline = time.monotonic() + 15.0
+        while len(seen := listening(two_hosts, 0)) < len(expected):
+            assert time.monotonic() < deadline, seen
+        assert seen == expected
+        assert listening(two_hosts, 1) == [], "the higher rank dials"
+        assert workers[-1].stdin is not None
+        workers[-1].stdin.write(b"come\n")
+        workers[-1].stdin.flush()
+        ends = [worker.communicate(timeout=LIMIT_S) for worker in workers]
+        server.communicate(timeout=LIMIT_S)
+        assert [out for out, _ in ends] == [b"formed\n"] * 4, ends
 
 
 def test_an_interface_that_leads_nowhere_costs_a_moment_only(two_hosts: SimulatedHosts) -> None:
@@ -147,6 +199,73 @@ def test_a_chosen_interface_that_a_host_lacks_is_an_error_that_lists_its_own(
     server.communicate(timeout=LIMIT_S)
     assert f"host {two_hosts.names[0]} has no address of these interfaces or subnets" in error
     assert f"eth0 ({two_hosts.addresses[0]})" in error
+
+
+def rank_of(
+    hosts: SimulatedHosts, rank: int, variables: Mapping[str, str], script: str = HELD_UP
+) -> subprocess.Popen[bytes]:
+    """Rank ``rank`` of another launcher's job, on the host of that number."""
+    source = str(Path(horovod.__file__).parents[1])
+    path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
+    extra = {"PYTHONPATH": path, "HOROVOD_START_TIMEOUT": "8", **variables}
+    return hosts.popen(rank, sys.executable, script, extra=extra, stdin=subprocess.PIPE)
+
+
+def test_a_store_told_by_a_card_ends_up_on_the_interface_that_other_hosts_used(
+    two_hosts: SimulatedHosts, tmp_path: Path
+) -> None:
+    """Before anybody has spoken rank 0 cannot know which that will be."""
+
+    def variables(rank: int) -> dict[str, str]:
+        world = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "x@1"}
+        return {**world, "XDG_CONFIG_HOME": str(tmp_path), "HOROVOD_RANK": ""}
+
+    with interfaces_that_lead_nowhere(two_hosts):
+        ranks = [rank_of(two_hosts, rank, variables(rank)) for rank in (0, 1)]
+        try:
+            for rank in ranks:
+                assert rank.stdout is not None
+                assert rank.stdout.readline() == b"formed\n"
+            deadline = time.monotonic() + 15.0
+            while (seen := listening(two_hosts, 0)) != [two_hosts.addresses[0]]:
+                assert time.monotonic() < deadline, seen
+                time.sleep(0.05)  # nothing tells when a port is closed
+            assert listening(two_hosts, 1) == []
+        finally:
+            for rank in ranks:
+                error = rank.communicate(timeout=LIMIT_S)[1]
+    assert [rank.returncode for rank in ranks] == [0, 0], error.decode()
+
+
+def test_ranks_of_one_host_with_networks_of_their_own_are_told_what_to_set(
+    two_hosts: SimulatedHosts, tmp_path: Path
+) -> None:
+    """Containers, for example, in each of which a wrapper starts one rank of torchrun."""
+
+    def variables(rank: int) -> dict[str, str]:
+        job = {"TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+        world = {"TORCHELASTIC_RESTART_COUNT": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "XDG_CONFIG_HOME": str(tmp_path)}
+        return {**job, **world, **place, "HOROVOD_START_TIMEOUT": "2"}
+
+    apart = [rank_of(two_hosts, rank, variables(rank), JOB) for rank in (0, 1)]
+    errors = [rank.communicate(timeout=LIMIT_S)[1].decode() for rank in apart]
+    assert all(rank.returncode == 1 for rank in apart)
+    assert (
+        "is this process in the same network namespace? If not, set HOROVOD_GLOO_RENDEZVOUS_ADDR" in errors[1]
+    )
+    told = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": two_hosts.addresses[0], "HOROVOD_GLOO_RENDEZVOUS_PORT": PORT}
+    together = [
+        rank_of(two_hosts, rank, {**variables(rank), **told, "HOROVOD_START_TIMEOUT": "20"}, JOB)
+        for rank in (0, 1)
+    ]
+    said = []
+    for rank in together:
+        out, err = rank.communicate(timeout=LIMIT_S)
+        assert rank.returncode == 0, err.decode()
+        said.append(json.loads(out))
+    assert all(each["right"] and each["groups"] == [[0], [1]] for each in said)
+    assert peers(said) == set(two_hosts.addresses)
 
 
 def on(hosts: SimulatedHosts, host: int, words: str) -> None:

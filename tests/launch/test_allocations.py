@@ -18,7 +18,9 @@ CSM_SAYS = {
     f"{CSM}/csm_node_attributes_query -n c1": (
         "Record_1:\n discovered_cores: 44\n discovered_sockets: 2\n discovered_gpus: 6\n"
     ),
-    "ssh -o BatchMode=yes c1 LANG=en_US.utf8 lscpu": "Architecture: ppc64le\nThread(s) per core:  4\n",
+    "ssh -o BatchMode=yes -o ForwardAgent=no -- c1 LANG=en_US.utf8 lscpu": (
+        "Architecture: ppc64le\nThread(s) per core:  4\n"
+    ),
 }
 
 
@@ -128,7 +130,7 @@ def test_unreadable_lsf_pairs_are_named(text: str) -> None:
 
 
 def test_missing_lsf_file_is_named() -> None:
-    with pytest.raises(ConfigError, match="LSB_DJOB_HOSTFILE=/no/file cannot be read"):
+    with pytest.raises(ConfigError, match=r"LSB_DJOB_HOSTFILE names the hosts in /no/file.* cannot be read"):
         found({"LSB_JOBID": "9", "LSB_DJOB_HOSTFILE": "/no/file"})
 
 
@@ -190,3 +192,67 @@ def test_bare_names_in_a_pod_have_the_slots_of_the_job(tmp_path: Path) -> None:
 
 def test_a_pod_without_hostfile_is_no_mpijob() -> None:
     assert found({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}) is None
+
+
+def test_names_that_would_be_options_of_ssh_are_refused_from_every_source(tmp_path: Path) -> None:
+    name = "-oProxyCommand=touch${IFS}x"
+    file = tmp_path / "hosts"
+    sources: list[dict[str, str]] = [
+        {"LSB_JOBID": "9", "LSB_MCPU_HOSTS": f"{name} 2"},
+        {"LSB_JOBID": "9", "LSB_HOSTS": f"{name} b"},
+        {"LSB_JOBID": "9", "LSB_DJOB_HOSTFILE": str(file)},
+        {"JOB_ID": "9", "PE_HOSTFILE": str(file)},
+        {"PBS_JOBID": "9", "PBS_NODEFILE": str(file)},
+        {"SLURM_JOB_ID": "9", "SLURM_JOB_NODELIST": f"{name}", "SLURM_TASKS_PER_NODE": "1"},
+    ]
+    file.write_text(f"{name} 2 all.q 1\n")
+    for environ in sources:
+        with pytest.raises(ConfigError):
+            find_allocation(environ)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[" * 3000,
+        "compute_nodes: 5",
+        "compute_nodes: [[a]]",
+        "compute_nodes: [a, '-v']",
+        "2020-99-99",
+    ],
+)
+def test_nonsense_from_csm_is_told(said: str) -> None:
+    environ = {"LSB_JOBID": "9", "CSM_ALLOCATION_ID": "3"}
+    node = "Record_1: {discovered_gpus: 6, discovered_sockets: 2, discovered_cores: 44}"
+    with pytest.raises((ConfigError, LaunchError)):
+        lsf_allocation(environ, lambda words: said if "allocation" in words[0] else node)
+
+
+@pytest.mark.parametrize("isolated", ["many", "-1", "[1]", "40", "1e400"])
+def test_nonsense_from_csm_about_cores_is_told(isolated: str) -> None:
+    said = {"csm_allocation_query": f"compute_nodes: [a]\nisolated_cores: {isolated}"}
+    node = "Record_1: {discovered_gpus: 6, discovered_sockets: 2, discovered_cores: 44}"
+    with pytest.raises((ConfigError, LaunchError)):
+        node_shape({"CSM_ALLOCATION_ID": "3"}, lambda words: said.get(Path(words[0]).name, node))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SLURM_TASKS_PER_NODE", "2(x999999999)"),
+        ("SLURM_TASKS_PER_NODE", "9" * 5000),
+        ("SLURM_NTASKS", "9" * 5000),
+        ("SLURM_JOB_NODELIST", ",".join(["a[0-65535]"] * 3)),
+    ],
+)
+def test_absurd_numbers_of_slurm_are_told(variable: str, value: str) -> None:
+    environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"}
+    with pytest.raises(ConfigError, match="cannot be read"):
+        find_allocation({**environ, variable: value})
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"a slots=" + b"9" * 5000, b"a[0-65535]\nb"])
+def test_files_of_hosts_that_make_no_sense_are_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_bytes(content)
+    with pytest.raises(ConfigError, match="hosts"):
+        find_allocation({"PBS_JOBID": "1", "PBS_NODEFILE": str(tmp_path / "hosts")})

@@ -12,7 +12,7 @@ def worker(
     return job_environment(
         inherited,
         options,
-        store_address=("127.0.0.1", 4711),
+        store=[("127.0.0.1", 4711)],
         secret_key=b"\x01\xff",
         job_id="job",
         same_host=same_host,
@@ -20,7 +20,12 @@ def worker(
 
 
 def test_job_variables_win_over_options_and_inherited_ones() -> None:
-    inherited = {"HOROVOD_SECRET_KEY": "old", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1", "HOME": "/h"}
+    inherited = {
+        "HOROVOD_SECRET_KEY": "old",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": "1",
+        "HOROVOD_STORE": "@old",
+        "HOME": "/h",
+    }
     assert worker(inherited, {"HOROVOD_CONTROLLER": "mpi"}) == {
         "HOME": "/h",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",

@@ -36,8 +36,8 @@ def order(tmp_path: Path) -> Order:
         command=COMMAND,
         processes=4,
         hosts=(HostSlots("a", 2), HostSlots("b", 2)),
-        environment={"PATH": "/bin", "HOROVOD_SECRET_KEY": "secret"},
-        exported=("HOROVOD_SECRET_KEY", "PATH"),
+        environment={"PATH": "/bin", "HOROVOD_JOB_ID": "job"},
+        exported=("HOROVOD_JOB_ID", "PATH"),
         folder=tmp_path,
     )
 
@@ -134,7 +134,7 @@ def test_open_mpi_line(order: Order) -> None:
     line = mpirun_line(OPEN_MPI_4, order)
     assert " ".join(line.words) == (
         "/bin/mpirun --allow-run-as-root -np 4 -H a:2,b:2 -bind-to none -map-by slot "
-        "-x HOROVOD_SECRET_KEY -x PATH python train.py a b"
+        "-x HOROVOD_JOB_ID -x PATH python train.py a b"
     )
     assert line.words[-3:] == COMMAND
     assert line.environment == order.environment
@@ -145,7 +145,7 @@ def test_open_mpi_5_has_spellings_of_its_own(order: Order) -> None:
     assert " ".join(mpirun_line(OPEN_MPI_5, full).words) == (
         "/bin/mpirun --allow-run-as-root -np 4 --host a:2,b:2 --bind-to none --map-by slot "
         "--prtemca plm_ssh_args -p 2222 -i key --mca btl_tcp_if_include eth0,eth1 "
-        "-x HOROVOD_SECRET_KEY -x PATH python train.py a b"
+        "-x HOROVOD_JOB_ID -x PATH python train.py a b"
     )
 
 
@@ -160,7 +160,7 @@ def test_full_open_mpi_line_keeps_the_order(order: Order) -> None:
     words = mpirun_line(OPEN_MPI_4, full).words
     assert " ".join(words[4:]) == (
         "-H a:2,b:2 -bind-to socket -mca plm_rsh_args -p 2222 -mca btl_tcp_if_include eth0 "
-        "-x HOROVOD_SECRET_KEY -x PATH --mca x y python train.py a b"
+        "-x HOROVOD_JOB_ID -x PATH --mca x y python train.py a b"
     )
     assert "-p 2222" in words, "one word, for one setting"
 
@@ -183,7 +183,7 @@ def test_mpich_line(order: Order) -> None:
     given = dataclasses.replace(order, interfaces=("eth0",), ssh=("-p", "22"), arguments=("-v",))
     line = mpirun_line(MPICH, given)
     assert " ".join(line.words) == (
-        "/bin/mpirun -np 4 -hosts a:2,b:2 -bind-to none -iface eth0 -genvlist HOROVOD_SECRET_KEY,PATH -v "
+        "/bin/mpirun -np 4 -hosts a:2,b:2 -bind-to none -iface eth0 -genvlist HOROVOD_JOB_ID,PATH -v "
         "python train.py a b"
     )
     assert line.environment["HYDRA_LAUNCHER_EXTRA_ARGS"] == "-p 22"
@@ -191,7 +191,7 @@ def test_mpich_line(order: Order) -> None:
 
 def test_intel_line_has_slots_per_host_or_a_file(order: Order) -> None:
     words = " ".join(mpirun_line(INTEL, order).words)
-    assert "-np 4 -ppn 2 -hosts a,b -genvlist HOROVOD_SECRET_KEY,PATH python" in words
+    assert "-np 4 -ppn 2 -hosts a,b -genvlist HOROVOD_JOB_ID,PATH python" in words
     uneven = dataclasses.replace(order, hosts=(HostSlots("a", 3), HostSlots("b", 1)))
     words = " ".join(mpirun_line(INTEL, uneven).words)
     assert f"-machinefile {order.folder}/machines" in words
@@ -330,7 +330,7 @@ def test_options_reach_the_order(tmp_path: Path) -> None:
     assert order.binding == ("-bind-to", "core")
     assert order.tcp
     assert order.hosts == (HostSlots("a", 2), HostSlots("b", 1)), "no more slots than processes"
-    assert order.command[1:] == ("-m", "horovod.launch.reporting", "mpirun", "train", "x")
+    assert order.command[1:] == ("-m", "horovod.launch.reporting", "mpirun", "-:-:-", "train", "x")
     assert order.exported == ("A", "B")
 
 

@@ -79,8 +79,12 @@ def test_arguments_and_environment_of_any_bytes_arrive_unchanged() -> None:
     assert done.stdout.decode() == f"[0]<stdout>:{word!r} {word!r}\n"
 
 
-def test_ranks_have_no_standard_input_and_no_descriptors_of_ours() -> None:
-    look = "import os,sys; print(repr(sys.stdin.read()), sorted(map(int, os.listdir('/proc/self/fd')))[:-1])"
+def test_ranks_have_no_standard_input_and_no_descriptor_of_ours_but_that_for_their_words() -> None:
+    look = """
+import os, sys
+words = int(os.environ["HOROVOD_STARTER"].split(",")[0])
+print(repr(sys.stdin.read()), sorted(set(map(int, os.listdir("/proc/self/fd"))) - {words})[:-1])
+"""
     assert horovodrun("-np", "2", PYTHON, "-c", look).stdout.splitlines()[0].endswith(b":'' [0, 1, 2]")
 
 
@@ -184,9 +188,10 @@ def test_ranks_meet_at_the_store() -> None:
     program = """
 import os
 from horovod.bootstrap.store import StoreClient
-address = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
-rank = int(os.environ["HOROVOD_RANK"])
-with StoreClient(address, bytes.fromhex(os.environ["HOROVOD_SECRET_KEY"]), 10.0, f"rank {rank}") as store:
+from horovod.bootstrap.store_address import read_store
+rank, job = int(os.environ["HOROVOD_RANK"]), os.environ["HOROVOD_JOB_ID"]
+key = bytes.fromhex(os.environ["HOROVOD_SECRET_KEY"])
+with StoreClient(read_store(os.environ), key, 10.0, f"rank {rank}", job=job) as store:
     store.set(f"said/{rank}", rank)
     print(store.get(f"said/{1 - rank}", 10.0))
 """
@@ -214,7 +219,7 @@ print(key)
 
 
 def test_two_jobs_at_once_have_nothing_in_common() -> None:
-    names = ["HOROVOD_SECRET_KEY", "HOROVOD_JOB_ID", "HOROVOD_GLOO_RENDEZVOUS_PORT"]
+    names = ["HOROVOD_SECRET_KEY", "HOROVOD_JOB_ID", "HOROVOD_STORE"]
     show = "echo " + " ".join(f"${name}" for name in names) + "; exec sleep 60"
     with running("-np", "2", "sh", "-c", show) as one, running("-np", "2", "sh", "-c", show) as other:
         first, second = ({line.partition(">:")[2] for line in job.lines(2)} for job in (one, other))

@@ -20,7 +20,13 @@ def test_words_of_the_user_come_before_ours_and_the_host_after() -> None:
     words = remote_shell("server1", options, {}, sys.executable, 10)
     assert words[:5] == ["ssh", "-l", "me", "-o", "BatchMode=no"]
     assert words[5:9] == ["-p", "2222", "-i", "my key"]
-    for option in ("BatchMode=yes", "PasswordAuthentication=no", "StrictHostKeyChecking=accept-new"):
+    for option in (
+        "BatchMode=yes",
+        "PasswordAuthentication=no",
+        "StrictHostKeyChecking=accept-new",
+        "ForwardAgent=no",
+        "ForwardX11=no",
+    ):
         assert option in words[9:]
     assert words[-3:-1] == ["--", "server1"]
 

@@ -13,7 +13,7 @@ from tests.launch.launching import PYTHON, WAIT, Watched, horovodrun, running
 
 from horovod.launch.console import Console
 from horovod.launch.hosts import HostSlots, assign_ranks
-from horovod.launch.launcher import Event, Exited, Finished, HostLost, Started
+from horovod.launch.launcher import Event, Exited, Finished, HostLost, Said, Started
 from horovod.launch.supervisor import Signals, supervise
 
 
@@ -269,11 +269,16 @@ def test_rank_that_was_killed_is_the_cause_though_it_is_heard_late(ends: list[Ex
 def test_host_that_is_lost_is_the_cause_or_comes_besides() -> None:
     slots = assign_ranks([HostSlots("a", 2), HostSlots("b", 2)], 4)
     lost = HostLost("b", (2, 3), "silent")
-    cases: list[tuple[list[Event], int | None]] = [([lost, Exited(0, 1)], None), ([Exited(0, 1), lost], 0)]
+    told = Said(0, '{"in_world": true, "text": "raised PeerLostError", "because": 2}')
+    cases: list[tuple[list[Event], int | None]] = [
+        ([lost, Exited(0, 1)], None),
+        ([Exited(0, 1), lost], 0),
+        ([*(Started(rank, 100 + rank) for rank in range(4)), told, Exited(0, 1), lost], None),
+    ]
     for events, fails in cases:
         workers = Script(*events, Finished(()))
         with Signals() as signals:
-            outcome = supervise(slots, workers, signals, Console())
+            outcome = supervise(slots, workers, signals, Console(), patience_s=30)
         workers.close()
         assert outcome.lost == (lost,)
         assert (outcome.failure and outcome.failure.rank) == fails

@@ -52,14 +52,16 @@ PYTHON_ARROWS = {
     "bootstrap": {"messages", "_core"},
     "native": {"_core"},
     "backends": {"bootstrap", "_core"},
-    "_runtime": {"native", "bootstrap", "backends"},
+    "ending": set[str](),
+    "blame": {"ending"},
+    "_runtime": {"native", "bootstrap", "backends", "blame", "ending"},
     **dict.fromkeys(NEUTRAL, NEUTRAL | {"_runtime", "_core", "backends"}),
     **dict.fromkeys(FRAMEWORKS, NEUTRAL | {"common", "data", "elastic", "_runtime", "_core", "_keras"}),
     # What `horovod.keras` and `horovod.tensorflow.keras` share hands over to the frontend of a framework.
     "_keras": NEUTRAL | {"common", "elastic", "_runtime", "torch", "tensorflow"},
     "data": {"_runtime", "bootstrap"},
     "elastic": {"_runtime", "bootstrap", "messages"},
-    "launch": {"bootstrap", "messages"},
+    "launch": {"bootstrap", "messages", "ending"},
     "observe": {"_runtime"},
     # A program on top of everything: it measures what users call.
     "bench": {"torch", "observe", "launch", "bootstrap"},
@@ -110,7 +112,9 @@ def test_collectives_see_only_the_contract_of_backends() -> None:
 def test_core_includes_no_python_outside_bindings_and_no_framework() -> None:
     foreign = re.compile(r"^\s*#\s*include\s+<((?:torch|ATen|c10|tensorflow|xla|mxnet|mpi|nccl|cuda)[^>]*)>")
     python = re.compile(r"^\s*#\s*include\s+<((?:Python\.h|nanobind/)[^>]*)>")
-    for file in sorted(CORE.rglob("*.[hci]*")):
+    files = sorted(CORE.rglob("*.[hci]*"))
+    assert {folder(file.relative_to(CORE)) for file in files} >= {"bindings", "engine", "transport"}
+    for file in files:
         for line in file.read_text().splitlines():
             assert not foreign.match(line), f"{file.relative_to(ROOT)}: {line}"
             if folder(file.relative_to(CORE)) != "bindings":

@@ -24,7 +24,12 @@ def tracked() -> list[Path]:
         pytest.skip("not a git checkout: which files belong to the project is not known")
     files = [ROOT / name for name in listing.stdout.split("\0") if name]
     this = Path(__file__).resolve()  # it names what it forbids
-    return [file for file in files if file.is_file() and file.suffix != ".png" and file != this]
+    corpus = ROOT / "fuzz" / "corpus"  # bytes, no texts
+    return [
+        file
+        for file in files
+        if file.is_file() and file.suffix != ".png" and file != this and corpus not in file.parents
+    ]
 
 
 def test_no_path_of_a_machine_and_no_registry_in_tracked_files() -> None:
@@ -59,6 +64,28 @@ def test_files_named_in_texts_exist() -> None:
             if not (ROOT / name).exists():
                 wrong.append(f"{page.relative_to(ROOT)}: {name}")
     assert wrong == []
+
+
+def test_tests_named_in_texts_exist() -> None:
+    wrong = []
+    for page in PAGES:
+        for file, name in re.findall(r"`(tests/[\w./-]+)::(\w+)`", page.read_text()):
+            path = ROOT / file
+            source = path.read_text() if path.exists() else ""
+            if not re.search(rf"^(def |TEST\w*\(\w+, ){name}\b", source, re.MULTILINE):
+                wrong.append(f"{page.relative_to(ROOT)}: {file}::{name}")
+    assert wrong == []
+
+
+def test_what_holds_against_an_attacker_names_its_test() -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    table = page.partition("## Who can do what")[2].partition("\n## ")[0]
+    rows = [row.strip("|").split("|") for row in table.splitlines() if row.startswith("|")][2:]
+    attackers = [who.strip() for who, _, _ in rows if who.strip()]
+    assert len(attackers) == 4
+    without = [what for _, what, tests in rows if not re.fullmatch(r" (`tests/[\w./-]+::\w+`(, )?)+ ", tests)]
+    assert [what.strip() for what in without if not what.startswith(" may: ")] == []
+    assert len(without) <= len(attackers), "what remains possible is said once for each"
 
 
 def test_loop_in_the_readme_uses_names_that_exist() -> None:

@@ -37,8 +37,14 @@ def hosts(selection: str = "") -> list[str]:
 
 @pytest.mark.usefixtures("host")
 def test_what_other_hosts_may_reach_comes_best_first() -> None:
-    assert hosts() == ["10.0.0.5", "10.9.0.5", "fd00::5", "10.0.0.6", "172.17.0.1"]
+    assert hosts() == ["10.0.0.5", "10.9.0.5", "fd00::5", "10.0.0.6"]
+    assert hosts("docker0") == ["172.17.0.1"]
     assert [each.host for each in loopback_addresses()] == ["127.0.0.1", "::1"]
+
+
+def test_a_host_that_has_nothing_but_bridges_offers_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "_all", lambda: HOST[:2])
+    assert hosts() == ["172.17.0.1"]
 
 
 @pytest.mark.usefixtures("host")

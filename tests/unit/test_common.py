@@ -9,16 +9,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from horovod import _runtime, errors
+from horovod import _runtime, errors, process_set
 from horovod.common import basics, exceptions, process_sets, util
 
 
 def test_exceptions_are_those_of_the_package() -> None:
+    assert {"HorovodInternalError", "HostsUpdatedInterrupt"} <= set(exceptions.__all__)
     for name in exceptions.__all__:
         assert getattr(exceptions, name) is getattr(errors, name)
 
 
 def test_process_sets_are_those_of_the_package() -> None:
+    assert process_sets.__all__
+    for name in process_sets.__all__:
+        assert getattr(process_sets, name) is getattr(process_set, name)
     assert process_sets.global_process_set.process_set_id == 0
 
 

@@ -22,6 +22,7 @@ def groups(folder: Path, **limits: str) -> tuple[Path, Path]:
 def test_this_process_may_run_somewhere() -> None:
     share = own_share()
     assert share.cores.bit_count() == len(os.sched_getaffinity(0))
+    assert all(share.cores >> core & 1 for core in os.sched_getaffinity(0))
     assert share.quota is None or share.quota > 0
 
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from horovod import _runtime
 from horovod.collectives import Adasum, Average, Sum
 from horovod.errors import InvalidArgumentError
 from horovod.gradient_groups import (
@@ -17,7 +19,9 @@ from horovod.gradient_groups import (
     own_variable,
     plan_groups,
     scaling,
+    stays_local,
 )
+from horovod.process_set import ProcessSet, global_process_set
 
 
 class Inner:
@@ -83,6 +87,23 @@ def test_a_variable_is_in_one_group_only() -> None:
 def test_the_division_is_split_for_averages_only() -> None:
     assert scaling(Average, 4.0) == (0.25, 4.0)
     assert scaling(Sum, 1.0) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "local"), [([0, 1], False), ([1], True), ([0, 2], True), ([0], True), ([0, 1, 2], False)]
+)
+def test_gradients_stay_local_outside_of_a_set_and_alone_in_it(
+    ranks: list[int], local: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = SimpleNamespace(topology=SimpleNamespace(rank=1, size=3))
+    monkeypatch.setattr(_runtime, "current", lambda: runtime)
+    monkeypatch.setattr(_runtime, "is_initialized", lambda: True)
+    some = ProcessSet(ranks)
+    with pytest.raises(TypeError):
+        stays_local(some)
+    some.process_set_id = 5
+    assert stays_local(some) is local
+    assert stays_local(global_process_set) is False
 
 
 # -- variables

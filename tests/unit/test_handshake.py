@@ -17,6 +17,7 @@ from horovod.bootstrap.handshake import (
     Dialer,
     Purpose,
     Role,
+    store_purpose,
     world_digest,
 )
 from horovod.errors import AuthenticationError, VersionError
@@ -62,13 +63,15 @@ def test_a_changed_purpose_breaks_the_proof() -> None:
     changed = bytearray(dialer.hello)
     changed[8] = Role.DATA
     with pytest.raises(AuthenticationError):
-        dialer.answer(acceptor().reply(bytes(changed)))
+        acceptor().reply(bytes(changed))
 
 
 def test_an_acceptor_without_the_key_is_found_out() -> None:
+    """It has recorded a hello of this job, and makes up the rest."""
     dialer = Dialer(KEY, WANTED)
+    guessed = acceptor(key=bytes(32)).reply(Dialer(bytes(32), WANTED).hello)
     with pytest.raises(AuthenticationError):
-        dialer.answer(acceptor(key=bytes(32)).reply(dialer.hello))
+        dialer.answer(guessed)
 
 
 def test_a_recorded_reply_is_worthless() -> None:
@@ -114,7 +117,7 @@ def test_no_bytes_are_taken_for_a_reply(said: bytes) -> None:
 
 
 def test_two_releases_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    for purpose, who in ((WANTED, "Rank 1"), (Purpose(Role.STORE), "The store")):
+    for purpose, who in ((WANTED, "Rank 1"), (store_purpose("job"), "The store")):
         dialer, other = Dialer(KEY, purpose), acceptor(wanted=purpose)
         with monkeypatch.context() as there:
             there.setattr(handshake, "RELEASE", "9.8.7")
@@ -126,8 +129,27 @@ def test_two_releases_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (caught.value.own, caught.value.other) == (RELEASE, "9.8.7")
 
 
-def test_a_stranger_does_not_learn_the_release() -> None:
-    hello = Dialer(b"a stranger's", WANTED).hello
+def test_a_stranger_gets_no_answer_and_is_not_even_asked_what_he_wants() -> None:
+    asked: list[Purpose] = []
+    other = Acceptor(KEY, lambda purpose: not asked.append(purpose))  # type: ignore[func-returns-value]
+    with pytest.raises(AuthenticationError, match="does not know the key"):
+        other.reply(Dialer(b"a stranger's key", WANTED).hello)
+    assert asked == []
+
+
+def test_a_recorded_hello_is_answered_once() -> None:
+    heard: set[bytes] = set()
+    hello = Dialer(KEY, WANTED).hello
+    Acceptor(KEY, lambda _: True, heard).reply(hello)
+    with pytest.raises(AuthenticationError, match="recorded"):
+        Acceptor(KEY, lambda _: True, heard).reply(hello)
+    with pytest.raises(AuthenticationError):  # nor does a stranger fill that memory
+        Acceptor(KEY, lambda _: True, heard).reply(Dialer(b"a stranger's key", WANTED).hello)
+    assert len(heard) == 1
+
+
+def test_a_reply_does_not_show_the_release() -> None:
+    hello = Dialer(KEY, WANTED).hello
     replies = [acceptor().reply(hello) for _ in range(16)]
     masked = [reply[32:64] for reply in replies]
     assert len(set(masked)) == len(masked)

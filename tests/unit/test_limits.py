@@ -16,7 +16,8 @@ import pytest
 
 from horovod.bootstrap import store as store_module
 from horovod.bootstrap import table as table_module
-from horovod.bootstrap.handshake import HELLO_BYTES, REPLY_BYTES, Dialer, Purpose, Role
+from horovod.bootstrap.handshake import HELLO_BYTES, REPLY_BYTES, Dialer, store_purpose
+from horovod.bootstrap.session import Signer
 from horovod.bootstrap.store import StoreClient, StoreServer
 from horovod.bootstrap.table import MOST_KEY_CHARACTERS, Table
 from horovod.errors import RendezvousError
@@ -37,12 +38,29 @@ def works(address: tuple[str, int], timeout_s: float = 10.0) -> bool:
         return fresh.add("alive") > 0
 
 
-def authenticated(server: StoreServer) -> socket.socket:
+class Known:
+    """Somebody who has proved the key, and signs what it says."""
+
+    def __init__(self, connection: socket.socket, signer: Signer) -> None:
+        self.connection = connection
+        self._signer = signer
+
+    def say(self, frame: bytes) -> None:
+        self.connection.sendall(self._signer.signed(frame))
+
+    def __enter__(self) -> Known:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+
+
+def authenticated(server: StoreServer) -> Known:
     connection = socket.create_connection(server.address, 5.0)
-    dialer = Dialer(KEY, Purpose(Role.STORE))
+    dialer = Dialer(KEY, store_purpose(""))
     connection.sendall(dialer.hello)
     connection.sendall(dialer.answer(connection.recv(REPLY_BYTES, socket.MSG_WAITALL)))
-    return connection
+    return Known(connection, dialer.session().signer())
 
 
 def closed(connection: socket.socket) -> bool:
@@ -66,7 +84,7 @@ def frame(body: bytes) -> bytes:
         b'{"id":1,"op":"get","key":"a","timeout_s":NaN}',
         b'{"id":1,"op":"add","key":"a","amount":1e999}',
         b'{"id":1,"op":"add","key":"a","amount":"x"}',
-        b'{"id":1,"op":"abort","scope":"a","cause":{"text":"t","missing":[1e999],"waited_s":0}}',
+        b'{"id":1,"op":"abort","scope":"a","cause":{"text":"t","missing":[1e999],"waited_s":0,"rank":1,"host":"a"}}',
         b'{"id":1,"op":"get","key":"' + b"k" * (MOST_KEY_CHARACTERS + 1) + b'","timeout_s":0}',
         b'{"id":1,"op":["set"],"key":"a","value":1}',
         b'{"id":1,"op":"set","key":"a","value":' + b"9" * 5000 + b"}",
@@ -74,9 +92,9 @@ def frame(body: bytes) -> bytes:
     ids=lambda body: body[:60].decode(),
 )
 def test_numbers_that_make_no_sense_cost_only_their_sender(server: StoreServer, body: bytes) -> None:
-    with authenticated(server) as connection:
-        connection.sendall(frame(body))
-        assert closed(connection)
+    with authenticated(server) as known:
+        known.say(frame(body))
+        assert closed(known.connection)
     assert works(server.address)
 
 
@@ -84,12 +102,12 @@ def test_a_value_nested_as_deeply_as_can_be_harms_nobody(server: StoreServer) ->
     """Somewhere between these depths reading still works and writing does not."""
     for depth in range(940, 1000, 4):
         value = b"[" * depth + b"]" * depth
-        with authenticated(server) as connection:
-            connection.sendall(frame(b'{"id":1,"op":"set","key":"deep","value":' + value + b"}"))
-            connection.sendall(frame(b'{"id":2,"op":"get","key":"deep","timeout_s":0}'))
-            connection.settimeout(10.0)
+        with authenticated(server) as known:
+            known.say(frame(b'{"id":1,"op":"set","key":"deep","value":' + value + b"}"))
+            known.say(frame(b'{"id":2,"op":"get","key":"deep","timeout_s":0}'))
+            known.connection.settimeout(10.0)
             try:
-                connection.recv(16)
+                known.connection.recv(16)
             except ConnectionResetError:
                 pass
     assert works(server.address)
@@ -102,9 +120,9 @@ def test_a_failure_of_the_table_costs_only_the_client_that_met_it(
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setitem(table_module._OPERATIONS, "add", fail)
-    with authenticated(server) as connection:
-        connection.sendall(encode({"id": 1, "op": "add", "key": "n", "amount": 1}))
-        assert closed(connection)
+    with authenticated(server) as known:
+        known.say(encode({"id": 1, "op": "add", "key": "n", "amount": 1}))
+        assert closed(known.connection)
     monkeypatch.undo()
     assert works(server.address)
     assert "a bug" in caplog.text
@@ -113,7 +131,7 @@ def test_a_failure_of_the_table_costs_only_the_client_that_met_it(
 def test_strangers_that_hold_every_place_do_not_keep_a_rank_out() -> None:
     """Ten times as many as there are places, half of them in the middle of the handshake."""
     with StoreServer(KEY, handshake_timeout_s=60.0, max_strangers=32) as server, ExitStack() as held:
-        hello = Dialer(b"somebody else's", Purpose(Role.STORE)).hello
+        hello = Dialer(b"somebody else's", store_purpose("")).hello
         for number in range(320):
             stranger = held.enter_context(socket.create_connection(server.address, 5.0))
             stranger.sendall(hello[: number % (HELLO_BYTES + 1)])
@@ -128,7 +146,7 @@ def test_a_store_without_descriptors_serves_those_that_it_has() -> None:
 import os, resource, sys
 from horovod.bootstrap.store import StoreServer
 accept, attempts = StoreServer._accept, []
-StoreServer._accept = lambda server, listener: (attempts.append(listener), accept(server, listener))
+StoreServer._accept = lambda server, listener: (attempts.append(listener), accept(server, listener))[1]
 with StoreServer(bytes(range(32)), max_strangers=10_000) as server:
     used = len(os.listdir("/proc/self/fd")) - 1  # but for the one that lists them
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + 9, used + 9))
@@ -169,14 +187,14 @@ with StoreServer(bytes(range(32)), max_strangers=10_000) as server:
 
 def test_answers_that_nobody_reads_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "_MOST_UNREAD_BYTES", 1 << 20)
-    with StoreServer(KEY) as server, authenticated(server) as connection:
-        connection.sendall(encode({"id": 0, "op": "set", "key": "big", "value": "x" * (1 << 20)}))
+    with StoreServer(KEY) as server, authenticated(server) as known:
+        known.say(encode({"id": 0, "op": "set", "key": "big", "value": "x" * (1 << 20)}))
         request = encode({"id": 1, "op": "get", "key": "big", "timeout_s": 0.0})
-        connection.settimeout(20.0)
+        known.connection.settimeout(20.0)
         asked = 0
         try:
             while asked < 100_000:
-                connection.sendall(request)
+                known.say(request)
                 asked += 1
         except (BrokenPipeError, ConnectionResetError):
             pass  # the server has closed: nobody takes the requests any more

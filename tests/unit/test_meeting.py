@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import base64
+import json
 import os
 import socket
 import stat
@@ -14,12 +16,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from horovod.bootstrap import exchange, pmi
+from horovod.bootstrap import exchange, pmi, unix
 from horovod.bootstrap.meeting import Meeting, meet
+from horovod.bootstrap.mesh import connect
 from horovod.bootstrap.store import StoreClient
-from horovod.bootstrap.topology import Place
+from horovod.bootstrap.topology import PORT_OF_KEY, Place
 from horovod.config import Config
-from horovod.errors import ConfigError, RendezvousError
+from horovod.errors import AuthenticationError, ConfigError, RendezvousError
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -42,7 +45,7 @@ def assert_met(first: Meeting, second: Meeting) -> None:
     assert first.place.store == second.place.store != ()
     assert first.served is not None
     assert second.served is None
-    with StoreClient(second.place.store, second.key, 5.0, "rank 1") as client:
+    with StoreClient(second.place.store, second.key, 5.0, "rank 1", job=second.place.job) as client:
         assert client.add("n") == 1
 
 
@@ -93,6 +96,23 @@ def test_a_card_that_others_could_have_written_is_refused(tmp_path: Path) -> Non
     first.end(home(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("at", [["127.0.0.2", 4711]]), ("at", [["127.0.0.1", 22]]), ("job", "0" * 32)]
+)
+def test_a_card_that_was_altered_is_refused(tmp_path: Path, name: str, value: object) -> None:
+    first = meet(place(0, "file"), settings(), home(tmp_path), None)
+    (card,) = (tmp_path / "rueda" / "jobs").iterdir()
+    said = json.loads(base64.urlsafe_b64decode(card.read_text() + "=="))
+    if name == "at":  # the altered address comes first, and the right one after it
+        assert isinstance(value, list)
+        value = [*value, *said["at"]]
+    altered = {**said, name: value}
+    card.write_text(base64.urlsafe_b64encode(json.dumps(altered).encode()).decode().rstrip("="))
+    with pytest.raises(ConfigError, match="somebody has altered what rank 0 told through file"):
+        meet(place(1, "file"), settings(), home(tmp_path), None)
+    first.end(home(tmp_path))
+
+
 def test_rank_0_that_never_comes_is_named(tmp_path: Path) -> None:
     with pytest.raises(RendezvousError, match=r"Rank 0 left no address .* within 0.3 s") as caught:
         meet(place(1, "file"), settings(0.3), home(tmp_path), None)
@@ -116,6 +136,63 @@ def test_without_pmix_the_file_is_used(tmp_path: Path, monkeypatch: pytest.Monke
     first.end(environ)
     with pytest.raises(ConfigError, match=r"does not say where to meet.*Tried: PMIx: .*libpmix"):
         meet(place(0, "pmix"), settings(), environ, None)
+
+
+# -- one machine --
+
+
+def like_torchrun(rank: int, job: str = "torchrun/7") -> Place:
+    """Its variables say that all ranks are on one host."""
+    return Place(
+        "torchrun", rank, 2, None, None, "a", ((unix.NAME_OF_KEY, PORT_OF_KEY),), serves=rank == 0, job=job
+    )
+
+
+def test_ranks_of_one_machine_meet_at_a_socket_whose_name_follows_from_the_key(tmp_path: Path) -> None:
+    first = meet(like_torchrun(0), settings(), home(tmp_path), None)
+    assert_met(first, meet(like_torchrun(1), settings(), home(tmp_path), None))
+    assert meet(like_torchrun(0), settings(), home(tmp_path), first).served is first.served
+    ((name, _),) = first.place.store
+    assert unix.is_name(name)
+    assert first.key.hex() not in name
+    with pytest.raises(ConfigError, match=r"cannot serve the store at @.* in use.*another job with the same"):
+        meet(like_torchrun(0), settings(), home(tmp_path), None)
+    other = meet(like_torchrun(0, "torchrun/8"), settings(), home(tmp_path), None)
+    assert other.place.store != first.place.store
+    for meeting in (first, other):
+        meeting.end(home(tmp_path))
+
+
+def test_a_process_that_begins_another_job_serves_another_store(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = free.getsockname()
+    place = replace(like_torchrun(0), store=(address,))
+    first = meet(place, settings(), home(tmp_path), None)
+    assert meet(place, settings(), home(tmp_path), first).served is first.served
+    second = meet(replace(place, job="torchrun/8"), settings(), home(tmp_path), first)
+    assert second.served is not None
+    assert (second.served.job, second.served.address) == ("torchrun/8", address)
+    second.end(home(tmp_path))
+
+
+def test_where_the_launcher_says_one_host_nobody_listens_on_tcp(tmp_path: Path) -> None:
+    first = meet(place(0, "file"), settings(), home(tmp_path), None)
+    assert [unix.is_name(host) for host, _ in first.place.store] == [True]
+    first.end(home(tmp_path))
+
+
+@pytest.mark.parametrize("how", ["card", "variables"])
+def test_the_store_of_another_job_with_the_same_key_lets_nobody_in(tmp_path: Path, how: str) -> None:
+    """As of two jobs of one user who has set one key for both, where somebody leads a rank astray."""
+    environ = {**home(tmp_path), "HOROVOD_SECRET_KEY": "ab" * 32}
+    places = [place(0, "file", job=job) if how == "card" else like_torchrun(0, job) for job in ("a/1", "a/2")]
+    first, second = (meet(each, settings(), environ, None) for each in places)
+    astray = replace(second.place, rank=1, store=first.place.store)
+    assert second.key == first.key
+    with pytest.raises(AuthenticationError, match="does not find the store of this job"):
+        connect(astray, settings(1.0), second.key, lambda _: 1 << 16)
+    for meeting in (first, second):
+        meeting.end(environ)
 
 
 # -- PMI --
@@ -196,7 +273,7 @@ def test_hosts_without_a_common_home_are_told_to_share_a_key(tmp_path: Path) -> 
         ]
         second = pool.submit(meet, place(1, "pmi", job=""), settings(), environs[1], None)
         first = meet(place(0, "pmi", job=""), settings(), environs[0], None)
-        with pytest.raises(ConfigError, match=r"do not share\. Give every rank the same HOROVOD_SECRET_KEY"):
+        with pytest.raises(ConfigError, match=r"do these hosts share it\? Else give every rank"):
             second.result(20.0)
         first.end(environs[0])
 

@@ -11,16 +11,19 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
-from horovod.bootstrap import local
+from horovod.bootstrap import local, mesh, network
+from horovod.bootstrap.connections import Mesh, NetworkPeer
 from horovod.bootstrap.descriptors import Descriptors
 from horovod.bootstrap.handshake import Dialer, Purpose, Role
-from horovod.bootstrap.mesh import Mesh, NetworkPeer, connect
+from horovod.bootstrap.mesh import connect
+from horovod.bootstrap.session import TAG_BYTES, Session
 from horovod.bootstrap.store import StoreClient, StoreServer
 from horovod.bootstrap.table import Cause
 from horovod.bootstrap.topology import Place, Topology
@@ -34,7 +37,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture
 def server() -> Iterator[StoreServer]:
-    with StoreServer(KEY) as running:
+    with StoreServer(KEY, job="job") as running:
         yield running
 
 
@@ -312,7 +315,7 @@ def test_hundred_rounds_leave_nothing_behind(server: StoreServer) -> None:
     while len(os.listdir("/proc/self/fd")) > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert len(os.listdir("/proc/self/fd")) <= before
-    with StoreClient(server.address, KEY, 5.0, "test") as client:
+    with StoreClient(server.address, KEY, 5.0, "test", job="job") as client:
         assert len(client.collect("epoch/", 0, 0.0)) < 12
 
 
@@ -334,17 +337,36 @@ def test_death_of_a_rank_while_connecting_is_noticed_at_once(server: StoreServer
     began = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
         future = start_all(pool, server, [settings()] * 2, [0])
-        with StoreClient(server.address, KEY, 5.0, "rank 1 on host b") as doomed:
-            doomed.watch("epoch/0/round/0/", 1)
+        with StoreClient(server.address, KEY, 5.0, "rank 1 on host b", job="job") as doomed:
+            doomed.watch("epoch/0/round/0/", 1, "b")
             doomed.get("epoch/0/round/0/identity/0", 10.0)
         (error,) = failures(future)
+    assert isinstance(error, RendezvousError)
     assert "rank 1 on host b went away" in str(error)
+    assert (error.rank, error.host, error.missing) == (1, "b", (1,))
     assert time.monotonic() - began < 5.0
+
+
+def test_rank_that_fails_by_itself_is_named_by_all_others(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_room(more: int, what: str) -> None:
+        if what.startswith("Rank 1 "):
+            raise BackendError("no descriptors are left")
+
+    monkeypatch.setattr(mesh, "make_room", make_room)
+    with ThreadPoolExecutor(3) as pool:
+        first, culprit, last = failures(start_all(pool, server, [settings()] * 3))
+    assert isinstance(culprit, BackendError)
+    for error in (first, last):
+        assert isinstance(error, RendezvousError)
+        assert str(error) == "Rank 1 on host here: no descriptors are left"
+        assert (error.rank, error.host, error.missing) == (1, "here", ())
 
 
 def impostor_book(server: StoreServer, **changes: object) -> None:
     """Take rank 1's place in the store with an identity that leads nowhere."""
-    with StoreClient(server.address, KEY, 5.0, "impostor") as client:
+    with StoreClient(server.address, KEY, 5.0, "impostor", job="job") as client:
         identity = client.get("epoch/0/round/0/identity/0", 10.0)
         client.set("epoch/0/round/0/identity/1", {**identity, **changes})
 
@@ -354,9 +376,10 @@ def test_unreachable_rank_is_named_with_its_address(server: StoreServer) -> None
         with socket.create_server(("127.0.0.1", 0)) as unused:
             port = unused.getsockname()[1]
         future = start_all(pool, server, [settings("single")] * 2, [1])
-        with StoreClient(server.address, KEY, 5.0, "impostor") as client:
+        with StoreClient(server.address, KEY, 5.0, "impostor", job="job") as client:
             identity = client.get("epoch/0/round/0/identity/1", 10.0)
-            client.set("epoch/0/round/0/identity/0", {**identity, "tcp": [["127.0.0.1", port]]})
+            client.set("epoch/0/round/0/identity/0", identity)
+            client.set("epoch/0/round/0/listening/0", [["127.0.0.1", port]])
         (error,) = failures(future)
     assert isinstance(error, RendezvousError)
     assert re.search(rf"cannot connect to rank 0 on host here at 127.0.0.1:{port}: .*refused", str(error))
@@ -374,34 +397,47 @@ def test_silent_rank_is_named_when_time_is_up(server: StoreServer, mode: str) ->
     assert "rank 1 on host here within 1 s" in str(error)
 
 
-def test_stranger_at_the_listening_sockets_changes_nothing(server: StoreServer) -> None:
+def test_stranger_at_the_listening_sockets_changes_nothing(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strangers: list[socket.socket] = []
+    really_listen_at, really_listen = network.listen_at, local.listen
+
+    def come(family: int, address: Any) -> None:
+        for index in range(20):
+            stranger = socket.socket(family)
+            stranger.connect(address)
+            purpose = Purpose(Role.DATA if family == socket.AF_INET else Role.LOCAL, 1, 0)
+            stranger.sendall([b"GET / HTTP/1.1\r\n\r\n" * 9, Dialer(KEY, purpose).hello, b"r"][index % 3])
+            strangers.append(stranger)
+
+    def listen_at(hosts: Sequence[str]) -> list[socket.socket]:
+        listeners = really_listen_at(hosts)
+        come(socket.AF_INET, listeners[0].getsockname())
+        return listeners
+
+    def listen() -> tuple[socket.socket, str]:
+        listener, name = really_listen()
+        come(socket.AF_UNIX, "\0" + name)
+        return listener, name
+
+    # Before anybody of the job knows where to dial.
+    monkeypatch.setattr(network, "listen_at", listen_at)
+    monkeypatch.setattr(local, "listen", listen)
     for mode in ("single", "auto"):
-        with ThreadPoolExecutor(2) as pool:
-            futures = start_all(pool, server, [replace(settings(mode), epoch=mode)] * 2, [0])
-            with StoreClient(server.address, KEY, 5.0, "stranger") as client:
-                identity = client.get(f"epoch/{mode}/round/0/identity/0", 10.0)
-            strangers = []
-            for _ in range(20):
-                stranger = socket.create_connection(identity["tcp"][0])
-                unix = socket.socket(socket.AF_UNIX)
-                unix.connect("\0" + identity["unix"])
-                strangers += [stranger, unix]
-            for index, stranger in enumerate(strangers):
-                purpose = Purpose(Role.DATA if index % 2 == 0 else Role.LOCAL, 1, 0)
-                stranger.sendall([b"GET / HTTP/1.1\r\n\r\n" * 9, Dialer(KEY, purpose).hello, b"r"][index % 3])
-            futures += start_all(pool, server, [replace(settings(mode), epoch=mode)] * 2, [1])
-            meshes = [future.result(30.0) for future in futures]
+        meshes = form(server, [replace(settings(mode), epoch=mode)] * 2)
         assert_connected(meshes)
         close(meshes)
-        for stranger in strangers:
-            stranger.close()
+    assert len(strangers) == 20 * (2 + 1 + 2)
+    for stranger in strangers:
+        stranger.close()
 
 
 def test_abort_by_another_rank_ends_the_waiting(server: StoreServer) -> None:
     with ThreadPoolExecutor(1) as pool:
         future = start_all(pool, server, [settings("single")] * 2, [0])
         impostor_book(server)
-        with StoreClient(server.address, KEY, 5.0, "other") as client:
+        with StoreClient(server.address, KEY, 5.0, "other", job="job") as client:
             client.abort("epoch/0/round/0/", Cause("rank 1 has had enough", (1,)))
         (error,) = failures(future)
     assert "rank 1 has had enough" in str(error)
@@ -437,8 +473,60 @@ class FakeEngine:
     def add_local_peer(self, rank: int, *descriptors: int) -> None:
         self.take(*descriptors)
 
-    def add_network_peer(self, rank: int, control: int, data: list[int]) -> None:
+    def add_network_peer(
+        self, rank: int, control: int, data: list[int], protection: int, keys: list[bytes]
+    ) -> None:
         self.take(control, *data)
+
+
+@pytest.mark.parametrize(("protection", "level"), [("auto", 0), ("off", 0), ("integrity", 1), ("full", 2)])
+def test_both_ends_of_a_protected_connection_have_its_keys(
+    server: StoreServer, protection: str, level: int
+) -> None:
+    """By default nothing on one machine: who stands at loopback is root."""
+    config = replace(settings("single"), network_protection=protection, network_streams=2)
+    meshes = form(server, [config] * 3)
+    used = set()
+    for rank, (_, mine) in enumerate(meshes):
+        for other in mine.network_peers:
+            back = next(peer for peer in meshes[other.rank][1].network_peers if peer.rank == rank)
+            assert other.sealed.level == back.sealed.level == level
+            assert len(other.sealed.keys) == (0 if level == 0 else 3)
+            for ours, theirs in zip(other.sealed.keys, back.sealed.keys, strict=True):
+                assert (ours[:44], ours[44:]) == (theirs[44:], theirs[:44])
+                used.add(ours[:44])
+    control = 0 if level == 0 else 2 * 2 + 1  # two edges, and the zeros of the pair without one
+    assert len(used) == (0 if level == 0 else 6 * 2 + control)
+    close(meshes)
+
+
+def test_different_protections_are_an_error_that_names_both_ranks(server: StoreServer) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        configs = [replace(settings("single"), network_protection=each) for each in ("full", "off")]
+        told = [str(error) for error in failures(start_all(pool, server, configs))]
+    for text in told:
+        assert "HOROVOD_NETWORK_PROTECTION is" in text
+        assert "rank 0 on host here" in text
+        assert "rank 1 on host here" in text
+
+
+@pytest.mark.parametrize("protection", ["auto", "full"])
+def test_a_rank_without_a_cipher_is_named_where_one_is_needed(server: StoreServer, protection: str) -> None:
+    config = replace(settings("single"), network_protection=protection)
+    with ThreadPoolExecutor(2) as pool:
+        futures = [
+            pool.submit(
+                connect, place(server, rank, 2), config, KEY, lambda _: SEGMENT_BYTES, (), None, missing
+            )
+            for rank, missing in enumerate(("", "libcrypto.so.3"))
+        ]
+        if protection == "auto":
+            close([future.result(30.0) for future in futures])
+            return
+        for error in failures(futures):
+            assert "rank 1 on host here" in str(error)
+            assert "libcrypto.so.3 of OpenSSL is not there" in str(error)
+            assert "HOROVOD_NETWORK_PROTECTION=off" in str(error)
 
 
 @pytest.mark.parametrize("refuse", [1, 2, 3, 99])
@@ -458,16 +546,19 @@ def test_every_descriptor_has_one_owner_after_the_hand_over(server: StoreServer,
     close(meshes)
 
 
-def test_descriptors_of_a_hostile_header_are_closed() -> None:
+@pytest.mark.parametrize("signed", [True, False])
+def test_descriptors_of_a_hostile_header_are_closed(signed: bool) -> None:
     ours, theirs = socket.socketpair()
     owner = Descriptors()
     own = local.make_own(SEGMENT_BYTES, owner)
     before = len(os.listdir("/proc/self/fd"))
     ours.setblocking(False)
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1]))]
-    theirs.sendmsg([struct.pack(">8sQB", b"rueda fd", SEGMENT_BYTES, 4)], rights)
-    talk = local.exchange(ours, 1, own, owner)
-    with pytest.raises(OSError, match="2 descriptors arrived, 4 were announced"):
+    mine, other = (Session.of(KEY, b"said", dialed=dialed) for dialed in (False, True))
+    header = struct.pack(">8sQB", b"rueda fd", SEGMENT_BYTES, 4)
+    theirs.sendmsg([other.signer().signed(header) if signed else header + bytes(TAG_BYTES)], rights)
+    talk = local.exchange(ours, mine, 1, own, owner)
+    with pytest.raises(OSError, match="2 descriptors arrived, 4 were announced" if signed else "not signed"):
         for _ in talk:
             pass
     owner.close()

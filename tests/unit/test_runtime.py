@@ -43,15 +43,26 @@ class FakeEngine:
         self.peers.append(rank)
         self.descriptors += [fd for fd in descriptors if fd >= 0]
 
-    def add_network_peer(self, rank: int, control: int, data: list[int]) -> None:
+    def add_network_peer(
+        self, rank: int, control: int, data: list[int], protection: int, keys: list[bytes]
+    ) -> None:
         self.peers.append(rank)
         self.descriptors += [fd for fd in (control, *data) if fd >= 0]
+
+    def open(self) -> None:
+        pass
 
     def start(self) -> None:
         self.states.append("start")
 
-    def shutdown(self) -> None:
+    def failure(self) -> BaseException | None:
+        return None
+
+    def shutdown(self, script_over: bool = False, failure: str = "") -> None:
         self.states.append("shutdown")
+
+    def release(self) -> None:
+        self.states.append("release")
         while self.descriptors:
             os.close(self.descriptors.pop())
 
@@ -65,6 +76,9 @@ class FakeCore:
 
     def segment_base_bytes(self, local_size: int) -> int:
         return 4096
+
+    def missing_cipher(self) -> str:
+        return ""
 
 
 CORE: Any = FakeCore()
@@ -111,7 +125,7 @@ def test_second_start_is_the_same_world_and_start_after_stop_another() -> None:
     assert _runtime.start(environ={"HOROVOD_SIZE": "nonsense"}, core=CORE) is first
     _runtime.stop()
     _runtime.stop()
-    assert engine(first).states == ["start", "shutdown"]
+    assert engine(first).states == ["start", "shutdown", "release"]
     assert not _runtime.is_initialized()
     assert _runtime.start(environ={}, core=CORE) is not first
 
@@ -181,7 +195,7 @@ print(len(texts), len(set(texts)), texts[0])
 
 
 def test_a_world_that_was_refused_for_its_process_sets_stays_refused() -> None:
-    with StoreServer(KEY) as server:
+    with StoreServer(KEY, job="test") as server:
         outputs = run_ranks(server, 2, REFUSED)
     assert len(set(outputs)) == 1
     assert outputs[0].startswith("3 1 Horovod initialization failed: "), outputs
@@ -275,7 +289,7 @@ print("groups", runtime.engine.options.groups, "rank", runtime.topology.local_ra
 
 @pytest.mark.parametrize(("mode", "groups"), [("auto", "[[0, 1, 2]]"), ("single", "[[0], [1], [2]]")])
 def test_processes_form_a_world_again_and_again(mode: str, groups: str) -> None:
-    with StoreServer(KEY) as server:
+    with StoreServer(KEY, job="test") as server:
         outputs = run_ranks(server, 3, CYCLES, HOROVOD_TRANSPORT_GROUPS=mode)
     assert outputs == [f"groups {groups} rank {rank}\n" for rank in range(3)]
 
@@ -290,7 +304,7 @@ _runtime.start(core=CORE)
 
 
 def test_two_processes_with_one_rank_are_both_told_at_once() -> None:
-    with StoreServer(KEY) as server:
+    with StoreServer(KEY, job="test") as server:
         outputs = run_ranks(server, 2, TWICE_THE_SAME_RANK, HOROVOD_START_TIMEOUT="25", timeout_s=20.0)
     for output in outputs:
         assert "Two processes say that they are rank 0" in output
@@ -307,7 +321,7 @@ _runtime.start(core=CORE)
 
 
 def test_missing_rank_is_named_in_every_process() -> None:
-    with StoreServer(KEY) as server:
+    with StoreServer(KEY, job="test") as server:
         outputs = run_ranks(server, 3, EXITS_EARLY, HOROVOD_START_TIMEOUT="2")
     assert outputs[1] == ""
     for output in (outputs[0], outputs[2]):
@@ -315,7 +329,7 @@ def test_missing_rank_is_named_in_every_process() -> None:
 
 
 def test_wrong_key_is_an_error_that_says_so() -> None:
-    with StoreServer(KEY) as server:
+    with StoreServer(KEY, job="test") as server:
         script = f"import os; os.environ['HOROVOD_SECRET_KEY'] = '{bytes(32).hex()}'" + EXITS_EARLY
         outputs = run_ranks(server, 2, script)
     assert "AuthenticationError" in outputs[0]

@@ -15,10 +15,15 @@ from horovod import _core, _runtime
 def total(runtime):
     ours = array.array("f", [runtime.topology.rank + 1.0] * 8)
     summed = array.array("f", [0.0] * 8)
+    left = array.array("f", ours)
+    nobody_waits = runtime.engine.submit(
+        0, "y", left.buffer_info()[0], left.buffer_info()[0], 8, (8,), 1, 1.0, 1.0, -1, 0, False, left)
     handle = runtime.engine.submit(
         0, "x", ours.buffer_info()[0], summed.buffer_info()[0], 8, (8,), 1, 1.0, 1.0, -1, 0, True)
     runtime.engine.wait(handle)
+    kept.append((runtime.engine, nobody_waits))
     return list(summed)
+kept = []
 def held():
     with open("/proc/self/maps") as maps:
         mappings = sum("memfd" in line for line in maps)
@@ -44,7 +49,7 @@ print("sums agree")
 @pytest.mark.parametrize("mode", ["auto", "single"])
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_thirty_worlds_in_one_process_sum_and_leave_nothing(size: int, mode: str) -> None:
-    with StoreServer(KEY) as server:
+    with StoreServer(KEY, job="test") as server:
         outputs = run_ranks(server, size, SUM_AGAIN_AND_AGAIN, timeout_s=80.0, HOROVOD_TRANSPORT_GROUPS=mode)
     assert outputs == ["sums agree\n"] * size
 
@@ -71,7 +76,7 @@ print("still together")
 
 @pytest.mark.parametrize("mode", ["auto", "single"])
 def test_end_of_a_forked_child_does_not_disturb_the_world(mode: str) -> None:
-    with StoreServer(KEY) as server:
+    with StoreServer(KEY, job="test") as server:
         outputs = run_ranks(server, 2, FORKS, timeout_s=60.0, HOROVOD_TRANSPORT_GROUPS=mode)
     assert outputs == ["still together\n"] * 2
 
@@ -106,6 +111,6 @@ print("all ended")
 
 
 def test_an_unknown_handle_among_several_does_not_leave_the_others_in_flight() -> None:
-    with StoreServer(KEY) as server:
+    with StoreServer(KEY, job="test") as server:
         outputs = run_ranks(server, 1, WAITS_AGAIN, timeout_s=30.0)
     assert outputs == ["all ended\n"]

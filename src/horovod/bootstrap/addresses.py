@@ -24,6 +24,9 @@ _VIRTUAL = re.compile(
 )
 """Interfaces of container networks, virtual machines and tunnels: seldom the way to another host."""
 
+_BRIDGE = re.compile(r"(docker|br-|virbr|vmnet|vboxnet|cni|podman|lxcbr|lxdbr)")
+"""Bridges of this host to its own containers and virtual machines: no way to another host."""
+
 _MOST = 16
 _DUMP_ADDRESSES = struct.pack("=IHHII", 20, 22, 0x301, 1, 0) + bytes(4)  # RTM_GETADDR, REQUEST | DUMP
 _HEAD = struct.Struct("=IHHII")
@@ -70,7 +73,7 @@ def own_addresses(selection: str = "") -> list[Address]:
     Args:
         selection: comma list of names of interfaces and of subnets, as ``HOROVOD_GLOO_IFACE`` has it:
             ``eth1,10.1.0.0/16``. Hosts differ, so those that this one has count. Empty: all interfaces that
-            are up and connected, but not loopback.
+            are up and connected, but neither loopback nor, if there are others, bridges to containers.
 
     Raises:
         ConfigError: this host has nothing of the selection, or it is malformed.
@@ -84,7 +87,8 @@ def own_addresses(selection: str = "") -> list[Address]:
             raise ConfigError(_nothing(selection, found), variable="HOROVOD_GLOO_IFACE")
         return list(dict.fromkeys(chosen))[:_MOST]
     usable = [address for address in found if address.running and not address.loopback]
-    return sorted(usable, key=lambda address: address.rank)[:_MOST]
+    outward = [address for address in usable if not _BRIDGE.match(address.interface)]
+    return sorted(outward or usable, key=lambda address: address.rank)[:_MOST]
 
 
 def loopback_addresses() -> list[Address]:

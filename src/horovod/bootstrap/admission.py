@@ -1,7 +1,13 @@
-"""Who is let in at the sockets of a rank: those that are expected, each once."""
+"""Who is let in: at the sockets of a rank those that are expected, each once.
+
+Nobody can keep a rank busy by coming often: after ``MOST_AT_ONCE`` connections everything else has its turn,
+deadlines too. On a Unix socket who comes as another user is dropped before a byte is read. The first message
+proves the key, so a stranger costs one read of a fixed size.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import logging
@@ -9,13 +15,27 @@ import selectors
 import socket
 from collections.abc import Callable, Iterable
 
-from horovod.bootstrap.conversation import PAUSE, Conversation, Conversations, accept
-from horovod.bootstrap.handshake import Purpose
+from horovod.bootstrap.conversation import (
+    NOW,
+    PAUSE,
+    Conversation,
+    Conversations,
+    receive,
+    send,
+    tune,
+)
+from horovod.bootstrap.handshake import HELLO_BYTES, PROOF_BYTES, Acceptor, Purpose
+from horovod.bootstrap.refusals import Refusals
+from horovod.bootstrap.session import Session
+from horovod.bootstrap.unix import other_user, whence
 from horovod.errors import AuthenticationError
 
-__all__ = ["Admission"]
+__all__ = ["MOST_AT_ONCE", "Admission"]
 
 _log = logging.getLogger("horovod.bootstrap")
+
+MOST_AT_ONCE = 64
+"""Connections that are accepted in one turn."""
 
 _HANDSHAKE_LIMIT_S = 10.0
 _MORE_STRANGERS = 256
@@ -29,13 +49,13 @@ class Admission:
     """Accepts on any number of sockets; a stranger costs a place for a while and is dropped without a word.
 
     There is always a place for the next one: a handshake takes milliseconds, so of too many strangers the
-    oldest is dropped.
+    oldest is dropped, and those that have not proved the key by their first message before those that have.
 
     Args:
         talks: runs the conversations.
         key: the key of the job.
         expected: what is wanted; each is taken out when it has come.
-        answer: goes on with a proven connection.
+        answer: goes on with a proven connection, its purpose and its keys.
         who: this rank, for messages.
     """
 
@@ -44,7 +64,7 @@ class Admission:
         talks: Conversations,
         key: bytes,
         expected: Iterable[Purpose],
-        answer: Callable[[socket.socket, Purpose], Conversation[None]],
+        answer: Callable[[socket.socket, Purpose, Session], Conversation[None]],
         who: str,
     ) -> None:
         self._talks = talks
@@ -53,8 +73,11 @@ class Admission:
         self._places = len(self._expected) + _MORE_STRANGERS
         self._answer = answer
         self._who = who
-        self._strangers: dict[int, Conversation[None]] = {}
+        self._heard: set[bytes] = set()
+        self._silent: dict[int, Conversation[None]] = {}  # have not said a hello that proves the key
+        self._greeted: dict[int, Conversation[None]] = {}
         self._numbers = itertools.count()
+        self.refusals = Refusals(who)
 
     def start(self, listeners: Iterable[socket.socket]) -> None:
         """Begin to accept."""
@@ -62,10 +85,16 @@ class Admission:
             self._talks.start(self._accept_all(listener))
 
     def _accept_all(self, listener: socket.socket) -> Conversation[None]:
+        accepted = 0
         while self._expected:
+            if accepted == MOST_AT_ONCE:
+                accepted = 0
+                yield NOW
+            accepted += 1
             try:
                 connection, _ = listener.accept()
             except BlockingIOError:
+                accepted = 0
                 yield listener, selectors.EVENT_READ
                 continue
             except ConnectionError as error:
@@ -75,29 +104,55 @@ class Admission:
                 if error.errno not in _SHORTAGES:
                     raise
                 _log.debug("%s cannot accept a connection now: %s", self._who, error)
-                self._drop_oldest()
+                self._drop_oldest("no descriptor is left")
                 yield PAUSE
                 continue
-            if len(self._strangers) >= self._places:
-                self._drop_oldest()
-            number = next(self._numbers)
-            self._strangers[number] = self._greet(connection, number)
-            self._talks.start(self._strangers[number], _HANDSHAKE_LIMIT_S)
+            self._take_in(connection)
 
-    def _drop_oldest(self) -> None:
-        for stranger in list(self._strangers.values())[:1]:
+    def _take_in(self, connection: socket.socket) -> None:
+        if other_user(connection) is not None:
+            self.refusals.add(whence(connection), "another user")
+            connection.close()
+            return
+        if len(self._silent) + len(self._greeted) >= self._places:
+            self._drop_oldest("others came")
+        number = next(self._numbers)
+        self._silent[number] = self._greet(connection, number)
+        self._talks.start(self._silent[number], _HANDSHAKE_LIMIT_S)
+
+    def _drop_oldest(self, reason: str) -> None:
+        for stranger in list((self._silent or self._greeted).values())[:1]:
+            self.refusals.add("somebody", reason)
             self._talks.stop(stranger)
 
     def _greet(self, connection: socket.socket, number: int) -> Conversation[None]:
-        try:
-            proven, purpose = yield from accept(connection, self._key, self._expected.__contains__)
-        except (OSError, AuthenticationError) as error:
-            _log.debug("%s refuses a connection: %s", self._who, error)
-            return
-        finally:
-            self._strangers.pop(number, None)
-        if purpose not in self._expected:
-            proven.close()  # the same purpose was proven a moment ago by another connection
-            return
+        with contextlib.ExitStack() as doomed:
+            doomed.callback(connection.close)
+            try:
+                purpose, session = yield from self._prove(connection, number)
+            except (AuthenticationError, TimeoutError) as error:
+                self.refusals.add(whence(connection), str(error))
+                return
+            except OSError as error:  # it went away by itself
+                _log.debug("%s: a connection ended in its handshake: %s", self._who, error)
+                return
+            finally:
+                self._silent.pop(number, None)
+                self._greeted.pop(number, None)
+            if purpose not in self._expected:
+                return  # the same purpose was proven a moment ago by another connection
+            doomed.pop_all()
         self._expected.remove(purpose)
-        yield from self._answer(proven, purpose)
+        yield from self._answer(connection, purpose, session)
+
+    def _prove(self, connection: socket.socket, number: int) -> Conversation[tuple[Purpose, Session]]:
+        """The other side of ``conversation.dial``: what it is for, and the keys of what follows."""
+        connection.setblocking(False)
+        tune(connection)
+        acceptor = Acceptor(self._key, self._expected.__contains__, self._heard)
+        reply = acceptor.reply((yield from receive(connection, HELLO_BYTES)))
+        if number in self._silent:
+            self._greeted[number] = self._silent.pop(number)
+        yield from send(connection, reply)
+        purpose = acceptor.verify((yield from receive(connection, PROOF_BYTES)))
+        return purpose, acceptor.session()

@@ -7,6 +7,7 @@ conversation that fails or is given up closes it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import heapq
 import itertools
@@ -17,18 +18,24 @@ import time
 from collections.abc import Callable, Generator
 from typing import Protocol, TypeAlias, TypeVar
 
-from horovod.bootstrap.handshake import HELLO_BYTES, PROOF_BYTES, REPLY_BYTES, Acceptor, Dialer, Purpose
+from horovod.bootstrap.handshake import REPLY_BYTES, Dialer, Purpose
+from horovod.bootstrap.session import Session
+from horovod.bootstrap.unix import other_user
+from horovod.errors import AuthenticationError
 
 __all__ = [
+    "NOW",
     "PAUSE",
     "Address",
     "Conversation",
     "Conversations",
-    "accept",
+    "TurnedAway",
     "connect_to",
     "dial",
+    "greet",
     "receive",
     "send",
+    "tune",
     "wait_readable",
 ]
 
@@ -44,6 +51,14 @@ Address: TypeAlias = "tuple[str, int] | str"
 """Host (a number, not a name) and port of a TCP socket, or the name of a Unix socket."""
 
 PAUSE: Wait = 0.005
+NOW: Wait = 0.0
+"""Not to wait, but to let all others have their turn."""
+
+
+class TurnedAway(AuthenticationError):
+    """The other side closed the connection in place of an answer. That is all a wrong key is told; it is also
+    what who comes in a crowd of strangers may see, and may try again.
+    """
 
 
 class Conversations:
@@ -109,13 +124,13 @@ class Conversations:
         if waited_on is not None:
             self._selector.unregister(waited_on)
             self._waiting[conversation] = None
-        try:
-            wait = next(conversation) if error is None else conversation.throw(error)
-        except BaseException as end:
-            del self._waiting[conversation]
-            if not isinstance(end, StopIteration):
-                raise
-            return
+        with contextlib.ExitStack() as ended:
+            ended.callback(self._waiting.pop, conversation)
+            try:
+                wait = next(conversation) if error is None else conversation.throw(error)
+            except StopIteration:
+                return
+            ended.pop_all()
         if isinstance(wait, tuple):
             self._selector.register(wait[0], wait[1], conversation)
             self._waiting[conversation] = wait[0]
@@ -124,9 +139,15 @@ class Conversations:
 
 
 def connect_to(family: int, address: Address) -> Conversation[socket.socket]:
-    """A connection to ``address`` on which nothing has been said. Raises ``OSError``."""
+    """A connection to ``address`` on which nothing has been said.
+
+    Raises:
+        OSError: it cannot be reached.
+        AuthenticationError: it is a Unix socket at which another user listens.
+    """
     connection = socket.socket(family, socket.SOCK_STREAM)
-    try:
+    with contextlib.ExitStack() as doomed:
+        doomed.callback(connection.close)
         connection.setblocking(False)
         while code := connection.connect_ex(address):
             if code == errno.EINPROGRESS:
@@ -137,50 +158,48 @@ def connect_to(family: int, address: Address) -> Conversation[socket.socket]:
             if code != errno.EAGAIN:  # EAGAIN: the backlog of a Unix socket is full for now
                 raise OSError(code, os.strerror(code))
             yield PAUSE
-        _tune(connection)
-        return connection
-    except BaseException:
-        connection.close()
-        raise
+        if (user := other_user(connection)) is not None:
+            raise AuthenticationError(f"user {user} listens there, and this process is another one's")
+        tune(connection)
+        doomed.pop_all()
+    return connection
 
 
-def dial(family: int, address: Address, key: bytes, purpose: Purpose) -> Conversation[socket.socket]:
-    """Connect to ``address`` and prove the key, both ways.
+def dial(
+    family: int, address: Address, key: bytes, purpose: Purpose
+) -> Conversation[tuple[socket.socket, Session]]:
+    """Connect to ``address`` and prove the key, both ways. Returns the connection and its keys.
 
     Raises:
         OSError: the other side cannot be reached or closed the connection.
         AuthenticationError: it does not know the key.
     """
     connection = yield from connect_to(family, address)
-    try:
+    with contextlib.ExitStack() as doomed:
+        doomed.callback(connection.close)
         dialer = Dialer(key, purpose)
-        yield from send(connection, dialer.hello)
-        proof = dialer.answer((yield from receive(connection, REPLY_BYTES)))
+        proof = yield from greet(connection, dialer)
         yield from send(connection, proof)
-        return connection
-    except BaseException:
-        connection.close()
-        raise
+        doomed.pop_all()
+    return connection, dialer.session()
 
 
-def accept(
-    connection: socket.socket, key: bytes, expects: Callable[[Purpose], bool]
-) -> Conversation[tuple[socket.socket, Purpose]]:
-    """The other side of ``dial``: takes ``connection`` over and returns it with its proven purpose.
+def greet(connection: socket.socket, dialer: Dialer) -> Conversation[bytes]:
+    """Say hello and check the reply. Returns our proof, still to be sent.
 
     Raises:
-        OSError: the other side closed the connection.
-        AuthenticationError: it does not know the key, or wants what nobody ``expects``.
+        OSError: the connection broke.
+        TurnedAway: the other side closed it without an answer.
+        AuthenticationError: it does not know the key.
     """
     try:
-        connection.setblocking(False)
-        _tune(connection)
-        acceptor = Acceptor(key, expects)
-        yield from send(connection, acceptor.reply((yield from receive(connection, HELLO_BYTES))))
-        return connection, acceptor.verify((yield from receive(connection, PROOF_BYTES)))
-    except BaseException:
-        connection.close()
-        raise
+        yield from send(connection, dialer.hello)
+        reply = yield from receive(connection, REPLY_BYTES)
+    except ConnectionError as error:
+        raise TurnedAway(
+            "it closed the connection without an answer: it has another key, or is about to end"
+        ) from error
+    return dialer.answer(reply)
 
 
 def wait_readable(source: HasFileno) -> Conversation[None]:
@@ -212,9 +231,9 @@ def receive(connection: socket.socket, size: int) -> Conversation[bytes]:
     return received
 
 
-def _tune(connection: socket.socket) -> None:
-    """Small frames go out at once. Buffers stay with the kernel, which sizes them better than a fixed
-    number.
+def tune(connection: socket.socket) -> None:
+    """Prepare a fresh connection. Small frames go out at once. Buffers stay with the kernel, which sizes them
+    better than a fixed number.
     """
     if connection.family != socket.AF_UNIX:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -9,7 +9,8 @@ from horovod.errors import BackendError
 
 __all__ = ["Descriptors", "make_room"]
 
-_RESERVE = 128  # for what the program opens while it runs
+_MARGIN = 16  # what is open for a moment only, while the ranks connect
+_RESERVE = 128  # for what the program opens while it runs, if the hard limit allows it
 
 
 class Descriptors:
@@ -41,8 +42,9 @@ def make_room(more: int, what: str) -> None:
         BackendError: the hard limit is too low as well.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = len(os.listdir("/proc/self/fd")) + more + _RESERVE
-    if soft == resource.RLIM_INFINITY or soft >= needed:
+    needed = len(os.listdir("/proc/self/fd")) + more + _MARGIN
+    wanted = needed + _RESERVE
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise BackendError(
@@ -50,4 +52,5 @@ def make_room(more: int, what: str) -> None:
             "limit: `ulimit -Hn` of the shell, LimitNOFILE= of a service, --ulimit nofile= of a container.",
             library="system",
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    room = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (room, hard))

@@ -126,7 +126,7 @@ def _ask_pmix(environ: Mapping[str, str], timeout_s: float, *words: str) -> str:
         ) from error
     said = done.stderr.decode(errors="replace").strip()
     if done.returncode == 0:
-        return done.stdout.decode().strip()
+        return done.stdout.decode(errors="replace").strip()
     raise ChannelMissing(f"PMIx: {said.splitlines()[-1] if said else f'exit status {done.returncode}'}")
 
 
@@ -167,7 +167,9 @@ def _wait_for(path: Path, timeout_s: float) -> str:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         try:
-            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
+            with os.fdopen(
+                os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), errors="replace"
+            ) as file:
                 status = os.fstat(file.fileno())
                 if stat.S_ISREG(status.st_mode) and (status.st_uid, status.st_mode & 0o077) == (
                     os.getuid(),

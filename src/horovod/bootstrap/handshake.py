@@ -1,11 +1,14 @@
 """Mutual proof of the job's key on a fresh connection, before anything else is read from it.
 
     dialer                                            acceptor
-      hello = magic, purpose, nonce_d   ------------->
+      hello = magic, purpose, nonce_d, HMAC(key, "hello" what is before)  ---->
                   <-------------  reply = nonce_a, release, HMAC(key, "acceptor" hello nonce_a release)
       proof = HMAC(key, "dialer" hello nonce_a release)  ---->
 
-All three have a fixed size, so no length is ever believed. The purpose (role, both ranks, stream index, a
+All three have a fixed size, so no length is ever believed. The first message proves the key already: a
+stranger is dropped before anything is computed for it but one tag, and is told nothing. A recorded hello says
+nothing new to an acceptor that remembers it (``heard``), and to another one no more than that somebody is
+there. The purpose (role, both ranks, stream index, a
 digest of job and epoch) is part of what is signed: a connection of another job, an older round or another
 rank fails, a recorded proof fails because the acceptor's nonce is fresh, and a proof cannot be reflected
 because the two sides sign different labels.
@@ -14,7 +17,7 @@ The acceptor's release of Rueda is masked with bytes that follow from the key an
 key learns that the releases differ, and which they are; to anybody else it is noise. What comes after the
 handshake may change with every release; the handshake itself must not.
 
-Not covered, on purpose: somebody who can alter packets of an established connection.
+What follows is bound to the handshake by keys that both sides derive from it (``session.py``): ``session``.
 
 This module does no input or output: the store and the mesh move the bytes.
 """
@@ -29,11 +32,11 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from horovod.bootstrap.session import Session
 from horovod.errors import AuthenticationError, VersionError
 
 __all__ = [
     "HELLO_BYTES",
-    "NO_WORLD",
     "PROOF_BYTES",
     "RELEASE",
     "REPLY_BYTES",
@@ -41,23 +44,21 @@ __all__ = [
     "Dialer",
     "Purpose",
     "Role",
+    "store_purpose",
     "world_digest",
 ]
 
 RELEASE = "0.1.0"
 """Of the distribution: all processes of a job must have the same."""
 
-_MAGIC = b"rueda\x00\x00\x02"
+_MAGIC = b"rueda\x00\x00\x03"
 _HELLO = struct.Struct(">8sBBHII32s32s")
 _NONCE_BYTES = 32
 _RELEASE_BYTES = 32
 
-HELLO_BYTES = _HELLO.size
+HELLO_BYTES = _HELLO.size + hashlib.sha256().digest_size
 REPLY_BYTES = _NONCE_BYTES + _RELEASE_BYTES + hashlib.sha256().digest_size
 PROOF_BYTES = hashlib.sha256().digest_size
-
-NO_WORLD = bytes(32)
-"""The digest of connections that belong to a job, but to no round of it: those to the store."""
 
 
 class Role(enum.IntEnum):
@@ -71,20 +72,25 @@ class Role(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Purpose:
-    """What a connection is for. ``world`` is ``world_digest(job, epoch)``; ``index`` numbers parallel
-    streams.
+    """What a connection is for. ``world`` is ``world_digest(job, scope of the round)``; ``index`` numbers
+    parallel streams.
     """
 
     role: Role
     dialer: int = 0
     acceptor: int = 0
     index: int = 0
-    world: bytes = NO_WORLD
+    world: bytes = bytes(32)
 
 
-def world_digest(job_id: str, epoch: str) -> bytes:
-    """32 bytes that stand for one round of one job."""
-    return hashlib.sha256(f"{len(job_id)}:{job_id}:{epoch}".encode()).digest()
+def world_digest(job_id: str, scope: str) -> bytes:
+    """32 bytes that stand for one round of one job; for the whole job without a ``scope``."""
+    return hashlib.sha256(f"{len(job_id)}:{job_id}:{scope}".encode()).digest()
+
+
+def store_purpose(job_id: str) -> Purpose:
+    """Of a connection to the store of a job, in whichever round. One key may be that of several jobs."""
+    return Purpose(Role.STORE, world=world_digest(job_id, ""))
 
 
 class Dialer:
@@ -92,11 +98,13 @@ class Dialer:
 
     def __init__(self, key: bytes, purpose: Purpose) -> None:
         self._key = key
+        self._said = b""
         self.purpose = purpose
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        self.hello = _HELLO.pack(
+        wish = _HELLO.pack(
             _MAGIC, purpose.role, 0, purpose.index, purpose.dialer, purpose.acceptor, purpose.world, nonce
         )
+        self.hello = wish + _tag(key, b"hello", wish, b"")
 
     def answer(self, reply: bytes) -> bytes:
         """Check the acceptor's proof and return ours.
@@ -108,6 +116,7 @@ class Dialer:
         said, tag = reply[: _NONCE_BYTES + _RELEASE_BYTES], reply[_NONCE_BYTES + _RELEASE_BYTES :]
         if not hmac.compare_digest(tag, _tag(self._key, b"acceptor", self.hello, said)):
             raise AuthenticationError("The other side does not know the key of this job.")
+        self._said = said
         nonce, masked = said[:_NONCE_BYTES], said[_NONCE_BYTES:]
         release = _masked(masked, self._key, self.hello, nonce).rstrip(b"\0").decode(errors="replace")
         if release != RELEASE:
@@ -120,6 +129,10 @@ class Dialer:
             )
         return _tag(self._key, b"dialer", self.hello, said)
 
+    def session(self) -> Session:
+        """The keys of what follows. After ``answer``."""
+        return Session.of(self._key, self.hello + self._said, dialed=True)
+
 
 class Acceptor:
     """The side that is connected to: read ``HELLO_BYTES``, send ``reply(...)``, read ``PROOF_BYTES``,
@@ -128,23 +141,36 @@ class Acceptor:
     Args:
         key: the key of the job.
         expects: whether a connection of this purpose is wanted here; asked before anything is signed.
+        heard: the nonces of all hellos that were answered, which is kept up: each is answered once. Only who
+            knows the key adds to it.
     """
 
-    def __init__(self, key: bytes, expects: Callable[[Purpose], bool]) -> None:
+    def __init__(
+        self, key: bytes, expects: Callable[[Purpose], bool], heard: set[bytes] | None = None
+    ) -> None:
         self._key = key
         self._expects = expects
+        self._heard = set() if heard is None else heard
         self._hello = b""
         self._said = b""
         self._purpose: Purpose | None = None
 
     def reply(self, hello: bytes) -> bytes:
         """Our nonce, release and proof. Raises ``AuthenticationError`` for anything but a wanted hello."""
-        magic, role, zero, index, dialer, acceptor, world, _ = _HELLO.unpack(hello)
-        if magic != _MAGIC or zero != 0 or role not in Role.__members__.values():
+        wish, tag = hello[: _HELLO.size], hello[_HELLO.size :]
+        if not wish.startswith(_MAGIC):
             raise AuthenticationError("The other side does not speak this protocol.")
+        if not hmac.compare_digest(tag, _tag(self._key, b"hello", wish, b"")):
+            raise AuthenticationError("The other side does not know the key of this job.")
+        _, role, zero, index, dialer, acceptor, world, theirs = _HELLO.unpack(wish)
+        if zero != 0 or role not in Role.__members__.values():
+            raise AuthenticationError("The other side does not speak this protocol.")
+        if theirs in self._heard:
+            raise AuthenticationError("This was said before: somebody has recorded it.")
         purpose = Purpose(Role(role), dialer, acceptor, index, world)
         if not self._expects(purpose):
             raise AuthenticationError(f"Nobody expects this connection: {_describe(purpose)}.")
+        self._heard.add(theirs)
         self._purpose = purpose
         self._hello = hello
         nonce = secrets.token_bytes(_NONCE_BYTES)
@@ -159,6 +185,10 @@ class Acceptor:
         ):
             raise AuthenticationError("The other side does not know the key of this job.")
         return self._purpose
+
+    def session(self) -> Session:
+        """The keys of what follows. After ``verify``."""
+        return Session.of(self._key, self._hello + self._said, dialed=False)
 
 
 def _tag(key: bytes, label: bytes, hello: bytes, said: bytes) -> bytes:

@@ -11,14 +11,13 @@ process.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["FAMILIES", "OWN", "Family", "MeetingPoint", "meeting_point", "present"]
+from horovod.bootstrap.unix import NAME_OF_KEY
 
-_PORTS = range(12000, 32000)  # below those that the system gives out by itself
+__all__ = ["FAMILIES", "OWN", "Family", "MeetingPoint", "meeting_point", "present"]
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,12 @@ class Family:
 
 @dataclass(frozen=True)
 class MeetingPoint:
-    """Where rank 0 serves the store of a job of another launcher, and a text that names the job."""
+    """Where rank 0 serves the store of a job of another launcher, and a text that names the job. The port of
+    a host, or the name of a socket (``unix.NAME_OF_KEY``), follows from the key: another user cannot know it,
+    and so not take it first.
+    """
 
     host: str
-    port: int
     job: str
 
 
@@ -127,18 +128,16 @@ def present(family: Family, environ: Mapping[str, str]) -> bool:
 def meeting_point(family: Family, environ: Mapping[str, str], size: int) -> MeetingPoint | None:
     """Where the ranks of a job of ``family`` can meet without being told, None if its variables do not say.
 
-    On one host that is the loopback interface. The port follows from the name of the job, so that all ranks
-    know it.
+    On one host that is a socket which no other host can reach.
     """
     job = family.job_name(environ)
     if not job:
         return None
     one_host = environ.get(family.local_size) == str(size) or environ.get(family.hosts) == "1"
-    host = "127.0.0.1" if one_host else _first_host(environ.get(family.head, ""))
+    host = NAME_OF_KEY if one_host else _first_host(environ.get(family.head, ""))
     if not host:
         return None
-    digest = int.from_bytes(hashlib.sha256(job.encode()).digest()[:4], "big")
-    return MeetingPoint(host, _PORTS[digest % len(_PORTS)], job)
+    return MeetingPoint(host, job)
 
 
 def _first_host(hosts: str) -> str:

@@ -11,21 +11,23 @@ import array
 import errno
 import fcntl
 import os
-import secrets
 import selectors
 import socket
 import stat
 import struct
 from dataclasses import dataclass
 
+from horovod.bootstrap import unix
 from horovod.bootstrap.conversation import Conversation
 from horovod.bootstrap.descriptors import Descriptors
 from horovod.bootstrap.memory import available_bytes
+from horovod.bootstrap.session import TAG_BYTES, Session
 from horovod.errors import BackendError
 
 __all__ = ["LocalPeer", "Own", "exchange", "listen", "make_own"]
 
-_HEADER = struct.Struct(">8sQB")  # magic, bytes of the segment, number of descriptors
+_HEADER = struct.Struct(">8sQB")  # magic, bytes of the segment, number of descriptors; a tag follows
+_MESSAGE_BYTES = _HEADER.size + TAG_BYTES
 _MAGIC = b"rueda fd"
 _INT_BYTES = array.array("i").itemsize
 
@@ -59,16 +61,8 @@ class LocalPeer:
 
 def listen() -> tuple[socket.socket, str]:
     """A Unix socket with a random abstract name. Returns it and the name, as text that JSON can carry."""
-    name = f"rueda-{secrets.token_hex(16)}"
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.setblocking(False)
-        listener.bind("\0" + name)
-        listener.listen(4096)
-    except BaseException:
-        listener.close()
-        raise
-    return listener, name
+    name = unix.fresh_name()
+    return unix.listen(name), name.removeprefix("@")
 
 
 def make_own(segment_bytes: int, owner: Descriptors, base_bytes: int | None = None) -> Own:
@@ -81,7 +75,7 @@ def make_own(segment_bytes: int, owner: Descriptors, base_bytes: int | None = No
 
     Raises:
         BackendError: there is not enough memory.
-        OSError: the system refuses one of the calls.
+        OSError: the system refuses one of the calls, or the limit on files is lower.
     """
     base_bytes = segment_bytes if base_bytes is None else base_bytes
     left = available_bytes()
@@ -92,6 +86,11 @@ def make_own(segment_bytes: int, owner: Descriptors, base_bytes: int | None = No
         os.ftruncate(memfd, segment_bytes)
         os.posix_fallocate(memfd, 0, base_bytes)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise OSError(
+                errno.EFBIG,
+                f"a segment of {base_bytes >> 10} KiB is larger than the limit on files: see `ulimit -f`",
+            ) from error
         if error.errno not in (errno.ENOMEM, errno.ENOSPC):
             raise
         raise _no_memory(base_bytes, str(error.strerror), error.errno) from error
@@ -107,7 +106,9 @@ def make_own(segment_bytes: int, owner: Descriptors, base_bytes: int | None = No
     return Own(segment_bytes, memfd, engine_bell, waiter_bell, pidfd)
 
 
-def exchange(connection: socket.socket, rank: int, own: Own, owner: Descriptors) -> Conversation[LocalPeer]:
+def exchange(
+    connection: socket.socket, session: Session, rank: int, own: Own, owner: Descriptors
+) -> Conversation[LocalPeer]:
     """Send ours and take those of ``rank``; the connection becomes the liveness socket. All belongs to
     ``owner``.
 
@@ -115,7 +116,7 @@ def exchange(connection: socket.socket, rank: int, own: Own, owner: Descriptors)
         OSError: descriptors cannot be passed, or what arrived is not what it should be.
     """
     try:
-        header = _HEADER.pack(_MAGIC, own.segment_bytes, len(own.shared))
+        header = session.signer().signed(_HEADER.pack(_MAGIC, own.segment_bytes, len(own.shared)))
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", own.shared))]
         while True:
             try:
@@ -126,7 +127,7 @@ def exchange(connection: socket.socket, rank: int, own: Own, owner: Descriptors)
         while True:
             try:
                 received = connection.recvmsg(
-                    _HEADER.size, socket.CMSG_SPACE(4 * _INT_BYTES), socket.MSG_CMSG_CLOEXEC
+                    _MESSAGE_BYTES, socket.CMSG_SPACE(4 * _INT_BYTES), socket.MSG_CMSG_CLOEXEC
                 )
                 break
             except BlockingIOError:
@@ -134,7 +135,7 @@ def exchange(connection: socket.socket, rank: int, own: Own, owner: Descriptors)
         descriptors = _take(received[1], owner)
         if received[2] & socket.MSG_CTRUNC:
             raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)}; see `ulimit -n`")
-        _check(received[0], descriptors, own.segment_bytes)
+        _check(received[0], session, descriptors, own.segment_bytes)
     except BaseException:
         connection.close()
         raise
@@ -160,10 +161,13 @@ def _take(ancillary: list[tuple[int, int, bytes]], owner: Descriptors) -> list[i
     return [owner.adopt(descriptor) for descriptor in taken]
 
 
-def _check(header: bytes, descriptors: list[int], segment_bytes: int) -> None:
-    """The segment is as long as agreed and can never shrink, else reading it could end this process."""
-    if len(header) != _HEADER.size:
+def _check(message: bytes, session: Session, descriptors: list[int], segment_bytes: int) -> None:
+    """It is signed; the segment is as long as agreed and can never shrink, else reading it could end us."""
+    if len(message) != _MESSAGE_BYTES:
         raise ConnectionResetError(errno.ECONNRESET, "the other side closed the connection")
+    header, tag = message[: _HEADER.size], message[_HEADER.size :]
+    if not session.checker().right(header, tag):
+        raise OSError(errno.EPROTO, "its descriptors are not signed with the key of this connection")
     magic, size, count = _HEADER.unpack(header)
     if magic != _MAGIC or count not in (3, 4) or len(descriptors) != count:
         raise OSError(errno.EPROTO, f"{len(descriptors)} descriptors arrived, {count} were announced")

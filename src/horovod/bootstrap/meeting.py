@@ -13,17 +13,18 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from horovod.bootstrap import exchange
-from horovod.bootstrap.addresses import loopback_addresses, own_addresses
+from horovod.bootstrap import exchange, unix
+from horovod.bootstrap.addresses import is_number, own_addresses
 from horovod.bootstrap.descriptors import make_room
-from horovod.bootstrap.secret import SECRET_VARIABLE, job_key
+from horovod.bootstrap.routes import Route
+from horovod.bootstrap.secret import SECRET_VARIABLE, check_of, job_key, key_of_job, name_of, port_of
 from horovod.bootstrap.serving import serve_store
 from horovod.bootstrap.store import StoreServer
-from horovod.bootstrap.topology import Place, no_store
+from horovod.bootstrap.topology import PORT_OF_KEY, Place, no_store
 from horovod.config import Config
 from horovod.errors import ConfigError, RendezvousError
 
@@ -52,6 +53,11 @@ class Meeting:
             exchange.forget(self.channel, self.asked.job, environ)
             self.served.stop(drain_s)
 
+    def narrow(self) -> None:
+        """All ranks have met: the store need not be open where none of them came."""
+        if self.served is not None:
+            self.served.narrow()
+
     def abandon(self) -> None:
         """In a forked child: let go of what belongs to the parent."""
         if self.served is not None:
@@ -78,13 +84,33 @@ def meet(place: Place, config: Config, environ: Mapping[str, str], earlier: Meet
             earlier.end(environ)
         return _tell(place, config, environ) if place.rank == 0 else _hear(place, config, environ)
     key = job_key(environ, config.job_id or place.job) if place.size > 1 else b""
+    # One key in the environment may be that of many jobs.
+    ours = key_of_job(key, place.job)
+    place = replace(
+        place, store=tuple(_found(each, ours) for each in place.store), job=config.job_id or place.job
+    )
     if earlier is not None:
-        same = earlier.served is not None and place.store and earlier.served.address[1] == place.store[0][1]
-        if same:
+        if earlier.served is not None and _serves(earlier.served, place):
             return Meeting(place, key, earlier.served, place)
         earlier.end(environ)
     served = serve_store(place, key, config.network_interface) if place.serves else None
     return Meeting(place, key, served, place)
+
+
+def _found(address: tuple[str, int], key: bytes) -> tuple[str, int]:
+    """With what follows from the key."""
+    host, port = address
+    if host == unix.NAME_OF_KEY:
+        return name_of(key), unix.NO_PORT
+    return host, port_of(key) if port == PORT_OF_KEY and not unix.is_name(host) else port
+
+
+def _serves(store: StoreServer, place: Place) -> bool:
+    """Whether ``store`` is what ``place`` needs."""
+    if not place.store or store.job != place.job:
+        return False
+    first = place.store[0]
+    return store.address == first if unix.is_name(first[0]) else store.address[1] == first[1]
 
 
 def _tell(place: Place, config: Config, environ: Mapping[str, str]) -> Meeting:
@@ -93,9 +119,11 @@ def _tell(place: Place, config: Config, environ: Mapping[str, str]) -> Meeting:
     job, key = _job(place, name, environ)
     make_room(place.size, f"{place.launcher}: the store of {place.size} ranks on rank {place.rank}")
     addresses = [] if place.one_host else own_addresses(config.network_interface)[:_MOST_HOSTS]
-    served = StoreServer(key, [address.host for address in addresses or loopback_addresses()[:1]])
+    served = StoreServer(key, [address.host for address in addresses] or unix.fresh_name(), job=job)
     served.start()
-    card = _encode({"at": served.addresses, "job": name, "check": _check(key)})
+    card = _encode(
+        {"at": served.addresses, "job": name, "check": check_of(key, _said(served.addresses, name))}
+    )
     try:
         channel = _first(
             place, lambda each: exchange.give(each, card, place.job, environ, config.init_timeout_s)
@@ -115,20 +143,29 @@ def _hear(place: Place, config: Config, environ: Mapping[str, str]) -> Meeting:
             lambda each: exchange.take(each, place.job, environ, max(0.1, deadline - time.monotonic())),
         )
         card = _decode(text, channel)
-        addresses = [(str(host), int(port)) for host, port in card["at"]]
+        addresses = card["at"]
         if channel == "pmi" or not _gone(addresses) or time.monotonic() + _AGAIN_S > deadline:
             break
         time.sleep(_AGAIN_S)  # rank 0 of this program has not told yet
-    job, key = _job(place, str(card["job"]), environ)
-    if not hmac.compare_digest(str(card["check"]), _check(key)):
-        raise ConfigError(
-            f"Rank {place.rank} on host {place.host} and rank 0 have different keys. Without "
-            f"{SECRET_VARIABLE} it is made from a file in the home directory (.config/rueda/key), which "
-            f"these hosts do not share. Give every rank the same {SECRET_VARIABLE}: 64 random hexadecimal "
-            "digits.",
-            variable=SECRET_VARIABLE,
-        )
+    job, key = _job(place, card["job"], environ)
+    if not hmac.compare_digest(card["check"], check_of(key, _said(addresses, card["job"]))):
+        raise _not_ours(place, channel)
     return Meeting(_complete(place, addresses, job), key, None, place, channel)
+
+
+def _said(addresses: Sequence[tuple[str, int]], name: str) -> str:
+    """What a card says, as it is signed."""
+    return json.dumps([[list(address) for address in addresses], name])
+
+
+def _not_ours(place: Place, channel: str) -> ConfigError:
+    return ConfigError(
+        f"Rank {place.rank} on host {place.host} and rank 0 have different keys, or somebody has altered "
+        f"what rank 0 told through {channel}. Without {SECRET_VARIABLE} the key is made from a file in the "
+        "home directory (.config/rueda/key): do these hosts share it? Else give every rank the same "
+        f"{SECRET_VARIABLE}: 64 random hexadecimal digits.",
+        variable=SECRET_VARIABLE,
+    )
 
 
 def _first(place: Place, attempt: Any) -> tuple[str, Any]:
@@ -152,20 +189,18 @@ def _complete(place: Place, addresses: Any, job: str) -> Place:
     return replace(place, store=tuple(addresses), job=job, channels=())
 
 
-def _check(key: bytes) -> str:
-    """Tells equal keys from different ones, and nothing about either."""
-    return hmac.digest(key, b"rueda card", "sha256").hex()[:32]
-
-
 def _gone(addresses: list[tuple[str, int]]) -> bool:
     """Nobody listens there: a store listens before its card can be found."""
     for address in addresses:
-        try:
-            socket.create_connection(address, _PROBE_S).close()
-        except ConnectionRefusedError:
-            continue
-        except OSError:
-            return False  # not reached: this says nothing
+        way = Route(*address)
+        with socket.socket(way.family) as probe:
+            probe.settimeout(_PROBE_S)
+            try:
+                probe.connect(way.address)
+            except ConnectionRefusedError:
+                continue
+            except OSError:
+                return False  # not reached: this says nothing
         return False
     return True
 
@@ -176,10 +211,27 @@ def _encode(card: dict[str, Any]) -> str:
 
 
 def _decode(text: str, channel: str) -> dict[str, Any]:
+    """``at``: hosts (numbers) and ports, or the name of a socket; ``job``, ``check``: ASCII texts. Others may
+    write to the channel.
+    """
     try:
         card = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         if not isinstance(card, dict) or not {"at", "job", "check"} <= card.keys():
             raise ValueError("not a card")
-    except ValueError as error:
+        addresses = [_address(*each) for each in card["at"]]
+        words = [card[name] for name in ("job", "check")]
+        if not addresses or not all(isinstance(word, str) and word.isascii() for word in words):
+            raise ValueError("not a card")
+    except (ValueError, TypeError, RecursionError) as error:
         raise RendezvousError(f"What rank 0 told through {channel} makes no sense: {error}.") from error
-    return card
+    return {"at": addresses, "job": words[0], "check": words[1]}
+
+
+def _address(host: object, port: object) -> tuple[str, int]:
+    if not isinstance(host, str) or not (is_number(host) or unix.is_name(host)):
+        raise ValueError(f"{host!r} is not an address")
+    if unix.is_name(host):
+        return host, unix.NO_PORT
+    if type(port) is not int or not 0 < port < 1 << 16:
+        raise ValueError(f"{port!r} is not a port")
+    return host, port

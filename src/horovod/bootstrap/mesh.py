@@ -5,8 +5,10 @@
     2. Ranks that look as if they could share memory pass descriptors to each other. If one pair of a group
        fails, the group is dissolved; all ranks learn the verdicts through the store, so all know the same
        groups.
-    3. Ranks of different groups connect over TCP: the higher rank dials.
-    4. When all have said that they are connected the world stands, for everybody or for nobody.
+    3. Ranks of different groups connect over TCP: the lower rank listens on interfaces that lead to those
+       that dial it, and says where; the higher rank dials.
+    4. Each gives the connections to its engine, which maps what it shares and takes its memory.
+    5. When all have said that they are done the world stands, for everybody or for nobody.
 
 Everything is bound by one deadline. A rank that fails says why to all that wait, through the store; one that
 dies is noticed there. What users see of the world (``Topology``) never depends on which transport was
@@ -16,28 +18,28 @@ possible.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
-import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
 from horovod.bootstrap import local, network
 from horovod.bootstrap.addresses import own_addresses
 from horovod.bootstrap.admission import Admission
+from horovod.bootstrap.connections import Mesh, NetworkPeer
 from horovod.bootstrap.conversation import Conversation, Conversations, dial
-from horovod.bootstrap.cores import Share, cores_per_rank, own_share
 from horovod.bootstrap.descriptors import Descriptors, make_room
 from horovod.bootstrap.groups import Machine, candidate_groups, split
 from horovod.bootstrap.handshake import Purpose, Role, world_digest
+from horovod.bootstrap.identity import cores_of, own_identity, place_in, segment_limit
 from horovod.bootstrap.local import LocalPeer, Own
 from horovod.bootstrap.operations import agree_on_operations
+from horovod.bootstrap.protection import Sealed, agreed, key_of, level_between, number_of, with_cipher
 from horovod.bootstrap.rounds import Round, claim_round
-from horovod.bootstrap.routes import Race, numeric_routes
+from horovod.bootstrap.routes import Race, Route, numeric_routes
+from horovod.bootstrap.session import Session
 from horovod.bootstrap.static_sets import Sets, agree_on_sets
 from horovod.bootstrap.store import StoreClient
 from horovod.bootstrap.table import Cause
@@ -53,7 +55,7 @@ from horovod.errors import (
     StoreTimeout,
 )
 
-__all__ = ["Mesh", "NetworkPeer", "connect"]
+__all__ = ["connect"]
 
 _log = logging.getLogger("horovod.bootstrap")
 
@@ -64,68 +66,11 @@ _CAUSE_S = 0.2
 """A rank that cannot be reached may have died: the store says so in a moment."""
 
 
-class Receiver(Protocol):
-    """What takes the connections over: the engine. Each call owns its descriptors, also when it raises."""
-
-    def own_segment(self, memfd: int, engine_bell: int, waiter_bell: int) -> None: ...
-    def add_local_peer(
-        self, rank: int, memfd: int, engine_bell: int, waiter_bell: int, pidfd: int, liveness: int
-    ) -> None: ...
-    def add_network_peer(self, rank: int, control: int, data: list[int]) -> None: ...
+Prepare = Callable[[Topology, Mesh], None]
 
 
-@dataclass(frozen=True)
-class NetworkPeer:
-    """Authenticated TCP sockets to a rank of another group; ``control`` is -1 without an edge of the
-    control tree.
-    """
-
-    rank: int
-    control: int
-    data: list[int]
-
-
-@dataclass
-class Mesh:
-    """The connections of one rank. They are closed by ``close`` unless ``hand_over`` has given them away."""
-
-    groups: list[list[int]]
-    own: Own | None
-    local_peers: list[LocalPeer]
-    network_peers: list[NetworkPeer]
-    owner: Descriptors = field(default_factory=Descriptors)
-    process_sets: list[list[int]] = field(default_factory=list)
-    cores_per_rank: float = 1.0
-    """Of this machine, for its ranks."""
-
-    def hand_over(self, engine: Receiver) -> None:
-        """Give every descriptor to ``engine``. If it refuses one, those that it has not been given are
-        closed.
-        """
-        release = self.owner.release
-        try:
-            if self.own is not None:
-                own = self.own
-                engine.own_segment(release(own.memfd), release(own.engine_bell), release(own.waiter_bell))
-            for peer in self.local_peers:
-                engine.add_local_peer(
-                    peer.rank,
-                    release(peer.memfd),
-                    release(peer.engine_bell),
-                    release(peer.waiter_bell),
-                    release(peer.pidfd),
-                    release(peer.liveness),
-                )
-            for other in self.network_peers:
-                engine.add_network_peer(
-                    other.rank, release(other.control), [release(fd) for fd in other.data]
-                )
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """Close what has not been handed over. Idempotent."""
-        self.owner.close()
+def _nothing(topology: Topology, mesh: Mesh) -> None:
+    pass
 
 
 def connect(
@@ -135,6 +80,8 @@ def connect(
     segment_bytes: Callable[[int], int],
     process_sets: Sets = (),
     segment_base_bytes: Callable[[int], int] | None = None,
+    missing_cipher: str = "",
+    prepare: Prepare = _nothing,
 ) -> tuple[Topology, Mesh]:
     """Form the world: blocks until this rank is connected with all others.
 
@@ -142,9 +89,13 @@ def connect(
         place: who this process is; ``place.store`` says where to meet.
         config: time limit, interface, transport groups, job and epoch.
         key: the key of the job.
-        segment_bytes: size of the segment that each rank of a group of that many makes.
+        segment_bytes: size of the segment that each rank of a group of that many makes, if no rank of the
+            world has a lower limit on files.
         process_sets: the static process sets, as this rank was given them; see ``static_sets``.
         segment_base_bytes: how much of it needs memory from the start; by default all.
+        missing_cipher: why this process cannot protect connections; empty if it can.
+        prepare: is called when this rank is connected, before anybody goes on. What it raises is told to all
+            ranks, and fails the attempt of all.
 
     Raises:
         RendezvousError: ranks are missing, unreachable or gone, or one of them failed; the message says
@@ -155,9 +106,11 @@ def connect(
     assert place.store
     deadline = time.monotonic() + config.init_timeout_s
     me = f"rank {place.rank} on host {place.host}"
-    with StoreClient(place.store, key, config.init_timeout_s, me) as store:
+    job = place.job or config.job_id
+    with StoreClient(place.store, key, config.init_timeout_s, me, job=job) as store:
         sizes = (segment_bytes, segment_base_bytes or segment_bytes)
-        return _Bootstrap(place, config, key, sizes, process_sets, store, deadline).run()
+        attempt = _Bootstrap(place, config, key, sizes, process_sets, missing_cipher, store, deadline)
+        return attempt.run(prepare)
 
 
 class _Bootstrap:
@@ -170,6 +123,7 @@ class _Bootstrap:
         key: bytes,
         segment_sizes: tuple[Callable[[int], int], Callable[[int], int]],
         process_sets: Sets,
+        missing_cipher: str,
         store: StoreClient,
         deadline: float,
     ) -> None:
@@ -178,6 +132,7 @@ class _Bootstrap:
         self.key = key
         self.segment_bytes, self.segment_base_bytes = segment_sizes
         self.process_sets = process_sets
+        self.missing_cipher = missing_cipher
         self.store = store
         self.deadline = deadline
         self.owner = Descriptors()
@@ -185,14 +140,20 @@ class _Bootstrap:
         self.hosts: tuple[str, ...] = ()
         self.world = b""
 
-    def run(self) -> tuple[Topology, Mesh]:
+    def run(self, prepare: Prepare) -> tuple[Topology, Mesh]:
         unix_listener, unix_name = local.listen()
-        with unix_listener, contextlib.ExitStack() as closing:
-            tcp_listeners = [closing.enter_context(listener) for listener in self._listen()]
-            identity = self._identity(tcp_listeners, unix_name)
+        with unix_listener:
+            identity = own_identity(
+                self.place,
+                self.config,
+                self.process_sets,
+                self.missing_cipher,
+                unix_name,
+                self.store.local_host(),
+            )
             joined = claim_round(self.store, self.config.epoch, self.place, identity)
             try:
-                return self._join(joined, unix_listener, tcp_listeners)
+                return self._join(joined, unix_listener, prepare)
             except InvalidArgumentError:
                 # The same on every rank, each of which finds out by itself: aborting the round would give
                 # another error to those that have not looked yet.
@@ -202,70 +163,42 @@ class _Bootstrap:
                 self.owner.close()
                 first = self._tell(joined, error)
                 if type(error) is RendezvousError and first is not None and first.text != str(error):
-                    raise _given_up(first) from error
+                    raise first.error() from error
                 if isinstance(error, OSError):
                     raise BackendError(
                         f"{self._me()}: {error}", library="system", code=error.errno
                     ) from error
                 raise
 
-    def _join(
-        self, joined: Round, unix_listener: socket.socket, tcp_listeners: Sequence[socket.socket]
-    ) -> tuple[Topology, Mesh]:
-        self.store.watch(joined.scope, self.place.rank)
-        self.world = world_digest(self.config.job_id, joined.scope)
+    def _join(self, joined: Round, unix_listener: socket.socket, prepare: Prepare) -> tuple[Topology, Mesh]:
+        self.store.watch(joined.scope, self.place.rank, self.place.host)
+        self.world = world_digest(self.place.job or self.config.job_id, joined.scope)
         self.identities = self._collect_identities(joined)
-        places = [_place(rank, identity) for rank, identity in enumerate(self.identities)]
+        places = [place_in(rank, identity) for rank, identity in enumerate(self.identities)]
         self.hosts = tuple(place.host for place in places)
         machines = [identity["machine"]["boot_id"] for identity in self.identities]
         topology = agree(self.place.rank, places, machines)
         agree_on_operations([identity["operations"] for identity in self.identities])
         process_sets = agree_on_sets([identity["process_sets"] for identity in self.identities])
         groups, own, local_peers = self._share_memory(joined, unix_listener)
-        network_peers = self._connect_network(joined, groups, tcp_listeners)
+        network_peers = self._connect_network(joined, groups)
+        mesh = Mesh(
+            groups,
+            own,
+            local_peers,
+            network_peers,
+            self.owner,
+            process_sets,
+            cores_of(self.place.rank, self.identities),
+            self.world,
+            segment_limit(self.identities),
+        )
+        prepare(topology, mesh)
         self._meet(joined)
         self._leave(joined)
-        mesh = Mesh(groups, own, local_peers, network_peers, self.owner, process_sets, self._cores_per_rank())
         return topology, mesh
 
     # -- 1. meeting --
-
-    def _listen(self) -> list[socket.socket]:
-        try:
-            hosts = network.listening_hosts(self.place, self.config, self.store.local_host())
-            return network.listen_at(hosts)
-        except OSError as error:
-            raise BackendError(
-                f"{self._me()} cannot listen for other ranks: {error}", library="system", code=error.errno
-            ) from error
-
-    def _identity(self, tcp_listeners: Sequence[socket.socket], unix_name: str) -> dict[str, Any]:
-        machine = Machine(
-            boot_id=_boot_id(),
-            net_namespace=os.stat("/proc/self/ns/net").st_ino,
-            uid=os.getuid(),
-            host=self.place.host,
-            mode=self.config.transport_groups,
-        )
-        place = dataclasses.asdict(self.place)
-        share = own_share()
-        return {
-            "place": {name: place[name] for name in ("launcher", "size", "local", "cross", "host")},
-            "machine": dataclasses.asdict(machine),
-            "pid": os.getpid(),
-            "tcp": [listener.getsockname()[:2] for listener in tcp_listeners],
-            "streams": self.config.network_streams,
-            "unix": unix_name,
-            "process_sets": [list(ranks) for ranks in self.process_sets],
-            "operations": self.config.cpu_operations,
-            "cores": hex(share.cores),
-            "quota": share.quota,
-        }
-
-    def _cores_per_rank(self) -> float:
-        shares = [Share(int(identity["cores"], 16), identity["quota"]) for identity in self.identities]
-        machines = [identity["machine"]["boot_id"] for identity in self.identities]
-        return cores_per_rank(self.place.rank, shares, machines)
 
     def _collect_identities(self, joined: Round) -> list[dict[str, Any]]:
         size = self.place.size
@@ -298,7 +231,7 @@ class _Bootstrap:
         failure = ""
         if len(mine) > 1:
             try:
-                size, base = self.segment_bytes(len(mine)), self.segment_base_bytes(len(mine))
+                size, base = self._segment_size(len(mine))
                 own = local.make_own(size, self.owner, base)
                 peers = self._pass_descriptors(joined, mine, own, listener)
             except _NotSharable as error:
@@ -325,6 +258,14 @@ class _Bootstrap:
             own, peers = None, []
         return split(groups, failed), own, sorted(peers, key=lambda peer: peer.rank)
 
+    def _segment_size(self, local_size: int) -> tuple[int, int]:
+        """Bytes of a segment, and how many of them get memory now. Below a limit on files its end is left
+        out, down to what is needed from the start.
+        """
+        size, base = self.segment_bytes(local_size), self.segment_base_bytes(local_size)
+        limit = segment_limit(self.identities)
+        return size if limit is None else max(base, min(size, limit)), base
+
     def _pass_descriptors(
         self, joined: Round, group: Sequence[int], own: Own, listener: socket.socket
     ) -> list[LocalPeer]:
@@ -335,53 +276,106 @@ class _Bootstrap:
         peers: dict[int, LocalPeer] = {}
         expected = {Purpose(Role.LOCAL, other, rank, world=self.world) for other in group if other > rank}
 
-        def swap(connection: socket.socket, other: int) -> Conversation[None]:
-            peers[other] = yield from local.exchange(connection, other, own, self.owner)
+        def swap(connection: socket.socket, other: int, session: Session) -> Conversation[None]:
+            peers[other] = yield from local.exchange(connection, session, other, own, self.owner)
 
         def call(other: int) -> Conversation[None]:
             purpose = Purpose(Role.LOCAL, rank, other, world=self.world)
             name = "\0" + self.identities[other]["unix"]
             try:
-                connection = yield from dial(socket.AF_UNIX, name, self.key, purpose)
-                yield from swap(connection, other)
+                connection, session = yield from dial(socket.AF_UNIX, name, self.key, purpose)
+                yield from swap(connection, other, session)
             except (OSError, AuthenticationError) as error:
                 raise OSError(f"no descriptors from rank {other}: {error}") from error
 
-        def answer(connection: socket.socket, purpose: Purpose) -> Conversation[None]:
-            yield from swap(connection, purpose.dialer)
+        def answer(connection: socket.socket, purpose: Purpose, session: Session) -> Conversation[None]:
+            yield from swap(connection, purpose.dialer, session)
 
         with Conversations() as talks:
             talks.start(self._watch(joined, scope))
-            Admission(talks, self.key, expected, answer, self._me()).start([listener])
+            admission = Admission(talks, self.key, expected, answer, self._me())
+            admission.start([listener])
             for other in group:
                 if other < rank:
                     talks.start(call(other))
-            if not talks.run(lambda: len(peers) == len(group) - 1, self._talk_until()):
+            formed = talks.run(lambda: len(peers) == len(group) - 1, self._talk_until())
+            admission.refusals.tell()
+            if not formed:
                 raise self._late("pass descriptors", (r for r in group if r != rank and r not in peers))
         return list(peers.values())
 
     # -- 3. connecting --
 
-    def _connect_network(
-        self, joined: Round, groups: Sequence[Sequence[int]], listeners: Sequence[socket.socket]
-    ) -> list[NetworkPeer]:
+    def _listen(self, dialers: Collection[int]) -> list[socket.socket]:
+        """For ``dialers``, where they come from."""
+        rank = self.place.rank
+        if not dialers:
+            return []
+        own = self.identities[rank]["addresses"]
+        here = any(self._namespace(each) == self._namespace(rank) for each in dialers)
+        others = {
+            host
+            for each in dialers
+            if self._namespace(each) != self._namespace(rank)
+            for host in self.identities[each]["addresses"]
+        }
+        chosen = bool(self.config.network_interface)
+        try:
+            return network.listen_at(network.listening_hosts(own, others, chosen=chosen, here=here))
+        except OSError as error:
+            raise BackendError(
+                f"{self._me()} cannot listen for other ranks: {error}", library="system", code=error.errno
+            ) from error
+
+    def _told_where(self, joined: Round, listeners: Sequence[socket.socket]) -> list[list[tuple[str, int]]]:
+        """Where each rank listens, once all have said it."""
+        mine = [listener.getsockname()[:2] for listener in listeners]
+        self.store.set(f"{joined.listening}{self.place.rank}", mine)
+        try:
+            book = self.store.collect(joined.listening, self.place.size, self._left_s())
+        except StoreTimeout as error:
+            late = (int(key.removeprefix(joined.listening)) for key in error.keys)
+            raise self._late("connect", late) from error
+        return [book[str(rank)] for rank in range(self.place.size)]
+
+    def _connect_network(self, joined: Round, groups: Sequence[Sequence[int]]) -> list[NetworkPeer]:
         rank = self.place.rank
         wanted = network.connections_of(rank, groups, self.world, self._streams())
-        made: dict[Purpose, int] = {}
+        levels = self._levels({p.dialer + p.acceptor - rank for p in wanted})
         if not wanted:
             return []
+        expected = [purpose for purpose in wanted if purpose.acceptor == rank]
+        with contextlib.ExitStack() as closing:
+            listeners = self._listen({purpose.dialer for purpose in expected})
+            for listener in listeners:
+                closing.enter_context(listener)
+            offered = self._told_where(joined, listeners)
+            made, sessions = self._dial_and_accept(joined, wanted, listeners, offered)
+        return self._network_peers(wanted, made, sessions, levels)
+
+    def _dial_and_accept(
+        self,
+        joined: Round,
+        wanted: Sequence[Purpose],
+        listeners: Sequence[socket.socket],
+        offered: Sequence[Sequence[tuple[str, int]]],
+    ) -> tuple[dict[Purpose, int], dict[Purpose, Session]]:
+        rank = self.place.rank
+        made: dict[Purpose, int] = {}
+        sessions: dict[Purpose, Session] = {}
         mine = own_addresses()
 
-        def keep(connection: socket.socket, purpose: Purpose) -> None:
+        def keep(connection: socket.socket, purpose: Purpose, session: Session) -> None:
             made[purpose] = self.owner.adopt(connection.detach())
+            sessions[purpose] = session
 
-        def answer(connection: socket.socket, purpose: Purpose) -> Conversation[None]:
-            keep(connection, purpose)
+        def answer(connection: socket.socket, purpose: Purpose, session: Session) -> Conversation[None]:
+            keep(connection, purpose, session)
             yield from ()
 
         def race(talks: Conversations, purpose: Purpose) -> Race:
             routes = numeric_routes(
-                self.identities[purpose.acceptor]["tcp"],
+                offered[purpose.acceptor],
                 mine,
                 same_machine=self._namespace(rank) == self._namespace(purpose.acceptor),
             )
@@ -393,26 +387,66 @@ class _Bootstrap:
             def lost() -> None:
                 talks.start(give_up())
 
-            running = Race(talks, routes, self.key, purpose, lambda made, _: keep(made, purpose), lost)
+            def won(connection: socket.socket, _: Route, session: Session) -> None:
+                keep(connection, purpose, session)
+
+            running = Race(talks, routes, self.key, purpose, won, lost)
             return running
 
         with Conversations() as talks:
             talks.start(self._watch(joined, None))
             expected = (purpose for purpose in wanted if purpose.acceptor == rank)
-            Admission(talks, self.key, expected, answer, self._me()).start(listeners)
+            admission = Admission(talks, self.key, expected, answer, self._me())
+            admission.start(listeners)
             races = {purpose: race(talks, purpose) for purpose in wanted if purpose.dialer == rank}
             for each in races.values():
                 each.start()
-            if not talks.run(lambda: len(made) == len(wanted), self._talk_until()):
+            formed = talks.run(lambda: len(made) == len(wanted), self._talk_until())
+            admission.refusals.tell()
+            if not formed:
                 left = {p: p.dialer + p.acceptor - rank for p in wanted if p not in made}
                 tried = next((races[p].describe() for p in left if p in races), "")
                 raise self._late("connect", set(left.values()), tried)
-        control = {p.dialer + p.acceptor - rank: fd for p, fd in made.items() if p.role is Role.CONTROL}
-        data: dict[int, list[int]] = {}
+        return made, sessions
+
+    def _network_peers(
+        self,
+        wanted: Iterable[Purpose],
+        made: dict[Purpose, int],
+        sessions: dict[Purpose, Session],
+        levels: dict[int, str],
+    ) -> list[NetworkPeer]:
+        rank = self.place.rank
+        control: dict[int, Purpose] = {}
+        data: dict[int, list[Purpose]] = {}
         for purpose in wanted:
+            other = purpose.dialer + purpose.acceptor - rank
             if purpose.role is Role.DATA:
-                data.setdefault(purpose.dialer + purpose.acceptor - rank, []).append(made[purpose])
-        return [NetworkPeer(other, control.get(other, -1), data[other]) for other in sorted(data)]
+                data.setdefault(other, []).append(purpose)
+            else:
+                control[other] = purpose
+        peers = []
+        for other, streams in sorted(data.items()):
+            edge, level = control.get(other), levels[other]
+            keys = [key_of(sessions.get(p) if p else None, level) for p in (edge, *streams)]
+            sealed = Sealed(number_of(level), tuple(keys) if level != "off" else ())
+            fds = [made[purpose] for purpose in streams]
+            peers.append(NetworkPeer(other, made[edge] if edge else -1, fds, sealed))
+        return peers
+
+    def _levels(self, others: Iterable[int]) -> dict[int, str]:
+        """How the connections to each of ``others`` are protected. Raises ``ConfigError`` if ranks were told
+        different things, or one cannot.
+        """
+        rank, levels = self.place.rank, {}
+        names = [self._name(each) for each in range(self.place.size)]
+        setting = agreed([identity["protection"] for identity in self.identities], rank, names)
+        for other in others:
+            here = self._namespace(rank) == self._namespace(other)
+            levels[other] = level_between(setting, same_machine=here)
+            for each in (rank, other):
+                with_cipher(self.identities[each]["missing_cipher"], names[each], levels[other])
+        return levels
 
     def _make_room(self, groups: Sequence[Sequence[int]]) -> None:
         """Enough descriptors for the mesh, said now and not half-way. Five for each local peer, of which one
@@ -469,7 +503,7 @@ class _Bootstrap:
         while True:
             for scope, cause in self.store.aborted.items():
                 if scope == joined.scope:
-                    raise _given_up(cause)
+                    raise cause.error()
                 if scope == group_scope:
                     raise _NotSharable(cause.text)
             yield self.store, selectors.EVENT_READ
@@ -490,15 +524,16 @@ class _Bootstrap:
         Returns:
             The cause that counts for all, if the store answers: somebody may have been faster.
         """
-        missing = error.missing if isinstance(error, RendezvousError) else ()
-        waited_s = error.waited_s if isinstance(error, RendezvousError) else 0.0
-        text = (
-            str(error)
-            if isinstance(error, RendezvousError)
-            else f"{self._me()}: {str(error) or type(error).__name__}"
-        )
+        text = str(error) or type(error).__name__
+        if isinstance(error, RendezvousError) and (error.missing or error.rank is not None):
+            # This one has only noticed it.
+            cause = Cause(text, error.missing, error.waited_s, error.rank, error.host or "")
+        else:
+            if not isinstance(error, RendezvousError) and not text.startswith(self._me()):
+                text = f"{self._me()}: {text}"
+            cause = Cause(text, rank=self.place.rank, host=self.place.host)
         try:
-            self.store.abort(joined.scope, Cause(text, missing, waited_s))
+            self.store.abort(joined.scope, cause)
         except HorovodInternalError:
             return None
         return self.store.aborted.get(joined.scope)
@@ -529,23 +564,6 @@ class _Bootstrap:
 
 class _NotSharable(Exception):
     """Another rank of the group found that sharing memory does not work."""
-
-
-def _given_up(cause: Cause) -> RendezvousError:
-    return RendezvousError(cause.text, missing=cause.missing, waited_s=cause.waited_s)
-
-
-def _place(rank: int, identity: dict[str, Any]) -> Place:
-    said = identity["place"]
-    pairs = {
-        name: None if said[name] is None else (said[name][0], said[name][1]) for name in ("local", "cross")
-    }
-    return Place(said["launcher"], rank, said["size"], pairs["local"], pairs["cross"], said["host"])
-
-
-def _boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
 
 
 def _ranks(ranks: Sequence[int]) -> str:

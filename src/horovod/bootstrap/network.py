@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from horovod.bootstrap import unix
 from horovod.bootstrap.addresses import is_number, loopback_addresses, own_addresses
 from horovod.bootstrap.groups import control_parent
 from horovod.bootstrap.handshake import Purpose, Role
 from horovod.bootstrap.topology import Place
 from horovod.config import Config
 
-__all__ = ["connections_of", "listen_at", "listening_hosts"]
+__all__ = ["connections_of", "listen_at", "listening_hosts", "namespace", "own_hosts", "source_towards"]
 
 _ATTEMPTS = 16
+_DISCARD = 9  # any port will do: nothing is sent
 
 
 def listen_at(hosts: Sequence[str], port: int = 0) -> list[socket.socket]:
-    """TCP sockets on ``hosts``, names or numbers, and on no other interface; all have one port.
+    """TCP sockets on ``hosts``, names or numbers, and on no other interface; all have one port. Or a Unix
+    socket, if the only host is the name of one.
 
     The backlog is long, so that strangers do not fill it before the ranks come.
 
@@ -27,8 +31,10 @@ def listen_at(hosts: Sequence[str], port: int = 0) -> list[socket.socket]:
         port: 0 = one that is free on all of them.
 
     Raises:
-        OSError: a host is not of this machine, or the port is taken.
+        OSError: a host is not of this machine, or the port or name is taken.
     """
+    if len(hosts) == 1 and unix.is_name(hosts[0]):
+        return [unix.listen(hosts[0])]
     for attempt in range(_ATTEMPTS):
         listeners: list[socket.socket] = []
         try:
@@ -45,14 +51,23 @@ def listen_at(hosts: Sequence[str], port: int = 0) -> list[socket.socket]:
     raise AssertionError("not reached")
 
 
-def listening_hosts(place: Place, config: Config, store_host: str) -> list[str]:
-    """Where this rank listens for others: on the interfaces of ``HOROVOD_GLOO_IFACE``; else on loopback if
-    all ranks are on this host; else on everything that others may reach, the way to the store first.
+def namespace() -> tuple[str, int]:
+    """What processes have in common that reach each other over loopback, and over Unix sockets without a
+    file: the kernel that runs, and the network namespace in it.
+    """
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip(), os.stat("/proc/self/ns/net").st_ino
+
+
+def own_hosts(place: Place, config: Config, store_host: str) -> list[str]:
+    """The addresses of this host that others may know it by: those of ``HOROVOD_GLOO_IFACE``; else loopback
+    if the ranks meet where only this host can; else everything that others may reach, the way to the store
+    first.
 
     Args:
         place: who this process is and where it meets the others.
         config: the interfaces, if any are chosen.
-        store_host: address of this host on the interface that reaches the store.
+        store_host: address of this host on the interface that reaches the store; "" of a Unix socket.
 
     Raises:
         ConfigError: none of the chosen interfaces exists here.
@@ -61,13 +76,52 @@ def listening_hosts(place: Place, config: Config, store_host: str) -> list[str]:
     if config.network_interface:
         return [address.host for address in own_addresses(config.network_interface)]
     loopback = [address.host for address in loopback_addresses()]
-    meets_here = all(host in ("localhost", *loopback) for host, _ in place.store)
-    if meets_here or place.one_host:
+    meets_here = all(host in ("localhost", *loopback) or unix.is_name(host) for host, _ in place.store)
+    if meets_here:
         return [store_host] if store_host in loopback else loopback[:1]
     hosts = [address.host for address in own_addresses()]
     if store_host in hosts or not hosts:
         hosts.insert(0, store_host)
     return list(dict.fromkeys(hosts))
+
+
+def listening_hosts(own: Sequence[str], others: Collection[str], *, chosen: bool, here: bool) -> list[str]:
+    """Where this rank listens for those that dial it: on the interfaces that its routing table leads to them
+    by, and on no other one. What ``HOROVOD_GLOO_IFACE`` has chosen counts as it is.
+
+    Args:
+        own: the addresses of this host that others may know it by.
+        others: addresses of the other hosts that ranks dial from; empty if none do.
+        chosen: ``own`` are those of ``HOROVOD_GLOO_IFACE``.
+        here: ranks of this host dial, too.
+
+    Raises:
+        OSError: the kernel does not tell which there are.
+    """
+    if chosen:
+        return list(own)
+    loopback = [address.host for address in loopback_addresses()]
+    if not others:
+        return [host for host in own if host in loopback] or loopback[:1] or list(own)
+    known = {address.host: address.interface for address in own_addresses()}
+    ways = {source_towards(host) for host in others if host not in known}
+    interfaces = {known[way] for way in ways if way in known}
+    # Without a way to anybody that the routing table knows, trying all is what is left.
+    hosts = [host for host in own if known.get(host) in interfaces] or own
+    return list(dict.fromkeys([*hosts, *(loopback[:1] if here else [])]))
+
+
+def source_towards(host: str) -> str:
+    """The address of ours that packets to ``host``, a number, would have; "" if there is no way. The kernel
+    looks into its routing table, and nothing is sent.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, _DISCARD))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
 
 
 def connections_of(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import time
 from collections.abc import Mapping
 
@@ -23,6 +24,7 @@ __all__ = ["exchange"]
 
 _KEY = "rueda"
 _VALUE_BYTES = 1023  # what MPICH's server takes
+_MOST_LINE_BYTES = 1 << 16
 
 
 def exchange(environ: Mapping[str, str], value: str, timeout_s: float) -> str:
@@ -37,11 +39,11 @@ def exchange(environ: Mapping[str, str], value: str, timeout_s: float) -> str:
     with socket.socket(fileno=_duplicate(environ["PMI_FD"])) as server:
         talk = _Talk(server, deadline, timeout_s)
         talk.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init")
-        space = talk.ask("cmd=get_my_kvsname", "my_kvsname")["kvsname"]
+        space = talk.ask("cmd=get_my_kvsname", "my_kvsname", "kvsname")
         if value:
             talk.ask(f"cmd=put kvsname={space} key={_KEY} value={value}", "put_result")
         talk.ask("cmd=barrier_in", "barrier_out")
-        return talk.ask(f"cmd=get kvsname={space} key={_KEY}", "get_result")["value"]
+        return talk.ask(f"cmd=get kvsname={space} key={_KEY}", "get_result", "value")
 
 
 class _Talk:
@@ -51,8 +53,8 @@ class _Talk:
         self._timeout_s = timeout_s
         self._received = b""
 
-    def ask(self, request: str, answer: str) -> dict[str, str]:
-        """The words of the answer, which must be of the kind ``answer``."""
+    def ask(self, request: str, answer: str, wanted: str = "cmd") -> str:
+        """The word ``wanted`` of the answer, which must be of the kind ``answer``."""
         try:
             self._server.settimeout(max(0.001, self._deadline - time.monotonic()))
             self._server.sendall(request.encode() + b"\n")
@@ -62,6 +64,8 @@ class _Talk:
                 if not data:
                     raise RendezvousError("The launcher closed the connection named by PMI_FD.")
                 self._received += data
+                if len(self._received) > _MOST_LINE_BYTES:
+                    raise RendezvousError("The launcher's exchange (PMI) sends a line without an end.")
         except TimeoutError as error:
             raise RendezvousError(
                 f"Not all ranks called hvd.init() within {self._timeout_s:g} s: the launcher's exchange "
@@ -75,15 +79,19 @@ class _Talk:
         words = dict(
             word.partition("=")[::2] for word in line.decode(errors="replace").split() if "=" in word
         )
-        if words.get("cmd") != answer or words.get("rc", "0") != "0":
+        if words.get("cmd") != answer or words.get("rc", "0") != "0" or wanted not in words:
             raise RendezvousError(f"The launcher's exchange (PMI) answered {request!r} with {line!r}.")
-        return words
+        return words[wanted]
 
 
 def _duplicate(number: str) -> int:
     try:
-        return os.dup(int(number))
-    except (ValueError, OSError) as error:
+        copy = os.dup(int(number))
+        if not stat.S_ISSOCK(os.fstat(copy).st_mode):
+            os.close(copy)
+            raise ValueError("not a socket")
+        return copy
+    except (ValueError, OverflowError, OSError) as error:
         raise RendezvousError(
             f"PMI_FD={number} is not open in this process: was it started by another process than the "
             "launcher, which closed it? Set HOROVOD_GLOO_RENDEZVOUS_ADDR and HOROVOD_GLOO_RENDEZVOUS_PORT."

@@ -6,9 +6,11 @@ import socket
 import time
 from collections.abc import Sequence
 
+from horovod.bootstrap import unix
 from horovod.bootstrap.conversation import Conversations
-from horovod.bootstrap.handshake import Purpose, Role
+from horovod.bootstrap.handshake import store_purpose
 from horovod.bootstrap.routes import Race, Route, resolve
+from horovod.bootstrap.session import Session
 from horovod.errors import AuthenticationError, RendezvousError
 
 __all__ = ["reach_store"]
@@ -19,18 +21,19 @@ _STRANGER_S = 1.0
 
 
 def reach_store(
-    places: Sequence[tuple[str, int]], key: bytes, timeout_s: float, identity: str
-) -> tuple[socket.socket, Route]:
-    """A connection to the store that has passed the handshake, and the address that answered.
+    places: Sequence[tuple[str, int]], key: bytes, timeout_s: float, identity: str, job: str
+) -> tuple[socket.socket, Route, Session]:
+    """A connection to the store that has passed the handshake, the address that answered, and its keys.
 
     Args:
-        places: host (a name or a number) and port of every way to it.
+        places: host (a name or a number) and port of every way to it, or the name of a Unix socket.
         key: the key of the job.
         timeout_s: a server that is not there yet is tried again until then.
         identity: who this is, for messages.
+        job: the name of the job; one key may be that of several.
 
     Raises:
-        AuthenticationError: whoever answers does not know the key.
+        AuthenticationError: whoever answers does not know the key, or is of another job or user.
         RendezvousError: nobody answers.
     """
     deadline = time.monotonic() + timeout_s
@@ -38,14 +41,14 @@ def reach_store(
     while not routes and time.monotonic() + _RESOLVE_AGAIN_S < deadline:
         time.sleep(_RESOLVE_AGAIN_S)  # names may become known a moment after a host has started
         routes, unknown = resolve(places)
-    reached: list[tuple[socket.socket, Route]] = []
+    reached: list[tuple[socket.socket, Route, Session]] = []
     with Conversations() as talks:
         race = Race(
             talks,
             routes,
             key,
-            Purpose(Role.STORE),
-            lambda connection, route: reached.append((connection, route)),
+            store_purpose(job),
+            lambda *won: reached.append(won),
             lambda: None,
             retries=True,
         )
@@ -55,20 +58,30 @@ def reach_store(
         if _refused(race) and not race.over:
             talks.run(lambda: race.over, min(deadline, time.monotonic() + _STRANGER_S))
         if reached:
-            connection, route = reached[0]
+            connection, route, session = reached[0]
             connection.settimeout(None)
-            return connection, route
+            return connection, route, session
     where = race.describe(list(unknown.items()))
     if _refused(race):
         raise AuthenticationError(
             f"{identity} does not find the store of this job, or has another key: {where}. "
-            "HOROVOD_SECRET_KEY must be the same in the launcher and in every rank."
+            "HOROVOD_SECRET_KEY must be the same in the launcher and in every rank, and so must "
+            "HOROVOD_JOB_ID and, on one machine, the user."
         )
     raise RendezvousError(
         f"No store answers {identity} at {where}. It is served by the launcher, or by rank 0: is it still "
-        "running, and can this host reach that address?",
+        f"running, and {_reached(places)}?",
         waited_s=timeout_s,
     )
+
+
+def _reached(places: Sequence[tuple[str, int]]) -> str:
+    if unix.is_name(places[0][0]):
+        return (
+            "is this process in the same network namespace? If not, set HOROVOD_GLOO_RENDEZVOUS_ADDR and "
+            "HOROVOD_GLOO_RENDEZVOUS_PORT to an address of rank 0 and a free port there"
+        )
+    return "can this host reach that address"
 
 
 def _refused(race: Race) -> bool:

@@ -16,7 +16,10 @@ from horovod.bootstrap.table import Cause
 from horovod.bootstrap.topology import Place
 from horovod.errors import RendezvousError, StoreTimeout
 
-__all__ = ["Round", "claim_round"]
+__all__ = ["ROUNDS", "Round", "claim_round"]
+
+ROUNDS = "epoch/"
+"""What all rounds of all epochs have in the store begins with this."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,10 @@ class Round:
         return f"{self.scope}verdict/"
 
     @property
+    def listening(self) -> str:
+        return f"{self.scope}listening/"
+
+    @property
     def connected(self) -> str:
         return f"{self.scope}connected/"
 
@@ -49,7 +56,7 @@ def claim_round(store: StoreClient, epoch: str, place: Place, identity: dict[str
         RendezvousError: another process has this rank.
     """
     owner = {"host": place.host, **_process()}
-    last_key = f"epoch/{epoch}/last/{place.rank}"
+    last_key = f"{ROUNDS}{epoch}/last/{place.rank}"
     number = 0
     try:
         last = store.get(last_key, 0.0)
@@ -77,7 +84,7 @@ def claim_round(store: StoreClient, epoch: str, place: Place, identity: dict[str
 
 
 def _scope(epoch: str, number: int) -> str:
-    return f"epoch/{epoch}/round/{number}/"
+    return f"{ROUNDS}{epoch}/round/{number}/"
 
 
 def _taken(
@@ -89,8 +96,9 @@ def _taken(
         f"and process {owner['pid']} on host {owner['host']}. Give each its own HOROVOD_RANK. "
         "Was one of them started by the other, with its environment?"
     )
-    store.abort(scope, Cause(text))
-    return RendezvousError(text)
+    cause = Cause(text, rank=place.rank, host=place.host)
+    store.abort(scope, cause)
+    return cause.error()
 
 
 def _process() -> dict[str, Any]:

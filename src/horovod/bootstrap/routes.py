@@ -16,9 +16,11 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from horovod.bootstrap import unix
 from horovod.bootstrap.addresses import Address, is_number
-from horovod.bootstrap.conversation import Conversation, Conversations, connect_to, receive, send
-from horovod.bootstrap.handshake import REPLY_BYTES, Dialer, Purpose
+from horovod.bootstrap.conversation import Conversation, Conversations, TurnedAway, connect_to, greet, send
+from horovod.bootstrap.handshake import Dialer, Purpose
+from horovod.bootstrap.session import Session
 from horovod.errors import AuthenticationError
 
 __all__ = ["Race", "Route", "numeric_routes", "resolve"]
@@ -32,10 +34,15 @@ _PATIENCE_S = 1.0
 _RETRY_FIRST_S = 0.02
 _RETRY_LAST_S = 0.5
 
+_MOST_REFUSALS = 5
+"""Of one way, before it is taken for that of somebody else: a crowd of strangers may push us out."""
+
 
 @dataclass(frozen=True)
 class Route:
-    """One address to connect to: number as text and port. ``name``: what it was resolved from."""
+    """One address to connect to: number as text and port, or the name of a Unix socket. ``name``: what it was
+    resolved from.
+    """
 
     host: str
     port: int
@@ -43,9 +50,18 @@ class Route:
 
     @property
     def family(self) -> int:
+        if unix.is_name(self.host):
+            return socket.AF_UNIX
         return socket.AF_INET6 if ":" in self.host else socket.AF_INET
 
+    @property
+    def address(self) -> tuple[str, int] | str:
+        """What the system calls it."""
+        return unix.socket_address(self.host) if unix.is_name(self.host) else (self.host, self.port)
+
     def __str__(self) -> str:
+        if unix.is_name(self.host):
+            return self.host
         number = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
         return f"{number} ({self.name})" if self.name and self.name != self.host else number
 
@@ -73,11 +89,13 @@ def numeric_routes(
 
 
 def resolve(places: Sequence[tuple[str, int]]) -> tuple[list[Route], dict[Route, str]]:
-    """The ways to names or numbers: all their numbers, each once, and the names that lead nowhere."""
+    """The ways to hosts or Unix sockets: all numbers of hosts, each once, and the names that lead nowhere."""
     routes: dict[tuple[str, int], Route] = {}
     failures: dict[Route, str] = {}
     for host, port in places:
-        if is_number(host):  # the common case, and the first look-up of a process costs 10 ms
+        if is_number(host) or unix.is_name(
+            host
+        ):  # the common case, and the first look-up of a process costs 10 ms
             routes.setdefault((host, port), Route(host, port, host))
             continue
         try:
@@ -96,7 +114,7 @@ class Race:
 
     Args:
         talks: runs the attempts; whatever is left of them ends with it.
-        won: is given the authenticated connection and its route.
+        won: is given the authenticated connection, its route and its keys.
         lost: is called when every route has failed; ``failures`` says why. May raise.
         retries: try a way again that refuses: nobody may listen there yet. Then only a wrong key is a
             failure.
@@ -108,7 +126,7 @@ class Race:
         routes: Sequence[Route],
         key: bytes,
         purpose: Purpose,
-        won: Callable[[socket.socket, Route], None],
+        won: Callable[[socket.socket, Route, Session], None],
         lost: Callable[[], None],
         *,
         retries: bool = False,
@@ -169,9 +187,15 @@ class Race:
 
     def _attempt(self, route: Route) -> Conversation[None]:
         pause_s = _RETRY_FIRST_S
+        refusals = 0
         while not self.over:
             try:
-                connection = yield from self._try(route)
+                connection, session = yield from self._try(route)
+            except TurnedAway as error:
+                refusals += 1
+                if refusals == _MOST_REFUSALS:
+                    self.failures[route] = error
+                    break
             except OSError as error:
                 self.failures[route] = error
                 if not self._retries:
@@ -180,7 +204,7 @@ class Race:
                 self.failures[route] = error
                 break
             else:
-                self._won(connection, route)
+                self._won(connection, route, session)
                 return
             self._connected.discard(route)
             if self._untried:
@@ -191,13 +215,12 @@ class Race:
         self._connected.discard(route)
         self._next()
 
-    def _try(self, route: Route) -> Conversation[socket.socket]:
-        connection = yield from connect_to(route.family, (route.host, route.port))
+    def _try(self, route: Route) -> Conversation[tuple[socket.socket, Session]]:
+        connection = yield from connect_to(route.family, route.address)
         try:
             self._connected.add(route)
             dialer = Dialer(self._key, self._purpose)
-            yield from send(connection, dialer.hello)
-            proof = dialer.answer((yield from receive(connection, REPLY_BYTES)))
+            proof = yield from greet(connection, dialer)
             if self.over:
                 raise ConnectionAbortedError(errno.ECONNABORTED, os.strerror(errno.ECONNABORTED))
             # From here on the other routes give up before their proof: the other side lets in this one only.
@@ -207,7 +230,7 @@ class Race:
             except OSError:
                 self.over = False
                 raise
-            return connection
+            return connection, dialer.session()
         except BaseException:
             connection.close()
             raise

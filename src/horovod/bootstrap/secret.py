@@ -15,11 +15,23 @@ from pathlib import Path
 
 from horovod.errors import ConfigError
 
-__all__ = ["KEY_BYTES", "SECRET_VARIABLE", "job_key", "settings_folder"]
+__all__ = [
+    "KEY_BYTES",
+    "SECRET_VARIABLE",
+    "check_of",
+    "job_key",
+    "key_of_job",
+    "name_of",
+    "own_secret",
+    "port_of",
+    "settings_folder",
+    "users_secret",
+]
 
 SECRET_VARIABLE = "HOROVOD_SECRET_KEY"
 KEY_BYTES = 32
 _SHORTEST_BYTES = 16
+_PORTS = range(12000, 32000)  # below those that the system gives out by itself
 _REMEDY = f"Set {SECRET_VARIABLE} to 64 random hexadecimal digits, the same for every rank."
 
 
@@ -33,14 +45,54 @@ def job_key(environ: Mapping[str, str], job_id: str) -> bytes:
     Raises:
         ConfigError: there is no key, it is malformed, or others can read the user's key file.
     """
-    text = environ.get(SECRET_VARIABLE, "").strip()
-    if text:
-        return _from_text(text)
+    if key := own_secret(environ):
+        return key
     if not job_id:
         raise ConfigError(
             f"Ranks prove who they are by a key, and this job has none. {_REMEDY}", variable=SECRET_VARIABLE
         )
-    return hmac.digest(_user_key(_key_file(environ)), b"rueda job\x00" + job_id.encode(), "sha256")
+    return key_of_job(users_secret(environ, make=True), job_id)
+
+
+def key_of_job(secret: bytes, name: str) -> bytes:
+    """The key of the job ``name``, for all who have ``secret``. The name may be known to anybody."""
+    return hmac.digest(secret, b"rueda job\x00" + name.encode(), "sha256")
+
+
+def check_of(key: bytes, said: str = "") -> str:
+    """Tells equal keys from different ones, and nothing about either. Signs what is ``said`` with it."""
+    return hmac.digest(key, b"rueda card" + said.encode(), "sha256").hex()[:32]
+
+
+def port_of(key: bytes) -> int:
+    """The port at which the ranks of a job meet that share nothing but its key. Nobody else can know it, and
+    so take it first, before somebody listens there.
+    """
+    return _PORTS[int.from_bytes(hmac.digest(key, b"rueda port", "sha256")[:8], "big") % len(_PORTS)]
+
+
+def name_of(key: bytes) -> str:
+    """The name of the socket at which they meet if all are on one machine. Nobody else can know it before."""
+    return "@rueda-" + hmac.digest(key, b"rueda socket", "sha256").hex()[:32]
+
+
+def own_secret(environ: Mapping[str, str]) -> bytes:
+    """What ``HOROVOD_SECRET_KEY`` says, empty if it is not set. Raises ``ConfigError`` if it is malformed."""
+    text = environ.get(SECRET_VARIABLE, "").strip()
+    return _from_text(text) if text else b""
+
+
+def users_secret(environ: Mapping[str, str], *, make: bool) -> bytes:
+    """What the user's key file holds.
+
+    Args:
+        environ: says where the user's settings are.
+        make: make one if there is none.
+
+    Raises:
+        ConfigError: there is none, it cannot be made, or others can read it.
+    """
+    return _user_key(_key_file(environ), make=make)
 
 
 def _from_text(text: str) -> bytes:
@@ -71,12 +123,12 @@ def _key_file(environ: Mapping[str, str]) -> Path:
     return settings_folder(environ) / "key"
 
 
-def _user_key(path: Path) -> bytes:
-    """The user's key, made on first use. Whoever comes second, of any number of ranks, reads the first
-    one's.
+def _user_key(path: Path, *, make: bool) -> bytes:
+    """The user's key, made on first use if ``make``. Whoever comes second, of any number of ranks, reads the
+    first one's.
     """
     try:
-        if not path.exists():
+        if make and not path.exists():
             _create(path)
         return _read(path)
     except OSError as error:

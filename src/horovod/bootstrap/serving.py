@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from horovod.bootstrap import unix
 from horovod.bootstrap.addresses import loopback_addresses, own_addresses
 from horovod.bootstrap.descriptors import make_room
-from horovod.bootstrap.routes import resolve
+from horovod.bootstrap.routes import Route, resolve
 from horovod.bootstrap.store import StoreServer
 from horovod.bootstrap.topology import Place
 from horovod.errors import ConfigError
@@ -22,15 +23,21 @@ def serve_store(place: Place, key: bytes, interfaces: str = "") -> StoreServer:
         interfaces: the setting ``HOROVOD_GLOO_IFACE``.
 
     Raises:
-        ConfigError: that address is not one of this host, or the port is taken.
+        ConfigError: that address is not one of this host, or the port or name is taken.
         BackendError: this process may not open so many files.
     """
     make_room(place.size, f"{place.launcher}: the store of {place.size} ranks on rank {place.rank}")
-    port = place.store[0][1]
+    first, port = place.store[0]
     try:
-        server = StoreServer(key, _hosts(place, interfaces), port)
+        hosts = [first] if unix.is_name(first) else _hosts(place, interfaces)
+        server = StoreServer(key, hosts, port, job=place.job)
     except OSError as error:
-        where = ", ".join(f"{host}:{port}" for host, port in place.store)
+        where = ", ".join(str(Route(host, port)) for host, port in place.store)
+        if unix.is_name(first):
+            raise ConfigError(
+                f"Rank {place.rank} on host {place.host} cannot serve the store at {where}: "
+                f"{error.strerror}. Is there another job with the same name ({place.job}) and key?"
+            ) from error
         raise ConfigError(
             f"Rank {place.rank} on host {place.host} cannot serve the store at {where}: "
             f"{error.strerror}. Set HOROVOD_GLOO_RENDEZVOUS_ADDR to an address of this host and "

@@ -2,9 +2,10 @@
 
 The server runs in the launcher, or in rank 0; one thread serves all connections, and waiting requests cost
 nothing. Every connection first passes the handshake (``handshake.py``), during which a stranger can hold no
-more than 84 bytes, 10 seconds and one of a limited number of places; who comes when all are taken gets that
-of the stranger who has been there longest, as a handshake takes no longer than milliseconds. What requests
-mean is in ``table.py``.
+more than 116 bytes, 10 seconds and one of a limited number of places; who comes when all are taken gets that
+of the stranger who has been there longest, as a handshake takes no longer than milliseconds. So many come in
+one turn, and then everything else is served. After the handshake every message is signed with keys that
+follow from it (``session.py``). What requests mean is in ``table.py``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import queue
 import selectors
 import socket
 import threading
@@ -19,20 +21,32 @@ import time
 from collections.abc import Sequence
 from typing import Any, cast
 
-from horovod.bootstrap.handshake import HELLO_BYTES, PROOF_BYTES, Acceptor, Purpose, Role
+from horovod.bootstrap import unix
+from horovod.bootstrap.admission import MOST_AT_ONCE
+from horovod.bootstrap.conversation import tune
+from horovod.bootstrap.handshake import store_purpose
 from horovod.bootstrap.network import listen_at
 from horovod.bootstrap.reaching import reach_store
+from horovod.bootstrap.refusals import Refusals
+from horovod.bootstrap.store_connection import RECEIVE_BYTES, StoreConnection
 from horovod.bootstrap.table import Cause, Table
+from horovod.bootstrap.unix import other_user, whence
 from horovod.errors import AuthenticationError, HorovodInternalError, RendezvousError, StoreTimeout
-from horovod.messages import MAX_FRAME_BYTES, FrameError, FrameReader, encode
+from horovod.messages import MAX_FRAME_BYTES, AlteredError, FrameError, FrameReader, encode
 
 __all__ = ["StoreClient", "StoreServer"]
 
 _log = logging.getLogger("horovod.bootstrap")
 
-_RECEIVE_BYTES = 1 << 16
 _MOST_UNREAD_BYTES = 2 * MAX_FRAME_BYTES  # answers that a client leaves lying
 _NO_DESCRIPTOR_PAUSE_S = 0.1
+_ALTERED = (
+    "what came over that connection is not what the other side sent. Somebody between the two hosts changed, "
+    "repeated or left out a part of it; nothing of it was used."
+)
+_NONSENSE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+"""What looking for the parts of a message raises that is of another shape."""
+
 _ANSWER_GRACE_S = 5.0  # the server answers time-outs itself; this is for a server that answers nothing at all
 
 
@@ -42,7 +56,9 @@ class StoreServer:
     Args:
         key: the job's key; at least 16 bytes.
         bind_host: addresses of the interfaces on which the workers come; the loopback interface by default.
+            Or the name of a Unix socket (``unix.fresh_name``), where only this user is let in.
         port: the same on all; 0 = any free one; ``address`` tells.
+        job: its name, as its clients have it; one key may be that of several jobs.
         handshake_timeout_s: how long a connection may take to prove the key.
         max_strangers: how many connections may be in their handshake at once; one more, and the oldest ends.
     """
@@ -53,29 +69,36 @@ class StoreServer:
         bind_host: str | Sequence[str] = "127.0.0.1",
         port: int = 0,
         *,
+        job: str = "",
         handshake_timeout_s: float = 10.0,
         max_strangers: int = 256,
     ) -> None:
         self._key = key
+        self.job = job
+        self._purpose = store_purpose(job)
         self._handshake_timeout_s = handshake_timeout_s
         self._max_strangers = max_strangers
         self._table = Table()
-        self._connections: dict[int, _Connection] = {}
-        self._strangers: dict[int, _Connection] = {}  # in the order of their deadlines
+        self._connections: dict[int, StoreConnection] = {}
+        self._strangers: dict[int, StoreConnection] = {}  # in the order of their deadlines
+        self._heard: set[bytes] = set()
+        self._ways: dict[bool, set[socket.socket]] = {False: set(), True: set()}
+        """Over which listeners clients came, of this host and of others."""
+        self._refusals = Refusals("The store of this job")
         self._next_number = 0
         self._listening = False
         self._listen_at = 0.0
         self._drain_until = 0.0
         self._thread: threading.Thread | None = None
+        self._failures: queue.SimpleQueue[tuple[str, Cause]] = queue.SimpleQueue()
         self._listeners = listen_at([bind_host] if isinstance(bind_host, str) else bind_host, port)
-        names = [listener.getsockname() for listener in self._listeners]
-        self._addresses: tuple[tuple[str, int], ...] = tuple((name[0], name[1]) for name in names)
+        self._addresses = tuple(map(_address_of, self._listeners))
         self._stop_reader, self._stop_writer = socket.socketpair()
         self._selector = selectors.DefaultSelector()
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port to connect to; the first, if there are several."""
+        """Host and port to connect to; the first, if there are several. Of a Unix socket its name."""
         return self._addresses[0]
 
     @property
@@ -102,12 +125,24 @@ class StoreServer:
             self._stop_writer.send(b"x")
             self._thread.join()
             self._thread = None
+            self._refusals.tell()
         for connection in list(self._connections.values()):
             connection.socket.close()
         self._connections.clear()
         self._selector.close()
         for end in (*self._listeners, self._stop_reader, self._stop_writer):
             end.close()
+
+    def fail(self, prefix: str, cause: Cause) -> None:
+        """Whoever waits for a key below ``prefix``, now or later, hears of ``cause``. From any thread."""
+        self._failures.put((prefix, cause))
+        self._stop_writer.send(b"f")
+
+    def narrow(self) -> None:
+        """All who belong to the job have come: listen no longer where nobody of another host did. From any
+        thread.
+        """
+        self._stop_writer.send(b"n")
 
     def abandon(self) -> None:
         """In a forked child: let go of what belongs to the parent, without touching it."""
@@ -134,13 +169,19 @@ class StoreServer:
                 wait_s = left_s if wait_s is None else min(wait_s, left_s)
             for key, events in self._selector.select(wait_s):
                 if key.fileobj is self._stop_reader:
-                    stopping = True
-                    self._selector.unregister(self._stop_reader)
+                    told = self._stop_reader.recv(RECEIVE_BYTES)
+                    while not self._failures.empty():
+                        self._table.fail(*self._failures.get_nowait())
+                    if b"n" in told:
+                        self._narrow()
+                    if b"x" in told:
+                        stopping = True
+                        self._selector.unregister(self._stop_reader)
                     continue
                 if key.data is None:
-                    self._accept(cast(socket.socket, key.fileobj))
+                    self._accept_some(cast(socket.socket, key.fileobj))
                     continue
-                connection: _Connection = key.data
+                connection: StoreConnection = key.data
                 if connection.number in self._connections:  # may have been closed earlier in this round
                     self._advance(connection, events)
 
@@ -173,7 +214,7 @@ class StoreServer:
             if connection.deadline > now:
                 due.append(connection.deadline)
                 break
-            self._close(connection, "it did not finish the handshake in time")
+            self._refuse(connection, "it did not finish the handshake in time")
         left_s = min(due, default=math.inf) - now
         return min(wait_s if wait_s is not None else math.inf, left_s) if due else wait_s
 
@@ -182,29 +223,63 @@ class StoreServer:
             self._selector.register(listener, selectors.EVENT_READ)
         self._listening = True
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _narrow(self) -> None:
+        ways = self._ways[True] or self._ways[False]
+        for listener in [each for each in self._listeners if ways and each not in ways]:
+            if self._listening:
+                self._selector.unregister(listener)
+            listener.close()
+            self._listeners.remove(listener)
+
+    def _accept_some(self, listener: socket.socket) -> None:
+        for _ in range(MOST_AT_ONCE):
+            if not self._accept(listener):
+                return
+
+    def _accept(self, listener: socket.socket) -> bool:
+        """Take the next one in; whether there may be another."""
         try:
             accepted, _ = listener.accept()
-            accepted.setblocking(False)
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except BlockingIOError:
+            return False
         except OSError as error:
             _log.debug("the store could not accept a connection: %s", error)
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                 self._wait_for_a_descriptor(error)
-            return  # else the peer is gone again
+                return False
+            return True  # the peer is gone again
+        if other_user(accepted) is not None:
+            self._refusals.add(whence(accepted), "another user")
+            accepted.close()
+            return True
+        accepted.setblocking(False)
+        tune(accepted)
         while len(self._strangers) >= self._max_strangers:
-            self._close(next(iter(self._strangers.values())), "others came")
+            self._refuse(self._least_likely(), "others came")
         self._next_number += 1
         deadline = time.monotonic() + self._handshake_timeout_s
-        connection = _Connection(self._next_number, accepted, self._key, deadline)
+        connection = StoreConnection(
+            self._next_number, accepted, listener, self._key, self._purpose, deadline, self._heard
+        )
         self._connections[connection.number] = connection
         self._selector.register(accepted, selectors.EVENT_READ, connection)
         self._strangers[connection.number] = connection
+        self._advance(connection, selectors.EVENT_READ)  # its hello may be there: then nobody pushes it out
+        return True
+
+    def _least_likely(self) -> StoreConnection:
+        """The oldest of those that have not proved the key by their first message, else of all."""
+        strangers = self._strangers.values()
+        return next((each for each in strangers if not each.greeted), next(iter(strangers)))
+
+    def _refuse(self, connection: StoreConnection, reason: str) -> None:
+        self._refusals.add(whence(connection.socket), reason)
+        self._close(connection, reason)
 
     def _wait_for_a_descriptor(self, error: OSError) -> None:
         """Whoever waits in the backlog would wake us again and again."""
         if self._strangers:
-            self._close(next(iter(self._strangers.values())), str(error))
+            self._refuse(self._least_likely(), str(error))
             return
         if not self._listening:
             return
@@ -213,7 +288,7 @@ class StoreServer:
         self._listening = False
         self._listen_at = time.monotonic() + _NO_DESCRIPTOR_PAUSE_S
 
-    def _advance(self, connection: _Connection, events: int) -> None:
+    def _advance(self, connection: StoreConnection, events: int) -> None:
         try:
             if events & selectors.EVENT_WRITE:
                 self._flush(connection)
@@ -226,8 +301,14 @@ class StoreServer:
                         return
                 if was_stranger and not connection.stranger:
                     del self._strangers[connection.number]
+                    self._ways[connection.from_afar].add(connection.listener)
                 self._flush(connection)
-        except (OSError, AuthenticationError, FrameError) as error:
+        except AlteredError:
+            _log.warning("The store drops the connection from %s: %s", whence(connection.socket), _ALTERED)
+            self._close(connection, _ALTERED)
+        except AuthenticationError as error:
+            self._refuse(connection, str(error))
+        except (OSError, FrameError) as error:
             self._close(connection, str(error))
         except Exception as error:  # a bug: it must not cost the others their store
             _log.warning("The store failed to serve one client and drops it: %r", error)
@@ -240,7 +321,7 @@ class StoreServer:
                 connection = self._connections.get(number)
                 if connection is None:
                     continue
-                connection.outgoing += frame
+                connection.say(frame)
                 try:
                     self._flush(connection)
                     if len(connection.outgoing) > _MOST_UNREAD_BYTES:
@@ -248,14 +329,14 @@ class StoreServer:
                 except OSError as error:
                     self._close(connection, str(error))
 
-    def _flush(self, connection: _Connection) -> None:
+    def _flush(self, connection: StoreConnection) -> None:
         connection.send()
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.outgoing else 0)
         if wanted != connection.events:
             connection.events = wanted
             self._selector.modify(connection.socket, wanted, connection)
 
-    def _close(self, connection: _Connection, reason: str) -> None:
+    def _close(self, connection: StoreConnection, reason: str) -> None:
         if self._connections.pop(connection.number, None) is None:
             return
         _log.debug("the store closes a connection: %s", reason)
@@ -265,72 +346,26 @@ class StoreServer:
         self._table.leave(connection.number)
 
 
-class _Connection:
-    """The server's side of one connection: the handshake, then frames."""
-
-    def __init__(self, number: int, accepted: socket.socket, key: bytes, deadline: float) -> None:
-        self.number = number
-        self.socket = accepted
-        self.deadline = deadline
-        self.stranger = True
-        self.events = selectors.EVENT_READ
-        self.outgoing = bytearray()
-        self._acceptor = Acceptor(key, lambda purpose: purpose == Purpose(Role.STORE))
-        self._greeted = False
-        self._received = bytearray()
-        self._reader = FrameReader()
-
-    def receive(self) -> list[dict[str, Any]]:
-        """The messages that arrived; none while in the handshake.
-
-        Raises:
-            OSError: the connection ended.
-            AuthenticationError, FrameError: it must be closed.
-        """
-        if not self.stranger:
-            return list(self._reader.feed(self._read(_RECEIVE_BYTES)))
-        expected = PROOF_BYTES if self._greeted else HELLO_BYTES
-        self._received += self._read(expected - len(self._received))
-        if len(self._received) == expected:
-            whole, self._received = bytes(self._received), bytearray()
-            if self._greeted:
-                self._acceptor.verify(whole)
-                self.stranger = False
-            else:
-                self.outgoing += self._acceptor.reply(whole)
-                self._greeted = True
-        return []
-
-    def send(self) -> None:
-        """Send what fits. Raises ``OSError`` when the connection ended."""
-        while self.outgoing:
-            try:
-                sent = self.socket.send(self.outgoing)
-            except BlockingIOError:
-                return
-            del self.outgoing[:sent]
-
-    def _read(self, limit: int) -> bytes:
-        try:
-            data = self.socket.recv(limit)
-        except BlockingIOError:
-            return b""
-        if not data:
-            raise ConnectionResetError("the other side closed it")
-        return data
+def _address_of(listener: socket.socket) -> tuple[str, int]:
+    if listener.family == socket.AF_UNIX:
+        return unix.name_of(listener), unix.NO_PORT
+    name = listener.getsockname()
+    return name[0], name[1]
 
 
 class StoreClient:
     """One connection to the store, used by one thread; a context manager.
 
     Args:
-        address: host and port of the server, or several: those that work are found by trying.
+        address: host and port of the server, or several: those that work are found by trying. Or the name of
+            its Unix socket, at which nobody but this user is believed.
         key: the job's key.
         timeout_s: for connecting and the handshake; a server that is not there yet is tried again until then.
         identity: who this is, for messages: ``rank 3 on host b``.
+        job: the name of the job, as the server has it.
 
     Raises:
-        AuthenticationError: the two sides do not have the same key.
+        AuthenticationError: the two sides do not have the same key, job and user.
         RendezvousError: nobody answers at ``address``.
     """
 
@@ -340,20 +375,25 @@ class StoreClient:
         key: bytes,
         timeout_s: float,
         identity: str,
+        *,
+        job: str = "",
     ) -> None:
         self.identity = identity
         self.aborted: dict[str, Cause] = {}
         self._next_id = 0
         self._silent = False
-        self._reader = FrameReader()
         self._arrived: list[dict[str, Any]] = []
         places = [cast("tuple[str, int]", address)] if isinstance(address[0], str) else address
-        self._socket, route = reach_store(cast("Sequence[tuple[str, int]]", places), key, timeout_s, identity)
+        self._socket, route, session = reach_store(
+            cast("Sequence[tuple[str, int]]", places), key, timeout_s, identity, job
+        )
+        self._reader = FrameReader(checker=session.checker())
+        self._signer = session.signer()
         self._where = str(route)
 
     def local_host(self) -> str:
-        """The address of this machine on the interface that reaches the store."""
-        return str(self._socket.getsockname()[0])
+        """The address of this machine on the interface that reaches the store; "" for a Unix socket."""
+        return "" if self._socket.family == socket.AF_UNIX else str(self._socket.getsockname()[0])
 
     def fileno(self) -> int:
         """The descriptor to wait on for events; see ``pump``."""
@@ -406,11 +446,11 @@ class StoreClient:
         """Forget every key that begins with ``prefix``."""
         self._call("remove", prefix=prefix)
 
-    def watch(self, scope: str, rank: int = -1) -> None:
+    def watch(self, scope: str, rank: int = -1, host: str = "") -> None:
         """Hear of aborts below ``scope`` (they appear in ``aborted``), and abort it if this connection is
-        lost: that of ``rank``, or -1: of no rank.
+        lost: that of ``rank`` on ``host``, or -1: of no rank.
         """
-        self._call("watch", scope=scope, who=self.identity, rank=rank)
+        self._call("watch", scope=scope, who=self.identity, rank=rank, host=host)
 
     def unwatch(self, scope: str) -> None:
         """Undo ``watch``: what this process does no longer concerns the scope."""
@@ -426,7 +466,7 @@ class StoreClient:
         """
         self._socket.setblocking(False)
         try:
-            self._take(self._socket.recv(_RECEIVE_BYTES))
+            self._take(self._socket.recv(RECEIVE_BYTES))
         except BlockingIOError:
             pass
         except OSError as error:
@@ -440,15 +480,15 @@ class StoreClient:
         deadline = time.monotonic() + wait_s + _ANSWER_GRACE_S
         try:
             self._socket.settimeout(_ANSWER_GRACE_S)
-            self._socket.sendall(encode({"id": request_id, "op": op, **operands}))
+            self._socket.sendall(self._signer.signed(encode({"id": request_id, "op": op, **operands})))
             while True:
                 for message in self._arrived:
                     if message.get("id") == request_id:
                         self._arrived.clear()
-                        return self._result(message, operands)
+                        return self._understood(op, message, operands)
                 self._arrived.clear()
                 self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-                self._take(self._socket.recv(_RECEIVE_BYTES))
+                self._take(self._socket.recv(RECEIVE_BYTES))
         except TimeoutError as error:
             self._silent = True  # whoever tries again need not wait again
             raise self._no_answer() from error
@@ -464,8 +504,29 @@ class StoreClient:
                     self.aborted.setdefault(message["scope"], Cause.from_json(message["cause"]))
                 else:
                     self._arrived.append(message)
-        except (FrameError, KeyError, TypeError) as error:
-            raise HorovodInternalError(f"The store at {self._where} sent nonsense: {error}") from error
+        except AlteredError as error:
+            raise AuthenticationError(
+                f"{self.identity} has lost the store at {self._where}: {_ALTERED}"
+            ) from error
+        except _NONSENSE as error:
+            raise self._nonsense(error) from error
+
+    def _understood(self, op: str, message: dict[str, Any], operands: dict[str, Any]) -> Any:
+        """What the answer says, of the kind that ``op`` has."""
+        try:
+            result = self._result(message, operands)
+            if op == "compare_and_set" and not (isinstance(result, list) and len(result) == 2):
+                raise TypeError("not a pair")
+            if op == "collect" and not isinstance(result, dict):
+                raise TypeError("not a collection")
+            if op == "add" and type(result) is not int:
+                raise TypeError("not a number")
+        except _NONSENSE as error:
+            raise self._nonsense(error) from error
+        return result
+
+    def _nonsense(self, error: Exception) -> HorovodInternalError:
+        return HorovodInternalError(f"The store at {self._where} sent nonsense: {error!r}")
 
     def _result(self, message: dict[str, Any], operands: dict[str, Any]) -> Any:
         error = message.get("error")
@@ -473,7 +534,7 @@ class StoreClient:
             return message["ok"]
         if error == "aborted":
             cause = self.aborted.setdefault(message["scope"], Cause.from_json(message["cause"]))
-            raise RendezvousError(cause.text, missing=cause.missing, waited_s=cause.waited_s)
+            raise cause.error()
         if error == "full":
             raise RendezvousError(f"The store at {self._where} has no room: {message['text']}.")
         if "key" in operands:
@@ -498,7 +559,8 @@ class StoreClient:
     def _lost(self, error: OSError) -> RendezvousError:
         return RendezvousError(
             f"{self.identity} lost the store at {self._where} ({error}): its server has ended, or closed the "
-            "connection because the keys differ (HOROVOD_SECRET_KEY)."
+            "connection because the keys differ (HOROVOD_SECRET_KEY), or because what this process said was "
+            "altered on the way. The output of the process that serves it says which."
         )
 
 

@@ -10,7 +10,7 @@ either ``ok`` or ``error``: ``timeout``, ``aborted``, or ``full`` at one of the 
     add key amount                       ok: the new number; a key that does not exist counts as 0
     collect prefix count timeout_s       ok: {rest of the key: value}, once `count` keys begin with the prefix
     remove prefix                        ok: null
-    watch scope who rank                 ok: null; `abort` of a scope in this one is an event here, also if it
+    watch scope who rank host            ok: null; `abort` of a scope in this one is an event here, also if it
                                          came before (then ahead of the reply), and the loss of this
                                          connection aborts the scope
     unwatch scope                        ok: null
@@ -30,6 +30,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from horovod.errors import RendezvousError
 from horovod.messages import FrameError, encode, encode_body
 
 __all__ = ["MOST_KEY_CHARACTERS", "Cause", "Table"]
@@ -37,25 +38,50 @@ __all__ = ["MOST_KEY_CHARACTERS", "Cause", "Table"]
 MOST_KEY_CHARACTERS = 4096
 _MOST_BYTES = 1 << 30  # of keys and values: the identities of a hundred thousand ranks are a tenth
 _MOST_HELD = 1024  # requests that wait and scopes that are watched, of one client; a rank has two or three
+_MOST_TEXT_CHARACTERS = 1 << 16  # of a cause, or of a client's name: they are repeated to many
+_MOST_MISSING = 1 << 20
+_MOST_IDLE = 64  # collections whose reply is kept though nobody waits for them
+_LONGEST_WAIT_S = 1e6  # no system waits for longer in one go
 _KEY_COST_BYTES = 256  # about what an entry takes besides its texts
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a scope was aborted: a sentence, and the ranks that were waited for in vain, if that was it."""
+    """Why a scope was aborted: a sentence, and the ranks that were waited for in vain, if that was it.
+    ``rank`` and ``host``: which one failed; None and "": that is not known, or it was no single one.
+    """
 
     text: str
     missing: tuple[int, ...] = ()
     waited_s: float = 0.0
+    rank: int | None = None
+    host: str = ""
+
+    def error(self) -> RendezvousError:
+        """What whoever hears of it gets."""
+        return RendezvousError(
+            self.text,
+            missing=self.missing,
+            waited_s=self.waited_s,
+            rank=self.rank,
+            host=self.host or None,
+        )
 
     def to_json(self) -> dict[str, Any]:
-        return {"text": self.text, "missing": list(self.missing), "waited_s": self.waited_s}
+        return {
+            "text": self.text,
+            "missing": list(self.missing),
+            "waited_s": self.waited_s,
+            "rank": self.rank,
+            "host": self.host,
+        }
 
     @classmethod
     def from_json(cls, value: Any) -> Cause:
         """Raises ``TypeError``, ``ValueError`` or ``KeyError`` if ``value`` is not what ``to_json`` gives."""
-        missing = tuple(int(rank) for rank in value["missing"])
-        return cls(_text(value["text"]), missing, float(value["waited_s"]))
+        missing = tuple(_rank(rank) for rank in value["missing"][:_MOST_MISSING])
+        rank = None if value["rank"] is None else _rank(value["rank"])
+        return cls(_short(value["text"]), missing, float(value["waited_s"]), rank, _short(value["host"]))
 
 
 @dataclass(eq=False)
@@ -92,7 +118,7 @@ class Table:
         self._getters: dict[str, list[_Waiter]] = {}
         self._collections: dict[str, _Collection] = {}
         self._aborted: dict[str, Cause] = {}
-        self._watchers: dict[str, dict[int, tuple[str, int]]] = {}
+        self._watchers: dict[str, dict[int, tuple[str, int, str]]] = {}
         self._held: collections.Counter[int] = collections.Counter()  # by each client; see _MOST_HELD
         self._soonest = math.inf  # no deadline is earlier; may be stale, never late
         self.replies: list[tuple[int, bytes]] = []
@@ -101,7 +127,7 @@ class Table:
         """Apply one request of connection ``who``. Raises ``FrameError`` if it is not a request."""
         request_id = message.get("id")
         try:
-            if type(request_id) is not int:
+            if type(request_id) is not int or not 0 <= request_id < 1 << 63:
                 raise TypeError("no id")
             _OPERATIONS[message["op"]](self, who, request_id, message)
         except _Full as full:
@@ -114,12 +140,19 @@ class Table:
         for waiter in [waiter for waiter in self._waiters() if waiter.who == who]:
             self._drop(waiter)
         watched = {scope: members.pop(who) for scope, members in self._watchers.items() if who in members}
-        for scope, (identity, rank) in watched.items():
+        for scope, (identity, rank, host) in watched.items():
             if not self._watchers[scope]:
                 del self._watchers[scope]
             text = f"{identity} went away while the ranks were connecting. Look at its own output first."
-            self._abort(scope, Cause(text, (rank,) if rank >= 0 else ()))
+            cause = Cause(text, (rank,), rank=rank, host=host) if rank >= 0 else Cause(text)
+            self._abort(scope, cause)
         del self._held[who]
+
+    def fail(self, prefix: str, cause: Cause) -> None:
+        """Abort every scope below ``prefix`` that anybody watches, and whatever comes there later."""
+        for scope in [scope for scope in self._watchers if scope.startswith(prefix)]:
+            self._abort(scope, cause)
+        self._abort(prefix, cause)
 
     def waits(self, who: int) -> bool:
         """Whether connection ``who`` waits for an answer that somebody else must bring about."""
@@ -177,6 +210,7 @@ class Table:
         if self._refused(who, request_id, prefix):
             return
         if prefix not in self._collections:
+            self._forget_idle()
             self._collections[prefix] = _Collection(self._names(prefix))
         if len(self._collections[prefix].names) >= count:
             self._ok_encoded(who, request_id, self._book(prefix))
@@ -198,7 +232,7 @@ class Table:
         scope = _name(message["scope"])
         if self._refused(who, request_id, scope):
             return
-        identity = _text(message["who"]), int(message["rank"])
+        identity = _short(message["who"]), _rank(message["rank"]), _short(message["host"])
         members = self._watchers.get(scope, {})
         if who not in members:
             self._hold(who)
@@ -248,6 +282,12 @@ class Table:
                     self._held[waiter.who] -= 1
                     self._ok_encoded(waiter.who, waiter.request_id, body)
 
+    def _forget_idle(self) -> None:
+        """Replies are kept for others who ask the same; not for all that somebody ever asked."""
+        idle = [prefix for prefix, collection in self._collections.items() if not collection.waiters]
+        for prefix in idle[: max(0, len(idle) - _MOST_IDLE + 1)]:
+            del self._collections[prefix]
+
     def _grow(self, count: int) -> None:
         if count > 0 and self._bytes + count > self._most_bytes:
             raise _Full(f"{self._bytes} of {self._most_bytes} bytes are taken")
@@ -273,7 +313,9 @@ class Table:
         if math.isnan(timeout_s):
             raise ValueError("a time-out is not a number")
         self._hold(who)
-        waiter = _Waiter(who, request_id, key, count, self._clock() + timeout_s, timeout_s)
+        waiter = _Waiter(
+            who, request_id, key, count, self._clock() + min(timeout_s, _LONGEST_WAIT_S), timeout_s
+        )
         self._soonest = min(self._soonest, waiter.deadline)
         if count:
             self._collections[key].waiters.append(waiter)
@@ -325,7 +367,10 @@ class Table:
         self._ok_encoded(who, request_id, json.dumps(value, separators=(",", ":")).encode())
 
     def _ok_encoded(self, who: int, request_id: int, value: bytes) -> None:
-        self.replies.append((who, encode_body(b'{"id":%d,"ok":%b}' % (request_id, value))))
+        try:
+            self.replies.append((who, encode_body(b'{"id":%d,"ok":%b}' % (request_id, value))))
+        except FrameError as error:  # whoever asked cannot have it; who brought it about did nothing wrong
+            self.replies.append((who, encode({"id": request_id, "error": "full", "text": str(error)})))
 
     def _say(self, waiter: _Waiter, **answer: Any) -> None:
         self.replies.append((waiter.who, encode({"id": waiter.request_id, **answer})))
@@ -338,6 +383,16 @@ def _event(scope: str, cause: Cause) -> bytes:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError("not a text")
+    return value
+
+
+def _short(value: Any) -> str:
+    return _text(value)[:_MOST_TEXT_CHARACTERS]
+
+
+def _rank(value: Any) -> int:
+    if type(value) is not int or not -(1 << 31) <= value < 1 << 31:
+        raise TypeError("not a rank")
     return value
 
 

@@ -8,17 +8,26 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from horovod.bootstrap.addresses import split_hosts
 from horovod.bootstrap.exchange import channels, pmix_job_size
 from horovod.bootstrap.launchers import FAMILIES, OWN, Family, meeting_point, present
+from horovod.bootstrap.store_address import ADDRESS_VARIABLE, PORT_VARIABLE, read_store
 from horovod.errors import ConfigError
 
-__all__ = ["Place", "Topology", "agree", "alone", "no_store", "read_place"]
+__all__ = [
+    "PORT_OF_KEY",
+    "Place",
+    "Topology",
+    "agree",
+    "alone",
+    "checked_rank",
+    "no_store",
+    "read_place",
+]
 
 _log = logging.getLogger("horovod.bootstrap")
 
-_ADDRESS_VARIABLE = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
-_PORT_VARIABLE = "HOROVOD_GLOO_RENDEZVOUS_PORT"
+PORT_OF_KEY = 0
+"""In place of a port: it follows from the key of the job (``secret.port_of``)."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,8 @@ class Place:
         launcher: who started it, for messages; "" if nobody did.
         local, cross: (rank, size) of each kind, None where the launcher did not say.
         host: the launcher's name for this host, else the machine's own.
-        store: host and port of every way to the store; empty if there is none.
+        store: host and port of every way to the store, or the name of a Unix socket; empty if there is none.
+            ``PORT_OF_KEY``, ``unix.NAME_OF_KEY``: see there.
         serves: this rank has to serve the store, as no launcher of ours does.
         job: names the job if the launcher does; "" if it does not.
         one_host: all ranks are on this host, as far as the launcher says.
@@ -85,14 +95,14 @@ def read_place(
             but no store to meet them at, or the launcher is one that cannot be joined yet. Never a silent
             world of one.
     """
-    store = _store_address(environ)
+    store = read_store(environ)
     all_present = [each for each in (OWN, *FAMILIES) if present(each, environ)]
     family = all_present[0] if all_present else None
     host = environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
     if family is None:
         if store:
             raise ConfigError(
-                f"{_ADDRESS_VARIABLE} is set, but HOROVOD_RANK and HOROVOD_SIZE are not: set all or none.",
+                f"{ADDRESS_VARIABLE} is set, but HOROVOD_RANK and HOROVOD_SIZE are not: set all or none.",
                 variable="HOROVOD_RANK",
             )
         return Place("", 0, 1, (0, 1), (0, 1), host)
@@ -111,7 +121,7 @@ def read_place(
         meeting = meeting_point(family, environ, size)
         job = meeting.job if meeting is not None else family.job_name(environ)
         if not store and meeting is not None:
-            store = ((meeting.host, meeting.port),)
+            store = ((meeting.host, PORT_OF_KEY),)
         ways = () if store else channels(environ, job)
     place = Place(
         family.name,
@@ -127,7 +137,7 @@ def read_place(
         channels=ways,
     )
     if not store and not ways:
-        raise ConfigError(no_store(place), variable=_ADDRESS_VARIABLE)
+        raise ConfigError(no_store(place), variable=ADDRESS_VARIABLE)
     return place
 
 
@@ -205,26 +215,6 @@ def _check_locals(hosts: Sequence[str], locals_: Sequence[tuple[int, int]]) -> N
             )
 
 
-def _store_address(environ: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
-    host, port = environ.get(_ADDRESS_VARIABLE), environ.get(_PORT_VARIABLE)
-    if not host and (not port or port == "-1"):
-        return ()
-    if not host or not port:
-        missing, other = (_ADDRESS_VARIABLE, _PORT_VARIABLE) if port else (_PORT_VARIABLE, _ADDRESS_VARIABLE)
-        raise ConfigError(f"{other} is set, but {missing} is not: set both or none.", variable=missing)
-    number = _number(environ, _PORT_VARIABLE)
-    if not 0 < number < 65536:
-        raise ConfigError(f"{_PORT_VARIABLE}={port} must be between 1 and 65535.", variable=_PORT_VARIABLE)
-    try:
-        return tuple((each, number) for each in split_hosts(host))
-    except ValueError as error:
-        raise ConfigError(
-            f"{_ADDRESS_VARIABLE}={host}: {error}. It is a list of names or addresses such as "
-            "10.0.0.1,[fd00::1].",
-            variable=_ADDRESS_VARIABLE,
-        ) from None
-
-
 def _rank_and_size(
     environ: Mapping[str, str], family: Family, ask_size: Callable[[Mapping[str, str]], int]
 ) -> tuple[int, int]:
@@ -236,7 +226,7 @@ def _rank_and_size(
     size_variable = next((name for name in family.sizes if environ.get(name)), family.sizes[0])
     for name, other in ((family.rank, size_variable), (size_variable, family.rank)):
         _require(environ, name, other)
-    return _checked(environ, family.rank, size_variable)
+    return checked_rank(environ, family.rank, size_variable)
 
 
 def _require(environ: Mapping[str, str], name: str, other: str) -> None:
@@ -250,10 +240,15 @@ def _pair(environ: Mapping[str, str], rank_name: str, size_name: str) -> tuple[i
         return None
     _require(environ, rank_name, size_name)
     _require(environ, size_name, rank_name)
-    return _checked(environ, rank_name, size_name)
+    return checked_rank(environ, rank_name, size_name)
 
 
-def _checked(environ: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int]:
+def checked_rank(environ: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int]:
+    """A rank and its size from two variables that are set.
+
+    Raises:
+        ConfigError: they are no such pair.
+    """
     rank, size = _number(environ, rank_name), _number(environ, size_name)
     if size < 1:
         raise ConfigError(f"{size_name}={size} must be 1 or more.", variable=size_name)
@@ -276,11 +271,11 @@ def no_store(place: Place) -> str:
     rank, size = place.rank, place.size
     if place.launcher == OWN.name:
         return (
-            f"HOROVOD_SIZE={size}, but {_ADDRESS_VARIABLE} and {_PORT_VARIABLE} are not set: how should "
+            f"HOROVOD_SIZE={size}, but {ADDRESS_VARIABLE} and {PORT_VARIABLE} are not set: how should "
             f"rank {rank} meet the others? Start the script with: horovodrun -np {size} python ..."
         )
     return (
         f"This process is rank {rank} of {size} of {place.launcher}, which does not say where to meet. "
-        f"Set {_ADDRESS_VARIABLE} to the address of rank 0's host and {_PORT_VARIABLE} to a free port "
+        f"Set {ADDRESS_VARIABLE} to the address of rank 0's host and {PORT_VARIABLE} to a free port "
         f"there, the same for every rank, or start the script with: horovodrun -np {size} python ..."
     )

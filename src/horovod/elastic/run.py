@@ -28,7 +28,8 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
 
     Returns:
         A function with the arguments and the result of ``func``. An exception other than
-        ``HorovodInternalError`` and ``HostsUpdatedInterrupt`` ends it.
+        ``HostsUpdatedInterrupt`` and a ``HorovodInternalError`` that is ``recoverable`` ends it: what would
+        fail in every world is not tried again.
     """
 
     @functools.wraps(func)
@@ -43,6 +44,8 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
                         state.sync()
                     return func(state, *args, **kwargs)
                 except HorovodInternalError as error:
+                    if not error.recoverable:
+                        raise
                     _log.warning("Going back to the last commit, to go on in a new world: %s", error)
                     state.restore()
                     skip_sync = False

@@ -75,7 +75,14 @@ def store_hosts(interfaces: Sequence[str], seen: Sequence[str] = ()) -> list[str
 
 
 def _is_ours(address: str) -> bool:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    """Whether it is one address of this machine. Other hosts say what they like: "every interface", too."""
+    try:
+        number = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    if number.is_unspecified or number.is_multicast:
+        return False
+    family = socket.AF_INET if number.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind((address, 0))

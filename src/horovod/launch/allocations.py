@@ -12,7 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from horovod.errors import ConfigError
-from horovod.launch.hosts import Allocated, HostSlots, expand_ranges, merge_hosts, parse_hostfile
+from horovod.launch.host_files import host_text
+from horovod.launch.hosts import (
+    MOST_HOSTS,
+    Allocated,
+    HostSlots,
+    expand_list,
+    merge_hosts,
+    number_of,
+    parse_hostfile,
+)
 from horovod.launch.lsf import lsf_allocation
 
 __all__ = ["find_allocation"]
@@ -42,8 +51,9 @@ def _mpi_job(environ: Mapping[str, str]) -> Allocated | None:
     path = environ.get(variable) or _MPI_JOB_HOSTFILE
     if not variable and not Path(path).exists():
         return None
-    slots = next((environ[name] for name in _MPI_JOB_SLOTS if environ.get(name, "").isdecimal()), "1")
-    hosts = parse_hostfile(_text_of(path, variable), path, default_slots=int(slots))
+    variables = [name for name in _MPI_JOB_SLOTS if environ.get(name)]
+    slots = number_of(environ[variables[0]], variables[0]) if variables else 1
+    hosts = parse_hostfile(host_text(path, variable), path, default_slots=slots)
     return Allocated(f"the MPIJob's {path}", hosts)
 
 
@@ -59,12 +69,13 @@ def _slurm(environ: Mapping[str, str]) -> Allocated | None:
             "would start a job of its own. Start it once, without srun; or start the program with srun and "
             "without horovodrun."
         )
-    names = [name for part in re.split(r",(?![^\[]*\])", nodes) for name in expand_ranges(part)]
+    names = expand_list(nodes)
     slots = _slurm_slots(environ, len(names))
     hosts = merge_hosts(HostSlots(*each) for each in zip(names, slots, strict=True))
     tasks = environ.get("SLURM_NTASKS", "")
     # `-n 3 --ntasks-per-node=2` has two hosts of two slots, and three tasks.
-    processes = int(tasks) if tasks.isdecimal() and 0 < int(tasks) < sum(slots) and not step else 0
+    count = number_of(tasks, "SLURM_NTASKS") if tasks and not step else 0
+    processes = count if 0 < count < sum(slots) else 0
     return Allocated(f"Slurm job {environ['SLURM_JOB_ID']}", hosts, processes)
 
 
@@ -77,7 +88,7 @@ def _slurm_slots(environ: Mapping[str, str], nodes: int) -> list[int]:
         return tasks
     cores = _repeated(environ, "SLURM_JOB_CPUS_PER_NODE")
     if len(cores) == nodes:
-        per_task = max(1, int(environ.get("SLURM_CPUS_PER_TASK") or 1))
+        per_task = max(1, number_of(environ.get("SLURM_CPUS_PER_TASK") or "1", "SLURM_CPUS_PER_TASK"))
         return [max(1, count // per_task) for count in cores]
     raise ConfigError(
         f"Slurm's job has {nodes} nodes (SLURM_JOB_NODELIST={environ.get('SLURM_JOB_NODELIST', '')}), but "
@@ -92,10 +103,11 @@ def _repeated(environ: Mapping[str, str], variable: str) -> list[int]:
     text = environ.get(variable, "")
     counts: list[int] = []
     for part in filter(None, text.split(",")):
-        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
-        if found is None:
+        found = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", part)
+        times = int(found[2] or 1) if found is not None else 0
+        if found is None or len(counts) + times > MOST_HOSTS:
             raise ConfigError(f"{variable}={text} cannot be read: {part!r} in it.", variable=variable)
-        counts += [int(found[1])] * int(found[2] or 1)
+        counts += [int(found[1])] * times
     return counts
 
 
@@ -104,7 +116,7 @@ def _pbs(environ: Mapping[str, str]) -> Allocated | None:
     path = environ.get("PBS_NODEFILE")
     if not path or not environ.get("PBS_JOBID"):
         return None
-    hosts = parse_hostfile(_text_of(path, "PBS_NODEFILE"), path)
+    hosts = parse_hostfile(host_text(path, "PBS_NODEFILE"), path)
     return Allocated(f"PBS job {environ['PBS_JOBID']}", hosts)
 
 
@@ -114,11 +126,11 @@ def _sge(environ: Mapping[str, str]) -> Allocated | None:
     if not path or not environ.get("JOB_ID"):
         return None
     hosts = []
-    for number, line in enumerate(_text_of(path, "PE_HOSTFILE").splitlines(), start=1):
+    for number, line in enumerate(host_text(path, "PE_HOSTFILE").splitlines(), start=1):
         words = line.split()
-        if len(words) < 2 or not words[1].isdecimal():
+        if len(words) < 2:
             raise ConfigError(f"{path}, line {number}: cannot read {line!r}. Expected: host slots ...")
-        hosts.append(HostSlots(words[0], int(words[1])))
+        hosts.append(HostSlots(words[0], number_of(words[1], f"{path}, line {number}")))
     return Allocated(f"Grid Engine job {environ['JOB_ID']}", merge_hosts(hosts))
 
 
@@ -129,14 +141,3 @@ _SOURCES: Sequence[Callable[[Mapping[str, str]], Allocated | None]] = (
     _pbs,
     _sge,
 )
-
-
-def _text_of(path: str, variable: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"{variable or 'The allocation'} names the hosts in {path}, which cannot be read: "
-            f"{error.strerror}. Give the hosts with -H.",
-            variable=variable or None,
-        ) from error

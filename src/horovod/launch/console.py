@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from horovod.launch.escapes import harmless
+
 __all__ = ["Console", "Footer", "Sink", "TextSink", "file_descriptor_sink", "text_stream_sink"]
 
 _LAUNCHER = "launcher"
@@ -34,7 +36,10 @@ class Sink:
         write: Callable[[bytes], None],
         on_lost: Callable[[OSError], None] | None = None,
         footer: Footer | None = None,
+        *,
+        is_terminal: bool = False,
     ) -> None:
+        self.is_terminal = is_terminal
         self._write = write
         self._on_lost = on_lost
         self._footer = footer
@@ -117,7 +122,7 @@ def file_descriptor_sink(
             except BlockingIOError:  # a terminal that another program has made non-blocking
                 select.select([], [descriptor], [])
 
-    return Sink(write, on_lost, footer)
+    return Sink(write, on_lost, footer, is_terminal=_is_terminal(descriptor))
 
 
 def text_stream_sink(stream: TextSink, on_lost: Callable[[OSError], None] | None = None) -> Sink:
@@ -152,21 +157,31 @@ class Console:
 
     def tell(self, text: str) -> None:
         """Say something the user must know."""
-        self.stderr.write(f"horovodrun: {text}\n".encode("utf-8", "surrogateescape"), _LAUNCHER)
+        self._say(f"horovodrun: {text}")
 
     def narrate(self, text: str) -> None:
         """Say what happens, with the seconds since the start; only with ``--verbose``."""
         if self._verbose:
             elapsed_s = time.monotonic() - self._started
-            self.stderr.write(
-                f"horovodrun [{elapsed_s:8.3f} s] {text}\n".encode("utf-8", "surrogateescape"), _LAUNCHER
-            )
+            self._say(f"horovodrun [{elapsed_s:8.3f} s] {text}")
+
+    def _say(self, text: str) -> None:
+        # It may hold the last lines of a rank, what another host calls itself, what ssh has said.
+        said = _bytes_of(f"{text}\n")
+        self.stderr.write(harmless(said) if self.stderr.is_terminal else said, _LAUNCHER)
 
     def _stdout_lost(self, error: OSError) -> None:
         self.tell(
             f"cannot write to standard output any more ({error.strerror or error}); the job goes on, "
             "what the ranks print there is no longer shown."
         )
+
+
+def _bytes_of(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half a character: JSON can say it
+        return text.encode("utf-8", "backslashreplace")
 
 
 def _is_terminal(descriptor: int) -> bool:

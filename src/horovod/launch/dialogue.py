@@ -1,6 +1,6 @@
 """What the launcher and a keeper say to each other: lines of JSON, and bytes that ranks print.
 
-The keeper's side is in ``keeper``, which can import nothing of ours.
+The keeper's side is in ``keeper.requests``, which can import nothing of ours.
 """
 
 from __future__ import annotations
@@ -10,10 +10,17 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from horovod.ending import harmless
 from horovod.errors import LaunchError
-from horovod.launch.launcher import Event, Exited, Finished, LeftBehind, Refused, Started, WorkerPlan
+from horovod.launch.launcher import Event, Exited, Finished, LeftBehind, Refused, Said, Started, WorkerPlan
 
-__all__ = ["environment_text", "path_text", "plan_request", "request_line", "to_event"]
+__all__ = ["CannotFollow", "environment_text", "path_text", "plan_request", "request_line", "to_event"]
+
+_MOST_SHOWN = 200
+
+
+class CannotFollow(LaunchError):
+    """A keeper was asked for what it does not understand or has no room for; it ends its ranks."""
 
 
 def plan_request(
@@ -62,20 +69,32 @@ def to_event(message: dict[str, Any]) -> Event:
     """What a keeper reports.
 
     Raises:
+        CannotFollow: it refuses what it was asked for.
         LaunchError: it is not an event.
     """
     match message:
         case {"event": "started", "rank": int(rank), "pid": int(pid)}:
             return Started(rank, pid)
-        case {"event": "exited", "rank": int(rank), "exit_code": int(exit_code)}:
+        case {"event": "said", "rank": int(rank), "line": str(line)}:
+            return Said(rank, line)
+        case {"event": "exited", "rank": int(rank), "exit_code": int(exit_code)} if -128 < exit_code < 256:
             return Exited(rank, exit_code)
-        case {"event": "refused", "rank": int(rank), "errno": int(errno)}:
+        case {"event": "refused", "rank": int(rank), "errno": int(errno)} if 0 < errno < 1 << 12:
             return Refused(rank, errno)
         case {"event": "left_behind", "processes": int(processes)}:
             return LeftBehind(processes)
-        case {"event": "finished", "survivors": list(survivors)}:
+        case {"event": "finished", "survivors": list(survivors)} if all(
+            type(one) is int for one in survivors
+        ):
             return Finished(tuple(survivors))
-    raise LaunchError(f"The process that watches the ranks said something unknown: {message!r}")
+        case {"event": "cannot", "why": str(why)}:
+            raise CannotFollow(
+                "The process that watches the ranks cannot do what it is asked for: "
+                f"{harmless(why[:_MOST_SHOWN])}."
+            )
+    raise LaunchError(
+        f"The process that watches the ranks said something unknown: {repr(message)[:_MOST_SHOWN]}"
+    )
 
 
 def _rank(worker: Mapping[str, object]) -> int:

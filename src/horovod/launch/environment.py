@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from horovod.bootstrap.secret import SECRET_VARIABLE
+from horovod.bootstrap.store_address import store_environment
 from horovod.errors import ConfigError
 from horovod.launch.hosts import Slot
 
 __all__ = [
     "compute_threads",
+    "failure_patience_s",
     "for_other_hosts",
     "interface_environment",
     "job_environment",
@@ -19,8 +22,8 @@ __all__ = [
 ]
 
 # Never handed on: shell functions and the shell's last directory mean nothing to a worker, and keys and
-# modes of an enclosing job would be mistaken for ours. Patterns match from the start of a name.
-_NOT_FORWARDED = re.compile(r"BASH_FUNC_.*|OLDPWD|_HOROVOD_SECRET_KEY|HOROVOD_ELASTIC\Z")
+# stores and modes of an enclosing job would be mistaken for ours. Patterns match from the start of a name.
+_NOT_FORWARDED = re.compile(r"BASH_FUNC_.*|OLDPWD|_HOROVOD_SECRET_KEY|HOROVOD_(ELASTIC|STORE)\Z")
 # Names the launching machine's devices, which says nothing about another machine's.
 _NOT_FOR_OTHER_HOSTS = re.compile(
     r".*CUDA_VISIBLE_DEVICES|SSH_.*|DBUS_.*|XDG_(RUNTIME_DIR|SESSION_.*|SEAT|VTNR)\Z"
@@ -28,7 +31,10 @@ _NOT_FOR_OTHER_HOSTS = re.compile(
 # Every host has its own; the launching machine's serve only where a host has none.
 _OF_A_HOST = frozenset({"HOME", "HOSTNAME", "LOGNAME", "MAIL", "SHELL", "TMPDIR", "USER"})
 _DEFAULT_START_TIMEOUT_S = 30.0
-_DEFAULT_SILENCE_S = 10.0
+_DEFAULT_SILENCE_S = (
+    10.0  # twice that of the ranks: they know first and say more; ssh waits longer after losses
+)
+_DEFAULT_FAILURE_PATIENCE_S = 1.0
 _SHORTEST_SILENCE_S = 3.0  # both sides give a sign of life each second
 
 
@@ -36,27 +42,29 @@ def job_environment(
     inherited: Mapping[str, str],
     options: Mapping[str, str],
     *,
-    store_address: tuple[str, int],
-    secret_key: bytes,
+    store: Sequence[tuple[str, int]],
+    secret_key: bytes | None,
     job_id: str,
     same_host: bool = True,
 ) -> dict[str, str]:
-    """What all workers of a host have in common. `options` win over `inherited`, the job's own over both."""
+    """What all workers of a host have in common. `options` win over `inherited`, the job's own over both.
+    Without `secret_key` there is none in it, not even one that was inherited. `store`: all ways to it.
+    """
     environment = {
         name: value
         for name, value in inherited.items()
-        if not _NOT_FORWARDED.match(name) and (same_host or not _NOT_FOR_OTHER_HOSTS.match(name))
+        if name != SECRET_VARIABLE
+        and not _NOT_FORWARDED.match(name)
+        and (same_host or not _NOT_FOR_OTHER_HOSTS.match(name))
     }
-    host, port = store_address
     return {
         **environment,
         **options,
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": host,
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        **store_environment(store),
         "HOROVOD_CONTROLLER": "gloo",
         # A backend of the user's own is for all ranks alike.
         "HOROVOD_CPU_OPERATIONS": environment.get("HOROVOD_CPU_OPERATIONS") or "gloo",
-        "HOROVOD_SECRET_KEY": secret_key.hex(),
+        **({SECRET_VARIABLE: secret_key.hex()} if secret_key is not None else {}),
         "HOROVOD_JOB_ID": job_id,
         "PYTHONUNBUFFERED": "1",
     }
@@ -98,6 +106,16 @@ def silence_s(options: Mapping[str, str], inherited: Mapping[str, str]) -> float
     """
     given_s = _seconds("HOROVOD_HEARTBEAT_TIMEOUT_SECONDS", options, inherited)
     return max(given_s, _SHORTEST_SILENCE_S) if given_s else _DEFAULT_SILENCE_S
+
+
+def failure_patience_s(options: Mapping[str, str], inherited: Mapping[str, str]) -> float:
+    """When a rank has failed, how long the others may take to notice and end by themselves.
+
+    Raises:
+        ConfigError: it is not a number.
+    """
+    given_s = _seconds("HOROVOD_FAILURE_PATIENCE_SECONDS", options, inherited)
+    return _DEFAULT_FAILURE_PATIENCE_S if given_s is None else max(0.0, given_s)
 
 
 def slot_environment(slot: Slot) -> dict[str, str]:

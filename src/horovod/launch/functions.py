@@ -2,7 +2,8 @@
 
 The processes are started and watched exactly as by ``horovodrun``. The call goes to the keeper of each host
 once, whose ranks read it from one piece of memory; what a rank returns or raises comes back through a pipe
-of its own. Nothing is written to a file, and nothing is unpickled but what the job's own processes sent.
+of its own. Nothing is written to a file. What other hosts send home is read without unpickling (`plain`), as
+a pickle runs code here.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from horovod.ending import harmless
 from horovod.errors import ConfigError, HorovodInternalError, LaunchError, WorkerFailed
 from horovod.launch.console import Console, TextSink
+from horovod.launch.host_files import host_text
 from horovod.launch.hosts import parse_hostfile, parse_hosts
-from horovod.launch.job import Job, run_job
+from horovod.launch.job import Job, Results, run_job
 from horovod.launch.modules import install_sources, local_sources
+from horovod.launch.plain import NotPlain, is_plain, pack_plain, plain_error, unpack_error, unpack_plain
 from horovod.launch.shipping import ALIGNMENT, pack, unpack
 from horovod.launch.ssh import SshOptions
 
@@ -30,6 +34,8 @@ __all__ = ["DESCRIPTORS_VARIABLE", "call_in_worker", "pack_call", "run"]
 
 DESCRIPTORS_VARIABLE = "HOROVOD_RUN_DESCRIPTORS"
 _NEEDS = struct.Struct("<Q")
+_LINES = "\n\t"
+_MOST_TEXT = 1 << 16  # of a traceback
 _NOT_YET: Mapping[str, str] = {
     "min_num_proc": "this version runs a fixed number of processes; give num_proc and hosts",
     "max_num_proc": "this version runs a fixed number of processes; give num_proc and hosts",
@@ -72,6 +78,7 @@ def run(
     env: Mapping[str, str | None] | None = None,
     stdout: TextSink | None = None,
     stderr: TextSink | None = None,
+    unpickle_results: bool = False,
 ) -> list[Any]:
     """Call ``func(*args, **kwargs)`` in ``num_proc`` processes of one job; return the results by rank.
 
@@ -92,14 +99,18 @@ def run(
         np: old name of ``num_proc``, as ``min_np``, ``max_np`` and ``network_interface`` are of others.
         env: variables for the processes, over those of this one; None takes one away.
         stdout, stderr: text streams for what the processes print; by default this process's own.
+        unpickle_results: results of other hosts may be of any type: they are unpickled here, so whoever has
+            one of those hosts can run code in this process.
         use_mpi, mpi_args: let ``mpirun`` start the processes, with these words besides.
         disable_cache, use_gloo: accepted; this is the case anyway.
 
     Raises:
         ValueError: arguments that exclude each other, or hosts that cannot be read.
-        LaunchError: an argument that this version does not serve; the result of a rank is missing.
+        LaunchError: an argument that this version does not serve; the result of a rank is missing, or is of a
+            type that is not taken from another host.
         WorkerFailed: a rank failed (a ``RuntimeError``); the others were ended. Its cause is the exception
-            of the function, if it could be carried, and the message ends with its traceback.
+            of the function, if it could be carried (from other hosts: one of Python's own), and the message
+            ends with its traceback.
     """
     if np is not None:
         num_proc = _renamed("np", "num_proc", np)
@@ -122,7 +133,7 @@ def run(
         raise ConfigError(f"horovod.run: num_proc must be at least 1, not {num_proc}.")
     placed = parse_hosts(hosts) if hosts is not None else ()
     if hostfile is not None:
-        placed = parse_hostfile(Path(hostfile).read_text(encoding="utf-8"), hostfile)
+        placed = parse_hostfile(host_text(hostfile), hostfile)
     if network_interface is not None:
         network_interfaces = _renamed("network_interface", "network_interfaces", network_interface)
     job = Job(
@@ -135,7 +146,7 @@ def run(
         interfaces=_interfaces(network_interfaces),
         call=pack_call(func, args, kwargs or {}),
     )
-    results: dict[int, bytearray] = {}
+    results = Results()
     try:
         if use_mpi:
             # Only where it is asked for: what it needs takes time to import.
@@ -150,9 +161,14 @@ def run(
         else:
             run_job(job, _environment(env), _console(verbose, stdout, stderr), results)
     except WorkerFailed as failure:
-        _explain(failure, None if failure.rank is None else results.get(failure.rank))
+        if failure.rank is not None:
+            trusted = unpickle_results or failure.rank in results.here
+            _explain(failure, results.sent.get(failure.rank), trusted=trusted)
         raise
-    return [_result(results.get(rank), rank) for rank in range(num_proc)]
+    return [
+        _result(results.sent.get(rank), rank, trusted=unpickle_results or rank in results.here)
+        for rank in range(num_proc)
+    ]
 
 
 def call_in_worker(call_descriptor: int, result_descriptor: int) -> None:
@@ -167,14 +183,18 @@ def call_in_worker(call_descriptor: int, result_descriptor: int) -> None:
     """
     try:
         func, args, kwargs = _unpack_call(_private_memory(call_descriptor))
-        pieces = pack((True, func(*args, **kwargs)))
+        value = func(*args, **kwargs)
+        try:
+            pieces = pack_plain((True, value))
+        except NotPlain:
+            pieces = pack((True, value))
     except BaseException as error:
         text = traceback.format_exc()
         try:
-            pieces = pack((False, (error, text)))
+            pickled = b"".join(pack(error))
         except Exception:  # some exceptions hold what cannot be pickled: the text has to do
-            pieces = pack((False, (None, text)))
-        _send(result_descriptor, pieces)
+            pickled = b""
+        _send(result_descriptor, pack_plain((False, (*plain_error(error), text, pickled))))
         raise
     _send(result_descriptor, pieces)
 
@@ -220,32 +240,47 @@ def _send(descriptor: int, pieces: Iterable[memoryview]) -> None:
                 left = left[file.write(left) or 0 :]
 
 
-def _result(data: bytearray | None, rank: int) -> Any:
+def _result(data: bytearray | None, rank: int, *, trusted: bool) -> Any:
     if not data:
         raise LaunchError(f"horovod.run: rank {rank} ended without an error, but before it had a result.")
+    if is_plain(memoryview(data)):
+        _, value = _said(unpack_plain(memoryview(data)))
+        return value
+    if not trusted:
+        raise LaunchError(
+            f"horovod.run: the result of rank {rank}, which runs on another host, is pickled, and unpickling "
+            "runs code here. Return numbers, texts, bytes, NumPy arrays, or lists, tuples and dicts of them; "
+            "or trust all hosts of the job: run(..., unpickle_results=True)."
+        )
     _, value = unpack(memoryview(data))
     return value
 
 
-def _explain(failure: WorkerFailed, data: bytearray | None) -> None:
+def _said(value: Any) -> tuple[bool, Any]:
+    if type(value) is not tuple or len(value) != 2 or type(value[0]) is not bool:
+        raise LaunchError("What a rank sent home is no result.")
+    return value
+
+
+def _explain(failure: WorkerFailed, data: bytearray | None, *, trusted: bool) -> None:
     """Put the exception of the function behind the failure of its process."""
-    if not data:
-        return
-    try:
-        succeeded, value = unpack(memoryview(data))
-    except Exception as unreadable:  # the class of the exception may not be importable here
-        succeeded, value = (
-            False,
-            (
-                HorovodInternalError(f"the exception of rank {failure.rank} cannot be read here"),
-                "",
-            ),
-        )
-        value[0].__cause__ = unreadable
+    if not data or not is_plain(memoryview(data)):
+        return  # a result: the process failed after the function
+    succeeded, value = _said(unpack_plain(memoryview(data)))
     if succeeded:
-        return  # the process failed after the function
-    error, text = value
-    failure.args = (f"{failure.args[0]}\n{text}".rstrip(), *failure.args[1:])
+        return
+    match value:
+        case (str(name), arguments, str(text), bytes(pickled)):
+            error = unpack_error(name, arguments)
+        case _:
+            raise LaunchError(f"What rank {failure.rank} sent home is no exception.") from failure
+    if trusted and pickled:
+        try:
+            error = unpack(memoryview(bytearray(pickled)))
+        except Exception as unreadable:  # the class of the exception may not be importable here
+            error = HorovodInternalError(f"the exception of rank {failure.rank} cannot be read here")
+            error.__cause__ = unreadable
+    failure.args = (f"{failure.args[0]}\n{harmless(text, _LINES)[-_MOST_TEXT:]}".rstrip(), *failure.args[1:])
     failure.__cause__ = error
 
 

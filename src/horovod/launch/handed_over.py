@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import queue
-import secrets
 import selectors
 import shlex
 import signal
@@ -19,28 +18,51 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from horovod.bootstrap.addresses import join_hosts
+from horovod.bootstrap.starter import Word
 from horovod.bootstrap.store import StoreClient, StoreServer
+from horovod.bootstrap.store_address import shown
 from horovod.bootstrap.table import Cause
+from horovod.ending import harmless
 from horovod.errors import LaunchError, RendezvousError, StoreTimeout, WorkerFailed
+from horovod.launch.accounts import (
+    ARRIVED,
+    BEAT,
+    ENDED,
+    HEARD,
+    JOB,
+    OVER,
+    PLACE,
+    Arrival,
+    Place,
+    Report,
+    ranks_in,
+    said,
+    understood,
+)
+from horovod.launch.carried_key import CarriedKey, make_key
 from horovod.launch.console import Console
-from horovod.launch.environment import interface_environment, job_environment, silence_s, start_timeout_s
+from horovod.launch.environment import (
+    failure_patience_s,
+    interface_environment,
+    job_environment,
+    silence_s,
+    start_timeout_s,
+)
+from horovod.launch.first_cause import End, first_cause
 from horovod.launch.handover import HandOver, StartLine
 from horovod.launch.hosts import HostSlots, Slot, named, place_ranks
-from horovod.launch.job import Job
+from horovod.launch.job import Job, Results, describe_failure, tell_store
 from horovod.launch.launcher import CommandNotStarted, JobInterrupted
-from horovod.launch.orders import make_order, start_line, store_hosts_for, used_hosts
+from horovod.launch.orders import make_order, start_line, stays_here, store_hosts_for, used_hosts
 from horovod.launch.parcels import CALL, RESULT, fetch, leave
-from horovod.launch.reporting import ARRIVED, BEAT, ENDED, HEARD, JOB, OVER, PLACE
 from horovod.launch.supervisor import Signals, describe_exit, signal_name
 
 __all__ = ["LauncherFailed", "run_handed_over"]
 
-_KEY_BYTES = 32
 _GRACE_S = 5.0  # between the first signal to a rank and SIGKILL
 _HEAR_S = 1.0  # how long a rank may take to learn that the job is over
 _LEAVE_S = 10.0  # how long the other launcher may take to end when all ranks have
@@ -75,18 +97,28 @@ class _Missing:
 @dataclass(frozen=True)
 class _Ended:
     rank: int
-    report: Mapping[str, Any]
+    report: object
+
+
+@dataclass(frozen=True)
+class _Nonsense:
+    """A rank has said what makes no sense."""
+
+    error: LaunchError
 
 
 @dataclass(frozen=True)
 class _Limits:
-    """How long ranks may take to start, and to give a sign of life."""
+    """How long ranks may take to start, to give a sign of life, and to end by themselves when one has
+    failed.
+    """
 
     start_s: float
     silence_s: float
+    patience_s: float
 
 
-_News = _Arrived | _Missing | _Ended
+_News = _Arrived | _Missing | _Ended | _Nonsense
 
 
 def run_handed_over(
@@ -94,7 +126,7 @@ def run_handed_over(
     hand_over: HandOver,
     inherited: Mapping[str, str],
     console: Console,
-    results: dict[int, bytearray] | None = None,
+    results: Results | None = None,
 ) -> None:
     """Run `job` by the other launcher until nothing of it is left. `results` is filled as by `run_job`.
 
@@ -107,33 +139,38 @@ def run_handed_over(
         LaunchError: the job could not be started or watched.
     """
     hosts = used_hosts(job)
-    key = secrets.token_bytes(_KEY_BYTES)
-    with (
-        tempfile.TemporaryDirectory(prefix="rueda-launch-") as folder,
-        Signals() as signals,
-        _make_store(key, store_hosts_for(hosts, hand_over.launcher, job.interfaces)) as store,
-    ):
-        served = join_hosts([host for host, _ in store.addresses]), store.address[1]
-        console.narrate("serving the store at {} port {}".format(*served))
-        environment = job_environment(
-            inherited,
-            {**interface_environment(job.interfaces), **job.options},
-            store_address=served,
-            secret_key=key,
-            job_id=secrets.token_hex(8),
-        )
-        # Whoever chose MPI to move the tensors keeps it: here there is one.
-        if "HOROVOD_CPU_OPERATIONS" in inherited:
-            environment["HOROVOD_CPU_OPERATIONS"] = inherited["HOROVOD_CPU_OPERATIONS"]
-        line = start_line(make_order(job, hand_over, environment, hosts, Path(folder)), hand_over.launcher)
-        limits = _Limits(start_timeout_s(job.options, inherited), silence_s(job.options, inherited))
-        console.narrate(f"starting {shlex.join(line.words)}")
-        watch = _Watch(job, hosts, hand_over.launcher, line, store.address, key, limits, signals, console)
-        try:
-            watch.run()
-        finally:
-            if results is not None:
-                results.update(watch.results)
+    with Signals() as signals, tempfile.TemporaryDirectory(prefix="rueda-launch-") as folder:
+        carried = make_key(inherited, Path(folder), elsewhere=not stays_here(hosts, hand_over.launcher))
+        with _make_store(carried, store_hosts_for(hosts, hand_over.launcher, job.interfaces)) as store:
+            console.narrate(f"serving the store at {shown(store.addresses)}")
+            environment = job_environment(
+                inherited,
+                {**interface_environment(job.interfaces), **job.options},
+                store=store.addresses,
+                secret_key=None,
+                job_id=carried.name,
+            )
+            # Whoever chose MPI to move the tensors keeps it: here there is one.
+            if "HOROVOD_CPU_OPERATIONS" in inherited:
+                environment["HOROVOD_CPU_OPERATIONS"] = inherited["HOROVOD_CPU_OPERATIONS"]
+            line = start_line(
+                make_order(job, hand_over, environment, hosts, Path(folder), carried.card), hand_over.launcher
+            )
+            limits = _Limits(
+                start_timeout_s(job.options, inherited),
+                silence_s(job.options, inherited),
+                failure_patience_s(job.options, inherited),
+            )
+            console.narrate(f"starting {shlex.join(line.words)}")
+            watch = _Watch(job, hosts, hand_over.launcher, line, store, carried.key, limits, signals, console)
+            try:
+                watch.run()
+            finally:
+                if results is not None:
+                    results.sent.update(watch.results)
+                    # Any host of the job could have put them into the store.
+                    if stays_here(hosts, hand_over.launcher):
+                        results.here.update(range(job.processes))
 
 
 class _Watch:
@@ -145,7 +182,7 @@ class _Watch:
         hosts: Sequence[HostSlots],
         launcher: str,
         line: StartLine,
-        address: tuple[str, int],
+        store: StoreServer,
         key: bytes,
         limits: _Limits,
         signals: Signals,
@@ -156,8 +193,9 @@ class _Watch:
         self._launcher = launcher
         self._line = line
         self._connect: Callable[[], StoreClient] = lambda: StoreClient(
-            address, key, _CLIENT_S, "the launching process"
+            store.address, key, _CLIENT_S, "the launching process", job=store.job
         )
+        self._store = store
         self._limits = limits
         self._beats: dict[int, tuple[object, float]] = {}  # of each rank, and when it was new
         self._look_at = 0.0
@@ -169,8 +207,10 @@ class _Watch:
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._client = self._connect()
         self._slots: tuple[Slot, ...] = ()
-        self._reports: dict[int, Mapping[str, Any]] = {}
+        self._reports: dict[int, Report] = {}
         self.results: dict[int, bytearray] = {}
+        self._ends: list[End] = []  # of ranks that were not told to
+        self._failed_at: float | None = None  # the first of them that failed
         self._first: LaunchError | None = None
         self._over = False
         self._status: int | None = None  # of the other launcher
@@ -217,10 +257,11 @@ class _Watch:
                 for source in (ended, self._bell, self._client.fileno(), self._signals.fileno()):
                     selector.register(source, selectors.EVENT_READ)
                 while self._first is None and len(self._reports) < self._job.processes:
-                    ready = {key.fd for key, _ in selector.select(_LOOK_S if self._slots else None)}
+                    ready = {key.fd for key, _ in selector.select(self._wait_s())}
                     if self._client.fileno() in ready:
                         self._client.pump()
                     self._take_news()
+                    self._look_into_failure()
                     if self._signals.fileno() in ready:
                         self._signals.clear()
                         self._take_signal(child)
@@ -253,17 +294,51 @@ class _Watch:
                             "more time."
                         )
                     )
+                case _Nonsense(error):
+                    self._fail(error)
                 case _Ended(rank, report):
-                    self._reports[rank] = report
-                    if report.get("result_parts"):
-                        parts = fetch(self._client, f"{RESULT}{rank}/", int(report["result_parts"]))
-                        self.results[rank] = bytearray(parts)
-                    exit_code = int(report["exit_code"])
-                    self._console.narrate(f"rank {rank} {describe_exit(exit_code)}")
-                    if report["refused"]:
-                        self._fail(CommandNotStarted(str(report["text"]), exit_code=exit_code))
-                    elif exit_code != 0 and not report["told"]:
-                        self._fail(self._failure(rank, exit_code, report["tail"]))
+                    self._take_report(rank, report)
+
+    def _take_report(self, rank: int, value: object) -> None:
+        who = f"rank {rank} on host {self._slots[rank].hostname}" if self._slots else f"rank {rank}"
+        try:
+            report = understood(Report, value, who)
+            if report.result_parts:
+                self.results[rank] = fetch(self._client, f"{RESULT}{rank}/", report.result_parts, who)
+        except LaunchError as error:
+            self._reports[rank] = Report(1)  # nothing more is expected of it
+            self._fail(error)
+            return
+        self._reports[rank] = report
+        text = harmless(report.text, "\n")
+        self._console.narrate(f"rank {rank} {describe_exit(report.exit_code)}")
+        if report.refused:
+            self._fail(CommandNotStarted(text, exit_code=report.exit_code or 126))
+        elif not report.told:
+            self._take_end(End(rank, report.exit_code, text, report.because))
+
+    def _take_end(self, end: End) -> None:
+        self._ends.append(end)
+        if end.exit_code != 0 and self._failed_at is None:
+            self._failed_at = time.monotonic()
+        if self._slots:
+            how = describe_exit(end.exit_code) + (f": its script {end.text}" if end.text else "")
+            tell_store(self._store, self._slots)(end.rank, how)
+
+    def _look_into_failure(self, *, at_once: bool = False) -> None:
+        """The ranks that are left have had their time, or all have ended: name the first that failed."""
+        if self._failed_at is None or self._first is not None:
+            return
+        over = time.monotonic() >= self._failed_at + self._limits.patience_s
+        if over or at_once or len(self._reports) == self._job.processes:
+            end = first_cause(self._ends, {rank: Word(True) for rank in self._missing()})
+            assert end is not None
+            self._fail(self._failure(end))
+
+    def _wait_s(self) -> float | None:
+        if self._failed_at is not None:
+            return max(0.0, self._failed_at + self._limits.patience_s - time.monotonic())
+        return _LOOK_S if self._slots else None
 
     def _take_late_news(self) -> None:
         """The last reports may be on their way when the other launcher has ended already."""
@@ -271,6 +346,7 @@ class _Watch:
         while self._first is None and len(self._reports) < self._job.processes and time.monotonic() < until:
             self._take_news()
             time.sleep(0.01)
+        self._look_into_failure(at_once=True)
 
     def _look_for_silent_ranks(self) -> None:
         """A host that is off or cut off closes no connection."""
@@ -295,6 +371,7 @@ class _Watch:
             )
 
     def _arrive(self, hosts: Sequence[str]) -> None:
+        self._store.narrow()
         self._slots = place_ranks(hosts)
         found = Counter(hosts)
         self._console.narrate(
@@ -313,18 +390,15 @@ class _Watch:
         directory = self._job.output_directory
         call_parts = leave(self._client, CALL, self._job.call)
         for slot in self._slots:
-            self._client.set(
-                f"{PLACE}{slot.rank}",
-                {
-                    "slot": asdict(slot),
-                    # Hydra takes this variable for one of a batch system's, and keeps it to itself.
-                    "job_id": self._line.environment["HOROVOD_JOB_ID"],
-                    "silence_s": self._limits.silence_s,
-                    "call_parts": call_parts,
-                    "timestamps": self._job.timestamps,
-                    "directory": str(directory.absolute()) if directory is not None else "",
-                },
+            place = Place(
+                slot,
+                silence_s=self._limits.silence_s,
+                patience_s=self._limits.patience_s,
+                call_parts=call_parts,
+                timestamps=self._job.timestamps,
+                directory=str(directory.absolute()) if directory is not None else "",
             )
+            self._client.set(f"{PLACE}{slot.rank}", said(place))
 
     def _take_signal(self, child: subprocess.Popen[bytes]) -> None:
         signum = self._signals.arrived[0]
@@ -337,17 +411,18 @@ class _Watch:
         if not self._slots:  # no rank hears us yet
             _signal_group(child, signum)
 
-    def _failure(self, rank: int, exit_code: int, tail: Sequence[str]) -> WorkerFailed:
-        elapsed_s = time.monotonic() - self._started
-        others = self._job.processes - len(self._reports)
+    def _failure(self, end: End) -> WorkerFailed:
+        elapsed_s = (self._failed_at or time.monotonic()) - self._started
+        others = self._job.processes - sum(each.exit_code == 0 or each == end for each in self._ends)
+        others -= end not in self._ends
         because = f"; {_count(others)} ended because of it" if others else ""
-        host = self._slots[rank].hostname
+        host = self._slots[end.rank].hostname
         return WorkerFailed(
-            f"rank {rank} on {host} {describe_exit(exit_code)} after {elapsed_s:.1f} s{because}.",
-            rank=rank,
+            f"{describe_failure(end, host, elapsed_s)}{because}.",
+            rank=end.rank,
             host=host,
-            exit_code=exit_code,
-            last_lines=tail,
+            exit_code=end.exit_code or 1,
+            last_lines=self._reports[end.rank].tail,
         )
 
     def _fail(self, cause: LaunchError, signum: int = signal.SIGTERM) -> None:
@@ -372,7 +447,7 @@ class _Watch:
         began = time.monotonic()
         while len(self._reports) < self._job.processes:
             now = time.monotonic()
-            heard = {int(rank) for rank in self._client.collect(HEARD, 0, 0.0)}
+            heard = set(ranks_in(self._client.collect(HEARD, 0, 0.0), self._job.processes))
             if now > began + _HEAR_S and not heard - set(self._reports):
                 break
             if now > began + _GRACE_S + 2 * _HEAR_S or len(self._signals.arrived) > self._signals_seen:
@@ -452,20 +527,28 @@ class _Watch:
             return
         except RendezvousError:
             return  # the job has ended, and the store with it
-        self._tell(_Arrived([str(book[str(rank)]["host"]) for rank in range(processes)]))
+        try:
+            arrivals = [understood(Arrival, book.get(str(rank)), f"rank {rank}") for rank in range(processes)]
+        except LaunchError as error:
+            self._tell(_Nonsense(error))
+            return
+        self._tell(_Arrived([each.host for each in arrivals]))
 
     def _await_reports(self) -> None:
-        told: set[str] = set()
+        told: set[int] = set()
+        known = 0
         try:
             with self._connect() as client:
                 while len(told) < self._job.processes:
                     try:
-                        book = client.collect(ENDED, len(told) + 1, _FOREVER_S)
+                        book = client.collect(ENDED, known + 1, _FOREVER_S)
                     except StoreTimeout:
                         continue
-                    for rank in sorted(book.keys() - told, key=int):
-                        self._tell(_Ended(int(rank), book[rank]))
-                    told = set(book)
+                    known = len(book)
+                    for rank in ranks_in(book, self._job.processes):
+                        if rank not in told:
+                            self._tell(_Ended(rank, book[str(rank)]))
+                            told.add(rank)
         except RendezvousError:
             return
 
@@ -474,9 +557,9 @@ class _Watch:
         os.eventfd_write(self._bell, 1)
 
 
-def _make_store(key: bytes, hosts: Sequence[str]) -> StoreServer:
+def _make_store(carried: CarriedKey, hosts: Sequence[str]) -> StoreServer:
     try:
-        return StoreServer(key, bind_host=hosts)
+        return StoreServer(carried.key, bind_host=hosts, job=carried.name)
     except OSError as error:
         raise LaunchError(f"The ranks' store cannot be served on {join_hosts(hosts)}: {error}") from error
 

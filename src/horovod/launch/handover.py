@@ -2,8 +2,9 @@
 them.
 
 A launcher of this kind is one file with a function that makes a `StartLine` of an `Order`. What is started is
-one wrapper per rank (`reporting`), which runs the command and tells `horovodrun` how it ended. Keys and
-settings travel in the environment; command lines, which everybody can read, hold names of variables only.
+one wrapper per rank (`reporting`), which runs the command and tells `horovodrun` how it ended. Settings
+travel in the environment; command lines, which everybody can read, hold names of variables only. Keys do not
+travel: see `carried_key`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.errors import ConfigError
 from horovod.launch.hosts import HostSlots
 from horovod.launch.lsf import in_lsf
@@ -146,4 +148,10 @@ def exported_names(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Those variables that ranks on other hosts shall have, in order: what a launcher sets for its own
     processes is left to it.
     """
-    return tuple(sorted(name for name in environment if _NAME.match(name) and not _OF_OTHERS.match(name)))
+    return tuple(
+        sorted(
+            name
+            for name in environment
+            if _NAME.match(name) and not _OF_OTHERS.match(name) and name != SECRET_VARIABLE
+        )
+    )

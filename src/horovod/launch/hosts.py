@@ -15,14 +15,18 @@ from horovod.errors import ConfigError, LaunchError
 
 __all__ = [
     "HOSTS_FORM",
+    "MOST_HOSTS",
+    "MOST_SLOTS",
     "Allocated",
     "HostSlots",
     "Slot",
     "assign_ranks",
+    "expand_list",
     "expand_ranges",
     "is_this_machine",
     "merge_hosts",
     "named",
+    "number_of",
     "parse_hostfile",
     "parse_hosts",
     "place_ranks",
@@ -35,7 +39,9 @@ _ADDRESS6 = r"\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[A-Za-z0-9_.-]+)?\]"
 _HOST = rf"(?:{_ADDRESS6}|{_NAME})"
 _ENTRY = re.compile(rf"({_HOST}):([0-9]{{1,9}})")
 _RANGES = re.compile(r"\[([0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*)\]")
-_MOST_HOSTS = 1 << 16
+MOST_HOSTS = 1 << 16
+MOST_SLOTS = 10**9 - 1
+"""Of one host."""
 _MOST_RANGES = 8  # in one name
 _ALWAYS_LOCAL = frozenset({"localhost", "localhost.localdomain", "127.0.0.1"})
 # Words of a host file line that say something else than the number of slots: Open MPI's limit, and
@@ -45,10 +51,22 @@ _OTHER_KEYS = frozenset({"max_slots", "max-slots", "user", "ifname", "binding", 
 
 @dataclass(frozen=True)
 class HostSlots:
-    """A host as the user named it, and how many ranks fit there."""
+    """A host as the user or a batch system named it, and how many ranks fit there.
+
+    Raises:
+        ConfigError: ssh or another program would not take the name for one, or nothing has so many slots.
+    """
 
     name: str
     slots: int
+
+    def __post_init__(self) -> None:
+        if not self.name or self.name.startswith("-") or not self.name.isprintable() or " " in self.name:
+            raise ConfigError(
+                f"{self.name!r} is not the name of a host: programs would take it for something else."
+            )
+        if not 0 <= self.slots <= MOST_SLOTS:
+            raise ConfigError(f"Host {self.name} cannot have {self.slots:.6g} slots.")
 
 
 @dataclass(frozen=True)
@@ -82,8 +100,32 @@ def parse_hosts(text: str) -> tuple[HostSlots, ...]:
     Raises:
         ConfigError: an entry is not ``host:slots``.
     """
-    entries = re.split(r",(?![^\[]*\])", text)  # not at a comma in brackets
-    return merge_hosts(_parse_entry(one, text) for entry in entries for one in expand_ranges(entry.strip()))
+    return merge_hosts(_parse_entry(one, text) for one in expand_list(text))
+
+
+def expand_list(text: str) -> list[str]:
+    """The entries between commas, with their ranges expanded.
+
+    Raises:
+        ConfigError: there are far too many.
+    """
+    found: list[str] = []
+    for entry in re.split(r",(?![^\[]*\])", text):  # not at a comma in brackets
+        found += expand_ranges(entry.strip())
+        if len(found) > MOST_HOSTS:
+            raise ConfigError(f"Hosts {text[:200]!r} cannot be read: more than {MOST_HOSTS} hosts.")
+    return found
+
+
+def number_of(text: str, what: str) -> int:
+    """A number of slots or the like in ``what`` a batch system says.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise ConfigError(f"{what} cannot be read: {text[:60]!r} is not a number.")
+    return int(text)
 
 
 def expand_ranges(name: str) -> list[str]:
@@ -99,16 +141,16 @@ def expand_ranges(name: str) -> list[str]:
     for part in found[1].split(","):
         first, _, last = part.partition("-")
         count = int(last or first) - int(first) + 1
-        if not 0 < count <= _MOST_HOSTS:
+        if not 0 < count <= MOST_HOSTS:
             raise ConfigError(f"Hosts {name!r} cannot be read: {part} is not a range of numbers.")
         numbers += [str(number).zfill(len(first)) for number in range(int(first), int(first) + count)]
-        if len(numbers) > _MOST_HOSTS:
-            raise ConfigError(f"Hosts {name!r} cannot be read: more than {_MOST_HOSTS} hosts.")
+        if len(numbers) > MOST_HOSTS:
+            raise ConfigError(f"Hosts {name!r} cannot be read: more than {MOST_HOSTS} hosts.")
     if name.count("[") > _MOST_RANGES:
         raise ConfigError(f"Hosts {name!r} cannot be read: more than {_MOST_RANGES} ranges in one name.")
     rest = expand_ranges(name[found.end() :])
-    if len(numbers) * len(rest) > _MOST_HOSTS:
-        raise ConfigError(f"Hosts {name!r} cannot be read: more than {_MOST_HOSTS} hosts.")
+    if len(numbers) * len(rest) > MOST_HOSTS:
+        raise ConfigError(f"Hosts {name!r} cannot be read: more than {MOST_HOSTS} hosts.")
     return [f"{name[: found.start()]}{number}{end}" for number in numbers for end in rest]
 
 
@@ -134,10 +176,16 @@ def parse_hostfile(text: str, path: str, *, default_slots: int = 1) -> tuple[Hos
 
 
 def merge_hosts(hosts: Iterable[HostSlots]) -> tuple[HostSlots, ...]:
-    """Add up the slots of entries with the same name, in order of first appearance."""
+    """Add up the slots of entries with the same name, in order of first appearance.
+
+    Raises:
+        ConfigError: there are far too many hosts.
+    """
     slots: dict[str, int] = {}
     for host in hosts:
         slots[host.name] = slots.get(host.name, 0) + host.slots
+        if len(slots) > MOST_HOSTS:
+            raise ConfigError(f"The hosts cannot be read: more than {MOST_HOSTS} of them.")
     return tuple(HostSlots(name, count) for name, count in slots.items())
 
 

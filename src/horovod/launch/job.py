@@ -8,28 +8,33 @@ import secrets
 import shlex
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from horovod.bootstrap import unix
 from horovod.bootstrap.addresses import join_hosts
+from horovod.bootstrap.rounds import ROUNDS
 from horovod.bootstrap.store import StoreServer
+from horovod.bootstrap.store_address import shown
+from horovod.bootstrap.table import Cause
 from horovod.errors import LaunchError, WorkerFailed
 from horovod.launch.addresses import names_of_this_machine, store_hosts
 from horovod.launch.console import Console
 from horovod.launch.environment import (
     compute_threads,
+    failure_patience_s,
     interface_environment,
     job_environment,
     silence_s,
     slot_environment,
     start_timeout_s,
 )
+from horovod.launch.first_cause import End
 from horovod.launch.hosts import HostSlots, Slot, assign_ranks
 from horovod.launch.launcher import (
     CommandNotStarted,
-    Exited,
     HostFacts,
     HostLost,
     JobInterrupted,
@@ -43,7 +48,15 @@ from horovod.launch.ssh import SshOptions
 from horovod.launch.status import Status
 from horovod.launch.supervisor import Outcome, Signals, describe_exit, signal_name, supervise
 
-__all__ = ["Job", "SshOptions", "command_not_started", "run_job"]
+__all__ = [
+    "Job",
+    "Results",
+    "SshOptions",
+    "command_not_started",
+    "describe_failure",
+    "run_job",
+    "tell_store",
+]
 
 _KEY_BYTES = 32
 _JOB_ID_BYTES = 8
@@ -77,11 +90,21 @@ class Job:
     """Show a line that tells how far the job is; None: if standard error is a terminal."""
 
 
+@dataclass
+class Results:
+    """What ranks sent home, by rank. ``here``: those that this process's own machine runs, so that they
+    could do anyway what their bytes might make this process do.
+    """
+
+    sent: dict[int, bytearray] = field(default_factory=dict)
+    here: set[int] = field(default_factory=set)
+
+
 def run_job(
     job: Job,
     inherited: Mapping[str, str],
     console: Console,
-    results: dict[int, bytearray] | None = None,
+    results: Results | None = None,
 ) -> None:
     """Run `job` until nothing of it is left; `inherited` is the environment workers start from. `results` is
     filled with what ranks sent home, also if the job failed.
@@ -95,11 +118,12 @@ def run_job(
         LaunchError: the job could not be started or watched.
     """
     slots = _place(job)
+    patience_s = failure_patience_s(job.options, inherited)
     names = tuple(dict.fromkeys(slot.hostname for slot in slots))
     ours = names_of_this_machine(names)
     here = tuple(name for name in names if name in ours)
     elsewhere = tuple(name for name in names if name not in here)
-    key = secrets.token_bytes(_KEY_BYTES)
+    key, job_id = secrets.token_bytes(_KEY_BYTES), secrets.token_hex(_JOB_ID_BYTES)
     # The handlers come first and go last: at no moment does a signal leave processes behind.
     with (
         Signals() as signals,
@@ -122,22 +146,24 @@ def run_job(
             )
         )
         _tell_places(slots, here, hosts, inherited, console)
-        with _make_store(key, job, hosts, elsewhere) as store:
-            served = join_hosts([host for host, _ in store.addresses]), store.address[1]
-            console.narrate("serving the store at {}, port {}".format(*served))
-            plan = _plan(job, slots, hosts, inherited, served, key, console)
+        with _make_store(key, job_id, job, hosts, elsewhere) as store:
+            console.narrate(f"serving the store at {shown(store.addresses)}")
+            plan = _plan(job, slots, hosts, inherited, store, key, console)
             output = Output(len(slots), console, timestamps=job.timestamps, directory=job.output_directory)
             try:
                 workers = launcher.start(slots, plan, output)
                 output.start()
                 try:
-                    outcome = supervise(slots, workers, signals, console, status)
+                    outcome = supervise(
+                        slots, workers, signals, console, status, patience_s, tell_store(store, slots)
+                    )
                 finally:
                     workers.close()
             finally:
                 _drain(output, signals)
                 if results is not None:
-                    results.update(output.results())
+                    results.sent.update(output.results())
+                    results.here.update(slot.rank for slot in slots if slot.hostname in here)
     console.narrate("nothing of the job runs any more")
     _raise_for(outcome, job, slots, output)
 
@@ -172,12 +198,12 @@ def _tell_places(
 
 
 def _make_store(
-    key: bytes, job: Job, hosts: Mapping[str, HostFacts], elsewhere: Sequence[str]
+    key: bytes, job_id: str, job: Job, hosts: Mapping[str, HostFacts], elsewhere: Sequence[str]
 ) -> StoreServer:
     seen = [hosts[name].origin for name in elsewhere]
-    bind_hosts = store_hosts(job.interfaces, seen) if elsewhere else ["127.0.0.1"]
+    bind_hosts = store_hosts(job.interfaces, seen) if elsewhere else [unix.fresh_name()]
     try:
-        return StoreServer(key, bind_host=bind_hosts)
+        return StoreServer(key, bind_host=bind_hosts, job=job_id)
     except OSError as error:
         raise LaunchError(
             f"The ranks' store cannot be served on {join_hosts(bind_hosts)}: {error}"
@@ -189,7 +215,7 @@ def _plan(
     slots: Sequence[Slot],
     hosts: Mapping[str, HostFacts],
     inherited: Mapping[str, str],
-    store_address: tuple[str, int],
+    store: StoreServer,
     key: bytes,
     console: Console,
 ) -> WorkerPlan:
@@ -210,9 +236,9 @@ def _plan(
         environment=job_environment(
             inherited,
             {**interface_environment(job.interfaces), **job.options},
-            store_address=store_address,
+            store=store.addresses,
             secret_key=key,
-            job_id=secrets.token_hex(_JOB_ID_BYTES),
+            job_id=store.job,
         ),
         own_environment=own_environment,
         call=job.call,
@@ -246,22 +272,49 @@ def _raise_for(outcome: Outcome, job: Job, slots: Sequence[Slot], output: Output
 
 
 def _worker_failed(
-    outcome: Outcome, failure: Exited, slots: Sequence[Slot], output: Output, stuck: str
+    outcome: Outcome, failure: End, slots: Sequence[Slot], output: Output, stuck: str
 ) -> WorkerFailed:
     host = slots[failure.rank].hostname
-    happened = describe_exit(failure.exit_code)
-    sentence = f"rank {failure.rank} on {host} {happened} after {outcome.elapsed_s:.1f} s"
-    sentence += _others_ended(outcome)
+    sentence = describe_failure(failure, host, outcome.elapsed_s) + _others_ended(outcome)
     for lost in outcome.lost:
         sentence += f". Host {lost.host} was lost besides: {lost.reason}"
-    hint = _HINTS.get(-failure.exit_code, "")
+    hint = _HINTS.get(-(failure.exit_code or 0), "")
     return WorkerFailed(
         f"{sentence}.{stuck}{' ' if hint else ''}{hint}",
         rank=failure.rank,
         host=host,
-        exit_code=failure.exit_code,
+        exit_code=failure.exit_code or 1,
         last_lines=output.tail(failure.rank),
     )
+
+
+def tell_store(store: StoreServer, slots: Sequence[Slot]) -> Callable[[int, str], None]:
+    """What lets nobody wait in ``init()`` for a rank that is gone: takes the rank and how it went."""
+
+    def tell(rank: int, how: str) -> None:
+        host = slots[rank].hostname
+        text = (
+            f"Rank {rank} on host {host} {how}. No world can be formed without it; look at "
+            "its own output first."
+        )
+        store.fail(ROUNDS, Cause(text, (rank,), rank=rank, host=host))
+
+    return tell
+
+
+def describe_failure(failure: End, host: str, elapsed_s: float) -> str:
+    """What happened to the rank that failed first, without the end of the sentence."""
+    sentence = f"rank {failure.rank} on {host} {describe_exit(failure.exit_code)} after {elapsed_s:.1f} s"
+    if failure.exit_code == 0:
+        return f"{sentence}, while other ranks still needed it"
+    if failure.because is not None:
+        sentence += f", because of rank {failure.because}"
+    if failure.told_by is not None:
+        sentence += f", and rank {failure.told_by} needed it"
+        return (
+            f"{sentence}: the script of rank {failure.told_by} {failure.text}" if failure.text else sentence
+        )
+    return f"{sentence}: its script {failure.text}" if failure.text else sentence
 
 
 def _host_lost(outcome: Outcome, lost: HostLost, output: Output) -> WorkerFailed:

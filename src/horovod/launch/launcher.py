@@ -35,6 +35,7 @@ __all__ = [
     "LeftBehind",
     "Refused",
     "Request",
+    "Said",
     "Started",
     "WorkerPlan",
     "Workers",
@@ -119,6 +120,16 @@ class Exited:
 
 
 @dataclass(frozen=True)
+class Said:
+    """A word of a rank about itself (`horovod.bootstrap.starter`); its last ones come before it has
+    `Exited`.
+    """
+
+    rank: int
+    line: str
+
+
+@dataclass(frozen=True)
 class LeftBehind:
     """All ranks have ended, but `processes` that they started have not and are being ended."""
 
@@ -143,7 +154,7 @@ class Finished:
     survivors: tuple[int, ...]
 
 
-Event = Started | Refused | Exited | LeftBehind | HostLost | Finished
+Event = Started | Said | Refused | Exited | LeftBehind | HostLost | Finished
 
 
 class Workers(Protocol):

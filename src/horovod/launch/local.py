@@ -18,7 +18,7 @@ from horovod.launch.output import RESULT, STREAMS, Output
 
 __all__ = ["LocalLauncher", "LocalWorkers", "allow_descriptors"]
 
-_KEEPER = Path(__file__).with_name("keeper.py")
+_KEEPER = Path(__file__).with_name("keeper") / "bundle.py"
 _SPARE_DESCRIPTORS = 64
 
 

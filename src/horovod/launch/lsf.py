@@ -5,16 +5,17 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.hosts import Allocated, HostSlots, merge_hosts, parse_hostfile
+from horovod.launch.host_files import host_text
+from horovod.launch.hosts import Allocated, HostSlots, merge_hosts, number_of, parse_hostfile
 
 __all__ = ["NodeShape", "in_lsf", "lsf_allocation", "node_shape"]
 
 _CSM = "/opt/ibm/csm/bin"
 _QUERY_LIMIT_S = 60.0
+_MOST_OF_A_HOST = 1 << 20
 
 Ask = Callable[[Sequence[str]], str]
 """Runs a command and returns what it prints."""
@@ -45,26 +46,22 @@ def lsf_allocation(environ: Mapping[str, str], ask: Ask | None = None) -> Alloca
     source = f"LSF job {environ['LSB_JOBID']}"
     if environ.get("CSM_ALLOCATION_ID"):
         ask = ask or ask_program
-        nodes = sorted(str(node) for node in _csm_allocation(environ, ask)["compute_nodes"])
-        gpus = _csm_node(nodes[0], ask)["discovered_gpus"]
-        return Allocated(f"{source} (CSM)", merge_hosts(HostSlots(node, int(gpus)) for node in nodes))
+        nodes = _nodes(_csm_allocation(environ, ask))
+        gpus = _number(_csm_node(nodes[0], ask), "discovered_gpus")
+        return Allocated(f"{source} (CSM)", merge_hosts(HostSlots(node, gpus) for node in nodes))
     if path := environ.get("LSB_DJOB_HOSTFILE"):
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(
-                f"LSB_DJOB_HOSTFILE={path} cannot be read: {error.strerror}. Give the hosts with -H.",
-                variable="LSB_DJOB_HOSTFILE",
-            ) from error
-        return Allocated(source, parse_hostfile(text, path))
+        return Allocated(source, parse_hostfile(host_text(path, "LSB_DJOB_HOSTFILE"), path))
     if words := environ.get("LSB_MCPU_HOSTS", "").split():
-        if len(words) % 2 or not all(count.isdecimal() for count in words[1::2]):
+        if len(words) % 2:
             raise ConfigError(
                 f"LSB_MCPU_HOSTS={environ['LSB_MCPU_HOSTS']} cannot be read. Expected: host slots host slots",
                 variable="LSB_MCPU_HOSTS",
             )
+        pairs_as_said = f"LSB_MCPU_HOSTS={environ['LSB_MCPU_HOSTS']}"
         pairs = zip(words[::2], words[1::2], strict=True)
-        return Allocated(source, merge_hosts(HostSlots(name, int(count)) for name, count in pairs))
+        return Allocated(
+            source, merge_hosts(HostSlots(name, number_of(count, pairs_as_said)) for name, count in pairs)
+        )
     if names := environ.get("LSB_HOSTS", "").split():
         return Allocated(source, merge_hosts(HostSlots(name, 1) for name in names))
     return None
@@ -85,12 +82,34 @@ def node_shape(environ: Mapping[str, str], ask: Ask | None = None) -> NodeShape:
         )
     ask = ask or ask_program
     allocation = _csm_allocation(environ, ask)
-    first = min(str(node) for node in allocation["compute_nodes"])
+    first = _nodes(allocation)[0]
     node = _csm_node(first, ask)
-    isolated = int(node["discovered_sockets"]) * int(allocation.get("isolated_cores") or 0)
-    cores = int(node["discovered_cores"]) - isolated
-    listing = _yaml(ask(["ssh", "-o", "BatchMode=yes", first, "LANG=en_US.utf8", "lscpu"]), "lscpu")
-    return NodeShape(cores, int(node["discovered_gpus"]), int(listing["Thread(s) per core"]))
+    isolated = _number(allocation, "isolated_cores") if allocation.get("isolated_cores") else 0
+    cores = _number(node, "discovered_cores") - isolated * _number(node, "discovered_sockets")
+    if cores < 1:
+        raise LaunchError(f"CSM says that host {first} has {cores:.6g} cores for jobs.")
+    ssh = ["ssh", "-o", "BatchMode=yes", "-o", "ForwardAgent=no", "--", first]
+    listing = _yaml(ask([*ssh, "LANG=en_US.utf8", "lscpu"]), "lscpu")
+    threads = _number(listing, "Thread(s) per core")
+    return NodeShape(cores, _number(node, "discovered_gpus"), max(1, threads))
+
+
+def _nodes(allocation: Mapping[str, Any]) -> list[str]:
+    """The hosts, in order."""
+    named = allocation["compute_nodes"]
+    if not isinstance(named, list) or not all(isinstance(node, str | int) for node in named):
+        raise LaunchError("CSM names its compute nodes in a way that is not known. Give the hosts with -H.")
+    return sorted(map(str, named))
+
+
+def _number(said: Mapping[str, Any], name: str) -> int:
+    """A number of cores and the like, which may be written as a text."""
+    value = said.get(name)
+    if isinstance(value, str):
+        value = number_of(value, name)
+    if type(value) is not int or not 0 <= value < _MOST_OF_A_HOST:
+        raise LaunchError(f"CSM says nothing of a host that could be its {name}. Give the hosts with -H.")
+    return value
 
 
 def _csm_allocation(environ: Mapping[str, str], ask: Ask) -> dict[str, Any]:
@@ -142,7 +161,7 @@ def _yaml(text: str, program: str) -> dict[str, Any]:
         raise LaunchError("Reading what CSM says needs PyYAML: pip install pyyaml") from error
     try:
         found = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # dates and numbers that are none
         raise LaunchError(f"What {program} says cannot be read: {error}") from error
     if not isinstance(found, dict):
         raise LaunchError(f"What {program} says cannot be read: {text[:200]!r}")

@@ -179,6 +179,11 @@ _GENERAL = (
         "how long the processes may take to find each other (default: HOROVOD_START_TIMEOUT, else 30)",
         "SECONDS", _at_least(1), variable="HOROVOD_START_TIMEOUT",
     ),
+    Option(
+        ("--failure-patience",), "failure_patience",
+        "when a rank has failed, how long the others may take to notice and end by themselves (default 1)",
+        "SECONDS", _at_least(0.0), variable="HOROVOD_FAILURE_PATIENCE_SECONDS", ours=True,
+    ),
     # The reference keeps a cache of its checks of other machines. There is nothing here to keep.
     Option(("--disable-cache",), "disable_cache"),
 )  # fmt: skip

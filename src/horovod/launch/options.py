@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.handover import HandOver
+from horovod.launch.host_files import host_text
 from horovod.launch.hosts import Allocated, HostSlots, assign_ranks, parse_hostfile, parse_hosts
 from horovod.launch.job import Job, SshOptions
 from horovod.launch.option_table import TABLE, Option, every_option, spellings
@@ -304,10 +305,5 @@ def _hosts(arguments: argparse.Namespace) -> tuple[HostSlots, ...]:
     if arguments.hosts is not None:
         return parse_hosts(arguments.hosts)
     if arguments.hostfile is not None:
-        try:
-            text = Path(arguments.hostfile).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise ConfigError(f"The host file {arguments.hostfile} cannot be read: {why}.") from error
-        return parse_hostfile(text, arguments.hostfile)
+        return parse_hostfile(host_text(arguments.hostfile), arguments.hostfile)
     return ()

@@ -9,13 +9,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from horovod.bootstrap import unix
+from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.launch.addresses import names_of_this_machine, store_hosts
+from horovod.launch.carried_key import NO_CARD
 from horovod.launch.environment import for_other_hosts
 from horovod.launch.handover import HandOver, Order, StartLine, exported_names
 from horovod.launch.hosts import HostSlots, assign_ranks
 from horovod.launch.job import Job
 
-__all__ = ["dry_line", "make_order", "start_line", "store_hosts_for", "used_hosts"]
+__all__ = ["dry_line", "make_order", "start_line", "stays_here", "store_hosts_for", "used_hosts"]
 
 
 def start_line(order: Order, launcher: str) -> StartLine:
@@ -40,17 +43,25 @@ def start_line(order: Order, launcher: str) -> StartLine:
 
 
 def make_order(
-    job: Job, hand_over: HandOver, environment: Mapping[str, str], hosts: Sequence[HostSlots], folder: Path
+    job: Job,
+    hand_over: HandOver,
+    environment: Mapping[str, str],
+    hosts: Sequence[HostSlots],
+    folder: Path,
+    card: str = NO_CARD,
 ) -> Order:
-    """What the other launcher has to do for `job`; `environment` is that of the job."""
+    """What the other launcher has to do for `job`; `environment` is that of the job, `card` leads to its
+    key.
+    """
     ssh = [] if job.ssh.port is None else ["-p", str(job.ssh.port)]
     if job.ssh.identity_file is not None:
         ssh += ["-i", job.ssh.identity_file]
     return Order(
-        command=(sys.executable, "-m", "horovod.launch.reporting", hand_over.launcher, *job.command),
+        command=(sys.executable, "-m", "horovod.launch.reporting", hand_over.launcher, card, *job.command),
         processes=job.processes,
         hosts=tuple(hosts),
-        environment=environment,
+        # A dry run has the user's own environment, with whatever key is in that.
+        environment={name: value for name, value in environment.items() if name != SECRET_VARIABLE},
         exported=exported_names(for_other_hosts(environment)[0]),
         folder=folder,
         arguments=hand_over.arguments,
@@ -86,14 +97,27 @@ def dry_line(job: Job, hand_over: HandOver, inherited: Mapping[str, str]) -> Sta
 
 
 def store_hosts_for(hosts: Sequence[HostSlots], launcher: str, interfaces: Sequence[str]) -> list[str]:
-    """The addresses to serve the ranks' store at: those on the way to the hosts."""
-    names = [host.name for host in hosts]
-    elsewhere = [name for name in names if name not in names_of_this_machine(names)]
-    if not elsewhere and (names or launcher == "mpirun"):
-        return ["127.0.0.1"]
+    """Where to serve the ranks' store: at the addresses on the way to the hosts, or at a socket if all are
+    here.
+    """
+    elsewhere = other_hosts(hosts)
+    if stays_here(hosts, launcher):
+        return [unix.fresh_name()]
     # Where nobody has named hosts, all usable addresses are offered.
     seen = {_address_towards(name) for name in elsewhere}
     return store_hosts(interfaces, sorted(filter(None, seen)))
+
+
+def stays_here(hosts: Sequence[HostSlots], launcher: str) -> bool:
+    """Whether all ranks will be on this machine. Of hosts that nobody has named only mpirun's is known."""
+    return not other_hosts(hosts) and bool(hosts or launcher == "mpirun")
+
+
+def other_hosts(hosts: Sequence[HostSlots]) -> list[str]:
+    """Those that are not this machine."""
+    names = [host.name for host in hosts]
+    ours = names_of_this_machine(names)
+    return [name for name in names if name not in ours]
 
 
 def _address_towards(host: str) -> str:

@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from horovod.errors import LaunchError
 from horovod.launch.console import Console
+from horovod.launch.escapes import harmless
 
 __all__ = ["RESULT", "STREAMS", "LinePrefixer", "Output", "rank_directory"]
 
@@ -28,6 +29,11 @@ RESULT = "result"
 LINE_LIMIT_BYTES = 4 << 20
 _READ_BYTES = 1 << 16
 _TAIL_LINES = 20
+
+
+def most_result_bytes() -> int:
+    """What ranks of other hosts may send home together: half of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 class LinePrefixer:
@@ -141,6 +147,7 @@ class Output:
         self, size: int, console: Console, *, timestamps: bool = False, directory: Path | None = None
     ) -> None:
         self._size = size
+        self._results_left = most_result_bytes()
         self._console = console
         self._timestamps = timestamps
         self._directory = directory
@@ -178,7 +185,12 @@ class Output:
 
         Raises:
             KeyError: a stream that was not expected.
+            LaunchError: these results do not fit into this machine.
         """
+        if stream == RESULT:
+            if len(data) > self._results_left:
+                raise LaunchError("results of more than half of this machine's memory")
+            self._results_left -= len(data)
         self._inbox.append((self._away[rank, stream], data, taken))
         os.eventfd_write(self._wake, 1)
 
@@ -277,7 +289,7 @@ class Output:
                 source.file.close()
                 source.file = None
         sink = self._console.stdout if source.writer[1] == "stdout" else self._console.stderr
-        sink.write(lines, source.writer)
+        sink.write(harmless(lines) if sink.is_terminal else lines, source.writer)
 
     def _close(self, source: _Source) -> None:
         if source.descriptor >= 0:

@@ -10,6 +10,7 @@ import base64
 from collections.abc import Iterable
 
 from horovod.bootstrap.store import StoreClient
+from horovod.errors import LaunchError
 
 __all__ = ["CALL", "RESULT", "fetch", "leave"]
 
@@ -35,6 +36,22 @@ def leave(client: StoreClient, prefix: str, pieces: Iterable[bytes | bytearray |
     return count
 
 
-def fetch(client: StoreClient, prefix: str, count: int) -> bytes:
-    """What was left below ``prefix`` in ``count`` parts."""
-    return b"".join(base64.b64decode(client.get(f"{prefix}{i}", _ANSWER_S)) for i in range(count))
+def fetch(client: StoreClient, prefix: str, count: int, who: str) -> bytearray:
+    """What ``who`` has left below ``prefix`` in ``count`` parts.
+
+    Raises:
+        LaunchError: this is nothing that ``leave`` has left.
+        RendezvousError: the store is gone, or a part is missing.
+    """
+    data = bytearray()
+    for number in range(count):
+        part = client.get(f"{prefix}{number}", _ANSWER_S)
+        try:
+            if not isinstance(part, str):
+                raise ValueError("no text")
+            data += base64.b64decode(part, validate=True)
+        except ValueError as error:
+            raise LaunchError(
+                f"Part {number} of what {who} left in the store makes no sense: {error}."
+            ) from error
+    return data

@@ -15,14 +15,14 @@ import selectors
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from horovod.errors import LaunchError
-from horovod.launch import keeper
-from horovod.launch.dialogue import request_line, to_event
-from horovod.launch.launcher import Event, Finished
+from horovod.launch.dialogue import CannotFollow, request_line, to_event
+from horovod.launch.keeper.terms import BEAT_S, MARK, MOST_WORDS
+from horovod.launch.launcher import Event, Exited, Finished, Refused, Said, Started
 from horovod.launch.ssh import explain, may_pass
 
 __all__ = ["Connections", "Greeting", "Lost", "NoDirectory", "Retry", "Unreachable"]
@@ -32,6 +32,8 @@ _PAUSE_S = 0.2  # before the second attempt; doubles
 _TAIL_BYTES = 4096
 _LINE_LIMIT_BYTES = 1 << 20
 _READ_BYTES = 1 << 18
+_MOST_EVENTS = 64  # of a host, and of each of its ranks besides:
+_MOST_EVENTS_OF_RANK = MOST_WORDS + 8
 _BEAT = request_line({"beat": True})
 
 
@@ -125,6 +127,12 @@ class Connections:
         """
         self._deliver = deliver
 
+    def expect(self, name: str, ranks: Iterable[int], window_bytes: int) -> None:
+        """From now on the keeper of a host may speak for these ranks, with so many bytes of their output on
+        the way. Before its first request only.
+        """
+        self._hosts[name].expect(ranks, window_bytes)
+
     def request(self, name: str, *pieces: bytes | memoryview) -> None:
         """Send a request to the keeper of a host; lost hosts get none. From any thread. The pieces are not
         copied, so that many hosts share them.
@@ -161,7 +169,7 @@ class Connections:
             raise LaunchError("ranks print before they were started")
 
         def taken(size: int) -> None:
-            self._later(lambda: host.send(request_line({"taken": size})))
+            self._later(lambda: host.make_room(size))
 
         self._deliver(rank, stream, data, taken)
 
@@ -196,7 +204,7 @@ class Connections:
         while self._closing_until is None or any(host.running for host in self._hosts.values()):
             now = time.monotonic()
             if now >= beat_at:
-                beat_at = now + keeper.BEAT_S
+                beat_at = now + BEAT_S
                 for host in self._hosts.values():
                     host.beat()
             due = min([beat_at, *(host.due for host in self._hosts.values())])
@@ -231,6 +239,15 @@ class _Connection:
         self._outgoing: collections.deque[memoryview] = collections.deque()
         self._payload: tuple[int, str, int] | None = None
         self._said = bytearray()
+        self._ranks: frozenset[int] = frozenset()
+        self._window_bytes = 0  # of output that may come before more is asked for
+        self._events_left = _MOST_EVENTS
+
+    def expect(self, ranks: Iterable[int], window_bytes: int) -> None:
+        """See `Connections.expect`."""
+        self._ranks = frozenset(ranks)
+        self._window_bytes = window_bytes
+        self._events_left = _MOST_EVENTS + _MOST_EVENTS_OF_RANK * len(self._ranks)
 
     @property
     def running(self) -> bool:
@@ -270,6 +287,11 @@ class _Connection:
         if self._process is not None and not self._hung_up:
             self._outgoing.extend(memoryview(piece).cast("B") for piece in pieces)
             self._flush()
+
+    def make_room(self, size_bytes: int) -> None:
+        """So much of the output has been forwarded."""
+        self._window_bytes += size_bytes
+        self.send(request_line({"taken": size_bytes}))
 
     def beat(self) -> None:
         if self.connected and not self._outgoing:  # else what waits there is a sign of life
@@ -348,12 +370,14 @@ class _Connection:
         self._incoming += data
         try:
             self._take_in()
-        except (LaunchError, ValueError, KeyError, TypeError) as error:
+        except CannotFollow as error:
+            self._lose(str(error))
+        except (LaunchError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             self._lose(f"it sent what is not understood ({error})")
 
     def _take_in(self) -> None:
         if not self.connected and not self._done:
-            _, mark, rest = self._incoming.partition(keeper.MARK)
+            _, mark, rest = self._incoming.partition(MARK)
             if not mark:  # what shells print when they start
                 del self._incoming[:-_TAIL_BYTES]
                 return
@@ -382,11 +406,25 @@ class _Connection:
     def _understand(self, message: dict[str, Any]) -> None:
         match message:
             case {"event": "output", "rank": int(rank), "stream": str(stream), "size": int(size)}:
-                if not 0 <= size <= _READ_BYTES:
-                    raise LaunchError(f"{size} bytes at once")
+                if not 0 < size <= min(_READ_BYTES, self._window_bytes):
+                    raise LaunchError("more output than it may send")
+                self._check_rank(rank)
+                self._window_bytes -= size
                 self._payload = (rank, stream, size)
             case {"event": "beat"}:
                 pass
+            case _:
+                if self._events_left == 0:
+                    raise LaunchError("it does not stop talking")
+                self._events_left -= 1
+                self._take_event(message)
+
+    def _check_rank(self, rank: int) -> None:
+        if rank not in self._ranks:
+            raise LaunchError("it speaks for a rank that is not there")
+
+    def _take_event(self, message: dict[str, Any]) -> None:
+        match message:
             case {"event": "hello"}:
                 self._owner.tell(
                     self.name,
@@ -398,10 +436,12 @@ class _Connection:
                         origin=str(message["connection"]).partition(" ")[0],
                     ),
                 )
-            case {"event": "no_directory", "errno": int(errno)}:
+            case {"event": "no_directory", "errno": int(errno)} if 0 < errno < 1 << 12:
                 self._owner.tell(self.name, NoDirectory(errno))
             case _:
                 event = to_event(message)
+                if isinstance(event, (Started, Said, Exited, Refused)):
+                    self._check_rank(event.rank)
                 if isinstance(event, Finished):
                     self._finish()
                 self._owner.tell(self.name, event)

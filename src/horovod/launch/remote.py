@@ -7,13 +7,13 @@ import select
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from horovod.errors import LaunchError
-from horovod.launch import keeper
 from horovod.launch.dialogue import environment_text, path_text, plan_request, request_line
 from horovod.launch.environment import for_other_hosts
 from horovod.launch.hosts import Slot
+from horovod.launch.keeper import bundle
+from horovod.launch.keeper.terms import GIVE_UP_S, GRACE_S
 from horovod.launch.launcher import (
     Event,
     Exited,
@@ -22,6 +22,7 @@ from horovod.launch.launcher import (
     HostLost,
     HostsUnreachable,
     JobInterrupted,
+    Refused,
     Request,
     WorkerPlan,
     Workers,
@@ -37,7 +38,9 @@ _WINDOW_BYTES = 1 << 20  # of output on its way from one host
 _DESCRIPTORS_PER_HOST = 3
 _DESCRIPTORS_PER_RANK = 6  # of this host, while they are started; then files of the output
 _SPARE_DESCRIPTORS = 64
-_END_S = keeper.GRACE_S + keeper.GIVE_UP_S + 1.0  # a keeper that is told to end needs no longer
+_END_S = GRACE_S + GIVE_UP_S + 1.0  # a keeper that is told to end needs no longer
+
+_UNTOLD = "its keeper says that nothing runs there any more, but not how these ranks have ended"
 
 
 class SshLauncher:
@@ -51,7 +54,7 @@ class SshLauncher:
         self._tell: Callable[[str], None] = print
 
     def prepare(self, request: Request) -> Mapping[str, HostFacts]:
-        text = Path(keeper.__file__).read_bytes()
+        text = bundle.text()
         self._local.nofile = allow_descriptors(
             _DESCRIPTORS_PER_HOST * len(request.elsewhere)
             + _DESCRIPTORS_PER_RANK * request.ranks
@@ -80,12 +83,14 @@ class SshLauncher:
         environment, defaults = for_other_hosts(plan.environment)
         call = [request_line({"call": sum(piece.nbytes for piece in plan.call)}), *plan.call]
         for name in self._elsewhere:
+            ranks_there = [slot.rank for slot in away if slot.hostname == name]
+            self._connections.expect(name, ranks_there, _WINDOW_BYTES)
             self._connections.request(
                 name,
                 *(call if plan.call else ()),
                 plan_request(
                     plan,
-                    [{"rank": slot.rank} for slot in away if slot.hostname == name],
+                    [{"rank": rank} for rank in ranks_there],
                     environment,
                     nofile=0,
                     defaults=environment_text(defaults),
@@ -116,6 +121,7 @@ class ManyWorkers:
         self._connections = connections
         self._running = {name: set(of_host) for name, of_host in ranks.items()}
         self._open = set(ranks)  # hosts that have not finished
+        self._refused: set[str] = set()  # hosts that have not started all of theirs
         self._local = local
         self._tell = tell
         self._survivors: list[int] = []
@@ -139,6 +145,8 @@ class ManyWorkers:
                 case Finished(survivors):
                     self._open.discard(name)
                     self._survivors += survivors
+                    if self._running[name] and not survivors and name not in self._refused:
+                        found.append(HostLost(name, tuple(sorted(self._running[name])), _UNTOLD))
                 case NoDirectory(errno):
                     self._tell(
                         f"host {name} has no directory {os.getcwd()} ({os.strerror(errno)}): "
@@ -149,6 +157,8 @@ class ManyWorkers:
                 case event:
                     if isinstance(event, Exited):
                         self._running[name].discard(event.rank)
+                    elif isinstance(event, Refused):
+                        self._refused.add(name)
                     found.append(event)
         if self._local is not None and self._local.fileno() in ready:
             for event in self._local.events():

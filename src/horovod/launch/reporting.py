@@ -1,19 +1,10 @@
-"""One rank under another launcher: ``python -m horovod.launch.reporting LAUNCHER command ...``
+"""One rank under another launcher: ``python -m horovod.launch.reporting LAUNCHER CARD command ...``
 
 `mpirun`, `srun` and `jsrun` start this in place of the command. It finds out which rank it is, asks the
 launching process (`handed_over`) for its place, runs the command as ``horovodrun`` would on one machine, and
 reports how that ended. It ends the rank when the job has ended elsewhere, and when the launching process
-cannot be reached any more: nobody needs to trust that the other launcher does.
-
-What is said in the store (rank R):
-
-    job/place/R    what to run and where, from the launching process, once all have arrived
-    arrived/R      that R is there, and on which host
-    beat/R         a number that grows each second while R is there
-    heard/R        that R has learned that the job is over, and is ending its command
-    ended/R        how its command ended
-    call/, result/ what is called and what comes of it, for `horovod.run` (`parcels`)
-    over           why the job ends before its time, and by which signal; then the scope job/ is aborted
+cannot be reached any more: nobody needs to trust that the other launcher does. What the two say to each other
+is in `accounts`.
 """
 
 from __future__ import annotations
@@ -26,19 +17,35 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
-from horovod.bootstrap.addresses import split_hosts
 from horovod.bootstrap.launchers import FAMILIES
-from horovod.bootstrap.secret import job_key
+from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.bootstrap.store import StoreClient
+from horovod.bootstrap.store_address import read_store
+from horovod.bootstrap.topology import checked_rank
 from horovod.errors import ConfigError, HorovodError, LaunchError, RendezvousError, StoreTimeout
+from horovod.launch.accounts import (
+    ARRIVED,
+    BEAT,
+    ENDED,
+    HEARD,
+    JOB,
+    OVER,
+    PLACE,
+    Arrival,
+    Place,
+    Report,
+    said,
+    signal_of,
+    understood,
+)
+from horovod.launch.carried_key import find_key, name_on
 from horovod.launch.console import Console
-from horovod.launch.environment import compute_threads, slot_environment
+from horovod.launch.environment import compute_threads, slot_environment, start_timeout_s
 from horovod.launch.exit_status import exit_status
-from horovod.launch.hosts import Slot
 from horovod.launch.job import command_not_started
 from horovod.launch.launcher import WorkerPlan
 from horovod.launch.local import LocalLauncher
@@ -46,17 +53,10 @@ from horovod.launch.output import Output
 from horovod.launch.parcels import CALL, RESULT, fetch, leave
 from horovod.launch.supervisor import Outcome, Signals, supervise
 
-__all__ = ["ARRIVED", "BEAT", "ENDED", "HEARD", "JOB", "OVER", "PLACE", "main", "rank_and_size"]
-
-JOB = "job/"
-PLACE = "job/place/"
-ARRIVED = "arrived/"
-BEAT = "beat/"
-HEARD = "heard/"
-ENDED = "ended/"
-OVER = "over"
+__all__ = ["main", "rank_and_size"]
 
 _BEAT_S = 1.0
+_NEWS_S = 1.0  # that the job is over may come so late
 # Which of the launchers in `bootstrap.launchers` may have started us: the variables of an enclosing one (of
 # the batch system, for example) must not be taken for ours.
 _FAMILIES: Mapping[str, Sequence[str]] = {
@@ -72,28 +72,32 @@ def rank_and_size(launcher: str, environ: Mapping[str, str]) -> tuple[int, int]:
     """Which rank of how many this process is, by the variables of `launcher`.
 
     Raises:
-        ConfigError: they are not there.
+        ConfigError: they are not there, or make no sense.
     """
     for variable in _FAMILIES[launcher]:
         family = next(each for each in FAMILIES if each.rank == variable)
-        size = next((environ[name] for name in family.sizes if environ.get(name)), None)
+        size = next((name for name in family.sizes if environ.get(name)), None)
         if environ.get(family.rank) and size is not None:
-            return int(environ[family.rank]), int(size)
+            return checked_rank(environ, family.rank, size)
     wanted = ", ".join(_FAMILIES[launcher])
     raise ConfigError(f"{launcher} has not said which rank this is: none of {wanted} is set with its size.")
 
 
 def main(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """Run one rank. Returns the exit status, that of the command."""
-    launcher, command = words[0], tuple(words[1:])
+    launcher, card, command = words[0], words[1], tuple(words[2:])
     console = Console()
     try:
         rank, size = rank_and_size(launcher, environ)
         signals = _FirstSignal()
-        with signals, _connect(environ, rank) as client:
-            slot, how = _place(client, rank, size, float(environ.get("HOROVOD_START_TIMEOUT") or 30))
-            report = _run(client, slot, how, command, environ, signals, console)
-            return _report(client, rank, report)
+        key = find_key(card, environ, launcher)
+        # From here on it goes to our own children only. The job's name comes with the card: Hydra takes the
+        # variable for one of a batch system's, and keeps it to itself.
+        ours = {**environ, SECRET_VARIABLE: key.hex(), "HOROVOD_JOB_ID": name_on(card)}
+        with signals, _connect(ours, rank, key) as client:
+            place = _place(client, rank, size, _start_timeout_s(ours))
+            report = _run(client, place, command, ours, signals, console)
+            return _report(client, rank, report, place.patience_s + _NEWS_S)
     except HorovodError as error:
         console.tell(str(error))
         return exit_status(error)
@@ -149,7 +153,7 @@ class _Lifeline:
                 if ready:
                     self._client.pump()
             self._client.set(f"{HEARD}{self._rank}", True)
-            signum = int(self._client.get(OVER, 0.0)["signum"])
+            signum = signal_of(self._client.get(OVER, 0.0))
         except StoreTimeout:  # another rank has vanished, and nobody has decided yet
             signum = signal.SIGTERM
         except RendezvousError:
@@ -171,48 +175,56 @@ class _Lifeline:
         return True
 
 
-def _connect(environ: Mapping[str, str], rank: int) -> StoreClient:
-    port = int(environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
-    addresses = [(host, port) for host in split_hosts(environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"])]
+def _connect(environ: Mapping[str, str], rank: int, key: bytes) -> StoreClient:
+    addresses = read_store(environ)
+    if not addresses:
+        raise ConfigError(
+            f"Rank {rank} on host {socket.gethostname()} was not told where horovodrun is: its launcher did "
+            "not pass HOROVOD_GLOO_RENDEZVOUS_ADDR and HOROVOD_GLOO_RENDEZVOUS_PORT on.",
+            variable="HOROVOD_GLOO_RENDEZVOUS_ADDR",
+        )
     identity = f"rank {rank} on host {socket.gethostname()}"
-    timeout_s = float(environ.get("HOROVOD_START_TIMEOUT") or 30)
-    return StoreClient(addresses, job_key(environ, ""), timeout_s, identity)
+    return StoreClient(addresses, key, _start_timeout_s(environ), identity, job=environ["HOROVOD_JOB_ID"])
 
 
-def _place(client: StoreClient, rank: int, size: int, timeout_s: float) -> tuple[Slot, Mapping[str, Any]]:
-    client.watch(JOB, rank)
-    here = {"host": socket.gethostname(), "size": size}
-    first, other = client.compare_and_set(f"{ARRIVED}{rank}", None, here)
+def _start_timeout_s(environ: Mapping[str, str]) -> float:
+    return start_timeout_s({}, environ)
+
+
+def _place(client: StoreClient, rank: int, size: int, timeout_s: float) -> Place:
+    client.watch(JOB, rank, socket.gethostname())
+    here = Arrival(socket.gethostname(), size)
+    first, other = client.compare_and_set(f"{ARRIVED}{rank}", None, said(here))
     if not first:
-        raise LaunchError(f"There are two processes of rank {rank}, on {other['host']} and {here['host']}.")
-    how = client.get(f"{PLACE}{rank}", timeout_s)
-    return Slot(**how["slot"]), how
+        host = understood(Arrival, other, f"another process of rank {rank}").host
+        raise LaunchError(f"There are two processes of rank {rank}, on {host} and {here.host}.")
+    return understood(Place, client.get(f"{PLACE}{rank}", timeout_s), "the launching process")
 
 
 def _run(
     client: StoreClient,
-    slot: Slot,
-    how: Mapping[str, Any],
+    place: Place,
     command: tuple[str, ...],
     environ: Mapping[str, str],
     signals: _FirstSignal,
     console: Console,
-) -> dict[str, Any]:
-    environment = {**environ, "HOROVOD_JOB_ID": how["job_id"]}
+) -> Report:
+    slot = place.slot
+    environment = dict(environ)
     threads = compute_threads(environ, slot.local_size, len(os.sched_getaffinity(0)))
     if threads is not None:
         environment["OMP_NUM_THREADS"] = str(threads)
-    call = fetch(client, CALL, how["call_parts"])
+    call = fetch(client, CALL, place.call_parts, "the launching process")
     plan = WorkerPlan(
         command, environment, {slot.rank: slot_environment(slot)}, (memoryview(call),) if call else ()
     )
-    directory = Path(how["directory"]) if how["directory"] else None
-    output = Output(slot.size, console, timestamps=how["timestamps"], directory=directory)
+    directory = Path(place.directory) if place.directory else None
+    output = Output(slot.size, console, timestamps=place.timestamps, directory=directory)
     descriptors = [int(environ[name]) for name in _DESCRIPTORS if environ.get(name, "").isdecimal()]
     try:
         workers = LocalLauncher(descriptors).start((slot,), plan, output)
         output.start()
-        lifeline = _Lifeline(client, slot.rank, float(how["silence_s"]), signals)
+        lifeline = _Lifeline(client, slot.rank, place.silence_s, signals)
         try:
             outcome = supervise((slot,), workers, signals, console)
         finally:
@@ -225,27 +237,38 @@ def _run(
     report = _how_it_ended(outcome, command, slot.hostname, output.tail(slot.rank))
     result = output.results().get(slot.rank, b"")
     parts = leave(client, f"{RESULT}{slot.rank}/", [result])
-    return {**report, "told": lifeline.told, "result_parts": parts}
+    return replace(report, told=lifeline.told, result_parts=parts)
 
 
-def _how_it_ended(
-    outcome: Outcome, command: tuple[str, ...], host: str, tail: Sequence[str]
-) -> dict[str, Any]:
+def _how_it_ended(outcome: Outcome, command: tuple[str, ...], host: str, tail: Sequence[str]) -> Report:
     if outcome.refused is not None:
         refusal = command_not_started(outcome.refused, command[0], host)
-        return {"exit_code": refusal.exit_code, "text": str(refusal), "tail": [], "refused": True}
-    exit_code = 0
+        return Report(refusal.exit_code, str(refusal), refused=True)
+    exit_code, text, because = 0, "", None
     if outcome.failure is not None:
-        exit_code = outcome.failure.exit_code
+        assert outcome.failure.exit_code is not None  # there is no other rank to name
+        exit_code, text, because = (
+            outcome.failure.exit_code,
+            outcome.failure.text,
+            outcome.failure.because,
+        )
     elif outcome.signum is not None:
         exit_code = -outcome.signum
-    return {"exit_code": exit_code, "text": "", "tail": list(tail), "refused": False}
+    return Report(exit_code, text, because, tuple(tail))
 
 
-def _report(client: StoreClient, rank: int, report: Mapping[str, Any]) -> int:
-    client.set(f"{ENDED}{rank}", report)
+def _report(client: StoreClient, rank: int, report: Report, patience_s: float) -> int:
+    """Say how it ended. The other launcher may end all ranks when one has failed: so that waits until the
+    job is over, or the others have had the time to notice by themselves.
+    """
+    client.set(f"{ENDED}{rank}", said(report))
+    exit_code = report.exit_code
+    if exit_code != 0 and not report.told:
+        deadline = time.monotonic() + patience_s
+        while not client.aborted and (left_s := deadline - time.monotonic()) > 0.0:
+            if select.select([client.fileno()], [], [], left_s)[0]:
+                client.pump()
     client.unwatch(JOB)
-    exit_code = int(report["exit_code"])
     return 128 - exit_code if exit_code < 0 else exit_code
 
 

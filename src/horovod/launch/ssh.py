@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from horovod.ending import harmless
+
 __all__ = ["SshOptions", "explain", "may_pass", "remote_shell"]
 
 _AGENT = "/etc/mpi/kubexec.sh"
@@ -73,6 +75,8 @@ def remote_shell(
         f"ConnectTimeout={_CONNECT_TIMEOUT_S}",
         f"ServerAliveInterval={_ALIVE_INTERVAL_S}",
         "ClearAllForwardings=yes",
+        "ForwardAgent=no",  # the user's keys are of no use there, but to root of that host
+        "ForwardX11=no",
         "LogLevel=ERROR",
     ):
         words += ["-o", option]
@@ -91,7 +95,7 @@ def explain(status: int, said: str) -> str:
     if status == 0:
         return "the keeper there got no text: what takes the place of ssh must pass standard input on"
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    quoted = " / ".join(lines[-_SHOWN_LINES:])
+    quoted = " / ".join(harmless(line) for line in lines[-_SHOWN_LINES:])
     hint = next((hint for pattern, _, hint in _HINTS if re.search(pattern, said, re.IGNORECASE)), "")
     if status < 0:
         what = f"ssh was ended by signal {-status}"

@@ -1,4 +1,8 @@
-"""Watching a job until nothing of it runs: who failed first, and when the others are ended."""
+"""Watching a job until nothing of it runs: who failed first, and when the others are ended.
+
+When a rank has failed, the others get a moment: they learn of it from each other, run their handlers and
+end by themselves, and what they say then tells which rank was the first. Only what is left is ended.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,33 @@ import selectors
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
 
+from horovod.bootstrap.starter import Word
 from horovod.launch.console import Console
+from horovod.launch.first_cause import End, accused, first_cause, heard
 from horovod.launch.hosts import Slot
-from horovod.launch.launcher import Event, Exited, Finished, HostLost, LeftBehind, Refused, Started, Workers
+from horovod.launch.launcher import (
+    Event,
+    Exited,
+    Finished,
+    HostLost,
+    LeftBehind,
+    Refused,
+    Said,
+    Started,
+    Workers,
+)
 from horovod.launch.status import Status
 
 __all__ = ["Outcome", "Signals", "describe_exit", "signal_name", "supervise"]
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _REORDERED_S = 1.0  # news of hosts may be so late
+_NOTICEABLE_S = 0.5  # who waits longer is told why
 _PATIENCE_S = 1.0  # of the user, before being told why it takes longer
 
 
@@ -32,7 +49,8 @@ class Outcome:
 
     elapsed_s: float
     """From the start to that first cause, or to the end if all went well."""
-    failure: Exited | None = None
+    failure: End | None = None
+    """The end of the rank that failed first, with what it said."""
     refused: Refused | None = None
     signum: int | None = None
     ended: int = 0
@@ -94,16 +112,22 @@ def supervise(
     signals: Signals,
     console: Console,
     status: Status | None = None,
+    patience_s: float = 0.0,
+    gone: Callable[[int, str], None] = lambda rank, how: None,
 ) -> Outcome:
     """Wait until nothing of the job runs.
 
     The first rank that fails, or the first signal to this process, ends the others; a rank that succeeds
     early does not. A second signal kills them without further waiting.
 
+    Args:
+        patience_s: how long ranks that a world needs may take to end by themselves when one has failed.
+        gone: is told of every rank that is gone, and how: "exited with status 3".
+
     Raises:
         LaunchError: the ranks can no longer be watched.
     """
-    return _Watch(slots, workers, signals, console, status).run()
+    return _Watch(slots, workers, signals, console, status, patience_s, gone).run()
 
 
 class _Watch:
@@ -114,8 +138,12 @@ class _Watch:
         signals: Signals,
         console: Console,
         status: Status | None,
+        patience_s: float,
+        gone: Callable[[int, str], None],
     ) -> None:
         self._status = status
+        self._gone = gone
+        self._inquest = _Inquest(patience_s)
         self._hosts = {slot.rank: slot.hostname for slot in slots}
         self._workers = workers
         self._signals = signals
@@ -124,12 +152,13 @@ class _Watch:
         self._running: set[int] = set()
         self._not_ended = {slot.rank for slot in slots}
         self._signals_seen = 0
-        self._failure: Exited | None = None
+        self._failure: End | None = None
         self._refused: Refused | None = None
         self._signum: int | None = None
         self._lost: list[HostLost] = []
         self._ended = 0
         self._caused_at: float | None = None
+        self._ended_at = 0.0
         self._explained = False
 
     def run(self) -> Outcome:
@@ -138,17 +167,18 @@ class _Watch:
             selector.register(self._workers.fileno(), selectors.EVENT_READ)
             selector.register(self._signals.fileno(), selectors.EVENT_READ)
             while finished is None:
-                for key, _ in selector.select(self._patience_s()):
+                for key, _ in selector.select(self._wait_s()):
                     if key.fd == self._signals.fileno():
                         self._signals.clear()
                     else:
                         for event in self._workers.events():
                             finished = self._take(event) or finished
+                self._look_into_failure()
                 self._forward_signals()
                 if self._status is not None:
                     self._status.running = len(self._running)
                     self._status.ended = len(self._hosts) - len(self._not_ended)
-                    self._status.ending = self._has_cause()
+                    self._status.ending = self._has_cause() or self._inquest.open
                 self._explain_waiting()
         return Outcome(
             elapsed_s=(self._caused_at or time.monotonic()) - self._started,
@@ -165,15 +195,18 @@ class _Watch:
             case Started(rank, pid):
                 self._running.add(rank)
                 self._console.narrate(f"rank {rank} runs as process {pid} on {self._hosts[rank]}")
+            case Said(rank, line):
+                self._inquest.hear(rank, line)
             case Exited(rank, exit_code):
+                end = self._inquest.end(rank, exit_code)
+                if exit_code != 0 and not self._has_cause():
+                    self._inquest.begin(self._not_ended)
+                elif self._is_earlier_cause(end):
+                    self._failure = end
                 self._running.discard(rank)
                 self._not_ended.discard(rank)
-                if exit_code != 0 and not self._has_cause():
-                    self._failure = event
-                    self._end(signal.SIGTERM)
-                elif self._is_earlier_cause(event):
-                    self._failure = event
                 self._console.narrate(f"rank {rank} {describe_exit(exit_code)}")
+                self._gone(rank, describe_exit(exit_code) + (f": its script {end.text}" if end.text else ""))
             case Refused():
                 # Who reports it has ended the ranks of its host that were started before.
                 if not self._has_cause():
@@ -184,14 +217,48 @@ class _Watch:
                 self._not_ended.difference_update(ranks)
                 self._lost.append(event)
                 self._console.narrate(f"host {host} is lost: {reason}")
+                for rank in ranks[:1]:
+                    self._gone(rank, f"was lost with its host: {reason}")
                 if not self._has_cause():
-                    self._end(signal.SIGTERM)
+                    self._inquest.begin(self._not_ended)
             case LeftBehind(processes):
                 left = _count(processes, "process", "processes")
                 self._console.tell(f"ending {left} that the ranks left behind")
             case Finished():
                 return event
         return None
+
+    def _look_into_failure(self) -> None:
+        """End what is left of a job that has failed, when nothing is to be learned any more."""
+        inquest = self._inquest
+        if not inquest.open or self._has_cause():
+            return
+        if not (inquest.over(self._running) or self._refused or self._unforwarded()):
+            if inquest.due_to_tell():
+                self._console.tell(
+                    f"{self._describe_first()}; giving the others up to {inquest.patience_s:g} s to notice "
+                    "and end by themselves"
+                )
+            return
+        self._failure = inquest.first(self._not_ended)
+        if self._failure is not None and self._failure.because in self._ranks_of_lost_hosts():
+            self._failure = None
+        self._end(signal.SIGTERM)
+        self._caused_at = inquest.began_at
+        not_others = {self._failure.rank} if self._failure is not None else self._ranks_of_lost_hosts()
+        self._ended = len(inquest.involved - not_others)
+
+    def _describe_first(self) -> str:
+        end = self._inquest.first(self._not_ended)
+        if end is None:
+            return f"host {self._lost[0].host} was lost"
+        return f"rank {end.rank} on {self._hosts[end.rank]} {describe_exit(end.exit_code)}"
+
+    def _ranks_of_lost_hosts(self) -> set[int]:
+        return {rank for lost in self._lost for rank in lost.ranks}
+
+    def _unforwarded(self) -> bool:
+        return len(self._signals.arrived) > self._signals_seen
 
     def _forward_signals(self) -> None:
         for signum in self._signals.arrived[self._signals_seen :]:
@@ -210,32 +277,42 @@ class _Watch:
         self._workers.end(signum)
         self._ended = len(self._not_ended)
         self._caused_at = time.monotonic()
+        self._ended_at = self._caused_at
 
-    def _is_earlier_cause(self, event: Exited) -> bool:
+    def _is_earlier_cause(self, end: End) -> bool:
         """Whether this rank failed before the one that is thought to be the first. News of different hosts
         come in any order: a rank that lost its peer may be heard before the peer's end. Nobody of us sends
-        SIGKILL so early.
+        SIGKILL so early. Or it is the one that was thought to be the first, and has ended after all.
         """
-        return (
-            event.exit_code == -signal.SIGKILL
-            and self._failure is not None
-            and self._failure.exit_code > 0
-            and self._signals_seen == 0
-            and time.monotonic() < (self._caused_at or 0.0) + _REORDERED_S
-        )
+        known = self._failure
+        if known is None or end.exit_code is None or self._signals_seen:
+            return False
+        early = time.monotonic() < self._ended_at + _REORDERED_S
+        killed = early and end.exit_code == -signal.SIGKILL
+        if known.exit_code is None and known.rank == end.rank:
+            ours = end.exit_code in (-signal.SIGTERM, -signal.SIGKILL)
+            return killed or (end.exit_code != 0 and not ours and end.because is None)
+        if known.exit_code is not None and known.exit_code <= 0:
+            return False
+        failed_by_itself = early and end.exit_code > 0 and end.because is None
+        return killed or (known.because == end.rank and failed_by_itself)
 
     def _has_cause(self) -> bool:
         return self._caused_at is not None
 
-    def _patience_s(self) -> float | None:
-        if self._caused_at is None or self._explained:
-            return None
-        return max(0.0, self._caused_at + _PATIENCE_S - time.monotonic())
+    def _wait_s(self) -> float | None:
+        """Until something is due."""
+        due = [] if self._has_cause() else self._inquest.due()
+        if self._has_cause() and not self._explained:
+            due.append(self._ended_at + _PATIENCE_S)
+        return max(0.0, min(due) - time.monotonic()) if due else None
 
     def _explain_waiting(self) -> None:
-        if self._patience_s() != 0.0 or not self._running:
+        if not self._has_cause() or self._explained or time.monotonic() < self._ended_at + _PATIENCE_S:
             return
         self._explained = True
+        if not self._running:
+            return
         ranks = ", ".join(str(rank) for rank in sorted(self._running)[:8])
         more = ", ..." if len(self._running) > 8 else ""
         self._console.tell(
@@ -244,8 +321,66 @@ class _Watch:
         )
 
 
-def describe_exit(exit_code: int) -> str:
-    """What happened to a process, as the end of a sentence; `exit_code` is negative for a signal."""
+class _Inquest:
+    """What is known about a failure while it is looked into."""
+
+    def __init__(self, patience_s: float) -> None:
+        self.patience_s = patience_s
+        self.open = False
+        self.began_at = 0.0
+        self.involved: frozenset[int] = frozenset()
+        """The ranks that had not ended before it."""
+        self._told = False
+        self._ends: list[End] = []
+        self._words: dict[int, Word] = {}
+
+    def hear(self, rank: int, line: str) -> None:
+        word = heard(line)
+        if word is not None:
+            self._words[rank] = word
+
+    def end(self, rank: int, exit_code: int) -> End:
+        """This rank has ended."""
+        word = self._words.get(rank, Word(False))
+        end = End(rank, exit_code, word.text if exit_code else "", word.because if exit_code else None)
+        self._ends.append(end)
+        return end
+
+    def begin(self, not_ended: Collection[int]) -> None:
+        if not self.open:
+            self.open = True
+            self.began_at = time.monotonic()
+            self.involved = frozenset(not_ended)
+
+    def over(self, running: Collection[int]) -> bool:
+        """Nobody is left who may notice it, or is said to have failed; or all have had the time."""
+        named = accused(self._ends)
+        needed = [r for r in running if r in named or self._words.get(r, Word(False)).in_world]
+        return not needed or time.monotonic() >= self.began_at + self.patience_s
+
+    def due(self) -> list[float]:
+        """When to look again."""
+        if not self.open:
+            return []
+        told = [] if self._told else [self.began_at + _NOTICEABLE_S]
+        return [*told, self.began_at + self.patience_s]
+
+    def due_to_tell(self) -> bool:
+        """Whether it is time to say why we wait; once."""
+        due = not self._told and time.monotonic() >= self.began_at + _NOTICEABLE_S
+        self._told = self._told or due
+        return due
+
+    def first(self, not_ended: Collection[int]) -> End | None:
+        return first_cause(self._ends, {rank: self._words.get(rank, Word(False)) for rank in not_ended})
+
+
+def describe_exit(exit_code: int | None) -> str:
+    """What happened to a process, as the end of a sentence; `exit_code` is negative for a signal, None if it
+    has failed without ending.
+    """
+    if exit_code is None:
+        return "failed and had not ended"
     if exit_code < 0:
         return f"was killed by {signal_name(-exit_code)} (status {128 - exit_code})"
     return f"exited with status {exit_code}"

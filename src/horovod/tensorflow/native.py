@@ -52,7 +52,8 @@ class _World:
             engine.capi(), engine.address(), place.rank, place.size, place.local_rank, place.local_size
         ):
             raise HorovodInternalError(
-                f"{GLUE} and the native core are of different releases; install Rueda again."
+                f"{GLUE} and the native core are of different releases; install Rueda again.",
+                recoverable=False,
             )
 
     def leave(self) -> None:

@@ -61,13 +61,27 @@ class TorchFrontend:
         if tensor.is_cpu and tensor.is_contiguous():
             code = _CODES.get(tensor.dtype)
             if code is not None:
-                return tensor.data_ptr(), code, tensor.shape
+                shape = tensor.shape
+                if (len(shape) and shape[0] != 1) or not tensor.is_neg():  # see `describe`
+                    address = tensor.data_ptr()
+                    if address or not tensor.numel():
+                        return address, code, shape
         return None
 
     def describe(self, tensor: torch.Tensor) -> Description:
         try:
-            if tensor.is_cpu and tensor.is_contiguous():
-                return tensor.data_ptr(), _CODES[tensor.dtype], tensor.shape
+            if tensor.is_cpu:
+                shape = tensor.shape
+                # In memory of a tensor with the negative bit lie the values with the other sign. It is the
+                # imaginary part of a conjugate, and contiguous only if it has one element. One element always
+                # is; one without an address (sparse) raises.
+                if len(shape) and shape[0] != 1:
+                    plain = tensor.is_contiguous()
+                else:
+                    plain = not tensor.is_neg() and (len(shape) <= 1 or tensor.is_contiguous())
+                address = tensor.data_ptr()
+                if plain and (address or not tensor.numel()):
+                    return address, _CODES[tensor.dtype], shape
         except (AttributeError, KeyError, RuntimeError):
             pass  # `_refusal` says what is wrong
         raise _refusal(tensor)
@@ -126,10 +140,18 @@ def _refusal(tensor: Any) -> HorovodError:
         return InvalidArgumentError(f"Tensor type {tensor.dtype} is not supported.")
     if not tensor.is_cpu:
         device = "CUDA tensors are" if tensor.is_cuda else f"Tensors on device {tensor.device} are"
-        return HorovodInternalError(f"{device} not supported yet; move the tensor to the CPU first.")
+        return HorovodInternalError(
+            f"{device} not supported yet; move the tensor to the CPU first.", recoverable=False
+        )
     if not tensor.is_contiguous():
         return InvalidArgumentError(
             f"Tensor is required to be contiguous, but has shape {list(tensor.shape)} and strides "
             f"{list(tensor.stride())}. Pass tensor.contiguous()."
         )
-    return InvalidArgumentError("Tensor has no memory of its own (a fake or functional tensor?).")
+    if tensor.is_neg():
+        return InvalidArgumentError(
+            "Tensor negates what lies in its memory (tensor.is_neg()). Pass tensor.resolve_neg()."
+        )
+    return InvalidArgumentError(
+        "Tensor has no memory of its own (a fake, functional or zero tensor?). Pass tensor.clone()."
+    )

@@ -11,9 +11,9 @@ does not exist) and ``HorovodInternalError`` for what fails between ranks, at th
 
 from __future__ import annotations
 
+import atexit
 from typing import Any
 
-from horovod import _runtime
 from horovod.common import everywhere
 from horovod.common.everywhere import *  # noqa: F403  (republished)
 from horovod.process_set import ProcessSet, global_process_set
@@ -81,12 +81,12 @@ __all__ += everywhere.__all__
 
 _basics = everywhere._basics
 
+atexit.register(collectives.table.forget)  # nobody asks any more: lets go of the engine of the last world
+
 
 def init(*args: Any, **kwargs: Any) -> None:
     """Form the world with all other launched processes: see ``HorovodBasics.init``. Old handles are
     forgotten."""
-    if not _runtime.is_initialized():
-        collectives.table.forget()
     _basics.init(*args, **kwargs)
 
 

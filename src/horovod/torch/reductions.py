@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from horovod.collectives import Average, reduce_op
 from horovod.errors import InvalidArgumentError
@@ -109,11 +110,14 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """:func:`allreduce` into ``tensor`` itself, which may be a leaf that requires grad; returns
-    ``tensor``."""
+    """:func:`allreduce` into ``tensor`` itself, which may be a leaf that requires grad; returns ``tensor``.
+    To autograd it is a change in place: a backward pass that needs the old values raises."""
     if average is not None or op is None:
         op = reduce_op(op, average)
-    return collectives.run_allreduce(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set)
+    collectives.run_allreduce(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set)
+    if tensor.requires_grad:
+        increment_version(tensor)
+    return tensor
 
 
 def allreduce_async_(
@@ -127,7 +131,10 @@ def allreduce_async_(
 ) -> int:
     """:func:`allreduce_` without waiting; returns a handle."""
     op = reduce_op(op, average)
-    return collectives.allreduce(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set)
+    handle = collectives.allreduce(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set)
+    if tensor.requires_grad:
+        increment_version(tensor)
+    return handle
 
 
 def grouped_allreduce(
@@ -185,9 +192,11 @@ def grouped_allreduce_(
 ) -> tuple[torch.Tensor, ...]:
     """:func:`grouped_allreduce` into ``tensors`` themselves; returns them as a tuple."""
     op = reduce_op(op, average)
-    return collectives.run_grouped_allreduce(
+    results = collectives.run_grouped_allreduce(
         tensors, tensors, name, op, prescale_factor, postscale_factor, process_set
     )
+    increment_version([tensor for tensor in results if tensor.requires_grad])
+    return results
 
 
 def grouped_allreduce_async_(
@@ -201,9 +210,11 @@ def grouped_allreduce_async_(
 ) -> int:
     """:func:`grouped_allreduce_` without waiting; one handle for all."""
     op = reduce_op(op, average)
-    return collectives.grouped_allreduce(
+    handle = collectives.grouped_allreduce(
         tensors, tensors, name, op, prescale_factor, postscale_factor, process_set
     )
+    increment_version([tensor for tensor in tensors if tensor.requires_grad])
+    return handle
 
 
 def sparse_allreduce_async(

@@ -2,15 +2,18 @@
 out.
 
 PyTorch makes the first gradient after ``zero_grad()`` itself, in private memory. To have it in shared memory
-costs a copy of it, which takes longer than the exchange saves (decision 0023). So by default only gradients
-that keep their memory from step to step (``zero_grad(set_to_none=False)``) are moved, once;
-``HOROVOD_SHARED_GRADIENTS=1`` moves all, and copies where that is needed; ``0`` moves none. The results are
-the same bits.
+costs a copy of it, which takes longer than the exchange saves (decision 0023). So
+``HOROVOD_SHARED_GRADIENTS=auto`` moves only gradients that keep their memory from step to step
+(``zero_grad(set_to_none=False)``), once; ``1`` moves all, and copies where that is needed. Views that
+somebody took before do not move along, so the default is ``0``: none. The results are the same bits.
+
+A forked child does not have that memory (decision 0038).
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import weakref
 from collections.abc import Sequence
 from typing import Final
@@ -44,6 +47,8 @@ class SharedGradients:
         self._seen: dict[int, weakref.ref[torch.Tensor]] = {}
         self._homes: dict[int, torch.Tensor] = {}
         self._moved: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._left_behind: list[torch.Tensor] = []
+        _all.add(self)
 
     def bring(self, index: int, parameter: torch.Tensor) -> torch.Tensor:
         """The gradient of ``parameter``, number ``index``, in shared memory if that can be. It is there
@@ -130,6 +135,31 @@ class SharedGradients:
         self._wanted = True
         if not self.always:
             self._looks_left = _LOOKS
+
+    def leave_to_parent(self) -> None:
+        """In a forked child, where shared memory is not mapped: what lay there is NaN."""
+        for moved in self._moved.values():
+            gradient = moved()
+            if gradient is not None:
+                # Kept: to give memory back takes a lock that a thread of the parent may have held.
+                self._left_behind.append(gradient.data)
+                gradient.data = torch.full((), torch.nan, dtype=gradient.dtype).expand(gradient.shape)
+        self._left_behind += self._homes.values()
+        self._moved.clear()
+        self._homes.clear()
+        self._wanted = False
+        self._looks_left = 0
+
+
+_all: Final[weakref.WeakSet[SharedGradients]] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for shared in _all:
+        shared.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def _movable(gradient: torch.Tensor) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, overload
 
 import torch
+from torch.autograd.graph import increment_version
 
 from horovod import _runtime
 from horovod.collectives import current_engine
@@ -131,8 +132,12 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """:func:`broadcast` into ``tensor`` itself; returns ``tensor``."""
-    return collectives.run_broadcast(tensor, tensor, root_rank, name, process_set)
+    """:func:`broadcast` into ``tensor`` itself; returns ``tensor``. To autograd it is a change in place: a
+    backward pass that needs the old values raises."""
+    collectives.run_broadcast(tensor, tensor, root_rank, name, process_set)
+    if tensor.requires_grad:
+        increment_version(tensor)
+    return tensor
 
 
 def broadcast_async_(
@@ -142,7 +147,10 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """:func:`broadcast_` without waiting; returns a handle."""
-    return collectives.broadcast(tensor, tensor, root_rank, name, process_set)
+    handle = collectives.broadcast(tensor, tensor, root_rank, name, process_set)
+    if tensor.requires_grad:
+        increment_version(tensor)
+    return handle
 
 
 # -- alltoall -----------------------------------------------------------------------------------------------

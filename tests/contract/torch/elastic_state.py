@@ -13,6 +13,7 @@ from tests.contract.world import Cases
 import horovod.torch as hvd
 from horovod.common.elastic import ObjectState, State, notification_manager
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from horovod.errors import MismatchError
 from horovod.torch.elastic.state import (
     ModelStateHandler,
     StateHandler,
@@ -382,19 +383,20 @@ def a_failure_of_one_rank_takes_all_back_to_the_last_commit() -> None:
 
 
 @CASES.add
-def a_failing_operation_is_a_failure_too() -> None:
+def what_a_new_world_cannot_mend_is_not_tried_again() -> None:
     if hvd.size() == 1:
         return
     calls: list[None] = []
 
     @hvd.elastic.run
-    def fit(state: Any) -> float:
+    def fit(state: Any) -> None:
         calls.append(None)
-        rows = 1 + hvd.rank() if len(calls) == 1 else 2
-        return float(hvd.allreduce(torch.ones(rows), name="elastic.x", op=hvd.Sum)[0])
+        hvd.allreduce(torch.ones(1 + hvd.rank()), name="elastic.x", op=hvd.Sum)
 
-    assert fit(hvd.elastic.TorchState(step=0)) == hvd.size()
-    assert len(calls) == 2
+    with pytest.raises(MismatchError) as caught:
+        fit(hvd.elastic.TorchState(step=0))
+    assert not caught.value.recoverable
+    assert len(calls) == 1
 
 
 @CASES.add

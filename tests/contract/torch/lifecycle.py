@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from tests.contract.world import Cases
 
 import horovod.torch as hvd
 from horovod.common.process_sets import global_process_set
+from horovod.errors import MismatchError
 
 CASES = Cases()
 
@@ -41,6 +44,74 @@ def a_second_init_changes_nothing() -> None:
     hvd.init()
     hvd.init([])
     assert_same(hvd.synchronize(handle), torch.full((2,), float(hvd.size())))
+
+
+@CASES.add
+def a_handle_of_an_ended_world_takes_nothing_from_the_next() -> None:
+    old = hvd.allreduce_async(torch.ones(3), name="l.old", op=hvd.Sum)
+    hvd.barrier()
+    hvd.shutdown()
+    hvd.init()
+    new = hvd.broadcast_async(torch.full((2,), 7.0), 0, name="l.new")
+    with pytest.raises(ValueError, match="not created or has been cleared"):
+        hvd.poll(old)
+    assert hvd.synchronize(old) is None
+    assert_same(hvd.synchronize(new), torch.full((2,), 7.0))
+
+
+def held() -> tuple[int, int, int]:
+    """Descriptors, threads and shared mappings of this process."""
+    mappings = Path("/proc/self/maps").read_text().count("memfd")
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), mappings
+
+
+def failing(name: str) -> Exception:
+    """An error, with the frames of the call that it passed: between ranks, if there are several."""
+    alone = hvd.size() == 1
+    with pytest.raises(ValueError if alone else MismatchError) as caught:
+        hvd.allreduce(torch.ones(1 + hvd.rank()), name=name, op=17 if alone else hvd.Sum)
+    return caught.value
+
+
+@CASES.add
+def nothing_of_a_world_stays_whatever_became_of_its_handles() -> None:
+    hvd.shutdown()
+    before = held()
+    hvd.init()
+    everybody = hvd.size()
+    large = torch.ones(300_000)
+    tensors = [torch.ones(3), large, torch.ones(hvd.size(), 2)]
+    handles = [
+        hvd.allreduce_async(tensors[0], name="l.left"),
+        hvd.allreduce_async_(large, name="l.left.large"),
+        hvd.grouped_allreduce_async([torch.ones(3), torch.ones(2)], name="l.left.group"),
+        hvd.allgather_async(torch.ones(70_000), name="l.left.gathered"),
+        hvd.alltoall_async(tensors[2], name="l.left.alltoall"),
+        hvd.reducescatter_async(torch.ones(hvd.size()), name="l.left.scattered", op=hvd.Sum),
+        hvd.broadcast_async(torch.ones(2), 0, name=f"l.never.{hvd.rank()}"),
+    ]
+    hvd.allgather_object({"rank": hvd.rank()}, name="l.left.object")
+    error = failing("l.left.error")
+    result = hvd.allreduce(torch.ones(3), op=hvd.Sum)
+    hvd.barrier()
+    watched = [weakref.ref(tensor) for tensor in tensors]
+    hvd.shutdown()
+    # A thread that has been joined leaves the process a moment later.
+    deadline = time.monotonic() + 10.0
+    while held() != before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert held() == before, (before, held())
+    del large, tensors
+    assert [each() for each in watched] == [None] * len(watched)
+    assert error.__traceback__ is not None
+    assert_same(result, torch.full((3,), float(everybody)))
+    for handle in handles:
+        assert hvd.poll(handle)
+        with pytest.raises(hvd.HorovodInternalError, match="shut down"):
+            hvd.synchronize(handle)
+        assert hvd.synchronize(handle) is None
+    hvd.init()
+    works()
 
 
 @CASES.add

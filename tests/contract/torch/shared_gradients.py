@@ -193,18 +193,33 @@ def sparse_gradients_stay_sparse() -> None:
 
 
 @CASES.add
-def a_forked_child_has_its_own_copy() -> None:
+def a_forked_child_sees_nothing_of_what_its_parent_writes() -> None:
+    """And has no memory of this rank or another that it could write."""
     net, _ = train("1", False, 1, torch.float32)
     gradients = [p.grad for p in net.parameters()]
+    moved = [mapped(g) for g in gradients]
     before = [g.clone() for g in gradients]
+    reads, writes = os.pipe()
     child = os.fork()
     if child == 0:
-        same = all(torch.equal(g, b) for g, b in zip(gradients, before, strict=True))
-        for g in gradients:
-            g.fill_(-1.0)
-        os._exit(0 if same else 1)
+        os.read(reads, 1)  # the parent has written
+        with open("/proc/self/maps", encoding="ascii") as maps:
+            wrong = "memfd:rueda" in maps.read()
+        for g, b, there in zip(gradients, before, moved, strict=True):
+            wrong |= g.shape != b.shape
+            if not there:
+                wrong |= not torch.equal(g, b)
+                continue
+            wrong |= not bool(g.isnan().all())
+            g.fill_(-1.0)  # reaches nobody
+        os._exit(1 if wrong else 0)
+    for g in gradients:
+        g.mul_(2.0)
+    os.write(writes, b"!")
     assert os.waitpid(child, 0)[1] == 0
-    assert all(torch.equal(g, b) for g, b in zip(gradients, before, strict=True))
+    os.close(reads)
+    os.close(writes)
+    assert all(torch.equal(g, 2 * b) for g, b in zip(gradients, before, strict=True))
 
 
 @CASES.add

@@ -105,3 +105,65 @@ def shapes_may_change_under_one_name() -> None:
         assert hvd.allgather(torch.ones(shape), name="t.shape").shape == (n * shape[0], *shape[1:])
     for dtype in (torch.float32, torch.int32, torch.float64):
         assert hvd.allreduce(torch.ones(2, dtype=dtype), name="t.shape", op=hvd.Sum).dtype == dtype
+
+
+@CASES.add
+def averages_whose_sum_fits_no_float16() -> None:
+    """By every way that a size takes, blocking and not, on any hosts."""
+    for count in (7, 20_000, 700_001):
+        full = torch.full((count,), 49152.0, dtype=torch.float16)
+        name = f"wide.{count}"
+        for _ in range(2):  # the second is known to all, and needs no negotiation
+            assert torch.equal(hvd.allreduce(full, name=name), full)
+        assert torch.equal(hvd.synchronize(hvd.allreduce_async(full, name=f"{name}.later")), full)
+        for reduced in hvd.grouped_allreduce([full, full], name=f"{name}.group"):
+            assert torch.equal(reduced, full)
+        assert bool((hvd.reducescatter(full, name=f"{name}.rows") == 49152.0).all())
+
+
+@CASES.add
+def averages_of_half_types_lose_no_range() -> None:
+    """Neither where sums are near the largest value, nor where parts of averages would be 0."""
+    for dtype, value in ((torch.float16, 2.0**15), (torch.float16, 2.0**-20), (torch.bfloat16, 2.0**124)):
+        full = torch.full((20_000,), value, dtype=dtype)
+        for reduced in (hvd.allreduce(full), hvd.reducescatter(full)):
+            torch.testing.assert_close(reduced, full[: len(reduced)], rtol=0.01, atol=2.0**-23)
+
+
+@CASES.add
+def what_lies_negated_in_memory_is_refused() -> None:
+    negated = torch.tensor([1 + 2j]).conj().imag  # -2, of which the memory says 2
+    assert negated.is_contiguous()
+    for call in (hvd.allreduce, hvd.allgather, lambda tensor: hvd.broadcast(tensor, 0), hvd.allreduce_async_):
+        with pytest.raises(ValueError, match="resolve_neg"):
+            call(negated)
+    assert_same(hvd.allreduce(negated.resolve_neg()), torch.tensor([-2.0]))
+
+
+@CASES.add
+def a_tensor_that_comes_twice_in_a_group_is_reduced_once() -> None:
+    total = float(hvd.size() * (hvd.size() + 1) // 2)
+    for count in (8, 1000, 100_000, 600_000):
+        for wait in (
+            hvd.grouped_allreduce_,
+            lambda *a, **k: hvd.synchronize(hvd.grouped_allreduce_async_(*a, **k)),
+        ):
+            twice, once = torch.full((count,), hvd.rank() + 1.0), torch.ones(3)
+            results = wait([twice, once, twice, torch.empty(0), torch.empty(0)], op=hvd.Sum)
+            assert results[0] is twice
+            assert results[2] is twice
+            assert_same(twice, torch.full((count,), total))
+            assert_same(once, torch.full((3,), float(hvd.size())))
+
+
+@CASES.add
+def results_of_a_group_that_overlap_are_refused() -> None:
+    whole = torch.arange(1000.0)
+    for first, second in ((whole[:600], whole[400:]), (whole, whole[:10]), (whole[10:20], whole)):
+        for call in (hvd.grouped_allreduce_, hvd.grouped_allreduce_async_):
+            with pytest.raises(ValueError, match="Tensors 1 and 2 of the group overlap in memory"):
+                call([torch.ones(1), first, second], op=hvd.Sum)
+    assert_same(whole, torch.arange(1000.0))
+    doubled = hvd.grouped_allreduce([whole[:600], whole[400:]], op=hvd.Sum)  # inputs may
+    assert_same(doubled[1], whole[400:] * hvd.size())
+    works()

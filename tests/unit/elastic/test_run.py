@@ -11,7 +11,18 @@ import pytest
 from horovod.elastic.notification import HostUpdateResult, WorkerNotificationManager, notification_manager
 from horovod.elastic.run import run_fn
 from horovod.elastic.state import ObjectState, State
-from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt, PeerLostError
+from horovod.errors import (
+    CollectiveTimeout,
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    MismatchError,
+    PeerLostError,
+    ProcessSetError,
+    RendezvousError,
+    ShutdownError,
+    VersionError,
+    from_core,
+)
 
 
 class Recorder(State):
@@ -90,6 +101,45 @@ def test_other_errors_leave() -> None:
     log, result = run([KeyError("mine")])
     assert log == ["sync", "call"]
     assert isinstance(result, KeyError)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MismatchError("differ"),
+        HorovodInternalError("CUDA tensors are not supported yet", recoverable=False),
+        ProcessSetError("the ranks disagree"),
+        VersionError("differ"),
+        from_core("unsupported", "nothing here can do that"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_no_new_world_can_mend_is_not_tried_again(error: HorovodInternalError) -> None:
+    log: list[str] = []
+    state = Recorder(log)
+
+    def function(state: State) -> None:
+        raise error
+
+    with pytest.raises(HorovodInternalError) as caught:
+        run_fn(function, lambda: log.append("reset"))(state)
+    assert caught.value is error
+    assert log == ["sync"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PeerLostError("rank 1 has ended: its script raised ValueError: boom", rank=1),
+        ShutdownError("by rank 1", rank=1),
+        CollectiveTimeout("late"),
+        RendezvousError("nobody"),
+        ProcessSetError("Horovod is shutting down", recoverable=True),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_a_new_world_can_mend_is_tried_again(error: Exception) -> None:
+    assert run([error, "done"]) == (["sync", "call", "restore", *RESET, "sync", "call"], "done")
 
 
 def test_a_failing_reset_is_not_caught() -> None:

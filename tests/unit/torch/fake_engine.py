@@ -7,6 +7,7 @@ a test sees whether a result was read too early.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +39,17 @@ def view(address: int, dtype: int, shape: tuple[int, ...]) -> np.ndarray[Any, An
         return np.empty(shape, kind)
     memory: Any = (ctypes.c_char * (count * kind.itemsize)).from_address(address)
     return np.frombuffer(memory, kind).reshape(shape)
+
+
+def _addresses(owners: Any) -> Iterator[int]:
+    """Of the tensors in ``owners``, a tensor, an array, or a nest of tuples of them."""
+    if isinstance(owners, tuple):
+        for owner in owners:
+            yield from _addresses(owner)
+    elif isinstance(owners, torch.Tensor):
+        yield owners.data_ptr()
+    elif owners is not None:
+        yield owners.ctypes.data
 
 
 @dataclass
@@ -72,8 +84,6 @@ class FakeEngine:
     count: int = 0
     shared_left: int = 0
     """Tensors for which there is shared memory."""
-    slow: bool = False
-    """Nothing is done within the moment that `run` waits."""
 
     def __post_init__(self) -> None:
         self.sets.setdefault(0, list(range(self.size)))
@@ -99,6 +109,7 @@ class FakeEngine:
         root: int,
         process_set: int,
         waited: bool,
+        owners: object = None,
     ) -> int:
         return self._add(
             Submission(
@@ -114,7 +125,8 @@ class FakeEngine:
                 root,
                 waited,
                 process_set=process_set,
-            )
+            ),
+            owners,
         )
 
     def run(
@@ -130,9 +142,12 @@ class FakeEngine:
         postscale: float,
         root: int,
         process_set: int,
-    ) -> int:
-        return self._now(
-            self.submit(kind, name, data, out, dtype, shape, op, prescale, postscale, root, process_set, True)
+        owners: object = None,
+    ) -> None:
+        self.wait(
+            self.submit(
+                kind, name, data, out, dtype, shape, op, prescale, postscale, root, process_set, True, owners
+            )
         )
 
     def run_group(
@@ -147,18 +162,13 @@ class FakeEngine:
         prescale: float,
         postscale: float,
         process_set: int,
-    ) -> int:
-        return self._now(
+        owners: object = None,
+    ) -> None:
+        self.wait(
             self.submit_group(
-                kind, name, data, out, dtypes, shapes, op, prescale, postscale, process_set, True
+                kind, name, data, out, dtypes, shapes, op, prescale, postscale, process_set, True, owners
             )
         )
-
-    def _now(self, handle: int) -> int:
-        if self.slow or self.pending[handle].name in self.failing:
-            return handle
-        self.wait(handle)
-        return 0
 
     def submit_alltoall(
         self,
@@ -170,6 +180,7 @@ class FakeEngine:
         received: int,
         process_set: int,
         waited: bool,
+        owners: object = None,
     ) -> int:
         return self._add(
             Submission(
@@ -183,7 +194,8 @@ class FakeEngine:
                 process_set=process_set,
                 splits=tuple(splits),
                 received=received,
-            )
+            ),
+            owners,
         )
 
     def join(self) -> int:
@@ -219,16 +231,21 @@ class FakeEngine:
         postscale: float,
         process_set: int,
         waited: bool,
+        owners: object = None,
     ) -> int:
         shapes = [tuple(shape) for shape in shapes]
         return self._add(
             Submission(
                 kind, name, data, out, dtypes, shapes, op, prescale, postscale, 0, waited, True, process_set
-            )
+            ),
+            owners,
         )
 
-    def _add(self, submission: Submission) -> int:
+    def _add(self, submission: Submission, owners: object) -> int:
         self.count += 1
+        told = {address for address in (*submission.data, *submission.out, submission.received) if address}
+        unowned = told - set(_addresses(owners))
+        assert not unowned, f"{submission.name}: {len(unowned)} of {len(told)} addresses belong to no owner"
         if submission.process_set not in self.sets:
             raise from_core("invalid_argument", "The process set does not exist, or has not been registered")
         if 0 not in self.sets[submission.process_set]:

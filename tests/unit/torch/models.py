@@ -29,4 +29,7 @@ def backward(model: torch.nn.Module) -> torch.Tensor:
 
 
 def grads(model: torch.nn.Module) -> list[torch.Tensor]:
-    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    """Those that there are: at least one, or what is said about all of them says nothing."""
+    there = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    assert there, "no parameter has a gradient"
+    return there

@@ -136,8 +136,11 @@ def test_graphs_that_were_kept_stay_valid(make_world: MakeWorld) -> None:
     optimizer = wrap(model, op=hvd.Adasum, backward_passes_per_step=1)
     kept = model(torch.ones(1, 3)).sum()
     backward(model)
+    before = weights(model)
     torch.autograd.grad(kept, model[0].bias)
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
     optimizer.step()
+    assert not any(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": hvd.Compression.fp16}])

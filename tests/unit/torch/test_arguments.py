@@ -107,6 +107,49 @@ def test_non_contiguous_tensors_are_refused(call: Callable[[Any], Any], make_wor
 
 
 @pytest.mark.parametrize("call", BLOCKING.values(), ids=BLOCKING)
+def test_what_lies_in_memory_with_the_other_sign_is_refused(
+    call: Callable[[Any], Any], make_world: MakeWorld
+) -> None:
+    engine = make_world(2)
+    negated = torch.tensor([1 + 2j]).conj().imag
+    assert negated.is_contiguous()
+    with pytest.raises(ValueError, match="resolve_neg"):
+        call(negated)
+    assert engine.log == []
+
+
+@pytest.mark.parametrize("call", BLOCKING.values(), ids=BLOCKING)
+def test_zeros_without_memory_are_refused(call: Callable[[Any], Any], make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    with pytest.raises(ValueError, match="no memory of its own"):
+        call(torch._efficientzerotensor(4))
+    assert engine.log == []
+
+
+IN_PLACE: dict[str, Callable[[torch.Tensor], Any]] = {
+    "allreduce_": hvd.allreduce_,
+    "allreduce_async_": lambda t: hvd.synchronize(hvd.allreduce_async_(t)),
+    "grouped_allreduce_": lambda t: hvd.grouped_allreduce_([t]),
+    "grouped_allreduce_async_": lambda t: hvd.synchronize(hvd.grouped_allreduce_async_([t])),
+    "broadcast_": lambda t: hvd.broadcast_(t, 0),
+    "broadcast_async_": lambda t: hvd.synchronize(hvd.broadcast_async_(t, 0)),
+}
+
+
+@pytest.mark.parametrize("call", IN_PLACE.values(), ids=IN_PLACE)
+def test_autograd_knows_what_was_changed_in_place(
+    call: Callable[[torch.Tensor], Any], make_world: MakeWorld
+) -> None:
+    make_world(2)
+    weight = torch.ones(3, requires_grad=True)
+    doubled = weight * 2
+    squared = doubled * doubled
+    call(doubled)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        squared.sum().backward()
+
+
+@pytest.mark.parametrize("call", BLOCKING.values(), ids=BLOCKING)
 @pytest.mark.parametrize(
     "tensor",
     [torch.ones(2, dtype=torch.complex64), torch.eye(3).to_sparse()],
@@ -234,35 +277,6 @@ def test_blocking_calls_say_that_somebody_waits(make_world: MakeWorld) -> None:
     hvd.allreduce(torch.ones(1))
     hvd.allreduce_async(torch.ones(1))
     assert [submission.waited for submission in engine.log] == [True, False]
-
-
-def test_what_is_not_done_within_a_moment_is_waited_for(make_world: MakeWorld) -> None:
-    engine = make_world(2)
-    engine.slow = True
-    tensors = [torch.ones(2), torch.ones(3)]
-    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).tolist() == [2.0]
-    assert hvd.allreduce_(tensors[0], op=hvd.Sum) is tensors[0]
-    assert hvd.grouped_allreduce_(tensors, op=hvd.Sum) == tuple(tensors)
-    assert hvd.broadcast(torch.ones(1), 0).tolist() == [1.0]
-    assert [tensor.tolist() for tensor in tensors] == [[4.0, 4.0], [2.0, 2.0, 2.0]]
-    assert not collectives.table.pending
-
-
-def test_an_interrupted_blocking_call_keeps_its_tensor(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = make_world(2)
-    engine.slow = True
-
-    def interrupt(handle: int) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(engine, "wait", interrupt)
-    tensor = torch.ones(1)
-    with pytest.raises(KeyboardInterrupt):
-        hvd.allreduce_(tensor, op=hvd.Sum)
-    assert [entry[1] is tensor for entry in collectives.table.pending.values()] == [True]
-    collectives.table.forget()
 
 
 def test_a_positional_compression_comes_before_op(make_world: MakeWorld) -> None:

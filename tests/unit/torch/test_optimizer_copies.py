@@ -61,6 +61,10 @@ def test_copies_in_a_world_of_one(make_world: MakeWorld) -> None:
     other_model, other = copy.deepcopy((model, optimizer))
     backward(other_model)
     other.step()
+    for copied, original in zip(other_model.parameters(), model.parameters(), strict=True):
+        assert copied.grad is not None
+        assert torch.equal(copied, original - optimizer.param_groups[0]["lr"] * copied.grad)
+        assert original.grad is None
 
 
 def test_a_copy_keeps_the_process_set_itself(make_world: MakeWorld) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from tests.unit.torch.conftest import MakeWorld
 from tests.unit.torch.models import backward, two_layers, wrap
+from torch.utils import dlpack
 
 from horovod import _runtime
 
@@ -24,7 +27,7 @@ def steps(model: torch.nn.Module, optimizer: torch.optim.Optimizer, count: int, 
 
 
 def test_gradients_that_stay_are_moved_once(make_world: MakeWorld) -> None:
-    engine = make_world(2)
+    engine = make_world(2, shared_gradients="auto")
     engine.shared_left = 100
     model = two_layers()
     optimizer = wrap(model)
@@ -42,7 +45,7 @@ def test_gradients_that_stay_are_moved_once(make_world: MakeWorld) -> None:
 
 
 def test_gradients_that_are_dropped_are_not_moved(make_world: MakeWorld) -> None:
-    engine = make_world(2)
+    engine = make_world(2, shared_gradients="auto")
     engine.shared_left = 100
     model = two_layers()
     steps(model, wrap(model), 20, none=True)
@@ -61,7 +64,7 @@ def test_the_setting_decides(choice: str, make_world: MakeWorld) -> None:
 def test_where_memory_ends_the_others_stay_private_and_it_is_said_once(
     make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = make_world(2)
+    engine = make_world(2, shared_gradients="auto")
     engine.shared_left = 1
     model = two_layers()
     optimizer = wrap(model)
@@ -77,7 +80,7 @@ def test_where_memory_ends_the_others_stay_private_and_it_is_said_once(
 def test_without_shared_memory_nothing_is_said(
     make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    make_world(2)
+    make_world(2, shared_gradients="auto")
     model = two_layers()
     steps(model, wrap(model), 5)
     assert not caplog.records
@@ -86,7 +89,7 @@ def test_without_shared_memory_nothing_is_said(
 def test_a_machine_that_is_short_of_memory_is_left_alone(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = make_world(2)
+    engine = make_world(2, shared_gradients="auto")
     engine.shared_left = 100
     monkeypatch.setattr(_runtime, "available_bytes", lambda: 1)
     model = two_layers()
@@ -95,7 +98,7 @@ def test_a_machine_that_is_short_of_memory_is_left_alone(
 
 
 def test_the_end_of_the_world_takes_them_out(make_world: MakeWorld) -> None:
-    engine = make_world(2)
+    engine = make_world(2, shared_gradients="auto")
     engine.shared_left = 100
     model = two_layers()
     optimizer = wrap(model)
@@ -110,3 +113,36 @@ def test_the_end_of_the_world_takes_them_out(make_world: MakeWorld) -> None:
         assert torch.equal(parameter.grad, value)
     steps(model, optimizer, 2)  # in the next world they move again
     assert engine.shared_left == 100 - 2 * len(moved)
+
+
+Alias = Callable[[torch.Tensor], torch.Tensor]
+ALIASES: dict[str, Alias] = {
+    "view": lambda gradient: gradient.view(-1),
+    "row": lambda gradient: gradient[0],
+    "detach": lambda gradient: gradient.detach(),
+    "data": lambda gradient: gradient.data,
+    "numpy": lambda gradient: torch.from_numpy(gradient.numpy()),
+    "dlpack": lambda gradient: dlpack.from_dlpack(gradient),
+    "itself": lambda gradient: gradient,
+    "closure": lambda gradient: (lambda: gradient.view(-1))(),
+}
+
+
+@pytest.mark.parametrize("alias", list(ALIASES))
+def test_by_default_what_was_made_of_a_gradient_stays_it(alias: str, make_world: MakeWorld) -> None:
+    """Taken after the first step, as flat optimizers and loggers do."""
+    engine = make_world(2)
+    engine.shared_left = 100
+    model = two_layers()
+    optimizer = wrap(model)
+    steps(model, optimizer, 1)
+    gradients = [parameter.grad for parameter in model.parameters()]
+    taken = [ALIASES[alias](gradient) for gradient in gradients if gradient is not None]
+    for _ in range(4):
+        steps(model, optimizer, 1)
+        for parameter, other in zip(model.parameters(), taken, strict=True):
+            assert parameter.grad is not None
+            assert torch.equal(ALIASES[alias](parameter.grad), other)
+            other.mul_(0.5)  # clipping through what was saved
+            assert torch.equal(ALIASES[alias](parameter.grad), other)
+            assert other.data_ptr() == parameter.grad.data_ptr()

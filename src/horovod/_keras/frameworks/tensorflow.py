@@ -94,7 +94,7 @@ class TensorFlowFramework(Framework):
         if isinstance(error, HorovodInternalError):
             return error
         if isinstance(error, tf.errors.OpError) and _OURS.search(text := str(error)):
-            failure = HorovodInternalError(text)
+            failure = HorovodInternalError(text, recoverable=_may_be_mended(error, text))
             failure.__cause__ = error
             return failure
         return None
@@ -126,6 +126,14 @@ class TensorFlowFramework(Framework):
 
     def reducescatter(self, value: Any, name: str | None, op: int) -> Any:
         return hvd.reducescatter(_constant(value, name), op=op, name=name)
+
+
+def _may_be_mended(error: tf.errors.OpError, text: str) -> bool:
+    """Whether a new world can mend it. Our ops report a mismatch as FailedPrecondition, as they do that there
+    is no world, and what is refused as one of the other two."""
+    if isinstance(error, tf.errors.FailedPreconditionError):
+        return "has not been initialized" in text
+    return not isinstance(error, tf.errors.InvalidArgumentError | tf.errors.AbortedError)
 
 
 def _constant(value: Any, name: str | None) -> Any:

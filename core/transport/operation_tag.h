@@ -1,0 +1,42 @@
+/// Which operation bytes belong to. All that carries data says it, and whoever reads looks: a
+/// mistake about the order of operations is an error then, never a wrong result.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "result.h"
+
+namespace rueda {
+
+/// The same on all members of an operation, another one for every operation. 0: none in particular.
+using OperationTag = std::uint64_t;
+
+/// The kinds of order that operations have numbers in.
+inline constexpr unsigned kTagShift = 62;
+
+[[nodiscard]] inline std::string describe(OperationTag tag) {
+  const std::uint64_t number = tag << 2 >> 2;
+  switch (tag >> kTagShift) {
+    case 1:
+      return "dispatch " + std::to_string(number);
+    case 2:
+      return "part " + std::to_string(number & 0xFFFF) + " of what was agreed in round " +
+             std::to_string(number >> 16);
+    default:
+      return "operation " + std::to_string(number);
+  }
+}
+
+/// Data of one operation where those of another one were expected.
+[[nodiscard]] inline Error mixed_up(Rank peer, OperationTag theirs, OperationTag own) {
+  Error error;
+  error.peer = peer;
+  error.message = "rank " + std::to_string(peer) + " brings data of " + describe(theirs) +
+                  ", while this rank runs " + describe(own) +
+                  ": ranks have come to different orders of operations. Nothing of it was used; " +
+                  "this is a fault of the engine, please report it";
+  return error;
+}
+
+}  // namespace rueda

@@ -1,0 +1,131 @@
+/// Protection of one stream between two ranks: records that were changed, repeated, left out or
+/// swapped on the way are found out before anybody sees a byte of them.
+///
+///     record = length u32 (of the payload, 1 B … 64 KiB) · payload · tag 16 B
+///
+/// AES-256-GCM by libcrypto. `Full`: the payload is encrypted. `Integrity`: it is not, the tag
+/// alone covers it. Each direction has its own key. The nonce of a record is 12 bytes that belong
+/// to the key, exclusive-or the record's number, which is not sent. After 2^22 records (256 GiB) a
+/// key makes place for its HMAC-SHA256: far below what AES-GCM bears.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "result.h"
+#include "transport/crypto_library.h"
+
+namespace rueda {
+
+enum class Protection : std::uint8_t { Off, Integrity, Full };
+
+inline constexpr std::size_t kSealKeyBytes = 32;
+inline constexpr std::size_t kSealNonceBytes = 12;
+inline constexpr std::size_t kSealTagBytes = 16;
+inline constexpr std::size_t kSealLengthBytes = 4;
+inline constexpr std::size_t kMaxSealed = std::size_t{64} << 10;  ///< bytes of a payload
+
+/// Key and nonce of one direction.
+using SealSecret = std::array<std::byte, kSealKeyBytes + kSealNonceBytes>;
+
+struct SealKeys {
+  Protection protection = Protection::Off;
+  SealSecret sending{};
+  SealSecret receiving{};
+  /// Records that one key is good for. Less in tests.
+  std::uint64_t records_of_a_key = std::uint64_t{1} << 22;
+};
+
+/// Why nothing can be protected here; "" if it can.
+[[nodiscard]] const char* seal_missing();
+
+/// The cipher of one direction, and the number of its next record.
+class SealDirection {
+ public:
+  [[nodiscard]] static Result<SealDirection> open(const SealSecret& secret, Protection protection,
+                                                  std::uint64_t records_of_a_key, bool encrypts);
+
+  /// Where a record's parts are: its payload is encrypted or decrypted in place.
+  struct Record {
+    std::span<const std::byte> length;  ///< right in front of the payload
+    std::span<std::byte> payload;
+    std::span<std::byte> tag;
+  };
+  /// Encrypts, if that is wanted, and writes the tag.
+  [[nodiscard]] Result<void> close(const Record& record);
+  /// Decrypts, if that is needed. False: this is not the record that the other end made.
+  [[nodiscard]] Result<bool> open(const Record& record);
+
+ private:
+  struct Free {
+    void operator()(crypto::Context* context) const {
+      crypto::library().EVP_CIPHER_CTX_free(context);
+    }
+  };
+  SealDirection() = default;
+  [[nodiscard]] Result<void> begin(const Record& record);
+  [[nodiscard]] bool use_key();
+  [[nodiscard]] bool renew_key();
+
+  std::unique_ptr<crypto::Context, Free> context_;
+  SealSecret secret_{};
+  bool conceals_ = false;
+  bool encrypts_ = false;
+  std::uint64_t number_ = 0;
+  std::uint64_t records_of_a_key_ = 0;
+};
+
+/// Both directions of a stream. Used by one thread at a time.
+class Seal {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<Seal>> open(const SealKeys& keys);
+
+  // Going out. A record that has begun must go out whole. Its last byte counts as taken when all of
+  // it has gone, so whoever sends has something left to send until then.
+
+  /// What has to be sent of the record under way; empty: there is none.
+  [[nodiscard]] std::span<const std::byte> pending() const noexcept {
+    return std::span(outgoing_).subspan(sent_);
+  }
+  /// Makes a record of as many bytes as fit, from `parts` without the first `skip` bytes.
+  [[nodiscard]] Result<void> begin(std::span<const iovec> parts, std::size_t skip);
+  /// So many bytes of pending() were sent. Returns how many of the payload count as taken by that.
+  [[nodiscard]] std::size_t sent(std::size_t bytes) noexcept;
+
+  // Coming in.
+
+  /// Where to put what arrives. Never empty after unseal() was false.
+  [[nodiscard]] std::span<std::byte> room();
+  void filled(std::size_t bytes) noexcept { filled_ += bytes; }
+  /// Opens the next record if it is there whole. Only when plain() is empty. An error: somebody
+  /// changed the stream.
+  [[nodiscard]] Result<bool> unseal();
+  /// What was opened and not taken.
+  [[nodiscard]] std::span<const std::byte> plain() const noexcept { return plain_; }
+  /// Moves some of it to `parts` without the first `skip` bytes. Returns how many.
+  std::size_t take(std::span<const iovec> parts, std::size_t skip) noexcept;
+  /// Something can be taken, or looked at, without another byte from outside.
+  [[nodiscard]] bool holds() const noexcept;
+
+ private:
+  Seal(SealDirection out, SealDirection in) : out_(std::move(out)), in_(std::move(in)) {}
+  [[nodiscard]] std::size_t next_length() const noexcept;
+
+  SealDirection out_;
+  SealDirection in_;
+  std::vector<std::byte> outgoing_;  // the record under way
+  std::size_t sent_ = 0;             // of its bytes
+  std::size_t counted_ = 0;          // of its payload
+  std::vector<std::byte> incoming_;  // [taken_, filled_) has arrived and was not opened
+  std::size_t taken_ = 0;
+  std::size_t filled_ = 0;
+  std::span<std::byte> plain_;  // part of incoming_, in front of taken_
+};
+
+}  // namespace rueda

@@ -1,0 +1,45 @@
+"""Which rank failed first, as an error tells it."""
+
+from __future__ import annotations
+
+import re
+
+from horovod.ending import chain
+from horovod.errors import HorovodError, HorovodInternalError, RendezvousError, ShutdownError
+
+__all__ = ["first_failed"]
+
+_BY_RANK = re.compile(
+    r"shut down by rank (\d+) \(host"
+    r"|\b[Rr]ank (\d+) (?:on host \S+|\(host \S+\)) (?:is gone|is lost|has ended)"
+)
+"""Frameworks report our errors as errors of their own, which have the text only."""
+
+
+def first_failed(own: int, error: BaseException | None, failure: BaseException | None) -> int | None:
+    """The rank that failed before rank ``own`` and is why its script ends; None: there is none.
+
+    Args:
+        error: what ended the script, if that was an exception.
+        failure: why the world has failed, if it has. A script that survived the orderly
+            end of the world, and raised something else later, did so by itself.
+    """
+    over = error is not None and isinstance(failure, ShutdownError)
+    for each in chain(error) if over else [*chain(error), failure]:
+        if each is None:
+            continue
+        named = _named(each)
+        if named is not None and named != own:
+            return named
+    return None
+
+
+def _named(error: BaseException) -> int | None:
+    if isinstance(error, HorovodInternalError):
+        if error.rank is None and isinstance(error, RendezvousError) and error.missing:
+            return error.missing[0]
+        return error.rank
+    if isinstance(error, HorovodError):
+        return None
+    found = _BY_RANK.search(str(error))
+    return int(found.group(1) or found.group(2)) if found else None

@@ -1,0 +1,65 @@
+"""What a rank tells the process that started it: whether a world needs it, and why its script ends.
+
+The starter's keeper gives each rank the writing end of a pipe and names it in the environment. Others may
+have inherited the variable without the pipe, or with another file of that number, so the pipe is named by
+its number and its inode. Each word is a line of JSON, short enough to be written at once; nobody waits for
+it to be read.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["VARIABLE", "Word", "parse", "tell"]
+
+VARIABLE = "HOROVOD_STARTER"
+"""``descriptor,inode``; the keeper, which can import nothing of ours, writes it."""
+
+_MOST_BYTES = 4096  # what a pipe takes in one piece
+
+_log = logging.getLogger("horovod")
+
+
+@dataclass(frozen=True)
+class Word:
+    """``in_world``: other ranks may need this one now. ``text``: why the script ends, as far as known; then
+    ``because`` is the rank that failed before it, None if this one has failed by itself.
+    """
+
+    in_world: bool
+    text: str = ""
+    because: int | None = None
+
+
+def tell(word: Word, environ: Mapping[str, str] = os.environ) -> None:
+    """Say it, if there is somebody to hear it."""
+    descriptor, _, inode = environ.get(VARIABLE, "").partition(",")
+    if not (descriptor.isdecimal() and inode.isdecimal()):
+        return
+    said = {"in_world": word.in_world, "text": word.text, "because": word.because}
+    line = json.dumps(said).encode() + b"\n"
+    if len(line) > _MOST_BYTES:
+        line = json.dumps({**said, "text": word.text[: _MOST_BYTES // 16]}).encode() + b"\n"
+    try:
+        status = os.fstat(int(descriptor))
+        if stat.S_ISFIFO(status.st_mode) and status.st_ino == int(inode):
+            os.write(int(descriptor), line)
+    except OSError as error:  # closed, as by a program in between; or nobody reads any more
+        _log.debug("nothing can be told to the process that started this one: %s", error)
+
+
+def parse(line: str) -> Word:
+    """What was said.
+
+    Raises:
+        ValueError: it makes no sense.
+    """
+    match json.loads(line):
+        case {"in_world": bool(in_world), "text": str(text), "because": int() | None as because}:
+            return Word(in_world, text, because)
+    raise ValueError(f"not a word: {line!r}")

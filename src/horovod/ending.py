@@ -1,0 +1,172 @@
+"""How this interpreter ends, as far as it can know: by an uncaught exception, by ``sys.exit``, or at the
+end of its script.
+
+The ranks that still need this one, and the launcher, name the cause by it. Nothing is taken for a cause
+that the script survives: exceptions that somebody only shows, or a ``sys.exit`` that is caught. What is not
+known, such as ``raise SystemExit(3)`` written out, is no cause either; the launcher has the exit status.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Ending", "chain", "describe", "harmless", "note_endings", "noted"]
+
+_MOST_CHARACTERS = 400
+"""Of a text about an exception: it travels in records of 1024 bytes, with what others add to it."""
+
+_MOST_CHAINED = 16
+
+
+@dataclass(frozen=True)
+class Ending:
+    """``what`` happened, in one line, to go on after "rank 1 has ended: its script "; ``error`` if that was
+    it.
+    """
+
+    what: str
+    error: BaseException | None = None
+
+
+class _Exit(SystemExit):
+    """Raised by our ``sys.exit``. Where it dies tells whether the script has caught it: only the
+    interpreter lets go of an exception while no frame runs.
+    """
+
+    def __del__(self) -> None:
+        if sys._getframe(0).f_back is None and os.getpid() == _state.pid and not _state.left:
+            _state.left = True  # the first that goes is the last that was raised: others are its context
+            _state.status = self.code
+
+
+class _State:
+    """What was noted; one per process, and of this process only: a forked child has ends of its own."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.installed = False
+        self.failed: Callable[[Ending], None] = lambda _: None
+        self.of_a_thread: Callable[[Ending], None] = lambda _: None
+        self.error: BaseException | None = None
+        self.left = False
+        self.status: object = None
+
+
+_state = _State()
+
+
+def note_endings(failed: Callable[[Ending], None], of_a_thread: Callable[[Ending], None]) -> None:
+    """From now on note how the interpreter ends. Hooks that are there go on to work.
+
+    Args:
+        failed: is called at once when an uncaught exception ends the main thread: before other threads are
+            waited for, which may wait for other ranks themselves.
+        of_a_thread: is called when one ends another thread; whether that ends the process, nobody knows.
+    """
+    _state.failed, _state.of_a_thread = failed, of_a_thread
+    if _state.installed:
+        return
+    _state.installed = True
+    _state.pid = os.getpid()
+    show, show_of_thread, leave = sys.excepthook, threading.excepthook, sys.exit
+
+    def excepthook(
+        kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
+    ) -> None:
+        # Others call it as well, to show an error that they survive: then some frame runs.
+        ends = sys._getframe(0).f_back is None and _ends_with_script()
+        show(kind, error, trace)
+        if ends and os.getpid() == _state.pid:
+            _state.error = error
+            _state.failed(Ending(f"raised {describe(error)}", error))
+
+    def of_thread(arguments: threading.ExceptHookArgs) -> None:
+        if arguments.exc_value is not None and os.getpid() == _state.pid:
+            where = arguments.thread.name if arguments.thread is not None else "a thread"
+            what = f"raised {describe(arguments.exc_value)} in thread {harmless(where)}"
+            _state.of_a_thread(Ending(what, arguments.exc_value))
+        show_of_thread(arguments)
+
+    def leave_by_ours(status: object = None, /) -> None:
+        # In other threads it ends nothing, and `threading` knows it by its exact type.
+        kind = _Exit if threading.current_thread() is threading.main_thread() else SystemExit
+        if status is None:
+            raise kind
+        raise kind(*status) if isinstance(status, tuple) else kind(status)
+
+    sys.excepthook, threading.excepthook = excepthook, of_thread
+    if isinstance(leave, types.BuiltinFunctionType):  # else it is somebody's own
+        sys.exit = leave_by_ours  # type: ignore[assignment]
+
+
+def noted() -> Ending | None:
+    """The failure that ends the interpreter; asked while it ends. None: it came to the end of its script, or
+    did what nobody can see.
+    """
+    if os.getpid() != _state.pid:
+        return None
+    error = _state.error
+    if error is None and _ends_with_script():
+        error = getattr(sys, "last_value", None)  # somebody has replaced the hook
+    if error is not None:
+        return Ending(f"raised {describe(error)}", error)
+    status = _state.status
+    if status is None or status == 0:
+        return None
+    said = status if isinstance(status, int) else describe_text(str(status))
+    return Ending(f"called sys.exit({said if isinstance(said, int) else repr(said)})")
+
+
+def describe(error: BaseException) -> str:
+    """``ValueError: boom`` in one line of limited length, without control characters and the job's key."""
+    lines = traceback.format_exception_only(type(error), error)  # also if its text cannot be made
+    return describe_text(lines[-1] if isinstance(error, SyntaxError) else lines[0])
+
+
+def describe_text(text: str) -> str:
+    """``text`` in one line of limited length, without control characters and the job's key."""
+    key = os.environ.get("HOROVOD_SECRET_KEY")
+    if key:
+        text = text.replace(key, "***")
+    line = harmless(" ".join(text.split()))
+    return line if len(line) <= _MOST_CHARACTERS else line[: _MOST_CHARACTERS - 4] + " ..."
+
+
+def harmless(text: str, keep: str = "") -> str:
+    """``text`` with everything that a terminal might obey written out, but for the characters of ``keep``."""
+    return "".join(
+        each
+        if each.isprintable() or each in keep
+        else each.encode("unicode_escape", "surrogatepass").decode()
+        for each in text
+    )
+
+
+def chain(error: BaseException | None) -> list[BaseException]:
+    """``error``, what it was raised from or while handling, and so on."""
+    found: list[BaseException] = []
+    while error is not None and len(found) < _MOST_CHAINED:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found
+
+
+def _ends_with_script() -> bool:
+    """Whether an uncaught exception ends this interpreter: one at a prompt does not."""
+    return not (sys.flags.interactive or hasattr(sys, "ps1"))
+
+
+def _after_fork() -> None:
+    _state.error = _state.status = None
+    _state.failed = _state.of_a_thread = lambda _: None
+    if hasattr(sys, "last_value"):
+        del sys.last_value
+
+
+os.register_at_fork(after_in_child=_after_fork)

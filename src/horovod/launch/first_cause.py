@@ -1,0 +1,101 @@
+"""Which rank failed first. The order in which processes end does not tell: a rank that another one lets
+down may well be gone sooner, and the first may not have ended at all, as it stands still, or has exit
+handlers or threads that take their time.
+
+What counts is, in this order: a signal ended the rank; it failed by itself, or has not ended yet, and others
+say that they failed because of it; it failed by itself; it ended well, though others say that they needed
+it; another rank let it down. Of equals the one that was heard first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+
+from horovod.bootstrap.starter import Word, parse
+from horovod.ending import harmless
+
+__all__ = ["End", "Kind", "accused", "first_cause", "heard", "kind_of"]
+
+_MOST_CHARACTERS = 1000
+_NO_WORDS: Mapping[int, Word] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class End:
+    """How a rank has ended. `exit_code` is negative for a signal, None if the rank has failed and not ended;
+    `text` and `because` are its own words, or `text` is that of the rank `told_by`.
+    """
+
+    rank: int
+    exit_code: int | None
+    text: str = ""
+    because: int | None = None
+    told_by: int | None = None
+
+
+class Kind(IntEnum):
+    """What speaks for it that a rank was the first, the strongest evidence first."""
+
+    KILLED = 0
+    FAILED_AND_NAMED = 1
+    FAILED = 2
+    ENDED_AND_NAMED = 3
+    LET_DOWN = 4
+
+
+def heard(line: str) -> Word | None:
+    """What a rank said, fit to be shown; None if it makes no sense."""
+    try:
+        word = parse(line)
+    except ValueError:
+        return None
+    return Word(word.in_world, harmless(word.text)[:_MOST_CHARACTERS], word.because)
+
+
+def accused(ends: Collection[End]) -> set[int]:
+    """The ranks that others say they failed because of."""
+    return {end.because for end in ends if end.exit_code != 0 and end.because is not None}
+
+
+def kind_of(end: End, named: Collection[int]) -> Kind | None:
+    """How likely `end` is the first cause; None: it is none. `named`: see `accused`."""
+    if end.exit_code == 0:
+        return Kind.ENDED_AND_NAMED if end.rank in named else None
+    if end.because is not None:
+        return Kind.LET_DOWN
+    if end.exit_code is not None and end.exit_code < 0:
+        return Kind.KILLED
+    return Kind.FAILED_AND_NAMED if end.rank in named else Kind.FAILED
+
+
+def first_cause(ends: Sequence[End], words: Mapping[int, Word] = _NO_WORDS) -> End | None:
+    """The end of the rank that failed first, of `ends` in the order in which they were heard; None: none
+    failed. `words`: the last one of each rank that has not ended.
+    """
+    known = [*ends, *_not_ended(ends, words)]
+    named = accused(known)
+    found = [(kind, number) for number, end in enumerate(known) if (kind := kind_of(end, named)) is not None]
+    return known[min(found)[1]] if found else None
+
+
+def _not_ended(ends: Sequence[End], words: Mapping[int, Word]) -> list[End]:
+    """The ranks that others accuse and that have not ended, as far as accusations lead from one to the
+    next.
+    """
+    found: list[End] = []
+    witnesses = [end for end in ends if end.exit_code != 0 and end.because is not None]
+    for witness in witnesses:  # grows
+        rank = witness.because
+        if rank is None or rank not in words or any(end.rank == rank for end in found):
+            continue
+        word = words[rank]
+        if word.text:
+            end = End(rank, None, word.text, word.because)
+        else:
+            end = End(rank, None, witness.text, told_by=witness.rank)
+        found.append(end)
+        witnesses.append(end)
+    return found

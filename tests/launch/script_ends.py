@@ -1,0 +1,99 @@
+"""A rank for `test_script_ends`: the way that its first argument names is how rank 1 ends."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import resource
+import signal
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+
+RANK = int(os.environ["HOROVOD_RANK"])
+HOW = sys.argv[1]
+
+if RANK == 1 and HOW == "import":
+    raise ImportError("no module of that name")
+if RANK == 1 and HOW == "before":
+    with open(sys.argv[2], "rb") as gate:  # rank 0 waits for us
+        gate.read()
+    sys.exit(4)
+
+from horovod import _core, _runtime  # noqa: E402
+from horovod.errors import HorovodInternalError  # noqa: E402
+
+if RANK == 0 and HOW == "before":
+    with open(sys.argv[2], "wb"):
+        pass
+
+
+def allreduce(name: str) -> None:
+    engine: Any = _runtime.current().engine
+    array = np.ones(3)
+    at = array.ctypes.data
+    engine.wait(engine.submit(_core.ALLREDUCE, name, at, at, 9, (3,), 1, 1.0, 1.0, 0, 0, True))
+
+
+def fail() -> None:
+    raise ValueError("boom \x1b[31m" + "x" * 9000 + os.environ["HOROVOD_SECRET_KEY"])
+
+
+def end() -> None:
+    if HOW == "raise":
+        fail()
+    elif HOW == "slowly":
+        atexit.register(threading.Event().wait, 60)
+        fail()
+    elif HOW == "orderly":
+        atexit.register(_runtime.stop)
+        fail()
+    elif HOW == "exit":
+        try:
+            sys.exit(9)  # caught: no cause
+        except SystemExit:
+            sys.exit(3)
+    elif HOW == "status":
+        raise SystemExit(3)
+    elif HOW in ("well", "well, caught"):
+        sys.exit(0)
+    elif HOW == "at once":
+        os._exit(5)
+    elif HOW == "signal":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif HOW == "thread":
+        threading.excepthook = leave
+        threading.Thread(target=fail).start()
+        threading.Event().wait(60)
+
+
+def leave(arguments: threading.ExceptHookArgs) -> None:
+    """What scripts do so that no rank goes on without one of its threads."""
+    told(arguments)
+    os._exit(6)
+
+
+told = threading.excepthook
+
+if RANK == 1 and HOW == "in init":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
+caught = False
+try:
+    _runtime.start()
+    told = threading.excepthook
+    allreduce("first")
+    if RANK == 1:
+        end()
+    allreduce("loss")
+except HorovodInternalError as error:
+    seen = {name: getattr(error, name, None) for name in ("rank", "host", "tensor", "missing")}
+    print(
+        type(error).__name__, seen["rank"], seen["host"], seen["tensor"], seen["missing"], error, flush=True
+    )
+    caught = HOW in ("exit", "status", "well, caught", "before")
+    if not caught:
+        raise
+if caught:
+    sys.exit(9)  # as a script may that says by itself what went wrong

@@ -1,0 +1,157 @@
+"""The store of one machine: a socket, at which both sides look who the other one is. And a store with several
+addresses: how long it listens where nobody comes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from horovod.bootstrap import unix
+from horovod.bootstrap.network import namespace
+from horovod.bootstrap.store import StoreClient, StoreServer
+from horovod.errors import AuthenticationError, RendezvousError
+
+pytestmark = pytest.mark.timeout(60)
+
+KEY = bytes(range(32))
+NOBODY = 65534
+needs_two_users = pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed")
+
+
+@contextmanager
+def another_user(program: str, *words: str) -> Iterator[str]:
+    """Runs ``program`` as another user until the block is left, with the right key; gives its first line."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", f"import os, sys\n{program}", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert child.stdout is not None
+        yield child.stdout.readline()
+    finally:
+        child.communicate(timeout=20.0)
+
+
+def test_the_store_of_a_machine_has_no_port() -> None:
+    name = unix.fresh_name()
+    with StoreServer(KEY, name) as server, StoreClient(server.address, KEY, 5.0, "rank 1") as client:
+        assert server.addresses == ((name, 0),)
+        assert client.add("n") == 1
+        assert client.local_host() == ""
+        with pytest.raises(OSError, match="in use"):
+            StoreServer(KEY, name)
+    with pytest.raises(RendezvousError, match=r"No store answers rank 1 at @.*same network namespace\?"):
+        StoreClient((name, 0), KEY, 0.2, "rank 1")
+
+
+TRIES = """
+from horovod.bootstrap.store import StoreClient
+os.setuid(int(sys.argv[2]))
+try:
+    StoreClient((sys.argv[1], 0), bytes(range(32)), 5.0, "stranger")
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+SAYS_NOTHING = """
+import socket
+from horovod.bootstrap.handshake import *
+os.setuid(int(sys.argv[2]))
+with socket.socket(socket.AF_UNIX) as one:
+    one.connect("\\0" + sys.argv[1][1:])
+    one.settimeout(10.0)
+    try:
+        one.sendall(Dialer(bytes(range(32)), store_purpose("")).hello)
+        print(len(one.recv(1)))
+    except (ConnectionResetError, BrokenPipeError):
+        print(0)
+"""
+
+
+@needs_two_users
+def test_the_store_of_a_machine_answers_no_other_user_even_with_the_key(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with StoreServer(KEY, unix.fresh_name()) as server:
+        name = server.address[0]
+        with another_user(SAYS_NOTHING, name, str(NOBODY)) as said:
+            assert said == "0\n"
+        with another_user(TRIES, name, str(NOBODY)) as said:
+            assert said.startswith("AuthenticationError")
+            assert "user 0 listens there" in said
+        with another_user(SAYS_NOTHING, name, "0") as said:
+            assert said == "1\n", "it is the user that was wrong"
+    assert f"of user {NOBODY}: another user" in caplog.text
+
+
+SERVES = """
+from horovod.bootstrap.store import StoreServer
+os.setuid(int(sys.argv[2]))
+with StoreServer(bytes(range(32)), sys.argv[1]) as server:
+    print("serving", flush=True)
+    sys.stdin.read()
+"""
+
+
+@needs_two_users
+def test_the_store_of_another_user_is_not_believed() -> None:
+    name = unix.fresh_name()
+    with another_user(SERVES, name, str(NOBODY)) as said:
+        assert said == "serving\n"
+        began = time.monotonic()
+        with pytest.raises(AuthenticationError, match=f"@.*: user {NOBODY} listens there"):
+            StoreClient((name, 0), KEY, 20.0, "rank 1")
+        assert time.monotonic() - began < 10.0
+
+
+def reached(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, 5.0).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_when_all_have_come_a_store_listens_only_where_other_hosts_did() -> None:
+    """What is connected to 127.0.0.1 comes from there, and to 127.0.0.2 from another address."""
+    with StoreServer(KEY, ["127.0.0.1", "127.0.0.2", "127.0.0.3"]) as server:
+        here, there, nobody = server.addresses
+        with (
+            StoreClient(here, KEY, 5.0, "rank 0") as first,
+            StoreClient(there, KEY, 5.0, "rank 1") as second,
+            socket.create_connection(nobody, 5.0) as stranger,
+        ):
+            assert [reached(each) for each in server.addresses] == [True, True, True]
+            server.narrow()
+            assert first.add("n") == 1  # answered after that
+            assert second.add("n") == 2
+            assert [reached(each) for each in server.addresses] == [False, True, False]
+            assert stranger.fileno() >= 0
+        with StoreClient(server.addresses, KEY, 5.0, "rank 0 again") as again:
+            assert again.add("n") == 3
+
+
+def test_a_store_that_only_its_own_host_uses_goes_on_to_listen_there() -> None:
+    with StoreServer(KEY, ["127.0.0.1", "127.0.0.2"]) as server:
+        server.narrow()
+        with StoreClient(server.addresses, KEY, 5.0, "rank 0") as first:
+            assert first.add("n") == 1
+            assert [reached(each) for each in server.addresses] == [True, True], "nobody had come"
+            server.narrow()
+            assert first.add("n") == 2
+            assert [reached(each) for each in server.addresses] == [True, False]
+
+
+def test_processes_of_one_network_namespace_know_it() -> None:
+    shown = "from horovod.bootstrap.network import namespace; print(namespace())"
+    done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, timeout=20.0)
+    assert done.stdout == f"{namespace()}\n"
