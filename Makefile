@@ -19,7 +19,7 @@ REQUIREMENTS := requirements/build.txt requirements/test.txt requirements/lint.t
 PYTHON_SOURCES := src tests fuzz benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-mpich venv-tensorflow versions versions-check build demo test test-core test-asan test-tsan test-python fuzz lint format stub bench bench-check wheel clean
+.PHONY: help venv venv-mpich venv-tensorflow versions versions-check build demo test test-core test-asan test-tsan test-python fuzz fuzz-merge mutants lint format stub bench bench-check wheel clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -115,6 +115,17 @@ else
 	@$(BIN)/python fuzz/run.py --seconds $(FUZZ_S) --jobs $(JOBS) build/asan
 endif
 	@$(RUN) FUZZ_S=$(FUZZ_S) $(BIN)/python -m pytest -q --show-capture=no fuzz
+
+fuzz-merge: $(VENV)/.requirements  ## take what fuzzers have learned here into fuzz/corpus
+	$(call build_sanitized,asan,--target fuzzers)
+	@$(BIN)/python fuzz/run.py --merge build/asan
+
+MUTANTS_ARGS ?=
+
+# Takes a night: it gives way to everybody else.
+mutants: $(VENV)/.requirements  ## which changes of the engine do the C++ tests notice? (MUTANTS_ARGS="--sample 300")
+	@$(BIN)/python -m pip install --quiet -r requirements/mutants.txt
+	@nice -n 19 $(BIN)/python -m tests.mutation.run --jobs $(JOBS) $(MUTANTS_ARGS)
 
 lint: $(VENV)/.requirements  ## formatting, types, layering
 	@$(BIN)/ruff check .

@@ -1,5 +1,5 @@
-/// Boards on which ranks agree by themselves; two of three members write what they like, or send it
-/// from elsewhere.
+/// Boards on which ranks agree by themselves; two of three members write what they like, also while
+/// it is read, or send it from elsewhere.
 
 #include "transport/offers.h"
 
@@ -8,6 +8,7 @@
 #include <array>
 #include <cstring>
 
+#include "meddler.h"
 #include "target.h"
 
 namespace rueda::fuzz {
@@ -28,11 +29,28 @@ enum Step : std::uint8_t {
   kSteps
 };
 
+/// What a board decides by. Of the own one others may only set the call; but they could set all.
+Shared shared(std::span<std::byte> pages, std::span<OfferBoard> boards) {
+  Shared shared{.pages = {pages}, .words = {}};
+  for (OfferBoard& board : boards) {
+    shared.words.push_back(reinterpret_cast<std::byte*>(&board.closed));
+    shared.words.push_back(reinterpret_cast<std::byte*>(&board.asked));
+    for (OfferSlot& slot : board.slots) {
+      for (std::size_t at = 0; at < offsetof(OfferSlot, data) + 8; at += 4) {
+        shared.words.push_back(reinterpret_cast<std::byte*>(&slot) + at);
+      }
+    }
+  }
+  return shared;
+}
+
 void run(std::span<const std::byte> input) {
   constexpr std::size_t kMembers = 3;
-  static std::array<OfferBoard, kMembers> boards;
-  std::memset(static_cast<void*>(boards.data()), 0, sizeof boards);
+  static const Pages pages(kMembers * sizeof(OfferBoard));
+  const std::span boards(reinterpret_cast<OfferBoard*>(pages.all().data()), kMembers);
+  std::memset(static_cast<void*>(boards.data()), 0, boards.size_bytes());
   Script script(input);
+  const Meddler meddler(shared(pages.all(), boards), script);
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) != 0) return;
   const Fd other(ends[0]);
@@ -124,13 +142,13 @@ std::vector<Bytes> seeds() {
     for (const int number : numbers) bytes.push_back(static_cast<std::byte>(number));
     return bytes;
   };
-  return {script({0, kOffer, 0, 0,        7, 0, 5, kPublish, 0, 1, 1, 5, 1, 0, 1,
-                  0, 0,      0, kPublish, 1, 1, 1, 5,        1, 0, 1, 0, 0, 0, kLook,
-                  0, kClose, 0, kPublish, 0, 0, 1, 5,        1, 0, 2, 0, 0, 0}),
-          script({0, kFlag, 0,    1, 0,       1, kOffer, 0, 4,       7,
-                  0, 5,     kAsk, 0, kAnswer, 0, kLook,  0, kReopen, 0}),
-          script({1, kOffer, 0, 4, 7, 0, 5, kNote, 0, 32, 1, 0, 0, 0, 1, 0, 0, 0, 5, 0, 0,     0,
-                  1, 0,      0, 0, 0, 0, 0, 0,     0, 0,  0, 0, 0, 0, 0, 0, 0, 0, 0, 0, kLook, 0})};
+  return {script({0,     0, kOffer, 0, 0,        7, 0, 5, kPublish, 0, 1, 1, 5, 1, 0,
+                  1,     0, 0,      0, kPublish, 1, 1, 1, 5,        1, 0, 1, 0, 0, 0,
+                  kLook, 0, kClose, 0, kPublish, 0, 0, 1, 5,        1, 0, 2, 0, 0, 0}),
+          script({0, 0, kFlag, 0, 1,       0, 1,     kOffer, 0,       4, 7,
+                  0, 5, kAsk,  0, kAnswer, 0, kLook, 0,      kReopen, 0}),
+          script({0, 1, kOffer, 0, 4, 7, 0, 5, kNote, 0, 32, 1, 0, 0, 0, 1, 0, 0, 0, 5, 0,     0, 0,
+                  1, 0, 0,      0, 0, 0, 0, 0, 0,     0, 0,  0, 0, 0, 0, 0, 0, 0, 0, 0, kLook, 0})};
 }
 
 }  // namespace

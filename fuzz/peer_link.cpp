@@ -33,7 +33,8 @@ void run(std::span<const std::byte> input) {
   Fd writer(ends[0]);
   auto socket = Socket::adopt(Fd(ends[1]), 7);
   require(static_cast<bool>(socket), "a socket pair can be adopted");
-  PeerLink link(std::move(*socket));
+  const OperationTag operation = 0;
+  PeerLink link(std::move(*socket), &operation);
   Listener listener;
   if ((script.byte() & 1) != 0) {
     link.deliver_notes_to(&listener);

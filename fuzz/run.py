@@ -1,23 +1,31 @@
 """Runs the C++ fuzzers of a build folder, each for the same time, some beside each other.
 
-What they learn stays in ``corpus/`` of that folder, so the next run goes on from there. A finding is kept in
-``findings/``; once the code is mended it belongs into ``fuzz/cases/TARGET/``, where the tests take it up.
+They begin with the seeds and with ``fuzz/corpus/TARGET/``. What they learn stays in ``corpus/`` of that
+folder, so the next run goes on from there; ``--merge`` takes what is new and small of it into
+``fuzz/corpus/``. A finding is kept in ``findings/``; once the code is mended it belongs into
+``fuzz/corpus/TARGET/``, under a name that says what it was. The tests take all of it up.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-CASES = Path(__file__).with_name("cases")
+CORPUS = Path(__file__).with_name("corpus")
 LIMIT_MIB = 2048
 MOST_BYTES = 4096
+MOST_MERGED_BYTES = 400
+"""Of an input in the repository, and what a target may have there is so much more:"""
+MOST_TARGET_BYTES = 48 << 10
 GRACE_S = 60
 
 
@@ -37,7 +45,7 @@ def fuzz(program: Path, folder: Path, seconds: int) -> Outcome:
     for each in (seeds, corpus, findings):
         each.mkdir(parents=True, exist_ok=True)
     subprocess.run([program, "--seeds", seeds], check=True, timeout=GRACE_S)
-    known = [path for path in (seeds, CASES / target) if path.is_dir()]
+    known = [path for path in (seeds, CORPUS / target) if path.is_dir()]
     done = subprocess.run(
         [
             program,
@@ -68,15 +76,46 @@ def fuzz(program: Path, folder: Path, seconds: int) -> Outcome:
     )
 
 
+def merge(program: Path, folder: Path) -> int:
+    """Take what adds to the coverage of the repository's corpus into it. Returns how many files came."""
+    target = program.name.removeprefix("fuzz_")
+    kept = CORPUS / target
+    kept.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        grown, small = Path(scratch, "grown"), Path(scratch, "small")
+        shutil.copytree(kept, grown)
+        small.mkdir()
+        for source in (folder / "seeds" / target, folder / "corpus" / target):
+            for path in source.glob("*"):
+                if path.stat().st_size <= MOST_MERGED_BYTES:
+                    shutil.copy(path, small / hashlib.sha1(path.read_bytes()).hexdigest())
+        options = ["-merge=1", f"-max_len={MOST_MERGED_BYTES}", f"-rss_limit_mb={LIMIT_MIB}"]
+        subprocess.run([program, *options, grown, small], check=True, capture_output=True)
+        left = MOST_TARGET_BYTES - sum(path.stat().st_size for path in kept.iterdir())
+        came = 0
+        for path in sorted(grown.iterdir(), key=lambda path: (path.stat().st_size, path.name)):
+            size = path.stat().st_size
+            if size <= left and not (kept / path.name).exists():
+                shutil.copy(path, kept / path.name)
+                left -= size
+                came += 1
+    return came
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where the fuzzers were built")
     parser.add_argument("--seconds", type=int, default=3, help="for each fuzzer")
     parser.add_argument("--jobs", type=int, default=1, help="fuzzers at a time")
+    parser.add_argument("--merge", action="store_true", help="only take what was learned into fuzz/corpus")
     options = parser.parse_args()
     programs = sorted(path for path in options.folder.glob("fuzz_*") if os.access(path, os.X_OK))
     if not programs:
         sys.exit(f"there are no fuzzers in {options.folder}")
+    if options.merge:
+        for program in programs:
+            print(f"fuzz: {program.name.removeprefix('fuzz_')}: {merge(program, options.folder)} new files")
+        return 0
     with ThreadPoolExecutor(options.jobs) as pool:
         outcomes = list(pool.map(lambda program: fuzz(program, options.folder, options.seconds), programs))
     failed = False

@@ -22,6 +22,7 @@ struct Target {
   std::string_view name;
   void (*run)(std::span<const std::byte> input);
   std::vector<Bytes> (*seeds)();
+  std::size_t variations = 300;  ///< of each seed, in the tests: few where a run takes long
 };
 
 [[nodiscard]] std::span<const Target> targets();
@@ -61,13 +62,14 @@ class Script {
   std::span<const std::byte> rest_;
 };
 
-// One for each file of this folder.
+// One for each file of this folder that reads such bytes.
 extern const Target kWire;
 extern const Target kNegotiator;
 extern const Target kCauseFrame;
 extern const Target kSocketChannel;
 extern const Target kPeerLink;
 extern const Target kSharedMemory;
+extern const Target kSharedOperations;
 extern const Target kOffers;
 
 }  // namespace rueda::fuzz

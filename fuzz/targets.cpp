@@ -5,8 +5,8 @@
 namespace rueda::fuzz {
 
 std::span<const Target> targets() {
-  static const std::array all{kWire,     kNegotiator,   kCauseFrame, kSocketChannel,
-                              kPeerLink, kSharedMemory, kOffers};
+  static const std::array all{kWire,     kNegotiator,   kCauseFrame,       kSocketChannel,
+                              kPeerLink, kSharedMemory, kSharedOperations, kOffers};
   return all;
 }
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from horovod.bootstrap.table import Table
 from horovod.messages import FrameError, FrameReader
@@ -153,7 +153,7 @@ class StoreHistory(RuleBasedStateMachine):
 
     @rule(who=CLIENTS, scope=NAMES)
     def watch(self, who: int, scope: str) -> None:
-        said = self.ask(who, "watch", scope=scope, who=f"client {who}", rank=who)
+        said = self.ask(who, "watch", scope=scope, who=f"client {who}", rank=who, host="a")
         if not self.refused(scope):
             self.watched.setdefault(scope, {})[who] = None
             known = [answer["scope"] for _, answer in said if "event" in answer]
@@ -166,7 +166,7 @@ class StoreHistory(RuleBasedStateMachine):
 
     @rule(who=CLIENTS, scope=NAMES)
     def abort(self, who: int, scope: str) -> None:
-        cause = {"text": "why", "missing": [1], "waited_s": 2.0}
+        cause = {"text": "why", "missing": [1], "waited_s": 2.0, "rank": 1, "host": "a"}
         self.expect_aborts(self.ask(who, "abort", scope=scope, cause=cause), [scope])
 
     @rule(who=CLIENTS)
@@ -232,4 +232,5 @@ class StoreHistory(RuleBasedStateMachine):
             assert self.table.waits(who) == any(waiting.who == who for waiting in self.waiting)
 
 
-TestStoreHistory = StoreHistory.TestCase
+def test_any_history_is_answered_as_the_model_foresees() -> None:
+    run_state_machine_as_test(StoreHistory)

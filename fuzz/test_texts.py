@@ -11,13 +11,15 @@ from typing import TypeVar
 from hypothesis import given
 from hypothesis import strategies as st
 
+from horovod.bootstrap import pmi
 from horovod.bootstrap.addresses import join_hosts, split_hosts
 from horovod.bootstrap.launchers import FAMILIES, OWN, meeting_point, present
 from horovod.bootstrap.secret import job_key
 from horovod.bootstrap.topology import read_place
 from horovod.config import Config, variables
-from horovod.errors import ConfigError
+from horovod.errors import ConfigError, RendezvousError
 from horovod.launch.hosts import assign_ranks, parse_hostfile, parse_hosts
+from horovod.launch.reporting import rank_and_size
 
 digits = st.sampled_from([1, 5, 20, 5000]).map(lambda count: "9" * count)
 pieces = st.one_of(
@@ -55,6 +57,7 @@ def family_variables() -> set[str]:
 OTHER_VARIABLES = {
     "HOROVOD_GLOO_RENDEZVOUS_ADDR",
     "HOROVOD_GLOO_RENDEZVOUS_PORT",
+    "HOROVOD_STORE",
     "HOROVOD_HOSTNAME",
     "SLURM_JOB_ID",
     "SLURM_NODELIST",
@@ -125,7 +128,27 @@ def test_where_ranks_of_other_launchers_meet(environ: dict[str, str], size: int)
         meeting = meeting_point(family, environ, size)
         if meeting is not None:
             assert meeting.host
-            assert 1 <= meeting.port <= 65535
+            assert meeting.job
+
+
+@given(launcher=st.sampled_from(["mpirun", "srun", "jsrun"]), environ=environments)
+def test_the_number_of_a_rank_below_horovodrun(launcher: str, environ: dict[str, str]) -> None:
+    found, refusal = attempt(lambda: rank_and_size(launcher, environ))
+    if found is None:
+        assert str(refusal)
+        return
+    rank, size = found
+    assert 0 <= rank < size
+
+
+@given(number=texts | st.integers(-5, 2**70).map(str) | st.sampled_from(["0", "1", "2", "٣"]))
+def test_a_process_manager_that_is_not_there(number: str) -> None:
+    """The descriptors of this process are no process manager's."""
+    try:
+        pmi.exchange({"PMI_FD": number}, "", 0.1)
+    except RendezvousError as refusal:
+        said = str(refusal)
+    assert "PMI" in said
 
 
 @given(text=texts)

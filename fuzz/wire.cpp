@@ -26,7 +26,8 @@ void write(Writer& writer, const Entry& entry) {
     case Record::Join:
       return writer.join(entry.rank);
     case Record::Leave:
-      return writer.leave(entry.rank);
+      return writer.leave(
+          {.rank = entry.rank, .reason = entry.reason, .text = std::string(entry.text)});
     case Record::Acknowledge:
       return writer.acknowledge();
     case Record::Blocked:
@@ -44,7 +45,8 @@ void write(Writer& writer, const Entry& entry) {
     case Record::Joined:
       return writer.joined(entry.rank);
     case Record::Shutdown:
-      return writer.shutdown(entry.rank);
+      return writer.shutdown(
+          {.rank = entry.rank, .reason = entry.reason, .text = std::string(entry.text)});
     case Record::Closed:
       return writer.closed();
   }
@@ -95,7 +97,7 @@ std::vector<Bytes> seeds() {
   report.age(1500);
   report.ready(full, 0, plain, 1, 0, true);
   report.join(2);
-  report.leave(3);
+  report.leave({.rank = 3});
   report.acknowledge();
   report.blocked(1, 99, "allreduce.y");
   report.unblocked(1);
@@ -112,7 +114,7 @@ std::vector<Bytes> seeds() {
   stream.item({.kind = Kind::AddProcessSet, .handle = 3}, 0, set);
   stream.fail(full, 2, "why", "allreduce.z", ranks);
   stream.joined(6);
-  stream.shutdown(7);
+  stream.shutdown({.rank = 7});
   stream.closed();
   return {up, down};
 }
