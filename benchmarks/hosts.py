@@ -2,6 +2,7 @@
 
     python -m benchmarks.hosts --hosts 2 --ranks-per-host 1 --rate 1gbit
     python -m benchmarks.hosts --hosts 2 --ranks-per-host 2 --rounds 5
+    python -m benchmarks.hosts --peers rueda rueda-off rueda-full --sizes 4 4096 1048576 67108864
 
 The hosts are network namespaces of this machine (`tests/hosts/`), with their own links; needs root. All of
 them share this machine's cores, so an unlimited link measures the CPU cost of the network more than anything
@@ -32,7 +33,15 @@ from horovod.bench.mpi_job import find_mpirun, mpirun_environment
 from horovod.bench.sizes import size_name
 
 SIZES = (4, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
-TITLES = {"rueda": "rueda", "gloo": "PyTorch Gloo", "openmpi": "Open MPI", "wire": "bare TCP"}
+PROTECTIONS = {"rueda-off": "off", "rueda-full": "full"}
+"""Peers that are rueda itself with this `HOROVOD_NETWORK_PROTECTION`."""
+TITLES = {
+    "rueda": "rueda",
+    **{peer: f"rueda, {level}" for peer, level in PROTECTIONS.items()},
+    "gloo": "PyTorch Gloo",
+    "openmpi": "Open MPI",
+    "wire": "bare TCP",
+}
 LAUNCH_TIMEOUT_S = 300.0
 _PORT = 29531
 
@@ -45,11 +54,14 @@ def launch(peer: str, hosts: SimulatedHosts, ranks_per_host: int, arguments: lis
     """
     size = len(hosts.names) * ranks_per_host
     work = [
-        sys.executable, "-m", "benchmarks.collectives", "--peer", peer, "--json", str(lines), *arguments,
+        sys.executable, "-m", "benchmarks.collectives", "--peer", "rueda" if peer in PROTECTIONS else peer,
+        "--json", str(lines), *arguments,
     ]  # fmt: skip
     common = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
     common |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
     common |= {"HOROVOD_" + name: value for name, value in _settings().items()}
+    if peer in PROTECTIONS:
+        common["HOROVOD_NETWORK_PROTECTION"] = PROTECTIONS[peer]
     if peer == "openmpi":
         # It cannot know that the hosts share cores; its default, not to yield, takes seconds per call then.
         yields = "1" if size > len(os.sched_getaffinity(0)) else "0"
@@ -164,7 +176,7 @@ def main() -> None:
     parser.add_argument("--ranks-per-host", type=int, default=1)
     parser.add_argument("--rate", default="none", help="of every link: 1gbit, 10gbit; none: unlimited")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--peers", nargs="+", choices=peers.BETWEEN_HOSTS, default=list(peers.BETWEEN_HOSTS))
+    parser.add_argument("--peers", nargs="+", choices=list(TITLES), default=list(peers.BETWEEN_HOSTS))
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="bytes")
     parser.add_argument("--operations", nargs="+", default=["allreduce"])
     parser.add_argument("--min-time-s", type=float, default=0.3, help="per operation and size")
@@ -189,7 +201,10 @@ def main() -> None:
                 print(f"round {round_ + 1}: {peer} (others use {others:.2f} CPUs)", flush=True)
                 lines = Path(folder) / f"{peer}.{round_}"
                 launch(peer, hosts, args.ranks_per_host, arguments, lines)
-                rows += [json.loads(line) | {"round": round_} for line in lines.read_text().splitlines()]
+                rows += [
+                    json.loads(line) | {"peer": peer, "round": round_}
+                    for line in lines.read_text().splitlines()
+                ]
     results = {
         "date": today,
         "commit": revision,
