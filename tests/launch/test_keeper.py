@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -64,6 +65,12 @@ class Keeper:
             event: dict[str, Any] = json.loads(line)
             if event["event"] in wanted:
                 return event
+
+    def rest(self) -> list[str]:
+        """What kinds of events come until the keeper has ended."""
+        assert self.process.stdout is not None
+        lines = (self._unread + self.process.stdout.read()).splitlines()
+        return [event for each in lines if (event := json.loads(each)["event"]) != "beat"]
 
     def end(self) -> tuple[int, bytes]:
         """Its status, and what it has written to standard error."""
@@ -150,3 +157,14 @@ def test_what_a_rank_cannot_be_given_is_a_refusal_of_the_system() -> None:
         assert one.hear("refused", "started")["errno"] == 22
         one.hear("finished")
         assert one.end() == (0, b"")
+
+
+def test_what_becomes_of_ranks_whose_keeper_is_ended_is_no_news_of_theirs() -> None:
+    with keeper() as one:
+        one.say(line(PLAN))
+        pid = one.hear("started")["pid"]
+        # This process is the guard; the one that it watches over is the parent of the rank.
+        os.kill(one.process.pid, signal.SIGKILL)
+        one.process.wait(LIMIT_S)
+        assert one.rest() == []
+        assert not os.path.exists(f"/proc/{pid}")

@@ -156,12 +156,18 @@ def test_killed_launcher_leaves_nothing_behind() -> None:
         assert processes.still_running(4) == []
 
 
-def test_killed_keeper_ends_the_ranks_and_is_reported() -> None:
+def parent_of(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("PPid:")))
+
+
+@pytest.mark.parametrize("killed", ["keeper", "guard"])
+def test_killed_keeper_ends_the_ranks_and_is_reported(killed: str) -> None:
     with running("-np", "2", "sh", "-c", f"echo $PPID; echo $$; {WAIT}") as job:
         numbers = job.numbers(4)
         keeper = max(numbers, key=numbers.count)
         with Watched(*(set(numbers) - {keeper})) as workers:
-            os.kill(keeper, signal.SIGKILL)
+            os.kill(keeper if killed == "keeper" else parent_of(keeper), signal.SIGKILL)
             status, _, stderr = job.finish()
             assert workers.still_running(2) == []
     assert status == 1

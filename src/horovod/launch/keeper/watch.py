@@ -42,6 +42,7 @@ class Keeper:
         self._give_up_at = 0.0
         self._linger_until = 0.0
         self._told_to_end = False
+        self._orphaned = False  # not the launcher ends us: what becomes of the ranks then is no news of theirs
         self._wake, wake_write = os.pipe()
         os.set_blocking(self._wake, False)
         os.set_blocking(wake_write, False)
@@ -131,7 +132,7 @@ class Keeper:
                     self._poller.unregister(0)
             elif descriptor in self._above:
                 self._poller.unregister(descriptor)
-                self._told_to_end = True
+                self._orphaned = self._told_to_end = True
             elif descriptor != 1 and not self._words.forward(descriptor):  # 1 is flushed before the next wait
                 self._outputs.forward(descriptor)
         self._launcher.look()
@@ -143,7 +144,7 @@ class Keeper:
         if self._childless:
             if not self._launcher.gone and not self._outputs.drained():
                 return False
-            self._launcher.say("finished", survivors=[])
+            self._finish([])
             return True
         now = time.monotonic()
         if not self._ranks and not self._ending:
@@ -154,7 +155,7 @@ class Keeper:
                 self._end(signal.SIGTERM)
         if self._ending and now >= self._kill_at:
             if self._give_up_at and now >= self._give_up_at:
-                self._launcher.say("finished", survivors=sorted(descendants()))
+                self._finish(sorted(descendants()))
                 return True
             self._kill()
         return False
@@ -177,7 +178,8 @@ class Keeper:
         # Of ranks found dead together, those killed by a signal are more likely the cause than the victims.
         for exit_code, rank in sorted(exited, key=lambda one: one[0] >= 0):
             self._words.last_of(rank)
-            self._launcher.say("exited", rank=rank, exit_code=exit_code)
+            if not self._orphaned:
+                self._launcher.say("exited", rank=rank, exit_code=exit_code)
         return childless
 
     def _timeout_ms(self) -> int | None:
@@ -208,8 +210,13 @@ class Keeper:
         self._give_up_at = self._give_up_at or now + GIVE_UP_S
         signal_all(signal.SIGKILL)
 
+    def _finish(self, survivors: list[int]) -> None:
+        # A launcher that hears no such word knows that it lost us, not the ranks one by one.
+        if not self._orphaned:
+            self._launcher.say("finished", survivors=survivors)
+
     def _on_signal(self, *_: object) -> None:
-        self._told_to_end = True
+        self._orphaned = self._told_to_end = True
 
     def _obey(self) -> None:
         try:
