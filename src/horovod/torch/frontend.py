@@ -33,6 +33,7 @@ if hasattr(torch, "uint16"):  # since PyTorch 2.3
 
 # PyTorch gives memory of such tensors back to the system, and fresh pages cost more than the exchange.
 _POOLED_ELEMENTS: Final = 2 << 20
+_ONE_ELEMENT: Final = torch.Size((1,))
 
 
 def _pooled(code: int, shape: Sequence[int]) -> torch.Tensor:
@@ -75,13 +76,14 @@ class TorchFrontend:
                 # In memory of a tensor with the negative bit lie the values with the other sign. It is the
                 # imaginary part of a conjugate, and contiguous only if it has one element. One element always
                 # is; one without an address (sparse) raises.
-                if len(shape) and shape[0] != 1:
-                    plain = tensor.is_contiguous()
-                else:
-                    plain = not tensor.is_neg() and (len(shape) <= 1 or tensor.is_contiguous())
-                address = tensor.data_ptr()
-                if plain and (address or not tensor.numel()):
-                    return address, _CODES[tensor.dtype], shape
+                if (
+                    not tensor.is_neg()
+                    if shape == _ONE_ELEMENT
+                    else tensor.is_contiguous() and ((shape and shape[0] != 1) or not tensor.is_neg())
+                ):
+                    address = tensor.data_ptr()
+                    if address or not tensor.numel():
+                        return address, _CODES[tensor.dtype], shape
         except (AttributeError, KeyError, RuntimeError):
             pass  # `_refusal` says what is wrong
         raise _refusal(tensor)
