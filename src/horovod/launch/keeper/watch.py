@@ -42,7 +42,8 @@ class Keeper:
         self._give_up_at = 0.0
         self._linger_until = 0.0
         self._told_to_end = False
-        self._orphaned = False  # not the launcher ends us: what becomes of the ranks then is no news of theirs
+        # Somebody else than the launcher ends us: how the ranks end then is not their doing.
+        self._orphaned = False
         self._wake, wake_write = os.pipe()
         os.set_blocking(self._wake, False)
         os.set_blocking(wake_write, False)
