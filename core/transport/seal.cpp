@@ -10,7 +10,7 @@ namespace rueda {
 namespace {
 
 constexpr std::size_t kOverhead = kSealLengthBytes + kSealTagBytes;
-constexpr std::size_t kIncomingBytes = 2 * (kMaxSealed + kOverhead);
+constexpr std::size_t kLeastRoom = std::size_t{16} << 10;  // most control messages are small
 constexpr unsigned char kNextKey[] = "rueda next key";
 
 unsigned char* raw(std::byte* bytes) noexcept { return reinterpret_cast<unsigned char*>(bytes); }
@@ -179,12 +179,18 @@ std::size_t Seal::next_length() const noexcept {
   return load_little_endian<std::uint32_t>(incoming_.data() + taken_);
 }
 
+/// As large as the records that come: a rank has many connections, and most see small ones only.
+/// What has arrived is moved only if the rest of its record has no room behind it.
 std::span<std::byte> Seal::room() {
-  if (incoming_.empty()) incoming_.resize(kIncomingBytes);
-  if (taken_ != 0) {  // plain_ is empty: whoever asks for more has taken all
-    std::memmove(incoming_.data(), incoming_.data() + taken_, filled_ - taken_);
-    filled_ -= taken_;
+  const std::size_t arrived = filled_ - taken_;
+  if (arrived == 0) taken_ = filled_ = 0;  // plain_ is empty: whoever asks for more has taken all
+  const std::size_t record =
+      arrived < kSealLengthBytes ? kLeastRoom : std::min(next_length(), kMaxSealed) + kOverhead;
+  if (incoming_.size() < 2 * record) incoming_.resize(2 * record);
+  if (incoming_.size() - taken_ < record) {
+    std::memmove(incoming_.data(), incoming_.data() + taken_, arrived);
     taken_ = 0;
+    filled_ = arrived;
   }
   return std::span(incoming_).subspan(filled_);
 }

@@ -1,11 +1,11 @@
 /// Protection of one stream between two ranks: records that were changed, repeated, left out or
 /// swapped on the way are found out before anybody sees a byte of them.
 ///
-///     record = length u32 (of the payload, 1 B … 64 KiB) · payload · tag 16 B
+///     record = length u32 (of the payload, 1 B … 256 KiB) · payload · tag 16 B
 ///
 /// AES-256-GCM by libcrypto. `Full`: the payload is encrypted. `Integrity`: it is not, the tag
 /// alone covers it. Each direction has its own key. The nonce of a record is 12 bytes that belong
-/// to the key, exclusive-or the record's number, which is not sent. After 2^22 records (256 GiB) a
+/// to the key, exclusive-or the record's number, which is not sent. After 2^20 records (256 GiB) a
 /// key makes place for its HMAC-SHA256: far below what AES-GCM bears.
 #pragma once
 
@@ -29,7 +29,7 @@ inline constexpr std::size_t kSealKeyBytes = 32;
 inline constexpr std::size_t kSealNonceBytes = 12;
 inline constexpr std::size_t kSealTagBytes = 16;
 inline constexpr std::size_t kSealLengthBytes = 4;
-inline constexpr std::size_t kMaxSealed = std::size_t{64} << 10;  ///< bytes of a payload
+inline constexpr std::size_t kMaxSealed = std::size_t{256} << 10;  ///< bytes of a payload
 
 /// Key and nonce of one direction.
 using SealSecret = std::array<std::byte, kSealKeyBytes + kSealNonceBytes>;
@@ -39,7 +39,7 @@ struct SealKeys {
   SealSecret sending{};
   SealSecret receiving{};
   /// Records that one key is good for. Less in tests.
-  std::uint64_t records_of_a_key = std::uint64_t{1} << 22;
+  std::uint64_t records_of_a_key = std::uint64_t{1} << 20;
 };
 
 /// Why nothing can be protected here; "" if it can.

@@ -110,7 +110,9 @@ INSTANTIATE_TEST_SUITE_P(Protections, SealTest,
                          });
 
 TEST_P(SealTest, RecordsArriveAsTheyWereHoweverTheyAreCut) {
-  const std::vector<Bytes> messages = {pattern(1), pattern(300), pattern(17), pattern(kMaxSealed)};
+  const std::vector<Bytes> messages = {pattern(1),          pattern(300),   pattern(17),
+                                       pattern(kMaxSealed), pattern(40000), pattern(kMaxSealed),
+                                       pattern(5)};
   const Bytes stream = joined(records(*seal(true), messages));
   EXPECT_EQ(stream.size(), joined(messages).size() + messages.size() * kOverhead);
   for (const std::size_t piece : {std::size_t{1}, std::size_t{7}, std::size_t{5000}}) {
