@@ -8,7 +8,7 @@
 #include <cstring>
 #include <memory>
 
-#include "backends/shm.h"
+#include "backends/shm/shm.h"
 #include "meddler.h"
 #include "target.h"
 

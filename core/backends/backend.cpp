@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "backends/direct_allreduce.h"
-#include "backends/direct_collectives.h"
-#include "backends/direct_reducescatter.h"
+#include "backends/algorithms/direct_allreduce.h"
+#include "backends/algorithms/direct_collectives.h"
+#include "backends/algorithms/direct_reducescatter.h"
+#include "backends/buffers/staging.h"
 #include "backends/failed_operation.h"
-#include "backends/staging.h"
 
 namespace rueda {
 

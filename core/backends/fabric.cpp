@@ -4,12 +4,12 @@
 #include <string>
 #include <utility>
 
-#include "backends/hierarchical.h"
-#include "backends/local.h"
-#include "backends/pipes.h"
-#include "backends/routed.h"
-#include "backends/shm.h"
-#include "backends/tcp.h"
+#include "backends/hierarchical/hierarchical.h"
+#include "backends/hierarchical/routed.h"
+#include "backends/local/local.h"
+#include "backends/shm/pipes_backend.h"
+#include "backends/shm/shm.h"
+#include "backends/tcp/tcp.h"
 
 namespace rueda {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "backends/shm_pipes.h"
+#include "backends/shm/pipes.h"
 #include "transport/mesh.h"
 #include "transport/shm_segment.h"
 

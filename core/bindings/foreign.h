@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "backends/foreign.h"
+#include "backends/foreign/foreign.h"
 
 namespace rueda::bindings {
 

@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "backends/exchange.h"
+#include "backends/algorithms/exchange.h"
 #include "backends/failed_operation.h"
 #include "collectives/collective.h"
 #include "kernels/adasum.h"

@@ -10,7 +10,7 @@
 #include <thread>
 #include <unordered_map>
 
-#include "backends/foreign.h"
+#include "backends/foreign/foreign.h"
 #include "engine/dispatcher.h"
 #include "engine/executor.h"
 #include "engine/fork_guard.h"

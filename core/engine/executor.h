@@ -7,7 +7,7 @@
 #include <functional>
 #include <memory>
 
-#include "backends/blocking.h"
+#include "backends/foreign/blocking.h"
 #include "types.h"
 
 namespace rueda {

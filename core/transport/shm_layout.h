@@ -183,7 +183,7 @@ class ShmView {
   /// kShmSmallBytes for the small operation `sequence`: they alternate.
   [[nodiscard]] std::byte* small_slot(int channel, std::uint32_t sequence) const noexcept;
   /// kShmSlotBytes; index 0 … kShmSlots - 1. The owner fills it; then others may put results into
-  /// it (shm_large.cpp).
+  /// it (backends/shm/large.cpp).
   [[nodiscard]] std::byte* slot(int channel, std::uint32_t index) const noexcept;
   /// The places that belong to that slot.
   [[nodiscard]] ShmPlaces& places(int channel, std::uint32_t index) const noexcept;

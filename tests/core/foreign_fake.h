@@ -14,7 +14,7 @@
 #include <tuple>
 #include <vector>
 
-#include "backends/foreign.h"
+#include "backends/foreign/foreign.h"
 
 namespace rueda::testing {
 

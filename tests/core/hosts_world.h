@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backends/fabric.h"
-#include "backends/hierarchical.h"
+#include "backends/hierarchical/hierarchical.h"
 #include "shm_world.h"
 #include "tcp_world.h"
 

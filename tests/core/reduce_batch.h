@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "association_reference.h"
-#include "backends/staging.h"
+#include "backends/buffers/staging.h"
 #include "tcp_world.h"
 
 namespace rueda::testing {

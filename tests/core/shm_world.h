@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/shm.h"
+#include "backends/shm/shm.h"
 #include "patience.h"
 #include "transport/fd.h"
 #include "transport/shm_segment.h"

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/tcp.h"
+#include "backends/tcp/tcp.h"
 #include "patience.h"
 
 namespace rueda::testing {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <random>
 
-#include "backends/local.h"
+#include "backends/local/local.h"
 #include "shm_world.h"
 #include "tcp_world.h"
 

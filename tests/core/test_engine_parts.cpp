@@ -8,7 +8,7 @@
 #include <cstring>
 #include <latch>
 
-#include "backends/local.h"
+#include "backends/local/local.h"
 #include "engine/cause_frame.h"
 #include "engine/dispatcher.h"
 #include "engine/fork_guard.h"

@@ -8,7 +8,7 @@
 #include <map>
 #include <optional>
 
-#include "backends/direct_collectives.h"
+#include "backends/algorithms/direct_collectives.h"
 #include "hosts_world.h"
 #include "shm_script.h"
 

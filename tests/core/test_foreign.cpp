@@ -1,6 +1,6 @@
 /// Backends written in another language, under engines and alone.
 
-#include "backends/foreign.h"
+#include "backends/foreign/foreign.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Hosts with several ranks each: results have the bits of the association, wherever the ranks are.
-#include "backends/hierarchical.h"
+#include "backends/hierarchical/hierarchical.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // A world of one.
-#include "backends/local.h"
+#include "backends/local/local.h"
 
 #include <gtest/gtest.h>
 

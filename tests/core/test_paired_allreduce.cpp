@@ -1,5 +1,5 @@
 // Allreduce from pair to pair: whom a member meets, and the bits for any number of members.
-#include "backends/paired_allreduce.h"
+#include "backends/algorithms/paired_allreduce.h"
 
 #include <gtest/gtest.h>
 

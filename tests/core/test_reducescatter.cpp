@@ -10,9 +10,9 @@
 #include <random>
 
 #include "association_reference.h"
-#include "backends/direct_allreduce.h"
-#include "backends/direct_reducescatter.h"
-#include "backends/local.h"
+#include "backends/algorithms/direct_allreduce.h"
+#include "backends/algorithms/direct_reducescatter.h"
+#include "backends/local/local.h"
 #include "shm_world.h"
 #include "tcp_world.h"
 

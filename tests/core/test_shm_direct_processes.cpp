@@ -22,7 +22,7 @@
 #include <cstring>
 #include <functional>
 
-#include "backends/shm.h"
+#include "backends/shm/shm.h"
 #include "patience.h"
 #include "shm_script.h"
 #include "transport/shm_segment.h"

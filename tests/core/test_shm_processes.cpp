@@ -7,7 +7,7 @@
 
 #include <cstdio>
 
-#include "backends/shm.h"
+#include "backends/shm/shm.h"
 #include "patience.h"
 #include "shm_script.h"
 #include "transport/shm_segment.h"

@@ -1,5 +1,5 @@
 // The network backend: transfers in order, ends out of step, shared connections, lost peers.
-#include "backends/tcp.h"
+#include "backends/tcp/tcp.h"
 
 #include <gtest/gtest.h>
 

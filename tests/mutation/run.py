@@ -2,7 +2,7 @@
 
     python -m tests.mutation.run                          # every mutant: a night
     python -m tests.mutation.run --sample 300 --seed 7    # a random sample
-    python -m tests.mutation.run --files shm_small stall  # those of some files
+    python -m tests.mutation.run --files shm/small stall  # those of some files
 
 One build carries all mutants (``mutants.h``); an environment variable chooses one when a test program starts.
 First each test case runs by itself and says which mutants make a difference where they are; each mutant then

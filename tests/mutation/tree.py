@@ -26,6 +26,7 @@ def _find(sources: Sequence[Path]) -> dict[str, Found]:
 def _write(path: Path, data: bytes) -> None:
     """What stays the same keeps its time, and is not compiled again."""
     if not path.exists() or path.read_bytes() != data:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
 
 
@@ -48,7 +49,7 @@ def write_tree(build: Path, jobs: int) -> tuple[list[Mutant], dict[str, int]]:
     for path in (ROOT / "core").iterdir():
         if f"core/{path.name}" not in WANTED:
             _link(source / "core" / path.name, path)
-    units = sorted(unit for folder in WANTED for unit in (ROOT / folder).glob("*.cpp"))
+    units = sorted(unit for folder in WANTED for unit in (ROOT / folder).rglob("*.cpp"))
     found: dict[str, Found] = {}
     with ProcessPoolExecutor(jobs) as pool:
         for part in pool.map(_find, [units[i::jobs] for i in range(jobs)]):
@@ -56,10 +57,10 @@ def write_tree(build: Path, jobs: int) -> tuple[list[Mutant], dict[str, int]]:
     mutants: list[Mutant] = []
     number = 1
     for folder in WANTED:
-        (source / folder).mkdir(exist_ok=True)
-        present = sorted(p for p in (ROOT / folder).iterdir() if p.suffix in (".cpp", ".h"))
-        for stale in {p.name for p in (source / folder).iterdir()} - {p.name for p in present}:
-            (source / folder / stale).unlink()
+        present = sorted(p for p in (ROOT / folder).rglob("*") if p.suffix in (".cpp", ".h"))
+        wanted = {source / p.relative_to(ROOT) for p in present}
+        for stale in {p for p in (source / folder).rglob("*") if p.is_file()} - wanted:
+            stale.unlink()
         for path in present:
             name = str(path.relative_to(ROOT))
             points = found[name].points if name in found else []

@@ -25,7 +25,7 @@ CORE_ARROWS = {
 # A collective works with any backend: it sees the contract only.
 BACKEND_CONTRACT = {
     "backends/backend.h",
-    "backends/exchange.h",
+    "backends/algorithms/exchange.h",
     "backends/failed_operation.h",
     "backends/operation.h",
 }

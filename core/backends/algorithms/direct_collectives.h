@@ -1,0 +1,30 @@
+/// The collectives that only move bytes, built on send() and recv() only.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "backends/backend.h"
+#include "backends/buffers/staging.h"
+
+namespace rueda {
+
+/// Everybody sends its contribution to everybody. `backend` and `staging` outlive the operation.
+[[nodiscard]] std::unique_ptr<Operation> direct_allgather(Backend& backend, Staging& staging,
+                                                          GatherPlan plan);
+
+/// Everybody sends everybody its part.
+[[nodiscard]] std::unique_ptr<Operation> direct_alltoall(Backend& backend, AlltoallPlan plan);
+
+/// Whether a broadcast goes from member to member, in place of down a tree: nobody sends twice.
+[[nodiscard]] bool chain_broadcast(std::size_t bytes, int members) noexcept;
+
+/// Down a binomial tree or, if long, a chain, in chunks that are passed on as they arrive.
+[[nodiscard]] std::unique_ptr<Operation> tree_broadcast(Backend& backend,
+                                                        std::span<const std::byte> in,
+                                                        std::span<std::byte> out, int root);
+
+/// Dissemination: in round k hear from the member 2^k before and tell the one 2^k after.
+[[nodiscard]] std::unique_ptr<Operation> dissemination_barrier(Backend& backend);
+
+}  // namespace rueda

@@ -1,0 +1,60 @@
+#include "backends/buffers/piece_array.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/copy.h"
+
+namespace rueda {
+
+PieceArray::PieceArray(std::span<const Piece> pieces, DType dtype)
+    : dtype_(dtype), element_(size_of(dtype)) {
+  pieces_.reserve(pieces.size());
+  ends_.reserve(pieces.size());
+  for (const Piece& piece : pieces) {
+    if (piece.count == 0) continue;
+    ends_.push_back(count() + piece.count);
+    pieces_.push_back(piece);
+  }
+}
+
+std::size_t PieceArray::find(std::size_t begin) const {
+  return static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), begin) -
+                                  ends_.begin());
+}
+
+const std::byte* PieceArray::contiguous_in(std::size_t begin, std::size_t count) const {
+  const std::size_t piece = find(begin);
+  if (begin + count > ends_[piece]) return nullptr;
+  return pieces_[piece].in + (begin - start(piece)) * element_;
+}
+
+std::byte* PieceArray::contiguous_out(std::size_t begin, std::size_t count) const {
+  const std::size_t piece = find(begin);
+  if (begin + count > ends_[piece]) return nullptr;
+  return pieces_[piece].out + (begin - start(piece)) * element_;
+}
+
+void PieceArray::pack(std::byte* packed, std::size_t begin, std::size_t count,
+                      double prescale) const {
+  for_each(begin, count,
+           [&](const Piece& piece, std::size_t first, std::size_t elements, std::size_t before) {
+             std::byte* const to = packed + before * element_;
+             const std::byte* const from = piece.in + first * element_;
+             if (prescale == 1.0) {
+               copy_to_peers(to, from, elements * element_);
+             } else {
+               scale_copy(to, from, elements, dtype_, prescale);
+             }
+           });
+}
+
+void PieceArray::unpack(const std::byte* packed, std::size_t begin, std::size_t count) const {
+  for_each(begin, count,
+           [&](const Piece& piece, std::size_t first, std::size_t elements, std::size_t before) {
+             std::memcpy(piece.out + first * element_, packed + before * element_,
+                         elements * element_);
+           });
+}
+
+}  // namespace rueda

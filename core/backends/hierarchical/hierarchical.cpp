@@ -1,0 +1,120 @@
+#include "backends/hierarchical/hierarchical.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "backends/failed_operation.h"
+
+namespace rueda {
+namespace {
+
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kRounds = 4;  ///< if there is enough for that many
+
+}  // namespace
+
+HierarchicalBackend::HierarchicalBackend(Members members, std::unique_ptr<Backend> local,
+                                         std::unique_ptr<Backend> network,
+                                         std::unique_ptr<Backend> carriers,
+                                         HierarchicalTuning tuning)
+    : RoutedBackend(std::move(members), std::move(local), std::move(network)),
+      carriers_(std::move(carriers)),
+      plan_(HostPlan::of(this->members())),
+      tuning_(tuning) {}
+
+bool HierarchicalBackend::small(std::size_t bytes) const noexcept {
+  return bytes <= tuning_.small_bytes;
+}
+
+HostBackends HierarchicalBackend::shared(std::size_t bytes) const noexcept {
+  const auto carriers = static_cast<std::size_t>(plan_.carriers);
+  const std::size_t share =
+      std::clamp(bytes / (carriers * kRounds), tuning_.least_share_bytes, tuning_.most_share_bytes);
+  return {local(), carriers_.get(), plan_, std::max(share / kLine * kLine, kLine)};
+}
+
+HostBackends HierarchicalBackend::through(std::size_t bytes) const noexcept {
+  HostBackends backends = shared(bytes);
+  if (small(bytes)) backends.share_bytes = 0;
+  return backends;
+}
+
+std::string_view HierarchicalBackend::path(Kind kind, std::size_t bytes) const noexcept {
+  switch (kind) {
+    case Kind::Allreduce:
+    case Kind::Allgather:
+    case Kind::Broadcast:
+    case Kind::Barrier:
+      return small(bytes) ? "hierarchical.small" : "hierarchical.large";
+    case Kind::Reducescatter:
+      return "hierarchical.large";
+    default:
+      return RoutedBackend::path(kind, bytes);
+  }
+}
+
+void HierarchicalBackend::begin(OperationTag operation) {
+  RoutedBackend::begin(operation);
+  if (carriers_ != nullptr) carriers_->begin(operation);
+}
+
+std::unique_ptr<Operation> HierarchicalBackend::allreduce(std::span<const Piece> pieces,
+                                                          const Reduction& reduction) {
+  if (auto refused = refuse(reduction)) return refused;
+  std::size_t bytes = 0;
+  for (const Piece& piece : pieces) bytes += piece.count * size_of(reduction.dtype);
+  return hierarchical_allreduce(through(bytes), pieces,
+                                HostReduction::of(association(), reduction));
+}
+
+std::unique_ptr<Operation> HierarchicalBackend::allgather(GatherPlan plan) {
+  const auto bytes_of = [](const auto& spans) {
+    std::size_t bytes = 0;
+    for (const auto& span : spans) bytes += span.size();
+    return bytes;
+  };
+  const auto self = static_cast<std::size_t>(members().self);
+  if (plan.out.size() != members().ranks.size() || bytes_of(plan.in) != bytes_of(plan.out[self])) {
+    return failed_operation(Code::InvalidArgument,
+                            "the plan of an allgather does not fit this member's contribution");
+  }
+  std::size_t longest = 0;  // that a host brings
+  for (const auto& group : members().groups) {
+    std::size_t bytes = 0;
+    for (const int member : group) bytes += bytes_of(plan.out[static_cast<std::size_t>(member)]);
+    longest = std::max(longest, bytes);
+  }
+  return hierarchical_allgather(through(longest), members().groups, std::move(plan), longest);
+}
+
+std::unique_ptr<Operation> HierarchicalBackend::reducescatter(std::span<const ScatterPiece> pieces,
+                                                              const Reduction& reduction) {
+  if (auto refused = refuse(pieces, reduction)) return refused;
+  std::size_t bytes = 0;
+  for (const ScatterPiece& piece : pieces) bytes += piece.begins.back() * size_of(reduction.dtype);
+  return hierarchical_reducescatter(shared(bytes), members(), staging(), pieces,
+                                    HostReduction::of(association(), reduction));
+}
+
+std::unique_ptr<Operation> HierarchicalBackend::broadcast(std::span<const std::byte> in,
+                                                          std::span<std::byte> out, int root) {
+  if (root < 0 || root >= members().size() || (root == members().self && in.size() != out.size())) {
+    return failed_operation(
+        Code::InvalidArgument,
+        "a broadcast needs a root in the set, with an output as long as its input");
+  }
+  const auto& groups = members().groups;
+  for (std::size_t host = 0; host < groups.size(); ++host) {
+    const auto at = std::find(groups[host].begin(), groups[host].end(), root);
+    if (at == groups[host].end()) continue;
+    return hierarchical_broadcast(through(out.size()), in, out, static_cast<int>(host),
+                                  static_cast<int>(at - groups[host].begin()));
+  }
+  return failed_operation(Code::Internal, "a member on no host");
+}
+
+std::unique_ptr<Operation> HierarchicalBackend::barrier() {
+  return hierarchical_barrier(through(0));
+}
+
+}  // namespace rueda

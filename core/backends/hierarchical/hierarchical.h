@@ -1,0 +1,60 @@
+/// Members on several hosts, some of them together: through shared memory inside a host, and
+/// between hosts over the network, every byte once.
+///
+/// Some members of every host are its carriers (host_plan.h). Operations inside a host are those of
+/// a backend over its members, operations between hosts those of a backend over the carriers with
+/// one index; a collective here is a pipeline of both (host_rounds.h). As the host's value comes
+/// first and the carriers compute the tree of the hosts, reductions have the one association.
+#pragma once
+
+#include <memory>
+
+#include "backends/hierarchical/collectives.h"
+#include "backends/hierarchical/routed.h"
+
+namespace rueda {
+
+/// Borders; results do not depend on them. The same on every member.
+struct HierarchicalTuning {
+  /// Up to here every carrier carries everything: one message costs less than a meeting more.
+  std::size_t small_bytes = std::size_t{4} << 10;
+  /// What a carrier carries in a round, at least and at most. Short rounds let memory and network
+  /// overlap early; long ones keep the network busy between two meetings.
+  std::size_t least_share_bytes = std::size_t{256} << 10;
+  std::size_t most_share_bytes = std::size_t{2} << 20;
+};
+
+class HierarchicalBackend final : public RoutedBackend {
+ public:
+  /// `local`, `network`: see RoutedBackend. `carriers`: over carriers_of(members); null where this
+  /// member is none. Some host has more than one member, and there is more than one host.
+  HierarchicalBackend(Members members, std::unique_ptr<Backend> local,
+                      std::unique_ptr<Backend> network, std::unique_ptr<Backend> carriers,
+                      HierarchicalTuning tuning = {});
+
+  [[nodiscard]] std::string_view name() const noexcept override { return "hierarchical"; }
+  [[nodiscard]] std::string_view path(Kind kind, std::size_t bytes) const noexcept override;
+
+  void begin(OperationTag operation) override;
+  std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
+                                       const Reduction& reduction) override;
+  std::unique_ptr<Operation> allgather(GatherPlan plan) override;
+  std::unique_ptr<Operation> reducescatter(std::span<const ScatterPiece> pieces,
+                                           const Reduction& reduction) override;
+  std::unique_ptr<Operation> broadcast(std::span<const std::byte> in, std::span<std::byte> out,
+                                       int root) override;
+  std::unique_ptr<Operation> barrier() override;
+
+ private:
+  [[nodiscard]] bool small(std::size_t bytes) const noexcept;
+  /// For an operation in which the carriers of a host carry that much together.
+  [[nodiscard]] HostBackends through(std::size_t bytes) const noexcept;
+  /// The same in several rounds or in one, but never everything by every carrier.
+  [[nodiscard]] HostBackends shared(std::size_t bytes) const noexcept;
+
+  std::unique_ptr<Backend> carriers_;
+  HostPlan plan_;
+  HierarchicalTuning tuning_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,129 @@
+#include "backends/shm/shm.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "backends/failed_operation.h"
+#include "backends/shm/alltoall.h"
+#include "backends/shm/arena.h"
+#include "backends/shm/direct.h"
+#include "backends/shm/large.h"
+#include "backends/shm/small.h"
+#include "backends/shm/stream.h"
+
+namespace rueda {
+namespace {
+
+template <typename Byte>
+std::size_t total(const std::vector<std::span<Byte>>& spans) noexcept {
+  std::size_t bytes = 0;
+  for (const auto& span : spans) bytes += span.size();
+  return bytes;
+}
+
+std::vector<int> local_indices(const std::vector<ShmMember>& members) {
+  std::vector<int> indices;
+  indices.reserve(members.size());
+  for (const ShmMember& member : members) indices.push_back(member.local_index);
+  return indices;
+}
+
+/// Nothing to move and nobody to wait for.
+class Nothing final : public Operation {
+ public:
+  Result<Step> step() override { return Step::Done; }
+};
+
+}  // namespace
+
+ShmBackend::ShmBackend(Members members, std::vector<ShmMember> by_set_rank,
+                       std::shared_ptr<ShmPipes> pipes, ShmChannelUse use, ShmTuning tuning)
+    : PipesBackend(std::move(members), std::move(pipes), local_indices(by_set_rank)),
+      arena_(std::make_unique<ShmArena>(this->members(), by_set_rank, use, tuning)),
+      direct_(std::make_unique<ShmDirect>(*arena_, by_set_rank)) {}
+
+ShmBackend::~ShmBackend() = default;
+
+bool ShmBackend::small(Kind kind, std::size_t bytes) const noexcept {
+  if (kind == Kind::Barrier) return true;
+  if (kind == Kind::Broadcast) return false;
+  if (kind == Kind::Alltoall) bytes += AlltoallStream::table_bytes(members().size());
+  return bytes <= arena_->tuning().small_bytes;
+}
+
+bool ShmBackend::direct(std::size_t longest, std::size_t result) const noexcept {
+  return members().size() > 1 && direct_->possible() && longest >= arena_->tuning().direct_bytes &&
+         result <= arena_->tuning().direct_most_bytes;
+}
+
+std::string_view ShmBackend::path(Kind kind, std::size_t bytes) const noexcept {
+  return small(kind, bytes) ? "shm.small" : "shm.large";
+}
+
+void ShmBackend::begin(OperationTag operation) {
+  PipesBackend::begin(operation);
+  arena_->begin(operation);
+}
+
+std::unique_ptr<Operation> ShmBackend::allreduce(std::span<const Piece> pieces,
+                                                 const Reduction& reduction) {
+  if (auto refused = refuse(reduction)) return refused;
+  std::size_t bytes = 0;
+  for (const Piece& piece : pieces) bytes += piece.count * size_of(reduction.dtype);
+  if (bytes == 0) return std::make_unique<Nothing>();
+  if (small(Kind::Allreduce, bytes)) return small_allreduce(*arena_, pieces, reduction);
+  return large_allreduce(*arena_, pieces, reduction);
+}
+
+std::unique_ptr<Operation> ShmBackend::allgather(GatherPlan plan) {
+  std::size_t longest = 0;
+  std::size_t result = 0;
+  for (const auto& spans : plan.out) {
+    const std::size_t bytes = total(spans);
+    longest = std::max(longest, bytes);
+    result += bytes;
+  }
+  const auto self = static_cast<std::size_t>(members().self);
+  if (plan.out.size() != members().ranks.size() || total(plan.out[self]) != total(plan.in)) {
+    return failed_operation(Code::Internal, "A gather plan that contradicts itself");
+  }
+  if (longest == 0) return std::make_unique<Nothing>();
+  if (small(Kind::Allgather, longest)) return small_allgather(*arena_, std::move(plan));
+  if (direct(longest, result)) return direct_allgather(*arena_, *direct_, std::move(plan), result);
+  return stream_allgather(*arena_, std::move(plan));
+}
+
+std::unique_ptr<Operation> ShmBackend::reducescatter(std::span<const ScatterPiece> pieces,
+                                                     const Reduction& reduction) {
+  if (auto refused = refuse(pieces, reduction)) return refused;
+  std::size_t bytes = 0;
+  for (const ScatterPiece& piece : pieces) bytes += piece.begins.back() * size_of(reduction.dtype);
+  if (bytes == 0) return std::make_unique<Nothing>();
+  if (small(Kind::Reducescatter, bytes)) return small_reducescatter(*arena_, pieces, reduction);
+  return large_reducescatter(*arena_, pieces, reduction);
+}
+
+std::unique_ptr<Operation> ShmBackend::alltoall(AlltoallPlan plan) {
+  if (auto refused = refuse(plan)) return refused;
+  if (plan.longest == 0) return std::make_unique<Nothing>();
+  if (small(Kind::Alltoall, plan.longest)) return small_alltoall(*arena_, std::move(plan));
+  if (direct(plan.longest, plan.longest)) {
+    return direct_alltoall(*arena_, *direct_, std::move(plan));
+  }
+  return stream_alltoall(*arena_, std::move(plan));
+}
+
+std::unique_ptr<Operation> ShmBackend::broadcast(std::span<const std::byte> in,
+                                                 std::span<std::byte> out, int root) {
+  if (root < 0 || root >= members().size() || (root == members().self && in.size() != out.size())) {
+    return failed_operation(Code::Internal, "A broadcast that contradicts itself");
+  }
+  if (out.size() <= arena_->tuning().direct_broadcast_bytes && direct(out.size(), out.size())) {
+    return direct_broadcast(*arena_, *direct_, in, out, root);
+  }
+  return stream_broadcast(*arena_, in, out, root);
+}
+
+std::unique_ptr<Operation> ShmBackend::barrier() { return shm_barrier(*arena_); }
+
+}  // namespace rueda
