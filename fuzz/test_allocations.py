@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.allocations import find_allocation
-from horovod.launch.hosts import MOST_HOSTS, MOST_SLOTS, Allocated
-from horovod.launch.lsf import lsf_allocation, node_shape
+from horovod.launch.placement.allocations import find_allocation
+from horovod.launch.placement.hosts import MOST_HOSTS, MOST_SLOTS, Allocated
+from horovod.launch.placement.lsf import lsf_allocation, node_shape
 
 FILE = Path(tempfile.gettempdir()) / "rueda-fuzz-hosts"
 counts = st.integers(0, 9).map(str) | digits | st.sampled_from(["-1", "1e3", "", "٣", "1_0"])

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.errors import LaunchError
-from horovod.launch.dialogue import to_event
 from horovod.launch.keeper.terms import MARK
-from horovod.launch.launcher import Event, Exited, Finished, Refused
-from horovod.launch.reach import NoDirectory, _Connection
-from horovod.launch.ssh import explain, may_pass
+from horovod.launch.keeper_client.dialogue import to_event
+from horovod.launch.keeper_client.reach import NoDirectory, _Connection
+from horovod.launch.keeper_client.ssh import explain, may_pass
+from horovod.launch.launchers.contract import Event, Exited, Finished, Refused
 
 MESSAGES: list[dict[str, Any]] = [
     {"event": "hello", "host": "b", "machine": "x", "cores": 2, "python": "p", "connection": "10.0.0.1 1"},

@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.errors import HorovodError, LaunchError, WorkerFailed
-from horovod.launch.accounts import Arrival, Place, Report, ranks_in, said, signal_of, understood
-from horovod.launch.functions import _explain, _result
-from horovod.launch.hosts import Slot
-from horovod.launch.parcels import fetch
-from horovod.launch.plain import pack_plain, plain_error, unpack_plain
-from horovod.launch.shipping import pack
+from horovod.launch.calls.functions import _explain, _result
+from horovod.launch.calls.plain import pack_plain, plain_error, unpack_plain
+from horovod.launch.calls.shipping import pack
+from horovod.launch.external.accounts import Arrival, Place, Report, ranks_in, said, signal_of, understood
+from horovod.launch.external.parcels import fetch
+from horovod.launch.placement.hosts import Slot
 
 MAGIC = b"rueda\x00\x05\x02"
 VALUES: list[Any] = [

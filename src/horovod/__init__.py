@@ -7,7 +7,7 @@ or a script that only asks for the version does not pay for a framework.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from horovod.launch.functions import run
+    from horovod.launch.calls.functions import run
 
 __all__ = ["__version__", "run"]
 
@@ -17,7 +17,7 @@ __version__ = "0.28.1"
 
 def __getattr__(name: str) -> Any:
     if name == "run":
-        from horovod.launch.functions import run
+        from horovod.launch.calls.functions import run
 
         return run
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

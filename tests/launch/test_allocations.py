@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.allocations import find_allocation
-from horovod.launch.lsf import NodeShape, ask_program, lsf_allocation, node_shape
-from horovod.launch.options import parse_command_line, to_job
+from horovod.launch.options.options import parse_command_line, to_job
+from horovod.launch.placement.allocations import find_allocation
+from horovod.launch.placement.lsf import NodeShape, ask_program, lsf_allocation, node_shape
 
 CSM = "/opt/ibm/csm/bin"
 CSM_SAYS = {

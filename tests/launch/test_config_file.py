@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.hosts import HostSlots
-from horovod.launch.option_table import every_option
-from horovod.launch.options import option_environment, parse_command_line, to_job
+from horovod.launch.options.option_table import every_option
+from horovod.launch.options.options import option_environment, parse_command_line, to_job
+from horovod.launch.placement.hosts import HostSlots
 
 REFERENCE = """\
 controller: gloo

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from horovod.launch.environment import compute_threads, job_environment, slot_environment
-from horovod.launch.hosts import Slot
+from horovod.launch.placement.hosts import Slot
 
 
 def worker(

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.hosts import (
+from horovod.launch.placement.hosts import (
     HostSlots,
     Slot,
     assign_ranks,

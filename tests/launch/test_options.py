@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.hosts import Allocated, HostSlots
 from horovod.launch.job import Job, SshOptions
-from horovod.launch.option_table import spellings
-from horovod.launch.options import option_environment, parse_command_line, rank_map, to_job
+from horovod.launch.options.option_table import spellings
+from horovod.launch.options.options import option_environment, parse_command_line, rank_map, to_job
+from horovod.launch.placement.hosts import Allocated, HostSlots
 
 
 def environment(*options: str) -> dict[str, str]:

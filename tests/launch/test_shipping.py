@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from horovod.errors import LaunchError
-from horovod.launch.modules import Source, SourcesFinder, local_sources
-from horovod.launch.shipping import pack, unpack
+from horovod.launch.calls.modules import Source, SourcesFinder, local_sources
+from horovod.launch.calls.shipping import pack, unpack
 
 
 def carried(value: Any) -> tuple[Any, memoryview]:
@@ -123,7 +123,7 @@ def test_modules_beside_a_script_are_found_and_installed_ones_are_not(tmp_path: 
         textwrap.dedent(
             """
             import beside, yaml
-            from horovod.launch.modules import local_sources
+            from horovod.launch.calls.modules import local_sources
             print(*sorted(local_sources()))
             """
         )

@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from horovod.errors import ConfigError
-from horovod.launch.addresses import names_of_this_machine, store_hosts
 from horovod.launch.environment import for_other_hosts, interface_environment, silence_s
-from horovod.launch.ssh import SshOptions, explain, may_pass, remote_shell
+from horovod.launch.keeper_client.ssh import SshOptions, explain, may_pass, remote_shell
+from horovod.launch.placement.addresses import names_of_this_machine, store_hosts
 
 
 def test_words_of_the_user_come_before_ours_and_the_host_after() -> None:

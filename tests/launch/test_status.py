@@ -9,8 +9,8 @@ import time
 
 from tests.launch.launching import COMMAND, LIMIT_S, environment, horovodrun
 
-from horovod.launch.console import Console, Footer, file_descriptor_sink
-from horovod.launch.status import Status
+from horovod.launch.output.console import Console, Footer, file_descriptor_sink
+from horovod.launch.output.status import Status
 
 
 def test_footer_leaves_before_output_and_waits_for_the_end_of_a_line() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from tests.launch.launching import PYTHON, WAIT, Watched, horovodrun, running
 
-from horovod.launch.console import Console
-from horovod.launch.hosts import HostSlots, assign_ranks
-from horovod.launch.launcher import Event, Exited, Finished, HostLost, Said, Started
-from horovod.launch.supervisor import Signals, supervise
+from horovod.launch.launchers.contract import Event, Exited, Finished, HostLost, Said, Started
+from horovod.launch.output.console import Console
+from horovod.launch.placement.hosts import HostSlots, assign_ranks
+from horovod.launch.supervision.supervisor import Signals, supervise
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import TextIO
 
 from horovod.bench.options import Options
 from horovod.errors import HorovodError
-from horovod.launch.console import Console
 from horovod.launch.exit_status import exit_status
 from horovod.launch.job import Job, run_job
+from horovod.launch.output.console import Console
 
 __all__ = ["start"]
 

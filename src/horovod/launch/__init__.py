@@ -1,5 +1,14 @@
 """Driver side: read the command line, place ranks on hosts, start and supervise the workers.
 
-`cli` reads the options, `job` runs one job from start to summary, `launcher` says what a way of
-starting processes must offer, `supervisor` watches them, `output` forwards what they print.
+`cli` reads the options, `job` runs one job from start to summary. The rooms:
+
+    options         the command line, the config file, completion of the shell
+    placement       hosts, by whose word, and which ranks go there
+    launchers       ways of starting processes: the contract, and a file for each
+    keeper          the parent of the ranks on each host, a program of its own
+    keeper_client   what is said to keepers, and the way to other hosts
+    external        ranks that another program starts: mpirun, srun, jsrun
+    supervision     who failed first, and when the others are ended
+    output          what ranks print, and what the user is told
+    calls           a function in every process: `horovod.run`
 """

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.bootstrap.store_address import store_environment
 from horovod.errors import ConfigError
-from horovod.launch.hosts import Slot
+from horovod.launch.placement.hosts import Slot
 
 __all__ = [
     "compute_threads",

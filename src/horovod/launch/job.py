@@ -20,8 +20,6 @@ from horovod.bootstrap.store import StoreServer
 from horovod.bootstrap.store_address import shown
 from horovod.bootstrap.table import Cause
 from horovod.errors import LaunchError, WorkerFailed
-from horovod.launch.addresses import names_of_this_machine, store_hosts
-from horovod.launch.console import Console
 from horovod.launch.environment import (
     compute_threads,
     failure_patience_s,
@@ -31,9 +29,8 @@ from horovod.launch.environment import (
     slot_environment,
     start_timeout_s,
 )
-from horovod.launch.first_cause import End
-from horovod.launch.hosts import HostSlots, Slot, assign_ranks
-from horovod.launch.launcher import (
+from horovod.launch.keeper_client.ssh import SshOptions
+from horovod.launch.launchers.contract import (
     CommandNotStarted,
     HostFacts,
     HostLost,
@@ -43,10 +40,13 @@ from horovod.launch.launcher import (
     WorkerPlan,
     load_launcher,
 )
-from horovod.launch.output import Output
-from horovod.launch.ssh import SshOptions
-from horovod.launch.status import Status
-from horovod.launch.supervisor import Outcome, Signals, describe_exit, signal_name, supervise
+from horovod.launch.output.console import Console
+from horovod.launch.output.output import Output
+from horovod.launch.output.status import Status
+from horovod.launch.placement.addresses import names_of_this_machine, store_hosts
+from horovod.launch.placement.hosts import HostSlots, Slot, assign_ranks
+from horovod.launch.supervision.first_cause import End
+from horovod.launch.supervision.supervisor import Outcome, Signals, describe_exit, signal_name, supervise
 
 __all__ = [
     "Job",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import horovod
 
 if TYPE_CHECKING:
-    from horovod.launch.functions import run
+    from horovod.launch.calls.functions import run
 
 __all__ = ["run"]
 

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from horovod.launch.functions import DESCRIPTORS_VARIABLE, call_in_worker
+from horovod.launch.calls.functions import DESCRIPTORS_VARIABLE, call_in_worker
 
 if __name__ == "__main__":
     given = os.environ.pop(DESCRIPTORS_VARIABLE, "")  # not for what the function starts

@@ -10,9 +10,9 @@ but a little of the standard library and each other. On another host their text 
 ssh, so nothing needs to be installed there; Python 3.7 is enough.
 
 It speaks lines of JSON. In, on standard input: what is in `requests`. Out, on standard output: the events of
-`horovod.launch.launcher`, each as `{"event": name, field: value, ...}`; `cannot` says why a request makes no
-sense, and the ranks are ended. Arguments and environment are bytes to the system; here each byte is one
-character (Latin-1), so that any byte survives JSON.
+`horovod.launch.launchers.contract`, each as `{"event": name, field: value, ...}`; `cannot` says why a request
+makes no sense, and the ranks are ended. Arguments and environment are bytes to the system; here each byte is
+one character (Latin-1), so that any byte survives JSON.
 
 On the launcher's own host the ranks write to pipes of the launcher. On another host the keeper reads what
 they print and sends it as the event `output`, followed by the bytes; never more than the launcher's window

@@ -1,0 +1,314 @@
+"""``horovod.run``: call a function in every process of a job, and collect what it returns.
+
+The processes are started and watched exactly as by ``horovodrun``. The call goes to the keeper of each host
+once, whose ranks read it from one piece of memory; what a rank returns or raises comes back through a pipe
+of its own. Nothing is written to a file. What other hosts send home is read without unpickling (`plain`), as
+a pickle runs code here.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shlex
+import struct
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from horovod.ending import harmless
+from horovod.errors import ConfigError, HorovodInternalError, LaunchError, WorkerFailed
+from horovod.launch.calls.modules import install_sources, local_sources
+from horovod.launch.calls.plain import NotPlain, is_plain, pack_plain, plain_error, unpack_error, unpack_plain
+from horovod.launch.calls.shipping import ALIGNMENT, pack, unpack
+from horovod.launch.job import Job, Results, run_job
+from horovod.launch.keeper_client.ssh import SshOptions
+from horovod.launch.output.console import Console, TextSink
+from horovod.launch.placement.host_files import host_text
+from horovod.launch.placement.hosts import parse_hostfile, parse_hosts
+
+__all__ = ["DESCRIPTORS_VARIABLE", "call_in_worker", "pack_call", "run"]
+
+DESCRIPTORS_VARIABLE = "HOROVOD_RUN_DESCRIPTORS"
+_NEEDS = struct.Struct("<Q")
+_LINES = "\n\t"
+_MOST_TEXT = 1 << 16  # of a traceback
+_NOT_YET: Mapping[str, str] = {
+    "min_num_proc": "this version runs a fixed number of processes; give num_proc and hosts",
+    "max_num_proc": "this version runs a fixed number of processes; give num_proc and hosts",
+    "slots": "this version runs a fixed number of processes; give num_proc and hosts",
+    "reset_limit": "this version runs a fixed number of processes; give num_proc and hosts",
+    "cooldown_range": "this version runs a fixed number of processes; give num_proc and hosts",
+    "host_discovery_script": "this version runs a fixed number of processes; give num_proc and hosts",
+}
+
+
+def run(
+    func: Callable[..., Any],
+    args: Iterable[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Any = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: int | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: int | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: Any = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+    *,
+    env: Mapping[str, str | None] | None = None,
+    stdout: TextSink | None = None,
+    stderr: TextSink | None = None,
+    unpickle_results: bool = False,
+) -> list[Any]:
+    """Call ``func(*args, **kwargs)`` in ``num_proc`` processes of one job; return the results by rank.
+
+    Args:
+        func: any callable that cloudpickle can carry; local functions and closures, too. Modules of this
+            process that are not installed, and those beside the main script, travel with it.
+        args, kwargs: large arrays and tensors go to each host once; its processes share their memory, until
+            they write to it.
+        num_proc: how many processes.
+        hosts: ``server1:2,server2:2``; by default ``num_proc`` slots on this machine. Others are reached by
+            ssh.
+        hostfile: a file with hosts in place of ``hosts``.
+        ssh_port, ssh_identity_file, network_interfaces: as the options of ``horovodrun``.
+        start_timeout: seconds that the processes may take to find each other.
+        output_filename: folder for what the ranks print, as ``horovodrun --output-filename``.
+        verbose: tell on standard error what happens.
+        executable: Python for the processes; by default this one.
+        np: old name of ``num_proc``, as ``min_np``, ``max_np`` and ``network_interface`` are of others.
+        env: variables for the processes, over those of this one; None takes one away.
+        stdout, stderr: text streams for what the processes print; by default this process's own.
+        unpickle_results: results of other hosts may be of any type: they are unpickled here, so whoever has
+            one of those hosts can run code in this process.
+        use_mpi, mpi_args: let ``mpirun`` start the processes, with these words besides.
+        disable_cache, use_gloo: accepted; this is the case anyway.
+
+    Raises:
+        ValueError: arguments that exclude each other, or hosts that cannot be read.
+        LaunchError: an argument that this version does not serve; the result of a rank is missing, or is of a
+            type that is not taken from another host.
+        WorkerFailed: a rank failed (a ``RuntimeError``); the others were ended. Its cause is the exception
+            of the function, if it could be carried (from other hosts: one of Python's own), and the message
+            ends with its traceback.
+    """
+    if np is not None:
+        num_proc = _renamed("np", "num_proc", np)
+    given = {
+        "min_num_proc": min_num_proc if min_np is None else _renamed("min_np", "min_num_proc", min_np),
+        "max_num_proc": max_num_proc if max_np is None else _renamed("max_np", "max_num_proc", max_np),
+        "slots": slots,
+        "reset_limit": reset_limit,
+        "cooldown_range": cooldown_range,
+        "host_discovery_script": host_discovery_script,
+    }
+    if use_gloo and use_mpi:
+        raise ConfigError("horovod.run: use_gloo and use_mpi exclude each other.")
+    if hosts is not None and hostfile is not None:
+        raise ConfigError("horovod.run: hosts and hostfile exclude each other.")
+    for name, value in given.items():
+        if value is not None:
+            raise LaunchError(f"horovod.run: {name}: {_NOT_YET[name]}.")
+    if num_proc < 1:
+        raise ConfigError(f"horovod.run: num_proc must be at least 1, not {num_proc}.")
+    placed = parse_hosts(hosts) if hosts is not None else ()
+    if hostfile is not None:
+        placed = parse_hostfile(host_text(hostfile), hostfile)
+    if network_interface is not None:
+        network_interfaces = _renamed("network_interface", "network_interfaces", network_interface)
+    job = Job(
+        command=(executable or sys.executable, "-m", "horovod.runner.run_task"),
+        processes=num_proc,
+        hosts=placed,
+        options={} if start_timeout is None else {"HOROVOD_START_TIMEOUT": str(start_timeout)},
+        output_directory=Path(output_filename) if output_filename else None,
+        ssh=SshOptions(port=ssh_port, identity_file=ssh_identity_file),
+        interfaces=_interfaces(network_interfaces),
+        call=pack_call(func, args, kwargs or {}),
+    )
+    results = Results()
+    try:
+        if use_mpi:
+            # Only where it is asked for: what it needs takes time to import.
+            from horovod.launch.external.handed_over import run_handed_over
+            from horovod.launch.external.handover import HandOver, choose_launcher, look_around
+
+            environment = _environment(env)
+            hand_over = HandOver(
+                choose_launcher("mpirun", look_around(environment)), tuple(shlex.split(mpi_args or ""))
+            )
+            run_handed_over(job, hand_over, environment, _console(verbose, stdout, stderr), results)
+        else:
+            run_job(job, _environment(env), _console(verbose, stdout, stderr), results)
+    except WorkerFailed as failure:
+        if failure.rank is not None:
+            trusted = unpickle_results or failure.rank in results.here
+            _explain(failure, results.sent.get(failure.rank), trusted=trusted)
+        raise
+    return [
+        _result(results.sent.get(rank), rank, trusted=unpickle_results or rank in results.here)
+        for rank in range(num_proc)
+    ]
+
+
+def call_in_worker(call_descriptor: int, result_descriptor: int) -> None:
+    """The part of a rank: call the function and send home what it returned.
+
+    Args:
+        call_descriptor: memory with what :func:`pack_call` made.
+        result_descriptor: a pipe for the result.
+
+    Raises:
+        Exception: that of the function, or that its result cannot be pickled; it is sent home, too.
+    """
+    try:
+        func, args, kwargs = _unpack_call(_private_memory(call_descriptor))
+        value = func(*args, **kwargs)
+        try:
+            pieces = pack_plain((True, value))
+        except NotPlain:
+            pieces = pack((True, value))
+    except BaseException as error:
+        text = traceback.format_exc()
+        try:
+            pickled = b"".join(pack(error))
+        except Exception:  # some exceptions hold what cannot be pickled: the text has to do
+            pickled = b""
+        _send(result_descriptor, pack_plain((False, (*plain_error(error), text, pickled))))
+        raise
+    _send(result_descriptor, pieces)
+
+
+def pack_call(func: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[memoryview]:
+    """A call, the modules that it may need, and the version of Python that it was made by, as bytes.
+
+    Raises:
+        Exception: that of what cannot be pickled.
+    """
+    needs = pack((sys.version_info[:2], local_sources()))
+    size = sum(piece.nbytes for piece in needs)
+    head = [memoryview(_NEEDS.pack(size)), *needs, memoryview(bytes(-(_NEEDS.size + size) % ALIGNMENT))]
+    return head + pack((func, tuple(args), dict(kwargs)))
+
+
+def _unpack_call(data: memoryview) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    (size,) = _NEEDS.unpack_from(data)
+    end = _NEEDS.size + size
+    version, sources = unpack(data[_NEEDS.size : end])
+    if version != sys.version_info[:2]:
+        ours, theirs = (".".join(map(str, each)) for each in (sys.version_info[:2], version))
+        raise LaunchError(
+            f"The call was made by Python {theirs}, but {sys.executable} on this host is Python {ours}: "
+            "functions go between equal versions only. The argument `executable` names another one."
+        )
+    install_sources(sources)
+    call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] = unpack(data[end + -end % ALIGNMENT :])
+    return call
+
+
+def _private_memory(descriptor: int) -> memoryview:
+    """What is in ``descriptor``: shared by all ranks of the host, but for the pages that this one writes."""
+    with os.fdopen(descriptor, "rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+
+
+def _send(descriptor: int, pieces: Iterable[memoryview]) -> None:
+    with os.fdopen(descriptor, "wb", buffering=0) as file:
+        for piece in pieces:
+            left = piece.cast("B")
+            while left:
+                left = left[file.write(left) or 0 :]
+
+
+def _result(data: bytearray | None, rank: int, *, trusted: bool) -> Any:
+    if not data:
+        raise LaunchError(f"horovod.run: rank {rank} ended without an error, but before it had a result.")
+    if is_plain(memoryview(data)):
+        _, value = _said(unpack_plain(memoryview(data)))
+        return value
+    if not trusted:
+        raise LaunchError(
+            f"horovod.run: the result of rank {rank}, which runs on another host, is pickled, and unpickling "
+            "runs code here. Return numbers, texts, bytes, NumPy arrays, or lists, tuples and dicts of them; "
+            "or trust all hosts of the job: run(..., unpickle_results=True)."
+        )
+    _, value = unpack(memoryview(data))
+    return value
+
+
+def _said(value: Any) -> tuple[bool, Any]:
+    if type(value) is not tuple or len(value) != 2 or type(value[0]) is not bool:
+        raise LaunchError("What a rank sent home is no result.")
+    return value
+
+
+def _explain(failure: WorkerFailed, data: bytearray | None, *, trusted: bool) -> None:
+    """Put the exception of the function behind the failure of its process."""
+    if not data or not is_plain(memoryview(data)):
+        return  # a result: the process failed after the function
+    succeeded, value = _said(unpack_plain(memoryview(data)))
+    if succeeded:
+        return
+    match value:
+        case (str(name), arguments, str(text), bytes(pickled)):
+            error = unpack_error(name, arguments)
+        case _:
+            raise LaunchError(f"What rank {failure.rank} sent home is no exception.") from failure
+    if trusted and pickled:
+        try:
+            error = unpack(memoryview(bytearray(pickled)))
+        except Exception as unreadable:  # the class of the exception may not be importable here
+            error = HorovodInternalError(f"the exception of rank {failure.rank} cannot be read here")
+            error.__cause__ = unreadable
+    failure.args = (f"{failure.args[0]}\n{harmless(text, _LINES)[-_MOST_TEXT:]}".rstrip(), *failure.args[1:])
+    failure.__cause__ = error
+
+
+def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
+    # What only the launching process can import (a notebook's folder) is found by the others on this host.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    for name, value in (changes or {}).items():
+        if value is None:
+            environment.pop(name, None)
+        else:
+            environment[name] = value
+    return environment
+
+
+def _interfaces(named: Sequence[str] | str | None) -> tuple[str, ...]:
+    names = named.split(",") if isinstance(named, str) else named or ()
+    return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
+
+
+def _console(verbose: int | None, stdout: TextSink | None, stderr: TextSink | None) -> Console:
+    # A notebook shows what goes through its own streams, not what is written to the descriptors.
+    return Console(
+        verbose=bool(verbose),
+        stdout=stdout or (None if sys.stdout is sys.__stdout__ else sys.stdout),
+        stderr=stderr or (None if sys.stderr is sys.__stderr__ else sys.stderr),
+    )
+
+
+def _renamed(old: str, new: str, value: Any) -> Any:
+    warnings.warn(f"horovod.run: {old} is deprecated: use {new}", DeprecationWarning, stacklevel=3)
+    return value

@@ -1,0 +1,1 @@
+"""Jobs whose ranks another program starts (``mpirun``, ``srun``, ``jsrun``)."""

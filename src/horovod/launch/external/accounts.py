@@ -1,0 +1,174 @@
+"""What the wrapper of a rank (`reporting`) and the launching process (`handed_over`) tell each other in the
+store. Every rank of the job may write there, so what is read is checked first. Rank R:
+
+    job/place/R    what to run and where, from the launching process, once all have arrived
+    arrived/R      that R is there, and on which host
+    beat/R         a number that grows each second while R is there
+    heard/R        that R has learned that the job is over, and is ending its command
+    ended/R        how its command ended
+    call/, result/ what is called and what comes of it, for `horovod.run` (`parcels`)
+    over           why the job ends before its time, and by which signal; then the scope job/ is aborted
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from horovod.errors import LaunchError
+from horovod.launch.placement.hosts import HostSlots, Slot
+
+__all__ = [
+    "ARRIVED",
+    "BEAT",
+    "ENDED",
+    "HEARD",
+    "JOB",
+    "OVER",
+    "PLACE",
+    "Arrival",
+    "Place",
+    "Report",
+    "ranks_in",
+    "said",
+    "signal_of",
+    "understood",
+]
+
+JOB = "job/"
+PLACE = "job/place/"
+ARRIVED = "arrived/"
+BEAT = "beat/"
+HEARD = "heard/"
+ENDED = "ended/"
+OVER = "over"
+
+_MOST_PARTS = 1 << 12
+_MOST_RANKS = 1 << 31
+_MOST_SECONDS = 1e9
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """That a rank is there. ``size``: of the world, as it was told."""
+
+    host: str
+    size: int
+
+    def __post_init__(self) -> None:
+        HostSlots(self.host, 1)  # refuses what is no name
+        _check(0 < self.size < _MOST_RANKS, "size")
+
+
+@dataclass(frozen=True)
+class Place:
+    """What one rank runs and where."""
+
+    slot: Slot
+    silence_s: float
+    patience_s: float
+    call_parts: int
+    timestamps: bool
+    directory: str
+
+    def __post_init__(self) -> None:
+        HostSlots(self.slot.hostname, 1)
+        for name in ("", "local_", "cross_"):
+            rank, size = getattr(self.slot, f"{name}rank"), getattr(self.slot, f"{name}size")
+            _check(0 <= rank < size < _MOST_RANKS, f"{name}rank")
+        _check(0.0 < self.silence_s <= _MOST_SECONDS, "silence_s")
+        _check(0.0 <= self.patience_s <= _MOST_SECONDS, "patience_s")
+        _check(0 <= self.call_parts <= _MOST_PARTS, "call_parts")
+        _check("\0" not in self.directory, "directory")
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a rank has ended. ``refused``: its command could not be run, and ``text`` says why; ``told``: it
+    had learned before that the job is over; ``result_parts``: of what its function returned.
+    """
+
+    exit_code: int
+    text: str = ""
+    because: int | None = None
+    tail: tuple[str, ...] = ()
+    refused: bool = False
+    told: bool = False
+    result_parts: int = 0
+
+    def __post_init__(self) -> None:
+        _check(-128 < self.exit_code < 256, "exit_code")
+        _check(self.because is None or 0 <= self.because < _MOST_RANKS, "because")
+        _check(0 <= self.result_parts <= _MOST_PARTS, "result_parts")
+
+
+T = TypeVar("T", Arrival, Place, Report)
+
+
+def said(value: Arrival | Place | Report) -> dict[str, Any]:
+    """As the store carries it."""
+    return asdict(value)
+
+
+def understood(kind: type[T], value: object, who: str) -> T:
+    """What ``who`` has said in the store.
+
+    Raises:
+        LaunchError: it is no such thing.
+    """
+    try:
+        made: T = _made(kind, value)
+    except ValueError as error:  # a name that is none is a ConfigError, and so one of these
+        raise LaunchError(
+            f"What {who} told through the store makes no sense ({kind.__name__.lower()}: {error}). Do all "
+            "hosts run the same version of Rueda?"
+        ) from error
+    return made
+
+
+def ranks_in(book: Collection[str], processes: int) -> list[int]:
+    """The ranks whose names are among the keys; others mean nothing."""
+    return [rank for rank in range(processes) if str(rank) in book]
+
+
+def signal_of(value: object) -> int:
+    """The signal by which a job is over; SIGTERM where that cannot be said."""
+    match value:
+        case {"signum": int(signum)} if 0 < signum <= 64:
+            return signum
+    return signal.SIGTERM
+
+
+def _made(kind: Any, value: object) -> Any:
+    """An object of a dataclass from the mapping that ``asdict`` has made of one."""
+    if not isinstance(value, Mapping):
+        raise ValueError("not a mapping")
+    hints = get_type_hints(kind)
+    if not value.keys() <= hints.keys():
+        raise ValueError("unknown fields")
+    try:
+        return kind(**{name: _field(hints[name], each, name) for name, each in value.items()})
+    except TypeError as error:
+        raise ValueError("fields are missing") from error
+
+
+def _field(hint: Any, value: Any, name: str) -> Any:
+    if hint is Slot:
+        return _made(Slot, value)
+    if get_origin(hint) is tuple:
+        if isinstance(value, (list, tuple)) and all(type(each) is str for each in value):
+            return tuple(value)
+    elif hint is float:
+        if type(value) in (int, float) and abs(value) <= _MOST_SECONDS and not math.isnan(value):
+            return float(value)
+    elif type(value) in (get_args(hint) or (hint,)):  # a truth value is no number
+        return value
+    raise ValueError(f"{name} is of another type")
+
+
+def _check(fits: bool, name: str) -> None:
+    if not fits:
+        raise ValueError(f"{name} is out of range")

@@ -1,0 +1,157 @@
+"""What another launcher is asked for: the contract of `mpirun`, `srun` and `jsrun`, and the choice among
+them.
+
+A launcher of this kind is one file with a function that makes a `StartLine` of an `Order`. What is started is
+one wrapper per rank (`reporting`), which runs the command and tells `horovodrun` how it ended. Settings
+travel in the environment; command lines, which everybody can read, hold names of variables only. Keys do not
+travel: see `carried_key`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from horovod.bootstrap.secret import SECRET_VARIABLE
+from horovod.errors import ConfigError
+from horovod.launch.placement.hosts import HostSlots
+from horovod.launch.placement.lsf import in_lsf
+
+__all__ = [
+    "Available",
+    "HandOver",
+    "Order",
+    "StartLine",
+    "choose_launcher",
+    "exported_names",
+    "find_program",
+    "look_around",
+]
+
+# Set by batch systems and MPI for the process that reads them: wrong in another one.
+_OF_OTHERS = re.compile(r"(OMPI|OPAL|PMIX|PRTE|PMI|MPI|MV2_COMM|HYDI|HYDRA|I_MPI|SLURM|SLURMD|JSM|PBS|LSB)_")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """Which launcher starts the ranks, and what it is told besides."""
+
+    launcher: str
+    arguments: tuple[str, ...] = ()
+    binding: tuple[str, ...] | None = None
+    tcp: bool = False
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to start: `command` once per rank, on `hosts` as far as they are known.
+
+    Attributes:
+        hosts: with the number of ranks that each shall get; empty: the launcher decides.
+        environment: of the launcher and, as far as ``exported`` names it, of the ranks.
+        exported: names of the variables that ranks need.
+        folder: for files that the launcher is given; it outlives the job.
+    """
+
+    command: tuple[str, ...]
+    processes: int
+    hosts: tuple[HostSlots, ...]
+    environment: Mapping[str, str]
+    exported: tuple[str, ...]
+    folder: Path
+    arguments: tuple[str, ...] = ()
+    binding: tuple[str, ...] | None = None
+    interfaces: tuple[str, ...] = ()
+    ssh: tuple[str, ...] = ()
+    tcp: bool = False
+
+
+@dataclass(frozen=True)
+class StartLine:
+    """The command line of a launcher, and the environment it runs in."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+    notes: tuple[str, ...] = field(default=())
+    """What the user should be told about it."""
+
+
+@dataclass(frozen=True)
+class Available:
+    """What there is to choose from."""
+
+    own: bool
+    """The native core, which ranks need to find each other without MPI."""
+    mpirun: bool
+    srun: bool
+    jsrun: bool
+    lsf: bool
+    """This is a job of LSF."""
+
+
+def look_around(environ: Mapping[str, str]) -> Available:
+    return Available(
+        own=importlib.util.find_spec("horovod._core") is not None,
+        mpirun=find_program("mpirun", environ) is not None,
+        srun=find_program("srun", environ) is not None,
+        jsrun=find_program("jsrun", environ) is not None,
+        lsf=in_lsf(environ),
+    )
+
+
+def choose_launcher(request: str | None, available: Available) -> str:
+    """The launcher to use: the one asked for, else our own; in a job of LSF that has jsrun, that.
+
+    Raises:
+        ConfigError: it is not there, or cannot be used here.
+    """
+    if not available.own:
+        raise ConfigError(
+            "The native module horovod._core is missing, so no launcher can start ranks that find each "
+            "other. Build or reinstall the package."
+        )
+    if request is None:
+        return "jsrun" if available.lsf and available.jsrun else "ssh"
+    if request == "mpirun" and not available.mpirun:
+        raise ConfigError(
+            "--mpi and --launcher mpirun need mpirun, which is not on PATH. Install Open MPI, MPICH or "
+            "Intel MPI (or load its module), or leave the option out: MPI is not needed."
+        )
+    if request == "srun" and not available.srun:
+        raise ConfigError(
+            "--launcher srun needs Slurm's srun, which is not on PATH. Leave the option out, or run this "
+            "where Slurm is installed."
+        )
+    if request == "jsrun" and not available.lsf:
+        raise ConfigError(
+            "--jsrun can be used in a job of LSF only, and LSB_JOBID is not set. Submit it with bsub, or use "
+            "--gloo."
+        )
+    if request == "jsrun" and not available.jsrun:
+        raise ConfigError("--jsrun needs jsrun, which is not on PATH. Use --gloo or --mpi in its place.")
+    return request
+
+
+def find_program(name: str, environ: Mapping[str, str]) -> str | None:
+    """The absolute path of a program on the PATH of `environ`."""
+    found = shutil.which(name, path=environ.get("PATH", os.defpath))
+    return None if found is None else os.path.abspath(found)
+
+
+def exported_names(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Those variables that ranks on other hosts shall have, in order: what a launcher sets for its own
+    processes is left to it.
+    """
+    return tuple(
+        sorted(
+            name
+            for name in environment
+            if _NAME.match(name) and not _OF_OTHERS.match(name) and name != SECRET_VARIABLE
+        )
+    )

@@ -1,0 +1,276 @@
+"""One rank under another launcher: ``python -m horovod.launch.external.reporting LAUNCHER CARD command ...``
+
+`mpirun`, `srun` and `jsrun` start this in place of the command. It finds out which rank it is, asks the
+launching process (`handed_over`) for its place, runs the command as ``horovodrun`` would on one machine, and
+reports how that ended. It ends the rank when the job has ended elsewhere, and when the launching process
+cannot be reached any more: nobody needs to trust that the other launcher does. What the two say to each other
+is in `accounts`.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+from horovod.bootstrap.launchers import FAMILIES
+from horovod.bootstrap.secret import SECRET_VARIABLE
+from horovod.bootstrap.store import StoreClient
+from horovod.bootstrap.store_address import read_store
+from horovod.bootstrap.topology import checked_rank
+from horovod.errors import ConfigError, HorovodError, LaunchError, RendezvousError, StoreTimeout
+from horovod.launch.environment import compute_threads, slot_environment, start_timeout_s
+from horovod.launch.exit_status import exit_status
+from horovod.launch.external.accounts import (
+    ARRIVED,
+    BEAT,
+    ENDED,
+    HEARD,
+    JOB,
+    OVER,
+    PLACE,
+    Arrival,
+    Place,
+    Report,
+    said,
+    signal_of,
+    understood,
+)
+from horovod.launch.external.carried_key import find_key, name_on
+from horovod.launch.external.parcels import CALL, RESULT, fetch, leave
+from horovod.launch.job import command_not_started
+from horovod.launch.launchers.contract import WorkerPlan
+from horovod.launch.launchers.local import LocalLauncher
+from horovod.launch.output.console import Console
+from horovod.launch.output.output import Output
+from horovod.launch.supervision.supervisor import Outcome, Signals, supervise
+
+__all__ = ["main", "rank_and_size"]
+
+_BEAT_S = 1.0
+_NEWS_S = 1.0  # that the job is over may come so late
+# Which of the launchers in `bootstrap.launchers` may have started us: the variables of an enclosing one (of
+# the batch system, for example) must not be taken for ours.
+_FAMILIES: Mapping[str, Sequence[str]] = {
+    "mpirun": ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK"),
+    "srun": ("SLURM_PROCID",),
+    "jsrun": ("JSM_NAMESPACE_RANK", "OMPI_COMM_WORLD_RANK"),
+}
+# Descriptors that MPI's libraries find by these variables.
+_DESCRIPTORS = ("PMI_FD", "PMIX_FD")
+
+
+def rank_and_size(launcher: str, environ: Mapping[str, str]) -> tuple[int, int]:
+    """Which rank of how many this process is, by the variables of `launcher`.
+
+    Raises:
+        ConfigError: they are not there, or make no sense.
+    """
+    for variable in _FAMILIES[launcher]:
+        family = next(each for each in FAMILIES if each.rank == variable)
+        size = next((name for name in family.sizes if environ.get(name)), None)
+        if environ.get(family.rank) and size is not None:
+            return checked_rank(environ, family.rank, size)
+    wanted = ", ".join(_FAMILIES[launcher])
+    raise ConfigError(f"{launcher} has not said which rank this is: none of {wanted} is set with its size.")
+
+
+def main(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
+    """Run one rank. Returns the exit status, that of the command."""
+    launcher, card, command = words[0], words[1], tuple(words[2:])
+    console = Console()
+    try:
+        rank, size = rank_and_size(launcher, environ)
+        signals = _FirstSignal()
+        key = find_key(card, environ, launcher)
+        # From here on it goes to our own children only. The job's name comes with the card: Hydra takes the
+        # variable for one of a batch system's, and keeps it to itself.
+        ours = {**environ, SECRET_VARIABLE: key.hex(), "HOROVOD_JOB_ID": name_on(card)}
+        with signals, _connect(ours, rank, key) as client:
+            place = _place(client, rank, size, _start_timeout_s(ours))
+            report = _run(client, place, command, ours, signals, console)
+            return _report(client, rank, report, place.patience_s + _NEWS_S)
+    except HorovodError as error:
+        console.tell(str(error))
+        return exit_status(error)
+
+
+class _FirstSignal(Signals):
+    """The first signal decides: a launcher that ends a job may send several, and we one of our own."""
+
+    def _arrive(self, signum: int, frame: FrameType | None) -> None:
+        if not self.arrived:
+            super()._arrive(signum, frame)
+
+    def come_from_afar(self, signum: int) -> None:
+        """As if it were sent to this process, also if that ignores it. From any thread."""
+        self._arrive(signum, None)
+        os.write(self._write, b"\0")
+
+
+class _Lifeline:
+    """Watches the connection to the launching process while the rank runs, in a thread of its own: that uses
+    the client alone until ``close``.
+    """
+
+    def __init__(self, client: StoreClient, rank: int, silence_s: float, signals: _FirstSignal) -> None:
+        self._client = client
+        self._silence_s = silence_s
+        self._signals = signals
+        self._rank = rank
+        self._stop_read, self._stop = os.pipe()
+        self.told = False  # that the job is over
+        self.lost = False
+        self._thread = threading.Thread(target=self._watch, name="lifeline", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        os.close(self._stop)
+        self._thread.join()
+        os.close(self._stop_read)
+
+    def _watch(self) -> None:
+        try:
+            beats, beat_at, heard_at = 0, 0.0, time.monotonic()
+            while not self._client.aborted:
+                now = time.monotonic()
+                if now >= beat_at:
+                    beats, beat_at = beats + 1, now + _BEAT_S
+                    if self._beat(beats, give_up=now > heard_at + self._silence_s):
+                        heard_at = time.monotonic()
+                wait_s = max(0.0, beat_at - time.monotonic())
+                ready, _, _ = select.select([self._client.fileno(), self._stop_read], [], [], wait_s)
+                if self._stop_read in ready:
+                    return
+                if ready:
+                    self._client.pump()
+            self._client.set(f"{HEARD}{self._rank}", True)
+            signum = signal_of(self._client.get(OVER, 0.0))
+        except StoreTimeout:  # another rank has vanished, and nobody has decided yet
+            signum = signal.SIGTERM
+        except RendezvousError:
+            self.lost = True
+            signum = signal.SIGTERM
+        self.told = True
+        self._signals.come_from_afar(signum)  # `supervise` does the rest
+
+    def _beat(self, number: int, *, give_up: bool) -> bool:
+        """Give a sign of life; whether the other side did. A machine that is off or cut off says nothing, and
+        one that is slow says it late.
+        """
+        try:
+            self._client.set(f"{BEAT}{self._rank}", number)
+        except RendezvousError as error:
+            if give_up or not isinstance(error.__cause__, TimeoutError):
+                raise
+            return False
+        return True
+
+
+def _connect(environ: Mapping[str, str], rank: int, key: bytes) -> StoreClient:
+    addresses = read_store(environ)
+    if not addresses:
+        raise ConfigError(
+            f"Rank {rank} on host {socket.gethostname()} was not told where horovodrun is: its launcher did "
+            "not pass HOROVOD_GLOO_RENDEZVOUS_ADDR and HOROVOD_GLOO_RENDEZVOUS_PORT on.",
+            variable="HOROVOD_GLOO_RENDEZVOUS_ADDR",
+        )
+    identity = f"rank {rank} on host {socket.gethostname()}"
+    return StoreClient(addresses, key, _start_timeout_s(environ), identity, job=environ["HOROVOD_JOB_ID"])
+
+
+def _start_timeout_s(environ: Mapping[str, str]) -> float:
+    return start_timeout_s({}, environ)
+
+
+def _place(client: StoreClient, rank: int, size: int, timeout_s: float) -> Place:
+    client.watch(JOB, rank, socket.gethostname())
+    here = Arrival(socket.gethostname(), size)
+    first, other = client.compare_and_set(f"{ARRIVED}{rank}", None, said(here))
+    if not first:
+        host = understood(Arrival, other, f"another process of rank {rank}").host
+        raise LaunchError(f"There are two processes of rank {rank}, on {host} and {here.host}.")
+    return understood(Place, client.get(f"{PLACE}{rank}", timeout_s), "the launching process")
+
+
+def _run(
+    client: StoreClient,
+    place: Place,
+    command: tuple[str, ...],
+    environ: Mapping[str, str],
+    signals: _FirstSignal,
+    console: Console,
+) -> Report:
+    slot = place.slot
+    environment = dict(environ)
+    threads = compute_threads(environ, slot.local_size, len(os.sched_getaffinity(0)))
+    if threads is not None:
+        environment["OMP_NUM_THREADS"] = str(threads)
+    call = fetch(client, CALL, place.call_parts, "the launching process")
+    plan = WorkerPlan(
+        command, environment, {slot.rank: slot_environment(slot)}, (memoryview(call),) if call else ()
+    )
+    directory = Path(place.directory) if place.directory else None
+    output = Output(slot.size, console, timestamps=place.timestamps, directory=directory)
+    descriptors = [int(environ[name]) for name in _DESCRIPTORS if environ.get(name, "").isdecimal()]
+    try:
+        workers = LocalLauncher(descriptors).start((slot,), plan, output)
+        output.start()
+        lifeline = _Lifeline(client, slot.rank, place.silence_s, signals)
+        try:
+            outcome = supervise((slot,), workers, signals, console)
+        finally:
+            lifeline.close()
+            workers.close()
+    finally:
+        output.drain(lambda: bool(signals.arrived))
+    if lifeline.lost:
+        raise LaunchError(f"rank {slot.rank} was ended: the connection to horovodrun is lost.")
+    report = _how_it_ended(outcome, command, slot.hostname, output.tail(slot.rank))
+    result = output.results().get(slot.rank, b"")
+    parts = leave(client, f"{RESULT}{slot.rank}/", [result])
+    return replace(report, told=lifeline.told, result_parts=parts)
+
+
+def _how_it_ended(outcome: Outcome, command: tuple[str, ...], host: str, tail: Sequence[str]) -> Report:
+    if outcome.refused is not None:
+        refusal = command_not_started(outcome.refused, command[0], host)
+        return Report(refusal.exit_code, str(refusal), refused=True)
+    exit_code, text, because = 0, "", None
+    if outcome.failure is not None:
+        assert outcome.failure.exit_code is not None  # there is no other rank to name
+        exit_code, text, because = (
+            outcome.failure.exit_code,
+            outcome.failure.text,
+            outcome.failure.because,
+        )
+    elif outcome.signum is not None:
+        exit_code = -outcome.signum
+    return Report(exit_code, text, because, tuple(tail))
+
+
+def _report(client: StoreClient, rank: int, report: Report, patience_s: float) -> int:
+    """Say how it ended. The other launcher may end all ranks when one has failed: so that waits until the
+    job is over, or the others have had the time to notice by themselves.
+    """
+    client.set(f"{ENDED}{rank}", said(report))
+    exit_code = report.exit_code
+    if exit_code != 0 and not report.told:
+        deadline = time.monotonic() + patience_s
+        while not client.aborted and (left_s := deadline - time.monotonic()) > 0.0:
+            if select.select([client.fileno()], [], [], left_s)[0]:
+                client.pump()
+    client.unwatch(JOB)
+    return 128 - exit_code if exit_code < 0 else exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

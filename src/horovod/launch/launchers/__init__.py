@@ -1,0 +1,1 @@
+"""Ways of starting processes: the contract, and one file for each."""

@@ -1,0 +1,234 @@
+"""The contract between supervision and a way of starting processes, and the table of those that exist.
+
+A launcher is one file: it starts the ranks it is given, hands their output to `Output`, and reports what
+becomes of them as events on a descriptor. When and why the ranks are ended is the supervisor's business.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
+
+from horovod.errors import LaunchError
+from horovod.launch.keeper_client.ssh import SshOptions
+from horovod.launch.output.console import Console
+from horovod.launch.output.output import Output
+from horovod.launch.placement.hosts import Slot
+
+if TYPE_CHECKING:  # it needs the events below
+    from horovod.launch.output.status import Status
+    from horovod.launch.supervision.supervisor import Signals
+
+__all__ = [
+    "LAUNCHERS",
+    "CommandNotStarted",
+    "Event",
+    "Exited",
+    "Finished",
+    "HostFacts",
+    "HostLost",
+    "HostsUnreachable",
+    "JobInterrupted",
+    "Launcher",
+    "LeftBehind",
+    "Refused",
+    "Request",
+    "Said",
+    "Started",
+    "WorkerPlan",
+    "Workers",
+    "load_launcher",
+]
+
+
+class CommandNotStarted(LaunchError):
+    """The command cannot be run. ``exit_code`` as a shell has it: 127 not found, 126 not executable."""
+
+    def __init__(self, message: str = "", *, exit_code: int = 126) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class JobInterrupted(LaunchError):
+    """A signal told the launcher to end the job. ``exit_code`` is 128 + ``signum``."""
+
+    def __init__(self, message: str = "", *, signum: int = 0) -> None:
+        super().__init__(message)
+        self.signum = signum
+        self.exit_code = 128 + signum
+
+
+class HostsUnreachable(LaunchError):
+    """No process can be started on some hosts. ``reasons`` by host; ``exit_code`` 124 if time ran out."""
+
+    def __init__(
+        self, message: str = "", *, reasons: Mapping[str, str] | None = None, exit_code: int = 1
+    ) -> None:
+        super().__init__(message)
+        self.reasons = dict(reasons or {})
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What a launcher has found out about a host."""
+
+    machine: str
+    """The same text if and only if two names mean one system."""
+    cores: int
+    origin: str = ""
+    """The launching machine's address as this host sees it; empty if unknown."""
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """What every rank runs, and what differs between them."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    own_environment: Mapping[int, Mapping[str, str]]
+    """By rank: what is set on top of `environment`."""
+    call: Sequence[memoryview] = ()
+    """Bytes that every rank can read, in one piece of memory for each host; then each also has a pipe for
+    its result, the stream ``RESULT`` of `Output`. Both descriptors are in the rank's environment, as
+    ``HOROVOD_RUN_DESCRIPTORS=call,result``.
+    """
+
+
+@dataclass(frozen=True)
+class Started:
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The command could not be run for `rank`; no further rank was started."""
+
+    rank: int
+    errno: int
+
+
+@dataclass(frozen=True)
+class Exited:
+    """`exit_code` is negative for a rank that a signal ended."""
+
+    rank: int
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class Said:
+    """A word of a rank about itself (`horovod.bootstrap.starter`); its last ones come before it has
+    `Exited`.
+    """
+
+    rank: int
+    line: str
+
+
+@dataclass(frozen=True)
+class LeftBehind:
+    """All ranks have ended, but `processes` that they started have not and are being ended."""
+
+    processes: int
+
+
+@dataclass(frozen=True)
+class HostLost:
+    """A host cannot be watched any more: it is silent, or its keeper or connection ended. Its ranks are ended
+    by their keeper there as soon as that notices, if it lives.
+    """
+
+    host: str
+    ranks: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Nothing of the job runs any more, except `survivors`: process ids that even SIGKILL did not end."""
+
+    survivors: tuple[int, ...]
+
+
+Event = Started | Said | Refused | Exited | LeftBehind | HostLost | Finished
+
+
+class Workers(Protocol):
+    """Running ranks. `Finished` is the last event; then call `close`."""
+
+    def fileno(self) -> int:
+        """Becomes readable when `events` has something."""
+
+    def events(self) -> Sequence[Event]:
+        """What happened since the last call, in order.
+
+        Raises:
+            LaunchError: the ranks can no longer be watched; all that could be ended has been.
+        """
+
+    def end(self, signum: int) -> None:
+        """Send `signum` to everything the job runs, and SIGKILL to what is left after the grace time."""
+
+    def kill(self) -> None:
+        """Send SIGKILL to everything the job runs, now."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which hosts a launcher has to find, and how."""
+
+    here: tuple[str, ...]
+    """Names of this machine."""
+    elsewhere: tuple[str, ...]
+    ranks: int
+    ssh: SshOptions
+    inherited: Mapping[str, str]
+    """The launcher's environment."""
+    timeout_s: float
+    silence_s: float
+    """A host that is not heard for so long is lost, and its ranks end when they do not hear the launcher."""
+    signals: Signals
+    console: Console
+    status: Status
+
+
+class Launcher(Protocol):
+    """A way of starting processes. `prepare` comes first, `close` last, whatever happens between."""
+
+    def prepare(self, request: Request) -> Mapping[str, HostFacts]:
+        """Find the hosts and what they are, by name.
+
+        Raises:
+            HostsUnreachable: some of them.
+            JobInterrupted: a signal came.
+        """
+
+    def start(self, slots: Sequence[Slot], plan: WorkerPlan, output: Output) -> Workers:
+        """Start one process per slot; what it prints is attached to `output`.
+
+        Whatever happens to the launching process, even SIGKILL, ends the ranks.
+
+        Raises:
+            LaunchError: nothing could be started.
+        """
+
+    def close(self) -> None:
+        """End what is left. Idempotent."""
+
+
+LAUNCHERS: Mapping[str, str] = {
+    "local": "horovod.launch.launchers.local:LocalLauncher",
+    "ssh": "horovod.launch.launchers.ssh:SshLauncher",
+}
+"""Where each launcher lives; imported when first asked for."""
+
+
+def load_launcher(name: str) -> Launcher:
+    module, _, attribute = LAUNCHERS[name].partition(":")
+    return cast(Launcher, getattr(importlib.import_module(module), attribute)())

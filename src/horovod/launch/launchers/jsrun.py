@@ -1,0 +1,62 @@
+"""``jsrun``: its command line for a job of LSF, and the file that says where ranks go."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+
+from horovod.errors import ConfigError, LaunchError
+from horovod.launch.external.handover import Order, StartLine, find_program
+from horovod.launch.placement.hosts import HostSlots
+from horovod.launch.placement.lsf import NodeShape
+
+__all__ = ["jsrun_line", "rank_file"]
+
+
+def jsrun_line(order: Order, shape: Callable[[], NodeShape]) -> StartLine:
+    """The command line of ``jsrun`` for `order`; `shape` is asked only if nobody has said how to bind.
+
+    Raises:
+        ConfigError: more ranks on a host than it has GPUs.
+        LaunchError: there is no jsrun, or the hosts are unknown.
+    """
+    program = find_program("jsrun", order.environment)
+    if program is None:
+        raise LaunchError("jsrun is not on PATH.")
+    words = [program]
+    if order.binding is not None:
+        words += order.binding
+    else:
+        file = order.folder / "ranks.erf"
+        file.write_text(rank_file(order.hosts, order.processes, shape()))
+        words += ["--erf_input", str(file)]
+    flags = [*(["-tcp"] if order.tcp else []), *order.arguments]
+    if flags:
+        words += ["--smpiargs", shlex.join(flags)]
+    return StartLine((*words, *order.command), order.environment)
+
+
+def rank_file(hosts: Sequence[HostSlots], processes: int, shape: NodeShape) -> str:
+    """An explicit resource file: a rank per GPU, the cores shared out in order.
+
+    Raises:
+        ConfigError: there are not enough slots, or more slots on a host than GPUs.
+    """
+    lines = ["overlapping_rs: allow", "cpu_index_using: logical"]
+    width = shape.cores * shape.threads_per_core // max(1, shape.gpus)
+    rank = 0
+    for host in hosts:
+        if host.slots > shape.gpus:
+            raise ConfigError(
+                f"Host {host.name} has {shape.gpus} GPUs, not {host.slots}: jsrun places one rank on each. "
+                "Ask for fewer, or place them with --binding-args."
+            )
+        if rank < processes and host.slots:
+            lines.append("")
+        for local in range(min(host.slots, processes - rank)):
+            cpus = f"{{{local * width}-{(local + 1) * width - 1}}}"
+            lines.append(f"rank: {rank}: {{ hostname: {host.name}; cpu: {cpus} ; gpu: * ; mem: * }}")
+            rank += 1
+    if rank < processes:
+        raise ConfigError(f"{processes} processes were requested, but the hosts have {rank} slots.")
+    return "\n".join(lines) + "\n"

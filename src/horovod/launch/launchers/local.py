@@ -1,0 +1,155 @@
+"""Starts ranks as processes of this machine, through a keeper (see `keeper`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from horovod.errors import LaunchError
+from horovod.launch.keeper_client.dialogue import plan_request, request_line, to_event
+from horovod.launch.launchers.contract import Event, HostFacts, Request, WorkerPlan
+from horovod.launch.output.output import RESULT, STREAMS, Output
+from horovod.launch.placement.hosts import Slot
+
+__all__ = ["LocalLauncher", "LocalWorkers", "allow_descriptors"]
+
+_KEEPER = Path(__file__).parents[1] / "keeper" / "bundle.py"
+_SPARE_DESCRIPTORS = 64
+
+
+class LocalLauncher:
+    """All ranks on this machine, one session and one pair of pipes each.
+
+    Args:
+        descriptors: open ones that the ranks inherit under their numbers.
+    """
+
+    def __init__(self, descriptors: Sequence[int] = ()) -> None:
+        self._descriptors = tuple(descriptors)
+        self.nofile = 0
+        """The limit on descriptors that ranks shall have, if this process has raised its own before."""
+
+    def prepare(self, request: Request) -> Mapping[str, HostFacts]:
+        facts = HostFacts(machine="", cores=len(os.sched_getaffinity(0)))
+        return dict.fromkeys(request.here, facts)
+
+    def start(self, slots: Sequence[Slot], plan: WorkerPlan, output: Output) -> LocalWorkers:
+        streams = (*STREAMS, RESULT) if plan.call else STREAMS
+        nofile = self.nofile or allow_descriptors(2 * len(slots) * len(streams) + _SPARE_DESCRIPTORS)
+        workers = []
+        write_ends: list[int] = []
+        call = {}
+        if plan.call:
+            write_ends.append(_memory(plan.call))
+            call["call"] = write_ends[0]
+        for slot in slots:
+            worker: dict[str, object] = {"rank": slot.rank}
+            for stream in streams:
+                read_end, write_end = os.pipe()
+                write_ends.append(write_end)
+                worker[stream] = write_end
+                output.attach(read_end, slot.rank, stream)
+            workers.append(worker)
+        try:
+            # Isolated and without site packages: nothing of the user's may run there, and it starts faster.
+            keeper = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_KEEPER)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[*write_ends, *self._descriptors],
+                start_new_session=True,  # Ctrl-C reaches the launcher only, which decides
+            )
+        except OSError as error:
+            raise LaunchError(f"The process that watches the ranks cannot be started: {error}") from error
+        finally:
+            for write_end in write_ends:
+                os.close(write_end)
+        started = LocalWorkers(keeper)
+        started.request(plan_request(plan, workers, plan.environment, nofile, **call))
+        return started
+
+    def close(self) -> None:
+        pass  # the workers have their own
+
+
+class LocalWorkers:
+    """The ranks behind one keeper."""
+
+    def __init__(self, keeper: subprocess.Popen[bytes]) -> None:
+        assert keeper.stdin is not None
+        assert keeper.stdout is not None
+        self._keeper = keeper
+        self._requests = keeper.stdin.fileno()
+        self._events = keeper.stdout.fileno()
+        self._unread = b""
+
+    def fileno(self) -> int:
+        return self._events
+
+    def events(self) -> Sequence[Event]:
+        data = os.read(self._events, 1 << 16)
+        if not data:
+            self._keeper_lost()
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        return [to_event(json.loads(line)) for line in lines]
+
+    def end(self, signum: int) -> None:
+        self.request(request_line({"end": signum}))
+
+    def kill(self) -> None:
+        self.request(request_line({"kill": True}))
+
+    def request(self, line: bytes) -> None:
+        try:
+            while line:
+                line = line[os.write(self._requests, line) :]
+        except BrokenPipeError:
+            pass  # the keeper is gone: `events` says so
+
+    def close(self) -> None:
+        for pipe in (self._keeper.stdin, self._keeper.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._keeper.wait()
+
+    def _keeper_lost(self) -> None:
+        raise LaunchError(
+            f"The process that watches the ranks (process {self._keeper.pid}) ended unexpectedly; "
+            "all ranks were killed. If nobody killed it, look for 'out of memory' in the kernel's log."
+        )
+
+
+def _memory(pieces: Sequence[memoryview]) -> int:
+    """A descriptor of memory with ``pieces`` in it."""
+    descriptor = os.memfd_create("rueda-call")
+    try:
+        for piece in pieces:
+            left = memoryview(piece).cast("B")
+            while left:
+                left = left[os.write(descriptor, left) :]
+    except OSError as error:
+        os.close(descriptor)
+        raise LaunchError(f"The call does not fit into memory: {error.strerror}") from error
+    return descriptor
+
+
+def allow_descriptors(needed: int) -> int:
+    """Make room for pipes. Returns the limit that ranks shall have as before, 0 if it is unchanged.
+
+    Raises:
+        LaunchError: the system does not allow as many.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return 0
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise LaunchError(
+            f"The launcher needs {needed} open files, the limit is {hard}. Raise it (ulimit -Hn)."
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    return soft

@@ -1,0 +1,68 @@
+"""``srun``: its command line for a job."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Mapping
+
+from horovod.errors import ConfigError, LaunchError
+from horovod.launch.external.handover import Order, StartLine, find_program
+
+__all__ = ["srun_line"]
+
+_LIMIT_S = 30.0
+
+
+def srun_line(order: Order, mpi_types: Callable[[str], str] | None = None) -> StartLine:
+    """The command line of ``srun`` for `order`.
+
+    Placement is given task by task (a file with a host per task): left to itself, Slurm may put three tasks
+    on one node and one on the other.
+
+    Raises:
+        ConfigError: an address in place of a node's name.
+        LaunchError: there is no srun.
+    """
+    program = find_program("srun", order.environment)
+    if program is None:
+        raise LaunchError("srun is not on PATH.")
+    words = [program, "--ntasks", str(order.processes), "--kill-on-bad-exit=1"]
+    if order.hosts:
+        if any(":" in host.name for host in order.hosts):
+            raise ConfigError("srun takes names of nodes, not addresses: use --launcher ssh for those.")
+        file = order.folder / "nodes"  # a path with a slash: a file, not a name
+        file.write_text("".join(f"{host.name}\n" * host.slots for host in order.hosts))
+        words += ["--nodes", str(len(order.hosts)), "--distribution=arbitrary", f"--nodelist={file}"]
+    if order.binding is not None:
+        words += order.binding
+    else:
+        words.append("--cpu-bind=none")  # else each rank would have one core
+    if order.environment.get("SLURM_STEP_ID"):
+        words.append("--overlap")  # the shell this runs in is a step itself, and holds the cores
+    if order.environment.get("HOROVOD_CPU_OPERATIONS", "").lower() == "mpi":
+        words += _mpi_type(program, order.arguments, mpi_types or _mpi_types)
+    return StartLine((*words, *order.arguments, *order.command), _environment(order.environment))
+
+
+def _mpi_type(program: str, arguments: tuple[str, ...], mpi_types: Callable[[str], str]) -> list[str]:
+    """Ranks that use MPI need it to be told of each other, which the site's default may not do."""
+    if any(word.startswith("--mpi") for word in arguments):
+        return []
+    return next(([f"--mpi={kind}"] for kind in ("pmix", "pmi2") if kind in mpi_types(program).split()), [])
+
+
+def _mpi_types(program: str) -> str:
+    try:
+        done = subprocess.run(
+            [program, "--mpi=list"], capture_output=True, text=True, timeout=_LIMIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return f"{done.stdout} {done.stderr}"
+
+
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
+    # What the batch script was told about its own tasks would be taken for options of this step.
+    ignored = {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE",
+               "SLURM_DISTRIBUTION", "SLURM_HOSTFILE", "SLURM_EXPORT_ENV", "SLURM_CPU_BIND"}  # fmt: skip
+    return {name: value for name, value in environment.items() if name not in ignored}

@@ -1,0 +1,309 @@
+"""The command line of ``horovodrun``: reading it, and the job it asks for.
+
+Which options exist is in `option_table`. Most only become an environment variable of the workers; an option
+that is not given leaves an inherited variable alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from horovod.errors import ConfigError, LaunchError
+from horovod.launch.external.handover import HandOver
+from horovod.launch.job import Job, SshOptions
+from horovod.launch.options.option_table import TABLE, Option, every_option, spellings
+from horovod.launch.placement.host_files import host_text
+from horovod.launch.placement.hosts import Allocated, HostSlots, assign_ranks, parse_hostfile, parse_hosts
+
+__all__ = [
+    "give",
+    "hosts_are_named",
+    "make_parser",
+    "option_environment",
+    "parse_command_line",
+    "rank_map",
+    "to_hand_over",
+    "to_job",
+]
+
+_USAGE = "horovodrun -np N [options] command [arguments]"
+
+_DESCRIPTION = "Start N processes of a program that train together, and look after them."
+
+_EPILOG = """\
+examples:
+  horovodrun -np 4 python train.py               four processes on this machine
+  horovodrun -np 8 -H server1:4,server2:4 python train.py --epochs 3
+  horovodrun -H gpu[01-16]:8 python train.py     128 processes on 16 hosts
+  horovodrun --hostfile hosts --network-interfaces eth1 python train.py
+  horovodrun python train.py                     in a Slurm, PBS, LSF or SGE job or an
+                                                 MPIJob pod: on all that was allocated
+  horovodrun -np 8 --launcher srun python train.py
+  horovodrun --config-file job.yaml --verbose python train.py
+  horovodrun -np 2 --output-filename logs python train.py
+  horovodrun --check-build                       what this installation can do
+  eval "$(horovodrun --completion bash)"         complete options in this shell
+
+Everything after the command belongs to the command. Options may be shortened
+as long as they stay unambiguous. Every option may stand in the config file.
+
+exit status: 0 if every process succeeded, otherwise that of the first process
+that failed (128 + N if signal N ended it, or told horovodrun to end); 127
+command not found, 126 not executable, 2 wrong arguments, 1 anything else.
+
+Options of what is to come are refused, with what to use in their place:
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"horovodrun: {message}\nusage: {_USAGE}\n`horovodrun --help` lists the options.\n")
+
+
+class _Give(argparse.Action):
+    """Notes that an option was given, with its value."""
+
+    def __init__(self, *, option: Option, **further: Any) -> None:
+        super().__init__(**further)
+        self._option = option
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        option = self._option
+        spelling = option_string or option.longest
+        if option.name == "help":
+            parser.print_help()
+            parser.exit()
+        for before, other in namespace.given:
+            if option.apart and other.apart == option.apart and other != option:
+                parser.error(f"argument {spelling}: not allowed with argument {before}")
+        if option.refused:
+            raise LaunchError(f"{spelling}: {option.refused}.")
+        if option.warning:
+            warnings.warn(f"{spelling} is deprecated: {option.warning}", DeprecationWarning, stacklevel=2)
+        namespace.given.append((spelling, option))
+        give(namespace, option, option.value if option.is_switch else values)
+
+
+def give(arguments: argparse.Namespace, option: Option, value: Any) -> None:
+    """Set the value of `option`, or add to it."""
+    if option.repeatable:
+        value = (*(getattr(arguments, option.name) or ()), value)
+    setattr(arguments, option.name, value)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    refused = [option.longest for option in every_option() if option.refused]
+    parser = _Parser(
+        prog="horovodrun",
+        usage=_USAGE,
+        description=_DESCRIPTION,
+        epilog=_EPILOG + "".join(f"  {line}\n" for line in _filled(refused)),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+        allow_abbrev=False,  # `_split_command` expands them
+    )
+    for title, options in TABLE.items():
+        group = parser.add_argument_group(title)
+        for option in options:
+            group.add_argument(
+                *option.spellings,
+                dest=option.name,
+                action=_Give,
+                option=option,
+                type=_reader(option),
+                nargs=0 if option.is_switch else None if option.values == 1 else option.values,
+                metavar=option.metavar or None,
+                help=option.help or argparse.SUPPRESS,
+            )
+    return parser
+
+
+def parse_command_line(words: Sequence[str]) -> argparse.Namespace:
+    """Read the command line and the config file it names. Wrong usage ends the process with status 2, as
+    ``--help`` does with 0.
+
+    Returns:
+        The value of every option by its name, None if not given; ``command``; ``given``, the options in
+        order; ``notices``, what the user should be told about the file.
+
+    Raises:
+        LaunchError: an option that this version does not serve.
+        ConfigError: the config file cannot be used.
+    """
+    parser = make_parser()
+    options, command = _split_command(parser, words)
+    arguments, unknown = parser.parse_known_args(
+        options, argparse.Namespace(command=list(command), given=[], notices=[])
+    )
+    if unknown:
+        parser.error(f"unknown option {unknown[0]}{_did_you_mean(unknown[0])}")
+    if not (arguments.version or arguments.check_build or arguments.completion):
+        if arguments.config_file is not None:
+            # Only who has such a file pays for reading YAML.
+            from horovod.launch.options.config_file import apply_config_file
+
+            apply_config_file(arguments, Path(arguments.config_file))
+        if not arguments.command:
+            parser.error("the command to run is missing")
+    return arguments
+
+
+def hosts_are_named(arguments: argparse.Namespace) -> bool:
+    """Whether the user has said which hosts to use."""
+    return arguments.hosts is not None or arguments.hostfile is not None
+
+
+def to_job(arguments: argparse.Namespace, allocated: Allocated | None = None) -> Job:
+    """What the parsed command line asks for; `allocated` counts if it names no hosts.
+
+    Raises:
+        ConfigError: hosts cannot be read, or there is no number of processes.
+        LaunchError: the host file cannot be read.
+    """
+    hosts = _hosts(arguments) or (allocated.hosts if allocated is not None else ())
+    meant = allocated.processes if allocated is not None and not hosts_are_named(arguments) else 0
+    processes = arguments.num_proc or meant or sum(host.slots for host in hosts)
+    if not processes:
+        raise ConfigError(
+            "-np is missing: how many processes? (Without -H, a host file or an allocation of a batch system "
+            "that decides it.)"
+            if not hosts
+            else "The hosts have no slots: how many processes? Give some of them slots, as in -H server1:4."
+        )
+    interfaces = [name for names in arguments.network_interfaces or () for name in names]
+    return Job(
+        command=tuple(arguments.command),
+        processes=processes,
+        hosts=hosts,
+        options=option_environment(arguments),
+        timestamps=bool(arguments.prefix_output_with_timestamp),
+        output_directory=Path(arguments.output_filename) if arguments.output_filename else None,
+        ssh=SshOptions(
+            port=arguments.ssh_port,
+            identity_file=arguments.ssh_identity_file,
+            arguments=arguments.ssh_args or (),
+        ),
+        interfaces=tuple(dict.fromkeys(interfaces)),
+        status=arguments.status,
+    )
+
+
+def to_hand_over(arguments: argparse.Namespace, launcher: str) -> HandOver:
+    """What the other launcher is told."""
+    return HandOver(
+        launcher, arguments.mpi_args or (), binding=arguments.binding_args, tcp=bool(arguments.tcp)
+    )
+
+
+def rank_map(job: Job) -> str:
+    """A table of where each rank of `job` would run.
+
+    Raises:
+        ConfigError: there are fewer slots than processes.
+    """
+    hosts = job.hosts or (HostSlots("localhost", job.processes),)
+    slots = assign_ranks(hosts, job.processes, job.processes)
+    rows = [("rank", "host", "local rank", "cross rank")]
+    for slot in slots:
+        local = f"{slot.local_rank} of {slot.local_size}"
+        rows.append((str(slot.rank), slot.hostname, local, f"{slot.cross_rank} of {slot.cross_size}"))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)) for row in rows)
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def option_environment(arguments: argparse.Namespace) -> dict[str, str]:
+    """The environment variables that the given options stand for; options not given are absent."""
+    environment = {}
+    for option in every_option():
+        value = getattr(arguments, option.name)
+        if option.variable and value is not None:
+            environment[option.variable] = option.as_text(value)
+    return environment
+
+
+def _reader(option: Option) -> Any:
+    def read(text: str) -> Any:
+        try:
+            return option.read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+def _split_command(
+    parser: argparse.ArgumentParser, words: Sequence[str]
+) -> tuple[Sequence[str], Sequence[str]]:
+    """The launcher's own words, in full, and the command with its arguments; one ``--`` between is dropped.
+
+    The parser must not see the command: it would take words of it for ours.
+    """
+    known = spellings()
+    own: list[str] = []
+    index = 0
+    while index < len(words):
+        word = words[index]
+        if word == "--":
+            return own, words[index + 1 :]
+        if not word.startswith("-") or word == "-":
+            break
+        name, equals, value = word.partition("=")
+        full = _full_spelling(parser, name, known)
+        index += 1
+        own.append(f"{full}{equals}{value}" if full else word)
+        if full and not equals and not known[full].is_switch:
+            own += words[index : index + known[full].values]
+            index += known[full].values
+    return own, words[index:]
+
+
+def _full_spelling(parser: argparse.ArgumentParser, name: str, known: Mapping[str, Option]) -> str | None:
+    """The option that `name` is or abbreviates, None if there is none."""
+    if name in known:
+        return name
+    found = [full for full in known if full.startswith(name) and len(name) > 2]
+    # What abbreviates an option of old goes on to do so, whatever we have added.
+    found = [full for full in found if not known[full].ours] or found
+    if len({(known[full].name, known[full].value) for full in found}) > 1:
+        parser.error(f"ambiguous option: {name} could match {', '.join(found)}")
+    return found[0] if found else None
+
+
+def _did_you_mean(word: str) -> str:
+    name = word.partition("=")[0]
+    shown = [full for full, option in spellings().items() if option.help or option.refused]
+    close = difflib.get_close_matches(name, shown, n=2, cutoff=0.6)
+    close += [
+        full for full in shown if re.sub("-|_", "", full) == re.sub("-|_", "", name) and full not in close
+    ]
+    return f". Did you mean {' or '.join(close)}?" if close else ""
+
+
+def _filled(words: Iterable[str]) -> list[str]:
+    lines = [""]
+    for word in words:
+        if len(lines[-1]) + len(word) > 74:
+            lines.append("")
+        lines[-1] += f"{word} "
+    return [line.rstrip() for line in lines]
+
+
+def _hosts(arguments: argparse.Namespace) -> tuple[HostSlots, ...]:
+    if arguments.hosts is not None:
+        return parse_hosts(arguments.hosts)
+    if arguments.hostfile is not None:
+        return parse_hostfile(host_text(arguments.hostfile), arguments.hostfile)
+    return ()

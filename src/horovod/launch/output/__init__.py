@@ -1,0 +1,1 @@
+"""What the ranks print, and what the launcher tells the user."""

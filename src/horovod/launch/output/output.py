@@ -1,0 +1,300 @@
+"""Forwarding what the ranks print: one prefix per line, lines stay whole.
+
+Works on bytes: lines end only at ASCII characters, so a multi-byte character is never cut, and bytes that
+are not UTF-8 arrive as they were written.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from horovod.errors import LaunchError
+from horovod.launch.output.console import Console
+from horovod.launch.output.escapes import harmless
+
+__all__ = ["RESULT", "STREAMS", "LinePrefixer", "Output", "rank_directory"]
+
+STREAMS = ("stdout", "stderr")
+RESULT = "result"
+"""A stream that is kept, not shown: what a rank's function returned."""
+
+# A line that grows beyond this is forwarded in pieces, so a rank that never ends its line cannot fill memory.
+LINE_LIMIT_BYTES = 4 << 20
+_READ_BYTES = 1 << 16
+_TAIL_LINES = 20
+
+
+def most_result_bytes() -> int:
+    """What ranks of other hosts may send home together: half of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+class LinePrefixer:
+    """Cuts one stream into lines and puts ``[rank]<stream>:`` before each.
+
+    A carriage return ends a line like a newline and is kept, so progress bars look as they do without
+    a launcher. With `timestamps` the local time (as C's ``asctime`` writes it) comes first.
+    """
+
+    def __init__(self, rank: int, stream: str, *, timestamps: bool = False) -> None:
+        self._prefix = f"[{rank}]<{stream}>:".encode()
+        self._timestamps = timestamps
+        self._unfinished: list[bytes] = []
+        self._unfinished_bytes = 0
+        self._after_return = False
+        self._tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what was read; give back all lines that are complete now, prefixed."""
+        done = b""
+        if self._after_return and data:
+            # The first half of a "\r\n" was forwarded already, as nobody could know what follows.
+            self._after_return = False
+            if data.startswith(b"\n"):
+                done, data = b"\n", data[1:]
+        if b"\n" not in data and b"\r" not in data:
+            self._hold(data)
+            return done + (self._release_oversized() if self._unfinished_bytes > LINE_LIMIT_BYTES else b"")
+        lines = b"".join([*self._take_unfinished(), data]).splitlines(keepends=True)
+        if not lines[-1].endswith((b"\n", b"\r")):
+            self._hold(lines.pop())
+        self._after_return = not self._unfinished and data.endswith(b"\r")
+        return done + self._prefixed(lines)
+
+    def close(self) -> bytes:
+        """The unterminated last line, prefixed; no line end is added."""
+        return self._prefixed([b"".join(self._take_unfinished())]) if self._unfinished else b""
+
+    def tail(self) -> list[str]:
+        """The last lines, without prefix; of a progress bar only its last state."""
+        return [line.rstrip(b"\r\n").decode("utf-8", "replace") for line in self._tail]
+
+    def _hold(self, data: bytes) -> None:
+        if data:
+            self._unfinished.append(data)
+            self._unfinished_bytes += len(data)
+
+    def _take_unfinished(self) -> list[bytes]:
+        taken, self._unfinished, self._unfinished_bytes = self._unfinished, [], 0
+        return taken
+
+    def _release_oversized(self) -> bytes:
+        line = b"".join(self._take_unfinished())
+        cut = len(line)
+        while cut > len(line) - 4 and line[cut - 1] & 0xC0 == 0x80:  # not inside a UTF-8 character
+            cut -= 1
+        if line[cut - 1] >= 0xC0:
+            cut -= 1
+        self._hold(line[cut:])
+        return self._prefixed([line[:cut] + b"\n"])
+
+    def _prefixed(self, lines: list[bytes]) -> bytes:
+        for line in lines[-2 * _TAIL_LINES :]:
+            if self._tail and self._tail[-1].endswith(b"\r"):
+                self._tail.pop()
+            self._tail.append(line)
+        prefix = time.asctime().encode() + self._prefix if self._timestamps else self._prefix
+        return prefix + prefix.join(lines)
+
+
+def rank_directory(directory: Path, rank: int, size: int) -> Path:
+    """Where the output of a rank is kept: names of one width, so that they sort."""
+    return directory / f"rank.{rank:0{len(str(size - 1))}d}"
+
+
+class _Kept:
+    """In place of a prefixer: nothing of this stream is shown."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def feed(self, data: bytes) -> bytes:
+        self.data += data
+        return b""
+
+    def close(self) -> bytes:
+        return b""
+
+
+class _Source:
+    """One stream of one rank; its pipe if it runs on this host, else -1."""
+
+    def __init__(
+        self, descriptor: int, rank: int, stream: str, prefixer: LinePrefixer | _Kept, file: BinaryIO | None
+    ) -> None:
+        self.descriptor = descriptor
+        self.writer = (rank, stream)
+        self.prefixer = prefixer
+        self.file = file
+
+
+class Output:
+    """Forwards what all ranks print in a thread of its own, and owns that thread, the pipes and the files.
+
+    Ranks of this host write to pipes that are attached; what others print is put.
+
+    The thread may block as long as it likes in a write to a slow terminal: supervision goes on without it.
+    """
+
+    def __init__(
+        self, size: int, console: Console, *, timestamps: bool = False, directory: Path | None = None
+    ) -> None:
+        self._size = size
+        self._results_left = most_result_bytes()
+        self._console = console
+        self._timestamps = timestamps
+        self._directory = directory
+        self._prefixers: dict[tuple[int, str], LinePrefixer] = {}
+        self._kept: dict[int, _Kept] = {}
+        self._selector = selectors.DefaultSelector()
+        self._open_sources = 0
+        self._away: dict[tuple[int, str], _Source] = {}
+        self._inbox: deque[tuple[_Source, bytes, Callable[[int], None]]] = deque()
+        self._drain = threading.Event()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+        self._selector.register(self._wake, selectors.EVENT_READ, None)
+        # A daemon: after Ctrl-C the launcher must be able to leave although nobody reads its output.
+        self._thread = threading.Thread(target=self._forward, name="output", daemon=True)
+
+    def attach(self, descriptor: int, rank: int, stream: str) -> None:
+        """Forward what can be read from `descriptor`, which is ours from now on. Only before `start`.
+
+        Raises:
+            LaunchError: the rank's file cannot be opened.
+        """
+        self._selector.register(descriptor, selectors.EVENT_READ, self._add(descriptor, rank, stream))
+
+    def expect(self, rank: int, stream: str) -> None:
+        """What this stream prints will be `put`. Only before `start`.
+
+        Raises:
+            LaunchError: the rank's file cannot be opened.
+        """
+        self._away[rank, stream] = self._add(-1, rank, stream)
+
+    def put(self, rank: int, stream: str, data: bytes, taken: Callable[[int], None]) -> None:
+        """Forward `data`, from any thread, without waiting; calls `taken(len(data))` when that is done. Who
+        puts without having heard that fills our memory. Not after `drain`.
+
+        Raises:
+            KeyError: a stream that was not expected.
+            LaunchError: these results do not fit into this machine.
+        """
+        if stream == RESULT:
+            if len(data) > self._results_left:
+                raise LaunchError("results of more than half of this machine's memory")
+            self._results_left -= len(data)
+        self._inbox.append((self._away[rank, stream], data, taken))
+        os.eventfd_write(self._wake, 1)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def drain(self, give_up: Callable[[], bool]) -> None:
+        """Forward what is left in the pipes and stop. Only when the ranks have ended.
+
+        Waits as long as the reader of our output needs, until `give_up` says that nobody wants to any more.
+        """
+        self._drain.set()
+        os.eventfd_write(self._wake, 1)
+        if self._thread.ident is None:  # the job ended before it began
+            self._forward()
+        while self._thread.is_alive() and not give_up():
+            self._thread.join(timeout=0.1)
+        if not self._thread.is_alive():
+            os.close(self._wake)
+
+    def tail(self, rank: int) -> tuple[str, ...]:
+        """The last lines of the stream that says most about a failure: stderr, unless it is empty."""
+        for stream in reversed(STREAMS):
+            prefixer = self._prefixers.get((rank, stream))
+            lines = prefixer.tail() if prefixer is not None else []
+            if lines:
+                return tuple(lines)
+        return ()
+
+    def results(self) -> dict[int, bytearray]:
+        """What came in the stream ``RESULT``, by rank. After `drain`."""
+        return {rank: kept.data for rank, kept in self._kept.items()}
+
+    def _add(self, descriptor: int, rank: int, stream: str) -> _Source:
+        if stream == RESULT:
+            self._open_sources += 1
+            kept = self._kept[rank] = _Kept()
+            return _Source(descriptor, rank, stream, kept, None)
+        prefixer = LinePrefixer(rank, stream, timestamps=self._timestamps)
+        self._prefixers[rank, stream] = prefixer
+        self._open_sources += 1
+        return _Source(descriptor, rank, stream, prefixer, self._open_file(rank, stream))
+
+    def _open_file(self, rank: int, stream: str) -> BinaryIO | None:
+        if self._directory is None:
+            return None
+        path = rank_directory(self._directory, rank, self._size) / stream
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open("wb", buffering=0)
+        except OSError as error:
+            raise LaunchError(
+                f"The output of rank {rank} cannot be kept in {path}: {error.strerror or error}. "
+                "Give --output-filename a directory that can be written."
+            ) from error
+
+    def _forward(self) -> None:
+        while self._open_sources:
+            draining = self._drain.is_set()
+            ready = self._selector.select(timeout=0 if draining else None)
+            pipes = [key.data for key, _ in ready if key.data is not None]
+            if len(pipes) < len(ready):
+                os.eventfd_read(self._wake)
+            brought = self._empty_inbox()
+            if not pipes and not brought and draining:
+                break  # a process that was not ours to end may still hold a pipe open
+            for source in pipes:
+                data = os.read(source.descriptor, _READ_BYTES)
+                self._deliver(source, source.prefixer.feed(data) if data else source.prefixer.close())
+                if not data:
+                    self._close(source)
+        attached = [key.data for key in self._selector.get_map().values() if key.data is not None]
+        for source in [*attached, *self._away.values()]:
+            self._deliver(source, source.prefixer.close())
+            self._close(source)
+        self._selector.close()
+
+    def _empty_inbox(self) -> bool:
+        """Forward what was put; whether there was something."""
+        found = bool(self._inbox)
+        while self._inbox:
+            source, data, taken = self._inbox.popleft()
+            self._deliver(source, source.prefixer.feed(data))
+            taken(len(data))
+        return found
+
+    def _deliver(self, source: _Source, lines: bytes) -> None:
+        if not lines:
+            return
+        if source.file is not None:
+            try:
+                source.file.write(lines)
+            except OSError as error:
+                rank, stream = source.writer
+                self._console.tell(f"the file of rank {rank}'s {stream} ends here: {error.strerror or error}")
+                source.file.close()
+                source.file = None
+        sink = self._console.stdout if source.writer[1] == "stdout" else self._console.stderr
+        sink.write(harmless(lines) if sink.is_terminal else lines, source.writer)
+
+    def _close(self, source: _Source) -> None:
+        if source.descriptor >= 0:
+            self._selector.unregister(source.descriptor)
+            os.close(source.descriptor)
+        if source.file is not None:
+            source.file.close()
+        self._open_sources -= 1

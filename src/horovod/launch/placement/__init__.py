@@ -1,0 +1,1 @@
+"""Which hosts there are, by whose word, and which ranks go there."""

@@ -1,0 +1,1 @@
+"""Who failed first, and when the others are ended."""

@@ -1,0 +1,397 @@
+"""Watching a job until nothing of it runs: who failed first, and when the others are ended.
+
+When a rank has failed, the others get a moment: they learn of it from each other, run their handlers and
+end by themselves, and what they say then tells which rank was the first. Only what is left is ended.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any
+
+from horovod.bootstrap.starter import Word
+from horovod.launch.launchers.contract import (
+    Event,
+    Exited,
+    Finished,
+    HostLost,
+    LeftBehind,
+    Refused,
+    Said,
+    Started,
+    Workers,
+)
+from horovod.launch.output.console import Console
+from horovod.launch.output.status import Status
+from horovod.launch.placement.hosts import Slot
+from horovod.launch.supervision.first_cause import End, accused, first_cause, heard
+
+__all__ = ["Outcome", "Signals", "describe_exit", "signal_name", "supervise"]
+
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_REORDERED_S = 1.0  # news of hosts may be so late
+_NOTICEABLE_S = 0.5  # who waits longer is told why
+_PATIENCE_S = 1.0  # of the user, before being told why it takes longer
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended. At most one of `failure`, `refused` and `signum` is set: what came first. None of
+    them is if a host was lost before.
+    """
+
+    elapsed_s: float
+    """From the start to that first cause, or to the end if all went well."""
+    failure: End | None = None
+    """The end of the rank that failed first, with what it said."""
+    refused: Refused | None = None
+    signum: int | None = None
+    ended: int = 0
+    """Ranks that had not ended when the first cause came, and were ended for it."""
+    lost: tuple[HostLost, ...] = ()
+    survivors: tuple[int, ...] = ()
+
+
+class Signals:
+    """Collects SIGINT, SIGTERM and SIGHUP while it is entered; each arrival makes `fileno` readable.
+
+    Signals that were ignored before (``nohup``, a shell's background job) stay ignored. Outside the main
+    thread Python cannot handle signals, and this does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.arrived: list[int] = []
+        self._previous: dict[int, Any] = {}
+        self._read, self._write = os.pipe()
+        for end in (self._read, self._write):
+            os.set_blocking(end, False)
+        self._previous_wakeup = -1
+
+    def fileno(self) -> int:
+        return self._read
+
+    def clear(self) -> None:
+        """Make `fileno` unreadable until the next signal."""
+        try:
+            os.read(self._read, 4096)
+        except BlockingIOError:
+            pass  # nothing arrived
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            self._previous_wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            for signum in _FORWARDED:
+                if signal.getsignal(signum) != signal.SIG_IGN:
+                    self._previous[signum] = signal.signal(signum, self._arrive)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
+        if threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(self._previous_wakeup)
+        os.close(self._read)
+        os.close(self._write)
+
+    def _arrive(self, signum: int, frame: FrameType | None) -> None:
+        self.arrived.append(signum)
+
+
+def supervise(
+    slots: Sequence[Slot],
+    workers: Workers,
+    signals: Signals,
+    console: Console,
+    status: Status | None = None,
+    patience_s: float = 0.0,
+    gone: Callable[[int, str], None] = lambda rank, how: None,
+) -> Outcome:
+    """Wait until nothing of the job runs.
+
+    The first rank that fails, or the first signal to this process, ends the others; a rank that succeeds
+    early does not. A second signal kills them without further waiting.
+
+    Args:
+        patience_s: how long ranks that a world needs may take to end by themselves when one has failed.
+        gone: is told of every rank that is gone, and how: "exited with status 3".
+
+    Raises:
+        LaunchError: the ranks can no longer be watched.
+    """
+    return _Watch(slots, workers, signals, console, status, patience_s, gone).run()
+
+
+class _Watch:
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        workers: Workers,
+        signals: Signals,
+        console: Console,
+        status: Status | None,
+        patience_s: float,
+        gone: Callable[[int, str], None],
+    ) -> None:
+        self._status = status
+        self._gone = gone
+        self._inquest = _Inquest(patience_s)
+        self._hosts = {slot.rank: slot.hostname for slot in slots}
+        self._workers = workers
+        self._signals = signals
+        self._console = console
+        self._started = time.monotonic()
+        self._running: set[int] = set()
+        self._not_ended = {slot.rank for slot in slots}
+        self._signals_seen = 0
+        self._failure: End | None = None
+        self._refused: Refused | None = None
+        self._signum: int | None = None
+        self._lost: list[HostLost] = []
+        self._ended = 0
+        self._caused_at: float | None = None
+        self._ended_at = 0.0
+        self._explained = False
+
+    def run(self) -> Outcome:
+        finished: Finished | None = None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._workers.fileno(), selectors.EVENT_READ)
+            selector.register(self._signals.fileno(), selectors.EVENT_READ)
+            while finished is None:
+                for key, _ in selector.select(self._wait_s()):
+                    if key.fd == self._signals.fileno():
+                        self._signals.clear()
+                    else:
+                        for event in self._workers.events():
+                            finished = self._take(event) or finished
+                self._look_into_failure()
+                self._forward_signals()
+                if self._status is not None:
+                    self._status.running = len(self._running)
+                    self._status.ended = len(self._hosts) - len(self._not_ended)
+                    self._status.ending = self._has_cause() or self._inquest.open
+                self._explain_waiting()
+        return Outcome(
+            elapsed_s=(self._caused_at or time.monotonic()) - self._started,
+            failure=self._failure,
+            refused=self._refused,
+            signum=self._signum,
+            ended=self._ended,
+            lost=tuple(self._lost),
+            survivors=finished.survivors,
+        )
+
+    def _take(self, event: Event) -> Finished | None:
+        match event:
+            case Started(rank, pid):
+                self._running.add(rank)
+                self._console.narrate(f"rank {rank} runs as process {pid} on {self._hosts[rank]}")
+            case Said(rank, line):
+                self._inquest.hear(rank, line)
+            case Exited(rank, exit_code):
+                end = self._inquest.end(rank, exit_code)
+                if exit_code != 0 and not self._has_cause():
+                    self._inquest.begin(self._not_ended)
+                elif self._is_earlier_cause(end):
+                    self._failure = end
+                self._running.discard(rank)
+                self._not_ended.discard(rank)
+                self._console.narrate(f"rank {rank} {describe_exit(exit_code)}")
+                self._gone(rank, describe_exit(exit_code) + (f": its script {end.text}" if end.text else ""))
+            case Refused():
+                # Who reports it has ended the ranks of its host that were started before.
+                if not self._has_cause():
+                    self._refused = event
+                    self._end(signal.SIGTERM)
+            case HostLost(host, ranks, reason):
+                self._running.difference_update(ranks)
+                self._not_ended.difference_update(ranks)
+                self._lost.append(event)
+                self._console.narrate(f"host {host} is lost: {reason}")
+                for rank in ranks[:1]:
+                    self._gone(rank, f"was lost with its host: {reason}")
+                if not self._has_cause():
+                    self._inquest.begin(self._not_ended)
+            case LeftBehind(processes):
+                left = _count(processes, "process", "processes")
+                self._console.tell(f"ending {left} that the ranks left behind")
+            case Finished():
+                return event
+        return None
+
+    def _look_into_failure(self) -> None:
+        """End what is left of a job that has failed, when nothing is to be learned any more."""
+        inquest = self._inquest
+        if not inquest.open or self._has_cause():
+            return
+        if not (inquest.over(self._running) or self._refused or self._unforwarded()):
+            if inquest.due_to_tell():
+                self._console.tell(
+                    f"{self._describe_first()}; giving the others up to {inquest.patience_s:g} s to notice "
+                    "and end by themselves"
+                )
+            return
+        self._failure = inquest.first(self._not_ended)
+        if self._failure is not None and self._failure.because in self._ranks_of_lost_hosts():
+            self._failure = None
+        self._end(signal.SIGTERM)
+        self._caused_at = inquest.began_at
+        not_others = {self._failure.rank} if self._failure is not None else self._ranks_of_lost_hosts()
+        self._ended = len(inquest.involved - not_others)
+
+    def _describe_first(self) -> str:
+        end = self._inquest.first(self._not_ended)
+        if end is None:
+            return f"host {self._lost[0].host} was lost"
+        return f"rank {end.rank} on {self._hosts[end.rank]} {describe_exit(end.exit_code)}"
+
+    def _ranks_of_lost_hosts(self) -> set[int]:
+        return {rank for lost in self._lost for rank in lost.ranks}
+
+    def _unforwarded(self) -> bool:
+        return len(self._signals.arrived) > self._signals_seen
+
+    def _forward_signals(self) -> None:
+        for signum in self._signals.arrived[self._signals_seen :]:
+            self._signals_seen += 1
+            if self._signals_seen > 1:
+                self._workers.kill()
+                self._console.tell(f"second signal ({signal_name(signum)}): killing what still runs")
+            elif self._has_cause():
+                self._console.narrate(f"{signal_name(signum)} received; the ranks are being ended already")
+            else:
+                self._signum = signum
+                self._end(signum)
+                self._console.narrate(f"{signal_name(signum)} received, forwarded to all ranks")
+
+    def _end(self, signum: int) -> None:
+        self._workers.end(signum)
+        self._ended = len(self._not_ended)
+        self._caused_at = time.monotonic()
+        self._ended_at = self._caused_at
+
+    def _is_earlier_cause(self, end: End) -> bool:
+        """Whether this rank failed before the one that is thought to be the first. News of different hosts
+        come in any order: a rank that lost its peer may be heard before the peer's end. Nobody of us sends
+        SIGKILL so early. Or it is the one that was thought to be the first, and has ended after all.
+        """
+        known = self._failure
+        if known is None or end.exit_code is None or self._signals_seen:
+            return False
+        early = time.monotonic() < self._ended_at + _REORDERED_S
+        killed = early and end.exit_code == -signal.SIGKILL
+        if known.exit_code is None and known.rank == end.rank:
+            ours = end.exit_code in (-signal.SIGTERM, -signal.SIGKILL)
+            return killed or (end.exit_code != 0 and not ours and end.because is None)
+        if known.exit_code is not None and known.exit_code <= 0:
+            return False
+        failed_by_itself = early and end.exit_code > 0 and end.because is None
+        return killed or (known.because == end.rank and failed_by_itself)
+
+    def _has_cause(self) -> bool:
+        return self._caused_at is not None
+
+    def _wait_s(self) -> float | None:
+        """Until something is due."""
+        due = [] if self._has_cause() else self._inquest.due()
+        if self._has_cause() and not self._explained:
+            due.append(self._ended_at + _PATIENCE_S)
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def _explain_waiting(self) -> None:
+        if not self._has_cause() or self._explained or time.monotonic() < self._ended_at + _PATIENCE_S:
+            return
+        self._explained = True
+        if not self._running:
+            return
+        ranks = ", ".join(str(rank) for rank in sorted(self._running)[:8])
+        more = ", ..." if len(self._running) > 8 else ""
+        self._console.tell(
+            f"waiting for {_count(len(self._running), 'rank', 'ranks')} ({ranks}{more}) to end; "
+            "SIGKILL follows 5 s after the first signal"
+        )
+
+
+class _Inquest:
+    """What is known about a failure while it is looked into."""
+
+    def __init__(self, patience_s: float) -> None:
+        self.patience_s = patience_s
+        self.open = False
+        self.began_at = 0.0
+        self.involved: frozenset[int] = frozenset()
+        """The ranks that had not ended before it."""
+        self._told = False
+        self._ends: list[End] = []
+        self._words: dict[int, Word] = {}
+
+    def hear(self, rank: int, line: str) -> None:
+        word = heard(line)
+        if word is not None:
+            self._words[rank] = word
+
+    def end(self, rank: int, exit_code: int) -> End:
+        """This rank has ended."""
+        word = self._words.get(rank, Word(False))
+        end = End(rank, exit_code, word.text if exit_code else "", word.because if exit_code else None)
+        self._ends.append(end)
+        return end
+
+    def begin(self, not_ended: Collection[int]) -> None:
+        if not self.open:
+            self.open = True
+            self.began_at = time.monotonic()
+            self.involved = frozenset(not_ended)
+
+    def over(self, running: Collection[int]) -> bool:
+        """Nobody is left who may notice it, or is said to have failed; or all have had the time."""
+        named = accused(self._ends)
+        needed = [r for r in running if r in named or self._words.get(r, Word(False)).in_world]
+        return not needed or time.monotonic() >= self.began_at + self.patience_s
+
+    def due(self) -> list[float]:
+        """When to look again."""
+        if not self.open:
+            return []
+        told = [] if self._told else [self.began_at + _NOTICEABLE_S]
+        return [*told, self.began_at + self.patience_s]
+
+    def due_to_tell(self) -> bool:
+        """Whether it is time to say why we wait; once."""
+        due = not self._told and time.monotonic() >= self.began_at + _NOTICEABLE_S
+        self._told = self._told or due
+        return due
+
+    def first(self, not_ended: Collection[int]) -> End | None:
+        return first_cause(self._ends, {rank: self._words.get(rank, Word(False)) for rank in not_ended})
+
+
+def describe_exit(exit_code: int | None) -> str:
+    """What happened to a process, as the end of a sentence; `exit_code` is negative for a signal, None if it
+    has failed without ending.
+    """
+    if exit_code is None:
+        return "failed and had not ended"
+    if exit_code < 0:
+        return f"was killed by {signal_name(-exit_code)} (status {128 - exit_code})"
+    return f"exited with status {exit_code}"
+
+
+def signal_name(signum: int) -> str:
+    try:
+        return signal.Signals(signum).name
+    except ValueError:  # a real-time signal
+        return f"signal {signum}"
+
+
+def _count(number: int, singular: str, plural: str) -> str:
+    return f"{number} {singular if number == 1 else plural}"
