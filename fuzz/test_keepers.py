@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from horovod.errors import LaunchError
 from horovod.launch.keeper.terms import MARK
-from horovod.launch.keeper_client.dialogue import to_event
-from horovod.launch.keeper_client.reach import NoDirectory, _Connection
-from horovod.launch.keeper_client.ssh import explain, may_pass
+from horovod.launch.keeper_client.connections import NoDirectory, _Connection
+from horovod.launch.keeper_client.messages import to_event
+from horovod.launch.keeper_client.ssh_command import explain, may_pass
 from horovod.launch.launchers.contract import Event, Exited, Finished, Refused
 
 MESSAGES: list[dict[str, Any]] = [

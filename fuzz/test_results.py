@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from horovod.errors import HorovodError, LaunchError, WorkerFailed
 from horovod.launch.calls.functions import _explain, _result
+from horovod.launch.calls.pickles import pack
 from horovod.launch.calls.plain import pack_plain, plain_error, unpack_plain
-from horovod.launch.calls.shipping import pack
-from horovod.launch.external.accounts import Arrival, Place, Report, ranks_in, said, signal_of, understood
-from horovod.launch.external.parcels import fetch
+from horovod.launch.external.messages import Arrival, Place, Report, ranks_in, said, signal_of, understood
+from horovod.launch.external.store_bytes import fetch
 from horovod.launch.placement.hosts import Slot
 
 MAGIC = b"rueda\x00\x05\x02"
@@ -48,7 +48,7 @@ PACKED = [text_and_buffers(value) for value in VALUES]
 
 
 @st.composite
-def parcels(draw: st.DrawFn) -> bytearray:
+def pickled_bytes(draw: st.DrawFn) -> bytearray:
     """A value whose description, size or buffers have been changed."""
     text, buffers = draw(st.sampled_from(PACKED))
     written = draw(
@@ -73,7 +73,7 @@ def test_results_that_are_kept(succeeded: bool) -> None:
         check_result(bytearray(MAGIC + struct.pack("<Q", len(text)) + text + bytes(64)), succeeded)
 
 
-@given(data=parcels(), succeeded=st.booleans())
+@given(data=pickled_bytes(), succeeded=st.booleans())
 def test_a_result_is_a_value_or_nonsense(data: bytearray, succeeded: bool) -> None:
     check_result(data, succeeded)
 

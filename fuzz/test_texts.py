@@ -18,7 +18,7 @@ from horovod.bootstrap.secret import job_key
 from horovod.bootstrap.topology import read_place
 from horovod.config import Config, variables
 from horovod.errors import ConfigError, RendezvousError
-from horovod.launch.external.reporting import rank_and_size
+from horovod.launch.external.rank_wrapper import rank_and_size
 from horovod.launch.placement.hosts import assign_ranks, parse_hostfile, parse_hosts
 
 digits = st.sampled_from([1, 5, 20, 5000]).map(lambda count: "9" * count)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from horovod.launch.options.completion import completion_script
-from horovod.launch.options.option_table import SHELLS, every_option
+from horovod.launch.options.table import SHELLS, every_option
 
 _LIMIT_S = 20.0
 

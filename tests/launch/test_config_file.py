@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.options.option_table import every_option
-from horovod.launch.options.options import option_environment, parse_command_line, to_job
+from horovod.launch.options.command_line import option_environment, parse_command_line, to_job
+from horovod.launch.options.table import every_option
 from horovod.launch.placement.hosts import HostSlots
 
 REFERENCE = """\

@@ -6,8 +6,8 @@ import pytest
 
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.job import Job, SshOptions
-from horovod.launch.options.option_table import spellings
-from horovod.launch.options.options import option_environment, parse_command_line, rank_map, to_job
+from horovod.launch.options.command_line import option_environment, parse_command_line, rank_map, to_job
+from horovod.launch.options.table import spellings
 from horovod.launch.placement.hosts import Allocated, HostSlots
 
 

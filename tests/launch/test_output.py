@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.errors import LaunchError
-from horovod.launch.output import output as output_module
+from horovod.launch.output import streams as output_module
 from horovod.launch.output.console import Console, Sink, text_stream_sink
-from horovod.launch.output.output import LinePrefixer, Output, rank_directory
+from horovod.launch.output.streams import LinePrefixer, Output, rank_directory
 
 
 def prefixed(*chunks: bytes) -> bytes:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from horovod.errors import LaunchError, WorkerFailed
 from horovod.launch.calls.functions import _explain, _result
+from horovod.launch.calls.pickles import pack
 from horovod.launch.calls.plain import NotPlain, is_plain, pack_plain, unpack_error, unpack_plain
-from horovod.launch.calls.shipping import pack
 
 PLAIN = st.recursive(
     st.none()

@@ -17,20 +17,20 @@ from typing import Any
 
 import pytest
 from tests.launch.launching import horovodrun
-from tests.launch.test_reach import fake_ssh
+from tests.launch.test_connections import fake_ssh
 
 from horovod.errors import ConfigError, LaunchError, WorkerFailed
 from horovod.launch.calls.functions import _explain, _result
 from horovod.launch.calls.plain import pack_plain, unpack_error, unpack_plain
-from horovod.launch.external.accounts import Report, understood
-from horovod.launch.external.reporting import rank_and_size
+from horovod.launch.external.messages import Report, understood
+from horovod.launch.external.rank_wrapper import rank_and_size
 from horovod.launch.keeper.terms import MARK
-from horovod.launch.keeper_client.reach import Connections, Greeting, Lost
+from horovod.launch.keeper_client.connections import Connections, Greeting, Lost
 from horovod.launch.launchers.contract import Event, Exited, Finished, HostLost, Refused, Started
 from horovod.launch.launchers.ssh import ManyWorkers
-from horovod.launch.output import output as output_module
+from horovod.launch.output import streams as output_module
 from horovod.launch.output.console import Console
-from horovod.launch.output.output import RESULT, Output
+from horovod.launch.output.streams import RESULT, Output
 from horovod.launch.placement.addresses import store_hosts
 
 LIMIT_S = 20.0

@@ -12,9 +12,15 @@ from collections.abc import Sequence
 import horovod
 from horovod.errors import HorovodError, WorkerFailed
 from horovod.launch.exit_status import exit_status
-from horovod.launch.external.handover import choose_launcher, look_around
+from horovod.launch.external.order import choose_launcher, look_around
 from horovod.launch.job import Job, run_job
-from horovod.launch.options.options import hosts_are_named, parse_command_line, rank_map, to_hand_over, to_job
+from horovod.launch.options.command_line import (
+    hosts_are_named,
+    parse_command_line,
+    rank_map,
+    to_hand_over,
+    to_job,
+)
 from horovod.launch.output.console import Console
 from horovod.launch.placement.allocations import find_allocation
 from horovod.launch.placement.hosts import named
@@ -74,7 +80,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
     if launcher == "ssh":
         run_job(job, os.environ, console)
         return
-    from horovod.launch.external.handed_over import run_handed_over
+    from horovod.launch.external.job import run_handed_over
 
     run_handed_over(job, to_hand_over(arguments, launcher), os.environ, console)
 
@@ -83,7 +89,7 @@ def _tell_plan(job: Job, arguments: argparse.Namespace, launcher: str) -> None:
     if job.hosts or launcher in ("ssh", "mpirun"):
         print(rank_map(job), end="")
     if launcher != "ssh":
-        from horovod.launch.external.orders import dry_line
+        from horovod.launch.external.command_line import dry_line
 
         print(shlex.join(dry_line(job, to_hand_over(arguments, launcher), os.environ).words))
 

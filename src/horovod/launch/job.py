@@ -29,7 +29,7 @@ from horovod.launch.environment import (
     slot_environment,
     start_timeout_s,
 )
-from horovod.launch.keeper_client.ssh import SshOptions
+from horovod.launch.keeper_client.ssh_command import SshOptions
 from horovod.launch.launchers.contract import (
     CommandNotStarted,
     HostFacts,
@@ -41,8 +41,8 @@ from horovod.launch.launchers.contract import (
     load_launcher,
 )
 from horovod.launch.output.console import Console
-from horovod.launch.output.output import Output
 from horovod.launch.output.status import Status
+from horovod.launch.output.streams import Output
 from horovod.launch.placement.addresses import names_of_this_machine, store_hosts
 from horovod.launch.placement.hosts import HostSlots, Slot, assign_ranks
 from horovod.launch.supervision.first_cause import End

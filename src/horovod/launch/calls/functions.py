@@ -22,10 +22,10 @@ from typing import Any
 from horovod.ending import harmless
 from horovod.errors import ConfigError, HorovodInternalError, LaunchError, WorkerFailed
 from horovod.launch.calls.modules import install_sources, local_sources
+from horovod.launch.calls.pickles import ALIGNMENT, pack, unpack
 from horovod.launch.calls.plain import NotPlain, is_plain, pack_plain, plain_error, unpack_error, unpack_plain
-from horovod.launch.calls.shipping import ALIGNMENT, pack, unpack
 from horovod.launch.job import Job, Results, run_job
-from horovod.launch.keeper_client.ssh import SshOptions
+from horovod.launch.keeper_client.ssh_command import SshOptions
 from horovod.launch.output.console import Console, TextSink
 from horovod.launch.placement.host_files import host_text
 from horovod.launch.placement.hosts import parse_hostfile, parse_hosts
@@ -150,8 +150,8 @@ def run(
     try:
         if use_mpi:
             # Only where it is asked for: what it needs takes time to import.
-            from horovod.launch.external.handed_over import run_handed_over
-            from horovod.launch.external.handover import HandOver, choose_launcher, look_around
+            from horovod.launch.external.job import run_handed_over
+            from horovod.launch.external.order import HandOver, choose_launcher, look_around
 
             environment = _environment(env)
             hand_over = HandOver(

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
 from horovod.errors import LaunchError
-from horovod.launch.keeper_client.ssh import SshOptions
+from horovod.launch.keeper_client.ssh_command import SshOptions
 from horovod.launch.output.console import Console
-from horovod.launch.output.output import Output
+from horovod.launch.output.streams import Output
 from horovod.launch.placement.hosts import Slot
 
 if TYPE_CHECKING:  # it needs the events below

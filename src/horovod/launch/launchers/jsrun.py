@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Sequence
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.external.handover import Order, StartLine, find_program
+from horovod.launch.external.order import Order, StartLine, find_program
 from horovod.launch.placement.hosts import HostSlots
 from horovod.launch.placement.lsf import NodeShape
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from horovod.errors import LaunchError
-from horovod.launch.keeper_client.dialogue import plan_request, request_line, to_event
+from horovod.launch.keeper_client.messages import plan_request, request_line, to_event
 from horovod.launch.launchers.contract import Event, HostFacts, Request, WorkerPlan
-from horovod.launch.output.output import RESULT, STREAMS, Output
+from horovod.launch.output.streams import RESULT, STREAMS, Output
 from horovod.launch.placement.hosts import Slot
 
 __all__ = ["LocalLauncher", "LocalWorkers", "allow_descriptors"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.external.handover import Order, StartLine, find_program
+from horovod.launch.external.order import Order, StartLine, find_program
 from horovod.launch.placement.hosts import named
 
 __all__ = ["Make", "Mpi", "mpirun_line", "recognise"]

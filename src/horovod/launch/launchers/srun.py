@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.external.handover import Order, StartLine, find_program
+from horovod.launch.external.order import Order, StartLine, find_program
 
 __all__ = ["srun_line"]
 

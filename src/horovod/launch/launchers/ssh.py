@@ -12,9 +12,16 @@ from horovod.errors import LaunchError
 from horovod.launch.environment import for_other_hosts
 from horovod.launch.keeper import bundle
 from horovod.launch.keeper.terms import GIVE_UP_S, GRACE_S
-from horovod.launch.keeper_client.dialogue import environment_text, path_text, plan_request, request_line
-from horovod.launch.keeper_client.reach import Connections, Greeting, Lost, NoDirectory, Retry, Unreachable
-from horovod.launch.keeper_client.ssh import remote_shell
+from horovod.launch.keeper_client.connections import (
+    Connections,
+    Greeting,
+    Lost,
+    NoDirectory,
+    Retry,
+    Unreachable,
+)
+from horovod.launch.keeper_client.messages import environment_text, path_text, plan_request, request_line
+from horovod.launch.keeper_client.ssh_command import remote_shell
 from horovod.launch.launchers.contract import (
     Event,
     Exited,
@@ -29,7 +36,7 @@ from horovod.launch.launchers.contract import (
     Workers,
 )
 from horovod.launch.launchers.local import LocalLauncher, allow_descriptors
-from horovod.launch.output.output import RESULT, STREAMS, Output
+from horovod.launch.output.streams import RESULT, STREAMS, Output
 from horovod.launch.placement.hosts import Slot
 
 __all__ = ["SshLauncher"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from horovod.launch.options.option_table import Option, every_option
+from horovod.launch.options.table import Option, every_option
 
 __all__ = ["completion_script"]
 

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.options.option_table import LAUNCHER_NAMES, Option, every_option
-from horovod.launch.options.options import give
+from horovod.launch.options.command_line import give
+from horovod.launch.options.table import LAUNCHER_NAMES, Option, every_option
 
 __all__ = ["apply_config_file"]
 

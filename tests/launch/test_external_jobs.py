@@ -201,7 +201,7 @@ def test_dry_run_shows_places_and_the_line_without_the_key(launcher: Launcher) -
     lines = done.stdout.decode().splitlines()
     assert lines[0].split() == ["rank", "host", "local", "rank", "cross", "rank"]
     assert [line.split()[1] for line in lines[1:3]] == ["a", "b"]
-    assert lines[3].endswith(f"{sys.executable} -m horovod.launch.external.reporting mpirun -:-:- train")
+    assert lines[3].endswith(f"{sys.executable} -m horovod.launch.external.rank_wrapper mpirun -:-:- train")
     assert "SECRET" not in lines[3]
 
 

@@ -1,4 +1,4 @@
-"""What the wrapper of a rank (`reporting`) and the launching process (`handed_over`) tell each other in the
+"""What the wrapper of a rank (`rank_wrapper`) and the launching process (`job`) tell each other in the
 store. Every rank of the job may write there, so what is read is checked first. Rank R:
 
     job/place/R    what to run and where, from the launching process, once all have arrived
@@ -6,7 +6,7 @@ store. Every rank of the job may write there, so what is read is checked first. 
     beat/R         a number that grows each second while R is there
     heard/R        that R has learned that the job is over, and is ending its command
     ended/R        how its command ended
-    call/, result/ what is called and what comes of it, for `horovod.run` (`parcels`)
+    call/, result/ what is called and what comes of it, for `horovod.run` (`store_bytes`)
     over           why the job ends before its time, and by which signal; then the scope job/ is aborted
 """
 

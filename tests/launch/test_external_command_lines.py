@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.external.handover import Available, HandOver, Order, choose_launcher, exported_names
-from horovod.launch.external.orders import make_order, used_hosts
+from horovod.launch.external.command_line import make_order, used_hosts
+from horovod.launch.external.order import Available, HandOver, Order, choose_launcher, exported_names
 from horovod.launch.launchers.jsrun import jsrun_line, rank_file
 from horovod.launch.launchers.mpirun import Make, Mpi, mpirun_line, recognise
 from horovod.launch.launchers.srun import srun_line
-from horovod.launch.options.options import parse_command_line, to_hand_over, to_job
+from horovod.launch.options.command_line import parse_command_line, to_hand_over, to_job
 from horovod.launch.placement.hosts import HostSlots
 from horovod.launch.placement.lsf import NodeShape
 
@@ -330,7 +330,14 @@ def test_options_reach_the_order(tmp_path: Path) -> None:
     assert order.binding == ("-bind-to", "core")
     assert order.tcp
     assert order.hosts == (HostSlots("a", 2), HostSlots("b", 1)), "no more slots than processes"
-    assert order.command[1:] == ("-m", "horovod.launch.external.reporting", "mpirun", "-:-:-", "train", "x")
+    assert order.command[1:] == (
+        "-m",
+        "horovod.launch.external.rank_wrapper",
+        "mpirun",
+        "-:-:-",
+        "train",
+        "x",
+    )
     assert order.exported == ("A", "B")
 
 

@@ -1,6 +1,6 @@
 """The command line of ``horovodrun``: reading it, and the job it asks for.
 
-Which options exist is in `option_table`. Most only become an environment variable of the workers; an option
+Which options exist is in `table`. Most only become an environment variable of the workers; an option
 that is not given leaves an inherited variable alone.
 """
 
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.external.handover import HandOver
+from horovod.launch.external.order import HandOver
 from horovod.launch.job import Job, SshOptions
-from horovod.launch.options.option_table import TABLE, Option, every_option, spellings
+from horovod.launch.options.table import TABLE, Option, every_option, spellings
 from horovod.launch.placement.host_files import host_text
 from horovod.launch.placement.hosts import Allocated, HostSlots, assign_ranks, parse_hostfile, parse_hosts
 

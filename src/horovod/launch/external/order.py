@@ -2,9 +2,9 @@
 them.
 
 A launcher of this kind is one file with a function that makes a `StartLine` of an `Order`. What is started is
-one wrapper per rank (`reporting`), which runs the command and tells `horovodrun` how it ended. Settings
+one wrapper per rank (`rank_wrapper`), which runs the command and tells `horovodrun` how it ended. Settings
 travel in the environment; command lines, which everybody can read, hold names of variables only. Keys do not
-travel: see `carried_key`.
+travel: see `key`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A job that another launcher starts: ``horovodrun --launcher mpirun``, ``srun``, ``jsrun``.
 
 The other launcher runs as a child and is not believed: a job has succeeded when every rank has reported that
-its command did (see `reporting`). Open MPI 5's ``mpirun``, for one, ends with status 0 when a host dies, and
-leaves the ranks of the others running.
+its command did (see `rank_wrapper`). Open MPI 5's ``mpirun``, for one, ends with status 0 when a host dies,
+and leaves the ranks of the others running.
 """
 
 from __future__ import annotations
@@ -35,7 +35,15 @@ from horovod.launch.environment import (
     silence_s,
     start_timeout_s,
 )
-from horovod.launch.external.accounts import (
+from horovod.launch.external.command_line import (
+    make_order,
+    start_line,
+    stays_here,
+    store_hosts_for,
+    used_hosts,
+)
+from horovod.launch.external.key import CarriedKey, make_key
+from horovod.launch.external.messages import (
     ARRIVED,
     BEAT,
     ENDED,
@@ -50,10 +58,8 @@ from horovod.launch.external.accounts import (
     said,
     understood,
 )
-from horovod.launch.external.carried_key import CarriedKey, make_key
-from horovod.launch.external.handover import HandOver, StartLine
-from horovod.launch.external.orders import make_order, start_line, stays_here, store_hosts_for, used_hosts
-from horovod.launch.external.parcels import CALL, RESULT, fetch, leave
+from horovod.launch.external.order import HandOver, StartLine
+from horovod.launch.external.store_bytes import CALL, RESULT, fetch, leave
 from horovod.launch.job import Job, Results, describe_failure, tell_store
 from horovod.launch.launchers.contract import CommandNotStarted, JobInterrupted
 from horovod.launch.output.console import Console

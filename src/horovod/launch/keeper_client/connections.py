@@ -21,8 +21,8 @@ from typing import Any
 
 from horovod.errors import LaunchError
 from horovod.launch.keeper.terms import BEAT_S, MARK, MOST_WORDS
-from horovod.launch.keeper_client.dialogue import CannotFollow, request_line, to_event
-from horovod.launch.keeper_client.ssh import explain, may_pass
+from horovod.launch.keeper_client.messages import CannotFollow, request_line, to_event
+from horovod.launch.keeper_client.ssh_command import explain, may_pass
 from horovod.launch.launchers.contract import Event, Exited, Finished, Refused, Said, Started
 
 __all__ = ["Connections", "Greeting", "Lost", "NoDirectory", "Retry", "Unreachable"]

@@ -12,8 +12,8 @@ from pathlib import Path
 from horovod.bootstrap import unix
 from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.launch.environment import for_other_hosts
-from horovod.launch.external.carried_key import NO_CARD
-from horovod.launch.external.handover import HandOver, Order, StartLine, exported_names
+from horovod.launch.external.key import NO_CARD
+from horovod.launch.external.order import HandOver, Order, StartLine, exported_names
 from horovod.launch.job import Job
 from horovod.launch.placement.addresses import names_of_this_machine, store_hosts
 from horovod.launch.placement.hosts import HostSlots, assign_ranks
@@ -60,7 +60,7 @@ def make_order(
         command=(
             sys.executable,
             "-m",
-            "horovod.launch.external.reporting",
+            "horovod.launch.external.rank_wrapper",
             hand_over.launcher,
             card,
             *job.command,

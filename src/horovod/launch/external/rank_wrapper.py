@@ -1,10 +1,10 @@
-"""One rank under another launcher: ``python -m horovod.launch.external.reporting LAUNCHER CARD command ...``
+"""One rank under another launcher. Usage: ``python -m`` this module ``LAUNCHER CARD command ...``
 
 `mpirun`, `srun` and `jsrun` start this in place of the command. It finds out which rank it is, asks the
-launching process (`handed_over`) for its place, runs the command as ``horovodrun`` would on one machine, and
+launching process (`job`) for its place, runs the command as ``horovodrun`` would on one machine, and
 reports how that ended. It ends the rank when the job has ended elsewhere, and when the launching process
 cannot be reached any more: nobody needs to trust that the other launcher does. What the two say to each other
-is in `accounts`.
+is in `messages`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from horovod.bootstrap.topology import checked_rank
 from horovod.errors import ConfigError, HorovodError, LaunchError, RendezvousError, StoreTimeout
 from horovod.launch.environment import compute_threads, slot_environment, start_timeout_s
 from horovod.launch.exit_status import exit_status
-from horovod.launch.external.accounts import (
+from horovod.launch.external.key import find_key, name_on
+from horovod.launch.external.messages import (
     ARRIVED,
     BEAT,
     ENDED,
@@ -44,13 +45,12 @@ from horovod.launch.external.accounts import (
     signal_of,
     understood,
 )
-from horovod.launch.external.carried_key import find_key, name_on
-from horovod.launch.external.parcels import CALL, RESULT, fetch, leave
+from horovod.launch.external.store_bytes import CALL, RESULT, fetch, leave
 from horovod.launch.job import command_not_started
 from horovod.launch.launchers.contract import WorkerPlan
 from horovod.launch.launchers.local import LocalLauncher
 from horovod.launch.output.console import Console
-from horovod.launch.output.output import Output
+from horovod.launch.output.streams import Output
 from horovod.launch.supervision.supervisor import Outcome, Signals, supervise
 
 __all__ = ["main", "rank_and_size"]

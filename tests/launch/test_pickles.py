@@ -15,7 +15,7 @@ import torch
 
 from horovod.errors import LaunchError
 from horovod.launch.calls.modules import Source, SourcesFinder, local_sources
-from horovod.launch.calls.shipping import pack, unpack
+from horovod.launch.calls.pickles import pack, unpack
 
 
 def carried(value: Any) -> tuple[Any, memoryview]:
