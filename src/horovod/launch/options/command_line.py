@@ -1,7 +1,7 @@
 """The command line of ``horovodrun``: reading it, and the job it asks for.
 
-Which options exist is in `table`. Most only become an environment variable of the workers; an option
-that is not given leaves an inherited variable alone.
+Which options exist is in `table`. Most only become an environment variable of the workers; an option that is
+not given leaves an inherited variable alone.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any, NoReturn
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.external.order import HandOver
 from horovod.launch.job import Job, SshOptions
+from horovod.launch.options.config_file import apply_config_file
 from horovod.launch.options.table import TABLE, Option, every_option, spellings
 from horovod.launch.placement.host_files import host_text
 from horovod.launch.placement.hosts import Allocated, HostSlots, assign_ranks, parse_hostfile, parse_hosts
 
 __all__ = [
-    "give",
     "hosts_are_named",
     "make_parser",
     "option_environment",
@@ -93,14 +93,7 @@ class _Give(argparse.Action):
         if option.warning:
             warnings.warn(f"{spelling} is deprecated: {option.warning}", DeprecationWarning, stacklevel=2)
         namespace.given.append((spelling, option))
-        give(namespace, option, option.value if option.is_switch else values)
-
-
-def give(arguments: argparse.Namespace, option: Option, value: Any) -> None:
-    """Set the value of `option`, or add to it."""
-    if option.repeatable:
-        value = (*(getattr(arguments, option.name) or ()), value)
-    setattr(arguments, option.name, value)
+        option.give(namespace, option.value if option.is_switch else values)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -151,9 +144,6 @@ def parse_command_line(words: Sequence[str]) -> argparse.Namespace:
         parser.error(f"unknown option {unknown[0]}{_did_you_mean(unknown[0])}")
     if not (arguments.version or arguments.check_build or arguments.completion):
         if arguments.config_file is not None:
-            # Only who has such a file pays for reading YAML.
-            from horovod.launch.options.config_file import apply_config_file
-
             apply_config_file(arguments, Path(arguments.config_file))
         if not arguments.command:
             parser.error("the command to run is missing")

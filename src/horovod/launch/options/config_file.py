@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.options.command_line import give
 from horovod.launch.options.table import LAUNCHER_NAMES, Option, every_option
 
 __all__ = ["apply_config_file"]
@@ -72,7 +71,7 @@ def apply_config_file(arguments: argparse.Namespace, path: Path) -> None:
             warnings.warn(
                 f"{setting.where} is deprecated: {option.warning}", DeprecationWarning, stacklevel=2
             )
-        give(arguments, option, setting.value)
+        option.give(arguments, setting.value)
 
 
 def _settings(path: Path, notices: list[str]) -> Iterator[_Setting]:

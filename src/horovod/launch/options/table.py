@@ -5,6 +5,7 @@ The parser, ``--help``, config files, the variables of the workers and shell com
 
 from __future__ import annotations
 
+import argparse
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,6 +74,12 @@ class Option:
     def longest(self) -> str:
         """The spelling that explains itself."""
         return max(self.spellings, key=len)
+
+    def give(self, arguments: argparse.Namespace, value: Any) -> None:
+        """Set the value of this option, or add to it."""
+        if self.repeatable:
+            value = (*(getattr(arguments, self.name) or ()), value)
+        setattr(arguments, self.name, value)
 
 
 def every_option() -> Iterator[Option]:
