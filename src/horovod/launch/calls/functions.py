@@ -36,14 +36,6 @@ DESCRIPTORS_VARIABLE = "HOROVOD_RUN_DESCRIPTORS"
 _NEEDS = struct.Struct("<Q")
 _LINES = "\n\t"
 _MOST_TEXT = 1 << 16  # of a traceback
-_NOT_YET: Mapping[str, str] = {
-    "min_num_proc": "this version runs a fixed number of processes; give num_proc and hosts",
-    "max_num_proc": "this version runs a fixed number of processes; give num_proc and hosts",
-    "slots": "this version runs a fixed number of processes; give num_proc and hosts",
-    "reset_limit": "this version runs a fixed number of processes; give num_proc and hosts",
-    "cooldown_range": "this version runs a fixed number of processes; give num_proc and hosts",
-    "host_discovery_script": "this version runs a fixed number of processes; give num_proc and hosts",
-}
 
 
 def run(
@@ -112,23 +104,19 @@ def run(
             of the function, if it could be carried (from other hosts: one of Python's own), and the message
             ends with its traceback.
     """
-    if np is not None:
-        num_proc = _renamed("np", "num_proc", np)
-    given = {
-        "min_num_proc": min_num_proc if min_np is None else _renamed("min_np", "min_num_proc", min_np),
-        "max_num_proc": max_num_proc if max_np is None else _renamed("max_np", "max_num_proc", max_np),
-        "slots": slots,
-        "reset_limit": reset_limit,
-        "cooldown_range": cooldown_range,
-        "host_discovery_script": host_discovery_script,
-    }
+    num_proc = num_proc if np is None else _renamed("np", "num_proc", np)
     if use_gloo and use_mpi:
         raise ConfigError("horovod.run: use_gloo and use_mpi exclude each other.")
     if hosts is not None and hostfile is not None:
         raise ConfigError("horovod.run: hosts and hostfile exclude each other.")
-    for name, value in given.items():
-        if value is not None:
-            raise LaunchError(f"horovod.run: {name}: {_NOT_YET[name]}.")
+    _refuse_elastic(
+        min_num_proc=min_num_proc if min_np is None else _renamed("min_np", "min_num_proc", min_np),
+        max_num_proc=max_num_proc if max_np is None else _renamed("max_np", "max_num_proc", max_np),
+        slots=slots,
+        reset_limit=reset_limit,
+        cooldown_range=cooldown_range,
+        host_discovery_script=host_discovery_script,
+    )
     if num_proc < 1:
         raise ConfigError(f"horovod.run: num_proc must be at least 1, not {num_proc}.")
     placed = parse_hosts(hosts) if hosts is not None else ()
@@ -146,20 +134,9 @@ def run(
         interfaces=_interfaces(network_interfaces),
         call=pack_call(func, args, kwargs or {}),
     )
-    results = Results()
+    results, console = Results(), _console(verbose, stdout, stderr)
     try:
-        if use_mpi:
-            # Only where it is asked for: what it needs takes time to import.
-            from horovod.launch.external.job import run_handed_over
-            from horovod.launch.external.order import HandOver, choose_launcher, look_around
-
-            environment = _environment(env)
-            hand_over = HandOver(
-                choose_launcher("mpirun", look_around(environment)), tuple(shlex.split(mpi_args or ""))
-            )
-            run_handed_over(job, hand_over, environment, _console(verbose, stdout, stderr), results)
-        else:
-            run_job(job, _environment(env), _console(verbose, stdout, stderr), results)
+        _run_job(job, shlex.split(mpi_args or "") if use_mpi else None, _environment(env), console, results)
     except WorkerFailed as failure:
         if failure.rank is not None:
             trusted = unpickle_results or failure.rank in results.here
@@ -169,6 +146,32 @@ def run(
         _result(results.sent.get(rank), rank, trusted=unpickle_results or rank in results.here)
         for rank in range(num_proc)
     ]
+
+
+def _refuse_elastic(**given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            what = "this version runs a fixed number of processes; give num_proc and hosts"
+            raise LaunchError(f"horovod.run: {name}: {what}.")
+
+
+def _run_job(
+    job: Job,
+    mpi_words: Sequence[str] | None,
+    environment: Mapping[str, str],
+    console: Console,
+    results: Results,
+) -> None:
+    """Run `job`, by ``mpirun`` with `mpi_words` if there are any."""
+    if mpi_words is None:
+        run_job(job, environment, console, results)
+        return
+    # Only where it is asked for: what it needs takes time to import.
+    from horovod.launch.external.job import run_handed_over
+    from horovod.launch.external.order import HandOver, choose_launcher, look_around
+
+    hand_over = HandOver(choose_launcher("mpirun", look_around(environment)), tuple(mpi_words))
+    run_handed_over(job, hand_over, environment, console, results)
 
 
 def call_in_worker(call_descriptor: int, result_descriptor: int) -> None:
