@@ -14,7 +14,8 @@ from tests.launch.launching import PYTHON, WAIT, Watched, horovodrun, running
 from horovod.launch.launchers.contract import Event, Exited, Finished, HostLost, Said, Started
 from horovod.launch.output.console import Console
 from horovod.launch.placement.hosts import HostSlots, assign_ranks
-from horovod.launch.supervision.supervisor import Signals, supervise
+from horovod.launch.supervision.signals import Signals
+from horovod.launch.supervision.supervisor import supervise
 
 
 @pytest.fixture

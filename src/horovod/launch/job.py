@@ -46,7 +46,8 @@ from horovod.launch.output.streams import Output
 from horovod.launch.placement.addresses import names_of_this_machine, store_hosts
 from horovod.launch.placement.hosts import HostSlots, Slot, assign_ranks
 from horovod.launch.supervision.first_cause import End
-from horovod.launch.supervision.supervisor import Outcome, Signals, describe_exit, signal_name, supervise
+from horovod.launch.supervision.signals import Signals, signal_name
+from horovod.launch.supervision.supervisor import Outcome, describe_exit, supervise
 
 __all__ = [
     "Job",

@@ -65,7 +65,8 @@ from horovod.launch.launchers.contract import CommandNotStarted, JobInterrupted
 from horovod.launch.output.console import Console
 from horovod.launch.placement.hosts import HostSlots, Slot, named, place_ranks
 from horovod.launch.supervision.first_cause import End, first_cause
-from horovod.launch.supervision.supervisor import Signals, describe_exit, signal_name
+from horovod.launch.supervision.signals import Signals, signal_name
+from horovod.launch.supervision.supervisor import describe_exit
 
 __all__ = ["LauncherFailed", "run_handed_over"]
 

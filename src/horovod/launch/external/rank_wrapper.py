@@ -51,7 +51,8 @@ from horovod.launch.launchers.contract import WorkerPlan
 from horovod.launch.launchers.local import LocalLauncher
 from horovod.launch.output.console import Console
 from horovod.launch.output.streams import Output
-from horovod.launch.supervision.supervisor import Outcome, Signals, supervise
+from horovod.launch.supervision.signals import Signals
+from horovod.launch.supervision.supervisor import Outcome, supervise
 
 __all__ = ["main", "rank_and_size"]
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 from horovod.errors import LaunchError
 from horovod.launch.keeper_client.ssh_command import SshOptions
 from horovod.launch.output.console import Console
+from horovod.launch.output.status import Status
 from horovod.launch.output.streams import Output
 from horovod.launch.placement.hosts import Slot
-
-if TYPE_CHECKING:  # it needs the events below
-    from horovod.launch.output.status import Status
-    from horovod.launch.supervision.supervisor import Signals
+from horovod.launch.supervision.signals import Signals
 
 __all__ = [
     "LAUNCHERS",

@@ -6,15 +6,11 @@ end by themselves, and what they say then tells which rank was the first. Only w
 
 from __future__ import annotations
 
-import os
 import selectors
 import signal
-import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from types import FrameType, TracebackType
-from typing import Any
 
 from horovod.bootstrap.starter import Word
 from horovod.launch.launchers.contract import (
@@ -32,10 +28,10 @@ from horovod.launch.output.console import Console
 from horovod.launch.output.status import Status
 from horovod.launch.placement.hosts import Slot
 from horovod.launch.supervision.first_cause import End, accused, first_cause, heard
+from horovod.launch.supervision.signals import Signals, signal_name
 
-__all__ = ["Outcome", "Signals", "describe_exit", "signal_name", "supervise"]
+__all__ = ["Outcome", "describe_exit", "supervise"]
 
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _REORDERED_S = 1.0  # news of hosts may be so late
 _NOTICEABLE_S = 0.5  # who waits longer is told why
 _PATIENCE_S = 1.0  # of the user, before being told why it takes longer
@@ -57,53 +53,6 @@ class Outcome:
     """Ranks that had not ended when the first cause came, and were ended for it."""
     lost: tuple[HostLost, ...] = ()
     survivors: tuple[int, ...] = ()
-
-
-class Signals:
-    """Collects SIGINT, SIGTERM and SIGHUP while it is entered; each arrival makes `fileno` readable.
-
-    Signals that were ignored before (``nohup``, a shell's background job) stay ignored. Outside the main
-    thread Python cannot handle signals, and this does nothing.
-    """
-
-    def __init__(self) -> None:
-        self.arrived: list[int] = []
-        self._previous: dict[int, Any] = {}
-        self._read, self._write = os.pipe()
-        for end in (self._read, self._write):
-            os.set_blocking(end, False)
-        self._previous_wakeup = -1
-
-    def fileno(self) -> int:
-        return self._read
-
-    def clear(self) -> None:
-        """Make `fileno` unreadable until the next signal."""
-        try:
-            os.read(self._read, 4096)
-        except BlockingIOError:
-            pass  # nothing arrived
-
-    def __enter__(self) -> Signals:
-        if threading.current_thread() is threading.main_thread():
-            self._previous_wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-            for signum in _FORWARDED:
-                if signal.getsignal(signum) != signal.SIG_IGN:
-                    self._previous[signum] = signal.signal(signum, self._arrive)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for signum, handler in self._previous.items():
-            signal.signal(signum, handler)
-        if threading.current_thread() is threading.main_thread():
-            signal.set_wakeup_fd(self._previous_wakeup)
-        os.close(self._read)
-        os.close(self._write)
-
-    def _arrive(self, signum: int, frame: FrameType | None) -> None:
-        self.arrived.append(signum)
 
 
 def supervise(
@@ -384,13 +333,6 @@ def describe_exit(exit_code: int | None) -> str:
     if exit_code < 0:
         return f"was killed by {signal_name(-exit_code)} (status {128 - exit_code})"
     return f"exited with status {exit_code}"
-
-
-def signal_name(signum: int) -> str:
-    try:
-        return signal.Signals(signum).name
-    except ValueError:  # a real-time signal
-        return f"signal {signum}"
 
 
 def _count(number: int, singular: str, plural: str) -> str:
