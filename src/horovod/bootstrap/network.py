@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
 from collections.abc import Collection, Sequence
 
-from horovod.bootstrap import unix
+from horovod.bootstrap import proc, unix
 from horovod.bootstrap.addresses import is_number, loopback_addresses, own_addresses
 from horovod.bootstrap.groups import control_parent
 from horovod.bootstrap.handshake import Purpose, Role
@@ -55,8 +54,7 @@ def namespace() -> tuple[str, int]:
     """What processes have in common that reach each other over loopback, and over Unix sockets without a
     file: the kernel that runs, and the network namespace in it.
     """
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip(), os.stat("/proc/self/ns/net").st_ino
+    return proc.boot_id(), proc.namespace("net")
 
 
 def own_hosts(place: Place, config: Config, store_host: str) -> list[str]:

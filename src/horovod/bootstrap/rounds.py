@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from horovod.bootstrap import proc
 from horovod.bootstrap.store import StoreClient
 from horovod.bootstrap.table import Cause
 from horovod.bootstrap.topology import Place
@@ -103,11 +104,9 @@ def _taken(
 
 def _process() -> dict[str, Any]:
     """What no other process of any host has, as long as this one lives."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        boot_id = file.read().strip()
     return {
-        "boot_id": boot_id,
-        "pid_namespace": os.stat("/proc/self/ns/pid").st_ino,
+        "boot_id": proc.boot_id(),
+        "pid_namespace": proc.namespace("pid"),
         "pid": os.getpid(),
         "started": _start_time(os.getpid()),
     }
@@ -121,11 +120,5 @@ def _ended(other: dict[str, Any], me: dict[str, Any]) -> bool:
 
 
 def _start_time(pid: int) -> int | None:
-    """Ticks from boot to the start of the process; None if there is none. Source: proc(5), /proc/pid/stat,
-    22.
-    """
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return int(file.read().rpartition(")")[2].split()[19])
-    except (OSError, IndexError):
-        return None
+    stat = proc.stat_of(pid)
+    return None if stat is None else stat.started

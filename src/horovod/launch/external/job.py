@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from horovod.bootstrap.addresses import join_hosts
+from horovod.bootstrap.proc import every_process
 from horovod.bootstrap.starter import Word
 from horovod.bootstrap.store import StoreClient, StoreServer
 from horovod.bootstrap.store_address import shown
@@ -580,14 +581,10 @@ def _signal_group(child: subprocess.Popen[bytes], signum: int) -> None:
 
 def _kill_session(leader: int) -> None:
     """End what the other launcher has left behind, such as ssh clients of hosts that are silent."""
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
+    for pid, stat in every_process():
+        if stat.session == leader:
             try:
-                with open(f"/proc/{entry}/stat", "rb") as stat:
-                    # The name in parentheses may hold anything; then: state, parent, group, session.
-                    session = int(stat.read().rpartition(b")")[2].split()[3])
-                if session == leader:
-                    os.kill(int(entry), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
             except OSError:
                 continue  # it has ended
 

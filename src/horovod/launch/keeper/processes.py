@@ -7,6 +7,8 @@ import errno
 import os
 import signal
 
+from horovod.bootstrap.proc import every_process
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,24 +85,15 @@ def _limit_descriptors(soft: int) -> None:
 
 def descendants() -> dict[int, int]:
     """Process group by process id, of every live process below this one."""
-    processes = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as stat:
-                    # The name in parentheses may hold anything; then: state, parent, process group.
-                    state, parent, group = stat.read().rpartition(b")")[2].split()[:3]
-            except OSError:
-                continue  # it is gone
-            processes[int(name)] = (state, int(parent), int(group))
+    processes = dict(every_process())
     below = {os.getpid()}
     grown = True
     while grown:
-        found = {pid for pid, (_, parent, _) in processes.items() if parent in below} - below
+        found = {pid for pid, stat in processes.items() if stat.parent in below} - below
         below |= found
         grown = bool(found)
     below.discard(os.getpid())
-    return {pid: processes[pid][2] for pid in below if processes[pid][0] not in b"ZX"}
+    return {pid: processes[pid].group for pid in below if processes[pid].state not in "ZX"}
 
 
 def signal_all(signum: int) -> None:

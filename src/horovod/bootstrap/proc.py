@@ -1,0 +1,57 @@
+"""What Linux tells in /proc. Source: proc(5).
+
+Also part of the keeper's text (`horovod.launch.keeper.bundle`): only the standard library, and Python 3.7.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Stat", "boot_id", "every_process", "namespace", "stat_of"]
+
+
+class Stat:
+    """What /proc/pid/stat says of a process."""
+
+    def __init__(self, line: bytes) -> None:
+        # The name in parentheses may hold anything; then comes the third field.
+        fields = line.rpartition(b")")[2].split()
+        self.state = fields[0].decode()
+        self.parent = int(fields[1])
+        self.group = int(fields[2])
+        self.session = int(fields[3])
+        self.started = int(fields[19])
+        """Ticks from boot to its start."""
+
+
+def stat_of(pid: int) -> Stat | None:
+    """None: there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return Stat(file.read())
+    except (OSError, IndexError):
+        return None
+
+
+def every_process() -> Iterator[tuple[int, Stat]]:
+    """Every process that is seen here, by its id."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            stat = stat_of(int(name))
+            if stat is not None:
+                yield int(name), stat
+
+
+def boot_id() -> str:
+    """Of the running kernel: another one after each boot."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def namespace(kind: str) -> int:
+    """The inode of this process's namespace ``net``, ``pid`` ..."""
+    return os.stat(f"/proc/self/ns/{kind}").st_ino
