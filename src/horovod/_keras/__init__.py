@@ -94,9 +94,9 @@ def create_distributed_optimizer(
 
         return distributed(optimizer, framework(keras.backend.backend()), settings)
     if hasattr(optimizer, "apply_gradients"):
-        from horovod._keras import legacy_optimizer
+        from horovod.tensorflow import keras2_optimizer
 
-        return legacy_optimizer.distributed(optimizer, settings)
+        return keras2_optimizer.distributed(optimizer, settings)
     raise InvalidArgumentError(f"Expected an optimizer of Keras, got {optimizer!r}.")
 
 

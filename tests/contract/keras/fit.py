@@ -143,12 +143,12 @@ def compiled_steps_train_on_torch() -> None:
     if backend() != "torch":
         return
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
-    from horovod._keras.frameworks import torch as framework
+    from horovod.torch import keras_adapter
 
     # What torch.compile makes of it is slow to have; that it leaves the exchange alone is what counts.
     reduce = optimizer._reduction._reduce
     assert getattr(reduce, "_torchdynamo_disable", False), reduce
-    assert framework.TORCH.keep_uncompiled(dense_model()) is False
+    assert keras_adapter.TORCH.keep_uncompiled(dense_model()) is False
 
 
 @contextmanager

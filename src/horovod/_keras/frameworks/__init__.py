@@ -18,11 +18,11 @@ def framework(name: str) -> Framework:
     """
     # Only the one that is used: importing another would load a framework that may not be there.
     if name == "tensorflow":
-        from horovod._keras.frameworks.tensorflow import TENSORFLOW
+        from horovod.tensorflow.keras_adapter import TENSORFLOW
 
         return TENSORFLOW
     if name == "torch":
-        from horovod._keras.frameworks.torch import TORCH
+        from horovod.torch.keras_adapter import TORCH
 
         return TORCH
     if name == "jax":

@@ -15,11 +15,11 @@ import tensorflow as tf
 
 from horovod import _runtime
 from horovod._keras.frameworks import Settings
-from horovod._keras.frameworks.tensorflow import allreduce_gradients
 from horovod.gradient_groups import PartialReduction
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
 from horovod.tensorflow.gradient_reduction import partial_reduction
+from horovod.tensorflow.keras_adapter import allreduce_gradients
 
 __all__ = ["distributed"]
 
