@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import horovod
+from horovod.version import __version__
 
 __all__ = ["BuildReport", "build_report"]
 
@@ -84,7 +84,7 @@ class BuildReport:
 
     def text(self, *, verbose: bool = False) -> str:
         """As people read it; `verbose` adds why."""
-        lines = [f"Horovod v{horovod.__version__}:"]
+        lines = [f"Horovod v{__version__}:"]
         if verbose:
             lines.insert(0, "")
         for title, checks in self.groups.items():
@@ -102,7 +102,7 @@ class BuildReport:
             }
             for title, checks in self.groups.items()
         }
-        report = {"version": horovod.__version__, "working": self.working, **groups, **self.facts}
+        report = {"version": __version__, "working": self.working, **groups, **self.facts}
         return json.dumps(report, indent=2) + "\n"
 
 

@@ -9,7 +9,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-import horovod
 from horovod.errors import HorovodError, WorkerFailed
 from horovod.launch.exit_status import exit_status
 from horovod.launch.external.order import choose_launcher, look_around
@@ -24,6 +23,7 @@ from horovod.launch.options.command_line import (
 from horovod.launch.output.console import Console
 from horovod.launch.placement.allocations import find_allocation
 from horovod.launch.placement.hosts import named
+from horovod.version import __version__
 
 __all__ = ["run_commandline"]
 
@@ -39,7 +39,7 @@ def run_commandline(words: Sequence[str] | None = None) -> int:
     try:
         arguments = parse_command_line(sys.argv[1:] if words is None else words)
         if arguments.version:
-            print(horovod.__version__)
+            print(__version__)
             return 0
         if arguments.completion:
             from horovod.launch.options.completion import completion_script
