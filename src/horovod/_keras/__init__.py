@@ -89,14 +89,13 @@ def create_distributed_optimizer(
         process_set=process_set,
         scale_local=scale_local_gradients,
     )
+    work = framework(keras.backend.backend())
     if hasattr(optimizer, "stateless_apply"):  # Keras 3
         from horovod._keras.optimizer import distributed
 
-        return distributed(optimizer, framework(keras.backend.backend()), settings)
+        return distributed(optimizer, work, settings)
     if hasattr(optimizer, "apply_gradients"):
-        from horovod.tensorflow import keras2_optimizer
-
-        return keras2_optimizer.distributed(optimizer, settings)
+        return work.legacy_optimizer(optimizer, settings)
     raise InvalidArgumentError(f"Expected an optimizer of Keras, got {optimizer!r}.")
 
 
@@ -109,16 +108,7 @@ def broadcast_global_variables(backend: Any, root_rank: int) -> Any:
     Raises:
         RuntimeError: there is no graph; Keras 3 never has one.
     """
-    work = framework(backend.backend())
-    if not work.in_session():
-        raise RuntimeError(
-            "broadcast_global_variables() needs a v1 graph, whose variables are listed in a collection. Use "
-            "broadcast_variables(model.weights + optimizer.variables, root_rank), or the callback "
-            "BroadcastGlobalVariablesCallback."
-        )
-    import horovod.tensorflow
-
-    return work.computed(horovod.tensorflow.broadcast_global_variables(root_rank))
+    return framework(backend.backend()).broadcast_global_variables(root_rank)
 
 
 def allreduce(

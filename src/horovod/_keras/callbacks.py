@@ -78,9 +78,7 @@ class BroadcastGlobalVariablesCallbackImpl(_Impl):
             # would drop out the same units.
             broadcast_variables([*shared, *all_variables(model.optimizer)], self.root_rank)
         else:
-            from horovod._keras import broadcast_global_variables
-
-            broadcast_global_variables(self.backend, self.root_rank)
+            self.framework.broadcast_global_variables(self.root_rank)
         self.broadcast_done = True
 
 

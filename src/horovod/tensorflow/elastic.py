@@ -11,14 +11,14 @@ import tensorflow as tf
 
 from horovod import _runtime
 from horovod._keras.elastic import ModelState, runner
-from horovod._keras.frameworks import framework
 from horovod.elastic.state import ObjectState
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables
+from horovod.tensorflow.keras_adapter import ADAPTER
 
 __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
 
 
-run = runner(framework("tensorflow"))
+run = runner(ADAPTER)
 
 
 class TensorFlowKerasState(ModelState):

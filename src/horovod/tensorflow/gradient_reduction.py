@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -12,7 +12,10 @@ from horovod.process_set import ProcessSet
 from horovod.tensorflow.reductions import grouped_allreduce
 from horovod.tensorflow.run_time import decides_at_run_time, exchanges, members
 
-__all__ = ["densified", "partial_reduction"]
+if TYPE_CHECKING:
+    from horovod._keras.frameworks import Settings
+
+__all__ = ["allreduce_gradients", "densified", "partial_reduction"]
 
 
 def _make_allreduce_grads_fn(
@@ -103,6 +106,21 @@ def _make_allreduce_grads_fn(
             return result
 
     return allreduce_grads
+
+
+def allreduce_gradients(settings: Settings) -> Callable[..., list[Any]]:
+    """What reduces all gradients of a step of Keras: ``fn(gradients, variables)``."""
+    return _make_allreduce_grads_fn(
+        settings.name,
+        settings.device_dense,
+        settings.device_sparse,
+        settings.compression,
+        settings.sparse_as_dense,
+        settings.op,
+        settings.predivide,
+        settings.groups,
+        settings.process_set,
+    )
 
 
 def partial_reduction(

@@ -18,8 +18,7 @@ from horovod._keras.frameworks import Settings
 from horovod.gradient_groups import PartialReduction
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
-from horovod.tensorflow.gradient_reduction import partial_reduction
-from horovod.tensorflow.keras_adapter import allreduce_gradients
+from horovod.tensorflow.gradient_reduction import allreduce_gradients, partial_reduction
 
 __all__ = ["distributed"]
 

@@ -9,13 +9,13 @@ from typing import Any, Final
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-import horovod.tensorflow as hvd
 from horovod._keras.frameworks.contract import Framework, Settings
 from horovod.errors import HorovodInternalError
 from horovod.gradient_groups import PartialReduction
-from horovod.tensorflow import reduced_marks
+from horovod.tensorflow import keras2_optimizer, mpi_ops, reduced_marks, reductions
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradient_reduction import _make_allreduce_grads_fn, densified, partial_reduction
+from horovod.tensorflow.functions import broadcast_global_variables
+from horovod.tensorflow.gradient_reduction import allreduce_gradients, densified, partial_reduction
 from horovod.tensorflow.moments import moments_of_all_ranks
 
 # Types of our operations, and errors that the fall-back writes into TensorFlow's.
@@ -23,33 +23,21 @@ _OURS: Final = re.compile(
     r"Horovod(Grouped)?(Allreduce|Allgather|Broadcast|Alltoall|Reducescatter|Join)|HorovodInternalError"
 )
 
-__all__ = ["TENSORFLOW", "TensorFlowFramework", "allreduce_gradients"]
-
-
-def allreduce_gradients(settings: Settings) -> Callable[..., list[Any]]:
-    """What reduces all gradients of a step: ``fn(gradients, variables)``."""
-    return _make_allreduce_grads_fn(
-        settings.name,
-        settings.device_dense,
-        settings.device_sparse,
-        settings.compression,
-        settings.sparse_as_dense,
-        settings.op,
-        settings.predivide,
-        settings.groups,
-        settings.process_set,
-    )
+__all__ = ["ADAPTER", "TensorFlowFramework"]
 
 
 class TensorFlowFramework(Framework):
     """TensorFlow, whose collectives XLA cannot compile."""
 
     Compression = Compression
-    init = staticmethod(hvd.init)
-    shutdown = staticmethod(hvd.shutdown)
+    init = staticmethod(mpi_ops.init)
+    shutdown = staticmethod(mpi_ops.shutdown)
 
     def reduction(self, settings: Settings) -> PartialReduction:
         return partial_reduction(allreduce_gradients(settings), settings.process_set, settings.scale_local)
+
+    def legacy_optimizer(self, optimizer: Any, settings: Settings) -> Any:
+        return keras2_optimizer.distributed(optimizer, settings)
 
     def scaled(self, gradient: Any, factor: float) -> Any:
         if isinstance(gradient, tf.IndexedSlices):
@@ -106,10 +94,15 @@ class TensorFlowFramework(Framework):
     def in_session(self) -> bool:
         return not tf.compat.v1.executing_eagerly_outside_functions()
 
+    def broadcast_global_variables(self, root_rank: int) -> Any:
+        if not self.in_session():
+            return super().broadcast_global_variables(root_rank)
+        return self.computed(broadcast_global_variables(root_rank))
+
     def allreduce(
         self, value: Any, name: str | None, op: int, prescale: float, postscale: float, compression: Any
     ) -> Any:
-        return hvd.allreduce(
+        return reductions.allreduce(
             _constant(value, name),
             op=op,
             prescale_factor=prescale,
@@ -119,13 +112,13 @@ class TensorFlowFramework(Framework):
         )
 
     def allgather(self, value: Any, name: str | None) -> Any:
-        return hvd.allgather(_constant(value, name), name=name)
+        return mpi_ops.allgather(_constant(value, name), name=name)
 
     def broadcast(self, value: Any, root_rank: int, name: str | None) -> Any:
-        return hvd.broadcast(_constant(value, name), root_rank, name=name)
+        return mpi_ops.broadcast(_constant(value, name), root_rank, name=name)
 
     def reducescatter(self, value: Any, name: str | None, op: int) -> Any:
-        return hvd.reducescatter(_constant(value, name), op=op, name=name)
+        return reductions.reducescatter(_constant(value, name), op=op, name=name)
 
 
 def _may_be_mended(error: tf.errors.OpError, text: str) -> bool:
@@ -140,4 +133,4 @@ def _constant(value: Any, name: str | None) -> Any:
     return tf.convert_to_tensor(value, name=None if name is None else f"{name}_value")
 
 
-TENSORFLOW = TensorFlowFramework()
+ADAPTER = TensorFlowFramework()

@@ -17,7 +17,7 @@ from horovod.torch import mpi_ops
 from horovod.torch.autograd import apply, collectives
 from horovod.torch.compression import Compression
 
-__all__ = ["TORCH", "TorchFramework"]
+__all__ = ["ADAPTER", "TorchFramework"]
 
 
 class TorchFramework(Framework):
@@ -126,4 +126,4 @@ def _reduced(gradients: list[Any], variables: list[Any], settings: Settings) -> 
     ]
 
 
-TORCH = TorchFramework()
+ADAPTER = TorchFramework()

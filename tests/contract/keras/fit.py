@@ -148,7 +148,7 @@ def compiled_steps_train_on_torch() -> None:
     # What torch.compile makes of it is slow to have; that it leaves the exchange alone is what counts.
     reduce = optimizer._reduction._reduce
     assert getattr(reduce, "_torchdynamo_disable", False), reduce
-    assert keras_adapter.TORCH.keep_uncompiled(dense_model()) is False
+    assert keras_adapter.ADAPTER.keep_uncompiled(dense_model()) is False
 
 
 @contextmanager

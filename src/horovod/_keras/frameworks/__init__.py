@@ -1,11 +1,22 @@
-"""The frameworks that Keras computes with, one file each; imported when Keras names it."""
+"""The frameworks that Keras computes with: the contract, and the module that fulfils it for each of them."""
 
 from __future__ import annotations
+
+import importlib
+from typing import Final
 
 from horovod._keras.frameworks.contract import Framework, Settings
 from horovod.errors import InvalidArgumentError
 
 __all__ = ["Framework", "Settings", "framework"]
+
+# What Keras calls it -> the module whose ADAPTER is its `Framework`. Names, not imports: only the one that is
+# used gets loaded, and the modules of a framework import this package.
+_ADAPTERS: Final = {
+    "tensorflow": "horovod.tensorflow.keras_adapter",
+    "torch": "horovod.torch.keras_adapter",
+    "jax": "horovod._keras.frameworks.jax",
+}
 
 
 def framework(name: str) -> Framework:
@@ -16,20 +27,11 @@ def framework(name: str) -> Framework:
     Raises:
         ValueError: a framework whose tensors Horovod does not know.
     """
-    # Only the one that is used: importing another would load a framework that may not be there.
-    if name == "tensorflow":
-        from horovod.tensorflow.keras_adapter import TENSORFLOW
-
-        return TENSORFLOW
-    if name == "torch":
-        from horovod.torch.keras_adapter import TORCH
-
-        return TORCH
-    if name == "jax":
-        from horovod._keras.frameworks.jax import JAX
-
-        return JAX
-    raise InvalidArgumentError(
-        f"Keras computes with {name!r}, which Horovod cannot exchange gradients for. Choose tensorflow, "
-        "torch or jax, for example by the environment variable KERAS_BACKEND."
-    )
+    module = _ADAPTERS.get(name)
+    if module is None:
+        raise InvalidArgumentError(
+            f"Keras computes with {name!r}, which Horovod cannot exchange gradients for. Choose tensorflow, "
+            "torch or jax, for example by the environment variable KERAS_BACKEND."
+        )
+    adapter: Framework = importlib.import_module(module).ADAPTER
+    return adapter

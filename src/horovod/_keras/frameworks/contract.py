@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from horovod.errors import HorovodInternalError
+from horovod.errors import HorovodInternalError, InvalidArgumentError
 from horovod.gradient_groups import Groups, PartialReduction
 from horovod.process_set import ProcessSet, member_count
 
@@ -67,6 +67,14 @@ class Framework(Protocol):
         """What reduces gradients (none of them ``None``) of variables over the ranks; it may change them in
         place."""
 
+    def legacy_optimizer(self, optimizer: Any, settings: Settings) -> Any:
+        """A distributed optimizer like ``optimizer``, which is one of Keras 2, with its state.
+
+        Raises:
+            ValueError: Keras 2 cannot compute with this framework.
+        """
+        raise InvalidArgumentError(f"Expected an optimizer of Keras 3, got {optimizer!r}.")
+
     def scaled(self, gradient: Any, factor: float) -> Any:
         """``gradient * factor``, in the dtype of ``gradient``."""
 
@@ -126,6 +134,18 @@ class Framework(Protocol):
     def in_session(self) -> bool:
         """Whether operations become part of a v1 graph, which a session runs."""
         return False
+
+    def broadcast_global_variables(self, root_rank: int) -> Any:
+        """Make the global variables of a v1 graph those of ``root_rank``.
+
+        Raises:
+            RuntimeError: there is no graph; Keras 3 never has one.
+        """
+        raise RuntimeError(
+            "broadcast_global_variables() needs a v1 graph, whose variables are listed in a collection. Use "
+            "broadcast_variables(model.weights + optimizer.variables, root_rank), or the callback "
+            "BroadcastGlobalVariablesCallback."
+        )
 
     # -- values ---------------------------------------------------------------------------------------------
 

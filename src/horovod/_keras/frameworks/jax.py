@@ -27,7 +27,7 @@ from horovod.gradient_groups import PartialReduction, plan_groups, scaling
 from horovod.numpy_frontend import collectives
 from horovod.process_set import global_process_set
 
-__all__ = ["JAX", "Compression", "JaxFramework"]
+__all__ = ["ADAPTER", "Compression", "JaxFramework"]
 
 _basics = HorovodBasics()
 
@@ -198,7 +198,7 @@ def _on_the_host(function: Callable[..., list[Any]], like: Sequence[Any], arrays
         try:
             return tuple(function(*given))
         except HorovodInternalError as error:
-            JAX.failure = error
+            ADAPTER.failure = error
             raise
 
     if not any(map(_traced, arrays)):
@@ -235,4 +235,4 @@ def _moments_backward(saved: tuple[Any, Any], upstream: Any) -> tuple[Any]:
 _moments.defvjp(_moments_forward, _moments_backward)
 
 
-JAX = JaxFramework()
+ADAPTER = JaxFramework()
