@@ -8,7 +8,7 @@ which must be the same on all ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
@@ -41,6 +41,9 @@ __all__ = [
 ]
 
 _UNKNOWN_SET = -3
+
+gradients: Final[dict[str, Callable[..., Any]]] = {}
+"""How these ops are differentiated. ``horovod.tensorflow.gradients`` fills it, which is made of these ops."""
 
 
 def _call(
@@ -156,9 +159,7 @@ def horovod_grouped_allreduce(
         return collectives.run_grouped_allreduce(arrays, outs, key, *how, _set(process_set_id))
 
     def gradient(_: Sequence[Any], upstreams: list[Any]) -> Any:
-        from horovod.tensorflow.gradients import grouped_allreduce_gradient
-
-        return grouped_allreduce_gradient(upstreams, *how, process_set_id, ignore_name_scope)
+        return gradients["grouped_allreduce"](upstreams, *how, process_set_id, ignore_name_scope)
 
     return _group("GroupedAllreduce", run, tensors, lambda x: x.shape, gradient)
 
@@ -185,9 +186,9 @@ def horovod_grouped_reducescatter(
         return collectives.synchronize(handle)
 
     def gradient(_: Sequence[Any], upstreams: list[Any]) -> Any:
-        from horovod.tensorflow.gradients import reducescatter_gradient
-
-        return [reducescatter_gradient(each, *how, process_set_id, ignore_name_scope) for each in upstreams]
+        return [
+            gradients["reducescatter"](each, *how, process_set_id, ignore_name_scope) for each in upstreams
+        ]
 
     return _group("GroupedReducescatter", run, tensors, _rows, gradient)
 
@@ -210,10 +211,8 @@ def horovod_grouped_allgather(
         return collectives.synchronize(handle)
 
     def gradient(inputs: Sequence[Any], upstreams: list[Any]) -> Any:
-        from horovod.tensorflow.gradients import allgather_gradient
-
         return [
-            allgather_gradient(tensor, upstream, process_set_id, ignore_name_scope)
+            gradients["allgather"](tensor, upstream, process_set_id, ignore_name_scope)
             for tensor, upstream in zip(inputs, upstreams, strict=True)
         ]
 
@@ -243,9 +242,7 @@ def horovod_broadcast(
         (output,) = _call("Broadcast", run, [given], [given.dtype], [given.shape])
 
         def gradient(upstream: Any) -> Any:
-            from horovod.tensorflow.gradients import broadcast_gradient
-
-            return broadcast_gradient(upstream, root_rank, process_set_id, ignore_name_scope)
+            return gradients["broadcast"](upstream, root_rank, process_set_id, ignore_name_scope)
 
         return output, gradient
 
@@ -274,9 +271,7 @@ def horovod_alltoall(
         )
 
         def gradient(upstream: Any, _: Any) -> Any:
-            from horovod.tensorflow.gradients import alltoall_gradient
-
-            return alltoall_gradient(given, upstream, received, process_set_id, ignore_name_scope), None
+            return gradients["alltoall"](given, upstream, received, process_set_id, ignore_name_scope), None
 
         return (output, received), gradient
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from horovod.collectives import Average, Sum
 from horovod.tensorflow.calls import call, call_grouped, reduction
-from horovod.tensorflow.native import ops
+from horovod.tensorflow.native import ops, problem
 
 __all__ = [
     "allgather_gradient",
@@ -144,3 +144,12 @@ def _of_grouped_reducescatter(op: Any, *upstreams: Any) -> Any:
 
 for _type in ("Join", "Size", "ProcessSetIncluded", "LocalSize", "Rank", "LocalRank"):
     tf.no_gradient(f"Horovod{_type}")
+
+if problem:  # the ops of the fall-back are differentiated by functions
+    ops.gradients.update(
+        grouped_allreduce=grouped_allreduce_gradient,
+        allgather=allgather_gradient,
+        broadcast=broadcast_gradient,
+        alltoall=alltoall_gradient,
+        reducescatter=reducescatter_gradient,
+    )
