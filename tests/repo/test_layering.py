@@ -1,15 +1,14 @@
 """Who may include or import whom: the arrows of docs/architecture.md, checked on the sources' text."""
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.repo.imports import PACKAGE, files, imported
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "core"
-PACKAGE = ROOT / "src" / "horovod"
 
 # Folder of core/ -> what it may include besides itself. "" is core/ itself: types and result.
 CORE_ARROWS = {
@@ -43,9 +42,10 @@ NEUTRAL = {
 }
 FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "mxnet"}
 EVERYBODY = {"errors", "config"}
-# First name below horovod -> what it may import besides itself, `EVERYBODY` and the package's __version__.
+# First name below horovod -> what it may import besides itself and `EVERYBODY`.
 PYTHON_ARROWS = {
     "errors": set[str](),
+    "version": set[str](),
     "config": set[str](),
     "messages": set[str](),
     "_core": set[str](),
@@ -57,11 +57,11 @@ PYTHON_ARROWS = {
     "_runtime": {"native", "bootstrap", "backends", "blame", "ending"},
     **dict.fromkeys(NEUTRAL, NEUTRAL | {"_runtime", "_core", "backends"}),
     **dict.fromkeys(FRAMEWORKS, NEUTRAL | {"common", "data", "elastic", "_runtime", "_core", "_keras"}),
-    # What `horovod.keras` and `horovod.tensorflow.keras` share hands over to the frontend of a framework.
-    "_keras": NEUTRAL | {"common", "elastic", "_runtime", "torch", "tensorflow"},
+    # What `horovod.keras` and `horovod.tensorflow.keras` share; frameworks bring adapters to it.
+    "_keras": NEUTRAL | {"common", "elastic", "_runtime"},
     "data": {"_runtime", "bootstrap"},
     "elastic": {"_runtime", "bootstrap", "messages"},
-    "launch": {"bootstrap", "messages", "ending"},
+    "launch": {"version", "bootstrap", "messages", "ending"},
     "observe": {"_runtime"},
     # A program on top of everything: it measures what users call.
     "bench": {"torch", "observe", "launch", "bootstrap"},
@@ -71,7 +71,7 @@ PYTHON_ARROWS = {
     "spark": {"launch", "common", "_runtime"},
     "ray": {"launch", "common", "_runtime"},
     # The package itself offers run() and __version__.
-    "": {"launch", "runner"},
+    "": {"launch", "version"},
 }
 
 
@@ -121,42 +121,10 @@ def test_core_includes_no_python_outside_bindings_and_no_framework() -> None:
                 assert not python.match(line), f"{file.relative_to(ROOT)}: {line}"
 
 
-def imports(file: Path) -> Iterator[str]:
-    """Full names of the modules a file imports, also inside functions; not those for type checkers only."""
-    package = ("horovod", *file.relative_to(PACKAGE).with_suffix("").parts)[:-1]
-
-    class Imports(ast.NodeVisitor):
-        def __init__(self) -> None:
-            self.found: list[str] = []
-
-        def visit_If(self, node: ast.If) -> None:
-            if "TYPE_CHECKING" not in ast.unparse(node.test):
-                self.generic_visit(node)
-
-        def visit_Import(self, node: ast.Import) -> None:
-            self.found += [alias.name for alias in node.names]
-
-        def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-            parts = list(package[: len(package) - node.level + 1]) if node.level else []
-            base = ".".join([*parts, *([node.module] if node.module else [])])
-            if base == "horovod":
-                self.found += [f"horovod.{alias.name}" for alias in node.names]
-            else:
-                self.found.append(base)
-
-    visitor = Imports()
-    visitor.visit(ast.parse(file.read_text()))
-    yield from visitor.found
-
-
 def part(name: str) -> str:
     """First name below horovod: "torch" of horovod.torch.mpi_ops, "" of horovod itself."""
     below = name.split(".")[1:]
-    return below[0] if below and below[0] not in {"__version__", "run"} else ""
-
-
-def python_files() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
+    return below[0] if below and below[0] != "run" else ""
 
 
 def part_of(file: Path) -> str:
@@ -164,18 +132,18 @@ def part_of(file: Path) -> str:
     return "" if first == "__init__.py" else first.removesuffix(".py")
 
 
-@pytest.mark.parametrize("file", python_files(), ids=lambda f: str(f.relative_to(PACKAGE)))
+@pytest.mark.parametrize("file", files(), ids=lambda f: str(f.relative_to(PACKAGE)))
 def test_python_imports_point_only_downwards(file: Path) -> None:
     mine = part_of(file)
     assert mine in PYTHON_ARROWS, f"say in PYTHON_ARROWS what horovod.{mine} may import"
     allowed = PYTHON_ARROWS[mine] | EVERYBODY | {mine, ""}
-    wrong = [name for name in imports(file) if name.split(".")[0] == "horovod" and part(name) not in allowed]
+    wrong = [name for name in imported(file) if name.split(".")[0] == "horovod" and part(name) not in allowed]
     assert wrong == []
 
 
-@pytest.mark.parametrize("file", python_files(), ids=lambda f: str(f.relative_to(PACKAGE)))
+@pytest.mark.parametrize("file", files(), ids=lambda f: str(f.relative_to(PACKAGE)))
 def test_only_the_folder_of_a_framework_imports_it(file: Path) -> None:
-    through = {"_keras": {"keras", "torch", "tensorflow", "jax"}, "bench": {"torch"}}
+    through = {"_keras": {"keras", "jax"}, "bench": {"torch"}}
     allowed = {part_of(file)} | through.get(part_of(file), set())
-    wrong = [name for name in imports(file) if name.split(".")[0] in FRAMEWORKS - allowed]
+    wrong = [name for name in imported(file) if name.split(".")[0] in FRAMEWORKS - allowed]
     assert wrong == []
