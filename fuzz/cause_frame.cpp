@@ -1,6 +1,6 @@
 /// The message by which a rank says why it gave up.
 
-#include "engine/cause_frame.h"
+#include "engine/failure/cause_frame.h"
 
 #include "target.h"
 

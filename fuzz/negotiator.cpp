@@ -1,6 +1,6 @@
 /// A world of four negotiators of which some receive what nobody has sent.
 
-#include "engine/negotiator.h"
+#include "engine/control/negotiator.h"
 
 #include <array>
 #include <deque>

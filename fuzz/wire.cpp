@@ -1,6 +1,6 @@
 /// Messages of the negotiators, as a reader takes them apart.
 
-#include "engine/wire.h"
+#include "engine/control/wire.h"
 
 #include <string>
 

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/negotiator.h"
+#include "engine/control/negotiator.h"
 
 namespace rueda::scaling {
 

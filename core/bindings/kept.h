@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/work.h"
+#include "engine/execution/work.h"
 
 namespace rueda::bindings {
 

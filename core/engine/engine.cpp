@@ -9,7 +9,7 @@
 
 #include <system_error>
 
-#include "engine/shared_memory.h"
+#include "engine/execution/shared_memory.h"
 
 namespace rueda {
 

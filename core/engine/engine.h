@@ -11,19 +11,19 @@
 #include <unordered_map>
 
 #include "backends/foreign/foreign.h"
-#include "engine/dispatcher.h"
-#include "engine/executor.h"
-#include "engine/fork_guard.h"
-#include "engine/heartbeat.h"
-#include "engine/inquest.h"
-#include "engine/log.h"
-#include "engine/negotiator.h"
-#include "engine/notifier.h"
-#include "engine/peers.h"
-#include "engine/progress.h"
-#include "engine/survey.h"
-#include "engine/timeline.h"
-#include "engine/work.h"
+#include "engine/base/fork_guard.h"
+#include "engine/base/log.h"
+#include "engine/base/notifier.h"
+#include "engine/base/progress.h"
+#include "engine/control/negotiator.h"
+#include "engine/control/peers.h"
+#include "engine/execution/dispatcher.h"
+#include "engine/execution/executor.h"
+#include "engine/execution/work.h"
+#include "engine/failure/heartbeat.h"
+#include "engine/failure/inquest.h"
+#include "engine/failure/survey.h"
+#include "engine/timeline/timeline.h"
 
 namespace rueda {
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "engine/call_frame.h"
-#include "engine/cause_frame.h"
+#include "engine/failure/cause_frame.h"
+#include "engine/fast_path/call_frame.h"
 
 namespace rueda {
 

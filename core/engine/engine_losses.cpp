@@ -2,8 +2,8 @@
 
 #include "engine/engine.h"
 
-#include "engine/cause_frame.h"
-#include "engine/term.h"
+#include "engine/control/term.h"
+#include "engine/failure/cause_frame.h"
 
 namespace rueda {
 

@@ -9,11 +9,11 @@
 #include <iterator>
 
 #include "collectives/collective.h"
-#include "engine/call_frame.h"
+#include "engine/base/patience.h"
+#include "engine/base/pause.h"
+#include "engine/control/term.h"
 #include "engine/engine.h"
-#include "engine/patience.h"
-#include "engine/pause.h"
-#include "engine/term.h"
+#include "engine/fast_path/call_frame.h"
 #include "kernels/copy.h"
 #include "kernels/kernels.h"
 

@@ -4,9 +4,9 @@
 
 #include "collectives/collective.h"
 #include "collectives/registry.h"
+#include "engine/control/fusion.h"
+#include "engine/control/term.h"
 #include "engine/engine.h"
-#include "engine/fusion.h"
-#include "engine/term.h"
 
 namespace rueda {
 

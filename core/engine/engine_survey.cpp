@@ -2,7 +2,7 @@
 /// something else. Holder of the baton only.
 
 #include "engine/engine.h"
-#include "engine/survey_frame.h"
+#include "engine/failure/survey_frame.h"
 
 namespace rueda {
 

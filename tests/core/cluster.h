@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include "engine/control/world.h"
 #include "engine/engine.h"
-#include "engine/world.h"
 
 namespace rueda::testing {
 

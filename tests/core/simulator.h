@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "collectives/registry.h"
-#include "engine/negotiator.h"
+#include "engine/control/negotiator.h"
 
 namespace rueda::test {
 

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "cluster.h"
-#include "engine/call_frame.h"
-#include "engine/heartbeat.h"
+#include "engine/failure/heartbeat.h"
+#include "engine/fast_path/call_frame.h"
 #include "relay.h"
 
 namespace rueda::testing {

@@ -9,11 +9,11 @@
 #include <latch>
 
 #include "backends/local/local.h"
-#include "engine/cause_frame.h"
-#include "engine/dispatcher.h"
-#include "engine/fork_guard.h"
-#include "engine/host_pool.h"
-#include "engine/notifier.h"
+#include "engine/base/fork_guard.h"
+#include "engine/base/notifier.h"
+#include "engine/execution/dispatcher.h"
+#include "engine/execution/host_pool.h"
+#include "engine/failure/cause_frame.h"
 
 namespace rueda {
 namespace {

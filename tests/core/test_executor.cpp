@@ -1,6 +1,6 @@
 /// The thread for code that may block.
 
-#include "engine/executor.h"
+#include "engine/execution/executor.h"
 
 #include <gtest/gtest.h>
 

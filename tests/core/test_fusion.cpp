@@ -1,4 +1,4 @@
-#include "engine/fusion.h"
+#include "engine/control/fusion.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
 /// Signs of life and the first cause, with time as an argument.
 
-#include "engine/heartbeat.h"
+#include "engine/failure/heartbeat.h"
 
 #include <gtest/gtest.h>
 
-#include "engine/inquest.h"
+#include "engine/failure/inquest.h"
 
 namespace rueda {
 namespace {

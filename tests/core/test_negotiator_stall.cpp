@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/stall.h"
+#include "engine/control/stall.h"
 #include "simulator.h"
 
 namespace rueda::test {

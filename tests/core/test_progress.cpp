@@ -1,6 +1,6 @@
 /// Who drives: what is left behind when the baton changes hands.
 
-#include "engine/progress.h"
+#include "engine/base/progress.h"
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>

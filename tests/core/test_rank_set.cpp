@@ -1,6 +1,6 @@
 /// The set of ranks beside std::set, in worlds of more ranks than one word has bits.
 
-#include "engine/rank_set.h"
+#include "engine/base/rank_set.h"
 
 #include <gtest/gtest.h>
 

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <optional>
 
-#include "engine/shared_memory.h"
+#include "engine/execution/shared_memory.h"
 #include "shm_world.h"
 #include "transport/shm_cause.h"
 #include "transport/shm_heap.h"

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/survey_frame.h"
+#include "engine/failure/survey_frame.h"
 
 namespace rueda {
 namespace {

@@ -1,6 +1,6 @@
 /// Recording: start and stop at any moment, alone and in engines that work meanwhile.
 
-#include "engine/timeline.h"
+#include "engine/timeline/timeline.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "engine/trace_file.h"
+#include "engine/timeline/trace_file.h"
 #include "text.h"
 #include "trace.h"
 

@@ -1,4 +1,4 @@
-#include "engine/wire.h"
+#include "engine/control/wire.h"
 
 #include <gtest/gtest.h>
 

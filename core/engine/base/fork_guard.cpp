@@ -1,0 +1,62 @@
+#include "engine/base/fork_guard.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "transport/shm_heap.h"
+
+namespace rueda {
+
+/// The list behind the handlers. The lock is held over fork(), so that the child sees it whole.
+struct ForkGuards {
+  std::mutex mutex;
+  std::vector<ForkGuard*> live;
+
+  static ForkGuards& instance() {
+    static ForkGuards* guards = [] {
+      auto* made = new ForkGuards;  // never destroyed: fork() may come at any time
+      ::pthread_atfork([] { instance().mutex.lock(); }, [] { instance().mutex.unlock(); },
+                       [] { instance().in_child(); });
+      return made;
+    }();
+    return *guards;
+  }
+
+  void in_child() {  // only async-signal-safe calls from here on
+    const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (ForkGuard* guard : live) {
+      guard->in_child_.store(true, std::memory_order_relaxed);
+      if (guard->heap_ != nullptr) guard->heap_->leave_to_parent();
+      for (const int fd : guard->descriptors_) {
+        if (null >= 0) ::dup3(null, fd, O_CLOEXEC);
+      }
+    }
+    if (null >= 0) ::close(null);
+    mutex.unlock();
+  }
+};
+
+ForkGuard::ForkGuard() {
+  auto& guards = ForkGuards::instance();
+  const std::lock_guard lock(guards.mutex);
+  guards.live.push_back(this);
+}
+
+ForkGuard::~ForkGuard() {
+  auto& guards = ForkGuards::instance();
+  const std::lock_guard lock(guards.mutex);
+  std::erase(guards.live, this);
+}
+
+void ForkGuard::cover(std::vector<int> descriptors, ShmHeap* heap) {
+  std::erase_if(descriptors, [](int fd) { return fd < 0; });
+  const std::lock_guard lock(ForkGuards::instance().mutex);
+  descriptors_ = std::move(descriptors);
+  heap_ = heap;
+}
+
+}  // namespace rueda

@@ -1,0 +1,168 @@
+#include "engine/control/world.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace rueda {
+
+namespace {
+
+constexpr std::size_t kArity = 32;
+
+/// By rank; -1 at the root. Up to 32 groups the formula gives leader 0 to all leaders.
+std::vector<Rank> parents(const std::vector<std::vector<Rank>>& groups) {
+  std::size_t size = 0;
+  for (const auto& group : groups) size += group.size();
+  std::vector<Rank> parent(size, -1);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const Rank leader = groups[g].front();
+    for (Rank rank : groups[g]) parent[static_cast<std::size_t>(rank)] = leader;
+    parent[static_cast<std::size_t>(leader)] = g == 0 ? -1 : groups[(g - 1) / kArity].front();
+  }
+  return parent;
+}
+
+}  // namespace
+
+ControlTree control_tree(const std::vector<std::vector<Rank>>& groups, Rank self) {
+  const std::vector<Rank> parent = parents(groups);
+  ControlTree tree{.self = self, .parent = {}, .children = {}};
+  if (parent[static_cast<std::size_t>(self)] >= 0)
+    tree.parent = parent[static_cast<std::size_t>(self)];
+  for (std::size_t rank = 0; rank < parent.size(); ++rank) {
+    if (parent[rank] == self) tree.children.push_back(static_cast<Rank>(rank));
+  }
+  return tree;
+}
+
+World::World(const std::vector<std::vector<Rank>>& groups, std::vector<std::string> hosts,
+             Rank self)
+    : tree_(control_tree(groups, self)), hosts_(std::move(hosts)), below_(tree_.children.size()) {
+  const std::vector<Rank> parent = parents(groups);
+  size_ = static_cast<int>(parent.size());
+  subtree_.add(self);
+  if (!tree_.children.empty()) {
+    // Parents have lower ranks: one look at each rank in order finds the child it is below.
+    std::vector<Rank> below(parent.size(), -1);
+    for (Rank rank = self + 1; rank < size_; ++rank) {
+      const auto index = static_cast<std::size_t>(rank);
+      const Rank above = parent[index];
+      below[index] = above == self ? rank : below[static_cast<std::size_t>(above)];
+      if (below[index] < 0) continue;
+      below_[*child_index(below[index])].add(rank);
+      subtree_.add(rank);
+    }
+  }
+  sets_.push_back({.id = 0,
+                   .generation = 0,
+                   .members = RankSet::all(size_),
+                   .below = subtree_,
+                   .by_child = below_});
+}
+
+Result<void> check_members(std::span<const Rank> ranks, int world_size) {
+  const auto wrong = [](std::string what) {
+    return Error{.code = Code::InvalidArgument, .message = "A process set " + std::move(what)};
+  };
+  if (ranks.empty()) return wrong("needs at least one rank");
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] < 0 || ranks[i] >= world_size) {
+      return wrong("cannot have rank " + std::to_string(ranks[i]) + ": ranks are 0 to " +
+                   std::to_string(world_size - 1));
+    }
+    if (i == 0 || ranks[i - 1] < ranks[i]) continue;
+    if (ranks[i - 1] == ranks[i]) return wrong("has rank " + std::to_string(ranks[i]) + " twice");
+    return wrong("lists its ranks in ascending order");
+  }
+  return {};
+}
+
+Result<void> World::check_addition(std::span<const Rank> ranks) const {
+  if (auto fine = check_members(ranks, size_); !fine) return fine;
+  RankSet members;
+  for (Rank rank : ranks) members.add(rank);
+  for (const ProcessSet& set : sets_) {
+    if (!set.members.equals(members)) continue;
+    return Error{.code = Code::InvalidArgument,
+                 .message = "duplicate process set: process set " + std::to_string(set.id) +
+                            " has the same ranks"};
+  }
+  if (freed_.empty() && sets_.size() >= kMaxProcessSets) {
+    return Error{.code = Code::InvalidArgument,
+                 .message = "there are " + std::to_string(kMaxProcessSets - 1) +
+                            " process sets already: remove one first"};
+  }
+  return {};
+}
+
+const ProcessSet& World::add_set(std::span<const Rank> ranks) {
+  auto id = static_cast<std::int32_t>(sets_.size());
+  if (freed_.empty()) {
+    sets_.emplace_back();
+  } else {
+    id = freed_.front();
+    freed_.pop_front();
+  }
+  ProcessSet& set = sets_[static_cast<std::size_t>(id)];
+  set.id = id;
+  set.generation = ++generations_;
+  for (Rank rank : ranks) set.members.add(rank);
+  set.below = subtree_.common(set.members);
+  for (const RankSet& child : below_) set.by_child.push_back(child.common(set.members));
+  return set;
+}
+
+void World::remove_set(std::int32_t id) {
+  sets_[static_cast<std::size_t>(id)] = {};
+  freed_.push_back(id);
+}
+
+std::optional<std::size_t> World::child_index(Rank rank) const noexcept {
+  // Children are in ascending order.
+  const auto at = std::ranges::lower_bound(tree_.children, rank);
+  if (at == tree_.children.end() || *at != rank) return std::nullopt;
+  return static_cast<std::size_t>(at - tree_.children.begin());
+}
+
+const ProcessSet* World::find_set(std::int32_t id, std::uint32_t generation) const noexcept {
+  const ProcessSet* set = find_set(id);
+  return set != nullptr && set->generation == generation ? set : nullptr;
+}
+
+const ProcessSet* World::find_set(std::int32_t id) const noexcept {
+  if (id < 0 || static_cast<std::size_t>(id) >= sets_.size()) return nullptr;
+  const ProcessSet& set = sets_[static_cast<std::size_t>(id)];
+  return set.members.empty() ? nullptr : &set;
+}
+
+std::map<std::int32_t, std::vector<Rank>> World::sets() const {
+  std::map<std::int32_t, std::vector<Rank>> all;
+  for (const ProcessSet& set : sets_) {
+    if (!set.members.empty()) all.emplace(set.id, set.members.to_vector());
+  }
+  return all;
+}
+
+std::string World::who(Rank rank) const {
+  std::string text = "rank " + std::to_string(rank);
+  if (has(rank) && static_cast<std::size_t>(rank) < hosts_.size()) {
+    text += " (host " + hosts_[static_cast<std::size_t>(rank)] + ")";
+  }
+  return text;
+}
+
+std::string to_string(const RankSet& ranks) {
+  std::string text = ranks.count() == 1 ? "rank " : "ranks ";
+  const std::vector<Rank> all = ranks.to_vector();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    std::size_t last = i;
+    while (last + 1 < all.size() && all[last + 1] == all[last] + 1) ++last;
+    if (i != 0) text += ", ";
+    text += std::to_string(all[i]);
+    if (last > i) text += (last == i + 1 ? ", " : "-") + std::to_string(all[last]);
+    i = last;
+  }
+  return text;
+}
+
+}  // namespace rueda

@@ -1,0 +1,91 @@
+/// Who takes part: ranks, hosts, the control tree and the process sets, as one rank sees them.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/base/rank_set.h"
+#include "result.h"
+#include "types.h"
+
+namespace rueda {
+
+/// This rank's place in the control tree.
+struct ControlTree {
+  Rank self = 0;
+  std::optional<Rank> parent;  ///< none at the caller
+  std::vector<Rank> children;
+};
+
+/// The tree that all ranks derive from the transport groups: a group's first rank leads it; leaders
+/// report to leader 0 up to 32 groups, beyond that in a 32-ary tree of leaders in order.
+[[nodiscard]] ControlTree control_tree(const std::vector<std::vector<Rank>>& groups, Rank self);
+
+/// Process sets that can exist at once, the world included. Every one may need memory of its own
+/// for each pair of ranks on a host.
+inline constexpr std::int32_t kMaxProcessSets = 128;
+
+struct ProcessSet {
+  std::int32_t id = 0;
+  std::uint32_t generation = 0;   ///< keeps a re-used id apart: counts all sets that ever were
+  RankSet members;                ///< empty: there is no set of that id at present
+  RankSet below;                  ///< members in this rank's subtree
+  std::vector<RankSet> by_child;  ///< members in each child's subtree
+};
+
+/// What is wrong with these members of a set in a world of that size: they ascend, without
+/// repetition, and are ranks of the world.
+[[nodiscard]] Result<void> check_members(std::span<const Rank> ranks, int world_size);
+
+class World {
+ public:
+  World(const std::vector<std::vector<Rank>>& groups, std::vector<std::string> hosts, Rank self);
+
+  // The table of sets changes at the same positions of the stream on every rank, by the same rules:
+  // so numbers and generations are the same everywhere.
+  /// Why there cannot be such a set now.
+  [[nodiscard]] Result<void> check_addition(std::span<const Rank> ranks) const;
+  /// Of a set that check_addition() allows. The id that was freed first is used first.
+  const ProcessSet& add_set(std::span<const Rank> ranks);
+  void remove_set(std::int32_t id);
+
+  [[nodiscard]] Rank self() const noexcept { return tree_.self; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] const ControlTree& tree() const noexcept { return tree_; }
+  [[nodiscard]] const RankSet& everyone() const noexcept { return sets_.front().members; }
+  [[nodiscard]] const RankSet& below(std::size_t child) const noexcept { return below_[child]; }
+  [[nodiscard]] std::optional<std::size_t> child_index(Rank rank) const noexcept;
+  /// Null if there is no such set (any more).
+  [[nodiscard]] const ProcessSet* find_set(std::int32_t id,
+                                           std::uint32_t generation) const noexcept;
+  /// The live set of that id; null if there is none.
+  [[nodiscard]] const ProcessSet* find_set(std::int32_t id) const noexcept;
+  /// There was a set of that generation, and there is none now.
+  [[nodiscard]] bool was_removed(std::int32_t id, std::uint32_t generation) const noexcept {
+    return generation <= generations_ && find_set(id, generation) == nullptr;
+  }
+  [[nodiscard]] std::map<std::int32_t, std::vector<Rank>> sets() const;
+  [[nodiscard]] bool has(Rank rank) const noexcept { return rank >= 0 && rank < size_; }
+  /// "rank 3 (host b)"
+  [[nodiscard]] std::string who(Rank rank) const;
+
+ private:
+  ControlTree tree_;
+  int size_ = 0;
+  std::vector<std::string> hosts_;
+  RankSet subtree_;              // this rank and all below it
+  std::vector<RankSet> below_;   // by child: its subtree
+  std::deque<ProcessSet> sets_;  // by id; the first is the world
+  std::deque<std::int32_t> freed_;
+  std::uint32_t generations_ = 0;  // sets added so far
+};
+
+/// "rank 3" / "ranks 0, 2-5, 7"
+[[nodiscard]] std::string to_string(const RankSet& ranks);
+
+}  // namespace rueda

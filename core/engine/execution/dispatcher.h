@@ -1,0 +1,130 @@
+/// Runs the dispatches one after another: one batch under way, the others queued behind it. Owns
+/// the backends of the process sets, which open and close at their place in that order.
+///
+/// A batch is an object with step(), not a stack frame: whoever holds the baton steps it, and may
+/// leave between two chunks. Holder of the baton only.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "collectives/collective.h"
+#include "engine/control/negotiator.h"
+#include "engine/execution/work.h"
+#include "engine/failure/survey.h"
+#include "engine/timeline/timeline.h"
+#include "engine/timeline/traced_allocator.h"
+
+namespace rueda {
+
+/// How often and how much each data path carried.
+struct PathCount {
+  std::uint64_t operations = 0;
+  std::uint64_t bytes = 0;
+};
+
+class Dispatcher {
+ public:
+  /// Makes the backend of a new set of which this rank is a member.
+  using OpenSet =
+      std::function<Result<std::unique_ptr<Backend>>(std::int32_t id, std::span<const Rank> ranks)>;
+
+  /// `world`: the backend of set 0. A started batch without any progress for `timeout` is
+  /// overdue(); zero: never. `timeline`: hears of the batches that have tracks; null: nobody does.
+  Dispatcher(Backend& world, OpenSet open_set, Duration timeout, Timeline* timeline = nullptr)
+      : world_(world), open_set_(std::move(open_set)), timeout_(timeout), timeline_(timeline) {}
+
+  /// A set that exists from the start: all members open it before anything runs in it.
+  Result<void> open(std::int32_t id, std::span<const Rank> ranks);
+
+  /// Entries of one dispatch, in order; null: this rank has joined and takes part with zeros.
+  struct Batch {
+    std::int32_t process_set = 0;
+    std::vector<std::unique_ptr<Entry>> entries;
+    std::vector<std::shared_ptr<const Signature>> signatures;  ///< none: nothing is to be run
+    std::vector<Track> tracks = {};  ///< on the timeline, by entry; empty: on none
+    std::optional<SetChange> change = {};
+    std::optional<std::int64_t> value = {};  ///< what its entries end with
+    Position position = {};                  ///< what other ranks know it by
+  };
+  void enqueue(Batch batch) { queue_.push_back(std::move(batch)); }
+
+  /// Does about one chunk of work. An error means that the world is out of step: nothing more can
+  /// run.
+  Result<Step> step(TimePoint now);
+
+  /// Entries of a batch that has just completed. Empty if none has.
+  [[nodiscard]] std::vector<std::unique_ptr<Entry>> take_completed() {
+    return std::move(completed_);
+  }
+  /// Why all members have refused the batch that has just completed; none: it was done.
+  [[nodiscard]] std::optional<Error> take_refusal() {
+    return std::exchange(refusal_, std::nullopt);
+  }
+  /// Everything that was queued or under way; the operation is dropped.
+  [[nodiscard]] std::vector<std::unique_ptr<Entry>> take_all();
+
+  [[nodiscard]] bool idle() const noexcept { return !operation_ && queue_.empty(); }
+  [[nodiscard]] bool running() const noexcept { return operation_ != nullptr; }
+  /// The operation under way that needs that rank; empty if there is none.
+  [[nodiscard]] std::string under_way(Rank rank) const;
+  /// When overdue() will be true, unless something moves.
+  [[nodiscard]] std::optional<TimePoint> deadline() const;
+  /// The operation under way has made no progress for the time limit …
+  [[nodiscard]] bool stalled(TimePoint now) const;
+  /// … and it is time to do something about it.
+  [[nodiscard]] bool overdue(TimePoint now) const;
+  /// Nothing is overdue until then.
+  void wait_until(TimePoint when) noexcept { patient_until_ = when; }
+  /// Of the operation under way: its position, and whom it waits for, without this rank.
+  [[nodiscard]] Position position() const { return running_.position; }
+  [[nodiscard]] std::vector<Rank> awaited() const;
+  /// What there is to say about the operation under way when it is stuck.
+  [[nodiscard]] Error stuck(TimePoint now) const;
+  /// How far this rank has come, for one who asks about that operation.
+  [[nodiscard]] Standing standing(const Position& position, TimePoint now) const;
+  /// Any thread.
+  [[nodiscard]] std::map<std::string, PathCount, std::less<>> paths() const {
+    const std::lock_guard lock(paths_mutex_);
+    return paths_;
+  }
+
+ private:
+  Result<void> start(TimePoint now);
+  [[nodiscard]] Rank self() const;
+  [[nodiscard]] Backend* backend_of(std::int32_t id) const;
+  [[nodiscard]] Error where(Error error) const;
+  void complete();
+  void count_path();
+
+  Backend& world_;
+  OpenSet open_set_;
+  Duration timeout_;
+  Timeline* timeline_;
+  std::map<std::int32_t, std::unique_ptr<Backend>> sets_;  // that this rank is in
+  std::deque<Batch> queue_;
+  Batch running_;
+  std::vector<Task> tasks_;                          // of running_
+  std::vector<std::unique_ptr<std::byte[]>> zeros_;  // of running_: what a joined rank contributes
+  std::deque<TracedAllocator> allocators_;           // of running_, if it is on the timeline
+  const Backend* backend_ = nullptr;                 // of running_
+  std::size_t bytes_ = 0;                            // of running_, on this rank
+  std::unique_ptr<Operation> operation_;
+  TimePoint last_progress_{};               // in running_; if nothing runs: when the last one ended
+  TimePoint patient_until_{};               // nothing is overdue before
+  std::array<std::uint64_t, 3> started_{};  // by stream: the last position that was started
+  std::vector<std::unique_ptr<Entry>> completed_;
+  std::optional<Error> refusal_;    // of completed_
+  mutable std::mutex paths_mutex_;  // guards paths_
+  std::map<std::string, PathCount, std::less<>> paths_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,26 @@
+/// The heap of the own segment as a source of recycled memory.
+#pragma once
+
+#include <memory>
+
+#include "engine/base/fork_guard.h"
+#include "engine/execution/host_pool.h"
+#include "transport/shm_heap.h"
+
+namespace rueda {
+
+/// Lives as long as anything in it. In a forked child what was taken is not there.
+class SharedMemory final : public MemorySource {
+ public:
+  explicit SharedMemory(std::shared_ptr<ShmHeap> heap);
+
+  std::byte* allocate(std::size_t capacity) override;
+  /// Not possible; a pool that keeps everything never asks.
+  void release(std::byte*, std::size_t) noexcept override {}
+
+ private:
+  std::shared_ptr<ShmHeap> heap_;
+  ForkGuard fork_guard_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,93 @@
+/// One submission of the user: a handle, and the tensors behind it.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collectives/task.h"
+#include "engine/execution/host_pool.h"
+
+namespace rueda {
+
+/// Counts submissions of this process from 1, failed ones included.
+using Handle = std::int64_t;
+
+/// A result that the engine allocated.
+struct Output {
+  HostBuffer buffer;
+  Shape shape;
+  DType dtype = DType::Float32;
+};
+
+/// Gives memory for result `index`, whose size is known only now; null: there is none. Called by
+/// the holder of the baton: must not block.
+using OutputProvider =
+    std::function<std::byte*(std::size_t index, const Shape& shape, DType dtype)>;
+
+/// What a handle stands for. Filled by the holder of the baton; read by others once `done` is set.
+struct Work {
+  Handle handle = 0;
+  std::string name;  ///< full name, of the group if it is one
+  std::atomic<bool> done{false};
+  std::size_t remaining = 1;  ///< tensors that are not complete
+  std::optional<Error> error;
+  /// It has failed, and a verb of a foreign backend that is stuck may still touch its memory, at
+  /// any time: whoever owns that must never give it back.
+  bool in_use = false;
+  std::vector<Output> outputs;        ///< by tensor; without data() where the user gave the memory
+  std::optional<std::int64_t> value;  ///< of operations that end with a number: join, set changes
+  std::vector<std::uint64_t> tickets;
+  std::function<void(const Work&)> on_done;  ///< runs on the notifier
+  OutputProvider provide;                    ///< memory of results; null: the engine allocates
+  std::atomic<bool> polled{false};           ///< the first poll says no, see Engine::poll()
+};
+
+/// One tensor of a submission, from submit() to the end of its batch.
+struct Entry final : OutputAllocator {
+  std::string name;
+  std::shared_ptr<const Signature> signature;
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  std::vector<std::int64_t> splits;  ///< see Task
+  std::int32_t* received = nullptr;
+  std::shared_ptr<Work> work;
+  std::size_t index = 0;  ///< in the work
+  std::shared_ptr<HostPool> pool;
+
+  [[nodiscard]] Task task() noexcept {
+    return {.signature = signature,
+            .in = in,
+            .out = out,
+            .allocator = this,
+            .splits = splits,
+            .received = received};
+  }
+
+  Result<std::byte*> allocate(const Shape& shape, DType dtype) override {
+    Output& output = work->outputs[index];
+    std::byte* data = nullptr;
+    if (work->provide) {
+      data = work->provide(index, shape, dtype);
+    } else {
+      output.buffer = pool->take(static_cast<std::size_t>(element_count(shape)) * size_of(dtype));
+      data = output.buffer.data();
+    }
+    if (data == nullptr) {
+      return Error{.code = Code::Internal,
+                   .message = "no memory for a result of " +
+                              std::to_string(static_cast<std::size_t>(element_count(shape)) *
+                                             size_of(dtype)) +
+                              " bytes, shape " + to_string(shape),
+                   .tensor = name};
+    }
+    output.shape = shape;
+    output.dtype = dtype;
+    return data;
+  }
+};
+
+}  // namespace rueda

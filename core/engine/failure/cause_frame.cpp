@@ -1,0 +1,81 @@
+#include "engine/failure/cause_frame.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "text.h"
+
+namespace rueda {
+
+namespace {
+
+constexpr std::size_t kMaxText = 4096;
+constexpr std::size_t kMaxMissing = 1024;
+
+// Frame: mark, code, evidence (1 byte each), peer (4), waited in seconds (8), three counts (4
+// each), then missing ranks (4 each), tensor, text. Little endian: hosts of other byte orders are
+// not supported.
+struct [[gnu::packed]] Head {
+  std::uint8_t mark;
+  std::uint8_t code;
+  std::uint8_t evidence;
+  std::int32_t peer;
+  double waited_s;
+  std::uint32_t missing;
+  std::uint32_t tensor_bytes;
+  std::uint32_t text_bytes;
+};
+
+}  // namespace
+
+std::vector<std::byte> encode_cause(const Error& error, Evidence evidence) {
+  const std::string whole = error.what();
+  const std::string_view text = utf8_prefix(whole, kMaxText);
+  const std::string_view tensor = utf8_prefix(error.tensor, kMaxText);
+  const std::size_t missing = std::min(error.missing.size(), kMaxMissing);
+  const Head head{.mark = static_cast<std::uint8_t>(kCauseFrame),
+                  .code = static_cast<std::uint8_t>(error.code),
+                  .evidence = static_cast<std::uint8_t>(evidence),
+                  .peer = error.peer,
+                  .waited_s = error.waited_s,
+                  .missing = static_cast<std::uint32_t>(missing),
+                  .tensor_bytes = static_cast<std::uint32_t>(tensor.size()),
+                  .text_bytes = static_cast<std::uint32_t>(text.size())};
+  std::vector<std::byte> frame(sizeof head + missing * sizeof(Rank) + tensor.size() + text.size());
+  std::byte* at = frame.data();
+  auto put = [&at](const void* data, std::size_t bytes) {
+    if (bytes != 0) std::memcpy(at, data, bytes);
+    at += bytes;
+  };
+  put(&head, sizeof head);
+  put(error.missing.data(), missing * sizeof(Rank));
+  put(tensor.data(), tensor.size());
+  put(text.data(), text.size());
+  return frame;
+}
+
+std::optional<Inquest::Finding> decode_cause(std::span<const std::byte> frame) {
+  Head head{};
+  if (frame.size() < sizeof head || frame.front() != kCauseFrame) return std::nullopt;
+  std::memcpy(&head, frame.data(), sizeof head);
+  const bool sane = head.code <= static_cast<std::uint8_t>(Code::Internal) &&
+                    head.evidence <= static_cast<std::uint8_t>(Evidence::Certain) &&
+                    head.missing <= kMaxMissing && head.tensor_bytes <= kMaxText &&
+                    head.text_bytes <= kMaxText &&
+                    frame.size() == sizeof head + head.missing * sizeof(Rank) + head.tensor_bytes +
+                                        head.text_bytes;
+  if (!sane) return std::nullopt;
+  Error error{.code = static_cast<Code>(head.code), .peer = head.peer, .waited_s = head.waited_s};
+  const std::byte* at = frame.data() + sizeof head;
+  error.missing.resize(head.missing);
+  if (head.missing != 0) std::memcpy(error.missing.data(), at, head.missing * sizeof(Rank));
+  at += head.missing * sizeof(Rank);
+  error.tensor.assign(reinterpret_cast<const char*>(at), head.tensor_bytes);
+  at += head.tensor_bytes;
+  error.message.assign(reinterpret_cast<const char*>(at), head.text_bytes);
+  return Inquest::Finding{.error = std::move(error),
+                          .evidence = static_cast<Evidence>(head.evidence)};
+}
+
+}  // namespace rueda

@@ -1,0 +1,28 @@
+/// The messages by which ranks ask each other how far they have come; see survey.h. They go along
+/// the control tree, from neighbour to neighbour.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/failure/survey.h"
+
+namespace rueda {
+
+/// First byte of a frame; no other message begins with it.
+inline constexpr std::byte kSurveyFrame{0xC5};
+
+/// A question if there is no standing.
+struct SurveyMessage {
+  Rank from = -1;
+  Rank to = -1;
+  Position position;
+  std::optional<Standing> standing = std::nullopt;
+};
+
+[[nodiscard]] std::vector<std::byte> encode_survey(const SurveyMessage& message);
+/// Nothing if the bytes are no such frame.
+[[nodiscard]] std::optional<SurveyMessage> decode_survey(std::span<const std::byte> frame);
+
+}  // namespace rueda
