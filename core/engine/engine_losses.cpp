@@ -2,7 +2,7 @@
 
 #include "engine/engine.h"
 
-#include "engine/control/term.h"
+#include "engine/base/names.h"
 #include "engine/failure/cause_frame.h"
 
 namespace rueda {

@@ -9,9 +9,9 @@
 #include <iterator>
 
 #include "collectives/collective.h"
+#include "engine/base/names.h"
 #include "engine/base/patience.h"
 #include "engine/base/pause.h"
-#include "engine/control/term.h"
 #include "engine/engine.h"
 #include "engine/fast_path/call_frame.h"
 #include "kernels/copy.h"

@@ -4,8 +4,8 @@
 
 #include "collectives/collective.h"
 #include "collectives/registry.h"
+#include "engine/base/names.h"
 #include "engine/control/fusion.h"
-#include "engine/control/term.h"
 #include "engine/engine.h"
 
 namespace rueda {

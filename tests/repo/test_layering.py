@@ -21,6 +21,16 @@ CORE_ARROWS = {
     "bindings": {"engine", "collectives", "backends", "transport", "kernels", ""},
     "glue": {"bindings", ""},
 }
+# Room of core/engine/ -> what other rooms it may include. "" is core/engine/ itself.
+ENGINE_ARROWS = {
+    "base": set[str](),
+    "timeline": {"base"},
+    "control": {"timeline", "base"},
+    "execution": {"control", "timeline", "base"},
+    "failure": {"execution", "control", "timeline", "base"},
+    "fast_path": {"failure", "execution", "control", "timeline", "base"},
+    "": {"fast_path", "failure", "execution", "control", "timeline", "base"},
+}
 # A collective works with any backend: it sees the contract only.
 BACKEND_CONTRACT = {
     "backends/backend.h",
@@ -92,6 +102,20 @@ def test_core_includes_point_only_downwards() -> None:
         f"{file} includes {target}"
         for file, target in includes()
         if folder(Path(target)) not in CORE_ARROWS.get(folder(file), set()) | {folder(file)}
+    ]
+    assert wrong == []
+
+
+def room(path: Path) -> str:
+    return path.parts[1] if len(path.parts) > 2 else ""
+
+
+def test_rooms_of_the_engine_include_only_downwards() -> None:
+    wrong = [
+        f"{file} includes {target}"
+        for file, target in includes()
+        if folder(file) == folder(Path(target)) == "engine"
+        and room(Path(target)) not in ENGINE_ARROWS[room(file)] | {room(file)}
     ]
     assert wrong == []
 

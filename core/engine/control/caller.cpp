@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "collectives/registry.h"
+#include "engine/base/names.h"
 #include "engine/control/conflicts.h"
 #include "engine/control/verdict.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "engine/base/names.h"
 #include "engine/control/wire.h"
 
 namespace rueda {

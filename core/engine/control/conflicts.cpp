@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "collectives/registry.h"
+#include "engine/base/names.h"
 #include "engine/control/verdict.h"
 
 namespace rueda {

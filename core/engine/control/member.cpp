@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "collectives/registry.h"
+#include "engine/base/names.h"
 
 namespace rueda {
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/names.h"
 #include "engine/control/caller.h"
 #include "engine/control/glossary.h"
 #include "engine/control/member.h"

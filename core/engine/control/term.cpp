@@ -56,25 +56,6 @@ void OpenTerms::remove(Term& term) noexcept {
   (term.newer != nullptr ? term.newer->older : newest_) = term.older;
 }
 
-std::string full_name(const Key& key) {
-  if (!key.name.empty()) return key.name;
-  if (is_set_change(key.kind)) return std::string(rules_of(key.kind).prefix);
-  if (rules_of(key.kind).matched_by_count) {
-    return std::string(rules_of(key.kind).prefix) + ".noname";
-  }
-  return std::string(rules_of(key.kind).prefix) + "." + unnamed_call(key.number);
-}
-
-std::uint64_t unnamed_call_number(std::uint64_t joins, std::uint64_t call) {
-  return (joins << kUnnamedCallBits) | call;
-}
-
-std::string unnamed_call(std::uint64_t number) {
-  const std::uint64_t joins = number >> kUnnamedCallBits;
-  const std::uint64_t call = number & ((std::uint64_t{1} << kUnnamedCallBits) - 1);
-  return "noname." + (joins == 0 ? "" : std::to_string(joins) + ".") + std::to_string(call);
-}
-
 std::string describe(const Signature& signature) {
   std::string text(rules_of(signature.kind).name);
   if (signature.kind == Kind::Barrier) return text;

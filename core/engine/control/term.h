@@ -97,14 +97,6 @@ class OpenTerms {
   Term* newest_ = nullptr;
 };
 
-/// Calls without a name are known by their number among those of the process set since the join
-/// before them: 2^40 calls, 2^24 joins.
-inline constexpr int kUnnamedCallBits = 40;
-[[nodiscard]] std::uint64_t unnamed_call_number(std::uint64_t joins, std::uint64_t call);
-/// "noname.7"; "noname.2.7" after the second join.
-[[nodiscard]] std::string unnamed_call(std::uint64_t number);
-/// "allreduce.layer1.weight", "allreduce.noname.7"
-[[nodiscard]] std::string full_name(const Key& key);
 /// For messages: "ALLREDUCE Sum of float32 [17, 3]"
 [[nodiscard]] std::string describe(const Signature& signature);
 [[nodiscard]] bool same_meaning(const MeaningPtr& one, const MeaningPtr& other) noexcept;

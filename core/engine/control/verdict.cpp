@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "collectives/registry.h"
+#include "engine/base/names.h"
 #include "engine/control/world.h"
 
 namespace rueda {

@@ -18,8 +18,8 @@
 #include "backends/backend.h"
 #include "collectives/collective.h"
 #include "engine/control/negotiator.h"
+#include "engine/execution/position.h"
 #include "engine/execution/work.h"
-#include "engine/failure/survey.h"
 #include "engine/timeline/timeline.h"
 #include "engine/timeline/traced_allocator.h"
 

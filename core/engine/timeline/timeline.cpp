@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/control/term.h"
+#include "engine/base/names.h"
 #include "engine/timeline/trace_file.h"
 
 namespace rueda {

@@ -1,0 +1,20 @@
+/// What operations are called, in messages and on the timeline.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "collectives/signature.h"
+
+namespace rueda {
+
+/// Calls without a name are known by their number among those of the process set since the join
+/// before them: 2^40 calls, 2^24 joins.
+inline constexpr int kUnnamedCallBits = 40;
+[[nodiscard]] std::uint64_t unnamed_call_number(std::uint64_t joins, std::uint64_t call);
+/// "noname.7"; "noname.2.7" after the second join.
+[[nodiscard]] std::string unnamed_call(std::uint64_t number);
+/// "allreduce.layer1.weight", "allreduce.noname.7"
+[[nodiscard]] std::string full_name(const Key& key);
+
+}  // namespace rueda

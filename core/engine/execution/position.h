@@ -1,0 +1,28 @@
+/// Where a rank stands in the operations of the world: what ranks tell each other when nothing
+/// moves.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "types.h"
+
+namespace rueda {
+
+/// An operation, by a name that is the same on all its members.
+struct Position {
+  enum class Stream : std::uint8_t { None = 0, Dispatches = 1, Offers = 2 };
+  Stream stream = Stream::None;
+  std::uint64_t number = 0;  ///< grows from one operation of the stream to the next
+  bool operator==(const Position&) const = default;
+};
+
+/// How far a rank has come.
+struct Standing {
+  enum class State : std::uint8_t { Before = 0, In = 1, Past = 2 };
+  State state = State::Before;
+  Duration quiet{};             ///< how long ago its last progress was, in whatever it was at
+  std::vector<Rank> waits_for;  ///< in what it is at now; none: it is at nothing
+};
+
+}  // namespace rueda
