@@ -32,7 +32,6 @@ Engine::Engine(EngineOptions options)
       peers_(options_.rank, options_.size, options_.groups, options_.hosts),
       pool_(std::make_shared<HostPool>(kKeptOutputBytes)),
       last_handle_(options_.first_handle),
-      survey_(options_.operation_timeout),
       next_tick_ns_(kNever) {}
 
 Engine::~Engine() {
@@ -82,8 +81,12 @@ Result<void> Engine::open_parts() {
   }
   negotiator_ = std::make_unique<Negotiator>(options_.groups, options_.hosts, options_.rank,
                                              options_.negotiator, &timeline_);
-  parent_ = control_tree(options_.groups, options_.rank).parent;
   auto opened = open_sets();
+  FailureDetector::Owner& owner = *this;
+  detector_ = std::make_unique<FailureDetector>(
+      FailureDetector::Options{.heartbeat = options_.heartbeat,
+                               .operation_timeout = options_.operation_timeout},
+      peers_, phase_, log_, *dispatcher_, owner);
   opened_ = static_cast<bool>(opened);
   return opened;
 }
@@ -94,7 +97,7 @@ Result<void> Engine::start() {
   if (!options_.timeline.empty()) {
     timeline_.start(options_.timeline, options_.timeline_mark_cycles);
   }
-  watch_beats(Clock::now());
+  detector_->start(Clock::now());
   Driver& driver = *this;
   progress_ =
       std::make_unique<Progress>(driver, peers_.bell(), peers_.engine_bell(), peers_.waiter_bell());
@@ -131,7 +134,7 @@ void Engine::shutdown(wire::Departure why) {
   const std::lock_guard lifecycle(lifecycle_);
   if (!started_) return;
   started_ = false;
-  if (!has_failed_.load()) {
+  if (!phase_.failed.load()) {
     {
       const std::lock_guard lock(mutex_);
       negotiator_->shutdown(Clock::now(), effects_, std::move(why));
@@ -139,10 +142,10 @@ void Engine::shutdown(wire::Departure why) {
       effects_pending_.store(true, std::memory_order_seq_cst);
     }
     if (options_.size > 1) progress_->alert_holder();
-    const auto over = [this] { return closed_.load() || has_failed_.load(); };
-    const auto finished = [&] { return over() || acknowledged_.load(); };
+    const auto over = [this] { return phase_.closed.load() || phase_.failed.load(); };
+    const auto finished = [&] { return over() || phase_.acknowledged.load(); };
     // A batch that was decided may still run; stuck ones end by the operation's own time limit.
-    progress_->until([&] { return over() || ended_.load(); },
+    progress_->until([&] { return over() || phase_.ended.load(); },
                      Clock::now() + options_.operation_timeout + seconds(1));
     progress_->until(finished, Clock::now() + options_.operation_timeout + seconds(1));
     progress_->until(over, Clock::now() + kCloseGrace);
@@ -152,14 +155,14 @@ void Engine::shutdown(wire::Departure why) {
     progress_->stop();
     thread_.join();
   }
-  if (acknowledged_.load()) closed_.store(true);
+  if (phase_.acknowledged.load()) phase_.closed.store(true);
   {  // Another thread of the user may still drive: whoever holds the baton ends it.
     const std::lock_guard lock(mutex_);
     effects_.fatal = Error{.code = Code::Shutdown, .message = "Horovod has been shut down"};
     effects_pending_.store(true, std::memory_order_seq_cst);
   }
   if (options_.size > 1) progress_->alert_holder();
-  progress_->until([this] { return has_failed_.load(); }, TimePoint::max());
+  progress_->until([this] { return phase_.failed.load(); }, TimePoint::max());
   end_foreign();
   notifier_.stop();
   timeline_.stop();

@@ -14,20 +14,17 @@
 #include "engine/base/fork_guard.h"
 #include "engine/base/log.h"
 #include "engine/base/notifier.h"
+#include "engine/base/phase.h"
 #include "engine/base/progress.h"
 #include "engine/control/negotiator.h"
 #include "engine/control/peers.h"
 #include "engine/execution/dispatcher.h"
 #include "engine/execution/executor.h"
 #include "engine/execution/work.h"
-#include "engine/failure/heartbeat.h"
-#include "engine/failure/inquest.h"
-#include "engine/failure/survey.h"
+#include "engine/failure/detector.h"
 #include "engine/timeline/timeline.h"
 
 namespace rueda {
-
-struct SurveyMessage;
 
 struct EngineOptions {
   Rank rank = 0;
@@ -77,7 +74,7 @@ struct Request {
   std::uint64_t call = 0;  ///< of a call without name: its number, if it has been counted already
 };
 
-class Engine final : private Driver {
+class Engine final : private Driver, private FailureDetector::Owner {
  public:
   explicit Engine(EngineOptions options);
   ~Engine();
@@ -158,15 +155,20 @@ class Engine final : private Driver {
   [[nodiscard]] bool busy() const override;
   [[nodiscard]] bool in_operation() const override { return dispatcher_ && dispatcher_->running(); }
   [[nodiscard]] bool alerted() const override {
-    return effects_pending_.load() && !has_failed_.load(std::memory_order_relaxed);
+    return effects_pending_.load() && !phase_.has_failed();
   }
   [[nodiscard]] bool awaits_descriptors() const override {
-    return !quiet() && peers_.awaits_descriptors();
+    return !phase_.quiet() && peers_.awaits_descriptors();
   }
   [[nodiscard]] std::optional<TimePoint> next_deadline() const override;
-  void watch(std::vector<pollfd>& fds) const override;
-  void woken(const pollfd* fds, std::size_t count) override;
-  void pulse() noexcept override;
+  void watch(std::vector<pollfd>& fds) const override { detector_->watch(fds); }
+  void woken(const pollfd* fds, std::size_t count) override { detector_->woken(fds, count); }
+  void pulse() noexcept override { detector_->pulse(); }
+
+  // FailureDetector::Owner: the same.
+  bool orderly_end() override;
+  Needs needs(Rank rank) override;
+  void abort(const Error& cause, std::optional<Rank> from) override;
 
   /// An operation that this rank has offered to all others.
   struct Offered {
@@ -202,7 +204,6 @@ class Engine final : private Driver {
   bool step_offer(TimePoint now);
   bool move_offers(TimePoint now);
   void called(std::span<const std::byte> frame, Rank from, TimePoint now);
-  void pass_on(std::span<const std::byte> frame, Rank but, TimePoint now);
   void take_agreed();
   void hold(Effects& decided, TimePoint now);
   void release_held();
@@ -225,28 +226,10 @@ class Engine final : private Driver {
   void enqueue_joined(Rank last);
   void finish(std::vector<std::unique_ptr<Entry>> entries, const std::optional<Error>& error);
   void complete(const std::shared_ptr<Work>& work);
-  void watch_beats(TimePoint now);
-  void look_for_beats(TimePoint now);
-  void note_beat(Rank from, TimePoint now);
-  void lose(Rank rank, Error error, Evidence evidence, TimePoint now);
-  void accuse(Error error, Evidence evidence, TimePoint now);
-  bool judge(TimePoint now);
-  void explain(Error& error);
-  void tell_whose(Error& error, Rank rank) const;
-  void look_into(TimePoint now);
-  void inquire(TimePoint now);
-  void conclude(TimePoint now);
-  bool surveyed(std::span<const std::byte> frame, TimePoint now);
-  void carry(const SurveyMessage& message, TimePoint now);
-  void abort(const Error& cause, std::optional<Rank> from = std::nullopt);
-  /// "rank 1 on host a is `how`"
-  [[nodiscard]] Error lost_error(Rank rank, std::string_view how) const;
   void publish(std::unique_lock<std::mutex>& lock, bool comes);
   [[nodiscard]] const Members& members_of(const ProcessSet& set);
-  bool orderly_end();
   void end_foreign();
   [[nodiscard]] bool at_rest() const;
-  [[nodiscard]] bool quiet() const noexcept;  ///< shut down or failed: losses mean nothing any more
 
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
   [[nodiscard]] static std::int64_t nanoseconds(TimePoint time) {
@@ -292,21 +275,13 @@ class Engine final : private Driver {
   // Holder of the baton only.
   std::unique_ptr<Dispatcher> dispatcher_;
   Effects applying_;
-  Inquest inquest_;
-  Survey survey_;
-  std::optional<Rank> parent_;          // in the control tree
-  std::optional<Heartbeat> heartbeat_;  // none: nobody is watched
-  std::vector<Peers::Watched> watched_;
+  std::unique_ptr<FailureDetector> detector_;
 
   std::atomic<bool> effects_pending_{false};
   std::atomic<std::int64_t> next_tick_ns_;
-  std::atomic<std::int64_t> ran_ns_{0};     // this process has run without a long gap until then
   std::atomic<std::size_t> unfinished_{0};  // works that are not done
-  std::atomic<bool> ended_{false};          // the shutdown entry was reached
-  std::atomic<bool> acknowledged_{false};   // this rank has finished what came before it
-  std::atomic<bool> closed_{false};         // all ranks acknowledged it
-  std::atomic<bool> has_failed_{false};
   std::atomic<bool> left_behind_{false};
+  Phase phase_;
 
   std::mutex lifecycle_;  // start and shutdown
   bool opened_ = false;

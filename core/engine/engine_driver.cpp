@@ -4,36 +4,25 @@
 
 #include <algorithm>
 
-#include "engine/failure/cause_frame.h"
 #include "engine/fast_path/call_frame.h"
 
 namespace rueda {
 
-namespace {
-
-using std::chrono::milliseconds;
-
-/// How often to look whether somebody has left a cause meanwhile.
-constexpr auto kCauseLook = milliseconds(1);
-
-}  // namespace
-
 bool Engine::busy() const {
   return unfinished_.load(std::memory_order_relaxed) != 0 || !dispatcher_->idle() ||
-         effects_pending_.load(std::memory_order_relaxed) || inquest_.open() ||
+         effects_pending_.load(std::memory_order_relaxed) || detector_->open() ||
          (peers_.offers() != nullptr && (peers_.offers()->open() || peers_.offers()->sending())) ||
-         (ended_.load(std::memory_order_relaxed) && !closed_.load(std::memory_order_relaxed));
+         (phase_.has_ended() && !phase_.has_closed());
 }
 
 std::optional<TimePoint> Engine::next_deadline() const {
-  if (has_failed_.load(std::memory_order_relaxed)) return std::nullopt;  // advance() does nothing
+  if (phase_.has_failed()) return std::nullopt;  // advance() does nothing
   auto at = TimePoint::max();
   if (const auto tick = next_tick_ns_.load(std::memory_order_relaxed); tick != kNever) {
     at = std::min(at, TimePoint(Duration(tick)));
   }
   if (const auto due = dispatcher_->deadline()) at = std::min(at, *due);
-  if (inquest_.open()) at = std::min(at, Clock::now() + kCauseLook);
-  if (heartbeat_) at = std::min(at, heartbeat_->next());
+  if (const auto due = detector_->next()) at = std::min(at, *due);
   if (offered_.ask_at != TimePoint{}) at = std::min(at, offered_.ask_at);
   if (at == TimePoint::max()) return std::nullopt;
   return at;
@@ -44,17 +33,13 @@ bool Engine::at_rest() const {
   return dispatcher_->idle() && (peers_.offers() == nullptr || !peers_.offers()->open());
 }
 
-bool Engine::quiet() const noexcept {
-  return has_failed_.load(std::memory_order_relaxed) || closed_.load(std::memory_order_relaxed);
-}
-
 bool Engine::advance() {
-  if (has_failed_.load(std::memory_order_relaxed)) return false;
+  if (phase_.has_failed()) return false;
   const auto now = Clock::now();
   bool moved = receive(now);
   // Dispatches that came before the cause must not start: their entries have failed already.
-  if (has_failed_.load(std::memory_order_relaxed)) return true;
-  if (heartbeat_ && now >= heartbeat_->next()) look_for_beats(now);
+  if (phase_.has_failed()) return true;
+  detector_->look(now);
   if (nanoseconds(now) >= next_tick_ns_.load(std::memory_order_relaxed)) {
     const std::lock_guard lock(mutex_);
     negotiator_->tick(now, effects_);
@@ -64,8 +49,8 @@ bool Engine::advance() {
   }
   if (peers_.offers() != nullptr) moved |= step_offer(now);
   moved |= apply_effects(now);
-  if (inquest_.open()) {
-    moved |= judge(now);
+  if (detector_->open()) {
+    moved |= detector_->judge(now);
   } else {
     moved |= step_batch(now);
   }
@@ -80,28 +65,15 @@ bool Engine::receive(TimePoint now) {
     for (;;) {
       auto message = channel.receive();
       if (!message) {
-        lose(neighbour.rank, std::move(message).error(), Evidence::Control, now);
+        detector_->lose(neighbour.rank, std::move(message).error(), Evidence::Control, now);
         break;
       }
       if (!*message) break;
-      if (heartbeat_) note_beat(neighbour.rank, now);
-      if ((**message).front() == kBeatFrame) {
-        if (heartbeat_) heartbeat_->answer(now);
-        continue;
-      }
+      if (detector_->heard(neighbour.rank, **message, now)) continue;
       if (!moved && timeline_.marks_cycles()) timeline_.cycle(now);
       moved = true;
-      if (auto cause = decode_cause(**message)) {
-        if (neighbour.rank == parent_) {
-          abort(cause->error, neighbour.rank);
-          return true;
-        }
-        accuse(std::move(cause->error), cause->evidence, now);
-        if (has_failed_.load(std::memory_order_relaxed)) return true;
-        continue;
-      }
-      if (surveyed(**message, now)) {
-        if (has_failed_.load(std::memory_order_relaxed)) return true;
+      if (detector_->take(neighbour.rank, **message, now)) {
+        if (phase_.has_failed()) return true;
         continue;
       }
       if (decode_call(**message)) {
@@ -117,13 +89,13 @@ bool Engine::receive(TimePoint now) {
         if (!effects_.empty()) effects_pending_.store(true, std::memory_order_relaxed);
       }
       if (!fine) {
-        lose(neighbour.rank, std::move(fine).error(), Evidence::Control, now);
+        detector_->lose(neighbour.rank, std::move(fine).error(), Evidence::Control, now);
         break;
       }
     }
     if (channel.congested()) {
       if (auto flushed = channel.flush(); !flushed) {
-        lose(neighbour.rank, std::move(flushed).error(), Evidence::Control, now);
+        detector_->lose(neighbour.rank, std::move(flushed).error(), Evidence::Control, now);
       }
     }
   }
@@ -144,9 +116,8 @@ bool Engine::apply_effects(TimePoint now) {
     ControlChannel* channel = peers_.channel(send.to);
     const auto bytes =
         std::span<const std::byte>(applying_.bytes).subspan(send.begin, send.end - send.begin);
-    auto sent = channel->send(bytes);
-    if (sent) sent = channel->flush();
-    if (!sent) lose(send.to, std::move(sent).error(), Evidence::Control, now);
+    auto sent = channel->post(bytes);
+    if (!sent) detector_->lose(send.to, std::move(sent).error(), Evidence::Control, now);
   }
   for (const auto& text : applying_.warnings) log_.write(LogLevel::Warning, text);
   for (const auto& text : applying_.errors) log_.write(LogLevel::Error, text);
@@ -163,25 +134,25 @@ bool Engine::apply_effects(TimePoint now) {
     finish(std::move(entries), failure.error);
   }
   if (applying_.shutdown_by) {
-    ended_.store(true, std::memory_order_relaxed);
+    phase_.ended.store(true, std::memory_order_relaxed);
     const std::lock_guard lock(mutex_);
     if (Offers* offers = peers_.offers()) offers->close();
   }
-  if (applying_.closed) closed_.store(true, std::memory_order_seq_cst);
+  if (applying_.closed) phase_.closed.store(true, std::memory_order_seq_cst);
   if (applying_.fatal) {
     if (applying_.fatal->code == Code::Shutdown) {
-      abort(*applying_.fatal);  // the end of this engine, not of the world
+      abort(*applying_.fatal, std::nullopt);  // the end of this engine, not of the world
     } else {
-      accuse(*applying_.fatal, Evidence::Certain, now);
+      detector_->accuse(*applying_.fatal, Evidence::Certain, now);
     }
   }
-  if (ended_.load(std::memory_order_relaxed) && !acknowledged_.load() && at_rest()) {
-    acknowledged_.store(true);
+  if (phase_.has_ended() && !phase_.acknowledged.load() && at_rest()) {
+    phase_.acknowledged.store(true);
     const std::lock_guard lock(mutex_);
     negotiator_->acknowledge_shutdown(now, effects_);
     effects_pending_.store(!effects_.empty(), std::memory_order_relaxed);
   }
-  if (closed_.load(std::memory_order_relaxed)) progress_->completed();
+  if (phase_.has_closed()) progress_->completed();
   return true;
 }
 
@@ -226,37 +197,23 @@ bool Engine::step_batch(TimePoint now) {
     Error error = std::move(step).error();
     if (error.code == Code::PeerLost) {
       const Rank peer = error.peer;
-      lose(peer, std::move(error), Evidence::Data, now);
+      detector_->lose(peer, std::move(error), Evidence::Data, now);
     } else {
-      tell_whose(error, options_.rank);
-      accuse(std::move(error), Evidence::Certain, now);
+      tell_whose(error, options_.rank, peers_);
+      detector_->accuse(std::move(error), Evidence::Certain, now);
     }
     return true;
   }
-  if (*step == Step::Blocked && dispatcher_->overdue(now)) look_into(now);
+  if (*step == Step::Blocked && dispatcher_->overdue(now)) detector_->overdue(now);
   if (*step == Step::Done) {
     std::optional<Error> refusal = dispatcher_->take_refusal();
-    if (refusal) tell_whose(*refusal, refusal->peer);
+    if (refusal) tell_whose(*refusal, refusal->peer, peers_);
     finish(dispatcher_->take_completed(), refusal);
-    if (ended_.load(std::memory_order_relaxed)) {
+    if (phase_.has_ended()) {
       effects_pending_.store(true, std::memory_order_relaxed);  // maybe time to acknowledge
     }
   }
   return *step != Step::Blocked;
-}
-
-/// What failed on one rank alone is told to all of them: where it was, and in which operation.
-void Engine::tell_whose(Error& error, Rank rank) const {
-  if (error.peer < 0) error.peer = rank;
-  error.message = error.what();
-  error.cause = nullptr;
-  // The layers below know a peer by its number alone.
-  const std::string bare = "rank " + std::to_string(error.peer);
-  if (error.peer != rank && error.message.starts_with(bare + " ")) {
-    error.message.replace(0, bare.size(), peers_.describe(error.peer));
-  }
-  if (!error.tensor.empty()) error.message = error.tensor + ": " + error.message;
-  error.message = peers_.describe(rank) + ": " + error.message;
 }
 
 void Engine::finish(std::vector<std::unique_ptr<Entry>> entries,

@@ -257,19 +257,19 @@ bool Engine::step_offer(TimePoint now) {
   }
   auto verdict = offers.verdict();
   // Everybody has left without having offered this, or is gone.
-  if (verdict == Offers::Verdict::Open && closed_.load(std::memory_order_relaxed)) {
+  if (verdict == Offers::Verdict::Open && phase_.has_closed()) {
     verdict = Offers::Verdict::Refused;
   }
   if (verdict == Offers::Verdict::Open) {
     if (offered_.ask_at != TimePoint{} && now >= offered_.ask_at) {
       offered_.ask_at = TimePoint{};
       offers.ask();
-      if (offers.remote()) pass_on(encode_call(offers.round()), -1, now);
+      if (offers.remote()) pass_on(encode_call(offers.round()), -1, peers_, *detector_, now);
     }
     return moved;
   }
   const std::lock_guard lock(mutex_);
-  if (ended_.load(std::memory_order_relaxed)) {
+  if (phase_.has_ended()) {
     effects_pending_.store(true, std::memory_order_relaxed);  // maybe time to acknowledge
   }
   const bool agreed = verdict == Offers::Verdict::Agreed;
@@ -334,7 +334,7 @@ void Engine::release_held() {
 /// What goes to other hosts and comes from there. True: something did.
 bool Engine::move_offers(TimePoint now) {
   Offers& offers = *peers_.offers();
-  if (inquest_.open() || has_failed_.load(std::memory_order_relaxed)) return false;
+  if (detector_->open() || phase_.has_failed()) return false;
   if (offers.unsent()) {
     const std::lock_guard lock(mutex_);
     offers.hand_over();
@@ -344,7 +344,8 @@ bool Engine::move_offers(TimePoint now) {
   auto moved = offers.move();
   if (!moved) {
     const Rank peer = moved.error().peer;
-    lose(peer, std::move(moved).error(), Evidence::Data, now == TimePoint{} ? Clock::now() : now);
+    detector_->lose(peer, std::move(moved).error(), Evidence::Data,
+                    now == TimePoint{} ? Clock::now() : now);
     return true;
   }
   if (offers.heard()) {
@@ -363,17 +364,7 @@ void Engine::called(std::span<const std::byte> frame, Rank from, TimePoint now) 
     const std::lock_guard lock(mutex_);
     offers->called(*round);
   }
-  pass_on(frame, from, now);
-}
-
-/// To all neighbours but one: the control tree has no circles.
-void Engine::pass_on(std::span<const std::byte> frame, Rank but, TimePoint now) {
-  for (auto& neighbour : peers_.neighbours()) {
-    if (neighbour.rank == but) continue;
-    auto sent = neighbour.channel->send(frame);
-    if (sent) sent = neighbour.channel->flush();
-    if (!sent) lose(neighbour.rank, std::move(sent).error(), Evidence::Control, now);
-  }
+  pass_on(frame, from, peers_, *detector_, now);
 }
 
 /// With mutex_ held: everybody's contribution becomes the result.

@@ -33,6 +33,12 @@ class ControlChannel {
   /// Moves queued messages out as far as there is room, and wakes the peer if it sleeps.
   virtual Result<void> flush() = 0;
 
+  /// send() and flush().
+  Result<void> post(std::span<const std::byte> message) {
+    if (auto sent = send(message); !sent) return sent;
+    return flush();
+  }
+
   /// The next message, or nothing yet. The bytes stay valid until the next call.
   /// An error means that the peer closed or broke the protocol; messages before it were delivered.
   virtual Result<std::optional<std::span<const std::byte>>> receive() = 0;

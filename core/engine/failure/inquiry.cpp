@@ -1,40 +1,46 @@
-/// An operation that makes no progress: whether it is stuck, or waits for ranks that are still at
-/// something else. Holder of the baton only.
+#include "engine/failure/inquiry.h"
 
-#include "engine/engine.h"
+#include "engine/control/world.h"
 #include "engine/failure/survey_frame.h"
 
 namespace rueda {
 
-/// The operation under way has made no progress for its time limit.
-void Engine::look_into(TimePoint now) {
-  const Position position = dispatcher_->position();
-  if (survey_.open() && survey_.position() == position && dispatcher_->stalled(now)) {
+Inquiry::Inquiry(Duration limit, Peers& peers, Dispatcher& dispatcher, Losses& losses)
+    : limit_(limit),
+      peers_(peers),
+      dispatcher_(dispatcher),
+      losses_(losses),
+      parent_(control_tree(peers.groups(), peers.self()).parent),
+      survey_(limit) {}
+
+void Inquiry::begin(TimePoint now) {
+  const Position position = dispatcher_.position();
+  if (survey_.open() && survey_.position() == position && dispatcher_.stalled(now)) {
     conclude(now);  // those who have not answered by now have had their time
     return;
   }
-  survey_.begin(position, options_.rank, dispatcher_->awaited());
-  dispatcher_->wait_until(now + options_.operation_timeout / 2);
-  inquire(now);
+  survey_.begin(position, peers_.self(), dispatcher_.awaited());
+  dispatcher_.wait_until(now + limit_ / 2);
+  ask(now);
 }
 
 /// Asks whom there is to ask; if nobody is left, that was all.
-void Engine::inquire(TimePoint now) {
+void Inquiry::ask(TimePoint now) {
   for (const Rank rank : survey_.take_questions()) {
-    carry({.from = options_.rank, .to = rank, .position = survey_.position()}, now);
+    carry({.from = peers_.self(), .to = rank, .position = survey_.position()}, now);
   }
   if (survey_.complete()) conclude(now);
 }
 
-void Engine::conclude(TimePoint now) {
+void Inquiry::conclude(TimePoint now) {
   survey_.close();
-  if (!dispatcher_->stalled(now)) return;  // it has moved meanwhile
+  if (!dispatcher_.stalled(now)) return;  // it has moved meanwhile
   const Survey::Finding finding = survey_.conclude(now);
   if (!finding.stuck) {
-    dispatcher_->wait_until(now + finding.wait);
+    dispatcher_.wait_until(now + finding.wait);
     return;
   }
-  Error error = dispatcher_->stuck(now);
+  Error error = dispatcher_.stuck(now);
   error.missing = finding.ranks;
   std::string names;
   for (std::size_t i = 0; i < finding.ranks.size(); ++i) {
@@ -52,36 +58,35 @@ void Engine::conclude(TimePoint now) {
     if (finding.ranks.size() == 1) error.peer = finding.ranks.front();
   }
   error.message += ". HOROVOD_GLOO_TIMEOUT_SECONDS sets the limit";
-  accuse(std::move(error), Evidence::Certain, now);
+  losses_.accuse(std::move(error), Evidence::Certain, now);
 }
 
-/// A question or an answer came. True if the bytes are one.
-bool Engine::surveyed(std::span<const std::byte> frame, TimePoint now) {
+bool Inquiry::take(std::span<const std::byte> frame, TimePoint now) {
   auto message = decode_survey(frame);
   if (!message) return false;
-  if (message->to != options_.rank) {
+  if (message->to != peers_.self()) {
     carry(*message, now);
   } else if (!message->standing) {
-    carry({.from = options_.rank,
+    carry({.from = peers_.self(),
            .to = message->from,
            .position = message->position,
-           .standing = dispatcher_->standing(message->position, now)},
+           .standing = dispatcher_.standing(message->position, now)},
           now);
   } else if (survey_.open() && survey_.position() == message->position) {
     survey_.hear(message->from, *std::move(message->standing), now);
-    inquire(now);
+    ask(now);
   }
   return true;
 }
 
 /// On its way along the control tree.
-void Engine::carry(const SurveyMessage& message, TimePoint now) {
-  if (message.to < 0 || message.to >= options_.size || message.to == options_.rank) return;
+void Inquiry::carry(const SurveyMessage& message, TimePoint now) {
+  if (message.to < 0 || message.to >= peers_.size() || message.to == peers_.self()) return;
   std::optional<Rank> hop = parent_;
   for (Rank rank = message.to;;) {  // up from there, until this rank is found above it
-    const auto above = control_tree(options_.groups, rank).parent;
+    const auto above = control_tree(peers_.groups(), rank).parent;
     if (!above) break;
-    if (*above == options_.rank) {
+    if (*above == peers_.self()) {
       hop = rank;
       break;
     }
@@ -89,9 +94,8 @@ void Engine::carry(const SurveyMessage& message, TimePoint now) {
   }
   ControlChannel* const channel = hop ? peers_.channel(*hop) : nullptr;
   if (channel == nullptr) return;
-  auto sent = channel->send(encode_survey(message));
-  if (sent) sent = channel->flush();
-  if (!sent) lose(*hop, std::move(sent).error(), Evidence::Control, now);
+  auto sent = channel->post(encode_survey(message));
+  if (!sent) losses_.lose(*hop, std::move(sent).error(), Evidence::Control, now);
 }
 
 }  // namespace rueda

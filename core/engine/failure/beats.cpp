@@ -1,14 +1,14 @@
-/// Signs of life: this rank's own, and those of the ranks that it watches. Holder of the baton
-/// only, except for pulse().
+#include "engine/failure/beats.h"
 
 #include <algorithm>
 #include <cstdio>
-
-#include "engine/engine.h"
+#include <utility>
 
 namespace rueda {
 
 namespace {
+
+std::int64_t nanoseconds(TimePoint time) { return time.time_since_epoch().count(); }
 
 std::string in_seconds(Duration duration) {
   char text[32];
@@ -18,34 +18,41 @@ std::string in_seconds(Duration duration) {
 
 }  // namespace
 
-void Engine::watch_beats(TimePoint now) {
-  if (options_.size == 1 || options_.heartbeat.limit <= Duration::zero()) return;
+void Beats::start(TimePoint now) {
+  if (peers_.size() == 1 || options_.limit <= Duration::zero()) return;
   watched_ = peers_.watched();
   ran_ns_.store(nanoseconds(now), std::memory_order_relaxed);
-  heartbeat_.emplace(options_.heartbeat, watched_.size(), now);
+  heartbeat_.emplace(options_, watched_.size(), now);
   pulse();
 }
 
 /// The engine thread calls this while threads of the user come and go so fast that nobody looks
-/// after beats. After a gap it leaves for look_for_beats() to see that there was one.
-void Engine::pulse() noexcept {
-  if (options_.heartbeat.limit <= Duration::zero()) return;
+/// after beats. After a gap it leaves for look() to see that there was one.
+void Beats::pulse() noexcept {
+  if (options_.limit <= Duration::zero()) return;
   const std::int64_t now = nanoseconds(Clock::now());
   peers_.beat().at.store(now, std::memory_order_relaxed);
   const std::int64_t gap = now - ran_ns_.load(std::memory_order_relaxed);
-  if (Duration(gap) <= options_.heartbeat.interval) {
-    ran_ns_.store(now, std::memory_order_relaxed);
-  }
+  if (Duration(gap) <= options_.interval) ran_ns_.store(now, std::memory_order_relaxed);
 }
 
-/// Whatever a neighbour says is a sign of life.
-void Engine::note_beat(Rank from, TimePoint now) {
+void Beats::heard(Rank from, TimePoint now) {
+  if (!heartbeat_) return;
   for (std::size_t i = 0; i < watched_.size(); ++i) {
     if (watched_[i].rank == from) heartbeat_->heard(i, now);
   }
 }
 
-void Engine::look_for_beats(TimePoint now) {
+void Beats::answer(TimePoint now) {
+  if (heartbeat_) heartbeat_->answer(now);
+}
+
+std::optional<TimePoint> Beats::next() const {
+  if (!heartbeat_) return std::nullopt;
+  return heartbeat_->next();
+}
+
+void Beats::look(TimePoint now) {
   for (std::size_t i = 0; i < watched_.size(); ++i) {
     Peers::Watched& watched = watched_[i];
     if (watched.word == nullptr) continue;
@@ -55,27 +62,30 @@ void Engine::look_for_beats(TimePoint now) {
     heartbeat_->heard(i, std::min(TimePoint(Duration(at)), now));
   }
   const TimePoint ran(Duration(ran_ns_.load(std::memory_order_relaxed)));
-  const Heartbeat::Report report = heartbeat_->look(now, ran);
+  const Heartbeat::Report seen = heartbeat_->look(now, ran);
   ran_ns_.store(nanoseconds(now), std::memory_order_relaxed);
-  if (report.beat) {
-    pulse();
-    for (auto& neighbour : peers_.neighbours()) {
-      if (neighbour.socket == nullptr) continue;
-      auto sent = neighbour.channel->send({&kBeatFrame, 1});
-      if (sent) sent = neighbour.channel->flush();
-      if (!sent) lose(neighbour.rank, std::move(sent).error(), Evidence::Control, now);
-    }
-  }
-  if (report.pause > Duration::zero()) {
-    log_.write(LogLevel::Warning, "this process did not run for " + in_seconds(report.pause) +
+  if (seen.beat) beat(now);
+  if (seen.pause > Duration::zero()) {
+    log_.write(LogLevel::Warning, "this process did not run for " + in_seconds(seen.pause) +
                                       ": it was stopped, or its machine slept or is overloaded");
   }
-  if (quiet()) return;
+  if (!phase_.quiet()) report(seen, now);
+}
+
+void Beats::beat(TimePoint now) {
+  pulse();
+  for (auto& neighbour : peers_.neighbours()) {
+    if (neighbour.socket == nullptr) continue;
+    auto sent = neighbour.channel->post({&kBeatFrame, 1});
+    if (!sent) losses_.lose(neighbour.rank, std::move(sent).error(), Evidence::Control, now);
+  }
+}
+
+void Beats::report(const Heartbeat::Report& report, TimePoint now) {
   for (const std::size_t i : report.suspected) {
     log_.write(LogLevel::Warning, "no sign of life from " + peers_.describe(watched_[i].rank) +
-                                      " for " + in_seconds(options_.heartbeat.warning) +
-                                      ": it counts as lost after " +
-                                      in_seconds(options_.heartbeat.limit));
+                                      " for " + in_seconds(options_.warning) +
+                                      ": it counts as lost after " + in_seconds(options_.limit));
   }
   for (const std::size_t i : report.returned) {
     log_.write(LogLevel::Warning, peers_.describe(watched_[i].rank) + " is alive again");
@@ -87,9 +97,9 @@ void Engine::look_for_beats(TimePoint now) {
              ? " (its process is stopped, or starved of processor time)"
              : " (its process is stopped, its host is switched off, or one of the two hosts is cut "
                "off from the network)";
-  Error error = lost_error(watched.rank, how);
+  Error error = lost_error(peers_, watched.rank, how);
   error.waited_s = std::chrono::duration<double>(report.lost->silence).count();
-  lose(watched.rank, std::move(error), Evidence::Certain, now);
+  losses_.lose(watched.rank, std::move(error), Evidence::Certain, now);
 }
 
 }  // namespace rueda

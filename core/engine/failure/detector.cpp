@@ -1,0 +1,173 @@
+#include "engine/failure/detector.h"
+
+#include <algorithm>
+
+#include "engine/control/world.h"
+#include "engine/failure/cause_frame.h"
+
+namespace rueda {
+
+namespace {
+
+constexpr std::size_t kMostNames = 6;
+/// How often to look whether somebody has left a cause meanwhile.
+constexpr auto kCauseLook = std::chrono::milliseconds(1);
+
+}  // namespace
+
+FailureDetector::FailureDetector(const Options& options, Peers& peers, const Phase& phase,
+                                 const Log& log, Dispatcher& dispatcher, Owner& owner)
+    : peers_(peers),
+      phase_(phase),
+      dispatcher_(dispatcher),
+      owner_(owner),
+      parent_(control_tree(peers.groups(), peers.self()).parent),
+      beats_(options.heartbeat, peers, phase, log, *this),
+      inquiry_(options.operation_timeout, peers, dispatcher, *this) {}
+
+bool FailureDetector::heard(Rank from, std::span<const std::byte> frame, TimePoint now) {
+  beats_.heard(from, now);
+  if (frame.front() != kBeatFrame) return false;
+  beats_.answer(now);
+  return true;
+}
+
+bool FailureDetector::take(Rank from, std::span<const std::byte> frame, TimePoint now) {
+  auto cause = decode_cause(frame);
+  if (!cause) return inquiry_.take(frame, now);
+  if (from == parent_) {
+    owner_.abort(cause->error, from);
+  } else {
+    accuse(std::move(cause->error), cause->evidence, now);
+  }
+  return true;
+}
+
+void FailureDetector::look(TimePoint now) {
+  if (const auto next = beats_.next(); next && now >= *next) beats_.look(now);
+}
+
+std::optional<TimePoint> FailureDetector::next() const {
+  auto at = beats_.next();
+  if (open()) at = std::min(at.value_or(TimePoint::max()), Clock::now() + kCauseLook);
+  return at;
+}
+
+void FailureDetector::watch(std::vector<pollfd>& fds) const {
+  if (!phase_.quiet() && !inquest_.open()) peers_.watch(fds);  // what broke stays readable
+}
+
+void FailureDetector::woken(const pollfd* fds, std::size_t count) {
+  if (phase_.quiet() || inquest_.open()) return;
+  if (const auto loss = peers_.lost(fds, count)) {
+    lose(loss->rank,
+         lost_error(
+             peers_, loss->rank,
+             loss->certain ? "gone: its process has ended" : "gone: its connection has ended"),
+         loss->certain ? Evidence::Certain : Evidence::Control, Clock::now());
+  }
+}
+
+void FailureDetector::lose(Rank rank, Error error, Evidence evidence, TimePoint now) {
+  if (owner_.orderly_end()) return;
+  if (error.peer < 0) error.peer = rank;
+  if (error.code != Code::PeerLost) {
+    error = Error::wrap(std::move(error), "control connection to " + peers_.describe(rank));
+    error.code = Code::PeerLost;
+  } else if (evidence != Evidence::Certain) {
+    Error plain = lost_error(peers_, error.peer, "gone: its connection has ended");
+    if (error.message != plain.message && !error.message.starts_with("connection closed")) {
+      plain.message += " (" + error.what() + ")";
+    }
+    plain.tensor = std::move(error.tensor);
+    error = std::move(plain);
+  }
+  if (parent_ == rank) inquest_.lose_way_up();
+  accuse(std::move(error), evidence, now);
+}
+
+/// The world cannot go on. Who failed first is known best by those who saw it: look for what they
+/// left, and ask up the tree.
+void FailureDetector::accuse(Error error, Evidence evidence, TimePoint now) {
+  if (phase_.quiet()) return;
+  if (error.peer != peers_.self() && !peers_.intact()) {
+    // Whatever it is: the others have lost this rank, not this rank them.
+    error = lost_error(peers_, peers_.self(),
+                       "gone: it has closed the descriptors of its connections (os.closerange?)");
+    evidence = Evidence::Certain;
+  }
+  if (const auto cause = peers_.left_cause()) {
+    owner_.abort(*cause, std::nullopt);
+    return;
+  }
+  if (error.code == Code::PeerLost && error.tensor.empty()) {
+    error.tensor = dispatcher_.under_way(error.peer);
+  }
+  const bool way_up = parent_ && *parent_ != error.peer;
+  const bool news = inquest_.hear(error, evidence, way_up, now);
+  if (news && way_up) {
+    ControlChannel& up = *peers_.channel(*parent_);
+    if (!up.post(encode_cause(error, evidence))) inquest_.lose_way_up();
+  }
+  judge(now);
+}
+
+bool FailureDetector::judge(TimePoint now) {
+  if (owner_.orderly_end()) {
+    inquest_.close();
+    return true;
+  }
+  if (const auto cause = peers_.left_cause()) {
+    owner_.abort(*cause, std::nullopt);
+    return true;
+  }
+  const Inquest::Finding& best = inquest_.best();
+  if (best.error.code == Code::PeerLost && best.evidence != Evidence::Certain &&
+      peers_.gone(best.error.peer)) {
+    Error error = lost_error(peers_, best.error.peer, "gone: its process has ended");
+    error.tensor = best.error.tensor;
+    accuse(std::move(error), Evidence::Certain, now);
+    return true;
+  }
+  if (now < inquest_.deadline()) return false;
+  Error error = best.error;
+  if (constexpr std::string_view kBare = "gone: its connection has ended";
+      error.code == Code::PeerLost && best.evidence == Evidence::Control &&
+      error.message.ends_with(kBare) && peers_.lives(error.peer)) {
+    error.message.resize(error.message.size() - kBare.size());
+    error.message += "gone: it has closed its connections, though its process lives";
+  }
+  explain(error);
+  owner_.abort(error, std::nullopt);
+  return true;
+}
+
+/// What the lost rank was needed for.
+void FailureDetector::explain(Error& error) {
+  if (error.code != Code::PeerLost || error.peer < 0) return;
+  auto [owed, offered] = owner_.needs(error.peer);
+  if (!error.tensor.empty()) {
+    error.message += ", in the middle of " + error.tensor;
+  } else if (!owed.empty()) {
+    error.tensor = owed.front().name;
+    error.missing = owed.front().missing;
+    error.message += ", while others waited for it in ";
+    for (std::size_t i = 0; i < std::min(owed.size(), kMostNames); ++i) {
+      error.message += (i == 0 ? "" : ", ") + owed[i].name;
+    }
+    if (owed.size() > kMostNames) {
+      error.message += " and " + std::to_string(owed.size() - kMostNames) + " more";
+    }
+  } else if (!offered.empty()) {  // what waits for everybody, unknown to the negotiator
+    error.message += ", while others waited for it in " + offered;
+    error.tensor = std::move(offered);
+  } else if (phase_.has_ended()) {
+    error.message += ", during the shutdown";
+  } else {
+    error.message += ", while nobody waited for it";
+  }
+  if (error.missing.empty() && !error.tensor.empty()) error.missing = {error.peer};
+  error.message += ". Look at its own output for the reason";
+}
+
+}  // namespace rueda
