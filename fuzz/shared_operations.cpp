@@ -78,7 +78,7 @@ class Segments {
 class World {
  public:
   World(const Segments& segments, Script& script) : size_(2 + script.byte() % (kMost - 1)) {
-    const bool direct = (script.byte() & 1) != 0;
+    const bool cross_memory = (script.byte() & 1) != 0;
     Members members;
     members.groups.emplace_back();
     std::vector<Rank> ranks;
@@ -93,16 +93,16 @@ class World {
                      .local_index = rank,
                      .bell = {},
                      .heap = heaps_.back().get(),
-                     .memory = direct ? PeerMemory::own() : PeerMemory()});
-      if (direct) token().publish(views_.back().card());
+                     .memory = cross_memory ? PeerMemory::own() : PeerMemory()});
+      if (cross_memory) token().publish(views_.back().card());
     }
     members.ranks = ranks;
     ShmTuning tuning;
     tuning.small_bytes = 256;
     tuning.chunk_bytes = 512;
-    tuning.direct_bytes = 256;
-    tuning.direct_most_bytes = kTensorBytes * kMost;
-    tuning.direct_broadcast_bytes = kTensorBytes;
+    tuning.cross_memory_bytes = 256;
+    tuning.cross_memory_most_bytes = kTensorBytes * kMost;
+    tuning.cross_memory_broadcast_bytes = kTensorBytes;
     backend_ = std::make_unique<ShmBackend>(members, all, std::make_shared<ShmPipes>(ranks, all, 0),
                                             ShmChannelUse{}, tuning);
   }
@@ -302,12 +302,12 @@ void run(std::span<const std::byte> input) {
 
 std::vector<Bytes> seeds() {
   std::vector<Bytes> all;
-  const auto add = [&](int size, int direct, std::initializer_list<int> changes, int call,
+  const auto add = [&](int size, int cross_memory, std::initializer_list<int> changes, int call,
                        int dtype, int length) {
     Bytes bytes;
     const auto put = [&](int value) { bytes.push_back(static_cast<std::byte>(value)); };
     put(size - 2);
-    put(direct);
+    put(cross_memory);
     for (const int value : changes) put(value);
     for (int calls = 0; calls < 2; ++calls) {
       for (const int value : {call, dtype, 0, length}) put(value);

@@ -32,7 +32,7 @@ struct ShmWorldOptions {
   ShmTuning tuning{};
   std::uint32_t first_sequence = 0;  ///< where all counters stand at the start
   Wait wait = Wait::Yield;
-  bool direct = false;  ///< ranks may read each other's memory
+  bool cross_memory = false;  ///< ranks may read each other's memory
 };
 
 class ShmWorld {
@@ -50,7 +50,7 @@ class ShmWorld {
           ShmSegment::share({memory_.get() + each_ * static_cast<std::size_t>(rank), each_}));
       engine_bells_.emplace_back(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
       start_at(view(rank), options.first_sequence);
-      if (options.direct) {
+      if (options.cross_memory) {
         tokens_.push_back(MemoryToken::make());
         if (!tokens_.back()) throw std::bad_alloc();
         tokens_.back()->publish(view(rank).card());
@@ -82,7 +82,7 @@ class ShmWorld {
   }
   [[nodiscard]] std::vector<ShmMember> shm_members() const {
     std::vector<ShmMember> result;
-    const PeerMemory memory = options_.direct ? PeerMemory::own() : PeerMemory();
+    const PeerMemory memory = options_.cross_memory ? PeerMemory::own() : PeerMemory();
     for (int rank = 0; rank < size(); ++rank) {
       ShmHeap* const heap = heaps_.empty() ? nullptr : heaps_[static_cast<std::size_t>(rank)].get();
       result.push_back({view(rank), rank, bell(rank), heap, memory});

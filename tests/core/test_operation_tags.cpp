@@ -199,10 +199,10 @@ TEST(OperationTags, OfPlacesInSharedMemory) {
 
 TEST(OperationTags, OfNoticesWhereMembersReadEachOther) {
   ShmTuning tuning = kTiny;
-  tuning.direct_bytes = 1;
-  tuning.direct_most_bytes = tuning.direct_broadcast_bytes = 1 << 20;
+  tuning.cross_memory_bytes = 1;
+  tuning.cross_memory_most_bytes = tuning.cross_memory_broadcast_bytes = 1 << 20;
   for (const Kind kind : {Kind::Allgather, Kind::Alltoall, Kind::Broadcast}) {
-    mismatch_in_shared_memory({.tuning = tuning, .direct = true}, kind, 4000);
+    mismatch_in_shared_memory({.tuning = tuning, .cross_memory = true}, kind, 4000);
   }
 }
 

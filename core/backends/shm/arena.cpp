@@ -9,10 +9,10 @@ namespace {
 constexpr std::size_t kLeastSmall = 4096;
 /// Reading each other's memory costs two meetings and a system call for each member, and beyond the
 /// caches it is slower than results written past them. Times the members, and by them.
-constexpr std::size_t kLeastDirectEach = std::size_t{32} << 10;
-constexpr std::size_t kMostDirectShared = std::size_t{16} << 20;
+constexpr std::size_t kLeastCrossMemoryEach = std::size_t{32} << 10;
+constexpr std::size_t kMostCrossMemoryShared = std::size_t{16} << 20;
 /// In a broadcast nobody else works while one member reads; more of them fill each other's way.
-constexpr std::size_t kMostDirectBroadcast = std::size_t{512} << 10;
+constexpr std::size_t kMostCrossMemoryBroadcast = std::size_t{512} << 10;
 constexpr std::uint32_t kLongAgo = std::uint32_t{1} << 30;
 
 /// On the small path everybody reads all contributions, so its border falls with the number of
@@ -24,10 +24,11 @@ ShmTuning resolve(ShmTuning tuning, int size) noexcept {
   }
   if (tuning.chunk_bytes == 0) tuning.chunk_bytes = kShmSlotBytes;
   tuning.small_bytes = std::min(tuning.small_bytes, kShmSmallBytes);
-  if (tuning.direct_bytes == 0) tuning.direct_bytes = kLeastDirectEach * members;
-  if (tuning.direct_most_bytes == 0) tuning.direct_most_bytes = kMostDirectShared / members;
-  if (tuning.direct_broadcast_bytes == 0 && members == 2) {
-    tuning.direct_broadcast_bytes = kMostDirectBroadcast;
+  if (tuning.cross_memory_bytes == 0) tuning.cross_memory_bytes = kLeastCrossMemoryEach * members;
+  if (tuning.cross_memory_most_bytes == 0)
+    tuning.cross_memory_most_bytes = kMostCrossMemoryShared / members;
+  if (tuning.cross_memory_broadcast_bytes == 0 && members == 2) {
+    tuning.cross_memory_broadcast_bytes = kMostCrossMemoryBroadcast;
   }
   // At least one element for everybody in every chunk.
   const std::size_t least = (members * sizeof(double) + 63) / 64 * 64;

@@ -6,7 +6,7 @@
 #include "backends/failed_operation.h"
 #include "backends/shm/alltoall.h"
 #include "backends/shm/arena.h"
-#include "backends/shm/direct.h"
+#include "backends/shm/cross_memory.h"
 #include "backends/shm/large.h"
 #include "backends/shm/small.h"
 #include "backends/shm/stream.h"
@@ -40,7 +40,7 @@ ShmBackend::ShmBackend(Members members, std::vector<ShmMember> by_set_rank,
                        std::shared_ptr<ShmPipes> pipes, ShmChannelUse use, ShmTuning tuning)
     : PipesBackend(std::move(members), std::move(pipes), local_indices(by_set_rank)),
       arena_(std::make_unique<ShmArena>(this->members(), by_set_rank, use, tuning)),
-      direct_(std::make_unique<ShmDirect>(*arena_, by_set_rank)) {}
+      cross_memory_(std::make_unique<CrossMemory>(*arena_, by_set_rank)) {}
 
 ShmBackend::~ShmBackend() = default;
 
@@ -51,9 +51,10 @@ bool ShmBackend::small(Kind kind, std::size_t bytes) const noexcept {
   return bytes <= arena_->tuning().small_bytes;
 }
 
-bool ShmBackend::direct(std::size_t longest, std::size_t result) const noexcept {
-  return members().size() > 1 && direct_->possible() && longest >= arena_->tuning().direct_bytes &&
-         result <= arena_->tuning().direct_most_bytes;
+bool ShmBackend::cross_memory(std::size_t longest, std::size_t result) const noexcept {
+  return members().size() > 1 && cross_memory_->possible() &&
+         longest >= arena_->tuning().cross_memory_bytes &&
+         result <= arena_->tuning().cross_memory_most_bytes;
 }
 
 std::string_view ShmBackend::path(Kind kind, std::size_t bytes) const noexcept {
@@ -89,7 +90,8 @@ std::unique_ptr<Operation> ShmBackend::allgather(GatherPlan plan) {
   }
   if (longest == 0) return std::make_unique<Nothing>();
   if (small(Kind::Allgather, longest)) return small_allgather(*arena_, std::move(plan));
-  if (direct(longest, result)) return direct_allgather(*arena_, *direct_, std::move(plan), result);
+  if (cross_memory(longest, result))
+    return cross_memory_allgather(*arena_, *cross_memory_, std::move(plan), result);
   return stream_allgather(*arena_, std::move(plan));
 }
 
@@ -107,8 +109,8 @@ std::unique_ptr<Operation> ShmBackend::alltoall(AlltoallPlan plan) {
   if (auto refused = refuse(plan)) return refused;
   if (plan.longest == 0) return std::make_unique<Nothing>();
   if (small(Kind::Alltoall, plan.longest)) return small_alltoall(*arena_, std::move(plan));
-  if (direct(plan.longest, plan.longest)) {
-    return direct_alltoall(*arena_, *direct_, std::move(plan));
+  if (cross_memory(plan.longest, plan.longest)) {
+    return cross_memory_alltoall(*arena_, *cross_memory_, std::move(plan));
   }
   return stream_alltoall(*arena_, std::move(plan));
 }
@@ -118,8 +120,9 @@ std::unique_ptr<Operation> ShmBackend::broadcast(std::span<const std::byte> in,
   if (root < 0 || root >= members().size() || (root == members().self && in.size() != out.size())) {
     return failed_operation(Code::Internal, "A broadcast that contradicts itself");
   }
-  if (out.size() <= arena_->tuning().direct_broadcast_bytes && direct(out.size(), out.size())) {
-    return direct_broadcast(*arena_, *direct_, in, out, root);
+  if (out.size() <= arena_->tuning().cross_memory_broadcast_bytes &&
+      cross_memory(out.size(), out.size())) {
+    return cross_memory_broadcast(*arena_, *cross_memory_, in, out, root);
   }
   return stream_broadcast(*arena_, in, out, root);
 }

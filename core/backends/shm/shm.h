@@ -4,7 +4,7 @@
 /// slot by itself. Large ones go through three slots of chunks that stay in cache: copy in, reduce
 /// the own part of the chunk, copy the others' parts out. See small.cpp and large.cpp. In
 /// between, what is not reduced is read straight out of its owner's memory where the system allows
-/// that: direct.h.
+/// that: cross_memory.h.
 #pragma once
 
 #include <memory>
@@ -22,9 +22,9 @@ struct ShmTuning {
   std::size_t chunk_bytes = 0;
   /// Beyond small_bytes: where members read each other's memory, if they can. 0: chosen by member
   /// count.
-  std::size_t direct_bytes = 0;            ///< from here on
-  std::size_t direct_most_bytes = 0;       ///< up to here, of the longest result
-  std::size_t direct_broadcast_bytes = 0;  ///< up to here in a broadcast
+  std::size_t cross_memory_bytes = 0;            ///< from here on
+  std::size_t cross_memory_most_bytes = 0;       ///< up to here, of the longest result
+  std::size_t cross_memory_broadcast_bytes = 0;  ///< up to here in a broadcast
 };
 
 /// Whose flags and slots a backend works with: see kShmChannels.
@@ -40,7 +40,7 @@ struct ShmChannelUse {
 };
 
 class ShmArena;
-class ShmDirect;
+class CrossMemory;
 
 class ShmBackend final : public PipesBackend {
  public:
@@ -74,10 +74,10 @@ class ShmBackend final : public PipesBackend {
 
   /// Whether members read each other's memory, as far as is known. `longest`: of what one member
   /// brings; `result`: of what the longest result has. The same on every member.
-  [[nodiscard]] bool direct(std::size_t longest, std::size_t result) const noexcept;
+  [[nodiscard]] bool cross_memory(std::size_t longest, std::size_t result) const noexcept;
 
   std::unique_ptr<ShmArena> arena_;
-  std::unique_ptr<ShmDirect> direct_;
+  std::unique_ptr<CrossMemory> cross_memory_;
 };
 
 }  // namespace rueda

@@ -99,7 +99,7 @@ std::string_view TcpBackend::path(Kind kind, std::size_t bytes) const noexcept {
       return "tcp.doubling";
     case Way::Halving:
       return "tcp.halving";
-    case Way::Direct:
+    case Way::Default:
       break;
   }
   return "tcp.direct";
@@ -109,7 +109,7 @@ std::string_view TcpBackend::path(Kind kind, std::size_t bytes) const noexcept {
 TcpBackend::Way TcpBackend::way(std::size_t bytes) const noexcept {
   const int size = members().size();
   const bool each_alone = members().groups.size() == static_cast<std::size_t>(size);
-  if (!each_alone || size <= 2) return Way::Direct;
+  if (!each_alone || size <= 2) return Way::Default;
   return bytes <= kDoublingBytes ? Way::Doubling : Way::Halving;
 }
 
@@ -126,7 +126,7 @@ std::unique_ptr<Operation> TcpBackend::allreduce(std::span<const Piece> pieces,
     case Way::Halving:
       return paired_allreduce(*this, staging(), pieces, reduction,
                               {.pairing = Pairing::Halving, .window = kWindowBytes / element});
-    case Way::Direct:
+    case Way::Default:
       break;
   }
   return Backend::allreduce(pieces, reduction);

@@ -32,7 +32,7 @@ class TcpBackend final : public Backend {
   void wants(std::vector<pollfd>& polled) const { mesh_->wants(polled); }
 
  private:
-  enum class Way { Direct, Doubling, Halving };
+  enum class Way { Default, Doubling, Halving };
   [[nodiscard]] Way way(std::size_t bytes) const noexcept;
   [[nodiscard]] const std::vector<PeerLink*>& links(int peer) const noexcept;
   template <bool sending>

@@ -1,4 +1,4 @@
-#include "backends/shm/direct.h"
+#include "backends/shm/cross_memory.h"
 
 #include <sched.h>
 
@@ -75,7 +75,7 @@ std::uint64_t bytes_of(std::span<const Place> places) noexcept {
 /// A member that has left may be stopped by a failure elsewhere and use its memory again while
 /// another one still reads. It leaves the cause before; so whoever finds none, and the process
 /// alive, after reading, has read what was named.
-class DirectOperation : public Operation {
+class CrossMemoryOperation : public Operation {
  public:
   Result<Step> step() final {
     switch (phase_) {
@@ -128,9 +128,9 @@ class DirectOperation : public Operation {
 
  protected:
   /// `longest`: bytes that the member reads which reads most.
-  DirectOperation(ShmArena& arena, ShmDirect& direct, std::size_t longest) noexcept
+  CrossMemoryOperation(ShmArena& arena, CrossMemory& memory, std::size_t longest) noexcept
       : arena_(arena),
-        direct_(direct),
+        cross_memory_(memory),
         linger_(std::min<Duration>(kMostLinger,
                                    kLeastLinger + std::chrono::nanoseconds(longest / 4))) {}
 
@@ -194,12 +194,12 @@ class DirectOperation : public Operation {
       if (m != self()) worst = std::max(worst, heard(m).word);
     }
     if (worst == Word::Yes) return true;
-    if (worst != Word::NotNow) direct_.give_up();
+    if (worst != Word::NotNow) cross_memory_.give_up();
     return false;
   }
 
   void give_notice() {
-    if (!direct_.reaches_all()) return say(Word::Never);
+    if (!cross_memory_.reaches_all()) return say(Word::Never);
     const Places own = places();
     if (own.size() > kMostPlaces) return say(Word::NotNow);
     say(Word::Yes, own);
@@ -245,7 +245,7 @@ class DirectOperation : public Operation {
       part = {part.here + bytes, part.there + bytes, part.bytes - bytes};
       if (part.bytes == 0) ++next_;
     }
-    const int failure = direct_.memory(member).read(std::span(call.data(), count));
+    const int failure = cross_memory_.memory(member).read(std::span(call.data(), count));
     if (failure == 0) return;
     outcome_ =
         std::max(outcome_, failure == EPERM || failure == ENOSYS ? Word::Never : Word::NotNow);
@@ -256,7 +256,7 @@ class DirectOperation : public Operation {
     int last = self();
     for (const Part& part : parts_) {
       if (std::exchange(last, part.member) == part.member) continue;
-      if (!direct_.stands(part.member)) outcome_ = std::max(outcome_, Word::NotNow);
+      if (!cross_memory_.stands(part.member)) outcome_ = std::max(outcome_, Word::NotNow);
     }
     say(outcome_);
   }
@@ -278,7 +278,7 @@ class DirectOperation : public Operation {
   }
 
   ShmArena& arena_;
-  ShmDirect& direct_;
+  CrossMemory& cross_memory_;
   Phase phase_ = Phase::Notice;
   std::uint32_t sequence_ = 0;  // of the meeting that is under way
   Word word_ = Word::Yes;       // said there
@@ -301,10 +301,10 @@ void copy_spans(const SpanList<const std::byte>& from, const SpanList<std::byte>
   });
 }
 
-class DirectAllgather final : public DirectOperation {
+class CrossMemoryAllgather final : public CrossMemoryOperation {
  public:
-  DirectAllgather(ShmArena& arena, ShmDirect& direct, GatherPlan plan, std::size_t result)
-      : DirectOperation(arena, direct, result), plan_(std::move(plan)) {}
+  CrossMemoryAllgather(ShmArena& arena, CrossMemory& memory, GatherPlan plan, std::size_t result)
+      : CrossMemoryOperation(arena, memory, result), plan_(std::move(plan)) {}
 
  private:
   Places places() const override { return places_of(plan_.in); }
@@ -330,10 +330,10 @@ class DirectAllgather final : public DirectOperation {
   GatherPlan plan_;
 };
 
-class DirectAlltoall final : public DirectOperation {
+class CrossMemoryAlltoall final : public CrossMemoryOperation {
  public:
-  DirectAlltoall(ShmArena& arena, ShmDirect& direct, AlltoallPlan plan)
-      : DirectOperation(arena, direct, plan.longest), plan_(std::move(plan)) {}
+  CrossMemoryAlltoall(ShmArena& arena, CrossMemory& memory, AlltoallPlan plan)
+      : CrossMemoryOperation(arena, memory, plan.longest), plan_(std::move(plan)) {}
 
  private:
   Places places() const override { return places_of(plan_.in); }
@@ -359,11 +359,11 @@ class DirectAlltoall final : public DirectOperation {
   AlltoallPlan plan_;
 };
 
-class DirectBroadcast final : public DirectOperation {
+class CrossMemoryBroadcast final : public CrossMemoryOperation {
  public:
-  DirectBroadcast(ShmArena& arena, ShmDirect& direct, std::span<const std::byte> in,
-                  std::span<std::byte> out, int root)
-      : DirectOperation(arena, direct, out.size()), in_(in), out_(out), root_(root) {}
+  CrossMemoryBroadcast(ShmArena& arena, CrossMemory& memory, std::span<const std::byte> in,
+                       std::span<std::byte> out, int root)
+      : CrossMemoryOperation(arena, memory, out.size()), in_(in), out_(out), root_(root) {}
 
  private:
   [[nodiscard]] bool is_root() const noexcept { return self() == root_; }
@@ -394,7 +394,7 @@ class DirectBroadcast final : public DirectOperation {
 
 }  // namespace
 
-ShmDirect::ShmDirect(const ShmArena& arena, const std::vector<ShmMember>& by_set_rank)
+CrossMemory::CrossMemory(const ShmArena& arena, const std::vector<ShmMember>& by_set_rank)
     : self_(arena.self()) {
   members_.reserve(by_set_rank.size());
   for (const ShmMember& member : by_set_rank) {
@@ -402,7 +402,7 @@ ShmDirect::ShmDirect(const ShmArena& arena, const std::vector<ShmMember>& by_set
   }
 }
 
-bool ShmDirect::reaches_all() {
+bool CrossMemory::reaches_all() {
   for (int m = 0; m < static_cast<int>(members_.size()) && !proven_; ++m) {
     if (m != self_ && !proven(at(m).memory, *at(m).card)) return false;
   }
@@ -410,23 +410,24 @@ bool ShmDirect::reaches_all() {
   return true;
 }
 
-bool ShmDirect::stands(int member) const noexcept {
+bool CrossMemory::stands(int member) const noexcept {
   return at(member).cause->state.load(std::memory_order_seq_cst) == 0 && memory(member).alive();
 }
 
-std::unique_ptr<Operation> direct_allgather(ShmArena& arena, ShmDirect& direct, GatherPlan plan,
-                                            std::size_t result) {
-  return std::make_unique<DirectAllgather>(arena, direct, std::move(plan), result);
+std::unique_ptr<Operation> cross_memory_allgather(ShmArena& arena, CrossMemory& memory,
+                                                  GatherPlan plan, std::size_t result) {
+  return std::make_unique<CrossMemoryAllgather>(arena, memory, std::move(plan), result);
 }
 
-std::unique_ptr<Operation> direct_alltoall(ShmArena& arena, ShmDirect& direct, AlltoallPlan plan) {
-  return std::make_unique<DirectAlltoall>(arena, direct, std::move(plan));
+std::unique_ptr<Operation> cross_memory_alltoall(ShmArena& arena, CrossMemory& memory,
+                                                 AlltoallPlan plan) {
+  return std::make_unique<CrossMemoryAlltoall>(arena, memory, std::move(plan));
 }
 
-std::unique_ptr<Operation> direct_broadcast(ShmArena& arena, ShmDirect& direct,
-                                            std::span<const std::byte> in, std::span<std::byte> out,
-                                            int root) {
-  return std::make_unique<DirectBroadcast>(arena, direct, in, out, root);
+std::unique_ptr<Operation> cross_memory_broadcast(ShmArena& arena, CrossMemory& memory,
+                                                  std::span<const std::byte> in,
+                                                  std::span<std::byte> out, int root) {
+  return std::make_unique<CrossMemoryBroadcast>(arena, memory, in, out, root);
 }
 
 }  // namespace rueda

@@ -34,8 +34,10 @@ using testing::Script;
 using testing::ScriptedRank;
 using Bytes = std::vector<std::byte>;
 
-constexpr ShmTuning kTiny{
-    .small_bytes = 256, .chunk_bytes = 192, .direct_bytes = 1, .direct_broadcast_bytes = 1000000};
+constexpr ShmTuning kTiny{.small_bytes = 256,
+                          .chunk_bytes = 192,
+                          .cross_memory_bytes = 1,
+                          .cross_memory_broadcast_bytes = 1000000};
 constexpr std::size_t kBytes = 1000;
 
 /// From now on the kernel refuses this process to read another one's memory.
@@ -217,7 +219,7 @@ std::string readable() {
   return path;
 }
 
-TEST(ShmDirectProcesses, AnyMixOfOperations) {
+TEST(CrossMemoryProcesses, AnyMixOfOperations) {
   unsigned seed = 700;
   for (const int size : {2, 3, 4, 5}) {
     const Script script{.seed = seed++, .operations = 200, .pause_one_in = 8};
@@ -234,7 +236,7 @@ TEST(ShmDirectProcesses, AnyMixOfOperations) {
       ShmTuning{});
 }
 
-TEST(ShmDirectProcesses, MemoryIsReadWhereThatIsAllowed) {
+TEST(CrossMemoryProcesses, MemoryIsReadWhereThatIsAllowed) {
   const std::string expected = readable();
   run(3, [&](int, Process& process) {
     for (const std::size_t bytes : {1000U, 65537U, 1500001U}) {
@@ -245,7 +247,7 @@ TEST(ShmDirectProcesses, MemoryIsReadWhereThatIsAllowed) {
   });
 }
 
-TEST(ShmDirectProcesses, IfOneRankMayNotReadAllTakeTheSlots) {
+TEST(CrossMemoryProcesses, IfOneRankMayNotReadAllTakeTheSlots) {
   run(3, [](int rank, Process& process) -> std::string {
     if (rank == 1 && !refuse_reading()) return "no filter of system calls";
     auto problem = unless("shm.large", process.gather());
@@ -253,7 +255,7 @@ TEST(ShmDirectProcesses, IfOneRankMayNotReadAllTakeTheSlots) {
   });
 }
 
-TEST(ShmDirectProcesses, IfThePermissionIsWithdrawnAllTakeTheSlots) {
+TEST(CrossMemoryProcesses, IfThePermissionIsWithdrawnAllTakeTheSlots) {
   const std::string expected = readable();
   if (expected != "shm.direct") GTEST_SKIP() << "no process may read another one here";
   run(3, [&](int rank, Process& process) -> std::string {
@@ -264,7 +266,7 @@ TEST(ShmDirectProcesses, IfThePermissionIsWithdrawnAllTakeTheSlots) {
   });
 }
 
-TEST(ShmDirectProcesses, ARankThatDiesAfterItsNoticeIsWaitedFor) {
+TEST(CrossMemoryProcesses, ARankThatDiesAfterItsNoticeIsWaitedFor) {
   if (readable() != "shm.direct") GTEST_SKIP() << "no process may read another one here";
   run(
       3,
@@ -293,7 +295,7 @@ TEST(ShmDirectProcesses, ARankThatDiesAfterItsNoticeIsWaitedFor) {
       kTiny, 1);
 }
 
-TEST(ShmDirectProcesses, AnEndedProcessIsNotAlive) {
+TEST(CrossMemoryProcesses, AnEndedProcessIsNotAlive) {
   int ends[2] = {-1, -1};
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
   const Fd own(ends[0]);

@@ -1,5 +1,6 @@
-/// Allgather, broadcast and alltoall without slots: everybody reads what it needs out of the memory
-/// of its owner. One copy in place of two, and no line goes from core to core but the data's own.
+/// Cross-memory attach: allgather, broadcast and alltoall without slots. Everybody reads what it
+/// needs out of the memory of its owner. One copy in place of two, and no line goes from core to
+/// core but the data's own.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +14,9 @@ namespace rueda {
 
 /// Whether the members of a set read each other's memory. All members come to the same verdict at
 /// the same operation, the first that could go that way. Used by the holder of the baton only.
-class ShmDirect {
+class CrossMemory {
  public:
-  ShmDirect(const ShmArena& arena, const std::vector<ShmMember>& by_set_rank);
+  CrossMemory(const ShmArena& arena, const std::vector<ShmMember>& by_set_rank);
 
   /// False: some member cannot read all others; known to all of them.
   [[nodiscard]] bool possible() const noexcept { return possible_; }
@@ -45,12 +46,15 @@ class ShmDirect {
 
 /// Fall back to the chunks of stream.h and alltoall.h, all members together, if one of them
 /// is refused another's memory.
-[[nodiscard]] std::unique_ptr<Operation> direct_allgather(ShmArena& arena, ShmDirect& direct,
-                                                          GatherPlan plan, std::size_t result);
-[[nodiscard]] std::unique_ptr<Operation> direct_alltoall(ShmArena& arena, ShmDirect& direct,
-                                                         AlltoallPlan plan);
-[[nodiscard]] std::unique_ptr<Operation> direct_broadcast(ShmArena& arena, ShmDirect& direct,
-                                                          std::span<const std::byte> in,
-                                                          std::span<std::byte> out, int root);
+[[nodiscard]] std::unique_ptr<Operation> cross_memory_allgather(ShmArena& arena,
+                                                                CrossMemory& memory,
+                                                                GatherPlan plan,
+                                                                std::size_t result);
+[[nodiscard]] std::unique_ptr<Operation> cross_memory_alltoall(ShmArena& arena, CrossMemory& memory,
+                                                               AlltoallPlan plan);
+[[nodiscard]] std::unique_ptr<Operation> cross_memory_broadcast(ShmArena& arena,
+                                                                CrossMemory& memory,
+                                                                std::span<const std::byte> in,
+                                                                std::span<std::byte> out, int root);
 
 }  // namespace rueda

@@ -21,8 +21,10 @@ using testing::Wait;
 using Bytes = std::vector<std::byte>;
 
 /// Slots so small that a script takes all paths.
-constexpr ShmTuning kTiny{
-    .small_bytes = 256, .chunk_bytes = 192, .direct_bytes = 1, .direct_broadcast_bytes = 1000000};
+constexpr ShmTuning kTiny{.small_bytes = 256,
+                          .chunk_bytes = 192,
+                          .cross_memory_bytes = 1,
+                          .cross_memory_broadcast_bytes = 1000000};
 constexpr std::size_t kBytes = 1000;
 
 Bytes content(int rank, std::size_t bytes) {
@@ -66,47 +68,48 @@ struct Gathering {
   std::unique_ptr<Operation> operation;
 };
 
-TEST(ShmDirect, AnyMixOfOperationsIsSafeWhileRanksRunAhead) {
+TEST(CrossMemory, AnyMixOfOperationsIsSafeWhileRanksRunAhead) {
   unsigned seed = 1;
   for (const int size : {2, 3, 4, 5}) {
-    play({.size = size, .tuning = kTiny, .direct = true}, {.seed = seed++, .operations = 150});
+    play({.size = size, .tuning = kTiny, .cross_memory = true},
+         {.seed = seed++, .operations = 150});
   }
-  play({.size = 2, .direct = true}, {.seed = seed++, .operations = 20, .most_bytes = 300000});
-  play({.size = 3, .direct = true}, {.seed = seed++, .operations = 8, .most_bytes = 1500000});
+  play({.size = 2, .cross_memory = true}, {.seed = seed++, .operations = 20, .most_bytes = 300000});
+  play({.size = 3, .cross_memory = true}, {.seed = seed++, .operations = 8, .most_bytes = 1500000});
 }
 
-TEST(ShmDirect, CountersMayWrapAround) {
+TEST(CrossMemory, CountersMayWrapAround) {
   for (const std::uint32_t before_wrap : {1U, 2U, 3U, 50U}) {
-    play({.size = 3, .tuning = kTiny, .first_sequence = 0U - before_wrap, .direct = true},
+    play({.size = 3, .tuning = kTiny, .first_sequence = 0U - before_wrap, .cross_memory = true},
          {.seed = before_wrap, .operations = 60});
   }
 }
 
-TEST(ShmDirect, ARankThatSleepsIsAlwaysRung) {
+TEST(CrossMemory, ARankThatSleepsIsAlwaysRung) {
   unsigned seed = 100;
   for (const int size : {2, 3, 5}) {
-    play({.size = size, .tuning = kTiny, .wait = Wait::Sleep, .direct = true},
+    play({.size = size, .tuning = kTiny, .wait = Wait::Sleep, .cross_memory = true},
          {.seed = seed++, .operations = 150, .pause_one_in = 2});
   }
 }
 
-TEST(ShmDirect, ThePathSaysWhetherMemoryWasRead) {
-  for (const bool direct : {false, true}) {
-    const ShmWorld world({.size = 3, .tuning = kTiny, .direct = direct});
+TEST(CrossMemory, ThePathSaysWhetherMemoryWasRead) {
+  for (const bool cross_memory : {false, true}) {
+    const ShmWorld world({.size = 3, .tuning = kTiny, .cross_memory = cross_memory});
     world.run([&](int rank, ShmBackend& backend) {
       for (int round = 0; round < 3; ++round) {
         const Gathering gathering(backend, rank, 3);
         ASSERT_TRUE(succeeded(world.drive(rank, {gathering.operation.get()})));
         EXPECT_TRUE(gathering.right(3));
         const auto path = gathering.operation->path();
-        EXPECT_EQ(path, direct ? "shm.direct" : round == 0 ? "shm.large" : "");
+        EXPECT_EQ(path, cross_memory ? "shm.direct" : round == 0 ? "shm.large" : "");
       }
     });
   }
 }
 
-TEST(ShmDirect, OneRankThatNobodyMayReadKeepsAllOfThemToTheSlots) {
-  const ShmWorld world({.size = 3, .tuning = kTiny, .direct = true});
+TEST(CrossMemory, OneRankThatNobodyMayReadKeepsAllOfThemToTheSlots) {
+  const ShmWorld world({.size = 3, .tuning = kTiny, .cross_memory = true});
   world.view(1).card().state.store(0);
   world.run([&](int rank, ShmBackend& backend) {
     for (int round = 0; round < 3; ++round) {
@@ -118,8 +121,8 @@ TEST(ShmDirect, OneRankThatNobodyMayReadKeepsAllOfThemToTheSlots) {
   });
 }
 
-TEST(ShmDirect, AnotherNumberThanTheCardSaysIsAnotherProcess) {
-  const ShmWorld world({.size = 2, .tuning = kTiny, .direct = true});
+TEST(CrossMemory, AnotherNumberThanTheCardSaysIsAnotherProcess) {
+  const ShmWorld world({.size = 2, .tuning = kTiny, .cross_memory = true});
   world.view(0).card().number[1] ^= 1;
   world.run([&](int rank, ShmBackend& backend) {
     const Gathering gathering(backend, rank, 2);
@@ -129,8 +132,8 @@ TEST(ShmDirect, AnotherNumberThanTheCardSaysIsAnotherProcess) {
   });
 }
 
-TEST(ShmDirect, MorePiecesThanASlotCanNameGoThroughTheSlots) {
-  const ShmWorld world({.size = 2, .tuning = kTiny, .direct = true});
+TEST(CrossMemory, MorePiecesThanASlotCanNameGoThroughTheSlots) {
+  const ShmWorld world({.size = 2, .tuning = kTiny, .cross_memory = true});
   world.run([&](int rank, ShmBackend& backend) {
     for (const std::size_t pieces : {3000U, 5000U, 40U}) {
       const Bytes mine = content(rank, pieces);
@@ -155,7 +158,7 @@ TEST(ShmDirect, MorePiecesThanASlotCanNameGoThroughTheSlots) {
   });
 }
 
-TEST(ShmDirect, MemoryThatTheKernelGivesToNobodyGoesThroughTheSlots) {
+TEST(CrossMemory, MemoryThatTheKernelGivesToNobodyGoesThroughTheSlots) {
   const int secret = static_cast<int>(::syscall(SYS_memfd_secret, 0));
   if (secret < 0) GTEST_SKIP() << "this kernel has no memfd_secret: " << std::strerror(errno);
   const Fd file(secret);
@@ -165,7 +168,7 @@ TEST(ShmDirect, MemoryThatTheKernelGivesToNobodyGoesThroughTheSlots) {
   const std::span<std::byte> source(static_cast<std::byte*>(memory), kBytes);
   const Bytes expected = content(0, kBytes);
   std::memcpy(source.data(), expected.data(), kBytes);
-  const ShmWorld world({.size = 3, .tuning = kTiny, .direct = true});
+  const ShmWorld world({.size = 3, .tuning = kTiny, .cross_memory = true});
   world.run([&](int rank, ShmBackend& backend) {
     for (int round = 0; round < 2; ++round) {
       Bytes out(kBytes);
@@ -181,8 +184,8 @@ TEST(ShmDirect, MemoryThatTheKernelGivesToNobodyGoesThroughTheSlots) {
   ::munmap(memory, 4096);
 }
 
-TEST(ShmDirect, WhoReadsWhileTheOwnerGivesUpDoesNotComeToAnEnd) {
-  const ShmWorld world({.size = 2, .tuning = kTiny, .direct = true});
+TEST(CrossMemory, WhoReadsWhileTheOwnerGivesUpDoesNotComeToAnEnd) {
+  const ShmWorld world({.size = 2, .tuning = kTiny, .cross_memory = true});
   const auto zero = world.backend(0);
   const auto one = world.backend(1);
   const Gathering slow(*zero, 0, 2);
@@ -197,8 +200,8 @@ TEST(ShmDirect, WhoReadsWhileTheOwnerGivesUpDoesNotComeToAnEnd) {
   EXPECT_EQ(slow.operation->waiting_for(), std::vector<Rank>{ShmWorld::global(1)});
 }
 
-TEST(ShmDirect, ANoticeThatDoesNotFitIsAnErrorThatNamesTheRank) {
-  const ShmWorld world({.size = 2, .tuning = kTiny, .direct = true});
+TEST(CrossMemory, ANoticeThatDoesNotFitIsAnErrorThatNamesTheRank) {
+  const ShmWorld world({.size = 2, .tuning = kTiny, .cross_memory = true});
   const auto zero = world.backend(0);
   const auto one = world.backend(1);
   Bytes out(kBytes);
