@@ -1,14 +1,14 @@
 /// The contract of a backend: it moves bytes among the members of one process set.
 ///
-/// A backend object belongs to one process set (so far there is one, the world); members count
-/// 0 … size-1 in it ("set rank").
+/// A backend object belongs to one process set, the world or another; members count 0 … size-1 in
+/// it ("set rank").
 /// All members start the same operations in the same order; each call returns an Operation that the
 /// engine steps until it is done, and which the backend outlives. Operations of one backend run one
 /// after another, never interleaved.
-/// Only send() and recv() must be written: everything else has a default (direct exchange) that is
-/// correct for any number of members. Reductions compute the one association of
-/// kernels/association.h, whatever the size, the chunks or the batch: the same inputs give the same
-/// bits everywhere.
+/// Only send() and recv() must be written: everything else has a default over these two, an
+/// algorithm of algorithms/ that is correct for any number of members. Reductions compute the one
+/// association of kernels/association.h, whatever the size, the chunks or the batch: the same
+/// inputs give the same bits everywhere.
 #pragma once
 
 #include <cstddef>
@@ -92,20 +92,23 @@ class Backend {
 
   /// out = postscale * reduce(prescale * in) element by element over the concatenation of `pieces`
   /// (same counts on every member). The pieces are copied; the memory they name stays valid until
-  /// done.
+  /// done. Default: direct_allreduce().
   virtual std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
                                                const Reduction& reduction);
+  /// Default: direct_allgather().
   virtual std::unique_ptr<Operation> allgather(GatherPlan plan);
   /// Every member gets its own part of the reduction of the concatenation of `pieces`: the same
-  /// bits as allreduce() gives there.
+  /// bits as allreduce() gives there. Default: direct_reducescatter().
   virtual std::unique_ptr<Operation> reducescatter(std::span<const ScatterPiece> pieces,
                                                    const Reduction& reduction);
+  /// Default: direct_alltoall().
   virtual std::unique_ptr<Operation> alltoall(AlltoallPlan plan);
   /// From member `root` to all. On the root `in` is the source; elsewhere it is ignored.
   /// `out` may equal `in`; on the root an `out` that differs from `in` is filled as well.
+  /// Default: tree_broadcast().
   virtual std::unique_ptr<Operation> broadcast(std::span<const std::byte> in,
                                                std::span<std::byte> out, int root);
-  /// Everybody has arrived.
+  /// Everybody has arrived. Default: dissemination_barrier().
   virtual std::unique_ptr<Operation> barrier();
   /// The same through send and recv alone, which owe nothing to memory that belongs to the set: for
   /// its first and its last operation.

@@ -86,7 +86,7 @@ void play(Hosts& hosts, const std::vector<std::vector<Set>>& generations, int op
 
 const std::vector<std::vector<Set>> kGenerations{
     {{{0, 1}, 1}, {{1, 2, 3}, 2}, {{0, 1, 2, 3}, 3}, {{0, 2}, 4}, {{3}, 5}},
-    {{{2, 3}, 1}, {{0, 1, 3}, 2}, {{0, 3}, 3}, {{1, 2}, 4}, {{0, 1, 2, 3}, Fabric::kNoChannel}},
+    {{{2, 3}, 1}, {{0, 1, 3}, 2}, {{0, 3}, 3}, {{1, 2}, 4}, {{0, 1, 2, 3}, kNoChannel}},
     {{{0, 1, 2, 3}, 1}, {{0, 2}, 2}, {{1, 3}, 3}, {{0, 1, 2}, kShmChannels - 1}},
 };
 
@@ -126,13 +126,26 @@ TEST(Fabric, ChoosesTheBackendByWhereTheMembersAre) {
   EXPECT_EQ(name_of({1}, 1), "local");
   EXPECT_EQ(name_of({0, 1, 2}, 1), "shm");
   EXPECT_EQ(name_of({1, 2}, 1), "shm");
-  EXPECT_EQ(name_of({1, 2}, Fabric::kNoChannel), "pipes");
+  EXPECT_EQ(name_of({1, 2}, kNoChannel), "pipes");
   EXPECT_EQ(name_of({1, 3}, 1), "tcp");
   EXPECT_EQ(name_of({0, 1, 3}, 1), "hierarchical");
-  EXPECT_EQ(name_of({0, 1, 3}, Fabric::kNoChannel), "routed");
+  EXPECT_EQ(name_of({0, 1, 3}, kNoChannel), "routed");
   EXPECT_EQ(name_of({1, 2}, kShmChannels),
             "There is no shared-memory channel " + std::to_string(kShmChannels));
   EXPECT_EQ(name_of({0, 2}, 1), "A process set without this rank was opened");
+}
+
+TEST(Fabric, TheFirstRowOfTheRegistryThatServesASetIsTaken) {
+  const std::vector<std::pair<SetTraits, std::string_view>> expected{
+      {{.ranks = 1, .hosts = 1, .channel = true, .foreign = true}, "local"},
+      {{.ranks = 2, .hosts = 1, .channel = true, .foreign = true}, "foreign"},
+      {{.ranks = 2, .hosts = 1, .channel = true}, "shm"},
+      {{.ranks = 2, .hosts = 1}, "pipes"},
+      {{.ranks = 2, .hosts = 2, .channel = true}, "tcp"},
+      {{.ranks = 3, .hosts = 2, .channel = true}, "hierarchical"},
+      {{.ranks = 3, .hosts = 2}, "routed"},
+  };
+  for (const auto& [set, name] : expected) EXPECT_EQ(backend_for(set).name, name);
 }
 
 TEST(Fabric, ASetWhoseChannelIsCutOffAnywhereWorksWithout) {

@@ -38,6 +38,18 @@ BACKEND_CONTRACT = {
     "backends/failed_operation.h",
     "backends/operation.h",
 }
+# Room of core/backends/ -> what other rooms it may include. No backend knows another one: the registry does.
+BACKEND_ARROWS = {
+    "backends": set[str](),
+    "backends/buffers": {"backends"},
+    "backends/algorithms": {"backends", "backends/buffers"},
+    **{
+        f"backends/{name}": {"backends", "backends/buffers", "backends/algorithms"}
+        for name in ("shm", "tcp", "hierarchical", "local", "foreign")
+    },
+}
+# What ties the rooms together, and may include any of them.
+BACKEND_WIRING = {"backends/backend.cpp", "backends/registry.cpp", "backends/fabric.cpp"}
 
 NEUTRAL = {
     "collectives",
@@ -129,6 +141,17 @@ def test_collectives_see_only_the_contract_of_backends() -> None:
         f"{file} includes {target}"
         for file, target in includes()
         if folder(file) == "collectives" and target.startswith("backends/") and target not in BACKEND_CONTRACT
+    ]
+    assert wrong == []
+
+
+def test_rooms_of_the_backends_include_only_downwards() -> None:
+    wrong = [
+        f"{file} includes {target}"
+        for file, target in includes()
+        if folder(file) == folder(Path(target)) == "backends"
+        and str(file) not in BACKEND_WIRING
+        and str(Path(target).parent) not in BACKEND_ARROWS[str(file.parent)] | {str(file.parent)}
     ]
     assert wrong == []
 

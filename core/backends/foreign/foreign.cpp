@@ -286,4 +286,9 @@ std::unique_ptr<Operation> ForeignBackend::barrier() {
   return session_->start(std::move(job), all_but(members(), members().self));
 }
 
+Result<std::unique_ptr<Backend>> open_foreign(Members members, int /*channel*/,
+                                              const Resources& resources) {
+  return resources.foreign(std::move(members));
+}
+
 }  // namespace rueda

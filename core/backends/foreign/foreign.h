@@ -16,6 +16,7 @@
 
 #include "backends/backend.h"
 #include "backends/foreign/blocking.h"
+#include "backends/resources.h"
 
 namespace rueda {
 
@@ -124,5 +125,9 @@ class ForeignBackend final : public Backend {
 
   std::shared_ptr<ForeignSession> session_;
 };
+
+/// See registry.h.
+[[nodiscard]] Result<std::unique_ptr<Backend>> open_foreign(Members members, int channel,
+                                                            const Resources& resources);
 
 }  // namespace rueda

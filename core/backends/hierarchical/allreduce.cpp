@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "backends/algorithms/scale_pieces.h"
 #include "backends/buffers/piece_array.h"
 #include "backends/hierarchical/host_rounds.h"
-#include "backends/local/local.h"
 
 namespace rueda {
 namespace {

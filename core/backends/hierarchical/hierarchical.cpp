@@ -117,4 +117,20 @@ std::unique_ptr<Operation> HierarchicalBackend::barrier() {
   return hierarchical_barrier(through(0));
 }
 
+Result<std::unique_ptr<Backend>> open_hierarchical(Members members, int channel,
+                                                   const Resources& resources) {
+  auto local = open_inside_host(members, channel, resources);
+  if (!local) return local;
+  auto network = open_network(members, resources);
+  if (!network) return network;
+  std::unique_ptr<Backend> carriers;
+  if (auto among = carriers_of(members)) {
+    auto opened = open_network(*std::move(among), resources);
+    if (!opened) return opened;
+    carriers = *std::move(opened);
+  }
+  return std::unique_ptr<Backend>(std::make_unique<HierarchicalBackend>(
+      std::move(members), *std::move(local), *std::move(network), std::move(carriers)));
+}
+
 }  // namespace rueda

@@ -57,4 +57,8 @@ class HierarchicalBackend final : public RoutedBackend {
   HierarchicalTuning tuning_;
 };
 
+/// See registry.h.
+[[nodiscard]] Result<std::unique_ptr<Backend>> open_hierarchical(Members members, int channel,
+                                                                 const Resources& resources);
+
 }  // namespace rueda

@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/resources.h"
 
 namespace rueda {
 
 class RoutedBackend : public Backend {
  public:
   /// `local`: a backend over the members of the own group, in the same order; null if this one is
-  /// alone in it. `network`: one over the same members as this.
+  /// alone in it. `network`: one over the same members as this; it sends and receives only.
   RoutedBackend(Members members, std::unique_ptr<Backend> local, std::unique_ptr<Backend> network);
 
   [[nodiscard]] std::string_view name() const noexcept override { return "routed"; }
@@ -33,5 +34,16 @@ class RoutedBackend : public Backend {
   std::unique_ptr<Backend> network_;
   std::vector<int> local_index_;  // by member: its place in local_; -1: elsewhere
 };
+
+/// The first two parts of a RoutedBackend, from the registry. Null: this member is alone there.
+[[nodiscard]] Result<std::unique_ptr<Backend>> open_inside_host(const Members& members, int channel,
+                                                                const Resources& resources);
+/// As among members that are a host each, so that everything goes over the network.
+[[nodiscard]] Result<std::unique_ptr<Backend>> open_network(Members members,
+                                                            const Resources& resources);
+
+/// See registry.h.
+[[nodiscard]] Result<std::unique_ptr<Backend>> open_routed(Members members, int channel,
+                                                           const Resources& resources);
 
 }  // namespace rueda

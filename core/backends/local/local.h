@@ -5,6 +5,7 @@
 #include <span>
 
 #include "backends/backend.h"
+#include "backends/resources.h"
 
 namespace rueda {
 
@@ -22,8 +23,8 @@ class LocalBackend final : public Backend {
                                        const Reduction& reduction) override;
 };
 
-/// out = postscale * (prescale * in), rounded twice: what a reduction does over one member.
-[[nodiscard]] std::unique_ptr<Operation> scale_pieces(std::span<const Piece> pieces,
-                                                      const Reduction& reduction);
+/// See registry.h.
+[[nodiscard]] Result<std::unique_ptr<Backend>> open_local(Members members, int channel,
+                                                          const Resources& resources);
 
 }  // namespace rueda

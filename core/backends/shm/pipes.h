@@ -13,23 +13,12 @@
 #include <vector>
 
 #include "backends/operation.h"
+#include "backends/resources.h"
 #include "transport/byte_ring.h"
 #include "transport/doorbell.h"
 #include "transport/operation_tag.h"
-#include "transport/peer_memory.h"
-#include "transport/shm_heap.h"
-#include "transport/shm_layout.h"
 
 namespace rueda {
-
-/// A rank of this host: its segment, how to wake it, and its memory if it may be read.
-struct ShmMember {
-  ShmView segment;
-  int local_index = 0;      ///< its place among the ranks of the host (layout of the rings)
-  Doorbell bell;            ///< unused for the own entry
-  ShmHeap* heap = nullptr;  ///< outlives the backends; null: tensors are in private memory
-  PeerMemory memory{};      ///< unused for the own entry
-};
 
 /// Used by the holder of the baton only. Outlives its operations; segments outlive it.
 class ShmPipes {

@@ -1,5 +1,6 @@
 #include "backends/shm/pipes_backend.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -30,6 +31,22 @@ std::unique_ptr<Operation> PipesBackend::recv(int peer, std::span<std::byte> dat
                             "No member to receive from: " + std::to_string(peer));
   }
   return pipes_->recv(local_indices_[static_cast<std::size_t>(peer)], data);
+}
+
+std::vector<int> local_indices(const ShmHost& host, std::span<const Rank> ranks) {
+  std::vector<int> indices;
+  for (const Rank rank : ranks) {
+    const auto at = std::find(host.ranks.begin(), host.ranks.end(), rank);
+    indices.push_back(static_cast<int>(at - host.ranks.begin()));
+  }
+  return indices;
+}
+
+Result<std::unique_ptr<Backend>> open_pipes(Members members, int /*channel*/,
+                                            const Resources& resources) {
+  auto indices = local_indices(resources.host, members.ranks);
+  return std::unique_ptr<Backend>(
+      std::make_unique<PipesBackend>(std::move(members), resources.pipes, std::move(indices)));
 }
 
 }  // namespace rueda

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/resources.h"
 #include "backends/shm/pipes.h"
 
 namespace rueda {
@@ -26,5 +27,12 @@ class PipesBackend : public Backend {
   std::shared_ptr<ShmPipes> pipes_;
   std::vector<int> local_indices_;
 };
+
+/// The places of ranks of this host in it.
+[[nodiscard]] std::vector<int> local_indices(const ShmHost& host, std::span<const Rank> ranks);
+
+/// See registry.h.
+[[nodiscard]] Result<std::unique_ptr<Backend>> open_pipes(Members members, int channel,
+                                                          const Resources& resources);
 
 }  // namespace rueda

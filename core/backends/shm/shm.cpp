@@ -129,4 +129,24 @@ std::unique_ptr<Operation> ShmBackend::broadcast(std::span<const std::byte> in,
 
 std::unique_ptr<Operation> ShmBackend::barrier() { return shm_barrier(*arena_); }
 
+Result<std::unique_ptr<Backend>> open_shm(Members members, int channel,
+                                          const Resources& resources) {
+  if (channel < 0 || channel >= kShmChannels) {
+    return Error{.code = Code::Unsupported,
+                 .message = "There is no shared-memory channel " + std::to_string(channel)};
+  }
+  const ShmHost& host = resources.host;
+  const ShmExtent extent = channel_extent(static_cast<int>(host.ranks.size()), channel);
+  if (auto reserved = host.own->reserve(extent.offset, extent.bytes); !reserved) {
+    return Error::wrap(std::move(reserved).error(), "Opening a process set");
+  }
+  std::vector<ShmMember> by_set_rank;
+  for (const int index : local_indices(host, members.ranks)) {
+    by_set_rank.push_back(host.members[static_cast<std::size_t>(index)]);
+  }
+  return std::unique_ptr<Backend>(
+      std::make_unique<ShmBackend>(std::move(members), std::move(by_set_rank), resources.pipes,
+                                   ShmChannelUse{.channel = channel, .fresh = true}));
+}
+
 }  // namespace rueda

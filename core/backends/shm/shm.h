@@ -80,4 +80,8 @@ class ShmBackend final : public PipesBackend {
   std::unique_ptr<CrossMemory> cross_memory_;
 };
 
+/// See registry.h.
+[[nodiscard]] Result<std::unique_ptr<Backend>> open_shm(Members members, int channel,
+                                                        const Resources& resources);
+
 }  // namespace rueda

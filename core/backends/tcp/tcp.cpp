@@ -168,4 +168,9 @@ std::unique_ptr<Operation> TcpBackend::recv(int peer, std::span<std::byte> data)
   return transfer<false>(peer, data);
 }
 
+Result<std::unique_ptr<Backend>> open_tcp(Members members, int /*channel*/,
+                                          const Resources& resources) {
+  return std::unique_ptr<Backend>(std::make_unique<TcpBackend>(std::move(members), resources.mesh));
+}
+
 }  // namespace rueda

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/resources.h"
 #include "transport/mesh.h"
 
 namespace rueda {
@@ -41,5 +42,9 @@ class TcpBackend final : public Backend {
   std::shared_ptr<Mesh> mesh_;
   std::vector<std::vector<PeerLink*>> links_;  // by set rank; owned by the mesh
 };
+
+/// See registry.h.
+[[nodiscard]] Result<std::unique_ptr<Backend>> open_tcp(Members members, int channel,
+                                                        const Resources& resources);
 
 }  // namespace rueda

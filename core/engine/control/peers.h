@@ -53,7 +53,7 @@ class Peers {
   void set_segment_limit(std::size_t bytes) noexcept { segment_limit_ = bytes; }
 
   /// See Fabric::use(). Before open().
-  void use(Fabric::OpenOther backend) { other_backend_ = std::move(backend); }
+  void use(OpenForeign backend) { other_backend_ = std::move(backend); }
 
   /// Puts it all together. An error names what is missing.
   Result<void> open();
@@ -170,7 +170,7 @@ class Peers {
   std::vector<Opened> opened_;
   std::vector<Mesh::Peer> data_;
 
-  Fabric::OpenOther other_backend_;
+  OpenForeign other_backend_;
   bool direct_copies_ = true;
   std::size_t segment_limit_ = std::numeric_limits<std::size_t>::max();
   std::optional<MemoryToken> token_;  // while others may look for it

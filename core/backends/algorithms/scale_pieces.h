@@ -1,0 +1,15 @@
+/// What a reduction does over one member.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "backends/backend.h"
+
+namespace rueda {
+
+/// out = postscale * (prescale * in), rounded twice: where a reduction over more members rounds.
+[[nodiscard]] std::unique_ptr<Operation> scale_pieces(std::span<const Piece> pieces,
+                                                      const Reduction& reduction);
+
+}  // namespace rueda

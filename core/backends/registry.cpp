@@ -1,0 +1,44 @@
+#include "backends/registry.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "backends/foreign/foreign.h"
+#include "backends/hierarchical/hierarchical.h"
+#include "backends/hierarchical/routed.h"
+#include "backends/local/local.h"
+#include "backends/shm/pipes_backend.h"
+#include "backends/shm/shm.h"
+#include "backends/tcp/tcp.h"
+
+namespace rueda {
+namespace {
+
+/// In the order in which they are asked; the last one serves whatever is left.
+constexpr std::array kBackends{
+    BackendRow{"local", [](const SetTraits& set) { return set.ranks == 1; }, open_local},
+    BackendRow{"foreign", [](const SetTraits& set) { return set.foreign; }, open_foreign},
+    BackendRow{"shm", [](const SetTraits& set) { return set.hosts == 1 && set.channel; }, open_shm},
+    BackendRow{"pipes", [](const SetTraits& set) { return set.hosts == 1; }, open_pipes},
+    BackendRow{"tcp", [](const SetTraits& set) { return set.hosts == set.ranks; }, open_tcp},
+    BackendRow{"hierarchical", [](const SetTraits& set) { return set.channel; }, open_hierarchical},
+    BackendRow{"routed", [](const SetTraits&) { return true; }, open_routed},
+};
+
+}  // namespace
+
+const BackendRow& backend_for(const SetTraits& set) noexcept {
+  return *std::ranges::find_if(kBackends, [&](const BackendRow& row) { return row.serves(set); });
+}
+
+Result<std::unique_ptr<Backend>> open_backend(Members members, int channel,
+                                              const Resources& resources) {
+  const SetTraits set{.ranks = members.size(),
+                      .hosts = static_cast<int>(members.groups.size()),
+                      .channel = channel != kNoChannel,
+                      .foreign = static_cast<bool>(resources.foreign)};
+  return backend_for(set).open(std::move(members), channel, resources);
+}
+
+}  // namespace rueda
