@@ -37,9 +37,10 @@ PROGRAM = """
 import time
 stamps = [time.time()]
 import array, os
-from horovod import _core, _runtime
+from horovod import _core
+from horovod.runtime import lifecycle
 stamps.append(time.time())
-runtime = _runtime.start()
+runtime = lifecycle.start()
 stamps.append(time.time())
 value, total = array.array("d", [1.0]), array.array("d", [0.0])
 addresses = value.buffer_info()[0], total.buffer_info()[0]
@@ -48,7 +49,7 @@ engine.wait(engine.submit(0, "x", *addresses, 9, (1,), 1, 1.0, 1.0, 0, 0, True))
 stamps.append(time.time())
 assert total[0] == float(os.environ["HOROVOD_SIZE"])
 print(*stamps, flush=True)
-_runtime.stop()
+lifecycle.stop()
 """
 
 

@@ -158,7 +158,7 @@ def fit(rounds: int, batch: int = 64, batches: int = 30) -> None:
     import keras
 
     import horovod.keras as hvd
-    from horovod.numpy_frontend import collectives
+    from horovod.collectives.numpy_frontend import collectives
 
     class Clock(keras.callbacks.Callback):  # type: ignore[misc]
         def __init__(self, meets: bool) -> None:

@@ -26,9 +26,9 @@ from horovod.bootstrap.handshake import (
     Purpose,
     Role,
 )
+from horovod.bootstrap.messages import AlteredError, FrameError, FrameReader, encode
 from horovod.bootstrap.session import TAG_BYTES, Session
 from horovod.errors import AuthenticationError, VersionError
-from horovod.messages import AlteredError, FrameError, FrameReader, encode
 
 KEY = bytes(range(32))
 PURPOSE = Purpose(Role.DATA, 1, 0)

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.messages import FrameError, FrameReader, encode
+from horovod.bootstrap.messages import FrameError, FrameReader, encode
 
 LIMIT_BYTES = 1 << 12
 

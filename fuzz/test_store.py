@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.bootstrap.handshake import REPLY_BYTES, Dialer, store_purpose
+from horovod.bootstrap.messages import MAX_FRAME_BYTES, FrameError, FrameReader
 from horovod.bootstrap.store import StoreClient, StoreServer
 from horovod.bootstrap.table import Table
 from horovod.errors import HorovodError
-from horovod.messages import MAX_FRAME_BYTES, FrameError, FrameReader
 
 KEY = bytes(range(32))
 CAUSE = {"text": "why", "missing": [1, 2], "waited_s": 2.0, "rank": 1, "host": "a"}

@@ -15,7 +15,7 @@ using rueda::bindings::Engine;
 using rueda::bindings::Options;
 
 NB_MODULE(_core, module) {
-  module.doc() = "The native engine: see horovod._runtime for the one instance of a process.";
+  module.doc() = "The native engine: see horovod.runtime.lifecycle for the one instance of a process.";
 
   const std::pair<const char*, DType> dtypes[] = {
       {"UINT8", DType::UInt8},     {"INT8", DType::Int8},         {"UINT16", DType::UInt16},

@@ -1,5 +1,5 @@
 """
-The native engine: see horovod._runtime for the one instance of a process.
+The native engine: see horovod.runtime.lifecycle for the one instance of a process.
 """
 
 from collections.abc import Sequence

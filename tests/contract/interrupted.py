@@ -27,7 +27,7 @@ from tests.contract.world import Cases
 
 import horovod
 import horovod.torch as hvd
-from horovod import _runtime
+from horovod.runtime import lifecycle
 from horovod.torch.autograd import collectives
 
 CASES = Cases()
@@ -102,7 +102,7 @@ class Watch:
 def watching() -> Iterator[Watch]:
     """These wrappers are not traced: nothing comes between the engine's answer and the note of it."""
     watch = Watch()
-    engine = _runtime.current().engine
+    engine = lifecycle.current().engine
     ways = {
         "submit": functools.partial(watch.submit, engine.submit, 1),
         "submit_group": functools.partial(watch.submit, engine.submit_group, 1),

@@ -18,14 +18,15 @@ import cloudpickle
 import numpy as np
 from tests.middle import Middle
 
-from horovod import _runtime, objects
 from horovod.bootstrap import mesh
 from horovod.bootstrap.addresses import Address
 from horovod.bootstrap.handshake import Role
 from horovod.bootstrap.routes import Route
-from horovod.collectives import Sum
+from horovod.collectives import objects
+from horovod.collectives.forms import Sum
+from horovod.collectives.numpy_frontend import collectives
 from horovod.errors import HorovodError
-from horovod.numpy_frontend import collectives
+from horovod.runtime import lifecycle
 
 LIMIT_S = 10.0
 COUNT = 4096
@@ -102,7 +103,7 @@ def main() -> None:
         vars(mesh)["numeric_routes"] = lead_through_the_middle
     report: dict[str, Any] = {}
     try:
-        _runtime.start()
+        lifecycle.start()
         work(rank, what, report)
     except HorovodError as error:
         report |= {"type": type(error).__name__, "text": str(error)}

@@ -15,13 +15,14 @@ pytestmark = pytest.mark.timeout(120)
 SCRIPT = """
 import ctypes, json, os, resource
 import numpy as np
-from horovod import _core, _runtime
+from horovod import _core
+from horovod.runtime import lifecycle
 from horovod.errors import HorovodInternalError
-from horovod.numpy_frontend import NumpyFrontend
+from horovod.collectives.numpy_frontend import NumpyFrontend
 
 COUNT = 1 << 20
 rank = int(os.environ["HOROVOD_RANK"])
-engine = _runtime.start().engine
+engine = lifecycle.start().engine
 
 
 def allreduce(name, array):

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.timeout(120)
 SCRIPT = """
 import ctypes, json, os, resource, sys
 import numpy as np
-from horovod import _core, _runtime
+from horovod import _core
+from horovod.runtime import lifecycle
 from horovod.errors import HorovodInternalError
 
 rank = int(os.environ["HOROVOD_RANK"])
@@ -54,7 +55,7 @@ if rank == 1:
     poor(sys.argv[1])
     Core.Engine = Poor
 try:
-    engine = _runtime.start(core=Core).engine
+    engine = lifecycle.start(core=Core).engine
     array = np.ones(3)
     at = array.ctypes.data
     engine.wait(engine.submit(_core.ALLREDUCE, "x", at, at, 9, (3,), 1, 1.0, 1.0, 0, 0, True))

@@ -17,8 +17,9 @@ import time
 
 import numpy as np
 
-from horovod import _core, _runtime
-from horovod.numpy_frontend import NumpyFrontend
+from horovod import _core
+from horovod.collectives.numpy_frontend import NumpyFrontend
+from horovod.runtime import lifecycle
 
 
 def submit(
@@ -76,7 +77,7 @@ def main() -> int:
         "--child", action="store_true", help="fork a child that lives on after this rank's end"
     )
     args = parser.parse_args()
-    engine = _runtime.start().engine
+    engine = lifecycle.start().engine
     if args.child and os.fork() == 0:
         sys.stdin.read()
         os._exit(0)

@@ -11,9 +11,10 @@ import os
 import sys
 from typing import Any
 
-from horovod import _core, _runtime
+from horovod import _core
 from horovod.bootstrap import mesh
 from horovod.bootstrap.connections import NetworkPeer
+from horovod.runtime import lifecycle
 
 COUNT = 4096
 
@@ -27,7 +28,7 @@ class Waiting(mesh._Bootstrap):
 def main() -> None:
     if os.environ.get("ATTACKED_RANK_WAITS") == os.environ["HOROVOD_RANK"]:
         mesh._Bootstrap = Waiting  # type: ignore[misc]
-    runtime = _runtime.start()
+    runtime = lifecycle.start()
     rank, engine = runtime.topology.rank, runtime.engine
     print("formed", flush=True)
     for number, _ in enumerate(sys.stdin):
@@ -50,7 +51,7 @@ def main() -> None:
         engine.wait(handle)
         assert len(set(values)) == 1
         print(values[0], flush=True)
-    _runtime.stop()
+    lifecycle.stop()
 
 
 if __name__ == "__main__":

@@ -25,8 +25,9 @@ import sys
 import time
 from typing import Any
 
-from horovod import _core, _runtime
+from horovod import _core
 from horovod.bootstrap import mesh
+from horovod.runtime import lifecycle
 
 LARGE = 2 << 20  # elements
 MUCH = 64 << 10
@@ -70,7 +71,7 @@ def steady(engine: _core.Engine) -> None:
 def work(phase: str, victim: bool) -> None:
     if phase == "init" and victim:
         stand_still_in_init()
-    engine = _runtime.start().engine
+    engine = lifecycle.start().engine
     small = (ctypes.c_float * 1)(1.0)
     allreduce(engine, "begin", small, 1)
     if phase == "large":
@@ -95,7 +96,7 @@ def work(phase: str, victim: bool) -> None:
         allreduce(engine, "late", small, 1)
     if phase == "shutdown" and victim:
         time.sleep(3600)
-    _runtime.stop()
+    lifecycle.stop()
 
 
 def main() -> int:

@@ -11,13 +11,14 @@ import os
 import socket
 import sys
 
-from horovod import _core, _runtime
+from horovod import _core
+from horovod.runtime import lifecycle
 
 COUNT = 20000  # enough to be striped over several streams
 
 
 def main() -> None:
-    runtime = _runtime.start()
+    runtime = lifecycle.start()
     place, engine = runtime.topology, runtime.engine
     numbers = array.array("d", [float(place.rank + 1 + index) for index in range(COUNT)])
     address = numbers.buffer_info()[0]
@@ -38,7 +39,7 @@ def main() -> None:
     }
     # One call, so that lines of different ranks do not mix.
     os.write(sys.stdout.fileno(), (json.dumps(said) + "\n").encode())
-    _runtime.stop()
+    lifecycle.stop()
 
 
 def _peers() -> list[list[str]]:

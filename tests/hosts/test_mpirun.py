@@ -41,14 +41,14 @@ MPIS = {
 PLACE = 'echo "$HOROVOD_RANK $HOROVOD_LOCAL_RANK $HOROVOD_CROSS_RANK $(hostname) $HOROVOD_JOB_ID"'
 ALLREDUCE = """
 import numpy
-from horovod import _runtime
-runtime = _runtime.start()
+from horovod.runtime import lifecycle
+runtime = lifecycle.start()
 value = numpy.full(4, runtime.topology.rank + 1.0)
 total = numpy.empty(4)
 engine = runtime.engine
 engine.wait(engine.submit(0, "x", value.ctypes.data, total.ctypes.data, 9, (4,), 1, 1.0, 1.0, 0, 0, True))
 print(total[0], flush=True)
-_runtime.stop()
+lifecycle.stop()
 """
 
 

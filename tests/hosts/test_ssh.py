@@ -15,14 +15,15 @@ pytestmark = pytest.mark.timeout(2 * LIMIT_S)
 
 ALLREDUCE = """
 import numpy
-from horovod import _core, _runtime
-runtime = _runtime.start()
+from horovod import _core
+from horovod.runtime import lifecycle
+runtime = lifecycle.start()
 value = numpy.full(4, runtime.topology.rank + 1.0)
 total = numpy.empty(4)
 engine = runtime.engine
 engine.wait(engine.submit(0, "x", value.ctypes.data, total.ctypes.data, 9, (4,), 1, 1.0, 1.0, 0, 0, True))
 print(total[0], *runtime.topology.hosts, flush=True)
-_runtime.stop()
+lifecycle.stop()
 """
 
 

@@ -22,8 +22,9 @@ if RANK == 1 and HOW == "before":
         gate.read()
     sys.exit(4)
 
-from horovod import _core, _runtime  # noqa: E402
+from horovod import _core  # noqa: E402
 from horovod.errors import HorovodInternalError  # noqa: E402
+from horovod.runtime import lifecycle  # noqa: E402
 
 if RANK == 0 and HOW == "before":
     with open(sys.argv[2], "wb"):
@@ -31,7 +32,7 @@ if RANK == 0 and HOW == "before":
 
 
 def allreduce(name: str) -> None:
-    engine: Any = _runtime.current().engine
+    engine: Any = lifecycle.current().engine
     array = np.ones(3)
     at = array.ctypes.data
     engine.wait(engine.submit(_core.ALLREDUCE, name, at, at, 9, (3,), 1, 1.0, 1.0, 0, 0, True))
@@ -48,7 +49,7 @@ def end() -> None:
         atexit.register(threading.Event().wait, 60)
         fail()
     elif HOW == "orderly":
-        atexit.register(_runtime.stop)
+        atexit.register(lifecycle.stop)
         fail()
     elif HOW == "exit":
         try:
@@ -81,7 +82,7 @@ if RANK == 1 and HOW == "in init":
     resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
 caught = False
 try:
-    _runtime.start()
+    lifecycle.start()
     told = threading.excepthook
     allreduce("first")
     if RANK == 1:

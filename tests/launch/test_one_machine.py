@@ -26,7 +26,7 @@ MARK = "TEST_ONE_MACHINE"
 # Says when it comes to init() and when there is a world; a byte of a pipe lets it go on each time.
 RANK = """
 import os
-from horovod import _runtime
+from horovod.runtime import lifecycle
 from tests.unit.test_runtime import CORE
 folder = os.environ["TEST_FOLDER"]
 go = os.open(f"{folder}/go", os.O_RDWR)
@@ -38,10 +38,10 @@ rank = next(os.environ[name] for name in names if name in os.environ)
 if rank == "1":
     tell("waits")
     assert os.read(go, 1)
-runtime = _runtime.start(core=CORE)
+runtime = lifecycle.start(core=CORE)
 tell(f"formed {runtime.topology.size} {runtime.groups}")
 assert os.read(go, 1)
-_runtime.stop()
+lifecycle.stop()
 """
 LIKE_TORCHRUN = """
 import os, subprocess, sys

@@ -51,17 +51,7 @@ BACKEND_ARROWS = {
 # What ties the rooms together, and may include any of them.
 BACKEND_WIRING = {"backends/backend.cpp", "backends/registry.cpp", "backends/fabric.cpp"}
 
-NEUTRAL = {
-    "collectives",
-    "compression",
-    "exchange",
-    "frontend",
-    "gradient_groups",
-    "handle",
-    "numpy_frontend",
-    "objects",
-    "process_set",
-}
+NEUTRAL = {"runtime", "collectives", "gradients"}
 FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "mxnet"}
 EVERYBODY = {"errors", "config"}
 # First name below horovod -> what it may import besides itself and `EVERYBODY`.
@@ -69,29 +59,27 @@ PYTHON_ARROWS = {
     "errors": set[str](),
     "version": set[str](),
     "config": set[str](),
-    "messages": set[str](),
     "_core": set[str](),
-    "bootstrap": {"messages", "_core"},
-    "native": {"_core"},
+    "bootstrap": {"_core"},
     "backends": {"bootstrap", "_core"},
-    "ending": set[str](),
-    "blame": {"ending"},
-    "_runtime": {"native", "bootstrap", "backends", "blame", "ending"},
-    **dict.fromkeys(NEUTRAL, NEUTRAL | {"_runtime", "_core", "backends"}),
-    **dict.fromkeys(FRAMEWORKS, NEUTRAL | {"common", "data", "elastic", "_runtime", "_core", "_keras"}),
+    "runtime": {"backends", "bootstrap", "_core"},
+    "collectives": {"runtime", "_core"},
+    "gradients": {"collectives", "runtime", "_core"},
+    **dict.fromkeys(FRAMEWORKS, NEUTRAL | {"common", "data", "elastic", "_core", "_keras"}),
     # What `horovod.keras` and `horovod.tensorflow.keras` share; frameworks bring adapters to it.
-    "_keras": NEUTRAL | {"common", "elastic", "_runtime"},
-    "data": {"_runtime", "bootstrap"},
-    "elastic": {"_runtime", "bootstrap", "messages"},
-    "launch": {"version", "bootstrap", "messages", "ending"},
-    "observe": {"_runtime"},
+    "_keras": NEUTRAL | {"common", "elastic"},
+    "data": {"runtime", "bootstrap"},
+    "elastic": {"runtime", "bootstrap"},
+    # Of the runtime the launcher needs how scripts end.
+    "launch": {"version", "bootstrap", "runtime"},
+    "observe": {"runtime"},
     # A program on top of everything: it measures what users call.
     "bench": {"torch", "observe", "launch", "bootstrap"},
     # Compatibility names: thin files over the parts that do the work.
-    "common": NEUTRAL | {"_runtime", "_core", "backends", "elastic"},
+    "common": NEUTRAL | {"_core", "backends", "elastic"},
     "runner": {"launch", "common"},
-    "spark": {"launch", "common", "_runtime"},
-    "ray": {"launch", "common", "_runtime"},
+    "spark": {"launch", "common", "runtime"},
+    "ray": {"launch", "common", "runtime"},
     # The package itself offers run() and __version__.
     "": {"launch", "version"},
 }

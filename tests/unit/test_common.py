@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from horovod import _runtime, errors, process_set
+from horovod import errors
 from horovod.common import basics, exceptions, process_sets, util
+from horovod.runtime import lifecycle, process_set
 
 
 def test_exceptions_are_those_of_the_package() -> None:
@@ -125,7 +126,7 @@ def test_capabilities_without_a_world() -> None:
 
 def test_init_checks_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[None] = []
-    monkeypatch.setattr(_runtime, "start", lambda **given: started.append(None))
+    monkeypatch.setattr(lifecycle, "start", lambda **given: started.append(None))
     monkeypatch.setenv("HOROVOD_DYNAMIC_PROCESS_SETS", "0")
     b = basics.HorovodBasics()
     with pytest.raises(ValueError):

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod import _runtime
-from horovod.collectives import Adasum, Average, Sum
+from horovod.collectives.forms import Adasum, Average, Sum
 from horovod.errors import InvalidArgumentError
-from horovod.gradient_groups import (
+from horovod.gradients.groups import (
     PartialReduction,
     VariableSet,
     check_passes,
@@ -21,7 +20,8 @@ from horovod.gradient_groups import (
     scaling,
     stays_local,
 )
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.runtime import lifecycle
+from horovod.runtime.process_set import ProcessSet, global_process_set
 
 
 class Inner:
@@ -96,8 +96,8 @@ def test_gradients_stay_local_outside_of_a_set_and_alone_in_it(
     ranks: list[int], local: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = SimpleNamespace(topology=SimpleNamespace(rank=1, size=3))
-    monkeypatch.setattr(_runtime, "current", lambda: runtime)
-    monkeypatch.setattr(_runtime, "is_initialized", lambda: True)
+    monkeypatch.setattr(lifecycle, "current", lambda: runtime)
+    monkeypatch.setattr(lifecycle, "is_initialized", lambda: True)
     some = ProcessSet(ranks)
     with pytest.raises(TypeError):
         stays_local(some)

@@ -17,11 +17,11 @@ import pytest
 from horovod.bootstrap import store as store_module
 from horovod.bootstrap import table as table_module
 from horovod.bootstrap.handshake import HELLO_BYTES, REPLY_BYTES, Dialer, store_purpose
+from horovod.bootstrap.messages import FrameError, encode
 from horovod.bootstrap.session import Signer
 from horovod.bootstrap.store import StoreClient, StoreServer
 from horovod.bootstrap.table import MOST_KEY_CHARACTERS, Table
 from horovod.errors import RendezvousError
-from horovod.messages import FrameError, encode
 
 KEY = bytes(range(32))
 pytestmark = pytest.mark.timeout(60)

@@ -13,13 +13,13 @@ import pytest
 
 from horovod.bootstrap import pmi
 from horovod.bootstrap.meeting import _decode
+from horovod.bootstrap.messages import MAX_FRAME_BYTES, FrameError
 from horovod.bootstrap.store import StoreClient, StoreServer
 from horovod.bootstrap.table import Table
 from horovod.errors import HorovodInternalError, LaunchError, RendezvousError
 from horovod.launch.keeper.terms import MARK
 from horovod.launch.keeper_client.connections import Connections, Lost
 from horovod.launch.keeper_client.messages import to_event
-from horovod.messages import MAX_FRAME_BYTES, FrameError
 
 KEY = bytes(range(32))
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from horovod import _core
+from horovod.collectives.numpy_frontend import NumpyFrontend
 from horovod.errors import InvalidArgumentError
-from horovod.numpy_frontend import NumpyFrontend
 
 FRONTEND = NumpyFrontend()
 

@@ -4,16 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from horovod import _runtime
 from horovod.errors import NotInitializedError
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.runtime import lifecycle
+from horovod.runtime.process_set import ProcessSet, global_process_set
 
 
 @pytest.fixture
 def rank_1_of_3(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = SimpleNamespace(topology=SimpleNamespace(rank=1, size=3))
-    monkeypatch.setattr(_runtime, "current", lambda: runtime)
-    monkeypatch.setattr(_runtime, "is_initialized", lambda: True)
+    monkeypatch.setattr(lifecycle, "current", lambda: runtime)
+    monkeypatch.setattr(lifecycle, "is_initialized", lambda: True)
 
 
 def test_ranks_are_sorted_and_any_iterable_of_ints_is_taken() -> None:
@@ -58,8 +58,8 @@ def test_the_global_set_is_empty_before_init(monkeypatch: pytest.MonkeyPatch) ->
     def current() -> None:
         raise NotInitializedError
 
-    monkeypatch.setattr(_runtime, "current", current)
-    monkeypatch.setattr(_runtime, "is_initialized", lambda: False)
+    monkeypatch.setattr(lifecycle, "current", current)
+    monkeypatch.setattr(lifecycle, "is_initialized", lambda: False)
     assert global_process_set.ranks == []
     with pytest.raises(ValueError, match="has not been initialized"):
         ProcessSet([0]).included()

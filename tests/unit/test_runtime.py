@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from horovod import _runtime
 from horovod.bootstrap.store import StoreServer
 from horovod.config import Config
 from horovod.errors import ConfigError, HorovodInternalError, NotInitializedError
-from horovod.process_set import ProcessSet
+from horovod.runtime import lifecycle
+from horovod.runtime.process_set import ProcessSet
 
 pytestmark = pytest.mark.timeout(60)
 
-SOURCE = Path(_runtime.__file__).parents[1]
+SOURCE = Path(lifecycle.__file__).parents[2]
 KEY = secrets.token_bytes(32)
 BINARIES = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
@@ -84,7 +84,7 @@ class FakeCore:
 CORE: Any = FakeCore()
 
 
-def engine(runtime: _runtime.Runtime) -> Any:
+def engine(runtime: lifecycle.Runtime) -> Any:
     """The runtime's engine, which is a fake one here."""
     return runtime.engine
 
@@ -92,16 +92,16 @@ def engine(runtime: _runtime.Runtime) -> Any:
 @pytest.fixture(autouse=True)
 def _leave_no_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # Frameworks that other tests imported follow the world natively: the engine here is none of theirs.
-    monkeypatch.setattr(_runtime, "_followers", [])
+    monkeypatch.setattr(lifecycle, "_followers", [])
     yield
-    _runtime.stop()
+    lifecycle.stop()
 
 
 def test_before_start_there_is_no_world() -> None:
-    assert not _runtime.is_initialized()
+    assert not lifecycle.is_initialized()
     with pytest.raises(NotInitializedError, match=r"use hvd\.init"):
-        _runtime.current()
-    _runtime.stop()
+        lifecycle.current()
+    lifecycle.stop()
 
 
 def test_world_of_one_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,9 +111,9 @@ def test_world_of_one_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", refuse)
     monkeypatch.setattr("builtins.open", refuse)
     threads = threading.active_count()
-    runtime = _runtime.start(environ={}, core=CORE)
+    runtime = lifecycle.start(environ={}, core=CORE)
     assert threading.active_count() == threads
-    assert runtime is _runtime.current()
+    assert runtime is lifecycle.current()
     assert (runtime.topology.rank, runtime.topology.size) == (0, 1)
     options = engine(runtime).options
     assert (options.rank, options.size, options.groups) == (0, 1, [[0]])
@@ -121,13 +121,13 @@ def test_world_of_one_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_second_start_is_the_same_world_and_start_after_stop_another() -> None:
-    first = _runtime.start(environ={}, core=CORE)
-    assert _runtime.start(environ={"HOROVOD_SIZE": "nonsense"}, core=CORE) is first
-    _runtime.stop()
-    _runtime.stop()
+    first = lifecycle.start(environ={}, core=CORE)
+    assert lifecycle.start(environ={"HOROVOD_SIZE": "nonsense"}, core=CORE) is first
+    lifecycle.stop()
+    lifecycle.stop()
     assert engine(first).states == ["start", "shutdown", "release"]
-    assert not _runtime.is_initialized()
-    assert _runtime.start(environ={}, core=CORE) is not first
+    assert not lifecycle.is_initialized()
+    assert lifecycle.start(environ={}, core=CORE) is not first
 
 
 def test_settings_reach_the_engine() -> None:
@@ -144,7 +144,7 @@ def test_settings_reach_the_engine() -> None:
         "HOROVOD_LOG_HIDE_TIME": "1",
         "HOROVOD_DIRECT_COPIES": "0",
     }
-    options = engine(_runtime.start(environ=environ, core=CORE)).options
+    options = engine(lifecycle.start(environ=environ, core=CORE)).options
     assert options.fusion_threshold_bytes == 1024
     assert options.cycle_time_s == 0.002
     assert (options.stall_warning_s, options.stall_shutdown_s) == (0.0, 0.0)
@@ -157,39 +157,39 @@ def test_settings_reach_the_engine() -> None:
 
 def test_too_few_cores_pin_nothing_and_say_so(caplog: pytest.LogCaptureFixture) -> None:
     environ = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2"}
-    options = engine(_runtime.start(Config(thread_affinity=(5,)), environ=environ, core=CORE)).options
+    options = engine(lifecycle.start(Config(thread_affinity=(5,)), environ=environ, core=CORE)).options
     assert options.thread_affinity == -1
     assert "HOROVOD_THREAD_AFFINITY names 1 cores for 2 local ranks" in caplog.text
 
 
 def test_bad_environment_leaves_no_world() -> None:
     with pytest.raises(ConfigError):
-        _runtime.start(environ={"HOROVOD_RANK": "0"}, core=CORE)
-    assert not _runtime.is_initialized()
+        lifecycle.start(environ={"HOROVOD_RANK": "0"}, core=CORE)
+    assert not lifecycle.is_initialized()
 
 
 def test_process_sets_reach_the_engine_and_lose_their_numbers_at_the_end() -> None:
-    runtime = _runtime.start(environ={}, core=CORE, process_sets=[[0]])
+    runtime = lifecycle.start(environ={}, core=CORE, process_sets=[[0]])
     assert not hasattr(engine(runtime).options, "process_sets")  # in a world of one this is everybody
     numbered = ProcessSet([0])
     numbered.process_set_id = 3
     runtime.numbered.add(numbered)
-    _runtime.stop()
+    lifecycle.stop()
     assert numbered.process_set_id is None
 
 
 REFUSED = """
 import os
-from horovod import _runtime
+from horovod.runtime import lifecycle
 from tests.unit.test_runtime import CORE
 rank = int(os.environ["HOROVOD_RANK"])
 texts = []
 for sets in ([[rank]], [[0]], []):
     try:
-        _runtime.start(core=CORE, process_sets=sets)
+        lifecycle.start(core=CORE, process_sets=sets)
     except ValueError as error:
         texts.append(str(error))
-    _runtime.stop()
+    lifecycle.stop()
 print(len(texts), len(set(texts)), texts[0])
 """
 
@@ -202,18 +202,18 @@ def test_a_world_that_was_refused_for_its_process_sets_stays_refused() -> None:
 
 
 def test_forked_child_is_told_what_to_do() -> None:
-    runtime = _runtime.start(environ={}, core=CORE)
+    runtime = lifecycle.start(environ={}, core=CORE)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         texts = []
-        for call in (_runtime.current, lambda: _runtime.start(environ={}, core=CORE)):
+        for call in (lifecycle.current, lambda: lifecycle.start(environ={}, core=CORE)):
             try:
                 call()
             except HorovodInternalError as error:
                 texts.append(str(error))
-        _runtime.stop()
-        texts.append(f"{_runtime.is_initialized()} {engine(runtime).states}")
+        lifecycle.stop()
+        texts.append(f"{lifecycle.is_initialized()} {engine(runtime).states}")
         os.write(writer, "\n".join(texts).encode())
         os._exit(0)
     os.close(writer)
@@ -224,14 +224,14 @@ def test_forked_child_is_told_what_to_do() -> None:
     assert f"forked from rank 0 (process {os.getpid()}) after hvd.init()" in current
     assert "spawn" in current
     assert state == "False ['start']"
-    assert _runtime.current() is runtime
+    assert lifecycle.current() is runtime
 
 
 def test_fork_before_start_is_harmless() -> None:
     child = os.fork()
     if child == 0:
-        _runtime.start(environ={}, core=CORE)
-        _runtime.stop()
+        lifecycle.start(environ={}, core=CORE)
+        lifecycle.stop()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
 
@@ -271,12 +271,12 @@ def run_ranks(
 
 CYCLES = """
 import os, threading
-from horovod import _runtime
+from horovod.runtime import lifecycle
 from tests.unit.test_runtime import CORE
 def once():
-    runtime = _runtime.start(core=CORE)
+    runtime = lifecycle.start(core=CORE)
     assert sorted(runtime.engine.peers + [runtime.topology.rank]) == list(range(runtime.topology.size))
-    _runtime.stop()
+    lifecycle.stop()
     return runtime
 once()
 before = len(os.listdir("/proc/self/fd")), threading.active_count()
@@ -297,9 +297,9 @@ def test_processes_form_a_world_again_and_again(mode: str, groups: str) -> None:
 TWICE_THE_SAME_RANK = """
 import os
 os.environ["HOROVOD_RANK"] = "0"
-from horovod import _runtime
+from horovod.runtime import lifecycle
 from tests.unit.test_runtime import CORE
-_runtime.start(core=CORE)
+lifecycle.start(core=CORE)
 """
 
 
@@ -314,9 +314,9 @@ EXITS_EARLY = """
 import os, sys
 if os.environ["HOROVOD_RANK"] == "1":
     sys.exit()
-from horovod import _runtime
+from horovod.runtime import lifecycle
 from tests.unit.test_runtime import CORE
-_runtime.start(core=CORE)
+lifecycle.start(core=CORE)
 """
 
 
@@ -338,12 +338,12 @@ def test_wrong_key_is_an_error_that_says_so() -> None:
 
 WITHOUT_OUR_LAUNCHER = """
 import os
-from horovod import _runtime
+from horovod.runtime import lifecycle
 from tests.unit.test_runtime import CORE
 for _ in range(3):
-    runtime = _runtime.start(core=CORE)
+    runtime = lifecycle.start(core=CORE)
     peers = runtime.engine.peers
-    _runtime.stop()
+    lifecycle.stop()
 t = runtime.topology
 os.write(1, f"{t.rank}/{t.size} {t.local_rank}/{t.local_size} {peers}\\n".encode())
 """
@@ -398,5 +398,5 @@ def test_taken_port_of_rank_0_is_an_error_that_says_what_to_set() -> None:
             "HOROVOD_SECRET_KEY": KEY.hex(),
         }
         with pytest.raises(ConfigError, match=f"Rank 0 on host .* cannot serve the store at {host}:{port}"):
-            _runtime.start(environ=environ, core=CORE)
-    assert not _runtime.is_initialized()
+            lifecycle.start(environ=environ, core=CORE)
+    assert not lifecycle.is_initialized()

@@ -11,7 +11,8 @@ pytestmark = pytest.mark.timeout(90)
 
 SUM_AGAIN_AND_AGAIN = """
 import array, os, threading, time
-from horovod import _core, _runtime
+from horovod import _core
+from horovod.runtime import lifecycle
 def total(runtime):
     ours = array.array("f", [runtime.topology.rank + 1.0] * 8)
     summed = array.array("f", [0.0] * 8)
@@ -30,10 +31,10 @@ def held():
     descriptors, tasks = (len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task"))
     return mappings, threading.active_count(), descriptors, tasks
 for cycle in range(30):
-    runtime = _runtime.start()
+    runtime = lifecycle.start()
     size = runtime.topology.size
     assert total(runtime) == [size * (size + 1) / 2] * 8
-    _runtime.stop()
+    lifecycle.stop()
     del runtime
     if cycle == 1:
         before = held()
@@ -56,20 +57,20 @@ def test_thirty_worlds_in_one_process_sum_and_leave_nothing(size: int, mode: str
 
 FORKS = """
 import os
-from horovod import _runtime
+from horovod.runtime import lifecycle
 from horovod.errors import HorovodInternalError
-runtime = _runtime.start()
+runtime = lifecycle.start()
 child = os.fork()
 if child == 0:
     try:
-        _runtime.current()
+        lifecycle.current()
     except HorovodInternalError as error:
         assert "after hvd.init()" in str(error)
         raise SystemExit(7)  # an ordinary end: module variables are cleared, the engine with them
     raise SystemExit(1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 runtime.engine.wait(runtime.engine.submit(5, None, 0, 0, 8, (), 1, 1.0, 1.0, -1, 0, True))
-_runtime.stop()
+lifecycle.stop()
 print("still together")
 """
 

@@ -26,11 +26,11 @@ from horovod.bootstrap.handshake import (
     Role,
     store_purpose,
 )
+from horovod.bootstrap.messages import MAX_FRAME_BYTES
 from horovod.bootstrap.session import TAG_BYTES, Signer
 from horovod.bootstrap.store import StoreClient, StoreServer
 from horovod.bootstrap.table import Cause
 from horovod.errors import AuthenticationError, RendezvousError, StoreTimeout
-from horovod.messages import MAX_FRAME_BYTES
 
 KEY = bytes(range(32))
 pytestmark = pytest.mark.timeout(30)

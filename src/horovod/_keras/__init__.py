@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from horovod._keras.frameworks import Settings, framework
-from horovod.collectives import Average, Sum, reduce_op
+from horovod.collectives.forms import Average, Sum, reduce_op
 from horovod.errors import InvalidArgumentError
-from horovod.gradient_groups import Groups, check_passes
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.gradients.groups import Groups, check_passes
+from horovod.runtime.process_set import ProcessSet, global_process_set
 
 __all__ = [
     "allgather",

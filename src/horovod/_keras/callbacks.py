@@ -6,12 +6,12 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from horovod import _runtime
 from horovod._keras.frameworks import framework
 from horovod._keras.learning_rate import get_learning_rate, scale_momentum, set_learning_rate
 from horovod._keras.variables import agree, all_variables, averages, broadcast_variables
 from horovod.errors import InvalidArgumentError
-from horovod.gradient_groups import VariableSet
+from horovod.gradients.groups import VariableSet
+from horovod.runtime import lifecycle
 
 __all__ = [
     "BroadcastGlobalVariablesCallbackImpl",
@@ -94,7 +94,7 @@ class MetricAverageCallbackImpl(_Impl):
         self.device = device
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        if logs is None or _runtime.current().topology.size == 1:
+        if logs is None or lifecycle.current().topology.size == 1:
             return
         names = sorted(logs)
         agree("metrics", names)
@@ -202,7 +202,7 @@ class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
     ) -> None:
         def multiplier(epoch: float) -> float:
             # Asked for each time: an elastic job may have changed it.
-            size = _runtime.current().topology.size
+            size = lifecycle.current().topology.size
             assert self.steps_per_epoch
             # So that the last batch has what comes after.
             epoch += 1.0 / self.steps_per_epoch
@@ -224,7 +224,7 @@ class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_epoch_end(epoch, logs)
         assert self.end_epoch is not None
-        if epoch == self.end_epoch - 1 and self.verbose > 0 and _runtime.current().topology.rank == 0:
+        if epoch == self.end_epoch - 1 and self.verbose > 0 and lifecycle.current().topology.rank == 0:
             rate = get_learning_rate(self.backend, self.model.optimizer)
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from horovod import _runtime
 from horovod._keras.frameworks import Framework
 from horovod._keras.variables import all_variables, broadcast_object, broadcast_variables
 from horovod.elastic.run import run_fn
 from horovod.elastic.state import ObjectState
 from horovod.errors import InvalidArgumentError
+from horovod.runtime import lifecycle
 
 __all__ = ["ElasticClasses", "ModelState", "elastic_classes", "runner"]
 
@@ -47,7 +47,7 @@ class ModelState(ObjectState):
         _build(self.optimizer, list(model.trainable_variables))
         super().__init__(
             bcast_object=functools.partial(broadcast_object, root_rank=0, name="elastic.state"),
-            get_rank=lambda: _runtime.current().topology.rank,
+            get_rank=lambda: lifecycle.current().topology.rank,
             **kwargs,
         )
         self._keep()

@@ -7,10 +7,10 @@ from typing import Any
 
 from horovod import _keras
 from horovod._keras.frameworks import framework
-from horovod.collectives import Average
-from horovod.compression import NoneCompressor
-from horovod.gradient_groups import Groups, chosen_groups, local_weights
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.collectives.forms import Average
+from horovod.gradients.compression import NoneCompressor
+from horovod.gradients.groups import Groups, chosen_groups, local_weights
+from horovod.runtime.process_set import ProcessSet, global_process_set
 
 __all__ = ["Interface"]
 

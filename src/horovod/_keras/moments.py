@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from horovod.collectives import Sum
+from horovod.collectives.forms import Sum
+from horovod.collectives.numpy_frontend import collectives
 from horovod.errors import InvalidArgumentError
-from horovod.numpy_frontend import collectives
-from horovod.process_set import global_process_set
+from horovod.runtime.process_set import global_process_set
 
 __all__ = ["combined", "gradient", "refuse_fused"]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import keras
 
-from horovod import _runtime
 from horovod._keras.frameworks import Framework, Settings
 from horovod.errors import InvalidArgumentError
-from horovod.gradient_groups import PartialReduction, stays_local
+from horovod.gradients.groups import PartialReduction, stays_local
+from horovod.runtime import lifecycle
 
 __all__ = ["CallableList", "distributed", "is_distributed"]
 
@@ -296,7 +296,7 @@ def _subclass(kind: type[Any], framework: Framework, settings: Settings) -> type
 
 def _keeps_own(settings: Settings) -> bool:
     """Whether there is nobody to reduce with. In elastic jobs that is only known when a step runs."""
-    return not _runtime.current().config.elastic and stays_local(settings.process_set)
+    return not lifecycle.current().config.elastic and stays_local(settings.process_set)
 
 
 def _counting(optimizer: Any) -> Any:

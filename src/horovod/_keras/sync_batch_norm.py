@@ -6,9 +6,9 @@ from typing import Any
 
 import keras
 
-from horovod import _runtime
 from horovod._keras.frameworks import framework
 from horovod._keras.moments import refuse_fused
+from horovod.runtime import lifecycle
 
 __all__ = ["SyncBatchNormalization"]
 
@@ -38,7 +38,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
         super().__init__(**kwargs)
 
     def _moments(self, inputs: Any, mask: Any) -> Any:
-        runtime = _runtime.current()
+        runtime = lifecycle.current()
         if runtime.topology.size == 1 and not runtime.config.elastic:
             return super()._moments(inputs, mask)
         ops, axes = keras.ops, self._reduction_axes

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from horovod import objects
+from horovod.collectives import objects
+from horovod.collectives.numpy_frontend import collectives
 from horovod.errors import HorovodInternalError
-from horovod.numpy_frontend import collectives
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.runtime.process_set import ProcessSet, global_process_set
 
 __all__ = [
     "agree",

@@ -19,7 +19,7 @@ def agree_on_sets(said: Sequence[Sets]) -> list[list[int]]:
     """The sets to create, from what every rank named (``said`` by rank).
 
     Sets that appear again, and the one of all ranks, are left out: whoever named them is told by
-    :func:`horovod.process_set.init_with_sets`, and the world stands nevertheless.
+    :func:`horovod.runtime.process_set.init_with_sets`, and the world stands nevertheless.
 
     Raises:
         InvalidArgumentError: a set has a repeated rank or one that does not exist, or the ranks differ. Every

@@ -25,6 +25,7 @@ from horovod.bootstrap import unix
 from horovod.bootstrap.admission import MOST_AT_ONCE
 from horovod.bootstrap.conversation import tune
 from horovod.bootstrap.handshake import store_purpose
+from horovod.bootstrap.messages import MAX_FRAME_BYTES, AlteredError, FrameError, FrameReader, encode
 from horovod.bootstrap.network import listen_at
 from horovod.bootstrap.reaching import reach_store
 from horovod.bootstrap.refusals import Refusals
@@ -32,7 +33,6 @@ from horovod.bootstrap.store_connection import RECEIVE_BYTES, StoreConnection
 from horovod.bootstrap.table import Cause, Table
 from horovod.bootstrap.unix import other_user, whence
 from horovod.errors import AuthenticationError, HorovodInternalError, RendezvousError, StoreTimeout
-from horovod.messages import MAX_FRAME_BYTES, AlteredError, FrameError, FrameReader, encode
 
 __all__ = ["StoreClient", "StoreServer"]
 

@@ -7,8 +7,8 @@ import socket
 from typing import Any
 
 from horovod.bootstrap.handshake import HELLO_BYTES, PROOF_BYTES, Acceptor, Purpose
+from horovod.bootstrap.messages import FrameReader
 from horovod.bootstrap.session import Signer
-from horovod.messages import FrameReader
 
 __all__ = ["RECEIVE_BYTES", "StoreConnection"]
 

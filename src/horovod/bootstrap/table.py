@@ -30,8 +30,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from horovod.bootstrap.messages import FrameError, encode, encode_body
 from horovod.errors import RendezvousError
-from horovod.messages import FrameError, encode, encode_body
 
 __all__ = ["MOST_KEY_CHARACTERS", "Cause", "Table"]
 

@@ -7,12 +7,13 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from horovod import _core, _runtime
+from horovod import _core
 from horovod.backends import communicators
 from horovod.backends.mpi import MpiBackend
 from horovod.config import Config
 from horovod.errors import InvalidArgumentError
-from horovod.process_set import ProcessSet, init_with_sets
+from horovod.runtime import lifecycle
+from horovod.runtime.process_set import ProcessSet, init_with_sets
 
 __all__ = ["HorovodBasics"]
 
@@ -61,7 +62,7 @@ class HorovodBasics:
 
         Raises:
             ValueError: ``comm`` is neither, or does not have this process; ``process_sets`` is another text,
-                or wrong, or differs between ranks: see :func:`horovod.process_set.init_with_sets`.
+                or wrong, or differs between ranks: see :func:`horovod.runtime.process_set.init_with_sets`.
             KeyError: the world stands already and has no such process set.
             HorovodInternalError: the world could not be formed.
         """
@@ -76,11 +77,11 @@ class HorovodBasics:
 
     def shutdown(self) -> None:
         """End the world on every rank; harmless if there is none."""
-        _runtime.stop()
+        lifecycle.stop()
 
     def is_initialized(self) -> bool:
         """Whether :meth:`init` has been called, and :meth:`shutdown` not since."""
-        return _runtime.is_initialized()
+        return lifecycle.is_initialized()
 
     # -- timeline -------------------------------------------------------------------------------------------
 
@@ -99,7 +100,7 @@ class HorovodBasics:
         Raises:
             ValueError: before :meth:`init`, or ``HOROVOD_TIMELINE`` was not set then.
         """
-        runtime = _runtime.current()
+        runtime = lifecycle.current()
         if not runtime.config.timeline:
             raise InvalidArgumentError(
                 "start_timeline() needs HOROVOD_TIMELINE=DYNAMIC in the environment of every rank before "
@@ -113,37 +114,37 @@ class HorovodBasics:
         Raises:
             ValueError: before :meth:`init`.
         """
-        _runtime.current().engine.stop_timeline()
+        lifecycle.current().engine.stop_timeline()
 
     # -- topology: all raise NotInitializedError (a ValueError) before init ---------------------------------
 
     def size(self) -> int:
         """Number of processes."""
-        return _runtime.current().topology.size
+        return lifecycle.current().topology.size
 
     def local_size(self) -> int:
         """Number of processes on this host."""
-        return _runtime.current().topology.local_size
+        return lifecycle.current().topology.local_size
 
     def cross_size(self) -> int:
         """Number of hosts that have a process with this local rank."""
-        return _runtime.current().topology.cross_size
+        return lifecycle.current().topology.cross_size
 
     def rank(self) -> int:
         """Number of this process, 0 … size-1."""
-        return _runtime.current().topology.rank
+        return lifecycle.current().topology.rank
 
     def local_rank(self) -> int:
         """Position of this process among those of its host."""
-        return _runtime.current().topology.local_rank
+        return lifecycle.current().topology.local_rank
 
     def cross_rank(self) -> int:
         """Position of this host among those that have a process with this local rank."""
-        return _runtime.current().topology.cross_rank
+        return lifecycle.current().topology.cross_rank
 
     def is_homogeneous(self) -> bool:
         """Whether all hosts have the same number of processes."""
-        return _runtime.current().topology.homogeneous
+        return lifecycle.current().topology.homogeneous
 
     # -- capabilities ---------------------------------------------------------------------------------------
 
@@ -160,9 +161,9 @@ class HorovodBasics:
 
     def mpi_enabled(self) -> bool:
         """Whether the operations go through MPI, or the world is that of a communicator."""
-        if not _runtime.is_initialized():
+        if not lifecycle.is_initialized():
             return False
-        runtime = _runtime.current()
+        runtime = lifecycle.current()
         backend = runtime.backend
         return runtime.communicator is not None or (
             isinstance(backend, type) and issubclass(backend, MpiBackend)
@@ -174,7 +175,7 @@ class HorovodBasics:
 
     def gloo_enabled(self) -> bool:
         """Whether the TCP controller, which scripts know as Gloo, runs."""
-        return _runtime.is_initialized()
+        return lifecycle.is_initialized()
 
     def gloo_built(self) -> bool:
         """True: the TCP controller, which scripts know as Gloo, is always there."""
@@ -202,12 +203,12 @@ class HorovodBasics:
         Raises:
             NotInitializedError: :meth:`init` has not been called.
         """
-        return _runtime.current().engine.process_sets()
+        return lifecycle.current().engine.process_sets()
 
 
 def _world_of(comm: Any) -> communicators.CommunicatorWorld | None:
     """What ``init(comm)`` asks for; None: the world that the environment describes."""
-    if comm is None or _runtime.is_initialized():
+    if comm is None or lifecycle.is_initialized():
         return None
     communicator = comm
     if not communicators.is_communicator(comm):

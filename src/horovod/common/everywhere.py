@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from horovod.collectives import Adasum, Average, Max, Min, Product, Sum
+from horovod.collectives.forms import Adasum, Average, Max, Min, Product, Sum
 from horovod.common.basics import HorovodBasics
-from horovod.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
+from horovod.runtime.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
 
 __all__ = [
     "Adasum",

@@ -13,8 +13,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from horovod import exchange
 from horovod.errors import HorovodVersionMismatchError
+from horovod.gradients import exchange
 
 __all__ = [
     "ccl_built",

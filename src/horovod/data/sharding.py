@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from horovod import _runtime
 from horovod.errors import InvalidArgumentError
+from horovod.runtime import lifecycle
 
 if TYPE_CHECKING:
     import numpy as np
@@ -122,7 +122,7 @@ def place(rank: int | None, size: int | None, process_set: _Members | None) -> t
             )
         return rank, size
     if process_set is None:
-        topology = _runtime.current().topology
+        topology = lifecycle.current().topology
         return topology.rank, topology.size
     members, mine = process_set.size(), process_set.rank()
     if members is None or mine is None:

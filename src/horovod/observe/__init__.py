@@ -1,6 +1,6 @@
 """What the running job does, for people and programs that look at it from inside."""
 
-from horovod import _runtime
+from horovod.runtime import lifecycle
 
 __all__ = ["data_paths"]
 
@@ -16,4 +16,4 @@ def data_paths() -> dict[str, tuple[int, int]]:
     Raises:
         NotInitializedError: ``init`` was not called.
     """
-    return _runtime.current().engine.paths()
+    return lifecycle.current().engine.paths()

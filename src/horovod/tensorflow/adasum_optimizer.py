@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from horovod.collectives import Adasum
-from horovod.compression import NoneCompressor
-from horovod.process_set import global_process_set
+from horovod.collectives.forms import Adasum
+from horovod.gradients.compression import NoneCompressor
+from horovod.runtime.process_set import global_process_set
 from horovod.tensorflow.gradient_reduction import _make_allreduce_grads_fn
 
 __all__: list[str] = []

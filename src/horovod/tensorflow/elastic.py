@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from horovod import _runtime
 from horovod._keras.elastic import ModelState, runner
 from horovod.elastic.state import ObjectState
+from horovod.runtime import lifecycle
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables
 from horovod.tensorflow.keras_adapter import ADAPTER
 
@@ -40,7 +40,7 @@ class TensorFlowState(ObjectState):
             bcast_object=functools.partial(
                 broadcast_object, root_rank=0, session=session, name="elastic.state"
             ),
-            get_rank=lambda: _runtime.current().topology.rank,
+            get_rank=lambda: lifecycle.current().topology.rank,
             **kwargs,
         )
         # Made once: a graph must not grow with every commit.

@@ -13,15 +13,15 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
-from horovod import _runtime
+from horovod.collectives.numpy_frontend import collectives
 from horovod.errors import (
     HorovodInternalError,
     InvalidArgumentError,
     MismatchError,
     NotInitializedError,
 )
-from horovod.numpy_frontend import collectives
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.runtime import lifecycle
+from horovod.runtime.process_set import ProcessSet, global_process_set
 
 __all__ = [
     "horovod_allgather",
@@ -77,7 +77,7 @@ def _translated(kind: str, error: Exception, eager: bool) -> Exception:
     """``error`` as the native ops would say it. In a graph TensorFlow translates what Python raises by
     itself: a ``ValueError`` into InvalidArgumentError, nearly everything else into UnknownError."""
     text = f"Horovod{kind}: {error}"
-    if isinstance(error, MismatchError | NotInitializedError) or not _runtime.is_initialized():
+    if isinstance(error, MismatchError | NotInitializedError) or not lifecycle.is_initialized():
         return tf.errors.FailedPreconditionError(None, None, text)  # type: ignore[no-any-return]
     if isinstance(error, ValueError):
         return tf.errors.InvalidArgumentError(None, None, text) if eager else InvalidArgumentError(text)
@@ -88,7 +88,7 @@ def _set(number: int) -> ProcessSet:
     """The process set of that number, as the neutral code wants it."""
     if number == 0:
         return global_process_set
-    ranks = _runtime.current().engine.process_sets().get(number)
+    ranks = lifecycle.current().engine.process_sets().get(number)
     if ranks is None:
         raise InvalidArgumentError(f"process set {number} does not exist (any more)")
     process_set = ProcessSet(ranks)
@@ -287,7 +287,7 @@ def _scalar(kind: str, function: Callable[[], int]) -> Any:
 
 
 def _members(number: int) -> list[int] | None:
-    return _runtime.current().engine.process_sets().get(number)
+    return lifecycle.current().engine.process_sets().get(number)
 
 
 def horovod_join() -> Any:
@@ -307,18 +307,18 @@ def horovod_process_set_included(process_set_id: int = 0, name: str | None = Non
         members = _members(process_set_id)
         if members is None:
             return _UNKNOWN_SET
-        return int(_runtime.current().topology.rank in members)
+        return int(lifecycle.current().topology.rank in members)
 
     return _scalar("ProcessSetIncluded", included)
 
 
 def horovod_local_size(name: str | None = None) -> Any:
-    return _scalar("LocalSize", lambda: _runtime.current().topology.local_size)
+    return _scalar("LocalSize", lambda: lifecycle.current().topology.local_size)
 
 
 def horovod_rank(name: str | None = None) -> Any:
-    return _scalar("Rank", lambda: _runtime.current().topology.rank)
+    return _scalar("Rank", lambda: lifecycle.current().topology.rank)
 
 
 def horovod_local_rank(name: str | None = None) -> Any:
-    return _scalar("LocalRank", lambda: _runtime.current().topology.local_rank)
+    return _scalar("LocalRank", lambda: lifecycle.current().topology.local_rank)

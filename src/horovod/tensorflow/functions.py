@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod import numpy_frontend, objects
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.collectives import numpy_frontend, objects
+from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.tensorflow.mpi_ops import broadcast, broadcast_
 from horovod.tensorflow.util import raw
 

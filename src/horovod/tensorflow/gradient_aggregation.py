@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from horovod.collectives import Average
+from horovod.collectives.forms import Average
 from horovod.errors import InvalidArgumentError
-from horovod.gradient_groups import check_passes
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.gradients.groups import check_passes
+from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.tensorflow.gradient_reduction import densified, partial_reduction
 
 __all__ = ["LocalGradientAggregationHelper"]

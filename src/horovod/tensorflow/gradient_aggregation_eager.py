@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.collectives import Average
-from horovod.gradient_groups import check_passes, own_variable
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.collectives.forms import Average
+from horovod.gradients.groups import check_passes, own_variable
+from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.tensorflow.gradient_aggregation import dense_gradient, static_shape
 from horovod.tensorflow.gradient_reduction import partial_reduction
 

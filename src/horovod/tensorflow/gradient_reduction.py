@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from horovod.gradient_groups import Groups, PartialReduction, plan_groups, scaling, stays_local
-from horovod.process_set import ProcessSet
+from horovod.gradients.groups import Groups, PartialReduction, plan_groups, scaling, stays_local
+from horovod.runtime.process_set import ProcessSet
 from horovod.tensorflow.reductions import grouped_allreduce
 from horovod.tensorflow.run_time import decides_at_run_time, exchanges, members
 
@@ -52,7 +52,7 @@ def _make_allreduce_grads_fn(
         sparse_as_dense: reduce ``IndexedSlices`` as dense tensors.
         op: the reduction.
         gradient_predivide_factor: with ``Average``, divide by this before the sum and by the rest after it.
-        groups: as :func:`horovod.gradient_groups.chosen_groups` returned them.
+        groups: as :func:`horovod.gradients.groups.chosen_groups` returned them.
 
     Raises (from ``fn``):
         ValueError: ``init()`` has not been called.

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.collectives import Average, Sum
+from horovod.collectives.forms import Average, Sum
 from horovod.tensorflow.calls import call, call_grouped, reduction
 from horovod.tensorflow.native import ops, problem
 

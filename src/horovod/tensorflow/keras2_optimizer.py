@@ -13,9 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod import _runtime
 from horovod._keras.frameworks import Settings
-from horovod.gradient_groups import PartialReduction
+from horovod.gradients.groups import PartialReduction
+from horovod.runtime import lifecycle
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
 from horovod.tensorflow.gradient_reduction import allreduce_gradients, partial_reduction
@@ -71,7 +71,7 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
                     reduce,
                     settings.sparse_as_dense,
                     settings.average_passes,
-                    _runtime.current().topology.rank,
+                    lifecycle.current().topology.rank,
                     LocalGradientAggregationHelper._OPTIMIZER_TYPE_KERAS,
                     **options,
                 )

@@ -11,7 +11,7 @@ from tensorflow.python.ops import control_flow_util
 
 from horovod._keras.frameworks.contract import Framework, Settings
 from horovod.errors import HorovodInternalError
-from horovod.gradient_groups import PartialReduction
+from horovod.gradients.groups import PartialReduction
 from horovod.tensorflow import keras2_optimizer, mpi_ops, reduced_marks, reductions
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import broadcast_global_variables

@@ -20,7 +20,7 @@ from horovod.common import everywhere
 from horovod.common.everywhere import *  # noqa: F403  (republished)
 from horovod.common.util import check_extension, gpu_available
 from horovod.errors import InvalidArgumentError
-from horovod.process_set import ProcessSet, global_process_set, process_set_id
+from horovod.runtime.process_set import ProcessSet, global_process_set, process_set_id
 from horovod.tensorflow import gradients  # noqa: F401  (registers them)
 from horovod.tensorflow.calls import call, call_grouped, reduction
 from horovod.tensorflow.native import ops

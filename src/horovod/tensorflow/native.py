@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from horovod import _runtime
 from horovod.errors import HorovodInternalError
+from horovod.runtime import lifecycle
 
 __all__ = ["GLUE", "load", "ops", "problem"]
 
@@ -39,14 +39,14 @@ _COLLECTIVES: Final = frozenset(
 
 
 class _World:
-    """Tells the glue which engine there is: implements ``_runtime.Follower``."""
+    """Tells the glue which engine there is: implements ``lifecycle.Follower``."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._enter = library.rueda_tf_enter
         self._enter.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int32] * 4
         self._leave: Callable[[], None] = library.rueda_tf_leave
 
-    def enter(self, runtime: _runtime.Runtime) -> None:
+    def enter(self, runtime: lifecycle.Runtime) -> None:
         engine, place = runtime.engine, runtime.topology
         if self._enter(
             engine.capi(), engine.address(), place.rank, place.size, place.local_rank, place.local_size
@@ -72,7 +72,7 @@ def load(glue: Path) -> tuple[Any, str]:
     if problem:
         return None, problem
     _let_them_run_at_once()
-    _runtime.follow(_World(library))
+    lifecycle.follow(_World(library))
     return module, ""
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod import _runtime
-from horovod.collectives import Adasum, Average
-from horovod.compression import NoneCompressor
+from horovod.collectives.forms import Adasum, Average
 from horovod.errors import InvalidArgumentError
-from horovod.gradient_groups import Groups, check_passes, check_predivide, chosen_groups
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.gradients.compression import NoneCompressor
+from horovod.gradients.groups import Groups, check_passes, check_predivide, chosen_groups
+from horovod.runtime import lifecycle
+from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.tensorflow.adasum_optimizer import _DistributedAdasumOptimizer
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 from horovod.tensorflow.gradient_reduction import _make_allreduce_grads_fn, partial_reduction
@@ -73,7 +73,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
                 allreduce,
                 sparse_as_dense,
                 average_aggregated_gradients,
-                _runtime.current().topology.rank,
+                lifecycle.current().topology.rank,
                 LocalGradientAggregationHelper._OPTIMIZER_TYPE_LEGACY,
                 process_set,
                 scale_local_gradients,

@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod import _runtime
-from horovod.collectives import Adasum, Average, Sum, reduce_op
+from horovod.collectives.forms import Adasum, Average, Sum, reduce_op
 from horovod.errors import InvalidArgumentError
-from horovod.gradient_groups import plan_groups
-from horovod.process_set import ProcessSet, global_process_set, process_set_id
+from horovod.gradients.groups import plan_groups
+from horovod.runtime import lifecycle
+from horovod.runtime.process_set import ProcessSet, global_process_set, process_set_id
 from horovod.tensorflow import mpi_ops
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.run_time import members
@@ -232,7 +232,7 @@ def _check_world(process_set: ProcessSet) -> None:
     Raises:
         ValueError: there is no world, or no such set.
     """
-    engine = _runtime.current().engine
+    engine = lifecycle.current().engine
     number = process_set_id(process_set)
     if process_set is not global_process_set and number not in engine.process_sets():
         raise InvalidArgumentError(f"{process_set} does not exist (any more).")
@@ -274,6 +274,6 @@ def _check_adasum(op: int, process_set: ProcessSet) -> None:
         return
     if process_set is not global_process_set:
         raise NotImplementedError("Adasum does not support process sets other than the global one.")
-    ranks = _runtime.current().topology.size
+    ranks = lifecycle.current().topology.size
     if not check_num_rank_power_of_2(ranks):
         raise NotImplementedError(f"Adasum needs a number of ranks that is a power of two, not {ranks}.")

@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod import _runtime
-from horovod.process_set import ProcessSet, member_count, process_set_id
+from horovod.runtime import lifecycle
+from horovod.runtime.process_set import ProcessSet, member_count, process_set_id
 from horovod.tensorflow.mpi_ops import process_set_included_op, size_op
 
 __all__ = ["decides_at_run_time", "exchanges", "members"]
@@ -19,7 +19,7 @@ def decides_at_run_time() -> bool:
     Raises:
         ValueError: ``init()`` has not been called.
     """
-    return _runtime.current().config.elastic and not tf.executing_eagerly()
+    return lifecycle.current().config.elastic and not tf.executing_eagerly()
 
 
 def members(process_set: ProcessSet) -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod import _runtime
 from horovod._keras.moments import refuse_fused
+from horovod.runtime import lifecycle
 from horovod.tensorflow.moments import moments_of_all_ranks
 
 __all__ = ["SyncBatchNormalization"]
@@ -70,7 +70,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
 
 def _alone() -> bool:
     """Whether there is nobody to exchange with; an elastic world may grow under the graph."""
-    runtime = _runtime.current()
+    runtime = lifecycle.current()
     return runtime.topology.size == 1 and not runtime.config.elastic
 
 

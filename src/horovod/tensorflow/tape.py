@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.collectives import Average
-from horovod.compression import NoneCompressor
-from horovod.gradient_groups import Groups, PartialReduction, check_predivide, chosen_groups, local_weights
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.collectives.forms import Average
+from horovod.gradients.compression import NoneCompressor
+from horovod.gradients.groups import Groups, PartialReduction, check_predivide, chosen_groups, local_weights
+from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.tensorflow import reduced_marks
 from horovod.tensorflow.gradient_reduction import _make_allreduce_grads_fn, partial_reduction
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from horovod import _runtime
-from horovod.collectives import Adasum
+from horovod.collectives.forms import Adasum
 from horovod.errors import InvalidArgumentError
-from horovod.exchange import GradientExchange
-from horovod.process_set import global_process_set
+from horovod.gradients.exchange import GradientExchange
+from horovod.runtime import lifecycle
+from horovod.runtime.process_set import global_process_set
 from horovod.torch.autograd import collectives
 from horovod.torch.wrapped_optimizer import WrappedOptimizer, local_step
 
@@ -26,8 +26,8 @@ __all__: list[str] = []
 
 
 class _Differences:
-    """Implements :class:`horovod.exchange.GradientStore`: what is exchanged is how the optimizer would change
-    each parameter."""
+    """Implements :class:`horovod.gradients.exchange.GradientStore`: what is exchanged is how the optimizer
+    would change each parameter."""
 
     def __init__(self, parameters: list[torch.Tensor]) -> None:
         self.parameters = parameters
@@ -76,7 +76,7 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
         backward_passes_per_step: int,
     ) -> None:
         self._take_over(optimizer, named_parameters)
-        size = _runtime.current().topology.size
+        size = lifecycle.current().topology.size
         if size & (size - 1):
             raise NotImplementedError(f"Adasum needs a number of ranks that is a power of two, not {size}.")
         if isinstance(optimizer, torch.optim.LBFGS):

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import torch
 
-from horovod.collectives import Average, Collectives, Sum
-from horovod.process_set import ProcessSet, member_count
+from horovod.collectives.forms import Average, Collectives, Sum
+from horovod.runtime.process_set import ProcessSet, member_count
 from horovod.torch.frontend import TorchFrontend
 
 __all__ = [

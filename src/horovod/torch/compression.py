@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from horovod.compression import CastCompressor, Compressor, NoneCompressor
+from horovod.gradients.compression import CastCompressor, Compressor, NoneCompressor
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 

@@ -10,9 +10,9 @@ import torch
 from torch.utils import dlpack
 
 from horovod import _core
-from horovod.collectives import current_engine
+from horovod.collectives.forms import current_engine
+from horovod.collectives.frontend import Description
 from horovod.errors import HorovodError, HorovodInternalError, InvalidArgumentError
-from horovod.frontend import Description
 
 __all__ = ["TorchFrontend", "shared_like"]
 
@@ -55,7 +55,7 @@ def shared_like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class TorchFrontend:
-    """Implements :class:`horovod.frontend.Frontend` for ``torch.Tensor``."""
+    """Implements :class:`horovod.collectives.frontend.Frontend` for ``torch.Tensor``."""
 
     def peek(self, tensor: torch.Tensor) -> Description | None:
         # `is_contiguous` is False for sparse tensors, so nothing else asks about the layout.

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from horovod import objects
+from horovod.collectives import objects
 from horovod.errors import InvalidArgumentError
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.torch.autograd import collectives
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
@@ -62,7 +62,8 @@ def _broadcast_tensors(entries: list[tuple[str | None, torch.Tensor]], root_rank
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Return the ``obj`` of ``root_rank``: itself there, a fresh copy elsewhere. See ``horovod.objects``.
+    """Return the ``obj`` of ``root_rank``: itself there, a fresh copy elsewhere. See
+    ``horovod.collectives.objects``.
 
     Raises:
         ValueError: ``init()`` has not been called.

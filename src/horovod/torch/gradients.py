@@ -1,4 +1,4 @@
-"""The gradients of PyTorch parameters, as ``horovod.exchange`` sees them."""
+"""The gradients of PyTorch parameters, as ``horovod.gradients.exchange`` sees them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from horovod.process_set import ProcessSet
+from horovod.runtime.process_set import ProcessSet
 from horovod.torch.mpi_ops import sparse_allreduce_async
 from horovod.torch.shared_gradients import SharedGradients
 
@@ -14,7 +14,7 @@ __all__ = ["Gradients"]
 
 
 class Gradients:
-    """Implements :class:`horovod.exchange.GradientStore` over ``parameter.grad``.
+    """Implements :class:`horovod.gradients.exchange.GradientStore` over ``parameter.grad``.
 
     Attributes:
         parameters: by number; the owner appends to it.

@@ -9,10 +9,10 @@ import torch
 
 from horovod._keras import moments
 from horovod._keras.frameworks.contract import Framework, Settings, share_of_average
-from horovod.collectives import Average, Sum
+from horovod.collectives.forms import Average, Sum
 from horovod.errors import HorovodInternalError
-from horovod.gradient_groups import PartialReduction, plan_groups, scaling
-from horovod.process_set import global_process_set
+from horovod.gradients.groups import PartialReduction, plan_groups, scaling
+from horovod.runtime.process_set import global_process_set
 from horovod.torch import mpi_ops
 from horovod.torch.autograd import apply, collectives
 from horovod.torch.compression import Compression

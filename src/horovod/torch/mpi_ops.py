@@ -16,7 +16,7 @@ from typing import Any
 
 from horovod.common import everywhere
 from horovod.common.everywhere import *  # noqa: F403  (republished)
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.torch.autograd import collectives
 from horovod.torch.reductions import (
     allreduce,

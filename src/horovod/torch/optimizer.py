@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from horovod import _runtime
-from horovod.collectives import Adasum, Average, Sum
-from horovod.compression import NoneCompressor
+from horovod.collectives.forms import Adasum, Average, Sum
 from horovod.errors import InvalidArgumentError
-from horovod.exchange import GradientExchange, check_groups, split_list
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.gradients.compression import NoneCompressor
+from horovod.gradients.exchange import GradientExchange, check_groups, split_list
+from horovod.runtime import lifecycle
+from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.torch.adasum_optimizer import _DistributedAdasumOptimizer
 from horovod.torch.autograd import collectives
 from horovod.torch.functions import broadcast_object
@@ -81,7 +81,7 @@ class _DistributedOptimizer(WrappedOptimizer):
         self._groups = [[self._parameters[index] for index in group] for group in indices] or None
         factor = gradient_predivide_factor if op == Average else 1.0
         # What is scaled before the reduction is copied anyway.
-        shared = SharedGradients(_runtime.current().config.shared_gradients) if factor == 1.0 else None
+        shared = SharedGradients(lifecycle.current().config.shared_gradients) if factor == 1.0 else None
         exchange = GradientExchange(
             collectives,
             Gradients(self._parameters, process_set, shared),
@@ -372,7 +372,7 @@ def DistributedOptimizer(
             groups = num_groups
     if backward_passes_per_step <= 0:
         raise InvalidArgumentError("backward_passes_per_step must be > 0")
-    if op == Adasum and _runtime.current().topology.size > 1:
+    if op == Adasum and lifecycle.current().topology.size > 1:
         if process_set is not global_process_set:
             raise NotImplementedError("Adasum does not support non-global process sets.")
         delta = subclass_of(_DistributedAdasumOptimizer, type(optimizer), DistributedOptimizer)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
-from horovod.collectives import Average, reduce_op
+from horovod.collectives.forms import Average, reduce_op
 from horovod.errors import InvalidArgumentError
-from horovod.process_set import ProcessSet, global_process_set, member_count
+from horovod.runtime.process_set import ProcessSet, global_process_set, member_count
 from horovod.torch.autograd import (
     Allreduce,
     GroupedAllreduce,

@@ -20,7 +20,7 @@ from typing import Final
 
 import torch
 
-from horovod import _runtime
+from horovod.runtime import lifecycle
 from horovod.torch.frontend import TorchFrontend, shared_like
 
 __all__ = ["SharedGradients"]
@@ -105,7 +105,7 @@ class SharedGradients:
 
     def _make(self, gradient: torch.Tensor) -> torch.Tensor | None:
         """Shared memory for a tensor like ``gradient``; None, now and later, if there is none."""
-        runtime = _runtime.current()
+        runtime = lifecycle.current()
         # With other hosts in the world nothing is reduced where it lies.
         if runtime.share_memory(None) and runtime.has_room_for(2 * gradient.nbytes):
             try:

@@ -8,10 +8,10 @@ import torch
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from horovod import _runtime
-from horovod.collectives import Sum
+from horovod.collectives.forms import Sum
 from horovod.errors import InvalidArgumentError
-from horovod.process_set import global_process_set
+from horovod.runtime import lifecycle
+from horovod.runtime.process_set import global_process_set
 from horovod.torch.autograd import Allreduce, apply, collectives
 
 __all__ = ["SyncBatchNorm"]
@@ -61,7 +61,7 @@ class SyncBatchNorm(_BatchNorm):
         """
         self._check_input_dim(input)
         has_running = self.running_mean is not None and self.running_var is not None
-        if not (self.training or not has_running) or _runtime.current().topology.size == 1:
+        if not (self.training or not has_running) or lifecycle.current().topology.size == 1:
             return super().forward(input)
         if not input.is_floating_point() or input.size(1) != self.num_features:
             raise InvalidArgumentError(

@@ -9,10 +9,10 @@ from typing import Any, Final, overload
 import torch
 from torch.autograd.graph import increment_version
 
-from horovod import _runtime
-from horovod.collectives import current_engine
+from horovod.collectives.forms import current_engine
 from horovod.errors import InvalidArgumentError
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.runtime import lifecycle
+from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.torch.autograd import (
     Allgather,
     Alltoall,
@@ -110,7 +110,7 @@ def broadcast(
     if tensor.requires_grad and torch.is_grad_enabled():
         current_engine()  # before init this is HorovodInternalError, unlike what current() raises
         result: torch.Tensor = apply(
-            Broadcast, tensor, root_rank, name, process_set, _runtime.current().topology.rank
+            Broadcast, tensor, root_rank, name, process_set, lifecycle.current().topology.rank
         )
         return result
     return collectives.run_broadcast(tensor, new_output(tensor), root_rank, name, process_set)
@@ -233,7 +233,7 @@ def _read_splits(splits: Any) -> tuple[list[int], torch.device]:
     """The values of ``splits``, and where the caller expects the received ones. What depends on the number of
     members is checked at submission."""
     if not isinstance(splits, torch.Tensor):
-        _runtime.current()  # before init this is a ValueError, unlike for a tensor
+        lifecycle.current()  # before init this is a ValueError, unlike for a tensor
         if splits is None:
             return [], _CPU
         try:

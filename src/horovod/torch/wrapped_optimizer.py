@@ -10,10 +10,10 @@ from typing import Any, ClassVar, cast
 
 import torch
 
-from horovod import _runtime
 from horovod.errors import InvalidArgumentError
-from horovod.exchange import GradientExchange
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.gradients.exchange import GradientExchange
+from horovod.runtime import lifecycle
+from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.torch.parameter_names import ParameterNames
 from horovod.torch.shared_gradients import SharedGradients
 
@@ -224,7 +224,7 @@ def alone() -> bool:
     Raises:
         NotInitializedError: ``init()`` has not been called.
     """
-    runtime = _runtime.current()
+    runtime = lifecycle.current()
     return runtime.topology.size == 1 and not runtime.config.elastic
 
 

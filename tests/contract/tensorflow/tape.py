@@ -15,7 +15,7 @@ from tests.contract.tensorflow.modes import gradients_of, graph
 from tests.contract.world import Cases
 
 import horovod.tensorflow as hvd
-from horovod import _runtime
+from horovod.runtime import lifecycle
 from horovod.tensorflow.reduced_marks import is_marked
 
 CASES = Cases()
@@ -396,9 +396,9 @@ def two_tapes_in_one_function_do_not_meet() -> None:
 
 def elastic() -> Any:
     """A context in which the world is one that may change."""
-    runtime = _runtime.current()
+    runtime = lifecycle.current()
     changing = dataclasses.replace(runtime, config=dataclasses.replace(runtime.config, elastic=True))
-    return mock.patch.object(_runtime, "current", return_value=changing)
+    return mock.patch.object(lifecycle, "current", return_value=changing)
 
 
 @add_in_modes

@@ -15,7 +15,8 @@ from tests.contract.torch.state import assert_equal_everywhere
 from tests.contract.world import Cases
 
 import horovod.torch as hvd
-from horovod import _runtime, observe
+from horovod import observe
+from horovod.runtime import lifecycle
 from horovod.torch.shared_gradients import SharedGradients
 
 CASES = Cases()
@@ -69,7 +70,7 @@ def mapped(tensor: torch.Tensor) -> bool:
 
 
 def can_share() -> bool:
-    return hvd.size() > 1 and _runtime.current().share_memory(None)
+    return hvd.size() > 1 and lifecycle.current().share_memory(None)
 
 
 def in_heap() -> int:

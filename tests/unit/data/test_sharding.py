@@ -7,7 +7,7 @@ import pytest
 
 from horovod.data import IndexShard, shard_indices
 from horovod.errors import InvalidArgumentError, NotInitializedError
-from horovod.process_set import ProcessSet
+from horovod.runtime.process_set import ProcessSet
 
 
 def shards(count: int, size: int, remainder: str, seed: int | None = None) -> list[IndexShard]:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from tests.unit.torch.fake_engine import FakeEngine
 
-from horovod import _runtime
 from horovod.bootstrap.topology import Topology
 from horovod.config import Config
 from horovod.errors import NotInitializedError
+from horovod.runtime import lifecycle
 from horovod.torch.autograd import collectives
 
 MakeWorld = Callable[..., FakeEngine]
@@ -25,9 +25,9 @@ def make_world(monkeypatch: pytest.MonkeyPatch) -> MakeWorld:
         engine = FakeEngine(size=size)
         topology = Topology(0, size, 0, size, 0, 1, homogeneous=True, hosts=("here",) * size)
         config = Config(**{"dynamic_process_sets": True, **settings})
-        runtime = _runtime.Runtime(engine, topology, config, groups=[list(range(topology.size))])  # type: ignore[arg-type]
-        monkeypatch.setattr(_runtime, "current", lambda: runtime)
-        monkeypatch.setattr(_runtime, "is_initialized", lambda: True)
+        runtime = lifecycle.Runtime(engine, topology, config, groups=[list(range(topology.size))])  # type: ignore[arg-type]
+        monkeypatch.setattr(lifecycle, "current", lambda: runtime)
+        monkeypatch.setattr(lifecycle, "is_initialized", lambda: True)
         return engine
 
     return make
@@ -40,5 +40,5 @@ def no_world(monkeypatch: pytest.MonkeyPatch) -> None:
     def current() -> None:
         raise NotInitializedError
 
-    monkeypatch.setattr(_runtime, "current", current)
-    monkeypatch.setattr(_runtime, "is_initialized", lambda: False)
+    monkeypatch.setattr(lifecycle, "current", current)
+    monkeypatch.setattr(lifecycle, "is_initialized", lambda: False)

@@ -10,7 +10,7 @@ from tests.unit.torch.conftest import MakeWorld
 from tests.unit.torch.models import NAMES, backward, grads, two_layers, wrap
 
 import horovod.torch as hvd
-from horovod import _runtime
+from horovod.runtime import lifecycle
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -36,8 +36,8 @@ def test_gradients_are_handed_over_during_backward_unless_no_core_is_idle(
 ) -> None:
     engine = make_world(2, overlap_gradients=setting)
     groups = [[0, 1]] if together else [[0], [1]]
-    runtime = dataclasses.replace(_runtime.current(), cores_per_rank=cores, groups=groups)
-    monkeypatch.setattr(_runtime, "current", lambda: runtime)
+    runtime = dataclasses.replace(lifecycle.current(), cores_per_rank=cores, groups=groups)
+    monkeypatch.setattr(lifecycle, "current", lambda: runtime)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     model = two_layers()
     optimizer = wrap(model)

@@ -9,10 +9,10 @@ from tests.unit.torch.conftest import MakeWorld
 from tests.unit.torch.fake_engine import FakeEngine
 
 import horovod.torch as hvd
-from horovod import _runtime
 from horovod.config import Config
 from horovod.errors import HorovodInternalError, ProcessSetError, from_core
-from horovod.process_set import init_with_sets
+from horovod.runtime import lifecycle
+from horovod.runtime.process_set import init_with_sets
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -22,16 +22,16 @@ def world(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """Rank 0 of 4; sets given to ``init`` exist from the start."""
     engine = make_world(4)
 
-    def start(process_sets: list[list[int]], communicator: object = None) -> _runtime.Runtime:
+    def start(process_sets: list[list[int]], communicator: object = None) -> lifecycle.Runtime:
         known = list(engine.sets.values())
         for ranks in process_sets:
             if ranks not in known and len(engine.sets) == len(known):
                 engine.sets[len(engine.sets)] = ranks
                 known.append(ranks)
-        monkeypatch.setattr(_runtime, "start", lambda process_sets, communicator=None: _runtime.current())
-        return _runtime.current()
+        monkeypatch.setattr(lifecycle, "start", lambda process_sets, communicator=None: lifecycle.current())
+        return lifecycle.current()
 
-    monkeypatch.setattr(_runtime, "start", start)
+    monkeypatch.setattr(lifecycle, "start", start)
     return engine
 
 
@@ -129,9 +129,9 @@ def test_removing_an_unknown_number_is_false(world: FakeEngine) -> None:
 
 def test_changes_need_the_dynamic_mode(world: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     some = hvd.add_process_set([0])
-    runtime = _runtime.current()
-    fixed = _runtime.Runtime(runtime.engine, runtime.topology, Config())
-    monkeypatch.setattr(_runtime, "current", lambda: fixed)
+    runtime = lifecycle.current()
+    fixed = lifecycle.Runtime(runtime.engine, runtime.topology, Config())
+    monkeypatch.setattr(lifecycle, "current", lambda: fixed)
     for refused in (lambda: hvd.add_process_set([1]), lambda: hvd.remove_process_set(some)):
         with pytest.raises(ValueError, match="HOROVOD_DYNAMIC_PROCESS_SETS"):
             refused()

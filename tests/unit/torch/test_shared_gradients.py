@@ -10,7 +10,7 @@ from tests.unit.torch.conftest import MakeWorld
 from tests.unit.torch.models import backward, two_layers, wrap
 from torch.utils import dlpack
 
-from horovod import _runtime
+from horovod.runtime import lifecycle
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -91,7 +91,7 @@ def test_a_machine_that_is_short_of_memory_is_left_alone(
 ) -> None:
     engine = make_world(2, shared_gradients="auto")
     engine.shared_left = 100
-    monkeypatch.setattr(_runtime, "available_bytes", lambda: 1)
+    monkeypatch.setattr(lifecycle, "available_bytes", lambda: 1)
     model = two_layers()
     steps(model, wrap(model), 5)
     assert engine.shared_left == 100
@@ -105,7 +105,7 @@ def test_the_end_of_the_world_takes_them_out(make_world: MakeWorld) -> None:
     steps(model, optimizer, 3)
     moved = addresses(model)
     values = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
-    (owner,) = _runtime.current().sharing
+    (owner,) = lifecycle.current().sharing
     owner.leave()
     assert not set(moved) & set(addresses(model))
     for parameter, value in zip(model.parameters(), values, strict=True):

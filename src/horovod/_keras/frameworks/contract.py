@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from horovod.errors import HorovodInternalError, InvalidArgumentError
-from horovod.gradient_groups import Groups, PartialReduction
-from horovod.process_set import ProcessSet, member_count
+from horovod.gradients.groups import Groups, PartialReduction
+from horovod.runtime.process_set import ProcessSet, member_count
 
 __all__ = ["Framework", "Settings", "share_of_average"]
 
@@ -20,7 +20,7 @@ class Settings:
     Attributes:
         name: the start of the names that ranks find each other's operations by.
         device_dense, device_sparse: where TensorFlow reduces dense gradients and ``IndexedSlices``.
-        compression: around the reduction of dense gradients, see ``horovod.compression``.
+        compression: around the reduction of dense gradients, see ``horovod.gradients.compression``.
         sparse_as_dense: reduce sparse gradients as dense ones.
         op: ``Average`` or ``Sum``.
         predivide: with ``Average``, the part of the division that comes before the sum.

@@ -20,12 +20,12 @@ from jax.experimental import io_callback
 
 from horovod._keras import moments
 from horovod._keras.frameworks.contract import Framework, Settings, share_of_average
+from horovod.collectives.numpy_frontend import collectives
 from horovod.common.basics import HorovodBasics
-from horovod.compression import CastCompressor, NoneCompressor
 from horovod.errors import HorovodInternalError
-from horovod.gradient_groups import PartialReduction, plan_groups, scaling
-from horovod.numpy_frontend import collectives
-from horovod.process_set import global_process_set
+from horovod.gradients.compression import CastCompressor, NoneCompressor
+from horovod.gradients.groups import PartialReduction, plan_groups, scaling
+from horovod.runtime.process_set import global_process_set
 
 __all__ = ["ADAPTER", "Compression", "JaxFramework"]
 

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from horovod.ending import harmless
 from horovod.errors import ConfigError, HorovodInternalError, LaunchError, WorkerFailed
 from horovod.launch.calls.modules import install_sources, local_sources
 from horovod.launch.calls.pickles import ALIGNMENT, pack, unpack
@@ -29,6 +28,7 @@ from horovod.launch.keeper_client.ssh_command import SshOptions
 from horovod.launch.output.console import Console, TextSink
 from horovod.launch.placement.host_files import host_text
 from horovod.launch.placement.hosts import parse_hostfile, parse_hosts
+from horovod.runtime.ending import harmless
 
 __all__ = ["DESCRIPTORS_VARIABLE", "call_in_worker", "pack_call", "run"]
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from horovod.ending import harmless
 from horovod.errors import LaunchError
+from horovod.runtime.ending import harmless
 
 __all__ = ["NotPlain", "is_plain", "pack_plain", "plain_error", "unpack_plain", "unpack_error"]
 

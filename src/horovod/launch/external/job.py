@@ -27,7 +27,6 @@ from horovod.bootstrap.starter import Word
 from horovod.bootstrap.store import StoreClient, StoreServer
 from horovod.bootstrap.store_address import shown
 from horovod.bootstrap.table import Cause
-from horovod.ending import harmless
 from horovod.errors import LaunchError, RendezvousError, StoreTimeout, WorkerFailed
 from horovod.launch.environment import (
     failure_patience_s,
@@ -68,6 +67,7 @@ from horovod.launch.placement.hosts import HostSlots, Slot, named, place_ranks
 from horovod.launch.supervision.first_cause import End, first_cause
 from horovod.launch.supervision.signals import Signals, signal_name
 from horovod.launch.supervision.supervisor import describe_exit
+from horovod.runtime.ending import harmless
 
 __all__ = ["LauncherFailed", "run_handed_over"]
 

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from horovod.ending import harmless
 from horovod.errors import LaunchError
 from horovod.launch.launchers.contract import (
     Event,
@@ -22,6 +21,7 @@ from horovod.launch.launchers.contract import (
     Started,
     WorkerPlan,
 )
+from horovod.runtime.ending import harmless
 
 __all__ = ["CannotFollow", "environment_text", "path_text", "plan_request", "request_line", "to_event"]
 

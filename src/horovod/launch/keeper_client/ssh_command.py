@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from horovod.ending import harmless
+from horovod.runtime.ending import harmless
 
 __all__ = ["SshOptions", "explain", "may_pass", "remote_shell"]
 

@@ -15,7 +15,7 @@ from enum import IntEnum
 from types import MappingProxyType
 
 from horovod.bootstrap.starter import Word, parse
-from horovod.ending import harmless
+from horovod.runtime.ending import harmless
 
 __all__ = ["End", "Kind", "accused", "first_cause", "heard", "kind_of"]
 

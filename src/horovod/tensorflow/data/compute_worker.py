@@ -10,9 +10,9 @@ from pathlib import Path
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod import _runtime
 from horovod.data.compute_service import ComputeService
 from horovod.errors import InvalidArgumentError
+from horovod.runtime import lifecycle
 from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn
 
 __all__ = ["main"]
@@ -44,7 +44,7 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
             path = Path(configfile)
             path.unlink(missing_ok=True)  # of an earlier run: nobody shall read it any more
             key = secrets.token_bytes(32)
-            interfaces = _runtime.current().config.network_interface
+            interfaces = lifecycle.current().config.network_interface
             nics = interfaces.split(",") if interfaces else None
             workers = size // dispatchers
             service = stack.enter_context(ComputeService(dispatchers, workers, key, nics))

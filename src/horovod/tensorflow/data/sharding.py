@@ -17,10 +17,10 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
+from horovod.collectives.numpy_frontend import collectives
 from horovod.data.sharding import REMAINDERS, check_choice, common_count, place
 from horovod.errors import InvalidArgumentError, MismatchError
-from horovod.numpy_frontend import collectives
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.runtime.process_set import ProcessSet, global_process_set
 
 __all__ = ["Shard", "shard"]
 

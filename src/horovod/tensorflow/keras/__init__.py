@@ -13,8 +13,8 @@ from horovod._keras.variables import allgather_object, broadcast_object, broadca
 from horovod.common import everywhere
 from horovod.common.everywhere import *  # noqa: F403  (republished)
 from horovod.errors import HorovodInternalError
-from horovod.gradient_groups import Groups, chosen_groups
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.gradients.groups import Groups, chosen_groups
+from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.tensorflow.keras import callbacks, elastic
 from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch.utils.data
 
-from horovod import _runtime
 from horovod.elastic.sampler import remaining_indices, share
+from horovod.runtime import lifecycle
 
 __all__ = ["ElasticSampler"]
 
@@ -74,7 +74,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     def reset(self) -> None:
         """Distribute what is left of the epoch over the ranks of now."""
-        topology = _runtime.current().topology
+        topology = lifecycle.current().topology
         self.num_replicas, self.rank = topology.size, topology.rank
         self.remaining_indices = remaining_indices(
             len(self.dataset), self.shuffle, self.seed, self.epoch, self.processed_num

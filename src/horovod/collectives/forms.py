@@ -1,9 +1,9 @@
 """Submit, poll and wait for collectives: the same for every framework.
 
-A framework folder makes one :class:`Collectives` over its :class:`~horovod.frontend.Frontend` and puts its
-own argument conventions (defaults, autograd, in-place names) around the methods here. Every method that
-submits returns a handle; a blocking call is ``synchronize`` of a submission with ``waited=True``, which lets
-the core start the operation as soon as the last rank arrives instead of gathering a batch. The ``run_``
+A framework folder makes one :class:`Collectives` over its :class:`~horovod.collectives.frontend.Frontend` and
+puts its own argument conventions (defaults, autograd, in-place names) around the methods here. Every method
+that submits returns a handle; a blocking call is ``synchronize`` of a submission with ``waited=True``, which
+lets the core start the operation as soon as the last rank arrives instead of gathering a batch. The ``run_``
 methods do both in one native call, for operations whose result is in memory that is known beforehand.
 
 Every native call that names an address also gets the tensors behind it (``owners``), and holds them until
@@ -17,11 +17,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic
 
-from horovod import _core, _runtime
+from horovod import _core
+from horovod.collectives.frontend import Description, Frontend, T
 from horovod.errors import HorovodInternalError, InvalidArgumentError, NotInitializedError
-from horovod.frontend import Description, Frontend, T
-from horovod.handle import HandleTable
-from horovod.process_set import ProcessSet, global_process_set, member_count, process_set_id
+from horovod.runtime import lifecycle
+from horovod.runtime.handle import HandleTable
+from horovod.runtime.process_set import ProcessSet, global_process_set, member_count, process_set_id
 
 __all__ = ["Adasum", "Average", "Collectives", "Max", "Min", "Product", "Sum", "reduce_op"]
 
@@ -68,7 +69,7 @@ class Collectives(Generic[T]):
     def __init__(self, frontend: Frontend[T]) -> None:
         self.frontend = frontend
         self.table = HandleTable()
-        _runtime.follow(self.table)
+        lifecycle.follow(self.table)
         # Bound once: these are called for every operation.
         self._describe = frontend.describe
         self._pending = self.table.pending
@@ -118,7 +119,7 @@ class Collectives(Generic[T]):
         if op == Adasum:
             self._check_adasum([tensor], process_set)
         # What `current_engine` and `_of_one` do, in place: the shortest calls are a tenth shorter.
-        engine = _runtime.running or current_engine()
+        engine = lifecycle.running or current_engine()
         address, dtype, shape = self._describe(tensor)
         engine.run(
             _ALLREDUCE,
@@ -548,7 +549,7 @@ class Collectives(Generic[T]):
     def _check_adasum(self, tensors: Sequence[T], process_set: ProcessSet) -> None:
         if process_set is not global_process_set:
             raise NotImplementedError("Adasum does not support process sets other than the global one.")
-        size = _runtime.current().topology.size
+        size = lifecycle.current().topology.size
         if size & (size - 1):
             raise NotImplementedError(f"Adasum needs a number of ranks that is a power of two, not {size}.")
         for tensor in tensors:
@@ -591,10 +592,10 @@ def current_engine() -> _core.Engine:
         HorovodInternalError: there is none. Operations raise this one, questions about the world raise
             ``NotInitializedError``: existing scripts tell the two apart.
     """
-    engine = _runtime.running
+    engine = lifecycle.running
     if engine is not None:
         return engine
     try:
-        return _runtime.current().engine
+        return lifecycle.current().engine
     except NotInitializedError as error:
         raise HorovodInternalError(str(error)) from error

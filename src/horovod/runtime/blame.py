@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from horovod.ending import chain
 from horovod.errors import HorovodError, HorovodInternalError, RendezvousError, ShutdownError
+from horovod.runtime.ending import chain
 
 __all__ = ["first_failed"]
 

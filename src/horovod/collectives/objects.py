@@ -14,10 +14,10 @@ from typing import Any
 
 import cloudpickle
 
-from horovod import _runtime
-from horovod.collectives import Collectives
-from horovod.frontend import T
-from horovod.process_set import ProcessSet, global_process_set, process_set_id
+from horovod.collectives.forms import Collectives
+from horovod.collectives.frontend import T
+from horovod.runtime import lifecycle
+from horovod.runtime.process_set import ProcessSet, global_process_set, process_set_id
 
 __all__ = ["allgather_object", "broadcast_object"]
 
@@ -41,7 +41,7 @@ def broadcast_object(
     """
     name = "object" if name is None else name
     frontend = collectives.frontend
-    runtime = _runtime.current()
+    runtime = lifecycle.current()
     am_root = runtime.topology.rank == root_rank
     payload = bytearray(cloudpickle.dumps(obj)) if am_root else bytearray()
 
@@ -74,7 +74,7 @@ def allgather_object(
     """
     name = "object" if name is None else name
     frontend = collectives.frontend
-    runtime = _runtime.current()
+    runtime = lifecycle.current()
     payload = bytearray(cloudpickle.dumps(obj))
     members = process_set.ranks or [runtime.topology.rank]
 

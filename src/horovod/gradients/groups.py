@@ -10,10 +10,10 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from horovod.collectives import Adasum, Average
+from horovod.collectives.forms import Adasum, Average
 from horovod.errors import InvalidArgumentError
-from horovod.exchange import check_groups, split_list
-from horovod.process_set import ProcessSet, member_count
+from horovod.gradients.exchange import check_groups, split_list
+from horovod.runtime.process_set import ProcessSet, member_count
 
 __all__ = [
     "Groups",

@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from horovod import backends, blame, ending
+from horovod import backends
 from horovod.bootstrap.connections import Mesh
 from horovod.bootstrap.meeting import Meeting, meet
 from horovod.bootstrap.memory import available_bytes
@@ -32,6 +32,7 @@ from horovod.bootstrap.static_sets import Sets, agree_on_sets, wrong_ranks
 from horovod.bootstrap.topology import Topology, alone, read_place
 from horovod.config import TIMELINE_DYNAMIC, Config
 from horovod.errors import HorovodInternalError, InvalidArgumentError, NotInitializedError
+from horovod.runtime import blame, ending
 
 if TYPE_CHECKING:
     from horovod import _core
@@ -477,7 +478,7 @@ def _core_of_engine(config: Config, topology: Topology) -> int:
 
 
 def _native() -> Core:
-    return cast(Core, importlib.import_module("horovod.native"))
+    return cast(Core, importlib.import_module("horovod.runtime.native"))
 
 
 def _forked_error(forked: _Forked) -> HorovodInternalError:

@@ -13,7 +13,7 @@ from horovod.errors import HorovodInternalError
 
 if TYPE_CHECKING:
     from horovod._core import Engine
-    from horovod._runtime import Runtime
+    from horovod.runtime.lifecycle import Runtime
 
 Collect: TypeAlias = Callable[[list[object]], Any]
 
@@ -24,7 +24,7 @@ result from the buffers that the engine allocated. A plain tuple: one is built f
 
 class HandleTable:
     """Outstanding operations of one framework, by handle number. Numbers belong to one engine (one
-    ``init``); no later one of this process gives them again. Implements ``_runtime.Follower``."""
+    ``init``); no later one of this process gives them again. Implements ``lifecycle.Follower``."""
 
     __slots__ = ("_abandoned", "pending")
 

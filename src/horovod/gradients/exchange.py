@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Protocol
 
-from horovod import _core, _runtime
-from horovod.collectives import Average, Collectives, current_engine
-from horovod.compression import NoneCompressor
+from horovod import _core
+from horovod.collectives.forms import Average, Collectives, current_engine
+from horovod.collectives.frontend import T
 from horovod.errors import DuplicateNameError, InvalidArgumentError
-from horovod.frontend import T
-from horovod.process_set import ProcessSet, global_process_set, process_set_id
+from horovod.gradients.compression import NoneCompressor
+from horovod.runtime import lifecycle
+from horovod.runtime.process_set import ProcessSet, global_process_set, process_set_id
 
 __all__ = ["GradientExchange", "GradientStore", "split_list"]
 
@@ -84,7 +85,7 @@ class GradientExchange(Generic[T]):
         op: reduction of dense gradients.
         passes: backward passes whose gradients are summed locally before one exchange.
         prescale, postscale: factors around the reduction.
-        compression: around each dense reduction, see ``horovod.compression``.
+        compression: around each dense reduction, see ``horovod.gradients.compression``.
         groups: disjoint lists of parameters that travel as one operation; the others travel alone.
         sparse_as_dense: densify sparse gradients for the reduction.
         process_set: ranks that take part.
@@ -273,7 +274,7 @@ class GradientExchange(Generic[T]):
         """Whether gradients are better submitted all together when backward has ended: where every core
         computes, whoever exchanges meanwhile takes a core from that, on all ranks at once (decision 24).
         """
-        runtime = _runtime.current()
+        runtime = lifecycle.current()
         choice = runtime.config.overlap_gradients
         if choice != "auto":
             return choice == "0"

@@ -14,9 +14,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from horovod import _core
-from horovod.collectives import Collectives
+from horovod.collectives.forms import Collectives
+from horovod.collectives.frontend import Description
 from horovod.errors import HorovodError, InvalidArgumentError
-from horovod.frontend import Description
 
 __all__ = ["NumpyFrontend", "collectives"]
 
@@ -38,7 +38,7 @@ _CODES: Final[dict[str, int]] = {
 
 
 class NumpyFrontend:
-    """Implements :class:`horovod.frontend.Frontend` for ``numpy.ndarray``."""
+    """Implements :class:`horovod.collectives.frontend.Frontend` for ``numpy.ndarray``."""
 
     def peek(self, tensor: Array) -> Description | None:
         if tensor.flags.c_contiguous and tensor.dtype.isnative:

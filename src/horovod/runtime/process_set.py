@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from horovod import _runtime
 from horovod.backends import communicators
 from horovod.errors import (
     BackendError,
@@ -16,6 +15,7 @@ from horovod.errors import (
     PeerLostError,
     ProcessSetError,
 )
+from horovod.runtime import lifecycle
 
 __all__ = [
     "ProcessSet",
@@ -93,7 +93,7 @@ class ProcessSet:
         """
         if self.process_set_id is None:
             return None
-        me = _runtime.current().topology.rank
+        me = lifecycle.current().topology.rank
         members = self.ranks or []
         if me not in members:
             raise InvalidArgumentError(f"Rank {me} is not part of provided process set {self}.")
@@ -107,7 +107,7 @@ class ProcessSet:
         """
         if self.ranks is None:
             return None
-        return _runtime.current().topology.rank in self.ranks
+        return lifecycle.current().topology.rank in self.ranks
 
     def __str__(self) -> str:
         return (
@@ -125,13 +125,13 @@ class _GlobalProcessSet(ProcessSet):
 
     @property
     def ranks(self) -> list[int]:
-        if not _runtime.is_initialized():
+        if not lifecycle.is_initialized():
             return []
-        return list(range(_runtime.current().topology.size))
+        return list(range(lifecycle.current().topology.size))
 
     @property
     def mpi_comm(self) -> Any:
-        return _runtime.current().communicator if _runtime.is_initialized() else None
+        return lifecycle.current().communicator if lifecycle.is_initialized() else None
 
 
 global_process_set: ProcessSet = _GlobalProcessSet()
@@ -158,7 +158,7 @@ def member_count(process_set: ProcessSet) -> int:
     """
     process_set_id(process_set)
     if process_set is global_process_set:
-        return _runtime.current().topology.size
+        return lifecycle.current().topology.size
     return len(process_set.ranks or ())
 
 
@@ -186,7 +186,7 @@ def init_with_sets(
         if not isinstance(each, ProcessSet):
             raise InvalidArgumentError(f"process_sets must hold ProcessSet objects, got {each!r}.")
     meant = _meant(process_sets, communicator)
-    runtime = _runtime.start(process_sets=[ranks for _, ranks, _ in meant], communicator=communicator)
+    runtime = lifecycle.start(process_sets=[ranks for _, ranks, _ in meant], communicator=communicator)
     if not process_sets:
         return
     with _changing:
@@ -224,8 +224,8 @@ def _meant(
         world = None
         if communicator is not None:
             world = communicator.communicator
-        elif _runtime.is_initialized():
-            world = _runtime.current().communicator
+        elif lifecycle.is_initialized():
+            world = lifecycle.current().communicator
         if world is None:
             raise NotImplementedError(
                 "A process set is described by a communicator, but the world is not: call init(comm) with "
@@ -298,7 +298,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         return _remove(runtime, process_set)
 
 
-def _remove(runtime: _runtime.Runtime, process_set: ProcessSet) -> bool:
+def _remove(runtime: lifecycle.Runtime, process_set: ProcessSet) -> bool:
     engine = runtime.engine
     number = process_set.process_set_id
     if number is None:  # another thread was faster
@@ -312,8 +312,8 @@ def _remove(runtime: _runtime.Runtime, process_set: ProcessSet) -> bool:
     return known
 
 
-def _dynamic_world(who: str) -> _runtime.Runtime:
-    runtime = _runtime.current()
+def _dynamic_world(who: str) -> lifecycle.Runtime:
+    runtime = lifecycle.current()
     if not runtime.config.dynamic_process_sets:
         raise InvalidArgumentError(
             f"{who} needs HOROVOD_DYNAMIC_PROCESS_SETS=1 in the environment before init(), or "
@@ -342,6 +342,6 @@ def _change(failed: str, wait: Callable[[int], Any], submit: Callable[[], int]) 
     return number
 
 
-def _number(runtime: _runtime.Runtime, process_set: ProcessSet, number: int) -> None:
+def _number(runtime: lifecycle.Runtime, process_set: ProcessSet, number: int) -> None:
     process_set.process_set_id = number
     runtime.numbered.add(process_set)

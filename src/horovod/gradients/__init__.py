@@ -1,0 +1,1 @@
+"""Gradients of any framework on their way to other ranks: groups, compression, exchange."""
