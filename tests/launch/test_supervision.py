@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from tests.launch.launching import PYTHON, WAIT, Watched, horovodrun, running
 
-from horovod.launch.launchers.contract import Event, Exited, Finished, HostLost, Said, Started
+from horovod.errors import LaunchError
+from horovod.launch.launchers.contract import Event, Exited, Failed, Finished, HostLost, Placed, Said, Started
 from horovod.launch.output.console import Console
 from horovod.launch.placement.hosts import HostSlots, assign_ranks
 from horovod.launch.supervision.signals import Signals
@@ -290,6 +291,29 @@ def test_host_that_is_lost_is_the_cause_or_comes_besides() -> None:
         assert outcome.lost == (lost,)
         assert (outcome.failure and outcome.failure.rank) == fails
         assert outcome.ended == (2 if fails is None else 3)
+
+
+def test_launcher_that_places_ranks_itself_is_supervised_alike() -> None:
+    placed = Placed(assign_ranks([HostSlots("a", 1), HostSlots("b", 1)], 2))
+    waits = '{"in_world": true, "text": "", "because": null}'
+    started: list[Event] = [Started(0, 0), Started(1, 0), Said(0, waits), Said(1, waits)]
+    broken, no_word = LaunchError("broken"), LaunchError("no word of it")
+    cases: list[tuple[list[Event], tuple[int | None, LaunchError | None]]] = [
+        # Rank 0 is ended where it is, before we say so: only rank 1 can be the cause.
+        ([Exited(1, 7), Exited(0, -15, told=True), Finished((), no_word)], (1, None)),
+        ([Exited(0, -15, told=True), Exited(1, 7), Finished((), no_word)], (1, None)),
+        ([Exited(1, 7), Finished((), no_word)], (1, None)),
+        ([Failed(broken), Exited(1, 7), Finished(())], (None, broken)),
+        ([Exited(0, -15, told=True), Finished((), no_word)], (None, no_word)),
+        ([Exited(0, 0), Exited(1, 0), Finished(())], (None, None)),
+    ]
+    for events, (rank, error) in cases:
+        workers = Script(placed, *started, *events)
+        with Signals() as signals:
+            outcome = supervise((), workers, signals, Console(), patience_s=30, size=2)
+        workers.close()
+        assert (outcome.failure and outcome.failure.rank, outcome.error) == (rank, error)
+        assert outcome.hosts == {0: "a", 1: "b"}
 
 
 def test_many_ranks_fail_together_and_one_is_named() -> None:

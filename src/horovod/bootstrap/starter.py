@@ -13,9 +13,9 @@ import logging
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
-__all__ = ["VARIABLE", "Word", "parse", "tell"]
+__all__ = ["VARIABLE", "Word", "line_of", "parse", "tell"]
 
 VARIABLE = "HOROVOD_STARTER"
 """``descriptor,inode``; the keeper, which can import nothing of ours, writes it."""
@@ -41,16 +41,19 @@ def tell(word: Word, environ: Mapping[str, str] = os.environ) -> None:
     descriptor, _, inode = environ.get(VARIABLE, "").partition(",")
     if not (descriptor.isdecimal() and inode.isdecimal()):
         return
-    said = {"in_world": word.in_world, "text": word.text, "because": word.because}
-    line = json.dumps(said).encode() + b"\n"
+    line = f"{line_of(word)}\n".encode()
     if len(line) > _MOST_BYTES:
-        line = json.dumps({**said, "text": word.text[: _MOST_BYTES // 16]}).encode() + b"\n"
+        line = f"{line_of(replace(word, text=word.text[: _MOST_BYTES // 16]))}\n".encode()
     try:
         status = os.fstat(int(descriptor))
         if stat.S_ISFIFO(status.st_mode) and status.st_ino == int(inode):
             os.write(int(descriptor), line)
     except OSError as error:  # closed, as by a program in between; or nobody reads any more
         _log.debug("nothing can be told to the process that started this one: %s", error)
+
+
+def line_of(word: Word) -> str:
+    return json.dumps(asdict(word))
 
 
 def parse(line: str) -> Word:

@@ -54,7 +54,7 @@ __all__ = [
     "Results",
     "SshOptions",
     "command_not_started",
-    "describe_failure",
+    "raise_for",
     "run_job",
     "tell_store",
 ]
@@ -156,7 +156,7 @@ def run_job(
                 output.start()
                 try:
                     outcome = supervise(
-                        slots, workers, signals, console, status, patience_s, tell_store(store, slots)
+                        slots, workers, signals, console, status, patience_s, tell_store(store)
                     )
                 finally:
                     workers.close()
@@ -166,7 +166,7 @@ def run_job(
                     results.sent.update(output.results())
                     results.here.update(slot.rank for slot in slots if slot.hostname in here)
     console.narrate("nothing of the job runs any more")
-    _raise_for(outcome, job, slots, output)
+    raise_for(outcome, job.command[0], output.tail)
 
 
 def _place(job: Job) -> tuple[Slot, ...]:
@@ -252,17 +252,20 @@ def _drain(output: Output, signals: Signals) -> None:
     output.drain(lambda: len(signals.arrived) > seen or time.monotonic() > give_up_at)
 
 
-def _raise_for(outcome: Outcome, job: Job, slots: Sequence[Slot], output: Output) -> None:
+def raise_for(outcome: Outcome, program: str, tail: Callable[[int], tuple[str, ...]]) -> None:
+    """Raise what `run_job` promises, if the job has failed. `tail`: the last lines of a rank."""
     stuck = ""
     if outcome.survivors:
         listed = ", ".join(str(pid) for pid in outcome.survivors)
         stuck = f" Even SIGKILL did not end these processes: {listed}."
     if outcome.refused is not None:
-        raise command_not_started(outcome.refused, job.command[0], slots[outcome.refused.rank].hostname)
+        raise command_not_started(outcome.refused, program, outcome.hosts[outcome.refused.rank])
     if outcome.failure is not None:
-        raise _worker_failed(outcome, outcome.failure, slots, output, stuck)
+        raise _worker_failed(outcome, outcome.failure, tail, stuck)
+    if outcome.error is not None:
+        raise outcome.error
     if outcome.lost and outcome.signum is None:
-        raise _host_lost(outcome, outcome.lost[0], output)
+        raise _host_lost(outcome, outcome.lost[0], tail)
     if outcome.signum is not None:
         raise JobInterrupted(
             f"{signal_name(outcome.signum)} ended the job after {outcome.elapsed_s:.1f} s.{stuck}",
@@ -273,10 +276,10 @@ def _raise_for(outcome: Outcome, job: Job, slots: Sequence[Slot], output: Output
 
 
 def _worker_failed(
-    outcome: Outcome, failure: End, slots: Sequence[Slot], output: Output, stuck: str
+    outcome: Outcome, failure: End, tail: Callable[[int], tuple[str, ...]], stuck: str
 ) -> WorkerFailed:
-    host = slots[failure.rank].hostname
-    sentence = describe_failure(failure, host, outcome.elapsed_s) + _others_ended(outcome)
+    host = outcome.hosts[failure.rank]
+    sentence = _describe_failure(failure, host, outcome.elapsed_s) + _others_ended(outcome)
     for lost in outcome.lost:
         sentence += f". Host {lost.host} was lost besides: {lost.reason}"
     hint = _HINTS.get(-(failure.exit_code or 0), "")
@@ -285,15 +288,16 @@ def _worker_failed(
         rank=failure.rank,
         host=host,
         exit_code=failure.exit_code or 1,
-        last_lines=output.tail(failure.rank),
+        last_lines=tail(failure.rank),
     )
 
 
-def tell_store(store: StoreServer, slots: Sequence[Slot]) -> Callable[[int, str], None]:
-    """What lets nobody wait in ``init()`` for a rank that is gone: takes the rank and how it went."""
+def tell_store(store: StoreServer) -> Callable[[int, str, str], None]:
+    """What lets nobody wait in ``init()`` for a rank that is gone: takes the rank, its host and how it
+    went.
+    """
 
-    def tell(rank: int, how: str) -> None:
-        host = slots[rank].hostname
+    def tell(rank: int, host: str, how: str) -> None:
         text = (
             f"Rank {rank} on host {host} {how}. No world can be formed without it; look at "
             "its own output first."
@@ -303,7 +307,7 @@ def tell_store(store: StoreServer, slots: Sequence[Slot]) -> Callable[[int, str]
     return tell
 
 
-def describe_failure(failure: End, host: str, elapsed_s: float) -> str:
+def _describe_failure(failure: End, host: str, elapsed_s: float) -> str:
     """What happened to the rank that failed first, without the end of the sentence."""
     sentence = f"rank {failure.rank} on {host} {describe_exit(failure.exit_code)} after {elapsed_s:.1f} s"
     if failure.exit_code == 0:
@@ -318,7 +322,7 @@ def describe_failure(failure: End, host: str, elapsed_s: float) -> str:
     return f"{sentence}: its script {failure.text}" if failure.text else sentence
 
 
-def _host_lost(outcome: Outcome, lost: HostLost, output: Output) -> WorkerFailed:
+def _host_lost(outcome: Outcome, lost: HostLost, tail: Callable[[int], tuple[str, ...]]) -> WorkerFailed:
     ranks = ", ".join(str(rank) for rank in lost.ranks)
     many = len(lost.ranks) > 1
     sentence = f"host {lost.host} was lost after {outcome.elapsed_s:.1f} s: {lost.reason}"
@@ -327,7 +331,7 @@ def _host_lost(outcome: Outcome, lost: HostLost, output: Output) -> WorkerFailed
     for other in outcome.lost[1:]:
         sentence += f". Host {other.host} was lost, too: {other.reason}"
     rank = lost.ranks[0] if lost.ranks else -1
-    return WorkerFailed(f"{sentence}.", rank=rank, host=lost.host, exit_code=1, last_lines=output.tail(rank))
+    return WorkerFailed(f"{sentence}.", rank=rank, host=lost.host, exit_code=1, last_lines=tail(rank))
 
 
 def _others_ended(outcome: Outcome) -> str:

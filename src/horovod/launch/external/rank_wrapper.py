@@ -1,7 +1,7 @@
 """One rank under another launcher. Usage: ``python -m`` this module ``LAUNCHER CARD command ...``
 
 `mpirun`, `srun` and `jsrun` start this in place of the command. It finds out which rank it is, asks the
-launching process (`job`) for its place, runs the command as ``horovodrun`` would on one machine, and
+launching process (`workers`) for its place, runs the command as ``horovodrun`` would on one machine, and
 reports how that ended. It ends the rank when the job has ended elsewhere, and when the launching process
 cannot be reached any more: nobody needs to trust that the other launcher does. What the two say to each other
 is in `messages`.

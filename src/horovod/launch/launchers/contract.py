@@ -24,6 +24,7 @@ __all__ = [
     "CommandNotStarted",
     "Event",
     "Exited",
+    "Failed",
     "Finished",
     "HostFacts",
     "HostLost",
@@ -31,6 +32,7 @@ __all__ = [
     "JobInterrupted",
     "Launcher",
     "LeftBehind",
+    "Placed",
     "Refused",
     "Request",
     "Said",
@@ -96,7 +98,16 @@ class WorkerPlan:
 
 
 @dataclass(frozen=True)
+class Placed:
+    """Where the ranks are, from a launcher that decides it by itself; comes before all else of them."""
+
+    slots: tuple[Slot, ...]
+
+
+@dataclass(frozen=True)
 class Started:
+    """`pid` is 0 where the launcher does not know it."""
+
     rank: int
     pid: int
 
@@ -111,10 +122,13 @@ class Refused:
 
 @dataclass(frozen=True)
 class Exited:
-    """`exit_code` is negative for a rank that a signal ended."""
+    """`exit_code` is negative for a rank that a signal ended. `told`: it was being ended before, by whoever
+    watches it there, so this says nothing about the cause.
+    """
 
     rank: int
     exit_code: int
+    told: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,13 +160,23 @@ class HostLost:
 
 
 @dataclass(frozen=True)
+class Failed:
+    """The job cannot go on, though no rank has failed."""
+
+    error: LaunchError
+
+
+@dataclass(frozen=True)
 class Finished:
-    """Nothing of the job runs any more, except `survivors`: process ids that even SIGKILL did not end."""
+    """Nothing of the job runs any more, except `survivors`: process ids that even SIGKILL did not end.
+    `failure`: why the job has failed all the same, if no rank or signal was the cause.
+    """
 
     survivors: tuple[int, ...]
+    failure: LaunchError | None = None
 
 
-Event = Started | Said | Refused | Exited | LeftBehind | HostLost | Finished
+Event = Placed | Started | Failed | Said | Refused | Exited | LeftBehind | HostLost | Finished
 
 
 class Workers(Protocol):

@@ -9,16 +9,19 @@ from __future__ import annotations
 import selectors
 import signal
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from horovod.bootstrap.starter import Word
+from horovod.errors import LaunchError
 from horovod.launch.launchers.contract import (
     Event,
     Exited,
+    Failed,
     Finished,
     HostLost,
     LeftBehind,
+    Placed,
     Refused,
     Said,
     Started,
@@ -39,8 +42,8 @@ _PATIENCE_S = 1.0  # of the user, before being told why it takes longer
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended. At most one of `failure`, `refused` and `signum` is set: what came first. None of
-    them is if a host was lost before.
+    """How a job ended. At most one of `failure`, `refused`, `error` and `signum` is set: what came first.
+    None of them is if a host was lost before.
     """
 
     elapsed_s: float
@@ -48,7 +51,11 @@ class Outcome:
     failure: End | None = None
     """The end of the rank that failed first, with what it said."""
     refused: Refused | None = None
+    error: LaunchError | None = None
+    """What its launcher could not do."""
     signum: int | None = None
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    """Of each rank, if that was ever known."""
     ended: int = 0
     """Ranks that had not ended when the first cause came, and were ended for it."""
     lost: tuple[HostLost, ...] = ()
@@ -62,7 +69,8 @@ def supervise(
     console: Console,
     status: Status | None = None,
     patience_s: float = 0.0,
-    gone: Callable[[int, str], None] = lambda rank, how: None,
+    gone: Callable[[int, str, str], None] = lambda rank, host, how: None,
+    size: int = 0,
 ) -> Outcome:
     """Wait until nothing of the job runs.
 
@@ -71,12 +79,13 @@ def supervise(
 
     Args:
         patience_s: how long ranks that a world needs may take to end by themselves when one has failed.
-        gone: is told of every rank that is gone, and how: "exited with status 3".
+        gone: is told of every rank that is gone, its host, and how: "exited with status 3".
+        size: how many ranks there are, where `slots` is empty as the launcher will say it (`Placed`).
 
     Raises:
         LaunchError: the ranks can no longer be watched.
     """
-    return _Watch(slots, workers, signals, console, status, patience_s, gone).run()
+    return _Watch(slots, workers, signals, console, status, patience_s, gone, size or len(slots)).run()
 
 
 class _Watch:
@@ -88,7 +97,8 @@ class _Watch:
         console: Console,
         status: Status | None,
         patience_s: float,
-        gone: Callable[[int, str], None],
+        gone: Callable[[int, str, str], None],
+        size: int,
     ) -> None:
         self._status = status
         self._gone = gone
@@ -99,10 +109,12 @@ class _Watch:
         self._console = console
         self._started = time.monotonic()
         self._running: set[int] = set()
-        self._not_ended = {slot.rank for slot in slots}
+        self._size = size
+        self._not_ended = set(self._hosts or range(size))
         self._signals_seen = 0
         self._failure: End | None = None
         self._refused: Refused | None = None
+        self._error: LaunchError | None = None
         self._signum: int | None = None
         self._lost: list[HostLost] = []
         self._ended = 0
@@ -122,17 +134,21 @@ class _Watch:
                     else:
                         for event in self._workers.events():
                             finished = self._take(event) or finished
-                self._look_into_failure()
+                self._look_into_failure(at_once=finished is not None)
                 self._forward_signals()
                 if self._status is not None:
                     self._status.running = len(self._running)
-                    self._status.ended = len(self._hosts) - len(self._not_ended)
+                    self._status.ended = self._size - len(self._not_ended)
                     self._status.ending = self._has_cause() or self._inquest.open
                 self._explain_waiting()
+        if finished.failure is not None and not (self._has_cause() or self._lost):
+            self._error = finished.failure
         return Outcome(
             elapsed_s=(self._caused_at or time.monotonic()) - self._started,
             failure=self._failure,
             refused=self._refused,
+            error=self._error,
+            hosts=self._hosts,
             signum=self._signum,
             ended=self._ended,
             lost=tuple(self._lost),
@@ -141,25 +157,35 @@ class _Watch:
 
     def _take(self, event: Event) -> Finished | None:
         match event:
+            case Placed(slots):
+                self._hosts = {slot.rank: slot.hostname for slot in slots}
             case Started(rank, pid):
                 self._running.add(rank)
-                self._console.narrate(f"rank {rank} runs as process {pid} on {self._hosts[rank]}")
+                if pid:
+                    self._console.narrate(f"rank {rank} runs as process {pid} on {self._hosts[rank]}")
             case Said(rank, line):
                 self._inquest.hear(rank, line)
-            case Exited(rank, exit_code):
-                end = self._inquest.end(rank, exit_code)
-                if exit_code != 0 and not self._has_cause():
+            case Exited(rank, exit_code, told):
+                end = self._inquest.end(rank, exit_code, counts=not told)
+                if told:
+                    pass
+                elif exit_code != 0 and not self._has_cause():
                     self._inquest.begin(self._not_ended)
                 elif self._is_earlier_cause(end):
                     self._failure = end
                 self._running.discard(rank)
                 self._not_ended.discard(rank)
                 self._console.narrate(f"rank {rank} {describe_exit(exit_code)}")
-                self._gone(rank, describe_exit(exit_code) + (f": its script {end.text}" if end.text else ""))
+                why = f": its script {end.text}" if end.text else ""
+                self._gone(rank, self._hosts[rank], describe_exit(exit_code) + why)
             case Refused():
                 # Who reports it has ended the ranks of its host that were started before.
                 if not self._has_cause():
                     self._refused = event
+                    self._end(signal.SIGTERM)
+            case Failed(error):
+                if not self._has_cause():
+                    self._error = error
                     self._end(signal.SIGTERM)
             case HostLost(host, ranks, reason):
                 self._running.difference_update(ranks)
@@ -167,7 +193,7 @@ class _Watch:
                 self._lost.append(event)
                 self._console.narrate(f"host {host} is lost: {reason}")
                 for rank in ranks[:1]:
-                    self._gone(rank, f"was lost with its host: {reason}")
+                    self._gone(rank, host, f"was lost with its host: {reason}")
                 if not self._has_cause():
                     self._inquest.begin(self._not_ended)
             case LeftBehind(processes):
@@ -177,12 +203,12 @@ class _Watch:
                 return event
         return None
 
-    def _look_into_failure(self) -> None:
+    def _look_into_failure(self, *, at_once: bool) -> None:
         """End what is left of a job that has failed, when nothing is to be learned any more."""
         inquest = self._inquest
         if not inquest.open or self._has_cause():
             return
-        if not (inquest.over(self._running) or self._refused or self._unforwarded()):
+        if not (at_once or inquest.over(self._running) or self._refused or self._unforwarded()):
             if inquest.due_to_tell():
                 self._console.tell(
                     f"{self._describe_first()}; giving the others up to {inquest.patience_s:g} s to notice "
@@ -288,11 +314,12 @@ class _Inquest:
         if word is not None:
             self._words[rank] = word
 
-    def end(self, rank: int, exit_code: int) -> End:
-        """This rank has ended."""
+    def end(self, rank: int, exit_code: int, *, counts: bool) -> End:
+        """This rank has ended. `counts`: it may be the cause."""
         word = self._words.get(rank, Word(False))
         end = End(rank, exit_code, word.text if exit_code else "", word.because if exit_code else None)
-        self._ends.append(end)
+        if counts:
+            self._ends.append(end)
         return end
 
     def begin(self, not_ended: Collection[int]) -> None:
