@@ -1,6 +1,4 @@
-/// From start to shutdown. The other parts of the engine: what users submit
-/// (engine_submissions.cpp), what became of it (engine_handles.cpp), changes of process sets
-/// (engine_sets.cpp), the work (engine_driver.cpp), and when it breaks off (engine_losses.cpp).
+/// Wiring, from start to shutdown, and the calls that stay until they are done.
 
 #include "engine/engine.h"
 
@@ -15,6 +13,8 @@ namespace rueda {
 
 namespace {
 
+static_assert(kMaxProcessSets <= kShmChannels, "each may need a channel of shared memory");
+
 using std::chrono::seconds;
 
 /// Enough for what is gathered again and again; little beside the tensors of whoever needs so much.
@@ -22,6 +22,8 @@ constexpr std::size_t kKeptOutputBytes = std::size_t{256} << 20;
 constexpr auto kCloseGrace = seconds(1);
 /// For a foreign backend to close its sets, or to notice that it was told to give up.
 constexpr auto kForeignGrace = seconds(5);
+/// A blocking call looks up at least this often, so that its thread can see signals.
+constexpr auto kBlink = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -31,8 +33,7 @@ Engine::Engine(EngineOptions options)
       timeline_(options_.rank, options_.negotiator.cycle, log_),
       peers_(options_.rank, options_.size, options_.groups, options_.hosts),
       pool_(std::make_shared<HostPool>(kKeptOutputBytes)),
-      last_handle_(options_.first_handle),
-      next_tick_ns_(kNever) {}
+      submissions_(options_.first_handle, negotiation_, peers_, pool_, notifier_) {}
 
 Engine::~Engine() {
   if (in_child()) {  // threads did not survive the fork, and nobody may hear from the child
@@ -79,16 +80,62 @@ Result<void> Engine::open_parts() {
     shared_pool_ = std::make_shared<HostPool>(std::numeric_limits<std::size_t>::max(),
                                               std::make_unique<SharedMemory>(peers_.heap()));
   }
-  negotiator_ = std::make_unique<Negotiator>(options_.groups, options_.hosts, options_.rank,
-                                             options_.negotiator, &timeline_);
-  auto opened = open_sets();
-  FailureDetector::Owner& owner = *this;
-  detector_ = std::make_unique<FailureDetector>(
-      FailureDetector::Options{.heartbeat = options_.heartbeat,
-                               .operation_timeout = options_.operation_timeout},
-      peers_, phase_, log_, *dispatcher_, owner);
-  opened_ = static_cast<bool>(opened);
-  return opened;
+  negotiation_.open(std::make_unique<Negotiator>(options_.groups, options_.hosts, options_.rank,
+                                                 options_.negotiator, &timeline_));
+  if (auto opened = open_sets(); !opened) return opened;
+  wire();
+  opened_ = true;
+  return {};
+}
+
+/// Who works with whom.
+void Engine::wire() {
+  loop_.emplace(ControlLoop::Parts{.log = log_,
+                                   .timeline = timeline_,
+                                   .peers = peers_,
+                                   .phase = phase_,
+                                   .negotiation = negotiation_,
+                                   .submissions = submissions_,
+                                   .dispatcher = *dispatcher_,
+                                   .foreign = foreign_.get()},
+                FailureDetector::Options{.heartbeat = options_.heartbeat,
+                                         .operation_timeout = options_.operation_timeout});
+  submissions_.use(loop_->progress());
+  if (peers_.offers() == nullptr) return;
+  fast_path_.emplace(FastPath::Parts{.peers = peers_,
+                                     .phase = phase_,
+                                     .timeline = timeline_,
+                                     .negotiation = negotiation_,
+                                     .submissions = submissions_,
+                                     .dispatcher = *dispatcher_,
+                                     .detector = loop_->detector(),
+                                     .progress = loop_->progress()});
+  loop_->use(&*fast_path_);
+  negotiation_.use(&*fast_path_);
+}
+
+/// The table of backends, with those sets that exist from the start.
+Result<void> Engine::open_sets() {
+  dispatcher_.emplace(
+      peers_.backend(),
+      [this](std::int32_t id, std::span<const Rank> ranks) {
+        return peers_.fabric().open(ranks, id);
+      },
+      options_.operation_timeout, &timeline_);
+  const auto& wanted = options_.negotiator.process_sets;
+  const auto sets = negotiation_.negotiator()->process_sets();
+  if (sets.size() != wanted.size() + 1) {  // one was refused
+    World world(options_.groups, options_.hosts, options_.rank);
+    for (const auto& ranks : wanted) {
+      if (auto fine = world.check_addition(ranks); !fine) return fine;
+      world.add_set(ranks);
+    }
+  }
+  for (const auto& [id, ranks] : sets) {
+    if (id == 0) continue;
+    if (auto opened = dispatcher_->open(id, ranks); !opened) return opened;
+  }
+  return {};
 }
 
 Result<void> Engine::start() {
@@ -97,15 +144,16 @@ Result<void> Engine::start() {
   if (!options_.timeline.empty()) {
     timeline_.start(options_.timeline, options_.timeline_mark_cycles);
   }
-  detector_->start(Clock::now());
-  Driver& driver = *this;
-  progress_ =
-      std::make_unique<Progress>(driver, peers_.bell(), peers_.engine_bell(), peers_.waiter_bell());
+  loop_->detector().start(Clock::now());
   started_ = true;
-  if (foreign_) executor_.start([this] { progress_->alert(); });
+  if (foreign_) executor_.start([this] { loop_->progress().alert(); });
   if (options_.size == 1) return {};  // the calling threads do it all
+  return start_thread();
+}
+
+Result<void> Engine::start_thread() {
   try {
-    thread_ = std::jthread([this](const std::stop_token& stop) { progress_->run(stop); });
+    thread_ = std::jthread([this](const std::stop_token& stop) { loop_->progress().run(stop); });
   } catch (const std::system_error& error) {
     return Error::system("The engine cannot start its thread (limited by `ulimit -u` or `-v`?)",
                          error.code().value());
@@ -124,9 +172,79 @@ Result<void> Engine::start() {
 }
 
 std::optional<Error> Engine::failure() const {
-  const std::lock_guard lock(mutex_);
-  if (failed_) return failed_->code == Code::Shutdown ? std::nullopt : failed_;
-  return negotiator_ ? negotiator_->departure() : std::nullopt;
+  const std::lock_guard lock(negotiation_.mutex());
+  const auto& failed = negotiation_.failed();
+  if (failed) return failed->code == Code::Shutdown ? std::nullopt : failed;
+  return negotiation_.negotiator() != nullptr ? negotiation_.negotiator()->departure()
+                                              : std::nullopt;
+}
+
+std::map<std::int32_t, std::vector<Rank>> Engine::process_sets() const {
+  if (in_child()) return {};
+  const std::lock_guard lock(negotiation_.mutex());
+  const Negotiator* const negotiator = negotiation_.negotiator();
+  return negotiator != nullptr ? negotiator->process_sets() : decltype(process_sets()){};
+}
+
+Error Engine::forked() {
+  return {.code = Code::Internal,
+          .message =
+              "this process was forked after init; the child cannot use the parent's engine: start "
+              "it before init, or use the 'spawn' method"};
+}
+
+Result<Handle> Engine::run(Request& request) {
+  if (in_child()) return forked();
+  request.waited = true;
+  Progress& progress = loop_->progress();
+  const bool driving = progress.take();
+  const bool offered = driving && fast_path_ && fast_path_->offer(request);
+  Result<Handle> handle =
+      offered ? fast_path_->see_through(true) : submissions_.submit(std::move(request));
+  if (!handle || *handle == 0) {
+    if (driving) progress.give_back();
+    return handle;
+  }
+  const auto work = find(*handle);
+  const auto done = [&] { return work->done.load(std::memory_order_acquire); };
+  const TimePoint deadline = Clock::now() + kBlink;
+  if (driving) {
+    progress.until_held(done, deadline);
+    progress.give_back();
+  } else {
+    progress.until(done, deadline);
+  }
+  if (!done() || work->error || !take(*handle)) return handle;
+  return Handle{0};
+}
+
+Result<Handle> Engine::launch(Request& request) {
+  if (in_child()) return forked();
+  const bool driving = fast_path_ && submissions_.unfinished() == 0 && loop_->progress().take();
+  const bool offered = driving && fast_path_->offer(request);
+  Result<Handle> handle =
+      offered ? fast_path_->see_through(false) : submissions_.submit(std::move(request));
+  if (driving) loop_->progress().give_back();
+  return handle;
+}
+
+/// Tells all ranks that the world ends, and waits until they know.
+void Engine::leave(wire::Departure why) {
+  {
+    const std::lock_guard lock(negotiation_.mutex());
+    negotiation_.negotiator()->shutdown(Clock::now(), negotiation_.effects(), std::move(why));
+    if (fast_path_) fast_path_->close();
+    negotiation_.alert();
+  }
+  Progress& progress = loop_->progress();
+  if (options_.size > 1) progress.alert_holder();
+  const auto over = [this] { return phase_.closed.load() || phase_.failed.load(); };
+  const auto finished = [&] { return over() || phase_.acknowledged.load(); };
+  // A batch that was decided may still run; stuck ones end by the operation's own time limit.
+  progress.until([&] { return over() || phase_.ended.load(); },
+                 Clock::now() + options_.operation_timeout + seconds(1));
+  progress.until(finished, Clock::now() + options_.operation_timeout + seconds(1));
+  progress.until(over, Clock::now() + kCloseGrace);
 }
 
 void Engine::shutdown(wire::Departure why) {
@@ -134,35 +252,22 @@ void Engine::shutdown(wire::Departure why) {
   const std::lock_guard lifecycle(lifecycle_);
   if (!started_) return;
   started_ = false;
-  if (!phase_.failed.load()) {
-    {
-      const std::lock_guard lock(mutex_);
-      negotiator_->shutdown(Clock::now(), effects_, std::move(why));
-      if (Offers* offers = peers_.offers()) offers->close();
-      effects_pending_.store(true, std::memory_order_seq_cst);
-    }
-    if (options_.size > 1) progress_->alert_holder();
-    const auto over = [this] { return phase_.closed.load() || phase_.failed.load(); };
-    const auto finished = [&] { return over() || phase_.acknowledged.load(); };
-    // A batch that was decided may still run; stuck ones end by the operation's own time limit.
-    progress_->until([&] { return over() || phase_.ended.load(); },
-                     Clock::now() + options_.operation_timeout + seconds(1));
-    progress_->until(finished, Clock::now() + options_.operation_timeout + seconds(1));
-    progress_->until(over, Clock::now() + kCloseGrace);
-  }
+  if (!phase_.failed.load()) leave(std::move(why));
+  Progress& progress = loop_->progress();
   if (thread_.joinable()) {
     thread_.request_stop();
-    progress_->stop();
+    progress.stop();
     thread_.join();
   }
   if (phase_.acknowledged.load()) phase_.closed.store(true);
   {  // Another thread of the user may still drive: whoever holds the baton ends it.
-    const std::lock_guard lock(mutex_);
-    effects_.fatal = Error{.code = Code::Shutdown, .message = "Horovod has been shut down"};
-    effects_pending_.store(true, std::memory_order_seq_cst);
+    const std::lock_guard lock(negotiation_.mutex());
+    negotiation_.effects().fatal =
+        Error{.code = Code::Shutdown, .message = "Horovod has been shut down"};
+    negotiation_.alert();
   }
-  if (options_.size > 1) progress_->alert_holder();
-  progress_->until([this] { return phase_.failed.load(); }, TimePoint::max());
+  if (options_.size > 1) progress.alert_holder();
+  progress.until([this] { return phase_.failed.load(); }, TimePoint::max());
   end_foreign();
   notifier_.stop();
   timeline_.stop();
@@ -174,23 +279,16 @@ void Engine::shutdown(wire::Departure why) {
   }
 }
 
-void Engine::start_timeline(const std::string& path, bool mark_cycles) {
-  if (!in_child()) timeline_.start(path, mark_cycles);
-}
-
-void Engine::stop_timeline() {
-  if (!in_child()) timeline_.stop();
-}
-
 std::map<std::string, PathCount, std::less<>> Engine::paths() const {
   if (!dispatcher_) return {};
   auto paths = dispatcher_->paths();
-  const std::lock_guard lock(mutex_);
-  if (offers_run_.operations != 0) {
+  if (!fast_path_) return paths;
+  const std::lock_guard lock(negotiation_.mutex());
+  if (const PathCount run = fast_path_->count(); run.operations != 0) {
     const char* const way = options_.groups.size() > 1 ? "tcp.offer" : "shm.offer";
     PathCount& count = paths[options_.size == 1 ? "local" : way];
-    count.operations += offers_run_.operations;
-    count.bytes += offers_run_.bytes;
+    count.operations += run.operations;
+    count.bytes += run.bytes;
   }
   return paths;
 }

@@ -1,0 +1,276 @@
+#include "engine/control_loop.h"
+
+#include <algorithm>
+#include <iterator>
+#include <mutex>
+#include <span>
+#include <utility>
+
+#include "engine/failure/cause_frame.h"
+#include "engine/fast_path/call_frame.h"
+
+namespace rueda {
+
+namespace {
+
+/// With the results that it has memory for, until the process ends.
+void leave_in_use(const std::shared_ptr<Work>& work) {
+  static std::mutex mutex;
+  static auto& left = *new std::vector<std::shared_ptr<Work>>;  // never destroyed
+  work->in_use = true;
+  const std::lock_guard lock(mutex);
+  left.push_back(work);
+}
+
+}  // namespace
+
+ControlLoop::ControlLoop(const Parts& parts, const FailureDetector::Options& options)
+    : parts_(parts),
+      progress_(*this, parts.peers.bell(), parts.peers.engine_bell(), parts.peers.waiter_bell()),
+      detector_(options, parts.peers, parts.phase, parts.log, parts.dispatcher, *this) {}
+
+bool ControlLoop::busy() const {
+  return parts_.submissions.unfinished() != 0 || !parts_.dispatcher.idle() ||
+         parts_.negotiation.pending() || detector_.open() ||
+         (fast_path_ != nullptr && fast_path_->busy()) ||
+         (parts_.phase.has_ended() && !parts_.phase.has_closed());
+}
+
+std::optional<TimePoint> ControlLoop::next_deadline() const {
+  if (parts_.phase.has_failed()) return std::nullopt;  // advance() does nothing
+  auto at = TimePoint::max();
+  if (const auto tick = parts_.negotiation.next_tick()) at = std::min(at, *tick);
+  if (const auto due = parts_.dispatcher.deadline()) at = std::min(at, *due);
+  if (const auto due = detector_.next()) at = std::min(at, *due);
+  if (fast_path_ != nullptr && fast_path_->next() != TimePoint{}) {
+    at = std::min(at, fast_path_->next());
+  }
+  if (at == TimePoint::max()) return std::nullopt;
+  return at;
+}
+
+/// Nothing runs, and nothing can come that has its place before what was heard last.
+bool ControlLoop::at_rest() const {
+  return parts_.dispatcher.idle() && (fast_path_ == nullptr || !fast_path_->open());
+}
+
+bool ControlLoop::advance() {
+  if (parts_.phase.has_failed()) return false;
+  const auto now = Clock::now();
+  bool moved = receive(now);
+  // Dispatches that came before the cause must not start: their entries have failed already.
+  if (parts_.phase.has_failed()) return true;
+  detector_.look(now);
+  if (const auto tick = parts_.negotiation.next_tick(); tick && now >= *tick) {
+    const std::lock_guard lock(parts_.negotiation.mutex());
+    parts_.negotiation.negotiator()->tick(now, parts_.negotiation.effects());
+    parts_.negotiation.moved();
+  }
+  if (fast_path_ != nullptr) moved |= fast_path_->step(now);
+  moved |= apply_effects(now);
+  if (detector_.open()) {
+    moved |= detector_.judge(now);
+  } else {
+    moved |= step_batch(now);
+  }
+  return moved;
+}
+
+bool ControlLoop::receive(TimePoint now) {
+  bool moved = false;
+  for (auto& neighbour : parts_.peers.neighbours()) {
+    ControlChannel& channel = *neighbour.channel;
+    if (!channel.ready()) continue;
+    if (!read(neighbour, moved, now)) return true;
+    if (channel.congested()) {
+      if (auto flushed = channel.flush(); !flushed) {
+        detector_.lose(neighbour.rank, std::move(flushed).error(), Evidence::Control, now);
+      }
+    }
+  }
+  return moved;
+}
+
+/// What a neighbour has sent. False: the world has failed by it. `moved`: there was more than signs
+/// of life.
+bool ControlLoop::read(Peers::Neighbour& neighbour, bool& moved, TimePoint now) {
+  for (;;) {
+    auto message = neighbour.channel->receive();
+    if (!message) {
+      detector_.lose(neighbour.rank, std::move(message).error(), Evidence::Control, now);
+      return true;
+    }
+    if (!*message) return true;
+    if (detector_.heard(neighbour.rank, **message, now)) continue;
+    if (!moved && parts_.timeline.marks_cycles()) parts_.timeline.cycle(now);
+    moved = true;
+    if (detector_.take(neighbour.rank, **message, now)) {
+      if (parts_.phase.has_failed()) return false;
+      continue;
+    }
+    if (auto fine = take(neighbour.rank, **message, now); !fine) {
+      detector_.lose(neighbour.rank, std::move(fine).error(), Evidence::Control, now);
+      return true;
+    }
+  }
+}
+
+/// A message that is not for the failure detector.
+Result<void> ControlLoop::take(Rank from, std::span<const std::byte> message, TimePoint now) {
+  if (fast_path_ != nullptr) {
+    if (fast_path_->take(message, from, now)) return {};
+  } else if (decode_call(message)) {
+    return {};  // ranks that can have a fast path are among those that cannot
+  }
+  const std::lock_guard lock(parts_.negotiation.mutex());
+  auto fine =
+      parts_.negotiation.negotiator()->receive(from, message, now, parts_.negotiation.effects());
+  parts_.negotiation.moved();
+  return fine;
+}
+
+bool ControlLoop::apply_effects(TimePoint now) {
+  if (!parts_.negotiation.pending()) return false;
+  if (parts_.timeline.marks_cycles()) parts_.timeline.cycle(now);
+  schedule(now);
+  send(now);
+  for (const auto& text : applying_.warnings) parts_.log.write(LogLevel::Warning, text);
+  for (const auto& text : applying_.errors) parts_.log.write(LogLevel::Error, text);
+  fail_submissions();
+  change_phase(now);
+  return true;
+}
+
+/// Takes what is to be carried out, and gives batches their place.
+void ControlLoop::schedule(TimePoint now) {
+  const std::lock_guard lock(parts_.negotiation.mutex());
+  parts_.negotiation.take(applying_);
+  if (fast_path_ != nullptr) {
+    fast_path_->hold(applying_, now);
+  } else {
+    decided_.append(applying_);
+    parts_.submissions.enqueue(decided_, parts_.dispatcher);
+  }
+}
+
+void ControlLoop::send(TimePoint now) {
+  for (const auto& send : applying_.sends) {
+    const auto bytes =
+        std::span<const std::byte>(applying_.bytes).subspan(send.begin, send.end - send.begin);
+    auto sent = parts_.peers.channel(send.to)->post(bytes);
+    if (!sent) detector_.lose(send.to, std::move(sent).error(), Evidence::Control, now);
+  }
+}
+
+void ControlLoop::fail_submissions() {
+  for (Failure& failure : applying_.failures) {
+    std::vector<std::unique_ptr<Entry>> entries;
+    entries.push_back(parts_.submissions.take_entry(failure.ticket));
+    if (!entries.front()) continue;
+    if (failure.error.tensor.empty()) failure.error.tensor = entries.front()->name;
+    parts_.submissions.finish(std::move(entries), failure.error);
+  }
+}
+
+/// The end of the world, as far as it has come.
+void ControlLoop::change_phase(TimePoint now) {
+  if (applying_.shutdown_by) {
+    parts_.phase.ended.store(true, std::memory_order_relaxed);
+    const std::lock_guard lock(parts_.negotiation.mutex());
+    if (fast_path_ != nullptr) fast_path_->close();
+  }
+  if (applying_.closed) parts_.phase.closed.store(true, std::memory_order_seq_cst);
+  if (applying_.fatal) {
+    if (applying_.fatal->code == Code::Shutdown) {
+      abort(*applying_.fatal, std::nullopt);  // the end of this engine, not of the world
+    } else {
+      detector_.accuse(*applying_.fatal, Evidence::Certain, now);
+    }
+  }
+  if (parts_.phase.has_ended() && !parts_.phase.acknowledged.load() && at_rest()) {
+    parts_.phase.acknowledged.store(true);
+    const std::lock_guard lock(parts_.negotiation.mutex());
+    parts_.negotiation.negotiator()->acknowledge_shutdown(now, parts_.negotiation.effects());
+    if (!parts_.negotiation.effects().empty()) parts_.negotiation.alert();
+  }
+  if (parts_.phase.has_closed()) progress_.completed();
+}
+
+bool ControlLoop::step_batch(TimePoint now) {
+  Dispatcher& dispatcher = parts_.dispatcher;
+  if (dispatcher.idle()) return false;
+  auto step = dispatcher.step(now);
+  if (!step) {
+    Error error = std::move(step).error();
+    if (error.code == Code::PeerLost) {
+      const Rank peer = error.peer;
+      detector_.lose(peer, std::move(error), Evidence::Data, now);
+    } else {
+      tell_whose(error, parts_.peers.self(), parts_.peers);
+      detector_.accuse(std::move(error), Evidence::Certain, now);
+    }
+    return true;
+  }
+  if (*step == Step::Blocked && dispatcher.overdue(now)) detector_.overdue(now);
+  if (*step == Step::Done) {
+    std::optional<Error> refusal = dispatcher.take_refusal();
+    if (refusal) tell_whose(*refusal, refusal->peer, parts_.peers);
+    parts_.submissions.finish(dispatcher.take_completed(), refusal);
+    if (parts_.phase.has_ended()) parts_.negotiation.alert();  // maybe time to acknowledge
+  }
+  return *step != Step::Blocked;
+}
+
+bool ControlLoop::orderly_end() {
+  const bool nothing_owed =
+      parts_.dispatcher.idle() && (fast_path_ == nullptr || !fast_path_->holds());
+  if (!parts_.phase.quiet() && !(parts_.phase.ended.load() && nothing_owed)) return false;
+  if (!parts_.phase.failed.load()) parts_.phase.closed.store(true);
+  progress_.completed();
+  return true;
+}
+
+FailureDetector::Owner::Needs ControlLoop::needs(Rank rank) {
+  const std::lock_guard lock(parts_.negotiation.mutex());
+  return {.owed = parts_.negotiation.negotiator()->owed(rank),
+          .offered = fast_path_ != nullptr ? fast_path_->offered_name() : std::string()};
+}
+
+/// Everybody who can still be told learns the first cause, everything pending fails with it.
+void ControlLoop::abort(const Error& cause, std::optional<Rank> from) {
+  Error error = cause;
+  if (error.code == Code::PeerLost && error.peer == parts_.peers.self()) {
+    error.message = "the other ranks have given up this one: " + error.message;
+  }
+  if (error.code == Code::Timeout && error.peer == parts_.peers.self()) {
+    error.message = "the other ranks have waited for this one: " + error.message;
+  }
+  std::vector<std::unique_ptr<Entry>> entries;
+  {
+    const std::lock_guard lock(parts_.negotiation.mutex());
+    if (parts_.negotiation.failed()) return;
+    parts_.negotiation.fail(error);
+    entries = parts_.submissions.take_entries();
+    if (fast_path_ != nullptr) fast_path_->fail(error);
+  }
+  detector_.close();
+  parts_.log.write(LogLevel::Debug, "aborting: " + error.what());
+  if (!parts_.phase.closed.load()) parts_.peers.leave_cause(cause);
+  const auto frame = encode_cause(cause);
+  for (auto& neighbour : parts_.peers.neighbours()) {
+    if (parts_.phase.closed.load()) break;  // they know that the world has ended
+    if (neighbour.rank == from) continue;
+    [[maybe_unused]] const auto sent = neighbour.channel->post(frame);  // it may be the dead one
+  }
+  if (parts_.foreign != nullptr && error.code != Code::Shutdown) parts_.foreign->abort();
+  auto running = parts_.dispatcher.take_all();
+  if (parts_.foreign != nullptr && parts_.foreign->stuck()) {
+    for (const auto& entry : running) leave_in_use(entry->work);
+  }
+  std::move(running.begin(), running.end(), std::back_inserter(entries));
+  if (parts_.timeline.recording()) parts_.timeline.aborted(Clock::now());
+  parts_.phase.failed.store(true, std::memory_order_seq_cst);
+  parts_.submissions.finish(std::move(entries), error);
+}
+
+}  // namespace rueda

@@ -1,0 +1,87 @@
+/// What the holder of the baton does: reads control messages, lets the negotiator look at the
+/// clock, carries out what it wants, runs the batches, and ends it all when the world does.
+#pragma once
+
+#include <poll.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "backends/foreign/foreign.h"
+#include "engine/base/log.h"
+#include "engine/base/phase.h"
+#include "engine/base/progress.h"
+#include "engine/control/negotiation.h"
+#include "engine/control/peers.h"
+#include "engine/execution/dispatcher.h"
+#include "engine/execution/submissions.h"
+#include "engine/failure/detector.h"
+#include "engine/fast_path/fast_path.h"
+#include "engine/timeline/timeline.h"
+
+namespace rueda {
+
+/// Everything in it is touched by the holder of the baton only. It takes the lock of the engine for
+/// what threads that submit see, too.
+class ControlLoop final : private Driver, private FailureDetector::Owner {
+ public:
+  /// What it works with; all of it outlives this.
+  struct Parts {
+    Log& log;
+    Timeline& timeline;
+    Peers& peers;
+    Phase& phase;
+    Negotiation& negotiation;
+    Submissions& submissions;
+    Dispatcher& dispatcher;
+    ForeignBackends* foreign;  ///< null: our own
+  };
+  /// After Peers::open().
+  ControlLoop(const Parts& parts, const FailureDetector::Options& options);
+
+  /// Who has the baton, and how its holder waits. Any thread.
+  [[nodiscard]] Progress& progress() noexcept { return progress_; }
+  [[nodiscard]] FailureDetector& detector() noexcept { return detector_; }
+  /// There is a fast path. Before anything is submitted.
+  void use(FastPath* fast_path) noexcept { fast_path_ = fast_path; }
+
+ private:
+  bool advance() override;
+  [[nodiscard]] bool busy() const override;
+  [[nodiscard]] bool in_operation() const override { return parts_.dispatcher.running(); }
+  [[nodiscard]] bool alerted() const override {
+    return parts_.negotiation.pending() && !parts_.phase.has_failed();
+  }
+  [[nodiscard]] bool awaits_descriptors() const override {
+    return !parts_.phase.quiet() && parts_.peers.awaits_descriptors();
+  }
+  [[nodiscard]] std::optional<TimePoint> next_deadline() const override;
+  void watch(std::vector<pollfd>& fds) const override { detector_.watch(fds); }
+  void woken(const pollfd* fds, std::size_t count) override { detector_.woken(fds, count); }
+  void pulse() noexcept override { detector_.pulse(); }
+
+  bool orderly_end() override;
+  Needs needs(Rank rank) override;
+  void abort(const Error& cause, std::optional<Rank> from) override;
+
+  bool receive(TimePoint now);
+  bool read(Peers::Neighbour& neighbour, bool& moved, TimePoint now);
+  Result<void> take(Rank from, std::span<const std::byte> message, TimePoint now);
+  bool apply_effects(TimePoint now);
+  void send(TimePoint now);
+  void fail_submissions();
+  void change_phase(TimePoint now);
+  void schedule(TimePoint now);
+  bool step_batch(TimePoint now);
+  [[nodiscard]] bool at_rest() const;
+
+  Parts parts_;
+  Progress progress_;
+  FailureDetector detector_;
+  FastPath* fast_path_ = nullptr;  // null: there is none
+  Effects applying_;
+  Decided decided_;  // without a fast path: empty between two calls
+};
+
+}  // namespace rueda

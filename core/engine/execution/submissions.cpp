@@ -1,0 +1,414 @@
+#include "engine/execution/submissions.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "collectives/registry.h"
+#include "engine/base/names.h"
+
+namespace rueda {
+
+void Decided::append(Effects& effects) {
+  if (effects.joined_last) {
+    joined_last = effects.joined_last;
+    dispatches_before_join = dispatches.size() + effects.dispatches_before_join;
+  }
+  if (dispatches.empty()) {
+    dispatches.swap(effects.dispatches);
+  } else {
+    std::ranges::move(effects.dispatches, std::back_inserter(dispatches));
+  }
+}
+
+/// How a request is known to other ranks, before its tensors are looked at.
+struct Submissions::Naming {
+  const ProcessSet* set = nullptr;  // null: there is none, as the negotiator will say
+  bool member = false;              // if this rank may not use the set, the negotiator says so
+  bool unnamed = false;
+  bool counted = false;
+  std::uint64_t call = 0;
+  std::string full_name;
+};
+
+Submissions::Naming Submissions::name(const Request& request) {
+  const Rules& rules = rules_of(request.kind);
+  Naming naming;
+  naming.set = negotiation_.negotiator()->process_set(request.process_set);
+  naming.member = naming.set != nullptr && naming.set->members.contains(peers_.self());
+  naming.unnamed = request.name.empty();
+  naming.counted = rules.matched_by_count;
+  if (naming.unnamed && !naming.counted) {
+    naming.call = request.call != 0
+                      ? request.call
+                      : next_unnamed(naming.set != nullptr ? naming.set->generation : 0);
+  }
+  if (naming.counted) {
+    naming.full_name = full_name({.name = {}, .kind = request.kind});
+    return naming;
+  }
+  naming.full_name = request.grouped ? "grouped_" : "";
+  naming.full_name += rules.prefix;
+  naming.full_name += "." + (naming.unnamed ? unnamed_call(naming.call) : request.name);
+  return naming;
+}
+
+/// What this rank can see by itself; whether the set is a duplicate is decided at its place among
+/// the dispatches, the same way on all ranks.
+Result<void> Submissions::check_change(const Request& request) const {
+  if (request.kind == Kind::AddProcessSet) return check_members(request.ranks, peers_.size());
+  if (request.kind != Kind::RemoveProcessSet) return {};
+  if (negotiation_.negotiator()->process_set(request.root) != nullptr) return {};
+  return Error{.code = Code::InvalidArgument,
+               .message = "Process set " + std::to_string(request.root) +
+                          " does not exist, or has not been registered"};
+}
+
+Result<Submissions::Draft> Submissions::draft(Request& request, std::shared_ptr<Work> work) {
+  // How Adasum combines has little in common with the other operators; but it shares their names.
+  if (request.kind == Kind::Allreduce && request.op == ReduceOp::Adasum) {
+    request.kind = Kind::Adasum;
+  }
+  Draft draft;
+  draft.collective = find_collective(request.kind);
+  draft.fresh = work == nullptr;
+  const Handle handle = draft.fresh ? next_handle() : work->handle;
+  if (negotiation_.failed()) return *negotiation_.failed();
+  if (draft.collective == nullptr) {
+    return Error{.code = Code::Unsupported, .message = "this operation is not available"};
+  }
+  const Naming naming = name(request);
+  if (auto fine = check_change(request); !fine) return std::move(fine).error();
+  const std::size_t count = request.tensors.size();
+  if (count == 0) {
+    return Error{.code = Code::InvalidArgument,
+                 .message = "an operation needs at least one tensor"};
+  }
+  if (draft.fresh) {
+    work = std::make_shared<Work>();
+    work->handle = handle;
+    work->name = naming.full_name;
+    work->outputs.resize(count);
+    work->on_done = std::move(request.on_done);
+    work->provide = std::move(request.provide);
+  }
+  work->remaining = count;
+  draft.name = naming.full_name;
+  draft.work = std::move(work);
+  draft.entries.reserve(count);
+  draft.keys.resize(count);
+  draft.signatures.resize(count);
+  draft.tickets.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (auto fine = add_entry(draft, request, naming); !fine) return std::move(fine).error();
+  }
+  draft.work->tickets = draft.tickets;
+  return draft;
+}
+
+/// The next tensor of the request.
+Result<void> Submissions::add_entry(Draft& draft, Request& request, const Naming& naming) {
+  const std::size_t i = draft.entries.size();
+  const std::size_t count = request.tensors.size();
+  TensorRequest& tensor = request.tensors[i];
+  Signature& signature = draft.signatures[i];
+  signature.kind = request.kind;
+  signature.dtype = tensor.dtype;
+  signature.op = request.op;
+  signature.root = request.root;
+  signature.ranks = request.ranks;
+  signature.prescale = request.prescale;
+  signature.postscale = request.postscale;
+  signature.shape = std::move(tensor.shape);
+  auto entry = std::make_unique<Entry>();
+  entry->name = naming.full_name;
+  if (request.grouped) {
+    entry->name += "_" + std::to_string(i + 1) + "of" + std::to_string(count);
+    signature.group = {.name = naming.full_name, .size = static_cast<std::uint32_t>(count)};
+  }
+  entry->signature = std::make_shared<const Signature>(signature);
+  entry->in = tensor.in;
+  entry->out = tensor.out;
+  entry->splits = std::move(tensor.splits);
+  entry->received = tensor.received;
+  if (naming.member) {
+    if (auto fine = draft.collective->check(entry->task(), members_of(*naming.set)); !fine) {
+      Error error = std::move(fine).error();
+      error.tensor = entry->name;
+      return error;
+    }
+  }
+  Key& key = draft.keys[i];
+  key.process_set = request.process_set;
+  if (naming.set != nullptr) key.generation = naming.set->generation;
+  if (naming.counted && naming.member) {
+    key = negotiation_.negotiator()->counted_key(request.kind, *naming.set);
+  } else if (naming.unnamed && !request.grouped) {
+    key.kind = request.kind == Kind::Adasum ? Kind::Allreduce : request.kind;
+    key.number = naming.call;
+  } else {
+    key.name = entry->name;
+  }
+  entry->work = draft.work;
+  entry->index = i;
+  entry->pool = pool_;
+  draft.tickets[i] = ++last_ticket_;
+  draft.entries.push_back(std::move(entry));
+  return {};
+}
+
+Result<void> Submissions::negotiate(Draft& draft, const Request& request) {
+  const auto now = Clock::now();
+  const Bypass* const bypass = negotiation_.bypass();
+  Result<void> submitted =
+      bypass != nullptr && bypass->offers(draft.keys[0])
+          ? Error{.code = Code::Duplicate}
+          : negotiation_.negotiator()->submit_group(draft.keys, draft.signatures, draft.tickets,
+                                                    request.waited, now, negotiation_.effects());
+  if (!submitted) {
+    Error error = std::move(submitted).error();
+    if (error.code == Code::Duplicate) {
+      error.message = "Requested to " + std::string(draft.collective->rules.prefix) + " '" +
+                      (error.tensor.empty() ? draft.name : error.tensor) +
+                      "' which has the same name as another tensor that is still in flight; wait "
+                      "for that one (synchronize) or use another name";
+    }
+    if (error.tensor.empty()) error.tensor = draft.name;
+    return error;
+  }
+  for (std::size_t i = 0; i < draft.entries.size(); ++i) {
+    entries_.emplace(draft.tickets[i], std::move(draft.entries[i]));
+  }
+  if (draft.fresh) add(draft.work);
+  if (request.demanded) negotiation_.negotiator()->demand(now, negotiation_.effects());
+  negotiation_.submitted();
+  return {};
+}
+
+void Submissions::add(std::shared_ptr<Work> work) {
+  const Handle handle = work->handle;
+  works_.emplace(handle, std::move(work));
+  unfinished_.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::uint64_t Submissions::next_unnamed(std::uint32_t generation) {
+  return unnamed_call_number(joins_, ++unnamed_calls_[generation]);
+}
+
+/// What a set is called or who is in it may change.
+const Members& Submissions::members_of(const ProcessSet& set) {
+  auto found = members_.find(set.generation);
+  if (found == members_.end()) {
+    found =
+        members_.emplace(set.generation, peers_.fabric().members(set.members.to_vector())).first;
+  }
+  return found->second;
+}
+
+Result<Handle> Submissions::submit(Request request) {
+  const bool waits = request.waited && !request.on_done;
+  const bool nobody_waits = request.on_done != nullptr;
+  std::unique_lock lock(negotiation_.mutex());
+  auto made = draft(request, nullptr);
+  if (!made) return std::move(made).error();
+  if (auto fine = negotiate(*made, request); !fine) return std::move(fine).error();
+  const Handle handle = made->work->handle;
+  lock.unlock();
+  tell(waits);
+  if (nobody_waits) drive_alone();
+  return handle;
+}
+
+Result<Handle> Submissions::join(std::function<void(const Work&)> on_done) {
+  const bool nobody_waits = on_done != nullptr;
+  std::unique_lock lock(negotiation_.mutex());
+  const Handle handle = next_handle();
+  if (negotiation_.failed()) return *negotiation_.failed();
+  const std::uint64_t ticket = ++last_ticket_;
+  auto entry = std::make_unique<Entry>();
+  entry->name = full_name({.name = {}, .kind = Kind::Join});
+  if (join_ticket_ != 0) {
+    return Error{.code = Code::Duplicate,
+                 .message = "This rank has joined already: a join ends when all ranks have joined",
+                 .tensor = entry->name};
+  }
+  auto joined = negotiation_.negotiator()->join(ticket, Clock::now(), negotiation_.effects());
+  if (!joined) return std::move(joined).error();
+  join_ticket_ = ticket;
+  ++joins_;
+  unnamed_calls_.clear();
+  auto work = std::make_shared<Work>();
+  work->handle = handle;
+  work->name = entry->name;
+  work->on_done = std::move(on_done);
+  entry->work = work;
+  entries_.emplace(ticket, std::move(entry));
+  add(std::move(work));
+  negotiation_.submitted();
+  lock.unlock();
+  tell(false);
+  if (nobody_waits) drive_alone();
+  return handle;
+}
+
+/// Tells whoever drives that something was submitted. `comes`: the calling thread will drive at
+/// once.
+void Submissions::tell(bool comes) {
+  if (peers_.size() == 1) return;
+  if (comes) {
+    progress_->alert_holder();
+  } else if (negotiation_.pending()) {
+    progress_->alert();
+  } else if (const auto tick = negotiation_.next_tick()) {
+    progress_->due(*tick);
+  }
+}
+
+/// A world of one has no engine thread that would run what nobody waits for.
+void Submissions::drive_alone() {
+  if (peers_.size() != 1) return;
+  want_all();
+  progress_->poke();
+}
+
+void Submissions::press(void (Negotiator::*want)(TimePoint, Effects&)) {
+  {
+    const std::lock_guard lock(negotiation_.mutex());
+    if (negotiation_.failed()) return;
+    (*negotiation_.negotiator().*want)(Clock::now(), negotiation_.effects());
+    if (!negotiation_.moved()) return;
+  }
+  if (peers_.size() > 1) progress_->alert_holder();  // whoever wants goes on to drive
+}
+
+std::optional<bool> Submissions::poll(Handle handle) {
+  const auto work = find(handle);
+  if (!work) return std::nullopt;
+  // A world of one, or the rank that comes last, would often be done before anybody can look;
+  // scripts and tests rely on operations being asynchronous, so the first look says no.
+  const bool first = !work->polled.exchange(true);
+  if (work->done.load(std::memory_order_acquire)) return !first;
+  if (first && peers_.size() == 1) return false;
+  press(&Negotiator::demand);  // who only looks is not blocked: a deadlock must not be claimed
+  progress_->poke();
+  return !first && work->done.load(std::memory_order_acquire);
+}
+
+std::optional<bool> Submissions::wait(Handle handle, TimePoint deadline) {
+  const auto work = find(handle);
+  if (!work) return std::nullopt;
+  if (work->done.load(std::memory_order_acquire)) return true;
+  bool pending = false;
+  {
+    const std::lock_guard lock(negotiation_.mutex());
+    if (!negotiation_.failed()) {
+      for (const std::uint64_t ticket : work->tickets) {
+        negotiation_.negotiator()->want(ticket, Clock::now(), negotiation_.effects());
+      }
+      pending = negotiation_.moved();
+    }
+  }
+  if (pending && peers_.size() > 1) progress_->alert_holder();
+  return progress_->until([&] { return work->done.load(std::memory_order_acquire); }, deadline);
+}
+
+std::shared_ptr<Work> Submissions::find(Handle handle) const {
+  const std::lock_guard lock(negotiation_.mutex());
+  const auto found = works_.find(handle);
+  return found == works_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<Work> Submissions::take(Handle handle) {
+  const std::lock_guard lock(negotiation_.mutex());
+  const auto found = works_.find(handle);
+  if (found == works_.end()) return nullptr;
+  auto work = std::move(found->second);
+  works_.erase(found);
+  return work;
+}
+
+std::vector<std::shared_ptr<Work>> Submissions::abandon_all() {
+  std::vector<std::shared_ptr<Work>> works;
+  const std::lock_guard lock(negotiation_.mutex());
+  works.reserve(works_.size());
+  for (auto& [handle, work] : works_) works.push_back(std::move(work));
+  works_.clear();
+  return works;
+}
+
+void Submissions::enqueue(Decided& decided, Dispatcher& dispatcher) {
+  for (std::size_t i = 0; i <= decided.dispatches.size(); ++i) {
+    if (decided.joined_last && i == decided.dispatches_before_join) {
+      dispatcher.enqueue(batch_of_join(*decided.joined_last));
+    }
+    if (i < decided.dispatches.size()) dispatcher.enqueue(batch_of(decided.dispatches[i]));
+  }
+  decided.clear();
+}
+
+Dispatcher::Batch Submissions::batch_of(Dispatch& dispatch) {
+  Dispatcher::Batch batch;
+  batch.process_set = dispatch.process_set;
+  batch.position = {.stream = Position::Stream::Dispatches, .number = dispatch.number};
+  if (dispatch.change) {
+    batch.value = dispatch.change->id;
+    if (!dispatch.change->added) members_.erase(dispatch.change->generation);
+    batch.change = std::move(dispatch.change);
+  }
+  for (DispatchEntry& entry : dispatch.entries) {
+    std::unique_ptr<Entry> mine = extract(entry.ticket);
+    if (entry.track != 0) {
+      batch.tracks.resize(batch.entries.size() + 1, 0);
+      batch.tracks.back() = entry.track;
+    }
+    // The own signature, not the agreed one: rows of an allgather differ between ranks.
+    batch.signatures.push_back(mine ? mine->signature : std::move(entry.signature));
+    batch.entries.push_back(std::move(mine));
+  }
+  if (!batch.tracks.empty()) batch.tracks.resize(batch.entries.size(), 0);
+  return batch;
+}
+
+/// Nothing is to be run, but all that came before must be over.
+Dispatcher::Batch Submissions::batch_of_join(Rank last) {
+  Dispatcher::Batch batch;
+  batch.value = last;
+  if (auto mine = extract(join_ticket_)) batch.entries.push_back(std::move(mine));
+  return batch;
+}
+
+std::unique_ptr<Entry> Submissions::extract(std::uint64_t ticket) {
+  if (ticket == join_ticket_) join_ticket_ = 0;
+  auto node = entries_.extract(ticket);
+  return node.empty() ? nullptr : std::move(node.mapped());
+}
+
+std::unique_ptr<Entry> Submissions::take_entry(std::uint64_t ticket) {
+  const std::lock_guard lock(negotiation_.mutex());
+  return extract(ticket);
+}
+
+std::vector<std::unique_ptr<Entry>> Submissions::take_entries() {
+  std::vector<std::unique_ptr<Entry>> entries;
+  for (auto& [ticket, entry] : entries_) entries.push_back(std::move(entry));
+  entries_.clear();
+  return entries;
+}
+
+void Submissions::finish(std::vector<std::unique_ptr<Entry>> entries,
+                         const std::optional<Error>& error) {
+  for (auto& entry : entries) {
+    const auto work = std::move(entry->work);
+    if (error && !work->error) work->error = error;
+    if (--work->remaining == 0) complete(work);
+  }
+  progress_->completed();
+}
+
+void Submissions::complete(const std::shared_ptr<Work>& work) {
+  unfinished_.fetch_sub(1, std::memory_order_relaxed);
+  work->done.store(true, std::memory_order_seq_cst);  // before completed() looks who sleeps
+  if (work->on_done) notifier_.post([work] { work->on_done(*work); });
+}
+
+}  // namespace rueda

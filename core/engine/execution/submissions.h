@@ -1,0 +1,149 @@
+/// What users have submitted: from the request, through the negotiator, to the batch that runs it
+/// and the handle that tells its end.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "collectives/collective.h"
+#include "engine/base/notifier.h"
+#include "engine/base/progress.h"
+#include "engine/control/negotiation.h"
+#include "engine/control/peers.h"
+#include "engine/execution/dispatcher.h"
+#include "engine/execution/host_pool.h"
+#include "engine/execution/request.h"
+#include "engine/execution/work.h"
+
+namespace rueda {
+
+/// What has been decided and has not got its place in the order of batches.
+struct Decided {
+  std::vector<Dispatch> dispatches;
+  std::optional<Rank> joined_last;
+  std::size_t dispatches_before_join = 0;
+  [[nodiscard]] bool empty() const noexcept { return dispatches.empty() && !joined_last; }
+  void clear() noexcept {
+    dispatches.clear();
+    joined_last.reset();
+  }
+  /// Takes what comes after all that is here already.
+  void append(Effects& effects);
+};
+
+class Submissions {
+ public:
+  /// Handles are above `first`. Results that nobody gave memory for come from the pool.
+  Submissions(Handle first, Negotiation& negotiation, Peers& peers, std::shared_ptr<HostPool> pool,
+              Notifier& notifier)
+      : negotiation_(negotiation),
+        peers_(peers),
+        pool_(std::move(pool)),
+        notifier_(notifier),
+        last_handle_(first) {}
+  /// Who drives. Before anything is submitted.
+  void use(Progress& progress) noexcept { progress_ = &progress; }
+
+  // Any thread; takes the lock of the engine.
+
+  /// See Engine for what they promise.
+  Result<Handle> submit(Request request);
+  Result<Handle> join(std::function<void(const Work&)> on_done);
+  std::optional<bool> poll(Handle handle);
+  std::optional<bool> wait(Handle handle, TimePoint deadline);
+  void want_all() { press(&Negotiator::want_all); }
+  [[nodiscard]] std::shared_ptr<Work> find(Handle handle) const;
+  std::shared_ptr<Work> take(Handle handle);
+  std::vector<std::shared_ptr<Work>> abandon_all();
+
+  /// How many are not done. No lock.
+  [[nodiscard]] std::size_t unfinished() const noexcept {
+    return unfinished_.load(std::memory_order_relaxed);
+  }
+
+  // With the lock held.
+
+  /// A request that this rank has nothing to say against, ready to be negotiated.
+  struct Draft {
+    const Collective* collective = nullptr;
+    std::string name;  ///< full name, of the group if it is one
+    std::shared_ptr<Work> work;
+    bool fresh = true;  ///< the work has been made for it
+    std::vector<std::unique_ptr<Entry>> entries;
+    std::vector<Key> keys;
+    std::vector<Signature> signatures;
+    std::vector<std::uint64_t> tickets;
+  };
+  /// `work`: what the request stands for, if it has a handle already; or null.
+  Result<Draft> draft(Request& request, std::shared_ptr<Work> work);
+  /// Gives it to the negotiator. The request is what the draft was made of.
+  Result<void> negotiate(Draft& draft, const Request& request);
+  /// Its handle is known from now on, and the engine has something to do.
+  void add(std::shared_ptr<Work> work);
+  [[nodiscard]] Handle next_handle() noexcept { return ++last_handle_; }
+  /// The number of a call without name. Ranks may use other sets, and ranks that join early do
+  /// without some calls: so every set counts by itself, and anew after each join, which all ranks
+  /// call equally often.
+  [[nodiscard]] std::uint64_t next_unnamed(std::uint32_t generation);
+
+  // By the holder of the baton, with the lock held.
+
+  /// What was decided gets its place in the order of batches.
+  void enqueue(Decided& decided, Dispatcher& dispatcher);
+  /// What has not been dispatched: nothing of it runs any more.
+  [[nodiscard]] std::vector<std::unique_ptr<Entry>> take_entries();
+
+  // By the holder of the baton, with or without the lock.
+
+  /// All of it is over.
+  void complete(const std::shared_ptr<Work>& work);
+
+  // By the holder of the baton, without it.
+
+  /// One entry that was not dispatched and will not be; null if there is none.
+  [[nodiscard]] std::unique_ptr<Entry> take_entry(std::uint64_t ticket);
+  /// They have come to their end, all in the same way.
+  void finish(std::vector<std::unique_ptr<Entry>> entries, const std::optional<Error>& error);
+
+ private:
+  struct Naming;
+  [[nodiscard]] Naming name(const Request& request);
+  [[nodiscard]] Result<void> check_change(const Request& request) const;
+  Result<void> add_entry(Draft& draft, Request& request, const Naming& naming);
+  [[nodiscard]] const Members& members_of(const ProcessSet& set);
+  [[nodiscard]] Dispatcher::Batch batch_of(Dispatch& dispatch);
+  [[nodiscard]] Dispatcher::Batch batch_of_join(Rank last);
+  [[nodiscard]] std::unique_ptr<Entry> extract(std::uint64_t ticket);
+  void press(void (Negotiator::*want)(TimePoint, Effects&));
+  void tell(bool comes);
+  void drive_alone();
+
+  Negotiation& negotiation_;
+  Peers& peers_;
+  std::shared_ptr<HostPool> pool_;
+  Notifier& notifier_;
+  Progress* progress_ = nullptr;
+
+  // Guarded by the lock of the engine.
+  std::unordered_map<std::uint64_t, std::unique_ptr<Entry>>
+      entries_;  // by ticket, until dispatched
+  std::unordered_map<Handle, std::shared_ptr<Work>> works_;
+  Handle last_handle_;
+  /// Calls without a name since this rank joined last, also refused ones, by generation of the set.
+  std::unordered_map<std::uint32_t, std::uint64_t> unnamed_calls_;
+  std::uint64_t joins_ = 0;  // of this rank
+  std::uint64_t last_ticket_ = 0;
+  std::uint64_t join_ticket_ = 0;             // of the join in flight; 0: none
+  std::map<std::uint32_t, Members> members_;  // by generation of the set, as far as asked for
+
+  std::atomic<std::size_t> unfinished_{0};  // works that are not done
+};
+
+}  // namespace rueda

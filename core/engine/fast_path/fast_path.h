@@ -1,0 +1,131 @@
+/// The fast path: operations that ranks agree on by themselves, without asking the caller. Of small
+/// ones what is said and the data go together; a large one starts once all have offered it. For
+/// what all of them have negotiated before and somebody waits for, and only while they have nothing
+/// else under way; all else takes the regular way.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "engine/base/phase.h"
+#include "engine/base/progress.h"
+#include "engine/control/bypass.h"
+#include "engine/control/negotiation.h"
+#include "engine/control/peers.h"
+#include "engine/execution/dispatcher.h"
+#include "engine/execution/submissions.h"
+#include "engine/failure/detector.h"
+#include "engine/timeline/timeline.h"
+
+namespace rueda {
+
+/// There is one where all ranks of the world can see each other's offers. Without it everything
+/// takes the regular way.
+class FastPath final : public Bypass {
+ public:
+  /// What it works with; all of it outlives this.
+  struct Parts {
+    Peers& peers;
+    const Phase& phase;
+    const Timeline& timeline;
+    Negotiation& negotiation;
+    Submissions& submissions;
+    Dispatcher& dispatcher;
+    FailureDetector& detector;
+    Progress& progress;
+  };
+  explicit FastPath(const Parts& parts) : offers_(*parts.peers.offers()), parts_(parts) {}
+
+  // By the holder of the baton; takes the lock of the engine.
+
+  /// Offers it if that has a chance. False: it has to go the regular way.
+  [[nodiscard]] bool offer(Request& request);
+  /// After an offer, which the caller has just made; goes on to wait for its end if it `stays`. 0:
+  /// done; else the handle of an operation that is under way.
+  Result<Handle> see_through(bool stays);
+  /// Settles the own offer if it can be, and answers to those who ask. True: something came of it.
+  bool step(TimePoint now);
+  /// A message of a neighbour. True if it was for the fast path: somebody has waited for long.
+  [[nodiscard]] bool take(std::span<const std::byte> frame, Rank from, TimePoint now);
+
+  // By the holder of the baton.
+
+  /// An own offer has no verdict yet.
+  [[nodiscard]] bool open() const noexcept { return offers_.open(); }
+  [[nodiscard]] bool busy() const noexcept { return offers_.open() || offers_.sending(); }
+  /// Something decided waits for the verdict on the own offer.
+  [[nodiscard]] bool holds() const noexcept { return !held_.empty(); }
+  /// When step() has something to do though nothing arrives. Time zero: never.
+  [[nodiscard]] TimePoint next() const noexcept { return offered_.ask_at; }
+
+  // With the lock held.
+
+  /// By the holder of the baton. While an own offer is open, what is decided meanwhile waits: the
+  /// others may agree on the offer at the position where it was made, so everything later comes
+  /// after it. Whoever is behind is asked at once, as others may wait for this rank in what is
+  /// held.
+  void hold(Effects& decided, TimePoint now);
+  /// By the holder of the baton. The world has failed; entries of what is held fail with it.
+  void fail(const Error& error);
+  /// Full name of what is on offer; empty: nothing is.
+  [[nodiscard]] std::string offered_name() const;
+  /// What was offered and agreed.
+  [[nodiscard]] PathCount count() const noexcept { return run_; }
+
+  void close() override { offers_.close(); }
+  void reopen() override {
+    if (!parts_.timeline.recording()) offers_.reopen();
+  }
+  [[nodiscard]] bool offers(const Key& key) const override;
+
+ private:
+  /// An operation that this rank has offered to all others.
+  struct Offered {
+    enum class End : std::uint8_t { None, Agreed, Moved, Failed };
+    Key key;  // with the signature: kept between calls for their memory
+    Signature signature;
+    Request* request = nullptr;  // of the caller, who stands still; or `kept`
+    Request kept;
+    std::shared_ptr<Work> work;  // null while the caller stands still
+    Handle handle = 0;
+    std::size_t data_begin = 0;
+    std::size_t bytes = 0;
+    bool large = false;  // the data do not go with it
+    std::uint32_t round = 0;
+    TimePoint ask_at{};  // time zero: not any more
+    End end = End::None;
+    Error error;  // if it failed
+  };
+  /// How much a request brings, and whether that goes with the offer.
+  struct Load {
+    std::size_t bytes = 0;
+    bool large = false;
+  };
+  [[nodiscard]] bool may_offer(const Request& request) const;
+  [[nodiscard]] std::optional<Load> load_of(const Request& request) const;
+  void name(const Request& request, const ProcessSet& world);
+  [[nodiscard]] bool spell(const Request& request, Offers::Tag& tag, std::uint32_t* said);
+  void publish(const Request& request, const Offers::Tag& tag, const std::uint32_t* said,
+               const Load& load);
+  void await(bool stays);
+  void leave();
+  void settle(bool agreed);
+  void end(Offered::End end, Error error);
+  void take_results();
+  void start(Submissions::Draft& draft);
+  void release_held();
+  bool move(TimePoint now);
+
+  Offers& offers_;
+  Parts parts_;
+
+  // Changed by the holder of the baton only, with the lock of the engine held where others read it.
+  Offered offered_;
+  Decided held_;   // what has been decided behind an own offer that is open
+  PathCount run_;  // what was offered and agreed
+};
+
+}  // namespace rueda
