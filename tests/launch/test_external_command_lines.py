@@ -14,10 +14,11 @@ import pytest
 
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.external.command_line import make_order, used_hosts
-from horovod.launch.external.order import Available, HandOver, Order, choose_launcher, exported_names
-from horovod.launch.launchers.jsrun import jsrun_line, rank_file
+from horovod.launch.external.order import HandOver, Order, exported_names
+from horovod.launch.launchers import jsrun, srun
+from horovod.launch.launchers.choice import Available, choose_launcher
+from horovod.launch.launchers.jsrun import rank_file
 from horovod.launch.launchers.mpirun import Make, Mpi, mpirun_line, recognise
-from horovod.launch.launchers.srun import srun_line
 from horovod.launch.options.command_line import parse_command_line, to_hand_over, to_job
 from horovod.launch.placement.hosts import HostSlots
 from horovod.launch.placement.lsf import NodeShape
@@ -53,10 +54,11 @@ def program(folder: Path, name: str, text: str) -> Path:
 # Choosing.
 
 
-@pytest.mark.parametrize(("mpirun", "lsf", "jsrun"), list(itertools.product([True, False], repeat=3)))
-def test_choice_follows_request_and_what_there_is(mpirun: bool, lsf: bool, jsrun: bool) -> None:
+@pytest.mark.parametrize(("mpirun", "lsf", "has_jsrun"), list(itertools.product([True, False], repeat=3)))
+def test_choice_follows_request_and_what_there_is(mpirun: bool, lsf: bool, has_jsrun: bool) -> None:
     def choose(request: str | None) -> str:
-        available = Available(own=True, mpirun=mpirun, srun=False, jsrun=jsrun, lsf=lsf)
+        programs = [name for name, there in (("mpirun", mpirun), ("jsrun", has_jsrun)) if there]
+        available = Available(own=True, programs=frozenset(programs), lsf=lsf)
         try:
             return choose_launcher(request, available)
         except ValueError as error:
@@ -64,14 +66,14 @@ def test_choice_follows_request_and_what_there_is(mpirun: bool, lsf: bool, jsrun
 
     assert choose("ssh") == "ssh"
     assert choose("mpirun") == ("mpirun" if mpirun else "--mpi")
-    assert choose("jsrun") == ("jsrun" if lsf and jsrun else "--jsrun")
+    assert choose("jsrun") == ("jsrun" if lsf and has_jsrun else "--jsrun")
     assert choose("srun") == "--launcher"
     # MPI is nothing that ranks need: it is used if asked for.
-    assert choose(None) == ("jsrun" if lsf and jsrun else "ssh")
+    assert choose(None) == ("jsrun" if lsf and has_jsrun else "ssh")
 
 
 def test_errors_of_choosing_have_texts_of_their_own() -> None:
-    nothing = Available(own=True, mpirun=False, srun=False, jsrun=False, lsf=False)
+    nothing = Available(own=True, programs=frozenset(), lsf=False)
     broken = dataclasses.replace(nothing, own=False)
     lsf = dataclasses.replace(nothing, lsf=True)
     cases = [("mpirun", nothing), ("srun", nothing), ("jsrun", nothing), ("jsrun", lsf), ("ssh", broken)]
@@ -240,7 +242,7 @@ def test_srun_is_told_the_node_of_every_task(order: Order, tmp_path: Path) -> No
         slurm_order(order, tmp_path, SLURM_NTASKS="9", SLURM_JOB_ID="1"),
         hosts=(HostSlots("a", 3), HostSlots("b", 1)),
     )
-    line = srun_line(uneven)
+    line = srun.start_line(uneven)
     assert " ".join(line.words[1:]) == (
         f"--ntasks 4 --kill-on-bad-exit=1 --nodes 2 --distribution=arbitrary --nodelist={order.folder}/nodes "
         "--cpu-bind=none python train.py a b"
@@ -254,23 +256,23 @@ def test_srun_in_a_step_shares_its_cores_and_mpi_is_asked_for_if_it_is_used(
     order: Order, tmp_path: Path
 ) -> None:
     given = slurm_order(order, tmp_path, SLURM_STEP_ID="4294967290", HOROVOD_CPU_OPERATIONS="MPI")
-    words = srun_line(dataclasses.replace(given, binding=("--cpu-bind=cores",))).words
+    words = srun.start_line(dataclasses.replace(given, binding=("--cpu-bind=cores",))).words
     assert words[-6:-3] == ("--cpu-bind=cores", "--overlap", "--mpi=pmix")
-    words = srun_line(dataclasses.replace(given, arguments=("--mpi=pmi2",))).words
+    words = srun.start_line(dataclasses.replace(given, arguments=("--mpi=pmi2",))).words
     assert "--mpi=pmix" not in words
 
 
 def test_srun_takes_names_only(order: Order, tmp_path: Path) -> None:
     given = dataclasses.replace(slurm_order(order, tmp_path), hosts=(HostSlots("::1", 4),))
     with pytest.raises(ConfigError, match="names of nodes"):
-        srun_line(given)
+        srun.start_line(given)
 
 
 def test_jsrun_line_and_its_rank_file(order: Order, tmp_path: Path) -> None:
     program(tmp_path / "bin", "jsrun", ":")
     environment = {"PATH": str(tmp_path / "bin")}
     given = dataclasses.replace(order, environment=environment, arguments=("-x", "a b"), tcp=True)
-    line = jsrun_line(given, lambda: NodeShape(cores=4, gpus=2, threads_per_core=2))
+    line = jsrun.start_line(given, lambda: NodeShape(cores=4, gpus=2, threads_per_core=2))
     words = ("--erf_input", f"{order.folder}/ranks.erf", "--smpiargs", "-tcp -x 'a b'", *COMMAND)
     assert line.words[1:] == words
     assert line.environment == environment
@@ -279,7 +281,7 @@ def test_jsrun_line_and_its_rank_file(order: Order, tmp_path: Path) -> None:
     def shape() -> NodeShape:
         raise AssertionError("nobody needs it")
 
-    assert jsrun_line(bound, shape).words[1:] == ("--nrs", "4", *COMMAND)
+    assert jsrun.start_line(bound, shape).words[1:] == ("--nrs", "4", *COMMAND)
 
 
 def test_rank_file_shares_out_the_cores_of_each_host() -> None:

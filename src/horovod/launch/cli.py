@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from horovod.errors import HorovodError, WorkerFailed
 from horovod.launch.exit_status import exit_status
-from horovod.launch.external.order import choose_launcher, look_around
 from horovod.launch.job import Job, run_job
+from horovod.launch.launchers.choice import choose_launcher, look_around
+from horovod.launch.launchers.contract import LAUNCHERS
 from horovod.launch.options.command_line import (
     hosts_are_named,
     parse_command_line,
@@ -77,7 +78,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
     if arguments.dry_run:
         _tell_plan(job, arguments, launcher)
         return
-    if launcher == "ssh":
+    if not LAUNCHERS[launcher].program:
         run_job(job, os.environ, console)
         return
     from horovod.launch.external.job import run_handed_over
@@ -86,9 +87,9 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
 
 
 def _tell_plan(job: Job, arguments: argparse.Namespace, launcher: str) -> None:
-    if job.hosts or launcher in ("ssh", "mpirun"):
+    if job.hosts or LAUNCHERS[launcher].stays_here:
         print(rank_map(job), end="")
-    if launcher != "ssh":
+    if LAUNCHERS[launcher].program:
         from horovod.launch.external.command_line import dry_line
 
         print(shlex.join(dry_line(job, to_hand_over(arguments, launcher), os.environ).words))

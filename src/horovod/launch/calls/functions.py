@@ -168,7 +168,8 @@ def _run_job(
         return
     # Only where it is asked for: what it needs takes time to import.
     from horovod.launch.external.job import run_handed_over
-    from horovod.launch.external.order import HandOver, choose_launcher, look_around
+    from horovod.launch.external.order import HandOver
+    from horovod.launch.launchers.choice import choose_launcher, look_around
 
     hand_over = HandOver(choose_launcher("mpirun", look_around(environment)), tuple(mpi_words))
     run_handed_over(job, hand_over, environment, console, results)

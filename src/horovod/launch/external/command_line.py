@@ -15,6 +15,7 @@ from horovod.launch.environment import for_other_hosts
 from horovod.launch.external.key import NO_CARD
 from horovod.launch.external.order import HandOver, Order, StartLine, exported_names
 from horovod.launch.job import Job
+from horovod.launch.launchers.contract import LAUNCHERS, load
 from horovod.launch.placement.addresses import names_of_this_machine, store_hosts
 from horovod.launch.placement.hosts import HostSlots, assign_ranks
 
@@ -28,18 +29,8 @@ def start_line(order: Order, launcher: str) -> StartLine:
         ConfigError: it cannot do what was asked for.
         LaunchError: it is not there, or not known.
     """
-    if launcher == "mpirun":
-        from horovod.launch.launchers.mpirun import mpirun_line, recognise
-
-        return mpirun_line(recognise(order.environment), order)
-    if launcher == "srun":
-        from horovod.launch.launchers.srun import srun_line
-
-        return srun_line(order)
-    from horovod.launch.launchers.jsrun import jsrun_line
-    from horovod.launch.placement.lsf import node_shape
-
-    return jsrun_line(order, lambda: node_shape(order.environment))
+    line: StartLine = load(launcher)(order)
+    return line
 
 
 def make_order(
@@ -116,8 +107,8 @@ def store_hosts_for(hosts: Sequence[HostSlots], launcher: str, interfaces: Seque
 
 
 def stays_here(hosts: Sequence[HostSlots], launcher: str) -> bool:
-    """Whether all ranks will be on this machine. Of hosts that nobody has named only mpirun's is known."""
-    return not other_hosts(hosts) and bool(hosts or launcher == "mpirun")
+    """Whether all ranks will be on this machine."""
+    return not other_hosts(hosts) and bool(hosts or LAUNCHERS[launcher].stays_here)
 
 
 def other_hosts(hosts: Sequence[HostSlots]) -> list[str]:

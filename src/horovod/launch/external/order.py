@@ -1,5 +1,4 @@
-"""What another launcher is asked for: the contract of `mpirun`, `srun` and `jsrun`, and the choice among
-them.
+"""What another launcher's program is asked for: the contract of `mpirun`, `srun` and `jsrun`.
 
 A launcher of this kind is one file with a function that makes a `StartLine` of an `Order`. What is started is
 one wrapper per rank (`rank_wrapper`), which runs the command and tells `horovodrun` how it ended. Settings
@@ -9,7 +8,6 @@ travel: see `key`.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -18,19 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from horovod.bootstrap.secret import SECRET_VARIABLE
-from horovod.errors import ConfigError
 from horovod.launch.placement.hosts import HostSlots
-from horovod.launch.placement.lsf import in_lsf
 
 __all__ = [
-    "Available",
     "HandOver",
     "Order",
     "StartLine",
-    "choose_launcher",
     "exported_names",
     "find_program",
-    "look_around",
 ]
 
 # Set by batch systems and MPI for the process that reads them: wrong in another one.
@@ -80,62 +73,6 @@ class StartLine:
     environment: Mapping[str, str]
     notes: tuple[str, ...] = field(default=())
     """What the user should be told about it."""
-
-
-@dataclass(frozen=True)
-class Available:
-    """What there is to choose from."""
-
-    own: bool
-    """The native core, which ranks need to find each other without MPI."""
-    mpirun: bool
-    srun: bool
-    jsrun: bool
-    lsf: bool
-    """This is a job of LSF."""
-
-
-def look_around(environ: Mapping[str, str]) -> Available:
-    return Available(
-        own=importlib.util.find_spec("horovod._core") is not None,
-        mpirun=find_program("mpirun", environ) is not None,
-        srun=find_program("srun", environ) is not None,
-        jsrun=find_program("jsrun", environ) is not None,
-        lsf=in_lsf(environ),
-    )
-
-
-def choose_launcher(request: str | None, available: Available) -> str:
-    """The launcher to use: the one asked for, else our own; in a job of LSF that has jsrun, that.
-
-    Raises:
-        ConfigError: it is not there, or cannot be used here.
-    """
-    if not available.own:
-        raise ConfigError(
-            "The native module horovod._core is missing, so no launcher can start ranks that find each "
-            "other. Build or reinstall the package."
-        )
-    if request is None:
-        return "jsrun" if available.lsf and available.jsrun else "ssh"
-    if request == "mpirun" and not available.mpirun:
-        raise ConfigError(
-            "--mpi and --launcher mpirun need mpirun, which is not on PATH. Install Open MPI, MPICH or "
-            "Intel MPI (or load its module), or leave the option out: MPI is not needed."
-        )
-    if request == "srun" and not available.srun:
-        raise ConfigError(
-            "--launcher srun needs Slurm's srun, which is not on PATH. Leave the option out, or run this "
-            "where Slurm is installed."
-        )
-    if request == "jsrun" and not available.lsf:
-        raise ConfigError(
-            "--jsrun can be used in a job of LSF only, and LSB_JOBID is not set. Submit it with bsub, or use "
-            "--gloo."
-        )
-    if request == "jsrun" and not available.jsrun:
-        raise ConfigError("--jsrun needs jsrun, which is not on PATH. Use --gloo or --mpi in its place.")
-    return request
 
 
 def find_program(name: str, environ: Mapping[str, str]) -> str | None:

@@ -47,7 +47,7 @@ from horovod.launch.external.messages import (
 )
 from horovod.launch.external.store_bytes import CALL, RESULT, fetch, leave
 from horovod.launch.job import command_not_started
-from horovod.launch.launchers.contract import WorkerPlan
+from horovod.launch.launchers.contract import LAUNCHERS, WorkerPlan
 from horovod.launch.launchers.local import LocalLauncher
 from horovod.launch.output.console import Console
 from horovod.launch.output.streams import Output
@@ -58,13 +58,6 @@ __all__ = ["main", "rank_and_size"]
 
 _BEAT_S = 1.0
 _NEWS_S = 1.0  # that the job is over may come so late
-# Which of the launchers in `bootstrap.launchers` may have started us: the variables of an enclosing one (of
-# the batch system, for example) must not be taken for ours.
-_FAMILIES: Mapping[str, Sequence[str]] = {
-    "mpirun": ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK"),
-    "srun": ("SLURM_PROCID",),
-    "jsrun": ("JSM_NAMESPACE_RANK", "OMPI_COMM_WORLD_RANK"),
-}
 # Descriptors that MPI's libraries find by these variables.
 _DESCRIPTORS = ("PMI_FD", "PMIX_FD")
 
@@ -75,12 +68,13 @@ def rank_and_size(launcher: str, environ: Mapping[str, str]) -> tuple[int, int]:
     Raises:
         ConfigError: they are not there, or make no sense.
     """
-    for variable in _FAMILIES[launcher]:
+    variables = LAUNCHERS[launcher].rank_variables
+    for variable in variables:
         family = next(each for each in FAMILIES if each.rank == variable)
         size = next((name for name in family.sizes if environ.get(name)), None)
         if environ.get(family.rank) and size is not None:
             return checked_rank(environ, family.rank, size)
-    wanted = ", ".join(_FAMILIES[launcher])
+    wanted = ", ".join(variables)
     raise ConfigError(f"{launcher} has not said which rank this is: none of {wanted} is set with its size.")
 
 

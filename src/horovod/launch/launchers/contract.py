@@ -1,7 +1,9 @@
 """The contract between supervision and a way of starting processes, and the table of those that exist.
 
-A launcher is one file: it starts the ranks it is given, hands their output to `Output`, and reports what
-becomes of them as events on a descriptor. When and why the ranks are ended is the supervisor's business.
+A launcher is one file and one row of the table: it starts the ranks it is given, hands their output to
+`Output`, and reports what becomes of them as events on a descriptor. When and why the ranks are ended is the
+supervisor's business. A launcher whose ranks another program starts only writes the command line of that
+program; `horovod.launch.external` does the rest.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from horovod.errors import LaunchError
 from horovod.launch.keeper_client.ssh_command import SshOptions
@@ -35,10 +37,12 @@ __all__ = [
     "Placed",
     "Refused",
     "Request",
+    "Row",
     "Said",
     "Started",
     "WorkerPlan",
     "Workers",
+    "load",
     "load_launcher",
 ]
 
@@ -244,13 +248,69 @@ class Launcher(Protocol):
         """End what is left. Idempotent."""
 
 
-LAUNCHERS: Mapping[str, str] = {
-    "local": "horovod.launch.launchers.local:LocalLauncher",
-    "ssh": "horovod.launch.launchers.ssh:SshLauncher",
+@dataclass(frozen=True)
+class Row:
+    """What is known of a launcher before it is imported."""
+
+    name: str
+    where: str
+    """``module:attribute`` of a class that is a `Launcher`; or, with a `program`, of a function that makes a
+    `StartLine` of an `Order` (`horovod.launch.external.order`).
+    """
+    program: str = ""
+    """What starts the ranks, found on PATH; empty: we do."""
+    missing: str = ""
+    """What to say and try where there is no such program."""
+    rank_variables: tuple[str, ...] = ()
+    """How a rank learns who it is: by the first of these that the program sets, each the variable of a
+    family in `horovod.bootstrap.launchers`; those of an enclosing launcher must not be taken for it. Empty:
+    by the variables that we set.
+    """
+    lsf: bool = False
+    """Is for jobs of LSF only, and there used without being asked for."""
+    stays_here: bool = False
+    """Hosts that nobody has named are this machine."""
+
+
+LAUNCHERS: Mapping[str, Row] = {
+    row.name: row
+    for row in (
+        Row("local", "horovod.launch.launchers.local:LocalLauncher", stays_here=True),
+        Row("ssh", "horovod.launch.launchers.ssh:SshLauncher", stays_here=True),
+        Row(
+            "mpirun",
+            "horovod.launch.launchers.mpirun:start_line",
+            program="mpirun",
+            missing="--mpi and --launcher mpirun need mpirun, which is not on PATH. Install Open MPI, MPICH "
+            "or Intel MPI (or load its module), or leave the option out: MPI is not needed.",
+            rank_variables=("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK"),
+            stays_here=True,
+        ),
+        Row(
+            "srun",
+            "horovod.launch.launchers.srun:start_line",
+            program="srun",
+            missing="--launcher srun needs Slurm's srun, which is not on PATH. Leave the option out, or run "
+            "this where Slurm is installed.",
+            rank_variables=("SLURM_PROCID",),
+        ),
+        Row(
+            "jsrun",
+            "horovod.launch.launchers.jsrun:start_line",
+            program="jsrun",
+            missing="--jsrun needs jsrun, which is not on PATH. Use --gloo or --mpi in its place.",
+            rank_variables=("JSM_NAMESPACE_RANK", "OMPI_COMM_WORLD_RANK"),
+            lsf=True,
+        ),
+    )
 }
-"""Where each launcher lives; imported when first asked for."""
+
+
+def load(name: str) -> Any:
+    """What `Row.where` names; imported when first asked for."""
+    module, _, attribute = LAUNCHERS[name].where.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def load_launcher(name: str) -> Launcher:
-    module, _, attribute = LAUNCHERS[name].partition(":")
-    return cast(Launcher, getattr(importlib.import_module(module), attribute)())
+    return cast(Launcher, load(name)())

@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.external.order import Order, StartLine, find_program
 from horovod.launch.placement.hosts import HostSlots
-from horovod.launch.placement.lsf import NodeShape
+from horovod.launch.placement.lsf import NodeShape, node_shape
 
-__all__ = ["jsrun_line", "rank_file"]
+__all__ = ["rank_file", "start_line"]
 
 
-def jsrun_line(order: Order, shape: Callable[[], NodeShape]) -> StartLine:
-    """The command line of ``jsrun`` for `order`; `shape` is asked only if nobody has said how to bind.
+def start_line(order: Order, shape: Callable[[], NodeShape] | None = None) -> StartLine:
+    """The command line of ``jsrun`` for `order`; `shape`, by default what CSM says, is asked only
+    if nobody has said how to bind.
 
     Raises:
         ConfigError: more ranks on a host than it has GPUs.
@@ -28,7 +29,9 @@ def jsrun_line(order: Order, shape: Callable[[], NodeShape]) -> StartLine:
         words += order.binding
     else:
         file = order.folder / "ranks.erf"
-        file.write_text(rank_file(order.hosts, order.processes, shape()))
+        file.write_text(
+            rank_file(order.hosts, order.processes, shape() if shape else node_shape(order.environment))
+        )
         words += ["--erf_input", str(file)]
     flags = [*(["-tcp"] if order.tcp else []), *order.arguments]
     if flags:

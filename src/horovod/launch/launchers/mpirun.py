@@ -12,7 +12,7 @@ from horovod.errors import ConfigError, LaunchError
 from horovod.launch.external.order import Order, StartLine, find_program
 from horovod.launch.placement.hosts import named
 
-__all__ = ["Make", "Mpi", "mpirun_line", "recognise"]
+__all__ = ["Make", "Mpi", "mpirun_line", "recognise", "start_line"]
 
 _LIMIT_S = 30.0
 _MANY_HOSTS = 64  # from here on one ssh starts them all, rather than a tree of them
@@ -78,6 +78,16 @@ def recognise(environ: Mapping[str, str], run: Callable[..., tuple[int, str]] | 
         )
     version = re.search(r"(\d+)\.\d+", text)
     return Mpi(make, int(version[1]) if version else 0, program)
+
+
+def start_line(order: Order) -> StartLine:
+    """The command line of the ``mpirun`` that is installed.
+
+    Raises:
+        ConfigError: it cannot do what was asked for.
+        LaunchError: there is none, or nobody knows it.
+    """
+    return mpirun_line(recognise(order.environment), order)
 
 
 def mpirun_line(mpi: Mpi, order: Order) -> StartLine:

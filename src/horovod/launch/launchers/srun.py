@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.external.order import Order, StartLine, find_program
 
-__all__ = ["srun_line"]
+__all__ = ["start_line"]
 
 _LIMIT_S = 30.0
 
 
-def srun_line(order: Order, mpi_types: Callable[[str], str] | None = None) -> StartLine:
+def start_line(order: Order, mpi_types: Callable[[str], str] | None = None) -> StartLine:
     """The command line of ``srun`` for `order`.
 
     Placement is given task by task (a file with a host per task): left to itself, Slurm may put three tasks

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from horovod.launch.launchers.contract import LAUNCHERS
 from horovod.launch.placement.hosts import HOSTS_FORM
 
 __all__ = ["LAUNCHER_NAMES", "SHELLS", "TABLE", "Option", "every_option", "spellings"]
 
-LAUNCHER_NAMES = ("ssh", "mpirun", "srun", "jsrun")
+LAUNCHER_NAMES = tuple(name for name in LAUNCHERS if name != "local")  # ssh, where every host is this one
 SHELLS = ("bash", "zsh", "fish")
 _LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 

@@ -1,0 +1,62 @@
+"""The choice among launchers."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from horovod.errors import ConfigError
+from horovod.launch.external.order import find_program
+from horovod.launch.launchers.contract import LAUNCHERS
+from horovod.launch.placement.lsf import in_lsf
+
+__all__ = ["Available", "choose_launcher", "look_around"]
+
+
+@dataclass(frozen=True)
+class Available:
+    """What there is to choose from."""
+
+    own: bool
+    """The native core, which ranks need to find each other without MPI."""
+    programs: frozenset[str]
+    """Those of the table that are on PATH."""
+    lsf: bool
+    """This is a job of LSF."""
+
+
+def look_around(environ: Mapping[str, str]) -> Available:
+    programs = {row.program for row in LAUNCHERS.values() if row.program}
+    return Available(
+        own=importlib.util.find_spec("horovod._core") is not None,
+        programs=frozenset(name for name in programs if find_program(name, environ) is not None),
+        lsf=in_lsf(environ),
+    )
+
+
+def choose_launcher(request: str | None, available: Available) -> str:
+    """The launcher to use: the one asked for, else our own; in a job of LSF that has jsrun, that.
+
+    Raises:
+        ConfigError: it is not there, or cannot be used here.
+    """
+    if not available.own:
+        raise ConfigError(
+            "The native module horovod._core is missing, so no launcher can start ranks that find each "
+            "other. Build or reinstall the package."
+        )
+    if request is None:
+        for row in LAUNCHERS.values():
+            if row.lsf and available.lsf and row.program in available.programs:
+                return row.name
+        return "ssh"
+    row = LAUNCHERS[request]
+    if row.lsf and not available.lsf:
+        raise ConfigError(
+            f"--{row.name} can be used in a job of LSF only, and LSB_JOBID is not set. Submit it with bsub, "
+            "or use --gloo."
+        )
+    if row.program and row.program not in available.programs:
+        raise ConfigError(row.missing)
+    return row.name
