@@ -14,12 +14,12 @@ import pytest
 
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.external.command_line import make_order, used_hosts
-from horovod.launch.external.order import HandOver, Order, exported_names
+from horovod.launch.external.order import ExternalLaunch, Order, exported_names
 from horovod.launch.launchers import jsrun, srun
 from horovod.launch.launchers.choice import Available, choose_launcher
 from horovod.launch.launchers.jsrun import rank_file
 from horovod.launch.launchers.mpirun import Make, Mpi, mpirun_line, recognise
-from horovod.launch.options.command_line import parse_command_line, to_hand_over, to_job
+from horovod.launch.options.command_line import parse_command_line, to_external, to_job
 from horovod.launch.placement.hosts import HostSlots
 from horovod.launch.placement.lsf import NodeShape
 
@@ -311,7 +311,7 @@ def test_rank_file_refuses_what_does_not_fit() -> None:
 def ordered(environment: Mapping[str, str], *words: str, folder: Path) -> Any:
     arguments = parse_command_line([*words, "train", "x"])
     job = to_job(arguments)
-    return make_order(job, to_hand_over(arguments, "mpirun"), environment, used_hosts(job), folder)
+    return make_order(job, to_external(arguments, "mpirun"), environment, used_hosts(job), folder)
 
 
 def test_options_reach_the_order(tmp_path: Path) -> None:
@@ -360,4 +360,4 @@ def test_exported_are_names_that_mean_something_elsewhere() -> None:
 
 
 def test_nothing_is_handed_over_that_was_not_given() -> None:
-    assert to_hand_over(parse_command_line(["true"]), "srun") == HandOver("srun")
+    assert to_external(parse_command_line(["true"]), "srun") == ExternalLaunch("srun")

@@ -18,7 +18,7 @@ from horovod.launch.options.command_line import (
     hosts_are_named,
     parse_command_line,
     rank_map,
-    to_hand_over,
+    to_external,
     to_job,
 )
 from horovod.launch.output.console import Console
@@ -81,9 +81,9 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
     if not LAUNCHERS[launcher].program:
         run_job(job, os.environ, console)
         return
-    from horovod.launch.external.job import run_handed_over
+    from horovod.launch.external.job import run_external
 
-    run_handed_over(job, to_hand_over(arguments, launcher), os.environ, console)
+    run_external(job, to_external(arguments, launcher), os.environ, console)
 
 
 def _tell_plan(job: Job, arguments: argparse.Namespace, launcher: str) -> None:
@@ -92,7 +92,7 @@ def _tell_plan(job: Job, arguments: argparse.Namespace, launcher: str) -> None:
     if LAUNCHERS[launcher].program:
         from horovod.launch.external.command_line import dry_line
 
-        print(shlex.join(dry_line(job, to_hand_over(arguments, launcher), os.environ).words))
+        print(shlex.join(dry_line(job, to_external(arguments, launcher), os.environ).words))
 
 
 def _open_standard_descriptors() -> None:

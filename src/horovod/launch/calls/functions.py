@@ -167,12 +167,12 @@ def _run_job(
         run_job(job, environment, console, results)
         return
     # Only where it is asked for: what it needs takes time to import.
-    from horovod.launch.external.job import run_handed_over
-    from horovod.launch.external.order import HandOver
+    from horovod.launch.external.job import run_external
+    from horovod.launch.external.order import ExternalLaunch
     from horovod.launch.launchers.choice import choose_launcher, look_around
 
-    hand_over = HandOver(choose_launcher("mpirun", look_around(environment)), tuple(mpi_words))
-    run_handed_over(job, hand_over, environment, console, results)
+    external = ExternalLaunch(choose_launcher("mpirun", look_around(environment)), tuple(mpi_words))
+    run_external(job, external, environment, console, results)
 
 
 def call_in_worker(call_descriptor: int, result_descriptor: int) -> None:

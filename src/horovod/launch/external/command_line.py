@@ -13,7 +13,7 @@ from horovod.bootstrap import unix
 from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.launch.environment import for_other_hosts
 from horovod.launch.external.key import NO_CARD
-from horovod.launch.external.order import HandOver, Order, StartLine, exported_names
+from horovod.launch.external.order import ExternalLaunch, Order, StartLine, exported_names
 from horovod.launch.job import Job
 from horovod.launch.launchers.contract import LAUNCHERS, load
 from horovod.launch.placement.addresses import names_of_this_machine, store_hosts
@@ -35,7 +35,7 @@ def start_line(order: Order, launcher: str) -> StartLine:
 
 def make_order(
     job: Job,
-    hand_over: HandOver,
+    external: ExternalLaunch,
     environment: Mapping[str, str],
     hosts: Sequence[HostSlots],
     folder: Path,
@@ -52,7 +52,7 @@ def make_order(
             sys.executable,
             "-m",
             "horovod.launch.external.rank_wrapper",
-            hand_over.launcher,
+            external.launcher,
             card,
             *job.command,
         ),
@@ -62,11 +62,11 @@ def make_order(
         environment={name: value for name, value in environment.items() if name != SECRET_VARIABLE},
         exported=exported_names(for_other_hosts(environment)[0]),
         folder=folder,
-        arguments=hand_over.arguments,
-        binding=hand_over.binding,
+        arguments=external.arguments,
+        binding=external.binding,
         interfaces=job.interfaces,
         ssh=(*ssh, *job.ssh.arguments),
-        tcp=hand_over.tcp,
+        tcp=external.tcp,
     )
 
 
@@ -82,7 +82,7 @@ def used_hosts(job: Job) -> tuple[HostSlots, ...]:
     return tuple(HostSlots(name, count) for name, count in counts.items())
 
 
-def dry_line(job: Job, hand_over: HandOver, inherited: Mapping[str, str]) -> StartLine:
+def dry_line(job: Job, external: ExternalLaunch, inherited: Mapping[str, str]) -> StartLine:
     """The command line that `job` would be started with, but for the variables that the job itself adds.
 
     Raises:
@@ -90,8 +90,8 @@ def dry_line(job: Job, hand_over: HandOver, inherited: Mapping[str, str]) -> Sta
         LaunchError: it is not there, or not known.
     """
     with tempfile.TemporaryDirectory(prefix="rueda-launch-") as folder:
-        order = make_order(job, hand_over, inherited, used_hosts(job), Path(folder))
-        return start_line(order, hand_over.launcher)
+        order = make_order(job, external, inherited, used_hosts(job), Path(folder))
+        return start_line(order, external.launcher)
 
 
 def store_hosts_for(hosts: Sequence[HostSlots], launcher: str, interfaces: Sequence[str]) -> list[str]:

@@ -26,19 +26,19 @@ from horovod.launch.external.command_line import (
     used_hosts,
 )
 from horovod.launch.external.key import CarriedKey, make_key
-from horovod.launch.external.order import HandOver
+from horovod.launch.external.order import ExternalLaunch
 from horovod.launch.external.workers import ExternalWorkers, Limits
 from horovod.launch.job import Job, Results, raise_for, tell_store
 from horovod.launch.output.console import Console
 from horovod.launch.supervision.signals import Signals
 from horovod.launch.supervision.supervisor import supervise
 
-__all__ = ["run_handed_over"]
+__all__ = ["run_external"]
 
 
-def run_handed_over(
+def run_external(
     job: Job,
-    hand_over: HandOver,
+    external: ExternalLaunch,
     inherited: Mapping[str, str],
     console: Console,
     results: Results | None = None,
@@ -55,8 +55,8 @@ def run_handed_over(
     """
     hosts = used_hosts(job)
     with Signals() as signals, tempfile.TemporaryDirectory(prefix="rueda-launch-") as folder:
-        carried = make_key(inherited, Path(folder), elsewhere=not stays_here(hosts, hand_over.launcher))
-        with _make_store(carried, store_hosts_for(hosts, hand_over.launcher, job.interfaces)) as store:
+        carried = make_key(inherited, Path(folder), elsewhere=not stays_here(hosts, external.launcher))
+        with _make_store(carried, store_hosts_for(hosts, external.launcher, job.interfaces)) as store:
             console.narrate(f"serving the store at {shown(store.addresses)}")
             environment = job_environment(
                 inherited,
@@ -69,7 +69,7 @@ def run_handed_over(
             if "HOROVOD_CPU_OPERATIONS" in inherited:
                 environment["HOROVOD_CPU_OPERATIONS"] = inherited["HOROVOD_CPU_OPERATIONS"]
             line = start_line(
-                make_order(job, hand_over, environment, hosts, Path(folder), carried.card), hand_over.launcher
+                make_order(job, external, environment, hosts, Path(folder), carried.card), external.launcher
             )
             limits = Limits(
                 start_timeout_s(job.options, inherited),
@@ -78,7 +78,7 @@ def run_handed_over(
             )
             console.narrate(f"starting {shlex.join(line.words)}")
             workers = ExternalWorkers(
-                job, hosts, hand_over.launcher, line, store, carried.key, limits, console
+                job, hosts, external.launcher, line, store, carried.key, limits, console
             )
             try:
                 outcome = supervise(
@@ -95,7 +95,7 @@ def run_handed_over(
                 if results is not None:
                     results.sent.update(workers.results)
                     # Any host of the job could have put them into the store.
-                    if stays_here(hosts, hand_over.launcher):
+                    if stays_here(hosts, external.launcher):
                         results.here.update(range(job.processes))
     raise_for(outcome, job.command[0], workers.tail)
 

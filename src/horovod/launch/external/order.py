@@ -19,7 +19,7 @@ from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.launch.placement.hosts import HostSlots
 
 __all__ = [
-    "HandOver",
+    "ExternalLaunch",
     "Order",
     "StartLine",
     "exported_names",
@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 @dataclass(frozen=True)
-class HandOver:
+class ExternalLaunch:
     """Which launcher starts the ranks, and what it is told besides."""
 
     launcher: str

@@ -29,22 +29,9 @@ from horovod.bootstrap.topology import checked_rank
 from horovod.errors import ConfigError, HorovodError, LaunchError, RendezvousError, StoreTimeout
 from horovod.launch.environment import compute_threads, slot_environment, start_timeout_s
 from horovod.launch.exit_status import exit_status
+from horovod.launch.external import messages
 from horovod.launch.external.key import find_key, name_on
-from horovod.launch.external.messages import (
-    ARRIVED,
-    BEAT,
-    ENDED,
-    HEARD,
-    JOB,
-    OVER,
-    PLACE,
-    Arrival,
-    Place,
-    Report,
-    said,
-    signal_of,
-    understood,
-)
+from horovod.launch.external.messages import Arrival, Place, Report, said, understood
 from horovod.launch.external.store_bytes import CALL, RESULT, fetch, leave
 from horovod.launch.job import command_not_started
 from horovod.launch.launchers.contract import LAUNCHERS, WorkerPlan
@@ -147,8 +134,8 @@ class _Lifeline:
                     return
                 if ready:
                     self._client.pump()
-            self._client.set(f"{HEARD}{self._rank}", True)
-            signum = signal_of(self._client.get(OVER, 0.0))
+            self._client.set(f"{messages.HEARD}{self._rank}", True)
+            signum = messages.signal_of(self._client.get(messages.OVER, 0.0))
         except StoreTimeout:  # another rank has vanished, and nobody has decided yet
             signum = signal.SIGTERM
         except RendezvousError:
@@ -162,7 +149,7 @@ class _Lifeline:
         one that is slow says it late.
         """
         try:
-            self._client.set(f"{BEAT}{self._rank}", number)
+            self._client.set(f"{messages.BEAT}{self._rank}", number)
         except RendezvousError as error:
             if give_up or not isinstance(error.__cause__, TimeoutError):
                 raise
@@ -187,13 +174,13 @@ def _start_timeout_s(environ: Mapping[str, str]) -> float:
 
 
 def _place(client: StoreClient, rank: int, size: int, timeout_s: float) -> Place:
-    client.watch(JOB, rank, socket.gethostname())
+    client.watch(messages.JOB, rank, socket.gethostname())
     here = Arrival(socket.gethostname(), size)
-    first, other = client.compare_and_set(f"{ARRIVED}{rank}", None, said(here))
+    first, other = client.compare_and_set(f"{messages.ARRIVED}{rank}", None, said(here))
     if not first:
         host = understood(Arrival, other, f"another process of rank {rank}").host
         raise LaunchError(f"There are two processes of rank {rank}, on {host} and {here.host}.")
-    return understood(Place, client.get(f"{PLACE}{rank}", timeout_s), "the launching process")
+    return understood(Place, client.get(f"{messages.PLACE}{rank}", timeout_s), "the launching process")
 
 
 def _run(
@@ -256,14 +243,14 @@ def _report(client: StoreClient, rank: int, report: Report, patience_s: float) -
     """Say how it ended. The other launcher may end all ranks when one has failed: so that waits until the
     job is over, or the others have had the time to notice by themselves.
     """
-    client.set(f"{ENDED}{rank}", said(report))
+    client.set(f"{messages.ENDED}{rank}", said(report))
     exit_code = report.exit_code
     if exit_code != 0 and not report.told:
         deadline = time.monotonic() + patience_s
         while not client.aborted and (left_s := deadline - time.monotonic()) > 0.0:
             if select.select([client.fileno()], [], [], left_s)[0]:
                 client.pump()
-    client.unwatch(JOB)
+    client.unwatch(messages.JOB)
     return 128 - exit_code if exit_code < 0 else exit_code
 
 

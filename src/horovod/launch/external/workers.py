@@ -23,21 +23,8 @@ from horovod.bootstrap.starter import Word, line_of
 from horovod.bootstrap.store import StoreClient, StoreServer
 from horovod.bootstrap.table import Cause
 from horovod.errors import LaunchError, RendezvousError, StoreTimeout, WorkerFailed
-from horovod.launch.external.messages import (
-    ARRIVED,
-    BEAT,
-    ENDED,
-    HEARD,
-    JOB,
-    OVER,
-    PLACE,
-    Arrival,
-    Place,
-    Report,
-    ranks_in,
-    said,
-    understood,
-)
+from horovod.launch.external import messages
+from horovod.launch.external.messages import Arrival, Place, Report, said, understood
 from horovod.launch.external.order import StartLine
 from horovod.launch.external.store_bytes import CALL, RESULT, fetch, leave
 from horovod.launch.job import Job
@@ -226,7 +213,7 @@ class ExternalWorkers:
     def _run(self) -> None:
         last: Event | BaseException
         try:
-            self._client.watch(JOB, -1)
+            self._client.watch(messages.JOB, -1)
             self._watch()
             missing = self._missing()
             self._settle()
@@ -318,7 +305,7 @@ class ExternalWorkers:
 
     def _look_for_silent_ranks(self) -> None:
         """A host that is off or cut off closes no connection."""
-        book = self._client.collect(BEAT, 0, 0.0)
+        book = self._client.collect(messages.BEAT, 0, 0.0)
         now = time.monotonic()
         self._look_at = now + _LOOK_S
         for rank in self._missing():
@@ -366,7 +353,7 @@ class ExternalWorkers:
                 timestamps=self._job.timestamps,
                 directory=str(directory.absolute()) if directory is not None else "",
             )
-            self._client.set(f"{PLACE}{slot.rank}", said(place))
+            self._client.set(f"{messages.PLACE}{slot.rank}", said(place))
             self._emit(Started(slot.rank, 0))
             # What it says itself comes with its report: until then it may be in a world.
             self._emit(Said(slot.rank, line_of(Word(in_world=True))))
@@ -381,8 +368,8 @@ class ExternalWorkers:
     def _end_ranks(self, signum: int = signal.SIGTERM) -> None:
         if not self._over:
             self._over = True
-            self._client.set(OVER, {"signum": int(signum)})
-            self._client.abort(JOB, Cause("the job is over"))
+            self._client.set(messages.OVER, {"signum": int(signum)})
+            self._client.abort(messages.JOB, Cause("the job is over"))
 
     def _settle(self) -> None:
         """Wait for ranks that are still there to end, when not all have ended by themselves."""
@@ -392,7 +379,7 @@ class ExternalWorkers:
         began = time.monotonic()
         while self._missing() and not self._killed:
             now = time.monotonic()
-            heard = set(ranks_in(self._client.collect(HEARD, 0, 0.0), self._job.processes))
+            heard = set(messages.ranks_in(self._client.collect(messages.HEARD, 0, 0.0), self._job.processes))
             if now > began + _HEAR_S and not heard - set(self._reports):
                 break
             if now > began + _GRACE_S + 2 * _HEAR_S:
@@ -452,7 +439,7 @@ class ExternalWorkers:
 
     def _first_lost(self) -> int:
         """The rank whose connection ended first, -1 if none did before the job was over."""
-        cause = self._client.aborted.get(JOB)
+        cause = self._client.aborted.get(messages.JOB)
         return cause.missing[0] if cause is not None and cause.missing else -1
 
     def _missing(self) -> list[int]:
@@ -471,9 +458,9 @@ class ExternalWorkers:
         processes = self._job.processes
         try:
             with self._connect() as client:
-                book = client.collect(ARRIVED, processes, self._limits.start_s)
+                book = client.collect(messages.ARRIVED, processes, self._limits.start_s)
         except StoreTimeout as error:
-            came = {key.removeprefix(ARRIVED) for key in error.keys}
+            came = {key.removeprefix(messages.ARRIVED) for key in error.keys}
             self._tell(_Missing(sorted(int(key) for key in came if key.isdecimal()), error.waited_s))
             return
         except RendezvousError:
@@ -492,11 +479,11 @@ class ExternalWorkers:
             with self._connect() as client:
                 while len(told) < self._job.processes:
                     try:
-                        book = client.collect(ENDED, known + 1, _FOREVER_S)
+                        book = client.collect(messages.ENDED, known + 1, _FOREVER_S)
                     except StoreTimeout:
                         continue
                     known = len(book)
-                    for rank in ranks_in(book, self._job.processes):
+                    for rank in messages.ranks_in(book, self._job.processes):
                         if rank not in told:
                             self._tell(_Ended(rank, book[str(rank)]))
                             told.add(rank)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.external.order import HandOver
+from horovod.launch.external.order import ExternalLaunch
 from horovod.launch.job import Job, SshOptions
 from horovod.launch.options.config_file import apply_config_file
 from horovod.launch.options.table import TABLE, Option, every_option, spellings
@@ -28,7 +28,7 @@ __all__ = [
     "option_environment",
     "parse_command_line",
     "rank_map",
-    "to_hand_over",
+    "to_external",
     "to_job",
 ]
 
@@ -190,9 +190,9 @@ def to_job(arguments: argparse.Namespace, allocated: Allocated | None = None) ->
     )
 
 
-def to_hand_over(arguments: argparse.Namespace, launcher: str) -> HandOver:
+def to_external(arguments: argparse.Namespace, launcher: str) -> ExternalLaunch:
     """What the other launcher is told."""
-    return HandOver(
+    return ExternalLaunch(
         launcher, arguments.mpi_args or (), binding=arguments.binding_args, tcp=bool(arguments.tcp)
     )
 
