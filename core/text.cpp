@@ -49,4 +49,17 @@ void append_json(std::string& out, std::string_view text) {
   out += '"';
 }
 
+std::string list_ranks(std::span<const Rank> ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (i != 0) text += ", ";
+    text += std::to_string(ranks[i]);
+    if (last > i) text += (last == i + 1 ? ", " : "-") + std::to_string(ranks[last]);
+    i = last;
+  }
+  return text;
+}
+
 }  // namespace rueda

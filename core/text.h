@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
+
+#include "types.h"
 
 namespace rueda {
 
@@ -15,6 +18,9 @@ namespace rueda {
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
   return text.substr(0, end);
 }
+
+/// "rank 3", "ranks 0-3, 7"; they ascend.
+[[nodiscard]] std::string list_ranks(std::span<const Rank> ranks);
 
 /// Appends `text` as a JSON string with its quotes. What is not UTF-8 becomes U+FFFD.
 void append_json(std::string& out, std::string_view text);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "collectives/registry.h"
 #include "engine/engine.h"
 
 namespace rueda {
@@ -23,7 +24,7 @@ std::string nonsense_in(const RuedaRequest& request) {
   const auto is = [](std::string what, std::int64_t number) {
     return what + " " + std::to_string(number) + " means nothing";
   };
-  if (request.kind < 0 || request.kind > static_cast<std::int32_t>(Kind::RemoveProcessSet)) {
+  if (request.kind < 0 || request.kind >= kKinds) {
     return is("kind", request.kind);
   }
   if (request.op < 0 || request.op > static_cast<std::int32_t>(ReduceOp::Product)) {

@@ -203,9 +203,11 @@ std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) 
 const Collective kAdasum{.kind = Kind::Adasum,
                          .rules = {.name = "ADASUM",
                                    .prefix = "allreduce",
+                                   .transfer = "MPI_ADASUM_ALLREDUCE",
                                    .fusable = true,
                                    .runs_with_joined = true,
-                                   .disagreement = disagreement},
+                                   .disagreement = disagreement,
+                                   .describe = describe_tensor},
                          .check = check,
                          .start = start};
 

@@ -92,9 +92,11 @@ std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) 
 const Collective kAllgather{.kind = Kind::Allgather,
                             .rules = {.name = "ALLGATHER",
                                       .prefix = "allgather",
+                                      .transfer = "GLOO_ALLGATHER",
                                       .fusable = true,
                                       .rows_may_differ = true,
-                                      .disagreement = disagreement},
+                                      .disagreement = disagreement,
+                                      .describe = describe_tensor},
                             .check = check,
                             .start = start};
 

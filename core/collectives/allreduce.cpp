@@ -39,9 +39,11 @@ std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) 
 const Collective kAllreduce{.kind = Kind::Allreduce,
                             .rules = {.name = "ALLREDUCE",
                                       .prefix = "allreduce",
+                                      .transfer = "GLOO_ALLREDUCE",
                                       .fusable = true,
                                       .runs_with_joined = true,
-                                      .disagreement = disagreement},
+                                      .disagreement = disagreement,
+                                      .describe = describe_reduction},
                             .check = check,
                             .start = start};
 

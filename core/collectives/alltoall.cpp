@@ -166,8 +166,10 @@ std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) 
 const Collective kAlltoall{.kind = Kind::Alltoall,
                            .rules = {.name = "ALLTOALL",
                                      .prefix = "alltoall",
+                                     .transfer = "MPI_ALLTOALL",
                                      .rows_may_differ = true,
-                                     .disagreement = disagreement},
+                                     .disagreement = disagreement,
+                                     .describe = describe_tensor},
                            .check = check,
                            .start = start};
 

@@ -7,6 +7,8 @@ namespace rueda {
 
 namespace {
 
+std::string describe(const Signature&) { return "BARRIER"; }
+
 Result<void> check(const Task&, const Members&) { return {}; }
 
 std::unique_ptr<Operation> start(Backend& backend, std::span<const Task>) {
@@ -19,6 +21,7 @@ const Collective kBarrier{.kind = Kind::Barrier,
                           .rules = {.name = "BARRIER",
                                     .prefix = "barrier",
                                     .disagreement = basic_disagreement,
+                                    .describe = describe,
                                     .matched_by_count = true},
                           .check = check,
                           .start = start};

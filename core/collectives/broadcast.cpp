@@ -20,6 +20,10 @@ std::string disagreement(const Signature& one, const Signature& other) {
   return device_disagreement(one, other);
 }
 
+std::string describe(const Signature& signature) {
+  return describe_tensor(signature, {}, " from root " + std::to_string(signature.root));
+}
+
 Result<void> check(const Task& task, const Members& members) {
   const Rank root = task.signature->root;
   if (std::find(members.ranks.begin(), members.ranks.end(), root) == members.ranks.end()) {
@@ -40,10 +44,13 @@ std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) 
 
 }  // namespace
 
-const Collective kBroadcast{
-    .kind = Kind::Broadcast,
-    .rules = {.name = "BROADCAST", .prefix = "broadcast", .disagreement = disagreement},
-    .check = check,
-    .start = start};
+const Collective kBroadcast{.kind = Kind::Broadcast,
+                            .rules = {.name = "BROADCAST",
+                                      .prefix = "broadcast",
+                                      .transfer = "GLOO_BCAST",
+                                      .disagreement = disagreement,
+                                      .describe = describe},
+                            .check = check,
+                            .start = start};
 
 }  // namespace rueda

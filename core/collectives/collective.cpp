@@ -1,7 +1,5 @@
 #include "collectives/collective.h"
 
-#include "collectives/registry.h"
-
 namespace rueda {
 
 namespace {
@@ -61,6 +59,37 @@ std::string device_disagreement(const Signature& one, const Signature& other) {
   return "Mismatched " + std::string(rules_of(one.kind).name) +
          " CPU/GPU device selection: One rank specified device " + device_name(one.device) +
          ", but another rank specified device " + device_name(other.device) + ".";
+}
+
+std::string describe_tensor(const Signature& signature, std::string_view how,
+                            std::string_view source) {
+  const Rules& rules = rules_of(signature.kind);
+  std::string text(rules.name);
+  text.append(how) += " of " + std::string(name_of(signature.dtype)) + " ";
+  if (rules.rows_may_differ && !signature.shape.empty()) {
+    const std::string shape = to_string(signature.shape);
+    text += "[*" + shape.substr(shape.find_first_of(",]"));
+  } else {
+    text += to_string(signature.shape);
+  }
+  if (signature.prescale != 1.0 || signature.postscale != 1.0) {
+    text += " scaled by " + std::to_string(signature.prescale) + " and " +
+            std::to_string(signature.postscale);
+  }
+  text.append(source);
+  if (signature.group.size != 0) {
+    text += " in a group of " + std::to_string(signature.group.size);
+  }
+  if (signature.device != Device::Host) text += " on GPU";
+  return text;
+}
+
+std::string describe_tensor(const Signature& signature) {
+  return describe_tensor(signature, {}, {});
+}
+
+std::string describe_reduction(const Signature& signature) {
+  return describe_tensor(signature, " " + std::string(name_of(signature.op)), {});
 }
 
 Reduction reduction_of(const Signature& signature, int members) {

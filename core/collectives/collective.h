@@ -1,11 +1,14 @@
 /// The record of a collective: all that the engine knows about one kind of operation.
-/// To add one: a file beside this with its record, and a line in registry.cpp.
+/// To add one: a number in types.h, a file beside this with its record, its name in registry.h.
 #pragma once
 
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "backends/backend.h"
+#include "collectives/registry.h"
 #include "collectives/signature.h"
 #include "collectives/task.h"
 
@@ -32,14 +35,11 @@ struct Collective {
 /// Averaging is a sum whose postscale is divided by the number of members, on the double factor.
 [[nodiscard]] Reduction reduction_of(const Signature& signature, int members);
 
-extern const Collective kAllreduce;
-extern const Collective kAdasum;
-extern const Collective kAllgather;
-extern const Collective kBroadcast;
-extern const Collective kAlltoall;
-extern const Collective kReducescatter;
-extern const Collective kBarrier;
-extern const Collective kAddProcessSet;
-extern const Collective kRemoveProcessSet;
+/// The sentence of most kinds. `how` stands behind the name, `source` behind the tensor.
+[[nodiscard]] std::string describe_tensor(const Signature& signature, std::string_view how,
+                                          std::string_view source);
+[[nodiscard]] std::string describe_tensor(const Signature& signature);
+/// With its op.
+[[nodiscard]] std::string describe_reduction(const Signature& signature);
 
 }  // namespace rueda

@@ -3,7 +3,10 @@
 /// members before its first and after its last operation.
 /// Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", 1988.
 
+#include <algorithm>
+
 #include "collectives/collective.h"
+#include "text.h"
 
 namespace rueda {
 
@@ -30,6 +33,23 @@ std::string disagreement(const Signature& one, const Signature& other) {
   return {};
 }
 
+/// Beyond lies what only somebody says who talks nonsense.
+constexpr Rank kMaxQuotedRank = 1 << 20;
+
+std::string describe_addition(const Signature& signature) {
+  std::vector<Rank> ranks;
+  for (const Rank rank : signature.ranks) {
+    if (rank >= 0 && rank < kMaxQuotedRank) ranks.push_back(rank);
+  }
+  std::ranges::sort(ranks);
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return "ADD_PROCESS_SET of " + list_ranks(ranks);
+}
+
+std::string describe_removal(const Signature& signature) {
+  return "REMOVE_PROCESS_SET " + std::to_string(signature.root);
+}
+
 Result<void> check(const Task& task, const Members&) {
   const Signature& signature = *task.signature;
   if (signature.kind == Kind::RemoveProcessSet && signature.root == 0) {
@@ -47,6 +67,7 @@ const Collective kAddProcessSet{.kind = Kind::AddProcessSet,
                                 .rules = {.name = "ADD_PROCESS_SET",
                                           .prefix = "process_set",
                                           .disagreement = disagreement,
+                                          .describe = describe_addition,
                                           .matched_by_count = true},
                                 .check = check,
                                 .start = start};
@@ -55,6 +76,7 @@ const Collective kRemoveProcessSet{.kind = Kind::RemoveProcessSet,
                                    .rules = {.name = "REMOVE_PROCESS_SET",
                                              .prefix = "process_set",
                                              .disagreement = disagreement,
+                                             .describe = describe_removal,
                                              .matched_by_count = true},
                                    .check = check,
                                    .start = start};

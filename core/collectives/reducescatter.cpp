@@ -78,8 +78,10 @@ std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) 
 const Collective kReducescatter{.kind = Kind::Reducescatter,
                                 .rules = {.name = "REDUCESCATTER",
                                           .prefix = "reducescatter",
+                                          .transfer = "GLOO_REDUCESCATTER",
                                           .fusable = true,
-                                          .disagreement = disagreement},
+                                          .disagreement = disagreement,
+                                          .describe = describe_reduction},
                                 .check = check,
                                 .start = start};
 

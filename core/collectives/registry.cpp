@@ -1,29 +1,14 @@
 #include "collectives/registry.h"
 
-#include <array>
-
 #include "collectives/collective.h"
 
 namespace rueda {
 
 namespace {
 
-// clang-format off
-constexpr std::array kCollectives{
-    &kAllreduce,
-    &kAdasum,
-    &kAllgather,
-    &kBroadcast,
-    &kAlltoall,
-    &kReducescatter,
-    &kBarrier,
-    &kAddProcessSet,
-    &kRemoveProcessSet,
-};
-// clang-format on
-
-constexpr Rules kUnknown{.name = "UNKNOWN", .prefix = "unknown"};
-constexpr Rules kJoin{.name = "JOIN", .prefix = "join", .matched_by_count = true};
+constexpr Rules kUnknown{.name = "UNKNOWN", .prefix = "unknown", .describe = describe_tensor};
+constexpr Rules kJoin{
+    .name = "JOIN", .prefix = "join", .describe = describe_tensor, .matched_by_count = true};
 
 }  // namespace
 

@@ -1,11 +1,41 @@
-/// Which collectives exist: one line each in registry.cpp.
+/// Which collectives exist: a declaration and an entry of the list each.
 #pragma once
+
+#include <array>
+#include <cstdint>
 
 #include "collectives/signature.h"
 
 namespace rueda {
 
 struct Collective;
+
+extern const Collective kAllreduce;
+extern const Collective kAdasum;
+extern const Collective kAllgather;
+extern const Collective kBroadcast;
+extern const Collective kAlltoall;
+extern const Collective kReducescatter;
+extern const Collective kBarrier;
+extern const Collective kAddProcessSet;
+extern const Collective kRemoveProcessSet;
+
+// clang-format off
+inline constexpr std::array kCollectives{
+    &kAllreduce,
+    &kAdasum,
+    &kAllgather,
+    &kBroadcast,
+    &kAlltoall,
+    &kReducescatter,
+    &kBarrier,
+    &kAddProcessSet,
+    &kRemoveProcessSet,
+};
+// clang-format on
+
+/// Kinds have the numbers 0 … kKinds - 1: those of all collectives, and Join, which is none.
+inline constexpr std::uint8_t kKinds = kCollectives.size() + 1;
 
 /// The record of a kind; null for kinds that this build lacks.
 [[nodiscard]] const Collective* find_collective(Kind kind) noexcept;

@@ -50,12 +50,17 @@ struct Signature {
 struct Rules {
   std::string_view name;    ///< "ALLREDUCE": in messages and the timeline
   std::string_view prefix;  ///< "allreduce": of full names
+  /// The name under which tools know the phase in which data moves on host memory; empty: `name`.
+  /// There are none for Adasum and alltoall other than those of MPI.
+  std::string_view transfer = {};
   bool fusable = false;
   bool runs_with_joined = false;  ///< joined ranks take part with zeros
   bool rows_may_differ = false;   ///< the first dimension is each rank's own affair
   /// The first disagreement between two submissions in the order of the documented checks, as a
   /// message ("Mismatched data types: One rank had type …"); empty if they agree.
   std::string (*disagreement)(const Signature& one, const Signature& other) = nullptr;
+  /// For messages: "ALLREDUCE Sum of float32 [17, 3]".
+  std::string (*describe)(const Signature& signature) = nullptr;
   /// Without names or handle numbers: the third on this rank in this set is the third on the
   /// others.
   bool matched_by_count = false;

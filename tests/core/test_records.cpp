@@ -7,9 +7,22 @@
 #include <random>
 
 #include "cluster.h"
+#include "collectives/collective.h"
 
 namespace rueda::testing {
 namespace {
+
+TEST(Records, EveryNumberOfAKindHasOne) {
+  for (std::uint8_t number = 0; number < kKinds; ++number) {
+    const auto kind = static_cast<Kind>(number);
+    EXPECT_EQ(find_collective(kind) == nullptr, kind == Kind::Join) << int{number};
+    ASSERT_NE(rules_of(kind).describe, nullptr) << int{number};
+    Signature signature;
+    signature.kind = kind;
+    const std::string text = rules_of(kind).describe(signature);
+    EXPECT_EQ(text.substr(0, text.find(' ')), rules_of(kind).name);
+  }
+}
 
 const std::vector<Groups> kWorlds{
     {{0}},         {{0, 1}},         {{0, 1, 2}},       {{0}, {1}},

@@ -97,8 +97,6 @@ class OpenTerms {
   Term* newest_ = nullptr;
 };
 
-/// For messages: "ALLREDUCE Sum of float32 [17, 3]"
-[[nodiscard]] std::string describe(const Signature& signature);
 [[nodiscard]] bool same_meaning(const MeaningPtr& one, const MeaningPtr& other) noexcept;
 
 }  // namespace rueda

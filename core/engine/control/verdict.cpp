@@ -55,7 +55,8 @@ std::optional<Error> verdict(Term& term, const RankSet& absent) {
     for (std::size_t i = 0; i < said.size(); ++i) {
       std::string ranks = to_string(said[i].ranks);
       if (i == 0) ranks[0] = 'R';
-      text += (i == 0 ? " " : "; ") + ranks + ": " + describe(said[i].meaning->signature);
+      const Signature& signature = said[i].meaning->signature;
+      text += (i == 0 ? " " : "; ") + ranks + ": " + rules_of(signature.kind).describe(signature);
     }
     text += ".";
   }

@@ -3,13 +3,13 @@
 #include <bit>
 #include <cmath>
 
+#include "collectives/registry.h"
 #include "text.h"
 
 namespace rueda::wire {
 
 namespace {
 
-constexpr std::uint8_t kKinds = 10;
 constexpr std::uint8_t kOps = 6;
 constexpr std::uint8_t kDevices = 2;
 /// Far beyond any tensor; keeps the product of a hostile shape from overflowing.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "text.h"
+
 namespace rueda {
 
 namespace {
@@ -151,18 +153,6 @@ std::string World::who(Rank rank) const {
   return text;
 }
 
-std::string to_string(const RankSet& ranks) {
-  std::string text = ranks.count() == 1 ? "rank " : "ranks ";
-  const std::vector<Rank> all = ranks.to_vector();
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    std::size_t last = i;
-    while (last + 1 < all.size() && all[last + 1] == all[last] + 1) ++last;
-    if (i != 0) text += ", ";
-    text += std::to_string(all[i]);
-    if (last > i) text += (last == i + 1 ? ", " : "-") + std::to_string(all[last]);
-    i = last;
-  }
-  return text;
-}
+std::string to_string(const RankSet& ranks) { return list_ranks(ranks.to_vector()); }
 
 }  // namespace rueda

@@ -23,36 +23,15 @@ using Span = TimelineEvent::Span;
 /// then the last lines and the closing bracket are not there, which viewers allow.
 constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
 
-/// The names under which tools know the phase in which data moves on host memory. There is no name
-/// for Adasum and alltoall other than those of MPI.
-std::string_view transfer_name(Kind kind) {
-  switch (kind) {
-    case Kind::Allreduce:
-      return "GLOO_ALLREDUCE";
-    case Kind::Adasum:
-      return "MPI_ADASUM_ALLREDUCE";
-    case Kind::Allgather:
-      return "GLOO_ALLGATHER";
-    case Kind::Broadcast:
-      return "GLOO_BCAST";
-    case Kind::Alltoall:
-      return "MPI_ALLTOALL";
-    case Kind::Reducescatter:
-      return "GLOO_REDUCESCATTER";
-    default:
-      return rules_of(kind).name;
-  }
-}
-
 std::string span_name(Span span, Kind kind) {
-  const std::string_view operation = rules_of(kind).name;
+  const Rules& rules = rules_of(kind);
   switch (span) {
     case Span::Negotiation:
-      return "NEGOTIATE_" + std::string(operation);
+      return "NEGOTIATE_" + std::string(rules.name);
     case Span::Operation:
-      return std::string(operation);
+      return std::string(rules.name);
     case Span::Transfer:
-      return std::string(transfer_name(kind));
+      return std::string(rules.transfer.empty() ? rules.name : rules.transfer);
     case Span::AllocateOutput:
       return "ALLOCATE_OUTPUT";
   }
