@@ -2,8 +2,12 @@
 
 #include <nanobind/nanobind.h>
 
+#include <string>
+#include <utility>
+
 #include "bindings/engine.h"
 #include "bindings/options.h"
+#include "collectives/registry.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -14,9 +18,9 @@ using rueda::ReduceOp;
 using rueda::bindings::Engine;
 using rueda::bindings::Options;
 
-NB_MODULE(_core, module) {
-  module.doc() = "The native engine: see horovod.runtime.lifecycle for the one instance of a process.";
+namespace {
 
+void add_constants(nb::module_& module) {
   const std::pair<const char*, DType> dtypes[] = {
       {"UINT8", DType::UInt8},     {"INT8", DType::Int8},         {"UINT16", DType::UInt16},
       {"INT16", DType::Int16},     {"INT32", DType::Int32},       {"INT64", DType::Int64},
@@ -27,15 +31,15 @@ NB_MODULE(_core, module) {
       {"AVERAGE", ReduceOp::Average}, {"SUM", ReduceOp::Sum}, {"ADASUM", ReduceOp::Adasum},
       {"MIN", ReduceOp::Min},         {"MAX", ReduceOp::Max}, {"PRODUCT", ReduceOp::Product}};
   for (const auto& [name, value] : ops) module.attr(name) = static_cast<int>(value);
-  const std::pair<const char*, Kind> kinds[] = {{"ALLREDUCE", Kind::Allreduce},
-                                                {"ALLGATHER", Kind::Allgather},
-                                                {"BROADCAST", Kind::Broadcast},
-                                                {"ALLTOALL", Kind::Alltoall},
-                                                {"REDUCESCATTER", Kind::Reducescatter},
-                                                {"BARRIER", Kind::Barrier},
-                                                {"JOIN", Kind::Join}};
-  for (const auto& [name, value] : kinds) module.attr(name) = static_cast<int>(value);
+  for (std::uint8_t number = 0; number < rueda::kKinds; ++number) {
+    const auto kind = static_cast<Kind>(number);
+    // Users ask for these by an op, and by methods.
+    if (kind == Kind::Adasum || rueda::is_set_change(kind)) continue;
+    module.attr(std::string(rueda::rules_of(kind).name).c_str()) = static_cast<int>(number);
+  }
+}
 
+void add_functions(nb::module_& module) {
   module.def("segment_bytes", &rueda::segment_file_bytes, "local_size"_a,
              "Bytes of the memfd that each rank of a transport group makes, if no limit is lower.");
   module.def(
@@ -47,7 +51,9 @@ NB_MODULE(_core, module) {
       "missing_cipher", [] { return std::string(rueda::seal_missing()); },
       "What of OpenSSL this process does not have, so that it cannot protect connections; '' if it "
       "can.");
+}
 
+void add_options(nb::module_& module) {
   nb::class_<Options>(module, "EngineOptions", "How an engine is set up; times in seconds.")
       .def(nb::init<>())
       .def_rw("rank", &Options::rank)
@@ -80,10 +86,10 @@ NB_MODULE(_core, module) {
       .def_rw("timeline", &Options::timeline,
               "File that rank 0 records a timeline into from the start; empty: none.")
       .def_rw("timeline_mark_cycles", &Options::timeline_mark_cycles);
+}
 
-  nb::class_<Engine>(module, "Engine",
-                     "The engine of one rank. Descriptors given to it are its own.")
-      .def(nb::init<const Options&>(), "options"_a)
+void add_set_up(nb::class_<Engine>& engine) {
+  engine.def(nb::init<const Options&>(), "options"_a)
       .def("own_segment", &Engine::own_segment, "memfd"_a, "engine_bell"_a, "waiter_bell"_a)
       .def("add_local_peer", &Engine::add_local_peer, "rank"_a, "memfd"_a, "engine_bell"_a,
            "waiter_bell"_a, "pidfd"_a, "liveness"_a)
@@ -95,7 +101,11 @@ NB_MODULE(_core, module) {
       .def("open", &Engine::open,
            "Take the memory that it needs, without a word to other ranks; start() does it "
            "otherwise.")
-      .def("start", &Engine::start)
+      .def("start", &Engine::start);
+}
+
+void add_submissions(nb::class_<Engine>& engine) {
+  engine
       .def(
           "submit",
           nb::overload_cast<int, const std::optional<std::string>&, std::uintptr_t, std::uintptr_t,
@@ -155,7 +165,11 @@ NB_MODULE(_core, module) {
                    "out: Sequence[int], dtypes: Sequence[int], shapes: list[tuple[int, ...]], "
                    "op: int, prescale: float, postscale: float, process_set: int, waited: bool, "
                    "owners: object = None) -> int"),
-           "Submit several tensors that run together, under one handle.")
+           "Submit several tensors that run together, under one handle.");
+}
+
+void add_results(nb::class_<Engine>& engine) {
+  engine
       .def(
           "empty", &Engine::empty, "dtype"_a, "shape"_a, "shared"_a = false,
           nb::sig("def empty(self, dtype: int, shape: tuple[int, ...], shared: bool = False) -> "
@@ -168,7 +182,11 @@ NB_MODULE(_core, module) {
            "Wait, consume the handle, return results that the engine allocated (DLPack), the "
            "number that the operation ends with (join, process sets), or None.")
       .def("wait_all", &Engine::wait_all, "handles"_a,
-           "Wait for all and consume them; raises the first error.")
+           "Wait for all and consume them; raises the first error.");
+}
+
+void add_end(nb::class_<Engine>& engine) {
+  engine
       .def(
           "shutdown", &Engine::shutdown, "script_over"_a = false, "failure"_a = "",
           "End the world for all ranks; idempotent. `script_over`: the script has come to its end; "
@@ -180,11 +198,32 @@ NB_MODULE(_core, module) {
            "for.")
       .def("failure", &Engine::failure, nb::sig("def failure(self) -> BaseException | None"),
            "Why the world has failed, if it has: the first cause, or how the script of a rank "
-           "failed.")
+           "failed.");
+}
+
+void add_observation(nb::class_<Engine>& engine) {
+  engine
       .def("start_timeline", &Engine::start_timeline, "path"_a, "mark_cycles"_a,
            "Begin a timeline in a new file (on rank 0; elsewhere nothing is written).")
       .def("stop_timeline", &Engine::stop_timeline, "End the timeline: its file is complete then.")
       .def("paths", &Engine::paths, "Data path -> (batches, bytes).")
       .def("capi", &Engine::capi, "Address of the table of C functions for framework glue.")
       .def("address", &Engine::address, "Address of the engine, for the functions of capi().");
+}
+
+}  // namespace
+
+NB_MODULE(_core, module) {
+  module.doc() =
+      "The native engine: see horovod.runtime.lifecycle for the one instance of a process.";
+  add_constants(module);
+  add_functions(module);
+  add_options(module);
+  nb::class_<Engine> engine(module, "Engine",
+                            "The engine of one rank. Descriptors given to it are its own.");
+  add_set_up(engine);
+  add_submissions(engine);
+  add_results(engine);
+  add_end(engine);
+  add_observation(engine);
 }
