@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.contract.torch import bytes, fewer_bytes
 from tests.contract.world import ROOT, World, mpirun, run_cases, without_job
-from tests.unit.test_runtime import KEY, run_ranks
+from tests.unit.runtime.test_lifecycle import KEY, run_ranks
 
 from horovod.bootstrap.store import StoreServer
 

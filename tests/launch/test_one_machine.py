@@ -27,7 +27,7 @@ MARK = "TEST_ONE_MACHINE"
 RANK = """
 import os
 from horovod.runtime import lifecycle
-from tests.unit.test_runtime import CORE
+from tests.unit.runtime.test_lifecycle import CORE
 folder = os.environ["TEST_FOLDER"]
 go = os.open(f"{folder}/go", os.O_RDWR)
 said = os.open(f"{folder}/said", os.O_RDWR)

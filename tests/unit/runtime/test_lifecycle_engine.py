@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.test_runtime import KEY, run_ranks
+from tests.unit.runtime.test_lifecycle import KEY, run_ranks
 
 from horovod.bootstrap.store import StoreServer
 

@@ -181,7 +181,7 @@ def test_process_sets_reach_the_engine_and_lose_their_numbers_at_the_end() -> No
 REFUSED = """
 import os
 from horovod.runtime import lifecycle
-from tests.unit.test_runtime import CORE
+from tests.unit.runtime.test_lifecycle import CORE
 rank = int(os.environ["HOROVOD_RANK"])
 texts = []
 for sets in ([[rank]], [[0]], []):
@@ -272,7 +272,7 @@ def run_ranks(
 CYCLES = """
 import os, threading
 from horovod.runtime import lifecycle
-from tests.unit.test_runtime import CORE
+from tests.unit.runtime.test_lifecycle import CORE
 def once():
     runtime = lifecycle.start(core=CORE)
     assert sorted(runtime.engine.peers + [runtime.topology.rank]) == list(range(runtime.topology.size))
@@ -298,7 +298,7 @@ TWICE_THE_SAME_RANK = """
 import os
 os.environ["HOROVOD_RANK"] = "0"
 from horovod.runtime import lifecycle
-from tests.unit.test_runtime import CORE
+from tests.unit.runtime.test_lifecycle import CORE
 lifecycle.start(core=CORE)
 """
 
@@ -315,7 +315,7 @@ import os, sys
 if os.environ["HOROVOD_RANK"] == "1":
     sys.exit()
 from horovod.runtime import lifecycle
-from tests.unit.test_runtime import CORE
+from tests.unit.runtime.test_lifecycle import CORE
 lifecycle.start(core=CORE)
 """
 
@@ -339,7 +339,7 @@ def test_wrong_key_is_an_error_that_says_so() -> None:
 WITHOUT_OUR_LAUNCHER = """
 import os
 from horovod.runtime import lifecycle
-from tests.unit.test_runtime import CORE
+from tests.unit.runtime.test_lifecycle import CORE
 for _ in range(3):
     runtime = lifecycle.start(core=CORE)
     peers = runtime.engine.peers
