@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import tensorflow as tf
@@ -199,7 +198,8 @@ def DistributedOptimizer(
         )
     if op == Adasum:
         raise InvalidArgumentError("op=Adasum is not supported with optimizers of Keras.")
-    keras: Any = importlib.import_module("horovod.tensorflow.keras")  # imports Keras
+    from horovod.tensorflow import keras  # which imports Keras
+
     return keras.DistributedOptimizer(
         optimizer,
         name=name,
