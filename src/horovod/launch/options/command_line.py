@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.external.order import ExternalLaunch
 from horovod.launch.job import Job, SshOptions
-from horovod.launch.options.config_file import apply_config_file
 from horovod.launch.options.table import TABLE, Option, every_option, spellings
 from horovod.launch.placement.host_files import host_text
 from horovod.launch.placement.hosts import Allocated, HostSlots, assign_ranks, parse_hostfile, parse_hosts
@@ -144,6 +143,9 @@ def parse_command_line(words: Sequence[str]) -> argparse.Namespace:
         parser.error(f"unknown option {unknown[0]}{_did_you_mean(unknown[0])}")
     if not (arguments.version or arguments.check_build or arguments.completion):
         if arguments.config_file is not None:
+            # Only who has such a file pays for the module.
+            from horovod.launch.options.config_file import apply_config_file
+
             apply_config_file(arguments, Path(arguments.config_file))
         if not arguments.command:
             parser.error("the command to run is missing")
