@@ -13,6 +13,11 @@ namespace rueda {
 
 namespace {
 
+/// A stuck operation ends by its own time limit; so much later nobody waits for it any more.
+constexpr auto kGrace = std::chrono::seconds(1);
+/// For all ranks to say that they know of the end.
+constexpr auto kCloseGrace = std::chrono::seconds(1);
+
 /// With the results that it has memory for, until the process ends.
 void leave_in_use(const std::shared_ptr<Work>& work) {
   static std::mutex mutex;
@@ -271,6 +276,36 @@ void ControlLoop::abort(const Error& cause, std::optional<Rank> from) {
   if (parts_.timeline.recording()) parts_.timeline.aborted(Clock::now());
   parts_.phase.failed.store(true, std::memory_order_seq_cst);
   parts_.submissions.finish(std::move(entries), error);
+}
+
+void ControlLoop::leave(wire::Departure why, Duration operation_timeout) {
+  {
+    const std::lock_guard lock(parts_.negotiation.mutex());
+    parts_.negotiation.negotiator()->shutdown(Clock::now(), parts_.negotiation.effects(),
+                                              std::move(why));
+    if (fast_path_ != nullptr) fast_path_->close();
+    parts_.negotiation.alert();
+  }
+  if (parts_.peers.size() > 1) progress_.alert_holder();
+  const auto over = [this] { return parts_.phase.closed.load() || parts_.phase.failed.load(); };
+  const auto finished = [&] { return over() || parts_.phase.acknowledged.load(); };
+  // A batch that was decided may still run; stuck ones end by the operation's own time limit.
+  progress_.until([&] { return over() || parts_.phase.ended.load(); },
+                  Clock::now() + operation_timeout + kGrace);
+  progress_.until(finished, Clock::now() + operation_timeout + kGrace);
+  progress_.until(over, Clock::now() + kCloseGrace);
+}
+
+void ControlLoop::end() {
+  if (parts_.phase.acknowledged.load()) parts_.phase.closed.store(true);
+  {  // Another thread of the user may still drive: whoever holds the baton ends it.
+    const std::lock_guard lock(parts_.negotiation.mutex());
+    parts_.negotiation.effects().fatal =
+        Error{.code = Code::Shutdown, .message = "Horovod has been shut down"};
+    parts_.negotiation.alert();
+  }
+  if (parts_.peers.size() > 1) progress_.alert_holder();
+  progress_.until([this] { return parts_.phase.failed.load(); }, TimePoint::max());
 }
 
 }  // namespace rueda

@@ -46,6 +46,14 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
   /// There is a fast path. Before anything is submitted.
   void use(FastPath* fast_path) noexcept { fast_path_ = fast_path; }
 
+  // Any thread, without the baton.
+
+  /// Tells all ranks that the world ends, and waits until they know; for what is still running as
+  /// long as one operation may take.
+  void leave(wire::Departure why, Duration operation_timeout);
+  /// Nothing runs on this rank afterwards.
+  void end();
+
  private:
   bool advance() override;
   [[nodiscard]] bool busy() const override;

@@ -19,11 +19,15 @@ using std::chrono::seconds;
 
 /// Enough for what is gathered again and again; little beside the tensors of whoever needs so much.
 constexpr std::size_t kKeptOutputBytes = std::size_t{256} << 20;
-constexpr auto kCloseGrace = seconds(1);
 /// For a foreign backend to close its sets, or to notice that it was told to give up.
 constexpr auto kForeignGrace = seconds(5);
-/// A blocking call looks up at least this often, so that its thread can see signals.
-constexpr auto kBlink = std::chrono::milliseconds(100);
+
+bool pin(std::jthread& thread, int core) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  CPU_SET(static_cast<std::size_t>(core), &cores);
+  return ::pthread_setaffinity_np(thread.native_handle(), sizeof cores, &cores) == 0;
+}
 
 }  // namespace
 
@@ -80,9 +84,21 @@ Result<void> Engine::open_parts() {
     shared_pool_ = std::make_shared<HostPool>(std::numeric_limits<std::size_t>::max(),
                                               std::make_unique<SharedMemory>(peers_.heap()));
   }
-  negotiation_.open(std::make_unique<Negotiator>(options_.groups, options_.hosts, options_.rank,
-                                                 options_.negotiator, &timeline_));
-  if (auto opened = open_sets(); !opened) return opened;
+  if (auto opened = negotiation_.open(options_.groups, options_.hosts, options_.rank,
+                                      options_.negotiator, &timeline_);
+      !opened) {
+    return opened;
+  }
+  dispatcher_.emplace(
+      peers_.backend(),
+      [this](std::int32_t id, std::span<const Rank> ranks) {
+        return peers_.fabric().open(ranks, id);
+      },
+      options_.operation_timeout, &timeline_);
+  for (const auto& [id, ranks] : negotiation_.process_sets()) {
+    if (id == 0) continue;
+    if (auto opened = dispatcher_->open(id, ranks); !opened) return opened;
+  }
   wire();
   opened_ = true;
   return {};
@@ -90,52 +106,16 @@ Result<void> Engine::open_parts() {
 
 /// Who works with whom.
 void Engine::wire() {
-  loop_.emplace(ControlLoop::Parts{.log = log_,
-                                   .timeline = timeline_,
-                                   .peers = peers_,
-                                   .phase = phase_,
-                                   .negotiation = negotiation_,
-                                   .submissions = submissions_,
-                                   .dispatcher = *dispatcher_,
-                                   .foreign = foreign_.get()},
+  loop_.emplace(ControlLoop::Parts{log_, timeline_, peers_, phase_, negotiation_, submissions_,
+                                   *dispatcher_, foreign_.get()},
                 FailureDetector::Options{.heartbeat = options_.heartbeat,
                                          .operation_timeout = options_.operation_timeout});
   submissions_.use(loop_->progress());
   if (peers_.offers() == nullptr) return;
-  fast_path_.emplace(FastPath::Parts{.peers = peers_,
-                                     .phase = phase_,
-                                     .timeline = timeline_,
-                                     .negotiation = negotiation_,
-                                     .submissions = submissions_,
-                                     .dispatcher = *dispatcher_,
-                                     .detector = loop_->detector(),
-                                     .progress = loop_->progress()});
+  fast_path_.emplace(FastPath::Parts{peers_, phase_, timeline_, negotiation_, submissions_,
+                                     *dispatcher_, loop_->detector(), loop_->progress()});
   loop_->use(&*fast_path_);
   negotiation_.use(&*fast_path_);
-}
-
-/// The table of backends, with those sets that exist from the start.
-Result<void> Engine::open_sets() {
-  dispatcher_.emplace(
-      peers_.backend(),
-      [this](std::int32_t id, std::span<const Rank> ranks) {
-        return peers_.fabric().open(ranks, id);
-      },
-      options_.operation_timeout, &timeline_);
-  const auto& wanted = options_.negotiator.process_sets;
-  const auto sets = negotiation_.negotiator()->process_sets();
-  if (sets.size() != wanted.size() + 1) {  // one was refused
-    World world(options_.groups, options_.hosts, options_.rank);
-    for (const auto& ranks : wanted) {
-      if (auto fine = world.check_addition(ranks); !fine) return fine;
-      world.add_set(ranks);
-    }
-  }
-  for (const auto& [id, ranks] : sets) {
-    if (id == 0) continue;
-    if (auto opened = dispatcher_->open(id, ranks); !opened) return opened;
-  }
-  return {};
 }
 
 Result<void> Engine::start() {
@@ -159,42 +139,16 @@ Result<void> Engine::start_thread() {
                          error.code().value());
   }
   ::pthread_setname_np(thread_.native_handle(), "rueda-engine");
-  if (options_.thread_affinity >= 0) {
-    cpu_set_t cores;
-    CPU_ZERO(&cores);
-    CPU_SET(static_cast<std::size_t>(options_.thread_affinity), &cores);
-    if (::pthread_setaffinity_np(thread_.native_handle(), sizeof cores, &cores) != 0) {
-      log_.write(LogLevel::Error, "HOROVOD_THREAD_AFFINITY: cannot pin the engine thread to core " +
-                                      std::to_string(options_.thread_affinity));
-    }
+  const int core = options_.thread_affinity;
+  if (core >= 0 && !pin(thread_, core)) {
+    log_.write(LogLevel::Error, "HOROVOD_THREAD_AFFINITY: cannot pin the engine thread to core " +
+                                    std::to_string(core));
   }
   return {};
 }
 
-std::optional<Error> Engine::failure() const {
-  const std::lock_guard lock(negotiation_.mutex());
-  const auto& failed = negotiation_.failed();
-  if (failed) return failed->code == Code::Shutdown ? std::nullopt : failed;
-  return negotiation_.negotiator() != nullptr ? negotiation_.negotiator()->departure()
-                                              : std::nullopt;
-}
-
-std::map<std::int32_t, std::vector<Rank>> Engine::process_sets() const {
-  if (in_child()) return {};
-  const std::lock_guard lock(negotiation_.mutex());
-  const Negotiator* const negotiator = negotiation_.negotiator();
-  return negotiator != nullptr ? negotiator->process_sets() : decltype(process_sets()){};
-}
-
-Error Engine::forked() {
-  return {.code = Code::Internal,
-          .message =
-              "this process was forked after init; the child cannot use the parent's engine: start "
-              "it before init, or use the 'spawn' method"};
-}
-
 Result<Handle> Engine::run(Request& request) {
-  if (in_child()) return forked();
+  if (in_child()) return ForkGuard::refusal();
   request.waited = true;
   Progress& progress = loop_->progress();
   const bool driving = progress.take();
@@ -205,21 +159,13 @@ Result<Handle> Engine::run(Request& request) {
     if (driving) progress.give_back();
     return handle;
   }
-  const auto work = find(*handle);
-  const auto done = [&] { return work->done.load(std::memory_order_acquire); };
-  const TimePoint deadline = Clock::now() + kBlink;
-  if (driving) {
-    progress.until_held(done, deadline);
-    progress.give_back();
-  } else {
-    progress.until(done, deadline);
-  }
-  if (!done() || work->error || !take(*handle)) return handle;
-  return Handle{0};
+  const bool done = submissions_.stay(*handle, driving);
+  if (driving) progress.give_back();
+  return done ? Handle{0} : *handle;
 }
 
 Result<Handle> Engine::launch(Request& request) {
-  if (in_child()) return forked();
+  if (in_child()) return ForkGuard::refusal();
   const bool driving = fast_path_ && submissions_.unfinished() == 0 && loop_->progress().take();
   const bool offered = driving && fast_path_->offer(request);
   Result<Handle> handle =
@@ -228,46 +174,18 @@ Result<Handle> Engine::launch(Request& request) {
   return handle;
 }
 
-/// Tells all ranks that the world ends, and waits until they know.
-void Engine::leave(wire::Departure why) {
-  {
-    const std::lock_guard lock(negotiation_.mutex());
-    negotiation_.negotiator()->shutdown(Clock::now(), negotiation_.effects(), std::move(why));
-    if (fast_path_) fast_path_->close();
-    negotiation_.alert();
-  }
-  Progress& progress = loop_->progress();
-  if (options_.size > 1) progress.alert_holder();
-  const auto over = [this] { return phase_.closed.load() || phase_.failed.load(); };
-  const auto finished = [&] { return over() || phase_.acknowledged.load(); };
-  // A batch that was decided may still run; stuck ones end by the operation's own time limit.
-  progress.until([&] { return over() || phase_.ended.load(); },
-                 Clock::now() + options_.operation_timeout + seconds(1));
-  progress.until(finished, Clock::now() + options_.operation_timeout + seconds(1));
-  progress.until(over, Clock::now() + kCloseGrace);
-}
-
 void Engine::shutdown(wire::Departure why) {
   if (in_child()) return;
   const std::lock_guard lifecycle(lifecycle_);
   if (!started_) return;
   started_ = false;
-  if (!phase_.failed.load()) leave(std::move(why));
-  Progress& progress = loop_->progress();
+  if (!phase_.failed.load()) loop_->leave(std::move(why), options_.operation_timeout);
   if (thread_.joinable()) {
     thread_.request_stop();
-    progress.stop();
+    loop_->progress().stop();
     thread_.join();
   }
-  if (phase_.acknowledged.load()) phase_.closed.store(true);
-  {  // Another thread of the user may still drive: whoever holds the baton ends it.
-    const std::lock_guard lock(negotiation_.mutex());
-    negotiation_.effects().fatal =
-        Error{.code = Code::Shutdown, .message = "Horovod has been shut down"};
-    negotiation_.alert();
-  }
-  if (options_.size > 1) progress.alert_holder();
-  progress.until([this] { return phase_.failed.load(); }, TimePoint::max());
+  loop_->end();
   end_foreign();
   notifier_.stop();
   timeline_.stop();
@@ -282,14 +200,7 @@ void Engine::shutdown(wire::Departure why) {
 std::map<std::string, PathCount, std::less<>> Engine::paths() const {
   if (!dispatcher_) return {};
   auto paths = dispatcher_->paths();
-  if (!fast_path_) return paths;
-  const std::lock_guard lock(negotiation_.mutex());
-  if (const PathCount run = fast_path_->count(); run.operations != 0) {
-    const char* const way = options_.groups.size() > 1 ? "tcp.offer" : "shm.offer";
-    PathCount& count = paths[options_.size == 1 ? "local" : way];
-    count.operations += run.operations;
-    count.bytes += run.bytes;
-  }
+  if (fast_path_) fast_path_->count(paths);
   return paths;
 }
 

@@ -61,7 +61,7 @@ class Engine final {
 
   /// Any thread, never blocks. The memory stays valid until the handle is done.
   Result<Handle> submit(Request request) {
-    if (in_child()) return forked();
+    if (in_child()) return ForkGuard::refusal();
     return submissions_.submit(std::move(request));
   }
   /// Submits and waits, for a moment: results are in memory that the request names. 0: done; else
@@ -73,7 +73,7 @@ class Engine final {
   Result<Handle> launch(Request& request);
   /// This rank has no more data. Ends when all ranks have joined, with the one that was last.
   Result<Handle> join(std::function<void(const Work&)> on_done = {}) {
-    if (in_child()) return forked();
+    if (in_child()) return ForkGuard::refusal();
     return submissions_.join(std::move(on_done));
   }
   /// Collective over the world, like their removal. Ends with the number of the set.
@@ -83,7 +83,10 @@ class Engine final {
   Result<Handle> remove_process_set(std::int32_t id) { return submit(removal_of_set(id)); }
   [[nodiscard]] Rank rank() const noexcept { return options_.rank; }
   /// Members by number; 0 is the world.
-  [[nodiscard]] std::map<std::int32_t, std::vector<Rank>> process_sets() const;
+  [[nodiscard]] std::map<std::int32_t, std::vector<Rank>> process_sets() const {
+    if (in_child()) return {};
+    return negotiation_.process_sets();
+  }
   /// Whether it is done, without waiting. No value: unknown handle.
   std::optional<bool> poll(Handle handle) {
     if (in_child()) return false;  // a thread of the parent may have held the lock
@@ -113,7 +116,7 @@ class Engine final {
   void shutdown(wire::Departure why = {});
   /// Why the world has failed, if it has: the first cause, or how a rank has ended it by its
   /// script's failure, or by leaving while this one needed it.
-  [[nodiscard]] std::optional<Error> failure() const;
+  [[nodiscard]] std::optional<Error> failure() const { return negotiation_.failure(); }
 
   /// Records into a new file, which is open on return. Rank 0 does, the others write nothing. A
   /// file that cannot be written: a line in the log. Any thread.
@@ -142,12 +145,9 @@ class Engine final {
   }
 
  private:
-  [[nodiscard]] static Error forked();
   Result<void> open_parts();
-  Result<void> open_sets();
   void wire();
   Result<void> start_thread();
-  void leave(wire::Departure why);
   void end_foreign();
 
   EngineOptions options_;

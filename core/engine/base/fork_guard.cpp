@@ -52,6 +52,13 @@ ForkGuard::~ForkGuard() {
   std::erase(guards.live, this);
 }
 
+Error ForkGuard::refusal() {
+  return {.code = Code::Internal,
+          .message =
+              "this process was forked after init; the child cannot use the parent's engine: start "
+              "it before init, or use the 'spawn' method"};
+}
+
 void ForkGuard::cover(std::vector<int> descriptors, ShmHeap* heap) {
   std::erase_if(descriptors, [](int fd) { return fd < 0; });
   const std::lock_guard lock(ForkGuards::instance().mutex);

@@ -8,6 +8,8 @@
 #include <atomic>
 #include <vector>
 
+#include "result.h"
+
 namespace rueda {
 
 class ShmHeap;
@@ -25,6 +27,8 @@ class ForkGuard {
   void cover(std::vector<int> descriptors, ShmHeap* heap = nullptr);
   /// True in a child that was forked after this guard was made.
   [[nodiscard]] bool in_child() const noexcept { return in_child_.load(std::memory_order_relaxed); }
+  /// What whoever asks for something there is told.
+  [[nodiscard]] static Error refusal();
 
  private:
   friend struct ForkGuards;

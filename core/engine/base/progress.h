@@ -17,6 +17,7 @@
 #include <poll.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -55,6 +56,9 @@ class Driver {
   /// After a sleep: the entries that watch() added, with their revents.
   virtual void woken(const pollfd* fds, std::size_t count) = 0;
 };
+
+/// A blocking call looks up at least this often, so that its thread can see signals.
+inline constexpr auto kBlink = std::chrono::milliseconds(100);
 
 class Progress {
  public:

@@ -1,6 +1,32 @@
 #include "engine/control/negotiation.h"
 
+#include "engine/control/world.h"
+
 namespace rueda {
+
+Result<void> Negotiation::open(const std::vector<std::vector<Rank>>& groups,
+                               const std::vector<std::string>& hosts, Rank self,
+                               const NegotiatorOptions& options, Timeline* timeline) {
+  negotiator_ = std::make_unique<Negotiator>(groups, hosts, self, options, timeline);
+  if (negotiator_->process_sets().size() == options.process_sets.size() + 1) return {};
+  World world(groups, hosts, self);
+  for (const auto& ranks : options.process_sets) {
+    if (auto fine = world.check_addition(ranks); !fine) return fine;
+    world.add_set(ranks);
+  }
+  return {};
+}
+
+std::optional<Error> Negotiation::failure() const {
+  const std::lock_guard lock(mutex_);
+  if (failed_) return failed_->code == Code::Shutdown ? std::nullopt : failed_;
+  return negotiator_ ? negotiator_->departure() : std::nullopt;
+}
+
+std::map<std::int32_t, std::vector<Rank>> Negotiation::process_sets() const {
+  const std::lock_guard lock(mutex_);
+  return negotiator_ ? negotiator_->process_sets() : decltype(process_sets()){};
+}
 
 bool Negotiation::moved() {
   // What has been dispatched comes to its end without those who are done with it; only what is

@@ -3,11 +3,15 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/control/bypass.h"
 #include "engine/control/negotiator.h"
@@ -17,7 +21,11 @@ namespace rueda {
 
 class Negotiation {
  public:
-  void open(std::unique_ptr<Negotiator> negotiator) { negotiator_ = std::move(negotiator); }
+  /// An error: a process set that shall exist from the start is refused. The rest as for
+  /// Negotiator.
+  Result<void> open(const std::vector<std::vector<Rank>>& groups,
+                    const std::vector<std::string>& hosts, Rank self,
+                    const NegotiatorOptions& options, Timeline* timeline);
   /// There is a way around the negotiator. Before anything is submitted.
   void use(Bypass* bypass) noexcept { bypass_ = bypass; }
 
@@ -46,6 +54,9 @@ class Negotiation {
 
   // Any thread.
 
+  /// See Engine.
+  [[nodiscard]] std::optional<Error> failure() const;
+  [[nodiscard]] std::map<std::int32_t, std::vector<Rank>> process_sets() const;
   /// alert() or moved() has found something since take().
   [[nodiscard]] bool pending() const noexcept { return pending_.load(std::memory_order_seq_cst); }
   /// When the negotiator wants to look at the clock.

@@ -312,6 +312,18 @@ std::optional<bool> Submissions::wait(Handle handle, TimePoint deadline) {
   return progress_->until([&] { return work->done.load(std::memory_order_acquire); }, deadline);
 }
 
+bool Submissions::stay(Handle handle, bool driving) {
+  const auto work = find(handle);
+  const auto done = [&] { return work->done.load(std::memory_order_acquire); };
+  const TimePoint deadline = Clock::now() + kBlink;
+  if (driving) {
+    progress_->until_held(done, deadline);
+  } else {
+    progress_->until(done, deadline);
+  }
+  return done() && !work->error && take(handle) != nullptr;
+}
+
 std::shared_ptr<Work> Submissions::find(Handle handle) const {
   const std::lock_guard lock(negotiation_.mutex());
   const auto found = works_.find(handle);

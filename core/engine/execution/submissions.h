@@ -58,6 +58,9 @@ class Submissions {
   Result<Handle> join(std::function<void(const Work&)> on_done);
   std::optional<bool> poll(Handle handle);
   std::optional<bool> wait(Handle handle, TimePoint deadline);
+  /// The caller stays for a moment, in which it drives if it holds the baton. True: it is done
+  /// without an error, and forgotten.
+  bool stay(Handle handle, bool driving);
   void want_all() { press(&Negotiator::want_all); }
   [[nodiscard]] std::shared_ptr<Work> find(Handle handle) const;
   std::shared_ptr<Work> take(Handle handle);

@@ -23,8 +23,6 @@ using std::chrono::milliseconds;
 /// Whoever is awaited for that long by a member that offers is asked to decline: then the caller
 /// hears who waits for whom, and can warn.
 constexpr auto kAskAfter = milliseconds(100);
-/// A blocking call looks up at least this often, so that its thread can see signals.
-constexpr auto kBlink = milliseconds(100);
 /// How long a thread stays that need not. It belongs to a rank that is ahead of the others, so the
 /// step ends no later for it; while to hand over, and to be told of the end, takes three wake-ups.
 constexpr auto kMoment = microseconds(300);
@@ -374,6 +372,15 @@ void FastPath::fail(const Error& error) {
     end(Offered::End::Failed, error);
   }
   held_.clear();
+}
+
+void FastPath::count(std::map<std::string, PathCount, std::less<>>& paths) const {
+  const std::lock_guard lock(parts_.negotiation.mutex());
+  if (run_.operations == 0) return;
+  const char* const way = parts_.peers.groups().size() > 1 ? "tcp.offer" : "shm.offer";
+  PathCount& count = paths[parts_.peers.size() == 1 ? "local" : way];
+  count.operations += run_.operations;
+  count.bytes += run_.bytes;
 }
 
 std::string FastPath::offered_name() const {

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -39,6 +41,9 @@ class FastPath final : public Bypass {
   };
   explicit FastPath(const Parts& parts) : offers_(*parts.peers.offers()), parts_(parts) {}
 
+  /// Adds what was offered and agreed. Any thread; takes the lock of the engine.
+  void count(std::map<std::string, PathCount, std::less<>>& paths) const;
+
   // By the holder of the baton; takes the lock of the engine.
 
   /// Offers it if that has a chance. False: it has to go the regular way.
@@ -72,8 +77,6 @@ class FastPath final : public Bypass {
   void fail(const Error& error);
   /// Full name of what is on offer; empty: nothing is.
   [[nodiscard]] std::string offered_name() const;
-  /// What was offered and agreed.
-  [[nodiscard]] PathCount count() const noexcept { return run_; }
 
   void close() override { offers_.close(); }
   void reopen() override {
