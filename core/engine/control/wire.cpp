@@ -244,49 +244,51 @@ bool Reader::header(Header& header) {
   return ok_;
 }
 
+/// The head of most records, with a number behind it.
+std::uint32_t Reader::take_number() {
+  if (take<std::uint32_t>() >> 8 != 0) ok_ = false;
+  return take<std::uint32_t>();
+}
+
+/// The head of a report.
+Kind Reader::take_ready_head(Entry& entry) {
+  const auto head = take<std::uint32_t>();
+  if ((head >> 8 & 0xFF) > 1 || head >> 24 >= kKinds) {
+    ok_ = false;
+    return Kind{};
+  }
+  entry.whole = (head >> 8 & 1) != 0;
+  entry.size_class = static_cast<std::uint8_t>(head >> 16);
+  if (entry.size_class > 56) ok_ = false;
+  return static_cast<Kind>(head >> 24);
+}
+
 bool Reader::next(Entry& entry) {
   if (rest_.empty() || !ok_) return false;
-  const auto record = static_cast<std::uint8_t>(rest_[0]);
-  const auto with_number = [&] {
-    if (take<std::uint32_t>() >> 8 != 0) ok_ = false;
-    return take<std::uint32_t>();
-  };
-  const auto with_rank = [&] { entry.rank = static_cast<Rank>(with_number()); };
-  const auto ready_head = [&] {
-    const auto head = take<std::uint32_t>();
-    if ((head >> 8 & 0xFF) > 1 || head >> 24 >= kKinds) {
-      ok_ = false;
-      return Kind{};
-    }
-    entry.whole = (head >> 8 & 1) != 0;
-    entry.size_class = static_cast<std::uint8_t>(head >> 16);
-    if (entry.size_class > 56) ok_ = false;
-    return static_cast<Kind>(head >> 24);
-  };
-  entry.record = static_cast<Record>(record);
+  entry.record = static_cast<Record>(rest_[0]);
   switch (entry.record) {
     case Record::Origin:
     case Record::Join:
     case Record::Unblocked:
     case Record::Joined:
-      with_rank();
+      entry.rank = static_cast<Rank>(take_number());
       break;
     case Record::Leave:
     case Record::Shutdown:
-      with_rank();
+      entry.rank = static_cast<Rank>(take_number());
       entry.reason = take_enum<Departure::Reason>(kReasons);
       entry.text = take_text();
       break;
     case Record::Age:
-      entry.age_ms = with_number();
+      entry.age_ms = take_number();
       break;
     case Record::Acknowledge:
     case Record::Closed:
-      if (with_number() != 0) ok_ = false;
+      if (take_number() != 0) ok_ = false;
       break;
     case Record::Ready:
       entry.key = {};
-      entry.key.kind = ready_head();
+      entry.key.kind = take_ready_head(entry);
       entry.key.number = take<std::uint32_t>();
       entry.signature.number = take<std::uint32_t>();
       entry.instance = take<std::uint32_t>();
@@ -294,20 +296,20 @@ bool Reader::next(Entry& entry) {
       break;
     case Record::ReadyUnnamed:
       entry.key = {};
-      entry.key.kind = ready_head();
+      entry.key.kind = take_ready_head(entry);
       entry.signature.number = take<std::uint32_t>();
       entry.key.handle = take<std::uint64_t>();
       entry.instance = 0;
       if (entry.signature.number == 0) ok_ = false;
       break;
     case Record::ReadyInFull:
-      (void)ready_head();
+      (void)take_ready_head(entry);
       entry.instance = take<std::uint32_t>();
       take(entry.key);
       take(entry.signature);
       break;
     case Record::Blocked:
-      with_rank();
+      entry.rank = static_cast<Rank>(take_number());
       entry.position = take<std::uint64_t>();
       entry.text = take_text();
       break;

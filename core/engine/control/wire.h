@@ -180,6 +180,8 @@ class Reader {
   [[nodiscard]] E take_enum(std::uint8_t values);
   [[nodiscard]] double take_double();
   [[nodiscard]] std::string_view take_text();
+  [[nodiscard]] std::uint32_t take_number();
+  [[nodiscard]] Kind take_ready_head(Entry& entry);
   void take_ranks(std::vector<Rank>& ranks);
   void take(KeyRef& key);
   void take(SignatureRef& signature);
