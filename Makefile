@@ -19,7 +19,7 @@ REQUIREMENTS := requirements/build.txt requirements/test.txt requirements/lint.t
 PYTHON_SOURCES := src tests fuzz benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-mpich venv-tensorflow versions versions-check build demo test test-core test-asan test-tsan test-python fuzz fuzz-merge mutants lint format stub bench bench-check wheel clean
+.PHONY: help venv venv-mpich venv-tensorflow versions versions-check build demo test test-all test-core test-asan test-tsan test-python fuzz fuzz-merge mutants lint format stub bench bench-check wheel clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,19 +81,24 @@ build: $(VENV)/.editable  ## compile the native module into src/horovod (PRESET=
 demo: build  ## train a small network with 1 and then 2 processes
 	@$(RUN) $(BIN)/python examples/demo.py
 
-test: test-core test-asan test-tsan test-python  ## every test
+# What the gate leaves out is a table in CONTRIBUTING.md.
+test: test-core test-asan test-tsan test-python  ## the tests of the gate
+
+test-all: export RUEDA_FULL_MATRIX := 1
+test-all:  ## every test in every build and every world: for a night
+	@$(MAKE) --no-print-directory WHOLE=1 test
 
 test-core: $(VENV)/.editable  ## C++ tests
 	$(call build_preset,$(PRESET))
 	@$(BIN)/ctest --preset $(PRESET) --parallel $(JOBS)
 
 test-asan: $(VENV)/.requirements  ## C++ tests under the address and undefined-behaviour sanitizers
-	$(call build_sanitized,asan)
-	@$(BIN)/ctest --preset asan --parallel $(JOBS)
+	$(call build_sanitized,asan,$(if $(WHOLE),,--target gate_tests))
+	@$(BIN)/ctest --preset asan $(if $(WHOLE),,-L gate) --parallel $(JOBS)
 
 test-tsan: $(VENV)/.requirements  ## C++ tests under the thread sanitizer
-	$(call build_sanitized,tsan)
-	@$(FIXED_ADDRESSES) $(BIN)/ctest --preset tsan --parallel $(JOBS)
+	$(call build_sanitized,tsan,$(if $(WHOLE),,--target gate_tests))
+	@$(FIXED_ADDRESSES) $(BIN)/ctest --preset tsan $(if $(WHOLE),,-L gate) --parallel $(JOBS)
 
 test-python: build  ## Python tests (PYTEST_ARGS="-k name")
 	@$(RUN) $(BIN)/python -m pytest tests $(PYTEST_ARGS)
