@@ -1,0 +1,133 @@
+"""What it costs to add something: the product files that name the youngest of its kind.
+
+The table of CONTRIBUTING.md is made from this, and `test_prices.py` fails when it is no longer true:
+
+    python -m tests.repo.prices --write
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["BEGIN", "END", "PAGE", "Price", "files_that_name", "table"]
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "CONTRIBUTING.md"
+BEGIN = "<!-- prices: made by `python -m tests.repo.prices --write` -->\n"
+END = "<!-- end of prices -->\n"
+
+_PRODUCT = ("core", "src")
+_SOURCES = frozenset({".cpp", ".h", ".inl", ".py", ".pyi"})
+
+
+@dataclass(frozen=True)
+class Price:
+    """What is ``new`` and what is ``edited``, in words; then what the youngest of the kind really cost.
+
+    ``pattern``: a regular expression for the names of ``example``; ``own``: where its own files are.
+    """
+
+    kind: str
+    new: str
+    edited: str
+    example: str
+    pattern: str
+    own: str
+
+
+PRICES = (
+    Price(
+        "a collective",
+        "1 file in `core/collectives`",
+        "1 registry line, 1 method in the neutral collectives, its forms in each frontend, cases in the "
+        "contract tests",
+        "reducescatter",
+        r"reduce_?scatter",
+        r"reducescatter",
+    ),
+    Price(
+        "a backend",
+        "1 folder in `core/backends`",
+        "1 row in `core/backends/registry.cpp`",
+        "hierarchical",
+        r"hierarchical",
+        r"hierarchical",
+    ),
+    Price(
+        "a frontend",
+        "1 folder in `src/horovod`, 1 in `tests/contract`",
+        "1 extra in `pyproject.toml`, its names in `tests/repo`",
+        "keras",
+        r"keras",
+        r"keras",
+    ),
+    Price(
+        "a launcher",
+        "1 file in `src/horovod/launch/launchers`",
+        "1 line in the launcher table",
+        "jsrun",
+        r"jsrun",
+        r"jsrun",
+    ),
+    Price(
+        "a setting",
+        "—",
+        "1 field of the settings, 1 row in [settings](docs/settings.md)",
+        "stall_warning_s",
+        r"stall_(warning|check)",
+        r"$^",
+    ),
+)
+
+
+def files_that_name(price: Price, root: Path = ROOT) -> tuple[list[str], list[str]]:
+    """Its own files, and the others of the product that name it; paths below ``root``."""
+    name = re.compile(price.pattern, re.IGNORECASE)
+    own = re.compile(price.own, re.IGNORECASE)
+    its: list[str] = []
+    others: list[str] = []
+    for folder in _PRODUCT:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix not in _SOURCES or "__pycache__" in path.parts:
+                continue
+            place = path.relative_to(root).as_posix()
+            if own.search(place):
+                its.append(place)
+            elif name.search(path.read_text(encoding="utf-8")):
+                others.append(place)
+    return its, others
+
+
+def table() -> str:
+    rows = ["| to add | new | edited | product files that name one: its own, others | recipe |"]
+    rows.append("|---|---|---|---|---|")
+    for price in PRICES:
+        its, others = files_that_name(price)
+        recipe = f"[howto](docs/howto/add-{price.kind.replace(' ', '-')}.md)"
+        cost = f"{price.example}: {len(its)}, {len(others)}"
+        rows.append(f"| {price.kind} | {price.new} | {price.edited} | {cost} | {recipe} |")
+    return "\n".join(rows) + "\n"
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description="What it costs to add something to the product.")
+    parser.add_argument("--write", action="store_true", help="write the table of CONTRIBUTING.md")
+    parser.add_argument("--list", action="store_true", help="name the files")
+    args = parser.parse_args()
+    if args.list:
+        for price in PRICES:
+            its, others = files_that_name(price)
+            for what, files in (("own", its), ("others", others)):
+                print(f"{price.kind} ({price.example}), {what}:", *files, sep="\n  ")
+    elif args.write:
+        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+        PAGE.write_text(before + BEGIN + table() + END + rest.partition(END)[2], encoding="utf-8")
+    else:
+        print(table(), end="")
+
+
+if __name__ == "__main__":
+    _main()
