@@ -1,17 +1,30 @@
-"""The contract of `horovod.torch`: every case of the table in every world.
+"""The contract of `horovod.torch`: every case of the table alone, with two ranks that share memory, and on
+two hosts of two ranks; in other worlds those that may differ there. With ``RUEDA_FULL_MATRIX=1`` every case in
+every world.
 
 A world runs once, when its first case is asked for; see `world.py`.
 """
 
 from __future__ import annotations
 
+import os
+
 import pytest
-from tests.contract.torch.cases import CASES
+from tests.contract.torch import cases, few_cases
 from tests.contract.world import WORLDS, World, run_cases
+
+WHOLE = ("1", "2", "abab")
+TABLES = [
+    (world, cases if str(world) in WHOLE or os.environ.get("RUEDA_FULL_MATRIX") else few_cases)
+    for world in WORLDS
+]
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("case", list(CASES))
-@pytest.mark.parametrize("world", WORLDS, ids=str)
-def test_torch(case: str, world: World) -> None:
-    run_cases("tests.contract.torch.cases", world).check(case, world)
+@pytest.mark.parametrize(
+    ("world", "module", "case"),
+    [(world, table.__name__, case) for world, table in TABLES for case in table.CASES],
+    ids=[f"{world}-{case}" for world, table in TABLES for case in table.CASES],
+)
+def test_torch(world: World, module: str, case: str) -> None:
+    run_cases(module, world).check(case, world)

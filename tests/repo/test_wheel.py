@@ -24,8 +24,10 @@ pytestmark = pytest.mark.timeout(BUILD_TIMEOUT_S + 60)
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps"]
+    # Beside the folder of `make build`: a cache of compiled objects, where there is one, knows most of them.
+    place = f"--config-settings=build-dir={ROOT / 'build' / 'wheel'}"
     done = subprocess.run(
-        [*command, "--wheel-dir", str(folder), str(ROOT)],
+        [*command, place, "--wheel-dir", str(folder), str(ROOT)],
         capture_output=True,
         text=True,
         timeout=BUILD_TIMEOUT_S,
