@@ -1,6 +1,6 @@
 """The contract of `horovod.torch`: every case of the table alone, with two ranks that share memory, and on
-two hosts of two ranks; in other worlds those that may differ there. With ``RUEDA_FULL_MATRIX=1`` every case in
-every world.
+two hosts of two ranks; in other worlds those that may differ there. ``RUEDA_FULL_MATRIX=1`` runs every case
+in every world.
 
 A world runs once, when its first case is asked for; see `world.py`.
 """
