@@ -7,8 +7,10 @@ leaves the ranks of the others running.
 
 from __future__ import annotations
 
+import math
 import os
 import queue
+import select
 import selectors
 import signal
 import subprocess
@@ -51,6 +53,7 @@ _HEAR_S = 1.0  # how long a rank may take to learn that the job is over
 _LEAVE_S = 10.0  # how long the program may take to end when all ranks have
 _CLIENT_S = 10.0
 _FOREVER_S = 3600.0
+_ASK_S = 0.02  # between two looks for ranks that have learned that the job is over
 _LOOK_S = 1.0  # between two looks for ranks that are silent
 
 
@@ -300,8 +303,13 @@ class ExternalWorkers:
         """The last reports may be on their way when the program has ended already."""
         until = time.monotonic() + _HEAR_S / 2
         while not self._over and self._missing() and time.monotonic() < until:
+            self._wait_for_news(until - time.monotonic())
             self._take_news()
-            time.sleep(0.01)
+
+    def _wait_for_news(self, at_most_s: float) -> None:
+        poller = select.poll()
+        poller.register(self._news_bell, select.POLLIN)
+        poller.poll(max(0, math.ceil(at_most_s * 1000)))
 
     def _look_for_silent_ranks(self) -> None:
         """A host that is off or cut off closes no connection."""
@@ -384,8 +392,8 @@ class ExternalWorkers:
                 break
             if now > began + _GRACE_S + 2 * _HEAR_S:
                 break
+            self._wait_for_news(_ASK_S)
             self._take_news()
-            time.sleep(0.02)
 
     def _end_program(self) -> None:
         patience_s = _LEAVE_S if not self._missing() else _GRACE_S
