@@ -1,4 +1,5 @@
-/// Failure as a value: an error knows its code, whom it concerns and what lies beneath it.
+/// Failure as a value: an error has a code, the rank and operation that it concerns, and the cause
+/// beneath it.
 #pragma once
 
 #include <cassert>
@@ -23,14 +24,14 @@ enum class Code : std::uint8_t {
   Shutdown,         ///< the world was shut down
   Unsupported,      ///< nothing here can do that
   Backend,          ///< a library below failed
-  Internal,         ///< system call failures and bugs of ours
+  Internal,         ///< failed system calls, and bugs of the engine
 };
 [[nodiscard]] std::string_view name_of(Code code) noexcept;
 
 struct Error {
   Code code = Code::Internal;
   std::string message{};
-  Rank peer = -1;               ///< whom it concerns, -1 if nobody in particular
+  Rank peer = -1;               ///< the rank it concerns; -1: none in particular
   std::string tensor{};         ///< full name of the operation, if one is concerned
   std::vector<Rank> missing{};  ///< ranks that were waited for
   double waited_s = 0.0;
@@ -45,7 +46,7 @@ struct Error {
   [[nodiscard]] static Error system(std::string_view what, int error_number);
 };
 
-/// A value or the reason why there is none.
+/// A value, or the error that is the reason why there is none.
 template <typename T>
 class [[nodiscard]] Result {
  public:

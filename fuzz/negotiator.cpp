@@ -10,7 +10,7 @@
 namespace rueda::fuzz {
 namespace {
 
-constexpr Rank kSize = 4;  // two groups of two: 0 is the caller, 2 a node with a child
+constexpr Rank kSize = 4;  // two groups of two: 0 is the coordinator, 2 a node with a child
 // Every edge of the control tree, in both directions.
 constexpr std::array<std::pair<Rank, Rank>, 6> kEdges{
     {{0, 1}, {1, 0}, {0, 2}, {2, 0}, {2, 3}, {3, 2}}};
@@ -75,7 +75,7 @@ class World {
         negotiator.tick(now_, effects_);
         break;
       case kWant:
-        negotiator.want_all(now_, effects_);
+        negotiator.mark_all_waited(now_, effects_);
         break;
       case kAddSet: {
         Signature add = of_kind(Kind::AddProcessSet);

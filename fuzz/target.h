@@ -70,6 +70,6 @@ extern const Target kSocketChannel;
 extern const Target kPeerLink;
 extern const Target kSharedMemory;
 extern const Target kSharedOperations;
-extern const Target kOffers;
+extern const Target kProposals;
 
 }  // namespace rueda::fuzz

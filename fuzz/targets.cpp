@@ -6,7 +6,7 @@ namespace rueda::fuzz {
 
 std::span<const Target> targets() {
   static const std::array all{kWire,     kNegotiator,   kCauseFrame,       kSocketChannel,
-                              kPeerLink, kSharedMemory, kSharedOperations, kOffers};
+                              kPeerLink, kSharedMemory, kSharedOperations, kProposals};
   return all;
 }
 

@@ -30,7 +30,7 @@ bodies = st.one_of(
 
 
 def read(stream: bytes, cuts: list[int]) -> tuple[list[dict[str, Any]], bool]:
-    """What arrived, and whether the stream turned out to be nonsense."""
+    """What arrived, and whether the stream turned out to be malformed."""
     reader = FrameReader(LIMIT_BYTES)
     found: list[dict[str, Any]] = []
     edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
@@ -58,7 +58,7 @@ def test_any_bytes_are_frames_or_nonsense_wherever_they_are_cut(stream: bytes, c
 @given(body=bodies, cuts=st.lists(st.integers(0, 1 << 16), max_size=4))
 def test_a_body_is_an_object_or_nonsense(body: bytes, cuts: list[int]) -> None:
     stream = struct.pack(">I", len(body)) + body
-    found, nonsense = read(stream, cuts)
-    assert nonsense or len(found) == 1
+    found, malformed = read(stream, cuts)
+    assert malformed or len(found) == 1
     assert all(isinstance(message, dict) for message in found)
-    assert not (nonsense and found)
+    assert not (malformed and found)

@@ -1,4 +1,4 @@
-"""What a keeper is asked for: a request, or a refusal with a reason; and no request leaves it deaf."""
+"""What an agent is asked for: a request, or a refusal with a reason; and no request leaves it deaf."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fuzz.values import ANYTHING, DEEP, changed, kept
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.launch.keeper.intake import Intake
-from horovod.launch.keeper.requests import Beat, Call, End, Kill, Plan, Refusal, Taken, understood
-from horovod.launch.keeper.terms import MOST_SILENCE_S, MOST_WINDOW_BYTES
+from horovod.launch.agent.intake import Intake
+from horovod.launch.agent.requests import Beat, Call, End, Kill, Plan, Refusal, Taken, understood
+from horovod.launch.agent.terms import MOST_SILENCE_S, MOST_WINDOW_BYTES
 
 WORKER = {"rank": 0, "environment": {"A": "b"}}
 AWAY = {

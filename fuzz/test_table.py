@@ -212,7 +212,7 @@ class StoreHistory(RuleBasedStateMachine):
             assert left_s <= min(each.until for each in self.waiting) - self.now
 
     @rule(who=CLIENTS, op=st.sampled_from(OPERATIONS), operands=OPERANDS)
-    def nonsense(self, who: int, op: str, operands: dict[str, Any]) -> None:
+    def malformed(self, who: int, op: str, operands: dict[str, Any]) -> None:
         """On a table of its own: it may mean something by chance."""
         table = Table(lambda: self.now)
         message = json.loads(json.dumps({"id": 1, "op": op, **operands}))

@@ -16,7 +16,7 @@ from horovod.bootstrap.addresses import join_hosts, split_hosts
 from horovod.bootstrap.launchers import FAMILIES, OWN, meeting_point, present
 from horovod.bootstrap.secret import job_key
 from horovod.bootstrap.topology import read_place
-from horovod.config import Config, variables
+from horovod.config import SETTINGS, Config
 from horovod.errors import ConfigError, RendezvousError
 from horovod.launch.external.rank_wrapper import rank_and_size
 from horovod.launch.placement.hosts import assign_ranks, parse_hostfile, parse_hosts
@@ -103,7 +103,11 @@ def test_host_files(text: str) -> None:
     assert [slot.rank for slot in ranks] == list(range(min(total, 100)))
 
 
-@given(environ=st.dictionaries(st.sampled_from(sorted(variables())), texts, max_size=6))
+@given(
+    environ=st.dictionaries(
+        st.sampled_from(sorted(each.variables[0] for each in SETTINGS.values())), texts, max_size=6
+    )
+)
 def test_settings(environ: dict[str, str]) -> None:
     config, refusal = attempt(lambda: Config.from_environ(environ))
     if config is None:

@@ -21,7 +21,7 @@ void write(Writer& writer, const Entry& entry) {
     case Record::Ready:
     case Record::ReadyUnnamed:
     case Record::ReadyInFull:
-      return writer.ready(entry.key, entry.signature.number, entry.signature.full, entry.instance,
+      return writer.ready(entry.key, entry.signature.id, entry.signature.full, entry.instance,
                           entry.size_class, entry.whole);
     case Record::Join:
       return writer.join(entry.rank);
@@ -64,7 +64,7 @@ bool repeat(std::span<const std::byte> message, Bytes& out) {
     write(writer, entry);
     if (entry.record != Record::Dispatch) continue;
     for (std::uint32_t i = 0; i < entry.count && reader.item(entry); ++i) {
-      writer.item(entry.key, entry.signature.number, entry.signature.full);
+      writer.item(entry.key, entry.signature.id, entry.signature.full);
     }
   }
   return reader.ok();
@@ -91,7 +91,7 @@ std::vector<Bytes> seeds() {
   Bytes up;
   Writer report(up);
   report.header({.direction = Direction::Up, .position = 77});
-  report.ready({.number = 9}, 4, {}, 123, 12, true);
+  report.ready({.id = 9}, 4, {}, 123, 12, true);
   report.ready(unnamed, 4, {}, 0, 0, false);
   report.origin(5);
   report.age(1500);
@@ -108,7 +108,7 @@ std::vector<Bytes> seeds() {
   stream.define(full);
   stream.define(plain);
   stream.dispatch(0, 2);
-  stream.item({.number = 9}, 4, {});
+  stream.item({.id = 9}, 4, {});
   stream.item(full, 0, plain);
   stream.dispatch(0, 1);
   stream.item({.kind = Kind::AddProcessSet, .handle = 3}, 0, set);

@@ -165,7 +165,7 @@ class ControlPlane {
         (void)static_cast<bool>(negotiator.submit({.name = name, .kind = {}}, signature,
                                                   ++at(rank).tickets, false, now, effects_));
       }
-      negotiator.want_all(now, effects_);
+      negotiator.mark_all_waited(now, effects_);
     });
   }
 

@@ -1,14 +1,13 @@
 /// The contract of a backend: it moves bytes among the members of one process set.
 ///
-/// A backend object belongs to one process set, the world or another; members count 0 … size-1 in
-/// it ("set rank").
-/// All members start the same operations in the same order; each call returns an Operation that the
-/// engine steps until it is done, and which the backend outlives. Operations of one backend run one
-/// after another, never interleaved.
-/// Only send() and recv() must be written: everything else has a default over these two, an
-/// algorithm of algorithms/ that is correct for any number of members. Reductions compute the one
-/// association of kernels/association.h, whatever the size, the chunks or the batch: the same
-/// inputs give the same bits everywhere.
+/// A backend object belongs to one process set. The members of the set have the numbers 0 … size-1
+/// in it ("set ranks"). All members start the same operations in the same order. Each call returns
+/// an Operation, which the engine steps until it is done and which must not outlive the backend.
+/// Operations of one backend run one after another, never interleaved. Only send() and recv() must
+/// be written. Everything else has a default over these two: an algorithm of algorithms/ that is
+/// correct for any number of members. Reductions compute the one association of
+/// kernels/association.h, whatever the size, the chunks or the batch, so the same inputs give the
+/// same bits on every backend.
 #pragma once
 
 #include <cstddef>
@@ -34,34 +33,35 @@ struct Piece {
   std::size_t count = 0;  ///< elements
 };
 
-/// What a gather moves: this member contributes the concatenation of `in`; member m's contribution
-/// is scattered over `out[m]` (same total length as that member's `in`). The own part is copied
-/// too.
+/// The data of an allgather. This member contributes the concatenation of `in`. The contribution of
+/// member m is scattered over `out[m]`, which has the same total length as that member's `in`. This
+/// member's own part is copied too.
 struct GatherPlan {
   std::vector<std::span<const std::byte>> in;
   std::vector<std::vector<std::span<std::byte>>> out;  ///< by set rank
 };
 
-/// One tensor of a fused reducescatter: every member brings all of it and gets its own part.
+/// One tensor of a fused reducescatter: every member contributes a whole tensor and receives its
+/// part of the result.
 struct ScatterPiece {
   const std::byte* in = nullptr;  ///< begins.back() elements
   std::byte* out = nullptr;       ///< the own part, contiguous; does not overlap `in`
-  /// By set rank, and the end: member m gets the elements [begins[m], begins[m + 1]). Parts may be
-  /// empty. The same on every member.
+  /// By set rank, followed by the end: member m receives the elements [begins[m], begins[m + 1]).
+  /// Parts may be empty. Equal on every member.
   std::vector<std::size_t> begins;
 };
 
-/// What an alltoall moves: `in[m]` goes to member m, `out[m]` comes from member m (its `in` for
-/// this member has the same length). The own part is copied too.
+/// The data of an alltoall. `in[m]` goes to member m; `out[m]` comes from member m, whose `in` for
+/// this member has the same length. This member's own part is copied too.
 struct AlltoallPlan {
   std::vector<std::span<const std::byte>> in;  ///< by set rank
   std::vector<std::span<std::byte>> out;       ///< by set rank
-  /// Bytes that the member brings which brings most: the same number on every member, so that all
-  /// choose the same way.
+  /// The largest contribution of a member, in bytes. Equal on every member, so that all choose the
+  /// same algorithm.
   std::size_t longest = 0;
 };
 
-/// Who the members are.
+/// The members of a process set.
 struct Members {
   std::vector<Rank> ranks;  ///< global rank of each member, ascending
   int self = 0;             ///< set rank of this process
@@ -80,13 +80,13 @@ class Backend {
   Backend& operator=(const Backend&) = delete;
 
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;  ///< "local", "shm", "tcp", …
-  /// Which way an operation of that kind and size takes, e.g. "shm.small"; for reports.
+  /// The data path of an operation of that kind and size, for reports: "shm.small".
   [[nodiscard]] virtual std::string_view path(Kind kind, std::size_t bytes) const noexcept;
 
-  /// What is started from now on belongs to that operation.
+  /// Transfers that are started from now on carry that tag.
   virtual void begin(OperationTag /*operation*/) {}
-  /// Bytes to `peer` (set rank); pairs of send and recv match in order. The span stays valid until
-  /// done.
+  /// Sends bytes to `peer` (set rank). Sends and receives of a pair match in order. The span stays
+  /// valid until the operation is done.
   virtual std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) = 0;
   virtual std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) = 0;
 
@@ -97,33 +97,34 @@ class Backend {
                                                const Reduction& reduction);
   /// Default: direct_allgather().
   virtual std::unique_ptr<Operation> allgather(GatherPlan plan);
-  /// Every member gets its own part of the reduction of the concatenation of `pieces`: the same
-  /// bits as allreduce() gives there. Default: direct_reducescatter().
+  /// Reduces the concatenation of `pieces`; every member receives its part. Gives the same bits as
+  /// allreduce(). Default: direct_reducescatter().
   virtual std::unique_ptr<Operation> reducescatter(std::span<const ScatterPiece> pieces,
                                                    const Reduction& reduction);
   /// Default: direct_alltoall().
   virtual std::unique_ptr<Operation> alltoall(AlltoallPlan plan);
-  /// From member `root` to all. On the root `in` is the source; elsewhere it is ignored.
-  /// `out` may equal `in`; on the root an `out` that differs from `in` is filled as well.
+  /// Copies bytes from member `root` to all. On the root `in` is the source; on other members it is
+  /// ignored. `out` may equal `in`; on the root an `out` that differs from `in` is filled as well.
   /// Default: tree_broadcast().
   virtual std::unique_ptr<Operation> broadcast(std::span<const std::byte> in,
                                                std::span<std::byte> out, int root);
-  /// Everybody has arrived. Default: dissemination_barrier().
+  /// Completes when all members have started it. Default: dissemination_barrier().
   virtual std::unique_ptr<Operation> barrier();
-  /// The same through send and recv alone, which owe nothing to memory that belongs to the set: for
-  /// its first and its last operation.
+  /// A barrier through send and recv alone. It uses no memory of the set, so it can be the set's
+  /// first and last operation.
   std::unique_ptr<Operation> meet();
 
   [[nodiscard]] const Members& members() const noexcept { return members_; }
   [[nodiscard]] const Association& association() const noexcept { return association_; }
 
  protected:
-  // An operation that fails, for what no backend can do or what contradicts itself; else null.
+  // Returns an operation that fails if the arguments are contradictory or no backend supports them;
+  // else null.
   [[nodiscard]] std::unique_ptr<Operation> refuse(const Reduction& reduction) const;
   [[nodiscard]] std::unique_ptr<Operation> refuse(std::span<const ScatterPiece> pieces,
                                                   const Reduction& reduction) const;
   [[nodiscard]] std::unique_ptr<Operation> refuse(const AlltoallPlan& plan) const;
-  /// Memory kept from one operation to the next.
+  /// Staging memory, kept from one operation to the next.
   [[nodiscard]] Staging& staging() const noexcept { return *staging_; }
 
  private:

@@ -1,4 +1,4 @@
-/// An operation that cannot start: its first step says why.
+/// An operation that cannot start: its first step returns the error.
 #pragma once
 
 #include <memory>

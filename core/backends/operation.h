@@ -1,4 +1,4 @@
-/// A collective under way, as an object: it can change hands between two steps.
+/// A running collective as an object, so that another thread can go on with it between two steps.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@
 namespace rueda {
 
 enum class Step : std::uint8_t {
-  Blocked,   ///< nothing could be done; somebody else has to move first
+  Blocked,   ///< nothing could be done: a peer has to move first
   Advanced,  ///< about one chunk of work was done; call again
   Done,      ///< complete: outputs are written, inputs no longer read
 };
 
-/// Driven by the holder of the baton: step() never blocks and never sleeps.
+/// Stepped by the holder of the progress lock: step() never blocks and never sleeps.
 class Operation {
  public:
   virtual ~Operation() = default;
   [[nodiscard]] virtual Result<Step> step() = 0;
-  /// Which way it took, where the size alone does not tell (Backend::path()); else empty.
-  /// Meaningful after Done.
+  /// The data path it took, if that does not follow from kind and size (Backend::path()); else
+  /// empty. Meaningful after Done.
   [[nodiscard]] virtual std::string_view path() const { return {}; }
-  /// All members have agreed that it cannot be done: nothing was moved, and the same error holds on
-  /// each of them. Meaningful after Done.
+  /// The error if all members have agreed that the operation cannot be done. Nothing was moved, and
+  /// every member has the same error. Meaningful after Done.
   [[nodiscard]] virtual std::optional<Error> refusal() const { return std::nullopt; }
-  /// Ranks (global numbers) whose move is awaited, for messages. Meaningful after Blocked.
+  /// Global ranks that this rank waits for; for messages. Meaningful after Blocked.
   [[nodiscard]] virtual std::vector<Rank> waiting_for() const { return {}; }
 };
 

@@ -15,7 +15,7 @@
 namespace rueda {
 namespace {
 
-/// In the order in which they are asked; the last one serves whatever is left.
+/// The first row whose condition holds is taken. The last one serves every set.
 constexpr std::array kBackends{
     BackendRow{"local", [](const SetTraits& set) { return set.ranks == 1; }, open_local},
     BackendRow{"foreign", [](const SetTraits& set) { return set.foreign; }, open_foreign},

@@ -1,4 +1,4 @@
-/// Which backends exist and whom each of them serves: one row each in registry.cpp.
+/// Which backends exist and which sets each of them serves: one row each in registry.cpp.
 #pragma once
 
 #include <memory>
@@ -9,23 +9,23 @@
 
 namespace rueda {
 
-/// No channel: the set gets no memory of its own, all its bytes go through the rings.
+/// No channel: the set has no flags and slots, and all its bytes go through rings.
 inline constexpr int kNoChannel = -1;
 
-/// What a set of ranks has: all that the choice of a backend depends on. The same on every member.
+/// The facts about a set on which the choice of its backend depends. Equal on every member.
 struct SetTraits {
   int ranks = 0;
-  int hosts = 0;         ///< transport groups that they are in
-  bool channel = false;  ///< there is memory of the set's own on each host
-  bool foreign = false;  ///< a backend in another language was asked for
+  int hosts = 0;         ///< how many transport groups they are in
+  bool channel = false;  ///< the set has a channel on each host
+  bool foreign = false;  ///< a backend in Python was requested
 };
 
-/// Makes the backend of this rank, which is one of the members; see Fabric::open().
+/// Makes the backend of this rank, which is one of the members; see BackendFactory::open().
 using OpenBackend = Result<std::unique_ptr<Backend>> (*)(Members members, int channel,
                                                          const Resources& resources);
 
 struct BackendRow {
-  std::string_view name;  ///< as the backend calls itself; one in another language has its own
+  std::string_view name;  ///< the backend's name; a backend in Python has its own
   bool (*serves)(const SetTraits& set);
   OpenBackend open;
 };

@@ -13,11 +13,11 @@
 #include <unordered_map>
 
 #include "bindings/capi.h"
+#include "bindings/duplicate_tensors.h"
 #include "bindings/foreign.h"
 #include "bindings/kept.h"
 #include "bindings/options.h"
 #include "bindings/translation.h"
-#include "bindings/twins.h"
 #include "engine/engine.h"
 
 namespace rueda::bindings {
@@ -48,17 +48,7 @@ class Engine {
   };
 
  public:
-  explicit Engine(const Options& options)
-      : hosts_(options.hosts), engine_(std::make_unique<rueda::Engine>(options.resolve())) {
-    engine_->peers().set_direct_copies(options.direct_copies);
-    engine_->peers().set_segment_limit(options.segment_limit_bytes);
-    local_size_ = 1;
-    for (const auto& group : options.groups) {
-      for (const rueda::Rank rank : group) {
-        if (rank == options.rank) local_size_ = static_cast<int>(group.size());
-      }
-    }
-  }
+  explicit Engine(const nb::dict& settings) : Engine(options_from(settings)) {}
 
   /// In a forked child the engine is left alone for ever: its threads and the shared segments that
   /// its parts would look at when they end exist only in the parent.
@@ -255,7 +245,7 @@ class Engine {
     const Call call(*this);
     {
       const nb::gil_scoped_release release;
-      engine_->want_all();
+      engine_->mark_all_waited();
     }
     // All end before any error is raised: the caller may let go of their memory then.
     std::optional<rueda::Handle> missing;
@@ -321,6 +311,9 @@ class Engine {
   }
 
  private:
+  explicit Engine(rueda::EngineOptions options)
+      : hosts_(options.hosts), engine_(std::make_unique<rueda::Engine>(std::move(options))) {}
+
   static rueda::Error ended_error() {
     return {.code = rueda::Code::Shutdown, .message = "Horovod has been shut down"};
   }
@@ -369,11 +362,12 @@ class Engine {
 
   rueda::ShmSegment map(int memfd) {
     rueda::Fd file(memfd);
-    const std::size_t base = rueda::segment_base_bytes(local_size_);
+    const auto local_size = static_cast<int>(engine_->peers().own_group().size());
+    const std::size_t base = rueda::segment_base_bytes(local_size);
     const auto size = rueda::ShmSegment::size_of(file);
     if (!size) raise(size.error(), hosts_);
     // A limit on files may have cut channels off, and the base must be there.
-    const std::size_t bytes = std::clamp(*size, base, rueda::segment_bytes(local_size_));
+    const std::size_t bytes = std::clamp(*size, base, rueda::segment_bytes(local_size));
     auto segment = rueda::ShmSegment::map(std::move(file), bytes, base);
     if (!segment) raise(segment.error(), hosts_);
     return std::move(*segment);
@@ -424,7 +418,7 @@ class Engine {
   /// Parts the tensors of a group; what keeps the memory of all of them then.
   nb::object with_copies(rueda::Request& request, nb::handle owners) {
     const Call call(*this);
-    auto copies = part_twins(request, *engine_);
+    auto copies = separate_duplicates(request, *engine_);
     if (!copies) raise(copies.error(), hosts_);
     if (copies->empty()) return nb::borrow(owners);
     using Copies = std::vector<rueda::HostBuffer>;
@@ -436,8 +430,8 @@ class Engine {
   /// `owners`: what keeps the memory of `request`; as an argument of the caller, until it returns.
   void run(rueda::Request& request, nb::handle owners) {
     const Call call(*this);
-    if (kept_.deserted()) [[unlikely]] {
-      clear_deserted();
+    if (kept_.abandoned()) [[unlikely]] {
+      clear_abandoned();
     }
     rueda::Result<rueda::Handle> handle = rueda::Handle{0};
     {
@@ -459,13 +453,13 @@ class Engine {
       kept_.release(handle);
       if (work && work->error) raise(*work->error, hosts_);
     } catch (const nb::python_error&) {
-      if (engine_->find(handle)) kept_.desert(handle);
+      if (engine_->find(handle)) kept_.abandon(handle);
       throw;
     }
   }
 
-  void clear_deserted() {
-    for (const rueda::Handle handle : kept_.take_deserted()) {
+  void clear_abandoned() {
+    for (const rueda::Handle handle : kept_.take_abandoned()) {
       static_cast<void>(engine_->take(handle));
       kept_.release(handle);
     }
@@ -509,8 +503,8 @@ class Engine {
   /// Nothing of Python runs between the engine's answer and the entry among what is kept.
   rueda::Handle submit(rueda::Request request, nb::handle owners) {
     const Call call(*this);
-    if (kept_.deserted()) [[unlikely]] {
-      clear_deserted();
+    if (kept_.abandoned()) [[unlikely]] {
+      clear_abandoned();
     }
     const rueda::Handle handle = checked(engine_->submit(std::move(request)));
     kept_.keep(engine_->find(handle), owners);
@@ -544,8 +538,7 @@ class Engine {
   const std::vector<std::string> hosts_;
   rueda::bindings::KeptObjects kept_;      // ends after the engine
   std::unique_ptr<rueda::Engine> engine_;  // null: it has ended, and this is all that is left of it
-  int local_size_ = 1;
-  int calls_ = 0;  // under way
+  int calls_ = 0;                          // under way
   bool released_ = false;
   std::unordered_map<rueda::Handle, rueda::Error>
       outlived_;  // of operations that nobody waited for

@@ -45,12 +45,12 @@ class KeptObjects {
   }
 
   /// Nobody will wait for that one: it is let go when somebody calls after it is done.
-  void desert(Handle handle) { deserted_.push_back(handle); }
-  [[nodiscard]] bool deserted() const noexcept { return !deserted_.empty(); }
-  /// The deserted ones that are done; they leave the list.
-  [[nodiscard]] std::vector<Handle> take_deserted() {
+  void abandon(Handle handle) { abandoned_.push_back(handle); }
+  [[nodiscard]] bool abandoned() const noexcept { return !abandoned_.empty(); }
+  /// The abandoned ones that are done; they leave the list.
+  [[nodiscard]] std::vector<Handle> take_abandoned() {
     std::vector<Handle> over;
-    std::erase_if(deserted_, [&](Handle handle) {
+    std::erase_if(abandoned_, [&](Handle handle) {
       const auto found = kept_.find(handle);
       if (found != kept_.end() && !done(found->second)) return false;
       over.push_back(handle);
@@ -87,7 +87,7 @@ class KeptObjects {
 
   static constexpr std::size_t kSweepAt = 64;
   std::unordered_map<Handle, Kept> kept_;
-  std::vector<Handle> deserted_;
+  std::vector<Handle> abandoned_;
   std::size_t sweep_at_ = kSweepAt;
 };
 

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "bindings/engine.h"
-#include "bindings/options.h"
 #include "collectives/registry.h"
 
 namespace nb = nanobind;
@@ -16,7 +15,6 @@ using rueda::DType;
 using rueda::Kind;
 using rueda::ReduceOp;
 using rueda::bindings::Engine;
-using rueda::bindings::Options;
 
 namespace {
 
@@ -53,43 +51,13 @@ void add_functions(nb::module_& module) {
       "can.");
 }
 
-void add_options(nb::module_& module) {
-  nb::class_<Options>(module, "EngineOptions", "How an engine is set up; times in seconds.")
-      .def(nb::init<>())
-      .def_rw("rank", &Options::rank)
-      .def_rw("size", &Options::size)
-      .def_rw("groups", &Options::groups,
-              "Ranks that share memory: ascending in a group, groups by first rank.")
-      .def_rw("hosts", &Options::hosts, "Host name by rank, for messages.")
-      .def_rw("process_sets", &Options::process_sets,
-              "Members of the process sets that exist from the start: numbered from 1 in this "
-              "order.")
-      .def_rw("fusion_threshold_bytes", &Options::fusion_threshold_bytes)
-      .def_rw("batch_bytes", &Options::batch_bytes)
-      .def_rw("cycle_time_s", &Options::cycle_time_s)
-      .def_rw("stall_warning_s", &Options::stall_warning_s)
-      .def_rw("stall_shutdown_s", &Options::stall_shutdown_s)
-      .def_rw("operation_timeout_s", &Options::operation_timeout_s)
-      .def_rw("heartbeat_warning_s", &Options::heartbeat_warning_s)
-      .def_rw("heartbeat_timeout_s", &Options::heartbeat_timeout_s,
-              "How long a rank may give no sign of life; 0: for ever.")
-      .def_rw("disable_group_fusion", &Options::disable_group_fusion)
-      .def_rw("segment_limit_bytes", &Options::segment_limit_bytes,
-              "No rank of the world makes a larger segment; process sets whose memory would lie "
-              "beyond use rings.")
-      .def_rw("direct_copies", &Options::direct_copies,
-              "Ranks of a host read each other's memory, if the system allows it.")
-      .def_rw("thread_affinity", &Options::thread_affinity)
-      .def_rw("first_handle", &Options::first_handle)
-      .def_rw("log_level", &Options::log_level)
-      .def_rw("log_hide_time", &Options::log_hide_time)
-      .def_rw("timeline", &Options::timeline,
-              "File that rank 0 records a timeline into from the start; empty: none.")
-      .def_rw("timeline_mark_cycles", &Options::timeline_mark_cycles);
-}
-
 void add_set_up(nb::class_<Engine>& engine) {
-  engine.def(nb::init<const Options&>(), "options"_a)
+  engine
+      .def(
+          nb::init<const nb::dict&>(), "settings"_a,
+          nb::sig("def __init__(self, settings: dict[str, object]) -> None"),
+          "Every setting of the engine by its name, times in seconds; ValueError if one is missing "
+          "or unknown.")
       .def("own_segment", &Engine::own_segment, "memfd"_a, "engine_bell"_a, "waiter_bell"_a)
       .def("add_local_peer", &Engine::add_local_peer, "rank"_a, "memfd"_a, "engine_bell"_a,
            "waiter_bell"_a, "pidfd"_a, "liveness"_a)
@@ -218,7 +186,6 @@ NB_MODULE(_core, module) {
       "The native engine: see horovod.runtime.lifecycle for the one instance of a process.";
   add_constants(module);
   add_functions(module);
-  add_options(module);
   nb::class_<Engine> engine(module, "Engine",
                             "The engine of one rank. Descriptors given to it are its own.");
   add_set_up(engine);

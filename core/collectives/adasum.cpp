@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "backends/algorithms/exchange.h"
+#include "backends/algorithms/transfers.h"
 #include "backends/failed_operation.h"
 #include "collectives/collective.h"
 #include "kernels/adasum.h"
@@ -62,7 +62,7 @@ class Adasum final : public Operation {
         prescale_(tasks.front().signature->prescale),
         postscale_(tasks.front().signature->postscale),
         pending_(tasks.size(), 0),
-        exchange_(backend) {
+        transfers_(backend) {
     std::size_t bytes = 0;
     for (const Task& task : tasks) bytes += task.signature->bytes();
     if (members_.size() > 1) theirs_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
@@ -75,7 +75,7 @@ class Adasum final : public Operation {
   }
 
   Result<Step> step() override {
-    auto moved = exchange_.step();
+    auto moved = transfers_.step();
     if (!moved) return std::move(moved).error();
     bool worked = false;
     for (std::size_t budget = kChunk; budget > 0 && phase_ != Phase::Done; worked = true) {
@@ -92,7 +92,7 @@ class Adasum final : public Operation {
     return *moved || worked ? Step::Advanced : Step::Blocked;
   }
 
-  std::vector<Rank> waiting_for() const override { return exchange_.waiting_for(); }
+  std::vector<Rank> waiting_for() const override { return transfers_.waiting_for(); }
 
  private:
   struct Tensor {
@@ -116,8 +116,8 @@ class Adasum final : public Operation {
       for (std::size_t t = 0; t < tensors_.size(); ++t) {
         const Tensor& tensor = tensors_[t];
         const std::size_t bytes = tensor.count * element_;
-        exchange_.send(partner, {tensor.own, bytes}, pending_[t]);
-        exchange_.recv(partner, {tensor.theirs, bytes}, pending_[t]);
+        transfers_.send(partner, {tensor.own, bytes}, pending_[t]);
+        transfers_.recv(partner, {tensor.theirs, bytes}, pending_[t]);
       }
       own_is_lower_ = members_.self < partner;
       distance_ *= 2;
@@ -191,7 +191,7 @@ class Adasum final : public Operation {
   AdasumScales scales_;
   AdasumWeights weights_;
   std::vector<int> pending_;  // transfers by tensor
-  Exchange exchange_;         // last: its transfers end before the memory they use
+  Transfers transfers_;       // last: its transfers end before the memory they use
 };
 
 std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) {

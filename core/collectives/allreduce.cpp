@@ -34,6 +34,13 @@ std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) 
                            reduction_of(*tasks.front().signature, backend.members().size()));
 }
 
+void combine(const Signature& signature, const Backend& backend,
+             std::span<const std::byte* const> sources, std::size_t elements, std::byte* out) {
+  const Reduction reduction = reduction_of(signature, backend.members().size());
+  backend.association().evaluate(out, sources, elements, reduction.dtype, reduction.op,
+                                 reduction.postscale);
+}
+
 }  // namespace
 
 const Collective kAllreduce{.kind = Kind::Allreduce,
@@ -45,6 +52,7 @@ const Collective kAllreduce{.kind = Kind::Allreduce,
                                       .disagreement = disagreement,
                                       .describe = describe_reduction},
                             .check = check,
-                            .start = start};
+                            .start = start,
+                            .fast = FastRule{.combine = combine}};
 
 }  // namespace rueda

@@ -24,6 +24,7 @@ const Collective kBarrier{.kind = Kind::Barrier,
                                     .describe = describe,
                                     .matched_by_count = true},
                           .check = check,
-                          .start = start};
+                          .start = start,
+                          .fast = FastRule{}};
 
 }  // namespace rueda

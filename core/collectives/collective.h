@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,16 @@
 
 namespace rueda {
 
+/// How a kind goes by the fast path, where every member sees what all of them bring.
+struct FastRule {
+  /// Writes the result of one tensor of `elements` elements to `out`, which may be where this
+  /// member's input lies. `sources`: what each member brings, by set rank, scaled by the prescale.
+  /// Null: the kind moves no data.
+  void (*combine)(const Signature& signature, const Backend& backend,
+                  std::span<const std::byte* const> sources, std::size_t elements,
+                  std::byte* out) = nullptr;
+};
+
 struct Collective {
   Kind kind;
   Rules rules;
@@ -22,6 +33,8 @@ struct Collective {
   Result<void> (*check)(const Task& task, const Members& members);
   /// Starts a batch. The tasks agree in all that fusion compares and outlive the operation.
   std::unique_ptr<Operation> (*start)(Backend& backend, std::span<const Task> tasks);
+  /// No value: it always takes the regular way.
+  std::optional<FastRule> fast = std::nullopt;
 };
 
 /// The checks that all kinds share, in documented order; empty if the two agree.

@@ -33,7 +33,7 @@ std::string disagreement(const Signature& one, const Signature& other) {
   return {};
 }
 
-/// Beyond lies what only somebody says who talks nonsense.
+/// Beyond lies what only somebody says who talks malformed.
 constexpr Rank kMaxQuotedRank = 1 << 20;
 
 std::string describe_addition(const Signature& signature) {

@@ -7,18 +7,19 @@
 #include <utility>
 
 #include "engine/failure/cause_frame.h"
-#include "engine/fast_path/call_frame.h"
+#include "engine/fast_path/ask_frame.h"
 
 namespace rueda {
 
 namespace {
 
-/// A stuck operation ends by its own time limit; so much later nobody waits for it any more.
+/// A stuck operation ends by its own time limit. Shutdown waits this much longer.
 constexpr auto kGrace = std::chrono::seconds(1);
-/// For all ranks to say that they know of the end.
+/// The time for all ranks to acknowledge the shutdown.
 constexpr auto kCloseGrace = std::chrono::seconds(1);
 
-/// With the results that it has memory for, until the process ends.
+/// Keeps the memory of an operation until the process ends, because a backend in Python may still
+/// write to it.
 void leave_in_use(const std::shared_ptr<Work>& work) {
   static std::mutex mutex;
   static auto& left = *new std::vector<std::shared_ptr<Work>>;  // never destroyed
@@ -54,7 +55,7 @@ std::optional<TimePoint> ControlLoop::next_deadline() const {
   return at;
 }
 
-/// Nothing runs, and nothing can come that has its place before what was heard last.
+/// True if nothing runs on this rank and nothing dispatched waits.
 bool ControlLoop::at_rest() const {
   return parts_.dispatcher.idle() && (fast_path_ == nullptr || !fast_path_->open());
 }
@@ -63,7 +64,8 @@ bool ControlLoop::advance() {
   if (parts_.phase.has_failed()) return false;
   const auto now = Clock::now();
   bool moved = receive(now);
-  // Dispatches that came before the cause must not start: their entries have failed already.
+  // Dispatches that were received before the failure must not start: their entries have failed
+  // already.
   if (parts_.phase.has_failed()) return true;
   detector_.look(now);
   if (const auto tick = parts_.negotiation.next_tick(); tick && now >= *tick) {
@@ -74,7 +76,7 @@ bool ControlLoop::advance() {
   if (fast_path_ != nullptr) moved |= fast_path_->step(now);
   moved |= apply_effects(now);
   if (detector_.open()) {
-    moved |= detector_.judge(now);
+    moved |= detector_.decide(now);
   } else {
     moved |= step_batch(now);
   }
@@ -89,20 +91,20 @@ bool ControlLoop::receive(TimePoint now) {
     if (!read(neighbour, moved, now)) return true;
     if (channel.congested()) {
       if (auto flushed = channel.flush(); !flushed) {
-        detector_.lose(neighbour.rank, std::move(flushed).error(), Evidence::Control, now);
+        detector_.report_loss(neighbour.rank, std::move(flushed).error(), Evidence::Control, now);
       }
     }
   }
   return moved;
 }
 
-/// What a neighbour has sent. False: the world has failed by it. `moved`: there was more than signs
-/// of life.
+/// Reads the messages of a neighbour. False: the world has failed by one of them. `moved`: set if
+/// one was more than a heartbeat.
 bool ControlLoop::read(Peers::Neighbour& neighbour, bool& moved, TimePoint now) {
   for (;;) {
     auto message = neighbour.channel->receive();
     if (!message) {
-      detector_.lose(neighbour.rank, std::move(message).error(), Evidence::Control, now);
+      detector_.report_loss(neighbour.rank, std::move(message).error(), Evidence::Control, now);
       return true;
     }
     if (!*message) return true;
@@ -114,18 +116,18 @@ bool ControlLoop::read(Peers::Neighbour& neighbour, bool& moved, TimePoint now) 
       continue;
     }
     if (auto fine = take(neighbour.rank, **message, now); !fine) {
-      detector_.lose(neighbour.rank, std::move(fine).error(), Evidence::Control, now);
+      detector_.report_loss(neighbour.rank, std::move(fine).error(), Evidence::Control, now);
       return true;
     }
   }
 }
 
-/// A message that is not for the failure detector.
+/// Handles a message that is not for the failure detector.
 Result<void> ControlLoop::take(Rank from, std::span<const std::byte> message, TimePoint now) {
   if (fast_path_ != nullptr) {
     if (fast_path_->take(message, from, now)) return {};
-  } else if (decode_call(message)) {
-    return {};  // ranks that can have a fast path are among those that cannot
+  } else if (decode_ask(message)) {
+    return {};  // this rank has no fast path, but other ranks have one
   }
   const std::lock_guard lock(parts_.negotiation.mutex());
   auto fine =
@@ -146,7 +148,7 @@ bool ControlLoop::apply_effects(TimePoint now) {
   return true;
 }
 
-/// Takes what is to be carried out, and gives batches their place.
+/// Takes the effects of the negotiator, and queues its dispatches.
 void ControlLoop::schedule(TimePoint now) {
   const std::lock_guard lock(parts_.negotiation.mutex());
   parts_.negotiation.take(applying_);
@@ -163,7 +165,7 @@ void ControlLoop::send(TimePoint now) {
     const auto bytes =
         std::span<const std::byte>(applying_.bytes).subspan(send.begin, send.end - send.begin);
     auto sent = parts_.peers.channel(send.to)->post(bytes);
-    if (!sent) detector_.lose(send.to, std::move(sent).error(), Evidence::Control, now);
+    if (!sent) detector_.report_loss(send.to, std::move(sent).error(), Evidence::Control, now);
   }
 }
 
@@ -177,7 +179,7 @@ void ControlLoop::fail_submissions() {
   }
 }
 
-/// The end of the world, as far as it has come.
+/// Carries out effects about the end of the world.
 void ControlLoop::change_phase(TimePoint now) {
   if (applying_.shutdown_by) {
     parts_.phase.ended.store(true, std::memory_order_relaxed);
@@ -187,9 +189,9 @@ void ControlLoop::change_phase(TimePoint now) {
   if (applying_.closed) parts_.phase.closed.store(true, std::memory_order_seq_cst);
   if (applying_.fatal) {
     if (applying_.fatal->code == Code::Shutdown) {
-      abort(*applying_.fatal, std::nullopt);  // the end of this engine, not of the world
+      abort(*applying_.fatal, std::nullopt);  // ends this engine; the world has ended already
     } else {
-      detector_.accuse(*applying_.fatal, Evidence::Certain, now);
+      detector_.report_failure(*applying_.fatal, Evidence::Certain, now);
     }
   }
   if (parts_.phase.has_ended() && !parts_.phase.acknowledged.load() && at_rest()) {
@@ -209,10 +211,10 @@ bool ControlLoop::step_batch(TimePoint now) {
     Error error = std::move(step).error();
     if (error.code == Code::PeerLost) {
       const Rank peer = error.peer;
-      detector_.lose(peer, std::move(error), Evidence::Data, now);
+      detector_.report_loss(peer, std::move(error), Evidence::Data, now);
     } else {
       tell_whose(error, parts_.peers.self(), parts_.peers);
-      detector_.accuse(std::move(error), Evidence::Certain, now);
+      detector_.report_failure(std::move(error), Evidence::Certain, now);
     }
     return true;
   }
@@ -238,10 +240,11 @@ bool ControlLoop::orderly_end() {
 FailureDetector::Owner::Needs ControlLoop::needs(Rank rank) {
   const std::lock_guard lock(parts_.negotiation.mutex());
   return {.owed = parts_.negotiation.negotiator()->owed(rank),
-          .offered = fast_path_ != nullptr ? fast_path_->offered_name() : std::string()};
+          .proposed = fast_path_ != nullptr ? fast_path_->proposed_name() : std::string()};
 }
 
-/// Everybody who can still be told learns the first cause, everything pending fails with it.
+/// Sends the first cause to all neighbours that can still be reached, and fails everything pending
+/// with it.
 void ControlLoop::abort(const Error& cause, std::optional<Rank> from) {
   Error error = cause;
   if (error.code == Code::PeerLost && error.peer == parts_.peers.self()) {
@@ -263,9 +266,10 @@ void ControlLoop::abort(const Error& cause, std::optional<Rank> from) {
   if (!parts_.phase.closed.load()) parts_.peers.leave_cause(cause);
   const auto frame = encode_cause(cause);
   for (auto& neighbour : parts_.peers.neighbours()) {
-    if (parts_.phase.closed.load()) break;  // they know that the world has ended
+    if (parts_.phase.closed.load()) break;  // neighbours know that the world has ended
     if (neighbour.rank == from) continue;
-    [[maybe_unused]] const auto sent = neighbour.channel->post(frame);  // it may be the dead one
+    [[maybe_unused]] const auto sent =
+        neighbour.channel->post(frame);  // the neighbour may be the lost rank
   }
   if (parts_.foreign != nullptr && error.code != Code::Shutdown) parts_.foreign->abort();
   auto running = parts_.dispatcher.take_all();
@@ -289,7 +293,7 @@ void ControlLoop::leave(wire::Departure why, Duration operation_timeout) {
   if (parts_.peers.size() > 1) progress_.alert_holder();
   const auto over = [this] { return parts_.phase.closed.load() || parts_.phase.failed.load(); };
   const auto finished = [&] { return over() || parts_.phase.acknowledged.load(); };
-  // A batch that was decided may still run; stuck ones end by the operation's own time limit.
+  // Batches that were dispatched may still run. A stuck one ends by its own time limit.
   progress_.until([&] { return over() || parts_.phase.ended.load(); },
                   Clock::now() + operation_timeout + kGrace);
   progress_.until(finished, Clock::now() + operation_timeout + kGrace);
@@ -298,7 +302,7 @@ void ControlLoop::leave(wire::Departure why, Duration operation_timeout) {
 
 void ControlLoop::end() {
   if (parts_.phase.acknowledged.load()) parts_.phase.closed.store(true);
-  {  // Another thread of the user may still drive: whoever holds the baton ends it.
+  {  // Another user thread may still drive: this one ends the loop when it gets the progress lock.
     const std::lock_guard lock(parts_.negotiation.mutex());
     parts_.negotiation.effects().fatal =
         Error{.code = Code::Shutdown, .message = "Horovod has been shut down"};

@@ -1,5 +1,6 @@
-/// What the holder of the baton does: reads control messages, lets the negotiator look at the
-/// clock, carries out what it wants, runs the batches, and ends it all when the world does.
+/// The control loop, run by the holder of the progress lock: it reads control messages, calls the
+/// negotiator's tick, carries out effects, steps the running batch, and ends everything when the
+/// world ends.
 #pragma once
 
 #include <poll.h>
@@ -22,8 +23,8 @@
 
 namespace rueda {
 
-/// Everything in it is touched by the holder of the baton only. It takes the lock of the engine for
-/// what threads that submit see, too.
+/// Only the holder of the progress lock touches its state. It takes the lock of the engine for
+/// state that submitting threads see too.
 class ControlLoop final : private Driver, private FailureDetector::Owner {
  public:
   /// What it works with; all of it outlives this.
@@ -35,23 +36,23 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
     Negotiation& negotiation;
     Submissions& submissions;
     Dispatcher& dispatcher;
-    ForeignBackends* foreign;  ///< null: our own
+    ForeignBackends* foreign;  ///< null: no backend in Python
   };
   /// After Peers::open().
   ControlLoop(const Parts& parts, const FailureDetector::Options& options);
 
-  /// Who has the baton, and how its holder waits. Any thread.
+  /// The progress lock. Any thread.
   [[nodiscard]] Progress& progress() noexcept { return progress_; }
   [[nodiscard]] FailureDetector& detector() noexcept { return detector_; }
-  /// There is a fast path. Before anything is submitted.
+  /// Tells the loop that there is a fast path. Call it before anything is submitted.
   void use(FastPath* fast_path) noexcept { fast_path_ = fast_path; }
 
-  // Any thread, without the baton.
+  // Any thread that does not hold the progress lock.
 
-  /// Tells all ranks that the world ends, and waits until they know; for what is still running as
-  /// long as one operation may take.
+  /// Asks for the shutdown of the world and waits until all ranks have finished: at most as long as
+  /// one operation may take, and 1 s more.
   void leave(wire::Departure why, Duration operation_timeout);
-  /// Nothing runs on this rank afterwards.
+  /// Ends everything on this rank: nothing runs afterwards.
   void end();
 
  private:
@@ -87,7 +88,7 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
   Parts parts_;
   Progress progress_;
   FailureDetector detector_;
-  FastPath* fast_path_ = nullptr;  // null: there is none
+  FastPath* fast_path_ = nullptr;  // null: no fast path
   Effects applying_;
   Decided decided_;  // without a fast path: empty between two calls
 };

@@ -37,7 +37,10 @@ Engine::Engine(EngineOptions options)
       timeline_(options_.rank, options_.negotiator.cycle, log_),
       peers_(options_.rank, options_.size, options_.groups, options_.hosts),
       pool_(std::make_shared<HostPool>(kKeptOutputBytes)),
-      submissions_(options_.first_handle, negotiation_, peers_, pool_, notifier_) {}
+      submissions_(options_.first_handle, negotiation_, peers_, pool_, notifier_) {
+  peers_.set_direct_copies(options_.direct_copies);
+  if (options_.segment_limit_bytes) peers_.set_segment_limit(*options_.segment_limit_bytes);
+}
 
 Engine::~Engine() {
   if (in_child()) {  // threads did not survive the fork, and nobody may hear from the child
@@ -92,7 +95,7 @@ Result<void> Engine::open_parts() {
   dispatcher_.emplace(
       peers_.backend(),
       [this](std::int32_t id, std::span<const Rank> ranks) {
-        return peers_.fabric().open(ranks, id);
+        return peers_.backend_factory().open(ranks, id);
       },
       options_.operation_timeout, &timeline_);
   for (const auto& [id, ranks] : negotiation_.process_sets()) {
@@ -111,7 +114,7 @@ void Engine::wire() {
                 FailureDetector::Options{.heartbeat = options_.heartbeat,
                                          .operation_timeout = options_.operation_timeout});
   submissions_.use(loop_->progress());
-  if (peers_.offers() == nullptr) return;
+  if (peers_.proposals() == nullptr) return;
   fast_path_.emplace(FastPath::Parts{peers_, phase_, timeline_, negotiation_, submissions_,
                                      *dispatcher_, loop_->detector(), loop_->progress()});
   loop_->use(&*fast_path_);
@@ -152,9 +155,9 @@ Result<Handle> Engine::run(Request& request) {
   request.waited = true;
   Progress& progress = loop_->progress();
   const bool driving = progress.take();
-  const bool offered = driving && fast_path_ && fast_path_->offer(request);
+  const bool proposed = driving && fast_path_ && fast_path_->propose(request);
   Result<Handle> handle =
-      offered ? fast_path_->see_through(true) : submissions_.submit(std::move(request));
+      proposed ? fast_path_->see_through(true) : submissions_.submit(std::move(request));
   if (!handle || *handle == 0) {
     if (driving) progress.give_back();
     return handle;
@@ -167,9 +170,9 @@ Result<Handle> Engine::run(Request& request) {
 Result<Handle> Engine::launch(Request& request) {
   if (in_child()) return ForkGuard::refusal();
   const bool driving = fast_path_ && submissions_.unfinished() == 0 && loop_->progress().take();
-  const bool offered = driving && fast_path_->offer(request);
+  const bool proposed = driving && fast_path_->propose(request);
   Result<Handle> handle =
-      offered ? fast_path_->see_through(false) : submissions_.submit(std::move(request));
+      proposed ? fast_path_->see_through(false) : submissions_.submit(std::move(request));
   if (driving) loop_->progress().give_back();
   return handle;
 }

@@ -21,28 +21,11 @@
 #include "engine/execution/executor.h"
 #include "engine/execution/request.h"
 #include "engine/execution/submissions.h"
-#include "engine/failure/heartbeat.h"
 #include "engine/fast_path/fast_path.h"
+#include "engine/options.h"
 #include "engine/timeline/timeline.h"
 
 namespace rueda {
-
-struct EngineOptions {
-  Rank rank = 0;
-  int size = 1;
-  std::vector<std::vector<Rank>> groups{{0}};
-  std::vector<std::string> hosts{"localhost"};
-  NegotiatorOptions negotiator;  ///< its process_sets: those that exist from the start
-  Duration operation_timeout = std::chrono::seconds(30);
-  HeartbeatOptions heartbeat;
-  int thread_affinity = -1;  ///< core of the engine thread; -1: any
-  /// Handles are above it, so that one of an earlier engine of this process means nothing here.
-  Handle first_handle = 0;
-  LogLevel log_level = LogLevel::Warning;
-  bool log_hide_time = false;
-  std::string timeline;  ///< file that rank 0 records into from the start; empty: none
-  bool timeline_mark_cycles = false;
-};
 
 class Engine final {
  public:
@@ -98,8 +81,8 @@ class Engine final {
     return submissions_.wait(handle, deadline);
   }
   /// Everything submitted so far is wanted now: one demand in place of many. Goes with a wait().
-  void want_all() {
-    if (!in_child()) submissions_.want_all();
+  void mark_all_waited() {
+    if (!in_child()) submissions_.mark_all_waited();
   }
   /// What a handle stands for; null if unknown. Any thread.
   [[nodiscard]] std::shared_ptr<Work> find(Handle handle) const {
@@ -167,7 +150,7 @@ class Engine final {
   // From open() on.
   std::optional<Dispatcher> dispatcher_;
   std::optional<ControlLoop> loop_;
-  std::optional<FastPath> fast_path_;  // none: ranks cannot see the offers of all others
+  std::optional<FastPath> fast_path_;  // none: ranks cannot see the proposals of all others
 
   std::atomic<bool> left_behind_{false};
 

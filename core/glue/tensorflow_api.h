@@ -30,8 +30,6 @@ inline constexpr int kUnknown = 2;
 inline constexpr int kInvalidArgument = 3;
 inline constexpr int kFailedPrecondition = 9;
 inline constexpr int kAborted = 10;
-inline constexpr int kUnimplemented = 12;
-inline constexpr int kInternal = 13;
 
 // clang-format off
 #define RUEDA_TF_FUNCTIONS(X)                                                                      \

@@ -1,5 +1,4 @@
-/// Plain copies, for memory whose lines lie in unusual places. Bytes are bytes: which copy is taken
-/// shows in the time only.
+/// Copies for memory whose cache lines are in unusual places. They differ in time only.
 ///
 /// No alignment is asked for; ranges do not overlap; zero bytes are legal with any pointers.
 #pragma once
@@ -13,13 +12,14 @@ namespace rueda {
 /// for ownership ahead of the stores keeps many requests under way.
 void copy_to_peers(std::byte* out, const std::byte* in, std::size_t bytes) noexcept;
 
-/// To memory that nobody will read before it has left the caches: past them, without fetching the
-/// lines that are overwritten. Ordered before any later store of this thread.
+/// Copies to memory that will have left the caches before it is read: writes past the caches,
+/// without fetching the lines that are overwritten (non-temporal stores). Ordered before any later
+/// store of this thread.
 void copy_streaming(std::byte* out, const std::byte* in, std::size_t bytes) noexcept;
 
-/// From how many bytes on a result is better written by copy_streaming(): what is larger than the
-/// caches of this core will be gone from them when the caller looks at it. Local to a process; no
-/// member needs to know what another one does. Found once.
+/// From this size on a result is better written by copy_streaming(): a result larger than the
+/// caches of this core has left them when the user reads it. Local to a process: members need not
+/// agree on it. Determined once.
 [[nodiscard]] std::size_t streaming_bytes() noexcept;
 
 /// To a result of which this is a part.

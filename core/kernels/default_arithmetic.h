@@ -35,9 +35,9 @@ class ArithmeticSettings {
 #endif
 };
 
-/// Rounding to nearest, subnormals kept, for the length of a call. A framework may have set
-/// flush-to-zero on the very thread that lends itself to the engine; which thread computes is a
-/// matter of timing and must not show in the bits.
+/// Sets rounding to nearest, with subnormals, for the length of a call. A framework may have set
+/// flush-to-zero on a user thread that drives the engine. Which thread computes depends on timing,
+/// and must not change the bits.
 class DefaultArithmetic {
  public:
   DefaultArithmetic() noexcept : before_(ArithmeticSettings::get()) {

@@ -16,8 +16,8 @@ namespace rueda {
 namespace {
 
 #if defined(__x86_64__)
-/// By the processor's word: clang 14 does not know the name of this feature. That the system keeps
-/// wide registers is part of what is asked beside it.
+/// Asks the processor itself, because clang 14 does not know the name of this feature. The check
+/// beside it covers that the system saves wide registers.
 bool has_f16c() noexcept {
   unsigned a = 0;
   unsigned b = 0;

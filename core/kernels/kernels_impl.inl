@@ -41,7 +41,7 @@ RUEDA_INLINE void store(std::byte* to, V value) {
   __builtin_memcpy(to, &value, sizeof(V));
 }
 
-// An element type E offers: Packed, a vector as it lies in memory; Vec, the same values as they are
+// An element type E has: Packed, a vector as it lies in memory; Vec, the same values as they are
 // computed with; the four folds; and for floating types
 //   canonical  one NaN for all,
 //   rounded    to the precision of E (the value of unpack(pack(v))), NaN stays NaN,

@@ -1,4 +1,4 @@
-/// Private to kernels/: what one level's translation unit offers to the dispatcher.
+/// Private to kernels/: what one level's translation unit gives to the dispatcher.
 ///
 /// The files of a level are compiled with instruction sets that the processor may lack. So
 /// everything they define has internal linkage, and they call no inline function from outside: the

@@ -6,10 +6,11 @@
 namespace rueda {
 namespace {
 
-Error nonsense() {
+Error malformed() {
   Error error;
   error.code = Code::Internal;
-  error.message = "A counter of a shared ring makes no sense: the other side broke the protocol.";
+  error.message =
+      "A ring in shared memory has an impossible counter: the other rank violated the protocol.";
   return error;
 }
 
@@ -25,7 +26,7 @@ std::uint32_t RingWriter::used() const noexcept {
 Result<std::size_t> RingWriter::put(std::span<const std::byte> data) {
   const std::size_t capacity = ring_.data.size();
   const std::size_t in_use = used();
-  if (in_use > capacity) return nonsense();
+  if (in_use > capacity) return malformed();
   const std::size_t count = std::min(data.size(), capacity - in_use);
   if (count == 0) return count;
   const std::size_t at = written_ % capacity;
@@ -48,7 +49,8 @@ bool RingWriter::has_room() const noexcept { return used() != ring_.data.size();
 
 bool RingWriter::want_room() noexcept {
   ring_.head->wants_room.store(1, std::memory_order_seq_cst);
-  return !has_room();  // looked at after asking: whoever makes room later sees the wish
+  return !has_room();  // checked after the request is visible, so a reader that makes room later
+                       // sees the request
 }
 
 void RingWriter::close() noexcept { ring_.head->closed.store(1, std::memory_order_seq_cst); }
@@ -59,7 +61,7 @@ RingReader::RingReader(RingMemory ring) noexcept
 Result<std::size_t> RingReader::take(std::span<std::byte> out) {
   const std::size_t capacity = ring_.data.size();
   const std::size_t available = ring_.head->written.load(std::memory_order_seq_cst) - read_;
-  if (available > capacity) return nonsense();
+  if (available > capacity) return malformed();
   const std::size_t count = std::min(out.size(), available);
   if (count == 0) return count;
   const std::size_t at = read_ % capacity;
@@ -74,8 +76,8 @@ Result<std::size_t> RingReader::take(std::span<std::byte> out) {
 
 bool RingReader::release() noexcept {
   if (ring_.head->read.load(std::memory_order_relaxed) == read_) return false;
-  // A wish is taken back before the room that grants it is shown: one that comes later, about a
-  // ring that is full again, must stay. One that comes in between is seen by the second look.
+  // The request is cleared before the room becomes visible: a later request, made when the ring is
+  // full again, must stay. A request that comes in between is seen by the second load.
   const bool wished = ring_.head->wants_room.load(std::memory_order_seq_cst) != 0;
   if (wished) ring_.head->wants_room.store(0, std::memory_order_seq_cst);
   ring_.head->read.store(read_, std::memory_order_seq_cst);

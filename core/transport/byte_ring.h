@@ -1,7 +1,7 @@
-/// A stream of bytes from one process to another through a ring in shared memory.
+/// A stream of bytes from one process to another, through a ring buffer in shared memory.
 ///
-/// One writer, one reader. What the other side wrote is not trusted: a counter that makes no sense
-/// is an error, never an access outside the ring.
+/// One writer, one reader. Neither trusts the other: an impossible counter is an error, never an
+/// access outside the ring.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,10 @@ class RingWriter {
   RingWriter() = default;
   explicit RingWriter(RingMemory ring) noexcept;
 
-  /// Copies as much as there is room for; the reader sees it after publish(). Returns the count.
+  /// Copies as much as there is room for, and returns the count. The reader sees it after
+  /// publish().
   [[nodiscard]] Result<std::size_t> put(std::span<const std::byte> data);
-  /// Shows the reader what was put. True if there was anything new (then ring its bell).
+  /// Makes what was put visible to the reader. True if there was anything new: then ring its bell.
   bool publish() noexcept;
   /// Asks the reader to ring when it makes room. False if there is room already.
   [[nodiscard]] bool want_room() noexcept;
@@ -40,9 +41,9 @@ class RingReader {
   RingReader() = default;
   explicit RingReader(RingMemory ring) noexcept;
 
-  /// Takes up to out.size() bytes; the writer sees the room after release(). Returns the count.
+  /// Takes up to out.size() bytes, and returns the count. The writer sees the room after release().
   [[nodiscard]] Result<std::size_t> take(std::span<std::byte> out);
-  /// Gives the room of what was taken back. True if the writer waits for it (then ring its bell).
+  /// Gives the room of what was taken back. True if the writer waits for it: then ring its bell.
   bool release() noexcept;
   [[nodiscard]] bool has_data() const noexcept;
   [[nodiscard]] bool closed() const noexcept;

@@ -1,4 +1,4 @@
-/// Ordered, reliable messages between two ranks that share an edge of the control tree.
+/// Ordered, reliable messages between two neighbours in the control tree.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace rueda {
 
-/// How many bytes may wait for room at one end. A rank that is stopped takes nothing, and others
-/// may go on without it, in process sets that it is not in: what they say must not fill the memory.
+/// How many bytes may wait at one end. A rank that is stopped reads nothing, and others may go on
+/// in process sets that it is not in. Their messages to it must not fill the memory.
 inline constexpr std::size_t kMaxControlBacklog = std::size_t{64} << 20;
 
 [[nodiscard]] inline Error takes_nothing(Rank peer) {
@@ -21,16 +21,16 @@ inline constexpr std::size_t kMaxControlBacklog = std::size_t{64} << 20;
           .peer = peer};
 }
 
-/// One end. Used by the holder of the baton only, so by one thread at a time.
+/// One end. Used by the holder of the progress lock only, so by one thread at a time.
 class ControlChannel {
  public:
   virtual ~ControlChannel() = default;
 
-  /// Queues one message (1 B … 16 MiB). Never blocks: what finds no room is kept and goes with a
-  /// later flush(), and beyond kMaxControlBacklog the peer is lost.
+  /// Queues one message (1 B … 16 MiB). Never blocks: bytes without room are kept for a later
+  /// flush(). Beyond kMaxControlBacklog the peer counts as lost.
   virtual Result<void> send(std::span<const std::byte> message) = 0;
 
-  /// Moves queued messages out as far as there is room, and wakes the peer if it sleeps.
+  /// Sends queued messages as far as there is room, and wakes the peer if it sleeps.
   virtual Result<void> flush() = 0;
 
   /// send() and flush().
@@ -39,11 +39,12 @@ class ControlChannel {
     return flush();
   }
 
-  /// The next message, or nothing yet. The bytes stay valid until the next call.
-  /// An error means that the peer closed or broke the protocol; messages before it were delivered.
+  /// The next message, or nothing yet. The bytes stay valid until the next call. An error means
+  /// that the peer closed the channel or violated the protocol; messages before that were
+  /// delivered.
   virtual Result<std::optional<std::span<const std::byte>>> receive() = 0;
 
-  /// True if receive() may have something, or queued messages wait for room that may be there now.
+  /// True if receive() may have a message, or if there may be room now for queued messages.
   [[nodiscard]] virtual bool ready() const = 0;
 
   /// True while queued messages wait for room.

@@ -11,7 +11,7 @@ namespace {
 constexpr std::initializer_list<const char*> kNames = {"libcrypto.so.3", "libcrypto.so.1.1"};
 
 void* open() {
-  // What is loaded already comes first: the one that Python was built with.
+  // A library that is already loaded comes first: the one that Python was built with.
   for (const int how : {RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD, RTLD_NOW | RTLD_LOCAL}) {
     for (const char* name : kNames) {
       if (void* const library = ::dlopen(name, how); library != nullptr) return library;

@@ -1,7 +1,7 @@
-/// The functions of OpenSSL's libcrypto that we use, found at run time.
+/// The functions of OpenSSL's libcrypto that the engine uses, found at run time.
 ///
-/// Nothing is linked and no header is needed: what Python itself has loaded for hashlib and ssl is
-/// used. The declarations are those that OpenSSL 1.1.1 and 3 share.
+/// Nothing is linked and no header is needed: it uses the library that Python has loaded for
+/// hashlib and ssl. The declarations are common to OpenSSL 1.1.1 and 3.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ struct Digest;   // EVP_MD
     (const Digest*, const void* key, int key_bytes, const unsigned char* in, std::size_t bytes, \
      unsigned char* out, unsigned* out_bytes))
 
-/// `missing`: the library or the function that is not there; "" if nothing is missing.
+/// `missing`: the library or function that was not found; "" if nothing is missing.
 struct Library {
 #define RUEDA_CRYPTO_MEMBER(result, name, arguments) result(*name) arguments = nullptr;
   RUEDA_CRYPTO_FUNCTIONS(RUEDA_CRYPTO_MEMBER)
@@ -36,11 +36,11 @@ struct Library {
   const char* missing = "";
 };
 
-// Of EVP_CIPHER_CTX_ctrl.
+// Commands of EVP_CIPHER_CTX_ctrl.
 inline constexpr int kGetTag = 0x10;
 inline constexpr int kSetTag = 0x11;
 
-/// What this process has, found on first use. Any thread.
+/// The library of this process, searched on first use. Any thread.
 [[nodiscard]] const Library& library();
 
 }  // namespace rueda::crypto

@@ -7,7 +7,7 @@
 namespace rueda {
 
 void Doorbell::ring_slow() const noexcept {
-  // Many may ring at once: who takes the name out of the word writes, the others need not.
+  // Several ranks may ring at once: the one that takes the name out of the word writes.
   const auto sleeper = static_cast<Sleeper>(word_->sleeper.exchange(
       static_cast<std::uint32_t>(Sleeper::Nobody), std::memory_order_seq_cst));
   int fd = -1;
@@ -15,8 +15,8 @@ void Doorbell::ring_slow() const noexcept {
   if (sleeper == Sleeper::Waiter) fd = waiter_fd_;
   if (fd < 0) return;
   const std::uint64_t one = 1;
-  // A full counter (EAGAIN) means that it was rung already; a closed one that nobody is left to
-  // wake.
+  // A full counter (EAGAIN) means that the bell was rung already; a closed one, that there is
+  // nobody to wake.
   while (::write(fd, &one, sizeof one) < 0 && errno == EINTR) {
   }
 }

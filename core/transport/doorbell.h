@@ -1,12 +1,11 @@
-/// How a rank that sleeps is woken by another one on the same host.
+/// Doorbells: how a rank wakes a sleeping rank of the same host.
 ///
-/// Every rank has one bell word in its shared segment. It says who of that rank must be rung:
-/// nobody (some thread of it is polling right now), its engine thread, or a thread of the user that
-/// waits and drives the engine. Whoever publishes something for that rank (a flag, a message)
-/// stores it with seq_cst order and then calls ring(): one load when nobody sleeps, one write to an
-/// eventfd when somebody does. Whoever is about to sleep stores its name in the word (seq_cst),
-/// then looks once more at everything it waits for, and only then sleeps: so no wake-up is ever
-/// lost.
+/// Every rank has one bell word in its shared segment. The word says which thread of that rank must
+/// be woken: none (a thread is polling right now), its engine thread, or a user thread that waits
+/// and drives the engine. A peer that publishes something for that rank (a flag, a message) stores
+/// it with seq_cst order and then calls ring(): one load if nobody sleeps, else one write to an
+/// eventfd. A thread that is about to sleep stores its name in the word (seq_cst), then checks once
+/// more everything that it waits for, and only then sleeps. So no wake-up is lost.
 #pragma once
 
 #include <atomic>
@@ -16,12 +15,12 @@ namespace rueda {
 
 enum class Sleeper : std::uint32_t { Nobody = 0, EngineThread = 1, Waiter = 2 };
 
-/// Lies in shared memory; all zero is its initial state.
+/// Lies in shared memory. Its initial state is all zero.
 struct alignas(128) BellWord {
   std::atomic<std::uint32_t> sleeper;
 };
 
-/// Rings one rank. Does not own the descriptors nor the word.
+/// Rings one rank. Owns neither the descriptors nor the word.
 class Doorbell {
  public:
   Doorbell() = default;
@@ -34,7 +33,8 @@ class Doorbell {
   }
 
  private:
-  void ring_slow() const noexcept;  // claims the word by exchange, so that one ringer writes
+  void ring_slow() const noexcept;  // takes the name out of the word, so that only one ringing rank
+                                    // writes to the eventfd
 
   BellWord* word_ = nullptr;
   int engine_fd_ = -1;

@@ -1,4 +1,4 @@
-/// Numbers in the byte order of our wire formats.
+/// Numbers in little-endian order, that of all wire formats here.
 #pragma once
 
 #include <concepts>

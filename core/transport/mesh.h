@@ -1,7 +1,7 @@
 /// This rank's data connections, shared by the backends of all process sets.
 ///
-/// Sets overlap, connections do not multiply: a link carries the operations of all sets that its
-/// two ranks are in, in the one order in which every rank runs them.
+/// Process sets overlap and share connections: a link carries the operations of all sets that both
+/// its ranks are in, in the one order in which every rank runs them.
 #pragma once
 
 #include <poll.h>
@@ -23,30 +23,29 @@ class Mesh {
   struct Peer {
     Rank rank = -1;
     std::vector<Fd> streams;
-    std::vector<SealKeys> keys{};  ///< of each stream; empty: they are not protected
+    std::vector<SealKeys> keys{};  ///< of each stream; empty: the streams are not sealed
   };
   [[nodiscard]] static Result<std::shared_ptr<Mesh>> open(std::vector<Peer> peers);
 
-  /// What is posted on any link from now on belongs to that operation.
+  /// Transfers that are posted on any link from now on belong to that operation.
   void begin(OperationTag operation) noexcept { operation_ = operation; }
   /// The first connection to that rank; null if there is none.
   [[nodiscard]] PeerLink* link(Rank rank) const noexcept;
-  /// All of them. Long messages are spread over these, in equal parts.
+  /// All connections to that rank. Long messages are spread over them in equal parts.
   [[nodiscard]] std::vector<PeerLink*> links(Rank rank) const;
 
-  /// Appends what a sleeping rank has to poll() for: one entry for each link with a transfer that
-  /// is not complete. An idle link is left out: what a faster peer sent early must not wake
-  /// anybody.
+  /// Appends what a sleeping rank has to poll() for: one entry for each link with an incomplete
+  /// transfer. Idle links are left out, because data that a faster peer sent early must not wake
+  /// this rank.
   void wants(std::vector<pollfd>& polled) const;
 
   /// True if wants() would append any.
   [[nodiscard]] bool busy() const noexcept;
 
-  /// All sockets, for those who must close them in a forked child.
+  /// All sockets, for the fork guard.
   [[nodiscard]] std::vector<int> descriptors() const;
 
-  /// Ends all connections. Every transfer that is not complete fails, here and at the peers. Any
-  /// thread.
+  /// Ends all connections. Every incomplete transfer fails, here and at the peers. Any thread.
   void shutdown() noexcept;
 
  private:

@@ -1,5 +1,5 @@
-/// Which operation bytes belong to. All that carries data says it, and whoever reads looks: a
-/// mistake about the order of operations is an error then, never a wrong result.
+/// Tags that say which operation data belong to. Every sender adds the tag and every reader checks
+/// it, so a mistake in the order of operations becomes an error, never a wrong result.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,11 @@
 
 namespace rueda {
 
-/// The same on all members of an operation, another one for every operation. 0: none in particular.
+/// Equal on all members of an operation, and different for every operation. 0: no particular
+/// operation.
 using OperationTag = std::uint64_t;
 
-/// The kinds of order that operations have numbers in.
+/// The sequences in which operations are numbered.
 inline constexpr unsigned kTagShift = 62;
 
 [[nodiscard]] inline std::string describe(OperationTag tag) {
@@ -28,7 +29,7 @@ inline constexpr unsigned kTagShift = 62;
   }
 }
 
-/// Data of one operation where those of another one were expected.
+/// The error for data of one operation where those of another one were expected.
 [[nodiscard]] inline Error mixed_up(Rank peer, OperationTag theirs, OperationTag own) {
   Error error;
   error.peer = peer;

@@ -9,14 +9,14 @@
 namespace rueda {
 namespace {
 
-constexpr std::uint32_t kMessage = 0x61647552;        // "Ruda": a stream out of step hardly has it
-constexpr std::uint32_t kNote = 0x6e647552;           // "Rudn"
-constexpr std::size_t kChunk = std::size_t{1} << 20;  // bytes moved before others get their turn
+constexpr std::uint32_t kMessage = 0x61647552;  // "Ruda": unlikely in a stream that is out of step
+constexpr std::uint32_t kNote = 0x6e647552;     // "Rudn"
+constexpr std::size_t kChunk = std::size_t{1} << 20;  // bytes moved in one turn
 constexpr std::size_t kParts = 16;                    // of one system call
-/// Room for a note and more: several small messages come with one system call.
+/// Room for a note and more, so that one system call reads several small messages.
 constexpr std::size_t kInboxBytes = kMaxNote + 4096;
-/// What is read beyond the message under way if the next one is not longer than that: it is copied
-/// once more.
+/// A next message of at most this size is read together with the current one, at the cost of one
+/// more copy.
 constexpr std::size_t kSmall = 4096;
 
 }  // namespace
@@ -123,7 +123,7 @@ Result<bool> PeerLink::pump_in() {
   return advanced;
 }
 
-/// The rest of the message under way goes where it belongs; what comes behind it, into the inbox.
+/// Reads the rest of the current message into its place, and what follows into the inbox.
 Result<std::size_t> PeerLink::read_some(std::size_t& asked) {
   Incoming& in = incoming_;
   if (in.inbox.empty()) in.inbox.resize(kInboxBytes);
@@ -139,12 +139,12 @@ Result<std::size_t> PeerLink::read_some(std::size_t& asked) {
   if (in.inside) {
     direct = in.queue.front().rest.size();
     parts[used++] = {in.queue.front().rest.data(), direct};
-    // A long message is not to be copied: of what follows only the header, unless it is short.
+    // A long next message must not be copied, so only its header is read here.
     const bool short_next = in.queue.size() > 1 && in.queue[1].rest.size() <= kSmall;
     room = std::min(room, kHeaderBytes + (short_next ? in.queue[1].rest.size() : 0));
   } else if (in.filled < kHeaderBytes && !in.queue.empty() &&
              in.queue.front().rest.size() > kSmall) {
-    room = kHeaderBytes - in.filled;  // with a whole header there, it is a note that is incomplete
+    room = kHeaderBytes - in.filled;  // with a whole header there, it is an incomplete note
   }
   parts[used++] = {in.inbox.data() + in.filled, room};
   asked = direct + room;
@@ -159,7 +159,7 @@ Result<std::size_t> PeerLink::read_some(std::size_t& asked) {
   return bytes;
 }
 
-/// The message under way is complete if nothing of it is left.
+/// Completes the current message if nothing of it is left.
 void PeerLink::deliver() {
   if (!incoming_.queue.front().rest.empty()) return;
   incoming_.queue.pop_front();
@@ -167,7 +167,7 @@ void PeerLink::deliver() {
   ++incoming_.completed;
 }
 
-/// Takes out of the inbox what can be dealt with.
+/// Handles what the inbox holds, as far as it is complete.
 Result<void> PeerLink::digest() {
   Incoming& in = incoming_;
   for (;;) {
@@ -188,7 +188,7 @@ Result<void> PeerLink::digest() {
   return {};
 }
 
-/// False: something is missing.
+/// False: it is incomplete.
 Result<bool> PeerLink::digest_header() {
   Incoming& in = incoming_;
   if (in.filled - in.taken < kHeaderBytes) return false;

@@ -1,9 +1,9 @@
 /// Messages of known length between two ranks, over one stream socket.
 ///
-/// Both ends post the same transfers in the same order, so nothing has to be negotiated; a header
-/// (number, length and operation) before each message only guards against ends that are out of
-/// step. *Notes* are short and go between messages whenever their sender likes: nobody posts a
-/// receive for them.
+/// Both ends post the same transfers in the same order, so nothing has to be negotiated. A header
+/// (number, length and operation) before each message detects ends that are out of step. *Notes*
+/// are short messages that may be sent at any time, between other messages. No receive is posted
+/// for them.
 #pragma once
 
 #include <poll.h>
@@ -22,14 +22,14 @@
 
 namespace rueda {
 
-/// Bytes of a note at most.
+/// The largest note, in bytes.
 inline constexpr std::size_t kMaxNote = std::size_t{72} << 10;
 
-/// Who gets the notes of a link.
+/// Receives the notes of a link.
 class NoteSink {
  public:
   virtual ~NoteSink() = default;
-  /// An error breaks the link: it makes no sense.
+  /// A note arrived. An error breaks the link: the note was malformed.
   [[nodiscard]] virtual Result<void> note(Rank from, std::span<const std::byte> body) = 0;
 };
 
@@ -38,8 +38,8 @@ class PeerLink {
   /// Counts the messages of one direction from 0.
   using Ticket = std::uint64_t;
 
-  /// `operation`: which one a transfer belongs to that is posted now; outlives the link. Null: all
-  /// belong to one.
+  /// `operation`: the operation of transfers that are posted now; outlives the link. Null: all
+  /// transfers belong to one operation.
   explicit PeerLink(Socket socket, const OperationTag* operation = nullptr)
       : socket_(std::move(socket)), operation_(operation) {}
 
@@ -49,31 +49,31 @@ class PeerLink {
   [[nodiscard]] bool sent(Ticket ticket) const noexcept { return ticket < outgoing_.completed; }
   [[nodiscard]] bool received(Ticket ticket) const noexcept { return ticket < incoming_.completed; }
 
-  /// Moves bytes of that direction, about a chunk at most. True if any moved.
-  /// An error is final for that direction; what was complete before stays complete.
-  /// Messages that nobody has asked for stay where they are; notes in front of them are delivered.
+  /// Moves bytes in that direction, about a chunk at most. True if any moved. An error is final for
+  /// that direction; transfers that were complete stay complete. Messages for which no receive was
+  /// posted stay in the socket; notes in front of them are delivered.
   [[nodiscard]] Result<bool> pump_out();
   [[nodiscard]] Result<bool> pump_in();
 
-  /// Whoever posted these transfers has gone, its memory too: the link must not touch it any more,
-  /// and cannot go on in step. No effect on complete transfers.
+  /// The memory of these transfers is gone, so the link must not touch it any more, and can no
+  /// longer be used. No effect on complete transfers.
   void forget_send(Ticket ticket) { forget(outgoing_, ticket); }
   void forget_recv(Ticket ticket) { forget(incoming_, ticket); }
 
-  /// Who gets the notes from now on; null: a note is an error. Outlives the link.
+  /// The receiver of notes from now on; null: a note is an error. Outlives the link.
   void deliver_notes_to(NoteSink* sink) noexcept { sink_ = sink; }
   /// Queues a note, kMaxNote at most. The bytes stay valid until the peer has answered.
   void post_note(std::span<const std::byte> body);
-  /// Whether notes are awaited although no message is.
+  /// Whether to wait for notes while no receive is posted.
   void listen(bool on) noexcept { listening_ = on; }
 
-  /// The peer has begun a message that nobody has asked for yet; what follows it, notes too, comes
-  /// after it only.
+  /// True if the peer has begun a message for which no receive was posted yet. Notes behind it
+  /// arrive only after it.
   [[nodiscard]] bool ahead() const noexcept { return incoming_.unasked; }
-  /// Something that was posted has not been sent.
+  /// True if something that was posted has not been sent.
   [[nodiscard]] bool sending() const noexcept { return !outgoing_.queue.empty(); }
-  /// What to sleep for: readable if something is awaited, writable if a send is outstanding.
-  /// fd -1: nothing.
+  /// The poll() entry for a sleeping rank: readable if a receive or a note is awaited, writable if
+  /// a send is outstanding. fd -1: neither.
   [[nodiscard]] pollfd wants() const noexcept;
   [[nodiscard]] int fd() const noexcept { return socket_.fd(); }
   [[nodiscard]] Rank peer() const noexcept { return socket_.peer(); }
@@ -90,25 +90,26 @@ class PeerLink {
   };
   struct Sending {
     Header header{};
-    std::byte* data = nullptr;  // not written through
+    std::byte* data = nullptr;  // never written to
     std::size_t bytes = 0;
     bool note = false;
   };
   struct Receiving {
-    std::span<std::byte> rest;  // what has not arrived yet
+    std::span<std::byte> rest;  // the part that has not arrived yet
     OperationTag operation = 0;
   };
   struct Outgoing : Direction {
-    std::deque<Sending> queue;  // a deque: headers keep their addresses; the front is under way
-    std::size_t moved = 0;      // bytes of the front, header included
+    std::deque<Sending>
+        queue;  // a deque, so that headers keep their addresses; the front is being sent
+    std::size_t moved = 0;  // bytes of the front, header included
     std::uint32_t notes = 0;
   };
   struct Incoming : Direction {
     std::deque<Receiving> queue;
     bool inside = false;   // the header of the front has been read
-    bool unasked = false;  // a message has begun that nobody has asked for
+    bool unasked = false;  // a message has begun for which no receive was posted
     std::uint32_t notes = 0;
-    std::vector<std::byte> inbox;  // [taken, filled) has been read and not been looked at
+    std::vector<std::byte> inbox;  // [taken, filled) was read from the socket and not handled yet
     std::size_t taken = 0;
     std::size_t filled = 0;
   };

@@ -12,7 +12,7 @@
 #include <utility>
 
 #if defined(RUEDA_THREAD_SANITIZED)
-// Ranks that are threads: the sanitizer does not know what the kernel reads for another process.
+// For ranks that are threads: the sanitizer does not see what the kernel reads for another process.
 extern "C" void __tsan_read_range(void* address, unsigned long bytes);
 #endif
 
@@ -31,7 +31,7 @@ PeerMemory PeerMemory::own() noexcept {
 }
 
 PeerMemory PeerMemory::of(int pidfd, int liveness) noexcept {
-  // The kernel's word, in numbers of this process's namespace: 0 if the peer has none there.
+  // From the kernel, in this process's namespace: 0 if the peer has no number there.
   ucred peer{};
   socklen_t length = sizeof peer;
   if (liveness < 0 || ::getsockopt(liveness, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
@@ -58,7 +58,7 @@ int PeerMemory::read(std::span<const Part> parts) const noexcept {
     there[i] = {reinterpret_cast<void*>(parts[i].there), parts[i].bytes};
     left += parts[i].bytes;
   }
-  std::size_t first = 0;  // that is not complete
+  std::size_t first = 0;  // the first part that is not complete
   while (left > 0) {
     const std::size_t rest = parts.size() - first;
     const ssize_t moved =
@@ -66,7 +66,7 @@ int PeerMemory::read(std::span<const Part> parts) const noexcept {
     if (moved < 0) return errno;
     if (moved == 0) return EFAULT;
     left -= static_cast<std::size_t>(moved);
-    // Fewer bytes than asked for: the next call tells why.
+    // If it moved fewer bytes than requested, the next call reports why.
     for (auto skip = static_cast<std::size_t>(moved); skip > 0;) {
       const std::size_t now = std::min(skip, here[first].iov_len);
       for (iovec* part : {&here[first], &there[first]}) {
@@ -78,7 +78,7 @@ int PeerMemory::read(std::span<const Part> parts) const noexcept {
     }
   }
 #if defined(RUEDA_THREAD_SANITIZED)
-  // Now that the addresses have proven to be some: a peer may say what it likes.
+  // After the read, which proves that the addresses are valid: a peer's word is not trusted.
   for (const Part& part : parts) {
     if (self_) __tsan_read_range(reinterpret_cast<void*>(part.there), part.bytes);
   }
@@ -89,7 +89,7 @@ int PeerMemory::read(std::span<const Part> parts) const noexcept {
 bool PeerMemory::alive() const noexcept {
   if (self_) return true;
   if (!reachable()) return false;
-  // The connection ends as well when the process starts another program in its place.
+  // The connection also ends if the process executes another program.
   std::array<pollfd, 2> signs{pollfd{.fd = pidfd_, .events = POLLIN, .revents = 0},
                               pollfd{.fd = liveness_, .events = POLLIN, .revents = 0}};
   return ::poll(signs.data(), signs.size(), 0) == 0;

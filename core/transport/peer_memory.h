@@ -1,9 +1,10 @@
-/// Reading the memory of another process of this host without its help.
+/// Reads the memory of another process of this host (process_vm_readv).
 ///
-/// Whether that is allowed depends on the machine: security modules, containers, filters of system
-/// calls, namespaces of processes. So every rank leaves a card in its segment that says where a
-/// number lies in its memory which nobody can guess. Who finds that number there can read that rank
-/// and has the right process. Nothing is ever written into another process.
+/// Whether this is allowed depends on the machine: security modules, containers, system call
+/// filters, process namespaces. So every rank keeps a random number in its private memory, and
+/// leaves a card in its segment with the number and its address. A rank that reads the same number
+/// there may read that process, and has the right one. Nothing is ever written into another
+/// process.
 #pragma once
 
 #include <sys/types.h>
@@ -22,10 +23,11 @@ namespace rueda {
 /// Does not own the descriptors.
 class PeerMemory {
  public:
-  /// Out of reach.
+  /// Cannot be read.
   PeerMemory() = default;
-  /// Of the process at the other end of `liveness`, a connected Unix socket. Out of reach if this
-  /// process cannot name it, or could not notice its end (`pidfd` -1; needless for itself).
+  /// Of the process at the other end of `liveness`, a connected Unix socket. Cannot be read if that
+  /// process has no number in this namespace, or if its end could not be noticed (`pidfd` -1; not
+  /// needed for this process itself).
   [[nodiscard]] static PeerMemory of(int pidfd, int liveness) noexcept;
   /// Of this process, for ranks that are threads.
   [[nodiscard]] static PeerMemory own() noexcept;
@@ -37,10 +39,10 @@ class PeerMemory {
     std::uint64_t there;  ///< address in the other process
     std::size_t bytes;
   };
-  /// Most parts of one call.
+  /// The largest number of parts of one call.
   static constexpr std::size_t kParts = 64;
-  /// 0, or the errno of what went wrong; then anything may be in the parts. Only if the process is
-  /// alive afterwards were these its bytes: the number of an ended process is given to others.
+  /// Returns 0, or an errno; then the contents of the parts are undefined. The bytes only count if
+  /// the process is alive afterwards, because the number of an ended process is reused.
   [[nodiscard]] int read(std::span<const Part> parts) const noexcept;
   [[nodiscard]] bool alive() const noexcept;
 
@@ -51,12 +53,12 @@ class PeerMemory {
   bool self_ = false;
 };
 
-/// The number that proves whose memory is read. Lies in private memory, and stays where it is.
+/// The random number that proves whose memory is read. Lies in private memory at a fixed address.
 class MemoryToken {
  public:
   [[nodiscard]] static Result<MemoryToken> make();
-  /// Says in the own segment where it is. All of that happens before anybody hears of this rank
-  /// through the engine.
+  /// Writes its address to this rank's segment. Called before any peer hears of this rank through
+  /// the engine.
   void publish(MemoryCard& card) const noexcept;
 
  private:
@@ -65,7 +67,8 @@ class MemoryToken {
   std::unique_ptr<std::array<std::uint64_t, 2>> number_;
 };
 
-/// `memory` can be read, and is that of the owner of `card`. False if that one left no card.
+/// True if `memory` can be read and belongs to the owner of `card`. False if that rank left no
+/// card.
 [[nodiscard]] bool proven(const PeerMemory& memory, const MemoryCard& card) noexcept;
 
 }  // namespace rueda

@@ -10,7 +10,7 @@ namespace rueda {
 namespace {
 
 constexpr std::size_t kOverhead = kSealLengthBytes + kSealTagBytes;
-constexpr std::size_t kLeastRoom = std::size_t{16} << 10;  // most control messages are small
+constexpr std::size_t kLeastRoom = std::size_t{16} << 10;  // enough for most control messages
 constexpr unsigned char kNextKey[] = "rueda next key";
 
 unsigned char* raw(std::byte* bytes) noexcept { return reinterpret_cast<unsigned char*>(bytes); }
@@ -28,7 +28,8 @@ Error altered() {
                    "repeated or left out a part of it, and nothing from there on was used"};
 }
 
-/// Calls `move` with each piece of `parts` behind `skip` bytes, until `most` bytes were moved.
+/// Calls `move` with each piece of `parts` after the first `skip` bytes, until `most` bytes were
+/// moved.
 template <typename Move>
 std::size_t each_piece(std::span<const iovec> parts, std::size_t skip, std::size_t most,
                        const Move& move) {
@@ -87,7 +88,7 @@ bool SealDirection::renew_key() {
   return use_key();
 }
 
-/// The next nonce, and what is covered by the tag but not encrypted.
+/// Sets the next nonce, and the data that the tag covers without encryption.
 Result<void> SealDirection::begin(const Record& record) {
   const crypto::Library& library = crypto::library();
   if (number_ != 0 && number_ % records_of_a_key_ == 0 && !renew_key()) return library_failed();
@@ -179,11 +180,13 @@ std::size_t Seal::next_length() const noexcept {
   return load_little_endian<std::uint32_t>(incoming_.data() + taken_);
 }
 
-/// As large as the records that come: a rank has many connections, and most see small ones only.
-/// What has arrived is moved only if the rest of its record has no room behind it.
+/// Room to read into, which grows with the records that come: a rank has many connections, and most
+/// carry small records only. Bytes that have arrived are moved only if the rest of their record has
+/// no room behind them.
 std::span<std::byte> Seal::room() {
   const std::size_t arrived = filled_ - taken_;
-  if (arrived == 0) taken_ = filled_ = 0;  // plain_ is empty: whoever asks for more has taken all
+  if (arrived == 0)
+    taken_ = filled_ = 0;  // plain_ is empty, because more is read only when all of it was taken
   const std::size_t record =
       arrived < kSealLengthBytes ? kLeastRoom : std::min(next_length(), kMaxSealed) + kOverhead;
   if (incoming_.size() < 2 * record) incoming_.resize(2 * record);

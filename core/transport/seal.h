@@ -1,12 +1,12 @@
-/// Protection of one stream between two ranks: records that were changed, repeated, left out or
-/// swapped on the way are found out before anybody sees a byte of them.
+/// Authenticated encryption of one stream between two ranks. A record that was changed, repeated,
+/// dropped or reordered on the way is detected before any byte of it is used.
 ///
 ///     record = length u32 (of the payload, 1 B … 256 KiB) · payload · tag 16 B
 ///
-/// AES-256-GCM by libcrypto. `Full`: the payload is encrypted. `Integrity`: it is not, the tag
-/// alone covers it. Each direction has its own key. The nonce of a record is 12 bytes that belong
-/// to the key, exclusive-or the record's number, which is not sent. After 2^20 records (256 GiB) a
-/// key makes place for its HMAC-SHA256: far below what AES-GCM bears.
+/// AES-256-GCM by libcrypto. `Full`: the payload is encrypted and authenticated. `Integrity`: it is
+/// authenticated only. Each direction has its own key. The nonce of a record is 12 bytes that
+/// belong to the key, exclusive-or the record's number, which is not sent. After 2^20 records (256
+/// GiB) a key is replaced by its HMAC-SHA256, which is far below the limit of AES-GCM.
 #pragma once
 
 #include <sys/uio.h>
@@ -38,11 +38,11 @@ struct SealKeys {
   Protection protection = Protection::Off;
   SealSecret sending{};
   SealSecret receiving{};
-  /// Records that one key is good for. Less in tests.
+  /// How many records one key seals. Fewer in tests.
   std::uint64_t records_of_a_key = std::uint64_t{1} << 20;
 };
 
-/// Why nothing can be protected here; "" if it can.
+/// Why streams cannot be sealed in this process; "" if they can.
 [[nodiscard]] const char* seal_missing();
 
 /// The cipher of one direction, and the number of its next record.
@@ -51,15 +51,16 @@ class SealDirection {
   [[nodiscard]] static Result<SealDirection> open(const SealSecret& secret, Protection protection,
                                                   std::uint64_t records_of_a_key, bool encrypts);
 
-  /// Where a record's parts are: its payload is encrypted or decrypted in place.
+  /// The parts of a record. Its payload is encrypted or decrypted in place.
   struct Record {
     std::span<const std::byte> length;  ///< right in front of the payload
     std::span<std::byte> payload;
     std::span<std::byte> tag;
   };
-  /// Encrypts, if that is wanted, and writes the tag.
+  /// Encrypts the payload, in mode `Full`, and writes the tag.
   [[nodiscard]] Result<void> close(const Record& record);
-  /// Decrypts, if that is needed. False: this is not the record that the other end made.
+  /// Checks the tag and decrypts the payload, in mode `Full`. False: this is not the record that
+  /// the peer made.
   [[nodiscard]] Result<bool> open(const Record& record);
 
  private:
@@ -86,31 +87,32 @@ class Seal {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Seal>> open(const SealKeys& keys);
 
-  // Going out. A record that has begun must go out whole. Its last byte counts as taken when all of
-  // it has gone, so whoever sends has something left to send until then.
+  // Outgoing. A record that was begun must be sent whole. Its last byte counts as taken only when
+  // all of it was sent, so that the sender has bytes left to send until then.
 
-  /// What has to be sent of the record under way; empty: there is none.
+  /// The unsent bytes of the current record; empty: there is none.
   [[nodiscard]] std::span<const std::byte> pending() const noexcept {
     return std::span(outgoing_).subspan(sent_);
   }
   /// Makes a record of as many bytes as fit, from `parts` without the first `skip` bytes.
   [[nodiscard]] Result<void> begin(std::span<const iovec> parts, std::size_t skip);
-  /// So many bytes of pending() were sent. Returns how many of the payload count as taken by that.
+  /// Notes that so many bytes of pending() were sent. Returns how many bytes of the payload count
+  /// as taken.
   [[nodiscard]] std::size_t sent(std::size_t bytes) noexcept;
 
-  // Coming in.
+  // Incoming.
 
-  /// Where to put what arrives. Never empty after unseal() was false.
+  /// Room for arriving bytes. Never empty after unseal() was false.
   [[nodiscard]] std::span<std::byte> room();
   void filled(std::size_t bytes) noexcept { filled_ += bytes; }
-  /// Opens the next record if it is there whole. Only when plain() is empty. An error: somebody
-  /// changed the stream.
+  /// Opens the next record if all of it has arrived. Only when plain() is empty. An error: the
+  /// stream was changed on the way.
   [[nodiscard]] Result<bool> unseal();
-  /// What was opened and not taken.
+  /// Opened bytes that were not taken yet.
   [[nodiscard]] std::span<const std::byte> plain() const noexcept { return plain_; }
-  /// Moves some of it to `parts` without the first `skip` bytes. Returns how many.
+  /// Moves opened bytes to `parts`, after their first `skip` bytes. Returns how many.
   std::size_t take(std::span<const iovec> parts, std::size_t skip) noexcept;
-  /// Something can be taken, or looked at, without another byte from outside.
+  /// True if there is a record, or an error, without reading more from the socket.
   [[nodiscard]] bool holds() const noexcept;
 
  private:
@@ -119,7 +121,7 @@ class Seal {
 
   SealDirection out_;
   SealDirection in_;
-  std::vector<std::byte> outgoing_;  // the record under way
+  std::vector<std::byte> outgoing_;  // the current record
   std::size_t sent_ = 0;             // of its bytes
   std::size_t counted_ = 0;          // of its payload
   std::vector<std::byte> incoming_;  // [taken_, filled_) has arrived and was not opened

@@ -22,7 +22,7 @@ void publish_cause(const ShmView& own, const Error& error) noexcept {
   try {
     whole = error.what();
     text = whole;
-  } catch (...) {  // no memory left: the plain message has to do
+  } catch (...) {  // out of memory: the plain message remains
   }
   text = utf8_prefix(text, CauseRecord::kTextBytes);
   const std::string_view tensor = utf8_prefix(error.tensor, CauseRecord::kTensorBytes);

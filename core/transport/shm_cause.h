@@ -1,7 +1,7 @@
-/// Why a rank gave up, left in its own segment for the other ranks of the host.
+/// The cause of a rank's failure, left in its segment for the other ranks of the host.
 ///
-/// A rank that fails closes its connections, and whoever sees that fails as well. So that all of
-/// them name the first cause and not the first victim, the cause is written down before closing.
+/// A rank that fails closes its connections, and its peers then fail as well. The cause is written
+/// to the segment first, so that all of them report the first cause and not the first victim.
 #pragma once
 
 #include <optional>
@@ -11,11 +11,11 @@
 
 namespace rueda {
 
-/// Fills the record of the own segment. Only the first call counts. Any thread.
-/// Long texts are cut; causes beneath the error become part of the text.
+/// Fills the record of this rank's segment. Only the first call has an effect. Any thread. Long
+/// texts are cut. Causes beneath the error become part of the text.
 void publish_cause(const ShmView& own, const Error& error) noexcept;
 
-/// What the owner of that segment left, if it did.
+/// The cause that the owner of that segment has left; none: it has not failed.
 [[nodiscard]] std::optional<Error> read_cause(const ShmView& peer);
 
 }  // namespace rueda

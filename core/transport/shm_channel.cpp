@@ -90,9 +90,10 @@ Result<void> ShmChannel::flush() {
 }
 
 Result<std::optional<std::span<const std::byte>>> ShmChannel::receive() {
-  const bool closed = in_.closed();  // before looking for data: what was sent before is still there
+  const bool closed =
+      in_.closed();  // read before the data: what was sent before the close is still there
   if (received_ == kLengthBytes + message_.size() && received_ > kLengthBytes) {
-    received_ = 0;  // the message that the previous call gave away
+    received_ = 0;  // the message that the previous call returned
     message_.clear();
   }
   std::size_t taken = 0;

@@ -12,10 +12,11 @@
 
 namespace rueda {
 
-/// On the ring a message is its length (32 bits) and its bytes, in pieces as there is room.
+/// A message in the ring is its length (32 bits) and its bytes, written piece by piece as there is
+/// room.
 class ShmChannel final : public ControlChannel {
  public:
-  /// One end of an edge of the control tree.
+  /// This rank's end of an edge of the control tree.
   struct Edge {
     ShmView own;          ///< this rank's segment
     int own_index = 0;    ///< local index of this rank
@@ -45,15 +46,15 @@ class ShmChannel final : public ControlChannel {
   RingWriter out_;
   RingReader in_;
 
-  std::deque<std::vector<std::byte>> queue_;  // framed messages that found no room
+  std::deque<std::vector<std::byte>> queue_;  // messages with their lengths, which found no room
   std::size_t queued_bytes_ = 0;              // of all of them
   std::size_t front_sent_ = 0;                // bytes of the first of them that are in the ring
 
-  bool unannounced_ = false;  // published since the bell was rung last
+  bool unannounced_ = false;  // something was published since the bell was last rung
 
   std::array<std::byte, 4> length_{};  // of the message being received
   std::size_t received_ = 0;           // bytes of length and message so far
-  std::vector<std::byte> message_;     // a copy: the peer could change the ring after a check
+  std::vector<std::byte> message_;  // a copy, because the peer could change the ring after a check
 };
 
 }  // namespace rueda

@@ -11,7 +11,7 @@ namespace rueda {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-/// Memory comes in steps of this: one system call for many small tensors.
+/// Memory is reserved in steps of this size: one system call for many small tensors.
 constexpr std::size_t kStep = std::size_t{4} << 20;
 
 constexpr int kAccess = PROT_READ | PROT_WRITE;
@@ -42,8 +42,8 @@ Result<std::byte*> ShmHeap::map() {
                              "`ulimit -v`? HOROVOD_SHARED_GRADIENTS=0 does without)",
                          errno);
   }
-  // A private mapping would be no copy: a child would see what the parent writes later, and what
-  // the other ranks write. To copy gigabytes for each worker of a loader is no way either.
+  // The mapping is not inherited. A child that had it would see later writes of the parent and of
+  // other ranks, and to copy gigabytes for each worker of a data loader is too expensive.
   if (::madvise(address, extent_.bytes, MADV_DONTFORK) != 0) {
     const int error = errno;
     ::munmap(address, extent_.bytes);

@@ -10,10 +10,11 @@ namespace {
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free,
               "flags are shared between processes");
 static_assert(sizeof(ShmFlag) == 128 && sizeof(ShmFlags) == 5 * 128 && sizeof(RingHead) == 256);
-static_assert(sizeof(OfferSlot) == 32 + kOfferBytes && sizeof(OfferSlot) % 128 == 0);
+static_assert(sizeof(ProposalSlot) == 32 + kProposalBytes && sizeof(ProposalSlot) % 128 == 0);
 static_assert(kShmSlotBytes % 4096 == 0 && kShmSmallBytes % 4096 == 0);
 
-/// Address space for tensors. Many ranks get less each: all of them map all.
+/// Address space for tensors. With many ranks each gets less, because every rank maps the heaps of
+/// all.
 constexpr std::size_t heap_bytes(int local_size) noexcept {
   constexpr std::size_t kMost = std::size_t{8} << 30;
   constexpr std::size_t kTogether = std::size_t{1} << 40;
@@ -24,7 +25,7 @@ constexpr std::size_t round_up(std::size_t value, std::size_t unit) noexcept {
   return (value + unit - 1) / unit * unit;
 }
 
-/// All rings of a rank together stay near `total`, whatever the number of readers.
+/// Divides about `total` bytes among the rings of a rank, whatever the number of readers.
 constexpr std::size_t ring_bytes(std::size_t total, std::size_t most, int local_size) noexcept {
   const std::size_t share = std::bit_floor(total / static_cast<std::size_t>(local_size));
   return std::clamp(share, std::size_t{4096}, most);
@@ -37,8 +38,8 @@ struct Offsets {
     pipe_bytes = ring_bytes(std::size_t{1} << 20, std::size_t{128} << 10, local_size);
     cause = sizeof(BellWord);
     beat = cause + round_up(sizeof(CauseRecord), 128);
-    offers = beat + sizeof(BeatWord);
-    card = offers + sizeof(OfferBoard);
+    proposals = beat + sizeof(BeatWord);
+    card = proposals + sizeof(ProposalBoard);
     messages = card + sizeof(MemoryCard);
     pipes = messages + readers * (sizeof(RingHead) + message_bytes);
     channels = round_up(pipes + readers * (sizeof(RingHead) + pipe_bytes), 4096);
@@ -51,7 +52,7 @@ struct Offsets {
     return channels + static_cast<std::size_t>(index) * channel_bytes;
   }
   std::size_t message_bytes, pipe_bytes;
-  std::size_t cause, beat, offers, card, messages, pipes,
+  std::size_t cause, beat, proposals, card, messages, pipes,
       channels;                                     // from the start of the segment
   std::size_t places, small, slots, channel_bytes;  // from the start of a channel
 };
@@ -68,7 +69,7 @@ std::size_t segment_bytes(int local_size) noexcept {
 }
 
 std::size_t segment_file_bytes(int local_size) noexcept {
-  // Both are whole pages.
+  // Both are multiples of a page.
   return segment_bytes(local_size) + heap_bytes(std::clamp(local_size, 1, kMaxLocalRanks));
 }
 
@@ -104,8 +105,8 @@ BeatWord& ShmView::beat() const noexcept {
   return *reinterpret_cast<BeatWord*>(base_ + Offsets(local_size_).beat);
 }
 
-OfferBoard& ShmView::offers() const noexcept {
-  return *reinterpret_cast<OfferBoard*>(base_ + Offsets(local_size_).offers);
+ProposalBoard& ShmView::proposals() const noexcept {
+  return *reinterpret_cast<ProposalBoard*>(base_ + Offsets(local_size_).proposals);
 }
 
 MemoryCard& ShmView::card() const noexcept {

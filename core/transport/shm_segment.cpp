@@ -69,18 +69,19 @@ Result<ShmSegment> ShmSegment::map(Fd memfd, std::size_t bytes, std::size_t rese
   }
   reserved = std::min(reserved, bytes);
   if (auto done = fallocate(memfd, 0, reserved); !done) return std::move(done).error();
-  // Nobody may take back what the others have mapped. Not every kernel and sandbox can do that.
+  // Keeps any rank from shrinking the file, which others have mapped. Not every kernel and sandbox
+  // supports this, so the result is ignored.
   (void)::fcntl(memfd.get(), F_ADD_SEALS, F_SEAL_SHRINK);
   constexpr int kAccess = PROT_READ | PROT_WRITE;
   void* const address = ::mmap(nullptr, bytes, kAccess, MAP_SHARED, memfd.get(), 0);
   if (address == MAP_FAILED) return Error::system("Mapping a shared segment", errno);
   ShmSegment segment({static_cast<std::byte*>(address), bytes}, true);
-  // The same mapping once more, as far as there is memory: its pages are touched by the system.
+  // Maps the reserved part once more, with MAP_POPULATE, so that the system touches its pages.
   if (reserved != 0 && ::mmap(address, reserved, kAccess, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
                               memfd.get(), 0) == MAP_FAILED) {
     return Error::system("Mapping a shared segment", errno);
   }
-  // A child of fork() must not take part, not even by accident.
+  // A forked child must not have the mapping, so that it cannot write to it by accident.
   if (::madvise(address, bytes, MADV_DONTFORK) != 0) {
     return Error::system("madvise(MADV_DONTFORK) of a shared segment", errno);
   }
@@ -89,7 +90,7 @@ Result<ShmSegment> ShmSegment::map(Fd memfd, std::size_t bytes, std::size_t rese
 }
 
 Result<void> ShmSegment::reserve(std::size_t offset, std::size_t bytes) {
-  if (!owned_) return {};  // borrowed memory is there
+  if (!owned_) return {};  // memory of another owner is always there
   if (!file_ || offset > bytes_.size() || bytes > bytes_.size() - offset) {
     Error error;
     error.message = "A shared segment cannot get memory for that part of it";

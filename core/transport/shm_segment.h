@@ -1,4 +1,4 @@
-/// A mapping of memory that several ranks of a host share.
+/// Memory that several ranks of a host share, mapped into this process.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace rueda {
 
-/// Owns a mapping of a memfd, or lends memory that somebody else owns.
+/// Owns a mapping of a memfd, or refers to memory of another owner.
 class ShmSegment {
  public:
   ShmSegment() = default;
@@ -20,25 +20,25 @@ class ShmSegment {
   ShmSegment& operator=(const ShmSegment&) = delete;
   ~ShmSegment();
 
-  /// Maps `bytes` of a memfd. The first `reserved` of them get memory and are touched now, so that
-  /// a lack of memory is an error here and not a SIGBUS later; the rest is address space until
-  /// somebody reserves it. The mapping does not pass to forked children. Fails if the file is
-  /// smaller.
+  /// Maps `bytes` of a memfd. The first `reserved` bytes get memory now, so that a lack of memory
+  /// is an error here and not a SIGBUS later. The rest is address space until it is reserved.
+  /// Forked children do not inherit the mapping. Fails if the file is smaller.
   [[nodiscard]] static Result<ShmSegment> map(Fd memfd, std::size_t bytes, std::size_t reserved);
   [[nodiscard]] static Result<ShmSegment> map(Fd memfd, std::size_t bytes) {
     return map(std::move(memfd), bytes, bytes);
   }
 
-  /// For ranks that are threads of one process: the thread sanitizer sees a race only if all of
-  /// them use one mapping. `memory` must outlive the segment.
+  /// For tests in which ranks are threads: the thread sanitizer sees races only if all ranks use
+  /// one mapping. `memory` must outlive the segment.
   [[nodiscard]] static ShmSegment share(std::span<std::byte> memory) noexcept;
 
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
 
-  /// Gives a part of the file memory, for everybody who maps it. What has memory keeps its content.
+  /// Reserves memory for a part of the file, for all ranks that map it. Memory that was reserved
+  /// before keeps its content.
   [[nodiscard]] Result<void> reserve(std::size_t offset, std::size_t bytes);
 
-  /// Of a file that need not be mapped as a whole.
+  /// The size of the file, which may be larger than a mapping of it.
   [[nodiscard]] static Result<std::size_t> size_of(const Fd& memfd);
 
   /// The file, only needed by reserve(): the mapping keeps the memory alive. -1 if there is none.

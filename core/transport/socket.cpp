@@ -16,7 +16,7 @@
 namespace rueda {
 namespace {
 
-/// Bytes that one call moves through a cipher before others get their turn.
+/// Bytes that one call encrypts or decrypts at most.
 constexpr std::size_t kSealedTurn = std::size_t{1} << 20;
 
 msghdr header_of(std::span<const iovec> parts) noexcept {
@@ -32,7 +32,7 @@ std::size_t bytes_of(std::span<const iovec> parts) noexcept {
   return bytes;
 }
 
-/// Errors by which the kernel says that the other end, or the way to it, is gone.
+/// Errors that mean that the peer, or the network to it, is gone.
 bool means_lost(int error_number) noexcept {
   switch (error_number) {
     case EPIPE:
@@ -61,21 +61,24 @@ Error connection_closed(Rank peer) {
   return error;
 }
 
-/// TCP doubles its patience with each loss: after a cut of 8 s nothing comes for 12.8 s, and of
-/// what is lost five times nothing comes for 6; operations run out of time where a third of all
-/// packets is lost. Sources: tcp(7), TCP_USER_TIMEOUT; the kernel's networking/tcp-thin, and
-/// TCP_RTO_MAX_MS (Linux 6.15). Older kernels try six times without doubling, if little is under
-/// way.
+/// Limits the time between retransmissions. TCP doubles it with each loss: after an outage of 8 s
+/// nothing arrives for 12.8 s, and a segment that is lost five times takes 6 s, so operations time
+/// out if a third of all packets is lost. Sources: tcp(7), TCP_USER_TIMEOUT; the kernel's
+/// networking/tcp-thin; TCP_RTO_MAX_MS (Linux 6.15). Older kernels retransmit six times without
+/// doubling, if few packets are in flight.
 void Socket::keep_trying() noexcept {
   constexpr int kThinLinearTimeouts = 16;
   constexpr int kRtoMaxMs = 44;
   constexpr int kUserTimeout = 18;
   const auto set = [this](int option, int value) {
-    (void)::setsockopt(fd_.get(), IPPROTO_TCP, option, &value, sizeof value);  // as far as it can
+    (void)::setsockopt(fd_.get(), IPPROTO_TCP, option, &value,
+                       sizeof value);  // not every kernel has these options
   };
   set(kThinLinearTimeouts, 1);
   set(kRtoMaxMs, 1000);
-  set(kUserTimeout, 15 * 60 * 1000);  // else the kernel counts retries, which are more now
+  set(kUserTimeout,
+      15 * 60 *
+          1000);  // otherwise the kernel gives up after a count of retries, which come faster now
 }
 
 Result<Socket> Socket::adopt(Fd fd, Rank peer, const SealKeys& keys) {
@@ -125,9 +128,9 @@ Result<std::size_t> Socket::read(std::span<const iovec> parts) {
 }
 
 Result<std::size_t> Socket::write_sealed(std::span<const iovec> parts) {
-  const std::size_t offered = bytes_of(parts);
+  const std::size_t proposed = bytes_of(parts);
   std::size_t taken = 0;
-  while (taken < std::min(offered, kSealedTurn)) {
+  while (taken < std::min(proposed, kSealedTurn)) {
     if (seal_->pending().empty()) {
       if (auto begun = seal_->begin(parts, taken); !begun) {
         return describe(std::move(begun).error());
@@ -143,7 +146,7 @@ Result<std::size_t> Socket::write_sealed(std::span<const iovec> parts) {
   return taken;
 }
 
-/// What came before a record that is wrong, or before the end, is read first.
+/// Bytes before a wrong record, or before the end of the stream, are read first.
 Result<std::size_t> Socket::read_sealed(std::span<const iovec> parts) {
   const std::size_t asked = bytes_of(parts);
   std::size_t got = 0;
@@ -205,7 +208,7 @@ void Socket::shutdown() noexcept {
   (void)::shutdown(fd_.get(), SHUT_RDWR);
 }
 
-/// Which connection it was.
+/// Adds the connection's addresses to the error.
 Error Socket::describe(Error error) const {
   std::string where;
   sockaddr_storage storage{};

@@ -1,4 +1,4 @@
-/// A connected stream socket to one rank that never blocks.
+/// A connected, non-blocking stream socket to one rank.
 #pragma once
 
 #include <sys/uio.h>
@@ -15,36 +15,36 @@
 
 namespace rueda {
 
-/// Moves as many bytes as there is room for, or as are there. Used by one thread at a time, except
-/// for shutdown(). Errors carry the rank at the other end.
+/// Reads and writes as many bytes as possible without blocking. Used by one thread at a time,
+/// except for shutdown(). Errors carry the rank at the other end.
 class Socket {
  public:
   /// Takes a connected stream socket (TCP or Unix) to `peer`; makes it non-blocking and
-  /// close-on-exec and turns off TCP's delay of small segments. What is lost on the way is sent
-  /// again within a second, however often, as far as this kernel can do that, and TCP gives up
-  /// after 15 minutes at the earliest. The descriptor is closed if this fails. With keys, what goes
-  /// over it is protected from whoever is in between.
+  /// close-on-exec and turns off TCP's delay of small segments. Lost packets are sent again within
+  /// a second, as far as the kernel supports that, and TCP gives up after 15 minutes at the
+  /// earliest. The descriptor is closed if this fails. With keys, the stream is sealed (seal.h).
   [[nodiscard]] static Result<Socket> adopt(Fd fd, Rank peer, const SealKeys& keys = {});
 
   Socket(Socket&& other) noexcept;
   Socket& operator=(Socket&&) = delete;
 
-  /// Writes from the parts in order. Returns the bytes taken; 0: no room now. What was not taken
-  /// comes first again in the next call, with no less behind it: a part of it may have gone
-  /// already.
+  /// Writes from the parts in order. Returns the bytes taken; 0: no room now. The next call must
+  /// begin with the bytes that were not taken, and proposal no fewer: some of them may have been
+  /// sent already.
   [[nodiscard]] Result<std::size_t> write(std::span<const iovec> parts);
   /// Reads into the parts in order. Returns the bytes read; 0: nothing there now.
   /// The end of the stream is PeerLost: "connection closed by rank N".
   [[nodiscard]] Result<std::size_t> read(std::span<const iovec> parts);
 
-  /// True if `events` (POLLIN, POLLOUT) or an error is pending. One system call at most.
+  /// True if one of `events` (POLLIN, POLLOUT) or an error is pending. Makes one system call at
+  /// most.
   ///
-  /// With keys, bytes that poll() does not know of may wait here: until read() has returned 0, a
-  /// sleep in poll() may miss them.
+  /// With keys, decrypted bytes may wait here, which poll() does not see. So read() must have
+  /// returned 0 before a sleep in poll().
   [[nodiscard]] bool ready(short events) const noexcept;
 
-  /// Ends the connection in both directions: the peer sees its end, whoever sleeps in poll() wakes,
-  /// later reads and writes fail with Shutdown. Any thread.
+  /// Ends the connection in both directions. The peer sees the end of the stream, threads in poll()
+  /// wake, and later reads and writes fail with Shutdown. Any thread.
   void shutdown() noexcept;
 
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
@@ -62,9 +62,10 @@ class Socket {
 
   Fd fd_;
   Rank peer_;
-  std::atomic<bool> ended_here_{false};  // so that our own shutdown() is not blamed on the peer
-  std::unique_ptr<Seal> seal_;           // null: not protected
-  std::optional<Error> broken_;          // why nothing more can be read, after what was good
+  std::atomic<bool> ended_here_{
+      false};                    // so that this rank's own shutdown() does not look like the peer's
+  std::unique_ptr<Seal> seal_;   // null: the stream is not sealed
+  std::optional<Error> broken_;  // the error to return when all bytes before it have been read
 };
 
 /// "connection closed by rank 3" and the like.

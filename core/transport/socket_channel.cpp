@@ -44,7 +44,7 @@ Result<void> SocketChannel::flush() {
   if (!congested()) {
     outgoing_.clear();
     sent_ = 0;
-  } else if (sent_ > outgoing_.size() / 2) {  // each byte is moved once at most, on average
+  } else if (sent_ > outgoing_.size() / 2) {  // amortized, each byte is moved once at most
     outgoing_.erase(outgoing_.begin(), outgoing_.begin() + static_cast<std::ptrdiff_t>(sent_));
     sent_ = 0;
   }
@@ -79,7 +79,7 @@ Result<std::optional<std::span<const std::byte>>> SocketChannel::receive() {
       return message;
     }
     if (*message) return message;
-    if (broken_) {  // what is left is a part of a message that will never be complete
+    if (broken_) {  // the rest is part of a message that never becomes complete
       taken_ = filled_;
       return *broken_;
     }
@@ -111,7 +111,7 @@ bool SocketChannel::ready() const {
   const std::size_t arrived = filled_ - taken_;
   if (arrived >= kLengthBytes) {
     const std::size_t bytes = load_little_endian<std::uint32_t>(incoming_.data() + taken_);
-    // An impossible length is ready as well: receive() will say so.
+    // An impossible length counts as ready: receive() returns the error.
     if (bytes > kMaxControlMessage || arrived >= kLengthBytes + bytes) return true;
   }
   return socket_.ready(wants().events);

@@ -13,8 +13,8 @@
 
 namespace rueda {
 
-/// The limit guards against hostile or garbled lengths, it is not a buffer size: buffers grow with
-/// what has really arrived.
+/// A limit against hostile or corrupt lengths. It is not a buffer size: buffers grow with the bytes
+/// that have arrived.
 inline constexpr std::size_t kMaxControlMessage = std::size_t{16} << 20;
 
 class SocketChannel final : public ControlChannel {
@@ -28,13 +28,13 @@ class SocketChannel final : public ControlChannel {
   [[nodiscard]] bool congested() const override { return sent_ < outgoing_.size(); }
 
   [[nodiscard]] int fd() const noexcept { return socket_.fd(); }
-  /// What a sleeping rank waits for: always readable, writable while congested().
+  /// The poll() entry for a sleeping rank: readable, and writable while congested().
   [[nodiscard]] pollfd wants() const noexcept;
   /// See Socket::shutdown(). Any thread.
   void shutdown() noexcept { socket_.shutdown(); }
 
  private:
-  /// The complete message at the front of incoming_, if there is one.
+  /// The first message in incoming_, if it is complete.
   [[nodiscard]] Result<std::optional<std::span<const std::byte>>> next_message();
 
   Socket socket_;

@@ -163,7 +163,23 @@ class MismatchError(HorovodInternalError):
         self.said = tuple(said)
 
 
-class PeerLostError(HorovodInternalError):
+class _RanksMissing(HorovodInternalError):
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        rank: int | None = None,
+        host: str | None = None,
+        tensor: str | None = None,
+        missing: Sequence[int] = (),
+        waited_s: float = 0.0,
+    ) -> None:
+        super().__init__(message, rank=rank, host=host, tensor=tensor)
+        self.missing = tuple(missing)
+        self.waited_s = waited_s
+
+
+class PeerLostError(_RanksMissing):
     """A rank died, was cut off or fell silent, or its script failed.
 
     Attributes:
@@ -173,55 +189,17 @@ class PeerLostError(HorovodInternalError):
         waited_s: seconds of silence; 0 if its end was seen.
     """
 
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        rank: int | None = None,
-        host: str | None = None,
-        tensor: str | None = None,
-        missing: Sequence[int] = (),
-        waited_s: float = 0.0,
-    ) -> None:
-        super().__init__(message, rank=rank, host=host, tensor=tensor)
-        self.missing = tuple(missing)
-        self.waited_s = waited_s
 
-
-class CollectiveTimeout(HorovodInternalError):
+class CollectiveTimeout(_RanksMissing):
     """An operation made no progress for ``waited_s`` seconds; ``missing`` are the ranks it waited for.
     ``rank`` and ``host`` say which of them to look at first, if that is known.
     """
-
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        tensor: str | None = None,
-        missing: Sequence[int] = (),
-        waited_s: float = 0.0,
-        rank: int | None = None,
-        host: str | None = None,
-    ) -> None:
-        super().__init__(message, rank=rank, host=host, tensor=tensor)
-        self.missing = tuple(missing)
-        self.waited_s = waited_s
 
 
 class ShutdownError(HorovodInternalError):
     """Another rank has called ``shutdown()``, or its script has come to its end, while this one still had
     operations. ``rank`` and ``host`` say which one, ``tensor`` is the operation that failed; as far as known.
     """
-
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        rank: int | None = None,
-        host: str | None = None,
-        tensor: str | None = None,
-    ) -> None:
-        super().__init__(message, rank=rank, host=host, tensor=tensor)
 
 
 class BackendError(HorovodInternalError):
@@ -242,7 +220,7 @@ class BackendError(HorovodInternalError):
         self.code = code
 
 
-class RendezvousError(HorovodInternalError):
+class RendezvousError(_RanksMissing):
     """``init()`` could not bring the ranks together.
 
     Attributes:
@@ -250,19 +228,6 @@ class RendezvousError(HorovodInternalError):
         waited_s: seconds waited before giving up; 0 if the cause was not a time-out.
         rank, host: which one failed and has thereby ended the attempt of all, if one did.
     """
-
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        missing: Sequence[int] = (),
-        waited_s: float = 0.0,
-        rank: int | None = None,
-        host: str | None = None,
-    ) -> None:
-        super().__init__(message, rank=rank, host=host)
-        self.missing = tuple(missing)
-        self.waited_s = waited_s
 
 
 class StoreTimeout(RendezvousError):

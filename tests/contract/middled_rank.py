@@ -23,8 +23,8 @@ from horovod.bootstrap.addresses import Address
 from horovod.bootstrap.handshake import Role
 from horovod.bootstrap.routes import Route
 from horovod.collectives import objects
-from horovod.collectives.forms import Sum
 from horovod.collectives.numpy_frontend import collectives
+from horovod.collectives.ops import Sum
 from horovod.errors import HorovodError
 from horovod.runtime import lifecycle
 

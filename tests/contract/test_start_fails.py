@@ -46,7 +46,7 @@ def poor(name):
 
 
 class Core:
-    EngineOptions, Engine = _core.EngineOptions, _core.Engine
+    Engine = _core.Engine
     segment_bytes, segment_base_bytes = _core.segment_bytes, _core.segment_base_bytes
     missing_cipher = _core.missing_cipher
 

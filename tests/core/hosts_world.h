@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "backends/fabric.h"
+#include "backends/backend_factory.h"
 #include "backends/hierarchical/hierarchical.h"
 #include "shm_world.h"
 #include "tcp_world.h"
@@ -42,7 +42,7 @@ class Hosts {
     return all;
   }
 
-  [[nodiscard]] std::unique_ptr<Fabric> fabric(int self) {
+  [[nodiscard]] std::unique_ptr<BackendFactory> factory(int self) {
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       const auto at = std::find(groups_[g].begin(), groups_[g].end(), self);
       if (at == groups_[g].end()) continue;
@@ -52,12 +52,14 @@ class Hosts {
                 static_cast<int>(at - groups_[g].begin()), nullptr};
         host.own = &memory_[g]->segment(host.self);
       }
-      return std::make_unique<Fabric>(network_->rank(self), groups(), host, network_->mesh(self));
+      return std::make_unique<BackendFactory>(network_->rank(self), groups(), host,
+                                              network_->mesh(self));
     }
     return nullptr;
   }
 
-  /// The world's backend of a rank, with borders of one's own. Without Fabric, so once for a rank.
+  /// The world's backend of a rank, with borders of one's own. Without BackendFactory, so once for
+  /// a rank.
   [[nodiscard]] std::unique_ptr<Backend> hierarchical(int self, HierarchicalTuning tuning,
                                                       ShmTuning inside) {
     Members members = network_->members(self);

@@ -1,4 +1,4 @@
-/// What ranks say to each other about their offers, as a relay between them hears it.
+/// What ranks say to each other about their proposals, as a relay between them hears it.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 #include "cluster.h"
 #include "engine/failure/heartbeat.h"
-#include "engine/fast_path/call_frame.h"
+#include "engine/fast_path/ask_frame.h"
 #include "relay.h"
 
 namespace rueda::testing {
@@ -21,9 +21,9 @@ namespace rueda::testing {
 class Overheard {
  public:
   struct Counts {
-    int agreed = 0;   ///< rounds in which all have offered the same
-    int refused = 0;  ///< the others in which somebody has offered
-    /// Messages of the caller while an offer of its, or of who gets them, is open.
+    int agreed = 0;   ///< rounds in which all have proposed the same
+    int refused = 0;  ///< the others in which somebody has proposed
+    /// Messages of the coordinator while a proposal of its, or of who gets them, is open.
     int overtaken = 0;
   };
 
@@ -46,8 +46,8 @@ class Overheard {
   [[nodiscard]] Counts counts() const {
     Counts counts{.overtaken = overtaken_};
     for (const auto& [round, said] : rounds_) {
-      const auto offers = [](const auto& one) { return one.second.offers(); };
-      if (std::ranges::none_of(said, offers)) continue;
+      const auto proposals = [](const auto& one) { return one.second.proposals(); };
+      if (std::ranges::none_of(said, proposals)) continue;
       const auto& first = said.begin()->second.tag;
       const auto equal = [&first](const auto& one) { return one.second.tag == first; };
       const bool same = static_cast<int>(said.size()) == size_ && std::ranges::all_of(said, equal);
@@ -100,7 +100,7 @@ class Overheard {
   struct Said {
     std::array<std::byte, 20> tag{};         // count, key, signature, call
     std::map<Rank, TimePoint> arrives = {};  // at whom, and when
-    [[nodiscard]] bool offers() const {
+    [[nodiscard]] bool proposals() const {
       std::uint32_t count = 0;
       std::memcpy(&count, tag.data(), sizeof count);
       return count != 0;
@@ -120,17 +120,18 @@ class Overheard {
     last_[from] = round;
   }
 
-  /// The caller's messages are what the ranks have decided: for itself, and for whoever gets them.
+  /// The coordinator's messages are what the ranks have decided: for itself, and for whoever gets
+  /// them.
   void decided(Rank from, Rank to, std::span<const std::byte> head, TimePoint at) {
-    if (from != 0 || head.size() < 5 || head[4] == kCallFrame || head[4] == kBeatFrame) return;
+    if (from != 0 || head.size() < 5 || head[4] == kAskFrame || head[4] == kBeatFrame) return;
     if (undecided(0, Clock::now()) || undecided(to, at)) ++overtaken_;
   }
 
-  /// That rank has offered something, and does not know what all others have.
+  /// That rank has proposed something, and does not know what all others have.
   [[nodiscard]] bool undecided(Rank rank, TimePoint at) {
     const auto& said = rounds_[last_[rank]];
     const auto own = said.find(rank);
-    if (own == said.end() || !own->second.offers()) return false;
+    if (own == said.end() || !own->second.proposals()) return false;
     bool missing = static_cast<int>(said.size()) < size_;
     for (const auto& [other, one] : said) {
       const auto arrives = one.arrives.find(rank);  // none: of the same host

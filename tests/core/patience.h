@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <chrono>
+#include <thread>
 #include <vector>
 
 #include "backends/operation.h"
@@ -22,10 +23,29 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
+/// A look in vain lets others run, and many of them sleep: threads that only yield take the whole
+/// of a loaded machine from those that they wait for.
+class Rest {
+ public:
+  void moved() noexcept { looks_ = 0; }
+  void in_vain() {
+    if (++looks_ < kLooks) {
+      ::sched_yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+
+ private:
+  static constexpr int kLooks = 64;
+  int looks_ = 0;
+};
+
 /// Steps all operations until they are done; lets others run while none can go on.
 inline Result<void> drive_all(const std::vector<Operation*>& operations) {
   const TimePoint deadline = Clock::now() + kPatience;
   std::vector<bool> done(operations.size());
+  Rest rest;
   for (;;) {
     bool all = true;
     bool moved = false;
@@ -38,8 +58,11 @@ inline Result<void> drive_all(const std::vector<Operation*>& operations) {
       all &= done[i];
     }
     if (all) return {};
-    if (moved) continue;
-    ::sched_yield();
+    if (moved) {
+      rest.moved();
+      continue;
+    }
+    rest.in_vain();
     if (Clock::now() > deadline) return Error{.code = Code::Timeout, .message = "no progress"};
   }
 }

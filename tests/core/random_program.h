@@ -57,7 +57,7 @@ class ProgramThread {
   }
 
   /// One large allreduce after the other, all of one length and by one name: the first thread's may
-  /// be offered, those of the others take the regular way. Rests between them, so that a rank has
+  /// be proposed, those of the others take the regular way. Rests between them, so that a rank has
   /// nothing else under way now and then.
   void repeat(int operations, std::uint32_t count) {
     for (number_ = 0; number_ < operations && !outcome_.broken; ++number_) {

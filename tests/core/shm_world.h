@@ -123,6 +123,7 @@ class ShmWorld {
     std::vector<bool> done(operations.size());
     std::size_t open = operations.size();
     bool announced = false;  // that this rank is about to sleep
+    Rest rest;
     while (open > 0) {
       bool moved = false;
       for (std::size_t i = 0; i < operations.size(); ++i) {
@@ -136,12 +137,13 @@ class ShmWorld {
       }
       if (moved) {
         announced = false;
+        rest.moved();
         announce(self, Sleeper::Nobody);
         continue;
       }
       bool too_late = Clock::now() > deadline;
       if (options_.wait == Wait::Yield) {
-        ::sched_yield();
+        rest.in_vain();
       } else if (!announced) {
         announce(self, Sleeper::EngineThread);
         announced = true;  // and look once more

@@ -117,8 +117,8 @@ class Simulator {
     act(*at(rank).negotiator, now, effects);
     drain(rank);
   }
-  void want_all(Rank rank) {
-    call(rank, [](Negotiator& n, TimePoint t, Effects& e) { n.want_all(t, e); });
+  void mark_all_waited(Rank rank) {
+    call(rank, [](Negotiator& n, TimePoint t, Effects& e) { n.mark_all_waited(t, e); });
   }
   void join(Rank rank) {
     RankState& state = at(rank);

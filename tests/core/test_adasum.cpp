@@ -153,7 +153,7 @@ std::vector<Bytes> run(Cluster& cluster, const std::vector<Tensor>& tensors, boo
       ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
       handles.push_back(*handle);
       if (together && t + 1 < tensors.size()) continue;
-      if (together) engine.want_all();
+      if (together) engine.mark_all_waited();
       for (const Handle one : handles) {
         const auto work = finish(engine, one);
         ASSERT_TRUE(work && !work->error) << (work ? work->error->what() : "");

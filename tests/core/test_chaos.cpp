@@ -2,8 +2,8 @@
 /// itself. RUEDA_FULL_MATRIX=1 runs ten times as many operations; a sanitizer's build, fewer.
 /// RUEDA_CHAOS_SEED is the number of other programs and weathers.
 ///
-/// Without what keeps offers and dispatches in one order (docs/protocol.md, section 9), each of the
-/// worlds fails, by the data of another operation, or by wrong sums where nobody compares whose
+/// Without what keeps proposals and dispatches in one order (docs/protocol.md, section 9), each of
+/// the worlds fails, by the data of another operation, or by wrong sums where nobody compares whose
 /// they are: 50 of 50 did, after 460 to 2200 results on all ranks together.
 
 #include <gtest/gtest.h>
@@ -143,9 +143,10 @@ TEST(Chaos, every_result_is_right) {
         chaotic.run();
         const Overheard::Counts counts = chaotic.counts();
         const std::lock_guard lock(mutex);
-        std::printf("%s: %d operations were right; offers: %d agreed, %d refused, %d overtaken\n",
-                    chaotic.outcome().world.c_str(), static_cast<int>(chaotic.outcome().operations),
-                    counts.agreed, counts.refused, counts.overtaken);
+        std::printf(
+            "%s: %d operations were right; proposals: %d agreed, %d refused, %d overtaken\n",
+            chaotic.outcome().world.c_str(), static_cast<int>(chaotic.outcome().operations),
+            counts.agreed, counts.refused, counts.overtaken);
         all.agreed += counts.agreed;
         all.refused += counts.refused;
         all.overtaken += counts.overtaken;

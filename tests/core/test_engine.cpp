@@ -77,7 +77,7 @@ TEST_P(EngineWorld, many_asynchronous_operations_in_any_order) {
         ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
         handles.push_back(*handle);
       }
-      engine.want_all();
+      engine.mark_all_waited();
       for (const Handle handle : handles) {
         const auto work = finish(engine, handle);
         ASSERT_TRUE(work && !work->error) << (work ? work->error->what() : "");
@@ -351,8 +351,8 @@ TEST(Engine, nonsense_from_a_rank_that_left_its_reason_is_reported_as_that_reaso
   ASSERT_TRUE(static_cast<bool>(handle));
   Peers& peers = cluster[1].peers();
   peers.leave_cause({.code = Code::Backend, .message = "the reason", .peer = 1});
-  const std::vector<std::byte> nonsense(5, std::byte{0x7E});
-  ASSERT_TRUE(static_cast<bool>(peers.channel(0)->send(nonsense)));
+  const std::vector<std::byte> malformed(5, std::byte{0x7E});
+  ASSERT_TRUE(static_cast<bool>(peers.channel(0)->send(malformed)));
   ASSERT_TRUE(static_cast<bool>(peers.channel(0)->flush()));
   const auto work = finish(cluster[0], *handle);
   ASSERT_TRUE(work && work->error);

@@ -12,8 +12,7 @@ using std::chrono::seconds;
 
 EngineOptions quick() {
   EngineOptions options;
-  options.heartbeat = {
-      .interval = milliseconds(50), .warning = milliseconds(250), .limit = milliseconds(1000)};
+  options.heartbeat = {.warning = milliseconds(250), .limit = milliseconds(1000)};
   options.log_level = LogLevel::Fatal;
   return options;
 }

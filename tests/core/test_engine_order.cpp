@@ -1,4 +1,4 @@
-/// One order of operations on all ranks, though what is offered and what is dispatched come over
+/// One order of operations on all ranks, though what is proposed and what is dispatched come over
 /// different connections, one of which is late.
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 #include "cluster.h"
 #include "engine/failure/heartbeat.h"
-#include "engine/fast_path/call_frame.h"
+#include "engine/fast_path/ask_frame.h"
 #include "relay.h"
 
 namespace rueda::testing {
@@ -66,7 +66,7 @@ class Talk {
       first_ = true;
       return;
     }
-    if (std::exchange(first_, false) && byte != kCallFrame && byte != kBeatFrame) ++messages_;
+    if (std::exchange(first_, false) && byte != kAskFrame && byte != kBeatFrame) ++messages_;
     if (--left_ == 0) head_ = 0;
   }
 
@@ -76,8 +76,8 @@ class Talk {
   bool first_ = false;
 };
 
-/// Makes two ranks believe that they have offered at one place in the order, though rank 1 has run
-/// a dispatch before its offer and rank 0 has not: each gets the note of the other with its own
+/// Makes two ranks believe that they have proposed at one place in the order, though rank 1 has run
+/// a dispatch before its proposal and rank 0 has not: each gets the note of the other with its own
 /// position, and rank 0 gets it before the data of that dispatch. What the engines do then is what
 /// a mistake in the order of operations would make them do.
 class Forger {
@@ -127,9 +127,9 @@ class Forger {
  private:
   static constexpr std::size_t kHeader = 24;
   static constexpr std::size_t kCount = kHeader + 4;      // of the tensors
-  static constexpr std::size_t kPosition = kHeader + 24;  // of the offer
+  static constexpr std::size_t kPosition = kHeader + 24;  // of the proposal
 
-  /// The first offer among the whole messages in there.
+  /// The first proposal among the whole messages in there.
   static std::optional<std::span<std::byte>> find_note(std::span<std::byte> bytes) {
     constexpr std::uint32_t kNote = 0x6e647552;
     while (bytes.size() >= kHeader) {
@@ -157,14 +157,14 @@ class Forger {
   std::atomic<bool> armed_{false};
   std::atomic<bool> noted_{false};
   std::atomic<bool> done_{false};
-  std::optional<std::uint64_t> first_;  // position of the offer of rank 0 that stands here
+  std::optional<std::uint64_t> first_;  // position of the proposal of rank 0 that stands here
   std::uint64_t second_ = 0;            // of rank 1
 };
 
 /// Two hosts of one rank each, and what their tests have in common.
 class TwoHosts : public ::testing::Test {
  protected:
-  Talk down_;  // from rank 0, the caller
+  Talk down_;  // from rank 0, the coordinator
   Talk up_;    // to it
   Relay relay_;
   Cluster cluster_;
@@ -185,14 +185,14 @@ class TwoHosts : public ::testing::Test {
   }
 
   /// The same of a state that may not come: now and then the engine's own thread is in the way of
-  /// an offer.
+  /// a proposal.
   static bool comes(const std::function<bool()>& there) {
     const auto deadline = Clock::now() + std::chrono::seconds(2);
     while (!there() && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(1));
     return there();
   }
 
-  /// So that it is known, and can be offered.
+  /// So that it is known, and can be proposed.
   void make_known(const std::string& name, std::size_t count) {
     cluster_.each([&](Rank, Engine& engine) {
       for (int i = 0; i < 2; ++i) expect_blocking(engine, name, count, 1.0F, 2.0F);
@@ -236,15 +236,15 @@ class TwoHosts : public ::testing::Test {
     request.root = 1;
     auto handle = engine.submit(std::move(request));
     EXPECT_TRUE(handle);
-    engine.want_all();
+    engine.mark_all_waited();
     return handle ? *handle : Handle{0};
   }
 };
 
 struct Valves {
-  Valve valve_;                  // data, from rank 0 to rank 1
-  Valve back_;                   // data, from rank 1 to rank 0
-  std::atomic<int> offered_{0};  // rounds in which notes were held back
+  Valve valve_;                   // data, from rank 0 to rank 1
+  Valve back_;                    // data, from rank 1 to rank 0
+  std::atomic<int> proposed_{0};  // rounds in which notes were held back
 };
 
 /// What is said on the data connection can be held back.
@@ -271,8 +271,8 @@ class ForgedNotes : protected Forged, public TwoHosts {
 
 constexpr std::size_t kLarge = 30000;
 
-/// Rank 1 knows that all have offered x before it runs y; rank 0, that y was dispatched before it
-/// knows that all have offered x.
+/// Rank 1 knows that all have proposed x before it runs y; rank 0, that y was dispatched before it
+/// knows that all have proposed x.
 TEST_F(LateNotes, what_is_dispatched_behind_an_offer_comes_behind_it_on_every_rank) {
   make_known("x", kLarge);
   for (int round = 0; round < 5; ++round) {
@@ -284,11 +284,11 @@ TEST_F(LateNotes, what_is_dispatched_behind_an_offer_comes_behind_it_on_every_ra
           [&] { expect_blocking(engine, "x", kLarge, static_cast<float>(rank + 1), 3.0F); });
       // Rank 1 has rank 0's note; rank 0 waits for that of rank 1.
       if (!comes([&] { return valve_.passed() > noted && back_.held() > 0; })) back_.open();
-      offered_ += back_.held() > 0 ? 1 : 0;
+      proposed_ += back_.held() > 0 ? 1 : 0;
       std::vector<float> late(kLarge, static_cast<float>(100 * (rank + 1)));
       auto handle = engine.submit(allreduce_of(late, "y", false));
       ASSERT_TRUE(handle);
-      engine.want_all();
+      engine.mark_all_waited();
       if (rank == 0) {
         await([&] { return down_.messages() > before; });
         back_.open();
@@ -298,10 +298,11 @@ TEST_F(LateNotes, what_is_dispatched_behind_an_offer_comes_behind_it_on_every_ra
       for (const float got : late) ASSERT_EQ(got, 300.0F) << "y of round " << round;
     });
   }
-  EXPECT_GT(offered_, 0);
+  EXPECT_GT(proposed_, 0);
 }
 
-/// What rank 1 finishes without rank 0 must not make it believe that it offers x at the same place.
+/// What rank 1 finishes without rank 0 must not make it believe that it proposals x at the same
+/// place.
 TEST_F(LateNotes, an_offer_that_was_made_behind_a_dispatch_is_not_the_one_made_before_it) {
   make_known("x", kLarge);
   for (int round = 0; round < 5; ++round) {
@@ -324,13 +325,13 @@ TEST_F(LateNotes, an_offer_that_was_made_behind_a_dispatch_is_not_the_one_made_b
       }
       std::jthread blocking([&] { expect_blocking(engine, "x", kLarge, 1.0F, 3.0F); });
       if (!comes([&] { return valve_.held() > 0; })) valve_.open();
-      offered_ += valve_.held() > 0 ? 1 : 0;
+      proposed_ += valve_.held() > 0 ? 1 : 0;
       expect_finished(engine, start_broadcast(engine, late));
       blocking.join();
       for (const float got : late) ASSERT_EQ(got, 100.0F) << "y of round " << round;
     });
   }
-  EXPECT_GT(offered_, 0);
+  EXPECT_GT(proposed_, 0);
 }
 
 /// Rank 0 runs x while what rank 1 brings is y, of the same length in messages.
@@ -361,7 +362,7 @@ TEST_F(ForgedNotes, two_operations_of_one_length_in_two_orders_are_an_error) {
       if (forger_.done()) failures[rank] = failure(engine);
     });
   }
-  ASSERT_TRUE(forger_.done()) << "no offer in all attempts";
+  ASSERT_TRUE(forger_.done()) << "no proposal in all attempts";
   EXPECT_EQ(failures[0], failures[1]);
   // Who found it, whose data they are, and both operations.
   const std::regex expected(

@@ -126,7 +126,7 @@ TEST(Dispatcher, how_far_it_has_come_is_known_by_position) {
   EXPECT_EQ(here.quiet, seconds(3));
   EXPECT_EQ(here.waits_for, (std::vector<Rank>{3}));
   EXPECT_EQ(dispatcher.standing(after, start).state, Standing::State::Before);
-  EXPECT_EQ(dispatcher.standing({Position::Stream::Offers, 1}, start).state,
+  EXPECT_EQ(dispatcher.standing({Position::Stream::Proposals, 1}, start).state,
             Standing::State::Before);
   backend.next = Step::Done;
   ASSERT_TRUE(static_cast<bool>(dispatcher.step(start + seconds(9))));

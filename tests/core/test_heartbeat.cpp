@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/failure/inquest.h"
+#include "engine/failure/cause_finder.h"
 
 namespace rueda {
 namespace {
@@ -99,7 +99,7 @@ TEST(Heartbeat, of_several_found_at_once_the_one_that_was_heard_first_is_lost) {
   }
 }
 
-TEST(Heartbeat, who_was_stopped_for_an_hour_accuses_nobody) {
+TEST(Heartbeat, a_rank_that_was_stopped_for_an_hour_reports_nobody) {
   Watch watch(2);
   watch.run_until(kStart + seconds(5), {0, 1});
   watch.look(kStart + hours(1), {});  // stopped in between; nobody has been read yet
@@ -139,7 +139,7 @@ TEST(Heartbeat, nobody_was_stopped_if_only_nobody_looked) {
 }
 
 TEST(Heartbeat, two_ranks_come_to_beat_at_the_same_moment) {
-  Heartbeat heartbeat({}, 1, kStart);
+  Heartbeat heartbeat({.limit = seconds(10)}, 1, kStart);
   (void)heartbeat.look(kStart, {});
   heartbeat.answer(kStart + milliseconds(400));  // the own beat is due at 1000
   EXPECT_EQ(heartbeat.next(), kStart + milliseconds(1000));
@@ -158,38 +158,38 @@ TEST(Heartbeat, limits_of_three_seconds_leave_room_for_late_beats) {
   EXPECT_FALSE(watch.lost);
 }
 
-// -- the inquest
+// -- the cause_finder
 
 Error about(Rank rank) { return {.code = Code::PeerLost, .message = "lost", .peer = rank}; }
 
-TEST(Inquest, what_is_certain_needs_no_waiting_at_the_root) {
-  Inquest inquest;
-  EXPECT_TRUE(inquest.hear(about(3), Evidence::Certain, false, kStart));
-  EXPECT_EQ(inquest.deadline(), kStart);
+TEST(CauseFinder, what_is_certain_needs_no_waiting_at_the_root) {
+  CauseFinder cause_finder;
+  EXPECT_TRUE(cause_finder.hear(about(3), Evidence::Certain, false, kStart));
+  EXPECT_EQ(cause_finder.deadline(), kStart);
 }
 
-TEST(Inquest, better_evidence_replaces_worse_and_the_first_of_equals_stays) {
-  Inquest inquest;
-  EXPECT_TRUE(inquest.hear(about(1), Evidence::Data, false, kStart));
-  EXPECT_FALSE(inquest.hear(about(2), Evidence::Data, false, kStart + milliseconds(1)));
-  EXPECT_EQ(inquest.best().error.peer, 1);
-  EXPECT_TRUE(inquest.hear(about(2), Evidence::Control, false, kStart + milliseconds(2)));
-  EXPECT_EQ(inquest.best().error.peer, 2);
-  EXPECT_FALSE(inquest.hear(about(1), Evidence::Data, false, kStart + milliseconds(3)));
-  EXPECT_GT(inquest.deadline(), kStart + milliseconds(3));
-  EXPECT_TRUE(inquest.hear(about(4), Evidence::Certain, false, kStart + milliseconds(4)));
-  EXPECT_LE(inquest.deadline(), kStart + milliseconds(4));
-  EXPECT_EQ(inquest.best().error.peer, 4);
+TEST(CauseFinder, better_evidence_replaces_worse_and_the_first_of_equals_stays) {
+  CauseFinder cause_finder;
+  EXPECT_TRUE(cause_finder.hear(about(1), Evidence::Data, false, kStart));
+  EXPECT_FALSE(cause_finder.hear(about(2), Evidence::Data, false, kStart + milliseconds(1)));
+  EXPECT_EQ(cause_finder.best().error.peer, 1);
+  EXPECT_TRUE(cause_finder.hear(about(2), Evidence::Control, false, kStart + milliseconds(2)));
+  EXPECT_EQ(cause_finder.best().error.peer, 2);
+  EXPECT_FALSE(cause_finder.hear(about(1), Evidence::Data, false, kStart + milliseconds(3)));
+  EXPECT_GT(cause_finder.deadline(), kStart + milliseconds(3));
+  EXPECT_TRUE(cause_finder.hear(about(4), Evidence::Certain, false, kStart + milliseconds(4)));
+  EXPECT_LE(cause_finder.deadline(), kStart + milliseconds(4));
+  EXPECT_EQ(cause_finder.best().error.peer, 4);
 }
 
-TEST(Inquest, who_can_ask_waits_for_the_verdict_but_not_for_ever) {
-  Inquest inquest;
-  inquest.hear(about(1), Evidence::Certain, true, kStart);
-  EXPECT_EQ(inquest.deadline(), kStart + milliseconds(200));
-  inquest.lose_way_up();
-  EXPECT_EQ(inquest.deadline(), kStart);
-  inquest.close();
-  EXPECT_FALSE(inquest.open());
+TEST(CauseFinder, who_can_ask_waits_for_the_verdict_but_not_for_ever) {
+  CauseFinder cause_finder;
+  cause_finder.hear(about(1), Evidence::Certain, true, kStart);
+  EXPECT_EQ(cause_finder.deadline(), kStart + milliseconds(200));
+  cause_finder.lose_parent();
+  EXPECT_EQ(cause_finder.deadline(), kStart);
+  cause_finder.close();
+  EXPECT_FALSE(cause_finder.open());
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "simulator.h"
+#include "negotiator_world.h"
 
 namespace rueda::test {
 namespace {
@@ -165,6 +165,63 @@ TEST_P(Conflict, is_not_claimed_before_all_members_have_said_one_thing) {
   for (Rank rank = 0; rank < 6; ++rank) {
     EXPECT_EQ(sim.at(rank).submissions.begin()->second.outcome, Outcome::Pending);
   }
+}
+
+TEST(Negotiator, disagreement_is_the_same_error_everywhere_and_frees_the_name) {
+  auto sim = world(6, 3);
+  Signature doubles = kFloats;
+  doubles.dtype = DType::Float64;
+  for (int round = 0; round < 3; ++round) {
+    // Known by number in later rounds: the rank that differs says its signature in full.
+    for (Rank rank = 0; rank < 6; ++rank) sim.submit(rank, named("allreduce.a"), kFloats, true);
+    sim.deliver_all();
+    std::vector<std::uint64_t> tickets;
+    for (Rank rank = 0; rank < 6; ++rank) {
+      tickets.push_back(
+          sim.submit(rank, named("allreduce.a"), rank == 4 && round < 2 ? doubles : kFloats, true));
+    }
+    sim.deliver_all();
+    for (Rank rank = 0; rank < 6; ++rank) {
+      const Submission& submission = of(sim, rank, tickets[static_cast<std::size_t>(rank)]);
+      if (round == 2) {
+        EXPECT_EQ(submission.outcome, Outcome::Dispatched);
+        continue;
+      }
+      ASSERT_EQ(submission.outcome, Outcome::Failed);
+      EXPECT_EQ(submission.error.code, Code::Mismatch);
+      EXPECT_EQ(submission.error.tensor, "allreduce.a");
+      EXPECT_EQ(submission.error.message, of(sim, 0, tickets[0]).error.message);
+      EXPECT_TRUE(contains(submission.error.message,
+                           "Mismatched data types: One rank had type float32, but another rank had "
+                           "type float64"))
+          << submission.error.message;
+      EXPECT_TRUE(contains(submission.error.message, "Ranks 0-3, 5: ALLREDUCE"))
+          << submission.error.message;
+      EXPECT_TRUE(contains(submission.error.message, "rank 4: ALLREDUCE"));
+    }
+  }
+}
+
+TEST(Negotiator, allgather_rows_may_differ_and_keep_their_number) {
+  auto sim = world(4, 2);
+  for (int step = 0; step < 5; ++step) {
+    const auto before = sim.message_bytes;
+    for (Rank rank = 0; rank < 4; ++rank) {
+      sim.submit(rank, named("allgather.a"), signature(Kind::Allgather, {step + rank, 3}), true);
+    }
+    sim.deliver_all();
+    ASSERT_EQ(sim.at(3).dispatches.size(), static_cast<std::size_t>(step) + 1);
+    EXPECT_EQ(sim.at(3).signatures.back()[0]->shape, (Shape{step + 3, 3}));
+    if (step > 0) {
+      EXPECT_LE(sim.message_bytes - before, 3 * (32 + 40));
+    }
+  }
+}
+
+TEST(Negotiator, a_scalar_allgather_fails_even_alone) {
+  auto sim = world(1, 1);
+  sim.submit(0, named("allgather.a"), signature(Kind::Allgather, {}), true);
+  EXPECT_TRUE(contains(of(sim, 0, 1).error.message, "ALLGATHER a rank-zero tensor"));
 }
 
 TEST(ConflictInASet, concerns_its_members_only) {

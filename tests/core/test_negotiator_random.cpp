@@ -149,7 +149,7 @@ void run_step(Simulator& sim, const std::vector<Work>& all, const std::vector<Ra
         sim.submit(rank, unnamed(Kind::Allreduce, ++sim.at(rank).last_handle),
                    signature(Kind::Allreduce, {4}), sim.chance(0.5));
       }
-      if (sim.chance(0.5)) sim.want_all(rank);
+      if (sim.chance(0.5)) sim.mark_all_waited(rank);
       busy.erase(busy.begin() + static_cast<std::ptrdiff_t>(i));
       continue;
     }
@@ -426,7 +426,7 @@ TEST(LargeWorld, a_thousand_ranks_in_a_deep_tree_agree) {
       for (int i = 0; i < 5; ++i) {
         sim.submit(rank, named(numbered("t", i)), signature(Kind::Allreduce, {i + 1}));
       }
-      sim.want_all(rank);
+      sim.mark_all_waited(rank);
     }
     sim.deliver_all();
   }

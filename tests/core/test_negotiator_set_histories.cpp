@@ -198,7 +198,7 @@ class History {
         }
         sim.submit(rank, key, signature, waited);
       }
-      if (sim.chance(0.2)) sim.want_all(rank);
+      if (sim.chance(0.2)) sim.mark_all_waited(rank);
       return true;
     };
   }

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "simulator.h"
+#include "negotiator_world.h"
 
 namespace rueda::test {
 namespace {
@@ -10,13 +10,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-const Signature kFloats = signature(Kind::Allreduce, {256});
-
 Signature barrier() { return signature(Kind::Barrier, {}, DType::UInt8); }
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
 
 class Sets : public testing::Test {
  protected:
@@ -181,7 +175,7 @@ TEST_F(Sets, a_report_that_meets_the_news_of_the_removal_is_forgotten) {
     sim.deliver_all();
   }
   for (Rank rank = 0; rank < 6; ++rank) sim.remove_set(rank, 1);
-  // The caller decides; then rank 5, which has not heard of it, reports.
+  // The coordinator decides; then rank 5, which has not heard of it, reports.
   while (sim.at(0).negotiator->process_set(1) != nullptr) ASSERT_TRUE(sim.deliver_one());
   ASSERT_NE(sim.at(5).negotiator->process_set(1), nullptr);
   const auto late = sim.submit(5, sim.key_in(5, 1, "allreduce.a"), kFloats, true);

@@ -1,21 +1,15 @@
-/// What the caller says and does when ranks are late.
+/// What the coordinator says and does when ranks are late.
 
 #include <gtest/gtest.h>
 
 #include "engine/control/stall.h"
-#include "simulator.h"
+#include "negotiator_world.h"
 
 namespace rueda::test {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-const Signature kFloats = signature(Kind::Allreduce, {256});
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
 
 NegotiatorOptions stall_options(int warning_s, int shutdown_s = 0) {
   NegotiatorOptions options;
@@ -230,7 +224,7 @@ TEST(Deadlock, polling_is_not_waiting) {
   Simulator sim(make_groups(2, 2), stall_options(60), 1);
   for (Rank rank : {0, 1}) {
     sim.submit(rank, named(rank == 0 ? "allreduce.a" : "allreduce.b"), kFloats);
-    sim.call(rank, [](Negotiator& n, TimePoint t, Effects& e) { n.demand(t, e); });
+    sim.call(rank, [](Negotiator& n, TimePoint t, Effects& e) { n.flush_held(t, e); });
   }
   sim.settle(seconds(600));
   EXPECT_FALSE(sim.at(0).fatal);

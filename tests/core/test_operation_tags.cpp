@@ -23,20 +23,20 @@ using Bytes = std::vector<std::byte>;
 
 constexpr std::byte kUntouched{0x5A};
 constexpr OperationTag kDispatch = OperationTag{1} << kTagShift | 7;
-constexpr OperationTag kOffer = OperationTag{2} << kTagShift | (OperationTag{3} << 16) | 2;
+constexpr OperationTag kProposal = OperationTag{2} << kTagShift | (OperationTag{3} << 16) | 2;
 
 /// The operation of a member.
-OperationTag tag_of(int member) { return member == 0 ? kDispatch : kOffer; }
+OperationTag tag_of(int member) { return member == 0 ? kDispatch : kProposal; }
 
 /// What a member says that found data of the other one.
 void expect_mixed(const Error& error, int member, Rank other) {
   EXPECT_EQ(error.code, Code::Internal);
   EXPECT_EQ(error.peer, other);
   const std::string dispatch = "dispatch 7";
-  const std::string offer = "part 2 of what was agreed in round 3";
+  const std::string proposal = "part 2 of what was agreed in round 3";
   const std::string expected = "rank " + std::to_string(other) + " brings data of " +
-                               (member == 0 ? offer : dispatch) + ", while this rank runs " +
-                               (member == 0 ? dispatch : offer) + ":";
+                               (member == 0 ? proposal : dispatch) + ", while this rank runs " +
+                               (member == 0 ? dispatch : proposal) + ":";
   EXPECT_TRUE(error.message.starts_with(expected)) << error.message;
 }
 
@@ -235,7 +235,7 @@ TEST(OperationTags, OfBytePipes) {
     EXPECT_EQ(out, data);
 
     std::ranges::fill(out, kUntouched);
-    other->begin(kOffer);
+    other->begin(kProposal);
     const auto ahead = one->send(1, data);
     ASSERT_TRUE(static_cast<bool>(ahead->step()));
     const auto reading = other->recv(0, out);
@@ -297,7 +297,7 @@ TEST(OperationTags, ReachEverythingThatAHostAndTheNetworkCarry) {
       std::vector<std::unique_ptr<Operation>> operations;
       for (int rank = 0; rank < 4; ++rank) {
         backends.push_back(hosts.hierarchical(rank, {}, kTiny));
-        backends.back()->begin(rank == 3 ? kOffer : kDispatch);
+        backends.back()->begin(rank == 3 ? kProposal : kDispatch);
         operations.push_back(calls[static_cast<std::size_t>(rank)].start(kind, *backends.back()));
       }
       int mixed = 0;

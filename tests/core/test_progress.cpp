@@ -1,4 +1,4 @@
-/// Who drives: what is left behind when the baton changes hands.
+/// Who drives: what is left behind when the progress lock changes hands.
 
 #include "engine/base/progress.h"
 
@@ -58,7 +58,7 @@ TEST(Progress, what_comes_after_the_last_look_is_done_without_an_engine_thread) 
   progress.poke();  // a second release soon after this one does not look again by itself
   driver.last_look = [&] {
     driver.last_look = nullptr;
-    driver.news = true;  // another thread, which finds the baton taken
+    driver.news = true;  // another thread, which finds the progress lock taken
     std::thread([&] { progress.poke(); }).join();
   };
   progress.poke();

@@ -330,7 +330,7 @@ TEST_P(RecordWorld, reducescatters_of_a_batch_and_of_a_group) {
       ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
       handles.push_back(*handle);
     }
-    engine.want_all();
+    engine.mark_all_waited();
     for (std::size_t t = 0; t < kTensors; ++t) {
       const auto work = finish(engine, handles[t]);
       ASSERT_TRUE(work && !work->error) << (work ? work->error->what() : "");

@@ -34,7 +34,7 @@ std::vector<std::byte> every_record() {
   writer.header({.direction = Direction::Up, .position = 77});
   writer.origin(5);
   writer.age(1500);
-  writer.ready({.number = 9}, 4, {}, 123, 12, true);
+  writer.ready({.id = 9}, 4, {}, 123, 12, true);
   writer.ready({.kind = Kind::Barrier, .handle = 1ULL << 40}, 4, {}, 0, 0, false);
   const KeyRef full{.process_set = -1, .generation = 8, .name = "allreduce.x", .group = "g"};
   writer.ready(full, 0, some_signature(), 1, 0, true);
@@ -46,7 +46,7 @@ std::vector<std::byte> every_record() {
   writer.define(full);
   writer.define(some_signature());
   writer.dispatch(0, 2);
-  writer.item({.number = 9}, 4, {});
+  writer.item({.id = 9}, 4, {});
   writer.item(full, 0, some_signature());
   writer.dispatch(0, 1);
   writer.item({.kind = Kind::AddProcessSet, .handle = 3}, 0, some_set());
@@ -61,7 +61,7 @@ std::vector<std::byte> every_record() {
 
 TEST(Wire, a_report_by_numbers_takes_16_bytes) {
   std::vector<std::byte> bytes;
-  Writer(bytes).ready({.number = 1}, 1, {}, 1, 1, true);
+  Writer(bytes).ready({.id = 1}, 1, {}, 1, 1, true);
   EXPECT_EQ(bytes.size(), 16U);
   Writer(bytes).ready({.kind = Kind::Allreduce, .handle = 1}, 1, {}, 0, 1, true);
   EXPECT_EQ(bytes.size(), 32U);
@@ -80,14 +80,14 @@ TEST(Wire, every_record_reads_as_it_was_written) {
     ASSERT_EQ(entry.record, record);
   };
   const auto expect_full_key = [&] {
-    EXPECT_EQ(entry.key.number, 0U);
+    EXPECT_EQ(entry.key.id, 0U);
     EXPECT_EQ(entry.key.process_set, -1);
     EXPECT_EQ(entry.key.generation, 8U);
     EXPECT_EQ(entry.key.name, "allreduce.x");
     EXPECT_EQ(entry.key.group, "g");
   };
   const auto expect_full_signature = [&] {
-    EXPECT_EQ(entry.signature.number, 0U);
+    EXPECT_EQ(entry.signature.id, 0U);
     EXPECT_EQ(entry.signature.full, some_signature());
   };
   expect(Record::Origin);
@@ -95,8 +95,8 @@ TEST(Wire, every_record_reads_as_it_was_written) {
   expect(Record::Age);
   EXPECT_EQ(entry.age_ms, 1500U);
   expect(Record::Ready);
-  EXPECT_EQ(entry.key.number, 9U);
-  EXPECT_EQ(entry.signature.number, 4U);
+  EXPECT_EQ(entry.key.id, 9U);
+  EXPECT_EQ(entry.signature.id, 4U);
   EXPECT_EQ(entry.instance, 123U);
   EXPECT_EQ(entry.size_class, 12);
   EXPECT_TRUE(entry.whole);
@@ -125,7 +125,7 @@ TEST(Wire, every_record_reads_as_it_was_written) {
   expect(Record::Dispatch);
   ASSERT_EQ(entry.count, 2U);
   ASSERT_TRUE(reader.item(entry));
-  EXPECT_EQ(entry.key.number, 9U);
+  EXPECT_EQ(entry.key.id, 9U);
   ASSERT_TRUE(reader.item(entry));
   expect_full_key();
   expect_full_signature();

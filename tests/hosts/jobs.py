@@ -80,7 +80,7 @@ def running(
         yield RunningJob(process)
     finally:
         if process.poll() is None:
-            signal_processes(hosts, host, " ".join(COMMAND), signal.SIGKILL)  # the keepers end the rest
+            signal_processes(hosts, host, " ".join(COMMAND), signal.SIGKILL)  # the agents end the rest
         process.wait(LIMIT_S)
         assert process.stdout is not None
         process.stdout.close()

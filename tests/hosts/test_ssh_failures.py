@@ -70,20 +70,20 @@ def test_signals_reach_ranks_of_all_hosts(two_hosts: SimulatedHosts, signum: sig
     assert {f"[{rank}]<stdout>:{signum}" for rank in (0, 1)} <= set(rest.splitlines())
 
 
-def kill_launcher(hosts: SimulatedHosts, keeper: int) -> None:
+def kill_launcher(hosts: SimulatedHosts, agent: int) -> None:
     assert signal_processes(hosts, 0, LAUNCHER, signal.SIGKILL)
 
 
-def kill_client(hosts: SimulatedHosts, keeper: int) -> None:
+def kill_client(hosts: SimulatedHosts, agent: int) -> None:
     assert signal_processes(hosts, 0, "ssh ", signal.SIGKILL)
 
 
-def kill_keeper(hosts: SimulatedHosts, keeper: int) -> None:
-    assert hosts.run(1, "kill", "-KILL", str(keeper)).returncode == 0
+def kill_agent(hosts: SimulatedHosts, agent: int) -> None:
+    assert hosts.run(1, "kill", "-KILL", str(agent)).returncode == 0
 
 
-def kill_guard(hosts: SimulatedHosts, keeper: int) -> None:
-    guard = hosts.run(1, "ps", "-o", "ppid=", "-p", str(keeper)).stdout.decode().strip()
+def kill_guard(hosts: SimulatedHosts, agent: int) -> None:
+    guard = hosts.run(1, "ps", "-o", "ppid=", "-p", str(agent)).stdout.decode().strip()
     assert hosts.run(1, "kill", "-KILL", guard).returncode == 0
 
 
@@ -92,7 +92,7 @@ def kill_guard(hosts: SimulatedHosts, keeper: int) -> None:
     [
         (kill_launcher, None, ""),
         (kill_client, 1, "its ssh client was ended by signal 9"),
-        (kill_keeper, 1, "the process that watches its ranks ended unexpectedly"),
+        (kill_agent, 1, "the process that watches its ranks ended unexpectedly"),
         (kill_guard, 1, "was lost"),
     ],
 )
@@ -103,8 +103,8 @@ def test_whoever_is_killed_the_job_ends(
     says: str,
 ) -> None:
     with running(two_hosts, "-np", "4", "-H", slots(two_hosts, 2, 2), "sh", "-c", TREE) as job:
-        keeper = int(job.by_rank(4)[3])
-        kill(two_hosts, keeper)
+        agent = int(job.by_rank(4)[3])
+        kill(two_hosts, agent)
         ended, rest = job.finish()
     if status is not None:
         assert ended == status

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.launch.launching import LIMIT_S, PYTHON, environment, horovodrun
 
-from horovod.bench.bandwidth import OPERATIONS
+from horovod.bench.operations import OPERATIONS
 
 pytestmark = pytest.mark.timeout(60)
 

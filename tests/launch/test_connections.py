@@ -76,7 +76,7 @@ def test_time_that_runs_out_is_told_with_the_last_trouble(tmp_path: Path) -> Non
         ("echo 'kex_exchange_identification: what' >&2; kill -9 $$", "ssh was ended by signal 9"),
     ],
 )
-def test_what_is_no_keeper_is_quoted(extra: str, words: str, tmp_path: Path) -> None:
+def test_what_is_no_agent_is_quoted(extra: str, words: str, tmp_path: Path) -> None:
     done = run(1, "true", extra=fake_ssh(tmp_path, extra))
     assert done.returncode == 1
     said = done.stderr.decode()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from horovod.config import SETTINGS
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.job import Job, SshOptions
 from horovod.launch.options.command_line import option_environment, parse_command_line, rank_map, to_job
@@ -47,6 +48,7 @@ def job(*words: str) -> Job:
         ),
         (["--num-nccl-streams", "2"], {"HOROVOD_NUM_NCCL_STREAMS": "2"}),
         (["--thread-affinity", "1"], {"HOROVOD_THREAD_AFFINITY": "1"}),
+        (["--thread-affinity", "0,4"], {"HOROVOD_THREAD_AFFINITY": "0,4"}),
         (["--gloo-timeout-seconds", "60"], {"HOROVOD_GLOO_TIMEOUT_SECONDS": "60"}),
         (["--start-timeout", "5"], {"HOROVOD_START_TIMEOUT": "5"}),
         (["--log-level", "INFO"], {"HOROVOD_LOG_LEVEL": "INFO"}),
@@ -166,7 +168,7 @@ def test_everything_after_the_command_belongs_to_it(words: list[str], command: t
         (["-np", "2", "--stall-check-warning-time-seconds", "-1", "true"], "must be at least 0"),
         (["-np", "2", "--gloo-timeout-seconds", "-1", "true"], "must be at least 0"),
         (["-np", "2", "--thread-affinity", "-1", "true"], "must be at least 0"),
-        (["-np", "2", "--start-timeout", "0", "true"], "must be at least 1"),
+        (["-np", "2", "--start-timeout", "0", "true"], "must be more than 0 seconds"),
         (["-np", "2", "--log-level", "LOUD", "true"], "invalid choice"),
         (["-np", "2", "--hierarchical", "true"], "ambiguous"),
     ],
@@ -257,6 +259,21 @@ def test_interfaces_are_collected_from_both_spellings() -> None:
 def test_abbreviations(word: str, name: str, value: object) -> None:
     words = [word] if name != "log_level" else ["--log-l=info"]
     assert getattr(parse_command_line([*words, "-np", "1", "true"]), name) == value
+
+
+def test_options_of_settings_are_what_the_settings_say() -> None:
+    options = spellings()
+    for setting in SETTINGS.values():
+        flag = setting.flag
+        if flag is None:
+            continue
+        option = options[flag.spelling]
+        assert (option.variable, option.key, option.is_switch) == (
+            setting.variables[0], flag.key, not flag.metavar,
+        )  # fmt: skip
+        assert not set("`[]") & set(option.help), "a line of --help is no Markdown"
+        if flag.off:
+            assert (options[flag.off].variable, options[flag.off].value) == (setting.variables[0], 0)
 
 
 # Every option of the reference, hidden spellings included.

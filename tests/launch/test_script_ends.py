@@ -157,7 +157,7 @@ LET_DOWN = End(0, 1, "raised PeerLostError: rank 1 on host a is gone", because=1
             End(2, None, "raised ValueError"),
         ),
         ([LET_DOWN, End(2, 3)], {1: Word(True, "raised", because=2)}, End(2, 3)),
-        # Two that accuse each other: the one that has ended.
+        # Two that blame each other: the one that has ended.
         ([LET_DOWN], {1: Word(True, "raised", because=0)}, LET_DOWN),
         # Who was killed is beyond doubt.
         ([LET_DOWN, End(2, -9)], {1: Word(True, "raised ValueError")}, End(2, -9)),

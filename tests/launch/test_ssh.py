@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from horovod.errors import ConfigError
+from horovod.launch.agent_client.ssh_command import SshOptions, explain, may_pass, remote_shell
 from horovod.launch.environment import for_other_hosts, interface_environment, silence_s
-from horovod.launch.keeper_client.ssh_command import SshOptions, explain, may_pass, remote_shell
 from horovod.launch.placement.addresses import names_of_this_machine, store_hosts
 
 

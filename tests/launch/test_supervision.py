@@ -163,13 +163,13 @@ def parent_of(pid: int) -> int:
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("PPid:")))
 
 
-@pytest.mark.parametrize("killed", ["keeper", "guard"])
-def test_killed_keeper_ends_the_ranks_and_is_reported(killed: str) -> None:
+@pytest.mark.parametrize("killed", ["agent", "guard"])
+def test_killed_agent_ends_the_ranks_and_is_reported(killed: str) -> None:
     with running("-np", "2", "sh", "-c", f"echo $PPID; echo $$; {WAIT}") as job:
         numbers = job.numbers(4)
-        keeper = max(numbers, key=numbers.count)
-        with Watched(*(set(numbers) - {keeper})) as workers:
-            os.kill(keeper if killed == "keeper" else parent_of(keeper), signal.SIGKILL)
+        agent = max(numbers, key=numbers.count)
+        with Watched(*(set(numbers) - {agent})) as workers:
+            os.kill(agent if killed == "agent" else parent_of(agent), signal.SIGKILL)
             status, _, stderr = job.finish()
             assert workers.still_running(2) == []
     assert status == 1

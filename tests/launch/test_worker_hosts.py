@@ -1,4 +1,4 @@
-"""What a host of the job may do to the launcher when it says what it likes in place of its keeper."""
+"""What a host of the job may do to the launcher when it says what it likes in place of its agent."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.launch.launching import horovodrun
 from tests.launch.test_connections import fake_ssh
 
 from horovod.errors import ConfigError, LaunchError, WorkerFailed
+from horovod.launch.agent.terms import MARK
+from horovod.launch.agent_client.connections import Connections, Greeting, Lost
 from horovod.launch.calls.functions import _explain, _result
 from horovod.launch.calls.plain import pack_plain, unpack_error, unpack_plain
 from horovod.launch.external.messages import Report, understood
 from horovod.launch.external.rank_wrapper import rank_and_size
-from horovod.launch.keeper.terms import MARK
-from horovod.launch.keeper_client.connections import Connections, Greeting, Lost
 from horovod.launch.launchers.contract import Event, Exited, Finished, HostLost, Refused, Started
 from horovod.launch.launchers.ssh import ManyWorkers
 from horovod.launch.output import streams as output_module
@@ -258,8 +258,8 @@ def test_what_ssh_prints_is_quoted_as_text_in_a_file_too(tmp_path: Path) -> None
     assert b"\\x1b]0;title\\x07away" in done.stderr
 
 
-def test_what_a_shell_prints_before_a_keeper_may_be_endless(tmp_path: Path) -> None:
-    """Banners, garbage, and lines without an end; then the keeper, in pieces."""
+def test_what_a_shell_prints_before_an_agent_may_be_endless(tmp_path: Path) -> None:
+    """Banners, garbage, and lines without an end; then the agent, in pieces."""
     noise = 'import os; [os.write(1, os.urandom(9999) + b"\\n\\xff") for _ in range(300)]'
     extra = f"{sys.executable} -S -c '{noise}'"
     done = horovodrun("-np", "1", "-H", "no-such-host-0:1", "echo", "up", extra=fake_ssh(tmp_path, extra))

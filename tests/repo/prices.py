@@ -41,9 +41,10 @@ class Price:
 PRICES = (
     Price(
         "a collective",
-        "1 file in `core/collectives`",
-        "1 registry line, 1 method in the neutral collectives, its forms in each frontend, cases in the "
-        "contract tests",
+        "1 file each in `core/collectives`, `src/horovod/collectives`, `src/horovod/torch/collectives` and "
+        "`src/horovod/tensorflow/collectives`",
+        "number, registry row, the lists in `forms.py` and both `mpi_ops.py`, the op's row in the glue, "
+        "2 files of Keras",
         "reducescatter",
         r"reduce_?scatter",
         r"reducescatter",
@@ -75,7 +76,7 @@ PRICES = (
     Price(
         "a setting",
         "—",
-        "1 field of the settings, 1 row in [settings](docs/settings.md)",
+        "1 field of the settings; of the engine: 1 field of the options of a part",
         "stall_warning_s",
         r"stall_(warning|check)",
         r"$^",

@@ -137,7 +137,7 @@ def test_torch_offers_the_names_scripts_use_and_no_others() -> None:
     import horovod.torch as hvd
 
     assert [name for name in TORCH_NAMES if not hasattr(hvd, name)] == []
-    assert set(hvd.__all__) == set(TORCH_NAMES)
+    assert set(vars(hvd)["__all__"]) == set(TORCH_NAMES)
     others = [
         name
         for name, value in vars(hvd).items()

@@ -34,7 +34,7 @@ ENGINE_ARROWS = {
 # A collective works with any backend: it sees the contract only.
 BACKEND_CONTRACT = {
     "backends/backend.h",
-    "backends/algorithms/exchange.h",
+    "backends/algorithms/transfers.h",
     "backends/failed_operation.h",
     "backends/operation.h",
 }
@@ -49,7 +49,7 @@ BACKEND_ARROWS = {
     },
 }
 # What ties the rooms together, and may include any of them.
-BACKEND_WIRING = {"backends/backend.cpp", "backends/registry.cpp", "backends/fabric.cpp"}
+BACKEND_WIRING = {"backends/backend.cpp", "backends/registry.cpp", "backends/backend_factory.cpp"}
 
 NEUTRAL = {"runtime", "collectives", "gradients"}
 FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "mxnet"}

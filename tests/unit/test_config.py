@@ -5,13 +5,15 @@ import logging
 
 import pytest
 
-from horovod.config import Config, variables
+from horovod.config import SETTINGS, Config, value_of
 from horovod.errors import ConfigError
 
 
 def test_empty_environment_gives_the_defaults() -> None:
     assert Config.from_environ({}) == Config()
-    assert Config.from_environ(dict.fromkeys(variables(), "")) == Config()
+    assert (
+        Config.from_environ({name: "" for each in SETTINGS.values() for name in each.variables}) == Config()
+    )
     assert Config().fusion_threshold_bytes == 134217728
 
 
@@ -20,6 +22,7 @@ def test_empty_environment_gives_the_defaults() -> None:
     [
         ("HOROVOD_FUSION_THRESHOLD", "0", "fusion_threshold_bytes", 0),
         ("HOROVOD_CYCLE_TIME", "3.5", "cycle_time_s", 0.0035),
+        ("HOROVOD_CACHE_CAPACITY", "0", "cache_capacity", 0),
         ("HOROVOD_DISABLE_GROUP_FUSION", "1", "disable_group_fusion", True),
         ("HOROVOD_STALL_CHECK_DISABLE", "2", "stall_check_disable", True),
         ("HOROVOD_STALL_CHECK_TIME_SECONDS", "5", "stall_warning_s", 5.0),
@@ -27,6 +30,7 @@ def test_empty_environment_gives_the_defaults() -> None:
         ("HOROVOD_GLOO_TIMEOUT_SECONDS", "7", "operation_timeout_s", 7.0),
         ("HOROVOD_GLOO_TIMEOUT_SECONDS", "7", "init_timeout_s", 7.0),
         ("HOROVOD_START_TIMEOUT", "9", "init_timeout_s", 9.0),
+        ("HOROVOD_FAILURE_PATIENCE_SECONDS", "0", "failure_patience_s", 0.0),
         ("HOROVOD_HEARTBEAT_TIMEOUT_SECONDS", "8", "heartbeat_timeout_s", 8.0),
         ("HOROVOD_HEARTBEAT_TIMEOUT_SECONDS", "0", "heartbeat_timeout_s", 0.0),
         ("HOROVOD_HEARTBEAT_WARNING_SECONDS", "2", "heartbeat_warning_s", 2.0),
@@ -57,9 +61,14 @@ def test_variable_sets_its_field(variable: str, text: str, field: str, expected:
     assert getattr(Config.from_environ({variable: text}), field) == pytest.approx(expected)
 
 
-def test_every_field_is_documented_and_tested_by_name() -> None:
-    assert len(variables()) == len(dataclasses.fields(Config))
-    assert all(doc.endswith(".") for doc in variables().values())
+def test_every_field_is_documented_by_sentences() -> None:
+    assert set(SETTINGS) == {field.name for field in dataclasses.fields(Config)}
+    assert [name for name, setting in SETTINGS.items() if not setting.doc.endswith(".")] == []
+
+
+def test_nothing_contradicts_the_switch_of_the_stall_check() -> None:
+    config = Config.from_environ({"HOROVOD_STALL_CHECK_DISABLE": "1"})
+    assert (config.stall_warning_s, config.stall_shutdown_s) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +104,14 @@ def test_nonsense_is_an_error_that_names_the_variable(variable: str, text: str) 
     with pytest.raises(ConfigError, match=variable) as caught:
         Config.from_environ({variable: text})
     assert caught.value.variable == variable
+
+
+def test_one_setting_can_be_read_alone() -> None:
+    environ = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "7", "HOROVOD_CYCLE_TIME": "soon", "HOROVOD_LOG_LEVEL": ""}
+    assert value_of("init_timeout_s", environ) == 7
+    assert value_of("log_level", environ) == Config().log_level
+    with pytest.raises(ConfigError, match="HOROVOD_CYCLE_TIME: 'soon' is not a number"):
+        value_of("cycle_time_s", environ)
 
 
 def test_stall_shutdown_before_the_warning_is_ignored_with_a_warning(

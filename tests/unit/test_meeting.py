@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from horovod.bootstrap import exchange, pmi, unix
+from horovod.bootstrap import launcher_channels, pmi, unix
 from horovod.bootstrap.meeting import Meeting, meet
 from horovod.bootstrap.mesh import connect
 from horovod.bootstrap.store import StoreClient
@@ -128,7 +128,7 @@ def test_the_next_world_of_a_process_meets_at_the_same_place(tmp_path: Path) -> 
 
 
 def test_without_pmix_the_file_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "_library", lambda _: "/nowhere/libpmix.so.2")
+    monkeypatch.setattr(launcher_channels, "_library", lambda _: "/nowhere/libpmix.so.2")
     environ = {**home(tmp_path), "PMIX_NAMESPACE": "x"}
     first = meet(place(0, "pmix", "file"), settings(), environ, None)
     assert first.channel == "file"

@@ -17,9 +17,9 @@ from horovod.bootstrap.messages import MAX_FRAME_BYTES, FrameError
 from horovod.bootstrap.store import StoreClient, StoreServer
 from horovod.bootstrap.table import Table
 from horovod.errors import HorovodInternalError, LaunchError, RendezvousError
-from horovod.launch.keeper.terms import MARK
-from horovod.launch.keeper_client.connections import Connections, Lost
-from horovod.launch.keeper_client.messages import to_event
+from horovod.launch.agent.terms import MARK
+from horovod.launch.agent_client.connections import Connections, Lost
+from horovod.launch.agent_client.messages import to_event
 
 KEY = bytes(range(32))
 

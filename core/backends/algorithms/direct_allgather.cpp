@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "backends/algorithms/direct_collectives.h"
-#include "backends/algorithms/exchange.h"
+#include "backends/algorithms/transfers.h"
 #include "backends/buffers/span_list.h"
 #include "backends/failed_operation.h"
 
@@ -14,8 +14,9 @@ constexpr std::size_t kStagingBytes = std::size_t{4} << 20;
 constexpr std::size_t kMinChunk = std::size_t{4} << 10;
 constexpr std::size_t kMaxChunk = std::size_t{512} << 10;
 
-/// Contributions travel in chunks whose borders depend on the number of members alone, as members
-/// may cut the same bytes into different spans. Two chunks of each contribution are under way.
+/// Contributions travel in chunks whose size depends on the number of members alone, because
+/// members may divide the same bytes into different spans. Two chunks of each contribution are in
+/// flight.
 class DirectAllgather final : public Operation {
  public:
   DirectAllgather(Backend& backend, Staging& staging, GatherPlan plan)
@@ -27,13 +28,13 @@ class DirectAllgather final : public Operation {
                         longest())),
         lease_(staging.lease(2 * (size_ + 1) * chunk_)),
         receipts_(size_),
-        exchange_(backend) {}
+        transfers_(backend) {}
 
   Result<Step> step() override {
-    return exchange_.drive([this] { return advance(); }, [this] { return complete(); });
+    return transfers_.drive([this] { return advance(); }, [this] { return complete(); });
   }
 
-  std::vector<Rank> waiting_for() const override { return exchange_.waiting_for(); }
+  std::vector<Rank> waiting_for() const override { return transfers_.waiting_for(); }
 
  private:
   struct Receipt {
@@ -98,7 +99,7 @@ class DirectAllgather final : public Operation {
       data = packed;
     }
     for (std::size_t i = 1; i < size_; ++i) {
-      exchange_.send(static_cast<int>((self_ + i) % size_), {data, bytes}, sending_[sent_ % 2]);
+      transfers_.send(static_cast<int>((self_ + i) % size_), {data, bytes}, sending_[sent_ % 2]);
     }
     ++sent_;
     return true;
@@ -111,7 +112,7 @@ class DirectAllgather final : public Operation {
     const std::size_t bytes = chunk_bytes(total, receipt.posted);
     std::byte* to = out_[member].contiguous(receipt.posted * chunk_, bytes);
     if (to == nullptr) to = staged(member, receipt.posted);
-    exchange_.recv(static_cast<int>(member), {to, bytes}, receipt.pending[receipt.posted % 2]);
+    transfers_.recv(static_cast<int>(member), {to, bytes}, receipt.pending[receipt.posted % 2]);
     ++receipt.posted;
     return true;
   }
@@ -149,7 +150,7 @@ class DirectAllgather final : public Operation {
   std::array<int, 2> sending_{};   // by chunk modulo 2
   std::size_t sent_ = 0;           // chunks
   bool own_copied_ = false;
-  Exchange exchange_;  // last: its transfers end before the memory they use
+  Transfers transfers_;  // last: its transfers end before the memory they use
 };
 
 }  // namespace

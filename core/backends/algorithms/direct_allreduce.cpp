@@ -4,20 +4,20 @@
 #include <array>
 #include <vector>
 
-#include "backends/algorithms/exchange.h"
+#include "backends/algorithms/transfers.h"
 #include "backends/buffers/piece_array.h"
 
 namespace rueda {
 namespace {
 
 constexpr std::size_t kSmallBytes = std::size_t{16} << 10;
-// What is under way stays in the cache: 64 MiB over loopback took 115 ms with windows of 128 KiB
-// and 120 … 150 ms with 1 MiB (two ranks), 32 MiB 80 and 240 ms (four). Yet two windows fill a link
-// of 10 Gbit/s up to a round trip of 200 µs.
+// Small enough that windows in flight stay in the cache. Measured over loopback: 64 MiB took 115 ms
+// with windows of 128 KiB, and 120 … 150 ms with 1 MiB (two ranks); 32 MiB took 80 and 240 ms (four
+// ranks). Large enough that two windows fill a link of 10 Gbit/s with a round trip of 200 µs.
 constexpr std::size_t kWindowBytes = std::size_t{128} << 10;
 constexpr std::size_t kMaxWindowBytes = std::size_t{1} << 20;
-constexpr std::size_t kSliceBytes = std::size_t{32}
-                                    << 10;  // smaller messages cost more than the copy
+constexpr std::size_t kSliceBytes =
+    std::size_t{32} << 10;  // below this size, a copy is cheaper than separate messages
 constexpr std::size_t kSmallStagingBytes = std::size_t{2} << 20;
 
 /// Windows 0, 1, 2 … pass two stages. *Contribute*: send everybody its slice of my input, receive
@@ -42,19 +42,19 @@ class DirectAllreduce final : public Operation {
         slice_(everyone_ ? window_ : (window_ + size() - 1) / size()),
         lease_(staging.lease(lay_out(nullptr))),
         sources_(size()),
-        exchange_(backend) {
+        transfers_(backend) {
     (void)lay_out(lease_.data());
   }
 
   Result<Step> step() override {
-    return exchange_.drive([this] { return advance(); },
-                           [this] {
-                             return finished_ == windows_ &&
-                                    contribute_[0].sending + contribute_[1].sending == 0;
-                           });
+    return transfers_.drive([this] { return advance(); },
+                            [this] {
+                              return finished_ == windows_ &&
+                                     contribute_[0].sending + contribute_[1].sending == 0;
+                            });
   }
 
-  std::vector<Rank> waiting_for() const override { return exchange_.waiting_for(); }
+  std::vector<Rank> waiting_for() const override { return transfers_.waiting_for(); }
 
  private:
   struct Contribute {
@@ -108,7 +108,7 @@ class DirectAllreduce final : public Operation {
     return {begin + first, std::min(slice_, count - first)};
   }
 
-  /// Everything that can be done without moving bytes. True if anything was.
+  /// Does everything that needs no transfer. True if anything was done.
   bool advance() {
     bool advanced = false;
     while (finish() || reduce() || contribute()) advanced = true;
@@ -129,13 +129,13 @@ class DirectAllreduce final : public Operation {
         stage.own = source_;
         continue;
       }
-      exchange_.send(static_cast<int>(member), {source_, range.count * element_}, stage.sending);
+      transfers_.send(static_cast<int>(member), {source_, range.count * element_}, stage.sending);
     }
     for (std::size_t member = 0; member < size(); ++member) {
       if (member == self()) continue;
-      exchange_.recv(static_cast<int>(member),
-                     {stage.received + member * slice_stride_, mine.count * element_},
-                     stage.receiving);
+      transfers_.recv(static_cast<int>(member),
+                      {stage.received + member * slice_stride_, mine.count * element_},
+                      stage.receiving);
     }
     ++contributed_;
     return true;
@@ -179,12 +179,12 @@ class DirectAllreduce final : public Operation {
     if (!everyone_) {
       for (std::size_t i = 1; i < size(); ++i) {
         const std::size_t member = (self() + i) % size();
-        exchange_.send(static_cast<int>(member), {result, mine.count * element_}, outcome.sending);
+        transfers_.send(static_cast<int>(member), {result, mine.count * element_}, outcome.sending);
         const Range range = slice(reduced_, member);
         if (range.count == 0) continue;
         std::byte* out = array_.contiguous_out(range.begin, range.count);
         if (out == nullptr) out = staged(outcome, member);
-        exchange_.recv(static_cast<int>(member), {out, range.count * element_}, outcome.receiving);
+        transfers_.recv(static_cast<int>(member), {out, range.count * element_}, outcome.receiving);
       }
     }
     ++reduced_;
@@ -228,7 +228,7 @@ class DirectAllreduce final : public Operation {
   std::size_t contributed_ = 0;  // windows that have passed each stage
   std::size_t reduced_ = 0;
   std::size_t finished_ = 0;
-  Exchange exchange_;  // last: its transfers end before the memory they use
+  Transfers transfers_;  // last: its transfers end before the memory they use
 };
 
 }  // namespace

@@ -2,29 +2,29 @@
 #include <utility>
 
 #include "backends/algorithms/direct_collectives.h"
-#include "backends/algorithms/exchange.h"
+#include "backends/algorithms/transfers.h"
 
 namespace rueda {
 namespace {
 
-/// Everything is posted at once: the parts lie contiguously where they come from and go to, so
-/// nothing is staged, and all links move all the time.
+/// Posts all transfers at once. The parts are contiguous at both ends, so nothing is staged and all
+/// links are busy all the time.
 class DirectAlltoall final : public Operation {
  public:
   DirectAlltoall(Backend& backend, AlltoallPlan plan)
-      : members_(backend.members()), plan_(std::move(plan)), exchange_(backend) {}
+      : members_(backend.members()), plan_(std::move(plan)), transfers_(backend) {}
 
   Result<Step> step() override {
     bool moved = !posted_;
     if (!posted_) post();
-    auto exchanged = exchange_.step();
+    auto exchanged = transfers_.step();
     if (!exchanged) return std::move(exchanged).error();
     moved = moved || *exchanged;
     if (pending_ == 0) return Step::Done;
     return moved ? Step::Advanced : Step::Blocked;
   }
 
-  std::vector<Rank> waiting_for() const override { return exchange_.waiting_for(); }
+  std::vector<Rank> waiting_for() const override { return transfers_.waiting_for(); }
 
  private:
   void post() {
@@ -33,8 +33,8 @@ class DirectAlltoall final : public Operation {
     for (int distance = 1; distance < size; ++distance) {  // so that not all begin with member 0
       const int to = (members_.self + distance) % size;
       const int from = (members_.self - distance + size) % size;
-      exchange_.send(to, plan_.in[static_cast<std::size_t>(to)], pending_);
-      exchange_.recv(from, plan_.out[static_cast<std::size_t>(from)], pending_);
+      transfers_.send(to, plan_.in[static_cast<std::size_t>(to)], pending_);
+      transfers_.recv(from, plan_.out[static_cast<std::size_t>(from)], pending_);
     }
     const auto self = static_cast<std::size_t>(members_.self);
     if (!plan_.in[self].empty()) {
@@ -46,7 +46,7 @@ class DirectAlltoall final : public Operation {
   const AlltoallPlan plan_;
   bool posted_ = false;
   int pending_ = 0;
-  Exchange exchange_;  // last: its transfers end before the memory they use
+  Transfers transfers_;  // last: its transfers end before the memory they use
 };
 
 }  // namespace

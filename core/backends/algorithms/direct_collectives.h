@@ -9,14 +9,16 @@
 
 namespace rueda {
 
-/// Everybody sends its contribution to everybody. `backend` and `staging` outlive the operation.
+/// Every member sends its contribution to every other member. `backend` and `staging` outlive the
+/// operation.
 [[nodiscard]] std::unique_ptr<Operation> direct_allgather(Backend& backend, Staging& staging,
                                                           GatherPlan plan);
 
-/// Everybody sends everybody its part.
+/// Every member sends every other member its part.
 [[nodiscard]] std::unique_ptr<Operation> direct_alltoall(Backend& backend, AlltoallPlan plan);
 
-/// Whether a broadcast goes from member to member, in place of down a tree: nobody sends twice.
+/// True if a broadcast goes along a chain of members and not down a tree: then no member sends
+/// twice.
 [[nodiscard]] bool chain_broadcast(std::size_t bytes, int members) noexcept;
 
 /// Down a binomial tree or, if long, a chain, in chunks that are passed on as they arrive.
@@ -24,7 +26,8 @@ namespace rueda {
                                                         std::span<const std::byte> in,
                                                         std::span<std::byte> out, int root);
 
-/// Dissemination: in round k hear from the member 2^k before and tell the one 2^k after.
+/// Dissemination barrier: in round k, receive from the member 2^k before and send to the one 2^k
+/// after.
 [[nodiscard]] std::unique_ptr<Operation> dissemination_barrier(Backend& backend);
 
 }  // namespace rueda

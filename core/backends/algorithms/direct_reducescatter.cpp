@@ -4,7 +4,7 @@
 #include <array>
 #include <vector>
 
-#include "backends/algorithms/exchange.h"
+#include "backends/algorithms/transfers.h"
 #include "backends/buffers/scatter_parts.h"
 
 namespace rueda {
@@ -31,7 +31,7 @@ class DirectReducescatter final : public Operation {
         lease_(staging.lease(std::min<std::size_t>(2, windows_) * 2 * size() * stride_)),
         sources_(size()),
         fragments_(size()),
-        exchange_(backend) {
+        transfers_(backend) {
     for (std::size_t i = 0; i < std::min<std::size_t>(2, windows_); ++i) {
       stages_[i].packed = lease_.data() + 2 * i * size() * stride_;
       stages_[i].received = stages_[i].packed + size() * stride_;
@@ -39,12 +39,12 @@ class DirectReducescatter final : public Operation {
   }
 
   Result<Step> step() override {
-    return exchange_.drive(
+    return transfers_.drive(
         [this] { return advance(); },
         [this] { return reduced_ == windows_ && stages_[0].sending + stages_[1].sending == 0; });
   }
 
-  std::vector<Rank> waiting_for() const override { return exchange_.waiting_for(); }
+  std::vector<Rank> waiting_for() const override { return transfers_.waiting_for(); }
 
  private:
   struct Stage {
@@ -85,14 +85,14 @@ class DirectReducescatter final : public Operation {
       if (i == 0) {
         stage.own = data;
       } else {
-        exchange_.send(static_cast<int>(member), {data, elements * element_}, stage.sending);
+        transfers_.send(static_cast<int>(member), {data, elements * element_}, stage.sending);
       }
     }
     const std::size_t mine = count(contributed_, self());
     for (std::size_t member = 0; member < size(); ++member) {
       if (member == self()) continue;
-      exchange_.recv(static_cast<int>(member), {stage.received + member * stride_, mine * element_},
-                     stage.receiving);
+      transfers_.recv(static_cast<int>(member),
+                      {stage.received + member * stride_, mine * element_}, stage.receiving);
     }
     ++contributed_;
     return true;
@@ -150,7 +150,7 @@ class DirectReducescatter final : public Operation {
   std::vector<const std::byte*> fragments_;  // the same, of what lies in one piece
   std::size_t contributed_ = 0;              // windows
   std::size_t reduced_ = 0;
-  Exchange exchange_;  // last: its transfers end before the memory they use
+  Transfers transfers_;  // last: its transfers end before the memory they use
 };
 
 }  // namespace

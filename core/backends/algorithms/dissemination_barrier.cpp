@@ -1,7 +1,7 @@
 #include <cstddef>
 
 #include "backends/algorithms/direct_collectives.h"
-#include "backends/algorithms/exchange.h"
+#include "backends/algorithms/transfers.h"
 
 namespace rueda {
 namespace {
@@ -9,28 +9,28 @@ namespace {
 class DisseminationBarrier final : public Operation {
  public:
   explicit DisseminationBarrier(Backend& backend)
-      : size_(backend.members().size()), self_(backend.members().self), exchange_(backend) {}
+      : size_(backend.members().size()), self_(backend.members().self), transfers_(backend) {}
 
   Result<Step> step() override {
     bool moved = false;
     while (pending_ == 0) {
       if (distance_ >= size_) return Step::Done;
-      exchange_.send((self_ + distance_) % size_, {&said_, 1}, pending_);
-      exchange_.recv((self_ - distance_ + size_) % size_, {&heard_, 1}, pending_);
+      transfers_.send((self_ + distance_) % size_, {&said_, 1}, pending_);
+      transfers_.recv((self_ - distance_ + size_) % size_, {&heard_, 1}, pending_);
       distance_ *= 2;
-      auto exchanged = exchange_.step();
+      auto exchanged = transfers_.step();
       if (!exchanged) return std::move(exchanged).error();
       moved = true;
     }
     if (!moved) {
-      auto exchanged = exchange_.step();
+      auto exchanged = transfers_.step();
       if (!exchanged) return std::move(exchanged).error();
       moved = *exchanged;
     }
     return moved ? Step::Advanced : Step::Blocked;
   }
 
-  std::vector<Rank> waiting_for() const override { return exchange_.waiting_for(); }
+  std::vector<Rank> waiting_for() const override { return transfers_.waiting_for(); }
 
  private:
   const int size_;
@@ -39,7 +39,7 @@ class DisseminationBarrier final : public Operation {
   int pending_ = 0;
   std::byte said_{1};
   std::byte heard_{0};
-  Exchange exchange_;  // last: its transfers end before the memory they use
+  Transfers transfers_;  // last: its transfers end before the memory they use
 };
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <cassert>
 #include <vector>
 
-#include "backends/algorithms/exchange.h"
+#include "backends/algorithms/transfers.h"
 #include "backends/buffers/piece_array.h"
 
 namespace rueda {
@@ -37,7 +37,7 @@ class PairedAllreduce final : public Operation {
         lease_(staging.lease(2 * under_way_ * buffer_bytes_)),
         live_(under_way_),
         blocked_(static_cast<std::size_t>(members_.size())),
-        exchange_(backend) {
+        transfers_(backend) {
     assert(members_.size() > 1);
     for (std::size_t i = 0; i < peers_.size(); ++i) {
       plan_meetings(peers_[i], members_.self, members_.size(), pairing_, i, 0, 1);
@@ -45,10 +45,10 @@ class PairedAllreduce final : public Operation {
   }
 
   Result<Step> step() override {
-    return exchange_.drive([this] { return advance(); }, [this] { return finished_ == windows_; });
+    return transfers_.drive([this] { return advance(); }, [this] { return finished_ == windows_; });
   }
 
-  std::vector<Rank> waiting_for() const override { return exchange_.waiting_for(); }
+  std::vector<Rank> waiting_for() const override { return transfers_.waiting_for(); }
 
  private:
   struct Window {
@@ -163,12 +163,12 @@ class PairedAllreduce final : public Operation {
   void post(Window& window) {
     const Meeting& meeting = window.meetings[window.posted++];
     const auto bytes = [this](std::size_t count) { return count * element_; };
-    exchange_.send(meeting.peer,
-                   {window.value + bytes(meeting.send.begin), bytes(meeting.send.count)},
-                   window.sending);
+    transfers_.send(meeting.peer,
+                    {window.value + bytes(meeting.send.begin), bytes(meeting.send.count)},
+                    window.sending);
     std::byte* const into =
         meeting.combines ? window.received : window.work + bytes(meeting.receive.begin);
-    exchange_.recv(meeting.peer, {into, bytes(meeting.receive.count)}, window.receiving);
+    transfers_.recv(meeting.peer, {into, bytes(meeting.receive.count)}, window.receiving);
   }
 
   bool finish(Window& window) {
@@ -195,7 +195,7 @@ class PairedAllreduce final : public Operation {
   std::vector<char> blocked_;  // by set rank: a meeting with it has its turn first
   std::size_t opened_ = 0;     // windows
   std::size_t finished_ = 0;
-  Exchange exchange_;  // last: its transfers end before the memory they use
+  Transfers transfers_;  // last: its transfers end before the memory they use
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-/// Whom a member meets when an allreduce goes from pair to pair, and what they tell each other.
+/// The schedule of an allreduce by pairs: which members exchange what, and when.
 ///
 /// Pairs meet at distance 1 first, then 2, 4 …, as the association asks (kernels/association.h), so
 /// after each meeting both hold the value of one more node of its tree. Every member is a host of

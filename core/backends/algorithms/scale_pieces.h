@@ -1,4 +1,4 @@
-/// What a reduction does over one member.
+/// A reduction over one member: it only scales.
 #pragma once
 
 #include <memory>

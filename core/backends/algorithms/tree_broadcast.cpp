@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backends/algorithms/direct_collectives.h"
-#include "backends/algorithms/exchange.h"
+#include "backends/algorithms/transfers.h"
 #include "backends/failed_operation.h"
 
 namespace rueda {
@@ -20,7 +20,7 @@ constexpr std::size_t kUnderWay = 4;  // chunks
 class TreeBroadcast final : public Operation {
  public:
   TreeBroadcast(Backend& backend, std::span<const std::byte> in, std::span<std::byte> out, int root)
-      : in_(in), out_(out), chunks_((out.size() + kChunk - 1) / kChunk), exchange_(backend) {
+      : in_(in), out_(out), chunks_((out.size() + kChunk - 1) / kChunk), transfers_(backend) {
     const int size = backend.members().size();
     const int number = (backend.members().self - root + size) % size;
     const bool chain = chain_broadcast(out.size(), size);
@@ -40,7 +40,7 @@ class TreeBroadcast final : public Operation {
       in_ = out_;
     }
     bool moved = advance();
-    auto exchanged = exchange_.step();
+    auto exchanged = transfers_.step();
     if (!exchanged) return std::move(exchanged).error();
     moved = moved || *exchanged;
     if (*exchanged && advance()) moved = true;
@@ -48,7 +48,7 @@ class TreeBroadcast final : public Operation {
     return moved ? Step::Advanced : Step::Blocked;
   }
 
-  std::vector<Rank> waiting_for() const override { return exchange_.waiting_for(); }
+  std::vector<Rank> waiting_for() const override { return transfers_.waiting_for(); }
 
  private:
   [[nodiscard]] std::span<std::byte> chunk(std::size_t index) const {
@@ -62,7 +62,7 @@ class TreeBroadcast final : public Operation {
       advanced = true;
     }
     while (parent_ >= 0 && posted_ < chunks_ && posted_ < received_ + kUnderWay) {
-      exchange_.recv(parent_, chunk(posted_), receiving_[posted_ % kUnderWay]);
+      transfers_.recv(parent_, chunk(posted_), receiving_[posted_ % kUnderWay]);
       ++posted_;
       advanced = true;
     }
@@ -72,7 +72,7 @@ class TreeBroadcast final : public Operation {
     }
     while (forwarded_ < received_ && forwarded_ < sent_ + kUnderWay) {
       for (const int child : children_) {
-        exchange_.send(child, chunk(forwarded_), sending_[forwarded_ % kUnderWay]);
+        transfers_.send(child, chunk(forwarded_), sending_[forwarded_ % kUnderWay]);
       }
       ++forwarded_;
       advanced = true;
@@ -92,7 +92,7 @@ class TreeBroadcast final : public Operation {
   std::size_t received_ = 0;
   std::size_t forwarded_ = 0;
   std::size_t sent_ = 0;
-  Exchange exchange_;  // last: its transfers end before the memory they use
+  Transfers transfers_;  // last: its transfers end before the memory they use
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
-/// Memory in which the defaults of a backend pack, receive and combine.
+/// Memory in which algorithms pack, receive and reduce.
 ///
-/// The first touch of fresh memory costs more than moving the bytes, so the block stays with the
-/// backend from one operation to the next. It is bounded: the plans of the operations see to that.
+/// The first touch of fresh memory costs more than moving the bytes, so the backend keeps the block
+/// from one operation to the next. The plans of the operations limit its size.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace rueda {
 
-/// Used by one thread at a time (the holder of the baton). Outlives its leases.
+/// Used by one thread at a time, the holder of the progress lock. Outlives its leases.
 class Staging {
  public:
   /// Some bytes for as long as this object lives.

@@ -1,4 +1,4 @@
-/// The thread on which code runs that may block, as backends see it.
+/// The thread that runs code which may block, as backends see it.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@ namespace rueda {
 class Blocking {
  public:
   virtual ~Blocking() = default;
-  /// A job is called again and again until it says Done. Jobs begin in the order in which they were
-  /// posted; those that are Blocked wait beside each other. None of them throws.
+  /// A job is called repeatedly until it returns Done. Jobs begin in the order in which they were
+  /// posted; several may be Blocked at the same time. Jobs do not throw.
   virtual void post(std::function<Step()> job) = 0;
   /// Something that the engine waits for has happened.
   virtual void completed() = 0;

@@ -1,7 +1,7 @@
-/// Backends written in another language: their verbs may block, so they run on a thread of their
-/// own, and an operation only looks whether they are done.
+/// Backends written in another language (Python). Their verbs may block, so they run on the
+/// executor's thread, and an operation only checks whether they are done.
 ///
-/// Only send and recv must be there; what a class lacks, or cannot reduce, is done by the defaults
+/// Only send and recv are required. What a class lacks, or cannot reduce, is done by the defaults
 /// over these two.
 #pragma once
 
@@ -83,13 +83,13 @@ class ForeignBackends {
 
   /// The object is made on the executor's thread: what is wrong there, the first operation says.
   [[nodiscard]] std::unique_ptr<Backend> open(Members members);
-  /// Closes those that are still open, after what they are doing. Any thread.
+  /// Closes all open backends after their current call. Any thread.
   void close();
-  /// Wakes everything that is under way, without waiting for it. Any thread.
+  /// Aborts all calls in progress, without waiting for them. Any thread.
   void abort();
   /// Waits until every abort() has returned. False: one has not.
   [[nodiscard]] bool settle(Duration patience);
-  /// Whether an operation has gone before its verb came to its end. Any thread.
+  /// True if an operation was destroyed before its verb had returned. Any thread.
   [[nodiscard]] bool stuck();
   [[nodiscard]] std::string_view name() const noexcept { return kind_->name(); }
 

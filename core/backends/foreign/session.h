@@ -64,7 +64,7 @@ class ForeignSession : public std::enable_shared_from_this<ForeignSession> {
   /// Whether that was in vain for one of them.
   [[nodiscard]] bool stuck();
 
-  /// At least that much memory, kept from call to call. Holder of the baton only.
+  /// At least that much memory, kept from call to call. Holder of the progress lock only.
   [[nodiscard]] std::shared_ptr<std::byte[]> staging(std::size_t bytes);
 
  private:
@@ -80,7 +80,7 @@ class ForeignSession : public std::enable_shared_from_this<ForeignSession> {
   const std::shared_ptr<Blocking> executor_;
   const std::shared_ptr<Aborts> aborts_;
 
-  // Holder of the baton.
+  // Holder of the progress lock.
   std::vector<std::size_t> turns_;  // transfers that were started, by direction and peer
   std::shared_ptr<std::byte[]> staging_;
   std::size_t staging_bytes_ = 0;

@@ -18,8 +18,8 @@ struct HostPlan {
   int index = 0;  ///< own place among the members of the own host
   int here = 1;   ///< members of the own host
   int hosts = 1;
-  /// Members of every host that carry bytes between hosts: the first ones, as many as the smallest
-  /// host has. A carrier exchanges with those that have its index on the other hosts.
+  /// How many members of each host carry bytes between hosts: the first ones, as many as the
+  /// smallest host has. A carrier exchanges with the carriers of the same index on the other hosts.
   int carriers = 1;
 
   [[nodiscard]] bool carries() const noexcept { return index < carriers; }

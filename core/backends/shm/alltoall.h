@@ -1,4 +1,4 @@
-/// Everybody's part for everybody, through the slots of many chunks.
+/// Alltoall through shared memory, in many chunks.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,9 @@ namespace rueda {
 
 [[nodiscard]] std::unique_ptr<Operation> stream_alltoall(ShmArena& arena, AlltoallPlan plan);
 
-/// What a member brings, as one run of bytes: where every member's part begins, and the parts, that
-/// of the next member first. So the members, reading side by side, read different slots. The own
-/// part stays out of it.
+/// A member's contribution as one run of bytes: a table of where each part begins, then the parts,
+/// that of the next member first. So members that read at the same time read different slots. The
+/// member's part for itself is left out.
 class AlltoallStream {
  public:
   using Offset = std::uint64_t;

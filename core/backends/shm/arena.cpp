@@ -60,7 +60,7 @@ ShmArena::ShmArena(const Members& members, const std::vector<ShmMember>& by_set_
     member.rank = members.ranks[i];
     members_.push_back(member);
   }
-  // The own flags are written by nobody else. Those of the others may be ahead by then: a fast
+  // Only this member writes its flags. Those of the others may be ahead already, because a fast
   // member may have started the first operation.
   const Member& own = at(self_);
   if (use.fresh) {
@@ -68,7 +68,7 @@ ShmArena::ShmArena(const Members& members, const std::vector<ShmMember>& by_set_
          {ShmMark::Small, ShmMark::Filled, ShmMark::Reduced, ShmMark::Drained}) {
       flag(own, mark).store(0, std::memory_order_seq_cst);
     }
-    set_wants_drained(false);  // whoever used the channel may have been stopped while it waited
+    set_wants_drained(false);  // the last user of the channel may have been stopped while it waited
   }
   small_ = flag(own, ShmMark::Small).load(std::memory_order_seq_cst);
   chunk_ = flag(own, ShmMark::Drained).load(std::memory_order_seq_cst);
@@ -119,7 +119,8 @@ bool ShmArena::has_reached(int member, ShmMark mark, std::uint32_t target) noexc
   Member& other = members_[static_cast<std::size_t>(member)];
   std::uint32_t& seen = other.seen[static_cast<std::size_t>(mark)];
   if (reached(seen, target)) return true;
-  // seq_cst: who is about to sleep has stored so in its bell word, and must not look before that.
+  // seq_cst: a member that is about to sleep stores that in its bell word first, and must not check
+  // the flag before.
   seen = flag(other, mark).load(std::memory_order_seq_cst);
   return reached(seen, target);
 }
@@ -151,7 +152,7 @@ bool ShmArena::may_fill(const Chunks& chunks, std::size_t chunk) noexcept {
   const std::uint32_t target = chunks.after(chunk) - kShmSlots;
   if (!all_reached(ShmMark::Drained, target)) {
     if (wants_drained_) return false;
-    set_wants_drained(true);  // then look again: whoever drains from now on sees the wish
+    set_wants_drained(true);  // then check again: a member that drains from now on sees the request
     if (!all_reached(ShmMark::Drained, target)) return false;
   }
   if (wants_drained_) set_wants_drained(false);
@@ -186,7 +187,7 @@ void ShmArena::finish(const Chunks& chunks) noexcept {
   for (Member& member : members_) {
     for (const ShmMark mark : {ShmMark::Filled, ShmMark::Reduced, ShmMark::Drained}) {
       std::uint32_t& seen = member.seen[static_cast<std::size_t>(mark)];
-      // Nobody asked for this one in a long time: look before the difference wraps around.
+      // This value has not been read for long: read it before the difference wraps around.
       if (end - seen > kLongAgo) seen = flag(member, mark).load(std::memory_order_seq_cst);
     }
   }

@@ -24,7 +24,7 @@ namespace rueda {
 
 enum class ShmMark : std::uint8_t { Small = 0, Filled = 1, Reduced = 2, Drained = 3 };
 
-/// Used by the holder of the baton only.
+/// Used by the holder of the progress lock only.
 class ShmArena {
  public:
   ShmArena(const Members& members, const std::vector<ShmMember>& by_set_rank, ShmChannelUse use,
@@ -38,17 +38,17 @@ class ShmArena {
 
   /// What is started from now on belongs to that operation.
   void begin(OperationTag operation) noexcept { operation_ = operation; }
-  /// Whether what a member has brought, as it has reached that, belongs to the own operation. Of
-  /// Small and Filled.
+  /// True if the contribution of a member, which has reached that mark, belongs to this rank's
+  /// operation. For Small and Filled.
   [[nodiscard]] bool same(int member, ShmMark mark, std::uint32_t target) const noexcept {
     return tag(at(member), mark, target).load(std::memory_order_relaxed) == operation_;
   }
-  /// Where it does not.
+  /// The error if it does not.
   [[nodiscard]] Error mixed(int member, ShmMark mark, std::uint32_t target) const {
     return mixed_up(at(member).rank, tag(at(member), mark, target).load(std::memory_order_relaxed),
                     operation_);
   }
-  /// The same, of all members; or whose does not.
+  /// The same for all members; else the member whose contribution does not.
   [[nodiscard]] Result<void> check(ShmMark mark, std::uint32_t target) const;
 
   /// Stores the own flag and wakes the members that sleep. Drained wakes only those that asked.

@@ -1,4 +1,4 @@
-/// Operations whose chunks everybody fills and everybody drains.
+/// Operations in which every member fills and drains every chunk.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@ namespace rueda {
 
 /// Every chunk goes through two stations, and stations of different chunks overlap:
 ///
-///   fill    what others will read is copied into the own slot
-///   drain   what concerns this member is taken out of everybody's slot
+///   fill    data for other members is copied into this member's slot
+///   drain   data for this member is copied out of all members' slots
 ///
 /// Draining chunk k needs chunk k of all members; filling it needs a slot that nobody reads any
 /// more.

@@ -16,18 +16,18 @@
 namespace rueda {
 namespace {
 
-/// Bytes that are copied before others get their turn.
+/// Bytes copied per step.
 constexpr std::size_t kStepBytes = std::size_t{1} << 20;
 
 constexpr Duration kLeastLinger = std::chrono::microseconds(20);
 constexpr Duration kMostLinger = std::chrono::microseconds(1000);
 
-/// What a member says, in its small slot, before and after the copying. The worst word counts, for
-/// all members.
+/// What a member states in its small slot before and after the copying. The highest value of all
+/// members applies to all.
 enum class Word : std::uint32_t {
-  Yes = 0,     ///< read me; I have read all that I needed
+  Yes = 0,     ///< others may read this member; or: it has read all that it needed
   NotNow = 1,  ///< this operation has to go through the slots
-  Never = 2,   ///< and all others as well
+  Never = 2,   ///< and so has every later one
 };
 
 /// Bytes in the memory of the member that says so.
@@ -261,8 +261,8 @@ class CrossMemoryOperation : public Operation {
     say(outcome_);
   }
 
-  /// The others are copying: they will be done in about as long as that takes. Sleeping and being
-  /// woken would take longer, so the turn is given to whoever can use it.
+  /// The others are copying and will be done soon. To sleep and be woken would take longer, so this
+  /// thread yields.
   Step linger() noexcept {
     const TimePoint now = Clock::now();
     if (lingering_until_ == TimePoint()) lingering_until_ = now + linger_;

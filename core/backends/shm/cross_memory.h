@@ -1,6 +1,6 @@
-/// Cross-memory attach: allgather, broadcast and alltoall without slots. Everybody reads what it
-/// needs out of the memory of its owner. One copy in place of two, and no line goes from core to
-/// core but the data's own.
+/// Cross-memory attach (CMA): allgather, broadcast and alltoall without slots. Every member reads
+/// what it needs from the memory of its owner. That is one copy instead of two, and only cache
+/// lines of the data move between cores.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +12,21 @@
 
 namespace rueda {
 
-/// Whether the members of a set read each other's memory. All members come to the same verdict at
-/// the same operation, the first that could go that way. Used by the holder of the baton only.
+/// Decides whether the members of a set read each other's memory. All members decide the same, at
+/// the first operation that could use it. Used by the holder of the progress lock only.
 class CrossMemory {
  public:
   CrossMemory(const ShmArena& arena, const std::vector<ShmMember>& by_set_rank);
 
-  /// False: some member cannot read all others; known to all of them.
+  /// False: some member cannot read all others, and all members know that.
   [[nodiscard]] bool possible() const noexcept { return possible_; }
   void give_up() noexcept { possible_ = false; }
 
-  /// This member can read all others. Found out once, when all of them have started.
+  /// True if this member can read all others. Checked once, when all of them have started.
   [[nodiscard]] bool reaches_all();
   [[nodiscard]] const PeerMemory& memory(int member) const noexcept { return at(member).memory; }
-  /// The member lives and has not given up: so far its memory was what it named.
+  /// True if the member runs and has not failed: then what was read from its memory was what it
+  /// named.
   [[nodiscard]] bool stands(int member) const noexcept;
 
  private:

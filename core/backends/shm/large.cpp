@@ -80,7 +80,7 @@ class LargeAllreduce final : public Operation {
     if (copied_ < reduced_ && copy_out()) {
       if (copied_ < chunks_) return Step::Advanced;
       if (lent_) fallen_ = arena_.fallen();
-      if (!fallen_.empty()) return Step::Blocked;  // until this rank hears of it
+      if (!fallen_.empty()) return Step::Blocked;  // until the failure detector reports it
       arena_.finish(range_);
       return Step::Done;
     }

@@ -76,7 +76,8 @@ class ShmPipes::Send final : public Transfer {
  private:
   Result<std::size_t> move(std::size_t begin) override {
     auto placed = put(begin);
-    // Full: ask for a bell, and look again in case the reader did not see that.
+    // The ring is full: ask for a bell, then check again, in case the reader made room before it
+    // saw the request.
     if (placed && *placed == 0 && !peer().out.want_room()) placed = put(begin);
     if (peer().out.publish()) peer().bell.ring();
     return placed;
@@ -111,7 +112,7 @@ class ShmPipes::Recv final : public Transfer {
     return taken;
   }
 
-  /// Nothing of the data is taken before it is known whose they are.
+  /// Reads the tag first: no data are taken before it matches.
   Result<std::size_t> take(std::size_t begin) {
     std::size_t head = 0;
     if (begin < head_.size()) {

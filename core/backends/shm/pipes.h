@@ -20,7 +20,7 @@
 
 namespace rueda {
 
-/// Used by the holder of the baton only. Outlives its operations; segments outlive it.
+/// Used by the holder of the progress lock only. Outlives its operations; segments outlive it.
 class ShmPipes {
  public:
   /// All ranks of the host by local index, with their global numbers; `self` is the own place.

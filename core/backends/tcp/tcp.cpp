@@ -11,7 +11,7 @@
 namespace rueda {
 namespace {
 
-/// Shorter messages go over the first connection alone.
+/// Shorter messages use the first connection alone.
 constexpr std::size_t kStripedBytes = std::size_t{64} << 10;
 constexpr std::size_t kDoublingBytes = std::size_t{32} << 10;
 constexpr std::size_t kWindowBytes = std::size_t{256} << 10;

@@ -11,7 +11,8 @@
 
 namespace rueda {
 
-/// The list behind the handlers. The lock is held over fork(), so that the child sees it whole.
+/// The list that the handlers visit. The lock is held during fork(), so that the child sees a
+/// consistent list.
 struct ForkGuards {
   std::mutex mutex;
   std::vector<ForkGuard*> live;

@@ -1,8 +1,8 @@
-/// What happens to an engine in a forked child: its descriptors must not stay open there (peers and
-/// the kernel would take the child for the rank), and nobody may use it.
+/// Disables an engine in a forked child. Its descriptors must not stay open there, or peers and the
+/// kernel would take the child for the rank, and nobody may use it.
 ///
-/// One of the few process-wide things: a handler registered once with pthread_atfork, and the list
-/// of live guards that it walks.
+/// Process-wide state: a handler registered once with pthread_atfork, and the list of live guards
+/// that it visits.
 #pragma once
 
 #include <atomic>
@@ -21,13 +21,12 @@ class ForkGuard {
   ForkGuard(const ForkGuard&) = delete;
   ForkGuard& operator=(const ForkGuard&) = delete;
 
-  /// In a forked child these become /dev/null: closed for everybody else, while their owners can
-  /// still close them by number.
-  /// `heap` (or null) stays with the parent.
+  /// In a forked child these descriptors become /dev/null: peers see them closed, and their owners
+  /// can still close them by number. `heap` (or null) stays with the parent.
   void cover(std::vector<int> descriptors, ShmHeap* heap = nullptr);
   /// True in a child that was forked after this guard was made.
   [[nodiscard]] bool in_child() const noexcept { return in_child_.load(std::memory_order_relaxed); }
-  /// What whoever asks for something there is told.
+  /// The error of every call in a forked child.
   [[nodiscard]] static Error refusal();
 
  private:

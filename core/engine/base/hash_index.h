@@ -7,13 +7,13 @@
 
 namespace rueda {
 
-/// Spreads numbers that count upwards over all bits.
+/// Spreads consecutive numbers over all bits.
 [[nodiscard]] constexpr std::uint64_t mix(std::uint64_t value) noexcept {
   value *= 0x9E3779B97F4A7C15ULL;
   return value ^ (value >> 32);
 }
 
-/// Finds a T by the hash of whatever identifies it; the caller brings hash and comparison.
+/// Finds a T by the hash of its identity. The calling code brings hash and comparison.
 template <typename T>
 class HashIndex {
  public:
@@ -39,7 +39,7 @@ class HashIndex {
       if (slots_[hole].value == nullptr) return;
       hole = next(hole);
     }
-    // Moves later entries of the run back over the hole, so that no search stops early at it.
+    // Moves later entries of the run into the hole, because a search would stop there.
     for (std::size_t i = next(hole); slots_[i].value != nullptr; i = next(i)) {
       const std::size_t wanted = home(slots_[i].hash);
       const std::size_t mask = slots_.size() - 1;

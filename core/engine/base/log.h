@@ -1,4 +1,4 @@
-/// Lines for people, in the documented form, to stdout (up to info) or stderr (warnings and worse).
+/// The log: lines in the documented form, on stdout (up to info) or stderr (warning and above).
 #pragma once
 
 #include <string_view>
@@ -15,7 +15,7 @@ class Log {
       : rank_(rank), threshold_(threshold), hide_time_(hide_time) {}
 
   [[nodiscard]] bool on(LogLevel level) const noexcept { return level >= threshold_; }
-  /// One line, written at once so that lines of threads do not mix.
+  /// Writes one line with one call, so that lines of threads do not mix.
   void write(LogLevel level, std::string_view text, std::string_view file = __builtin_FILE(),
              int line = __builtin_LINE()) const;
 

@@ -1,4 +1,4 @@
-/// What operations are called, in messages and on the timeline.
+/// Names of operations in messages and on the timeline.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace rueda {
 
-/// Calls without a name are known by their number among those of the process set since the join
-/// before them: 2^40 calls, 2^24 joins.
+/// An unnamed call is identified by its number among the unnamed calls of its process set since the
+/// last join: up to 2^40 calls and 2^24 joins.
 inline constexpr int kUnnamedCallBits = 40;
 [[nodiscard]] std::uint64_t unnamed_call_number(std::uint64_t joins, std::uint64_t call);
 /// "noname.7"; "noname.2.7" after the second join.

@@ -1,5 +1,5 @@
-/// Runs completion callbacks on a thread of their own: a framework's continuation may take long,
-/// and may submit the next operation, while the engine must go on.
+/// Runs completion callbacks on a thread of its own, because a framework's continuation may take
+/// long and may submit the next operation, while the engine must go on.
 #pragma once
 
 #include <condition_variable>
@@ -21,7 +21,7 @@ class Notifier {
   void post(std::function<void()> callback);
   /// Runs what is queued and joins the thread. Not from a callback.
   void stop();
-  /// In a forked child the thread does not exist: forget it.
+  /// Forgets the thread, which does not exist in a forked child.
   void abandon() noexcept;
 
  private:

@@ -1,5 +1,5 @@
-/// One breath of a thread that looks again and again: some tens of nanoseconds for the other thread
-/// of its core.
+/// One pause of a spinning thread: some tens of nanoseconds, in which the other hardware thread of
+/// the core runs faster.
 #pragma once
 
 namespace rueda {

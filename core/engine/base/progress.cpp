@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "engine/base/patience.h"
+#include "engine/base/spin_wait.h"
 
 namespace rueda {
 
@@ -16,16 +16,16 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr int kPauses = 4;  // a look at everything that moves costs as much as 30 pauses
-/// Steps of an operation after which a driving user thread looks whether its deadline has passed.
+constexpr int kPauses = 4;  // one advance() costs as much as 30 pauses
+/// After so many steps of an operation, a driving user thread checks its deadline.
 constexpr unsigned kStepsBetweenLooks = 64;
 constexpr auto kYield = microseconds(50);
-/// How long a rank that needs nothing from others may go without anybody listening.
+/// How long a rank that needs nothing from others may leave messages unread.
 constexpr auto kLinger = milliseconds(5);
-/// Blocking calls closer together than this make the engine thread stay out of the way.
+/// If blocking calls follow each other within this time, the engine thread lingers; see release().
 constexpr auto kHot = milliseconds(1);
 constexpr auto kLongSleep = std::chrono::seconds(60);
-/// User threads look up at least this often, so that the caller can see signals.
+/// User threads that sleep look up at least this often, so that they can handle signals.
 constexpr auto kParkSlice = milliseconds(50);
 
 void drain(int bell) noexcept {
@@ -42,7 +42,8 @@ int wait_for(std::vector<pollfd>& fds, TimePoint deadline) {
                          .tv_nsec = std::chrono::nanoseconds(left - seconds).count()};
   const int ready = std::max(0, ::ppoll(fds.data(), fds.size(), &timeout, nullptr));
   if (ready > 0 && (fds.front().revents & POLLNVAL) != 0) {
-    // Somebody has closed the bell: it is always ready now, and must not keep a core busy.
+    // The script has closed the bell's descriptor, so poll() returns at once. The nap keeps this
+    // loop from using a whole core.
     const timespec nap{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kLinger).count()};
     ::ppoll(nullptr, 0, &nap, nullptr);
   }
@@ -50,7 +51,8 @@ int wait_for(std::vector<pollfd>& fds, TimePoint deadline) {
 }
 
 void set(BellWord& word, Sleeper sleeper) noexcept {
-  // Others only ever put Nobody there, which costs nothing to find again.
+  // Other processes only ever write Nobody there. So if it is Nobody already, the store can be left
+  // out.
   if (sleeper == Sleeper::Nobody && word.sleeper.load(std::memory_order_relaxed) == 0) return;
   word.sleeper.store(static_cast<std::uint32_t>(sleeper), std::memory_order_seq_cst);
 }
@@ -58,8 +60,8 @@ void set(BellWord& word, Sleeper sleeper) noexcept {
 }  // namespace
 
 bool Progress::acquire() noexcept {
-  return !baton_.load(std::memory_order_relaxed) &&
-         !baton_.exchange(true, std::memory_order_seq_cst);
+  return !locked_.load(std::memory_order_relaxed) &&
+         !locked_.exchange(true, std::memory_order_seq_cst);
 }
 
 void Progress::wake_engine_thread() noexcept {
@@ -76,9 +78,9 @@ void Progress::notify_parked() noexcept {
 void Progress::completed() noexcept { notify_parked(); }
 
 void Progress::alert() noexcept {
-  // A holder that is awake, or is about to look once more before it sleeps, finds what is new by
-  // itself. With the baton free the engine thread has to come, also when it lingers.
-  if (!baton_.load(std::memory_order_seq_cst)) {
+  // A holder that is awake, or about to look once more before it sleeps, finds the new work itself.
+  // If the lock is free, the engine thread must be woken, also if it lingers.
+  if (!locked_.load(std::memory_order_seq_cst)) {
     linger_.store(false);
     wake_engine_thread();
   } else {
@@ -87,15 +89,15 @@ void Progress::alert() noexcept {
 }
 
 void Progress::due(TimePoint when) noexcept {
-  const bool held = baton_.load(std::memory_order_seq_cst);
+  const bool held = locked_.load(std::memory_order_seq_cst);
   if (held || when.time_since_epoch().count() < engine_sleeps_until_ns_.load()) alert();
 }
 
-/// Gives the baton back to the engine thread. Between two blocking calls of a user thread this rank
-/// owes nobody anything: if such calls follow each other closely, peers are left to believe that
-/// somebody polls (*lingering*), so that their next message does not cost a wake-up of the engine
-/// thread that would only get in the user thread's way. The engine thread, awake every 5 ms
-/// meanwhile, takes over when the calls have ceased.
+/// Gives the progress lock back to the engine thread. Between two blocking calls of a user thread,
+/// no other rank needs this one. If such calls follow each other closely, the bell word stays at
+/// Nobody (*lingering*): peers do not ring, which saves a wake-up of the engine thread that would
+/// only delay the user thread. Meanwhile the engine thread wakes every 5 ms, and it takes over when
+/// the calls have ceased.
 void Progress::release() {
   const auto now = Clock::now();
   const auto engine_wakes = TimePoint(Duration(engine_sleeps_until_ns_.load()));
@@ -104,24 +106,28 @@ void Progress::release() {
   releases_.fetch_add(1, std::memory_order_relaxed);
   bool wake = false;
   if (hot && !driver_.busy()) {
-    wake = engine_wakes > now + kLinger;  // once: to make it sleep in short slices
+    wake = engine_wakes >
+           now + kLinger;  // one wake-up, which makes it sleep in short slices from then on
     if (wake) linger_.store(true);
   } else {
     set(word_, Sleeper::EngineThread);
     linger_.store(false);
-    wake = driver_.advance();              // the second look
-    wake |= driver_.awaits_descriptors();  // the engine thread may sleep on others
+    wake = driver_.advance();  // the second look
+    wake |=
+        driver_
+            .awaits_descriptors();  // the engine thread may be asleep on an old set of descriptors
     if (const auto deadline = driver_.next_deadline()) wake |= *deadline < engine_wakes;
   }
-  baton_.store(false, std::memory_order_seq_cst);
+  locked_.store(false, std::memory_order_seq_cst);
   wake |= engine_wants_.exchange(false, std::memory_order_seq_cst);
-  if (driver_.alerted()) {  // by somebody who saw the baton held, after this thread's last look
+  if (driver_
+          .alerted()) {  // by a thread that saw the lock held, after this thread's last advance()
     linger_.store(false);
     wake = true;
   }
   if (wake && engine_bell_ >= 0) wake_engine_thread();
   notify_parked();
-  if (wake && engine_bell_ < 0) poke();  // nobody else goes on
+  if (wake && engine_bell_ < 0) poke();  // there is no engine thread
 }
 
 bool Progress::until(const std::function<bool()>& done, TimePoint deadline) {
@@ -161,29 +167,30 @@ void Progress::poke() {
 void Progress::park(const std::function<bool()>& done, TimePoint deadline) {
   const auto start = Clock::now();
   while (Clock::now() - start < kYield) {  // the engine thread gives way between two steps
-    if (!baton_.load(std::memory_order_relaxed) || done()) return;
+    if (!locked_.load(std::memory_order_relaxed) || done()) return;
     ::sched_yield();
   }
   std::unique_lock lock(park_mutex_);
   parked_count_.fetch_add(1, std::memory_order_seq_cst);
-  if (baton_.load(std::memory_order_seq_cst) && !done()) {
+  if (locked_.load(std::memory_order_seq_cst) && !done()) {
     parked_.wait_until(lock, std::min(deadline, Clock::now() + kParkSlice));
   }
   parked_count_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 void Progress::drive(const std::function<bool()>& done, TimePoint deadline) {
-  Patience patience(kPauses);
+  SpinWait spin(kPauses);
   unsigned steps = 0;
   while (!done()) {
     if (driver_.advance()) {
-      patience.reset();
-      // Seldom, as it costs a look at the clock: a long operation must not hide a signal for long.
+      spin.reset();
+      // A long operation must not hide a signal for long. Checked rarely, as reading the clock
+      // costs time.
       if (++steps % kStepsBetweenLooks == 0 && Clock::now() >= deadline) return;
       continue;
     }
     if (done()) return;
-    if (patience.wait()) continue;
+    if (spin.wait()) continue;
     if (Clock::now() >= deadline) return;
     set(word_, Sleeper::Waiter);
     if (!driver_.advance() && !done()) {  // the second look
@@ -194,7 +201,7 @@ void Progress::drive(const std::function<bool()>& done, TimePoint deadline) {
       }
     }
     set(word_, Sleeper::Nobody);
-    patience.reset();
+    spin.reset();
   }
 }
 
@@ -213,12 +220,12 @@ void Progress::run(const std::stop_token& stop) {
       drive_as_engine_thread(stop);
       continue;
     }
-    // A user thread drives. While such threads come and go, short slices replace their wake-ups:
-    // each would only get in the way of the next call.
+    // A user thread drives. While user threads take and release the lock often, this thread sleeps
+    // in short slices instead of being woken, because each wake-up would delay the next call.
     const auto releases = releases_.load(std::memory_order_relaxed);
     const bool busy_traffic = std::exchange(seen_releases_, releases) != releases;
     if (!busy_traffic) engine_wants_.store(true, std::memory_order_seq_cst);
-    if (!baton_.load(std::memory_order_seq_cst)) continue;  // given back just now
+    if (!locked_.load(std::memory_order_seq_cst)) continue;  // given back just now
     const auto wake_at = Clock::now() + (busy_traffic ? Duration(kLinger) : Duration(kLongSleep));
     engine_sleeps_until_ns_.store(wake_at.time_since_epoch().count());
     engine_fds_.assign(1, {.fd = engine_bell_, .events = POLLIN, .revents = 0});
@@ -228,57 +235,58 @@ void Progress::run(const std::stop_token& stop) {
   }
 }
 
-/// Comes in holding the baton and leaves without it.
+/// Called with the lock held; returns without it.
 void Progress::drive_as_engine_thread(const std::stop_token& stop) {
   set(word_, Sleeper::Nobody);
-  Patience patience(0);
+  SpinWait spin(0);
   while (!stop.stop_requested()) {
     if (driver_.advance()) {
-      patience.reset();
+      spin.reset();
       if (waiters_.load(std::memory_order_relaxed) == 0) continue;
     }
     if (waiters_.load(std::memory_order_seq_cst) > 0) {
       give_way();
       return;
     }
-    // Peers that are at it will move any moment: a wake-up would cost more than this.
-    if (driver_.in_operation() && patience.wait()) continue;
-    patience.reset();
+    // Peers are running the operation and will move any moment. A sleep and wake-up would cost more
+    // than this wait.
+    if (driver_.in_operation() && spin.wait()) continue;
+    spin.reset();
     set(word_, Sleeper::EngineThread);
     if (driver_.advance()) continue;  // the second look
-    if (!sleep_without_baton()) return;
+    if (!sleep_without_lock()) return;
   }
   set(word_, Sleeper::EngineThread);
-  baton_.store(false, std::memory_order_seq_cst);
+  locked_.store(false, std::memory_order_seq_cst);
   notify_parked();
 }
 
-/// Somebody waits and can drive by itself; until it does, peers ring the engine thread.
+/// A user thread waits and will drive by itself. Until it does, peers ring the engine thread.
 void Progress::give_way() {
   set(word_, Sleeper::EngineThread);
-  baton_.store(false, std::memory_order_seq_cst);
+  locked_.store(false, std::memory_order_seq_cst);
   notify_parked();
   const auto start = Clock::now();
-  while (Clock::now() - start < kYield && waiters_.load() > 0 && !baton_.load()) ::sched_yield();
+  while (Clock::now() - start < kYield && waiters_.load() > 0 && !locked_.load()) ::sched_yield();
 }
 
-/// The engine thread sleeps and leaves the baton to whoever wants it meanwhile.
-/// True: it holds the baton again. False: somebody else does.
-bool Progress::sleep_without_baton() {
+/// The engine thread sleeps without the lock, which any thread may take meanwhile. True: it holds
+/// the lock again. False: another thread does.
+bool Progress::sleep_without_lock() {
   auto wake_at = Clock::now() + kLongSleep;
   if (const auto due = driver_.next_deadline()) wake_at = std::min(wake_at, *due);
   engine_fds_.clear();
   engine_fds_.push_back({.fd = engine_bell_, .events = POLLIN, .revents = 0});
   driver_.watch(engine_fds_);
   engine_sleeps_until_ns_.store(wake_at.time_since_epoch().count());
-  baton_.store(false, std::memory_order_seq_cst);
+  locked_.store(false, std::memory_order_seq_cst);
   notify_parked();
   auto releases = releases_.load(std::memory_order_relaxed);
   for (;;) {
     const int ready = wait_for(engine_fds_, wake_at);
     if (ready > 0 && engine_fds_.front().revents != 0) drain(engine_bell_);
     const auto now_releases = releases_.load(std::memory_order_relaxed);
-    const bool user_threads_drive = now_releases != releases || baton_.load();
+    const bool user_threads_drive = now_releases != releases || locked_.load();
     const bool stay = linger_.exchange(false) || (ready == 0 && lingering_ && user_threads_drive);
     if (!stay) break;
     lingering_ = true;

@@ -1,17 +1,18 @@
-/// Who makes progress: the baton, and how its holder waits.
+/// The progress lock: which thread makes progress, and how it waits.
 ///
-/// One baton per engine; its holder drives. A thread of the user that waits takes it and drives the
-/// engine itself; the engine thread drives when nobody waits. Nobody else touches the driver.
+/// There is one progress lock per engine. Its holder *drives*: it runs negotiation and data
+/// transfer. A user thread that waits takes the lock and drives the engine itself. The engine
+/// thread drives when no user thread waits. Only the holder touches the driver.
 ///
-///   holder awake            bell word = Nobody: peers do not ring, the holder polls
-///   holder asleep           bell word = its name: peers ring its eventfd
-///   baton free, engine      bell word = EngineThread: peers ring it, it takes the baton
+///   holder awake          bell word = Nobody: peers do not ring, the holder polls
+///   holder asleep         bell word = its name: peers ring its eventfd
+///   lock free, engine     bell word = EngineThread: peers ring it, it takes the lock
 ///     thread asleep
-///   baton free, *lingering* bell word = Nobody although nobody polls: see release()
+///   lock free, lingering  bell word = Nobody although nobody polls: see release()
 ///
-/// Waiting is: a few pauses, then sched_yield for at most 50 µs, then sleep until a bell, a
-/// descriptor or a deadline. Spinning without yielding is the worst one can do when ranks outnumber
-/// cores, so nobody does.
+/// A waiting thread pauses a few times, then calls sched_yield for at most 50 µs, then sleeps until
+/// a bell, a descriptor or a deadline wakes it. No thread spins without yielding: with more ranks
+/// than cores that would keep the awaited rank from running.
 #pragma once
 
 #include <poll.h>
@@ -32,32 +33,34 @@
 
 namespace rueda {
 
-/// What the baton's holder drives. All calls are made by the holder only, one at a time.
+/// What the holder of the progress lock drives. Unless it says "any thread", a function is called
+/// by the holder only.
 class Driver {
  public:
   virtual ~Driver() = default;
-  /// Does what can be done now, about one chunk of it. True if anything moved.
+  /// Does what can be done now, about one chunk. True if anything moved.
   virtual bool advance() = 0;
-  /// True while others may need this rank: something submitted is not complete, or the world
-  /// changes.
+  /// True while other ranks may need this one: a submission is not complete, or the world is
+  /// ending.
   [[nodiscard]] virtual bool busy() const = 0;
-  /// True while a started operation is waiting for peers (they are expected any moment).
+  /// True while a started operation waits for peers, which are expected any moment.
   [[nodiscard]] virtual bool in_operation() const = 0;
-  /// Something new was put where advance() finds it, and nobody has looked yet. Any thread.
+  /// True if there is new work that advance() has not seen yet. Any thread.
   [[nodiscard]] virtual bool alerted() const = 0;
-  /// True while it is a descriptor, not a bell, that says when peers have moved.
+  /// True while a descriptor, not a bell, tells when peers have moved.
   [[nodiscard]] virtual bool awaits_descriptors() const = 0;
-  /// When advance() has something to do even if nothing arrives.
+  /// When advance() is due even if nothing arrives.
   [[nodiscard]] virtual std::optional<TimePoint> next_deadline() const = 0;
-  /// Adds the descriptors whose readiness may mean work.
+  /// Adds the descriptors that may tell about work.
   virtual void watch(std::vector<pollfd>& fds) const = 0;
-  /// This process runs, though advance() may not be called for a while. Any thread.
+  /// See Beats::pulse(). Any thread.
   virtual void pulse() noexcept = 0;
   /// After a sleep: the entries that watch() added, with their revents.
   virtual void woken(const pollfd* fds, std::size_t count) = 0;
 };
 
-/// A blocking call looks up at least this often, so that its thread can see signals.
+/// A blocking call returns to its binding at least this often, so that its thread can handle
+/// signals.
 inline constexpr auto kBlink = std::chrono::milliseconds(100);
 
 class Progress {
@@ -71,36 +74,37 @@ class Progress {
   /// Returns done().
   bool until(const std::function<bool()>& done, TimePoint deadline);
 
-  /// Takes the baton if it is free; its new holder gives it back.
+  /// Takes the progress lock if it is free. The new holder must give_back().
   [[nodiscard]] bool take() noexcept;
   void give_back() { release(); }
-  /// until() for the holder, who keeps the baton.
+  /// until() for the holder, who keeps the lock.
   bool until_held(const std::function<bool()>& done, TimePoint deadline);
 
-  /// Drives as long as something moves, unless somebody else does already.
+  /// Drives as long as something moves, unless another thread already drives.
   void poke();
 
   /// The body of the engine thread.
   void run(const std::stop_token& stop);
 
-  /// There is something new for whoever drives, put where advance() finds it. Any thread, no lock.
+  /// Tells the driving thread, or wakes one, because there is new work for advance(). Any thread,
+  /// takes no lock.
   void alert() noexcept;
 
-  /// The same, from a thread that comes to drive by itself in a moment: only a holder is told.
+  /// The same for a thread that is about to drive itself: tells the current holder only.
   void alert_holder() noexcept {
-    if (baton_.load(std::memory_order_seq_cst)) alert();
+    if (locked_.load(std::memory_order_seq_cst)) alert();
   }
 
-  /// advance() has something to do at `when`: sees to it that somebody is awake then. Any thread.
+  /// Makes sure that a thread is awake at `when`, because advance() is due then. Any thread.
   void due(TimePoint when) noexcept;
 
-  /// Makes the engine thread look at its stop token. Any thread.
+  /// Wakes the engine thread, which looks at its stop token. Any thread.
   void stop() noexcept {
     linger_.store(false);
     wake_engine_thread();
   }
 
-  /// Handles were completed: threads that sleep beside the holder look again.
+  /// Wakes threads that sleep while another one drives, because handles were completed.
   void completed() noexcept;
 
  private:
@@ -109,7 +113,7 @@ class Progress {
   void drive(const std::function<bool()>& done, TimePoint deadline);
   void drive_as_engine_thread(const std::stop_token& stop);
   void give_way();
-  [[nodiscard]] bool sleep_without_baton();
+  [[nodiscard]] bool sleep_without_lock();
   void sleep(int bell, TimePoint deadline);
   void park(const std::function<bool()>& done, TimePoint deadline);
   void notify_parked() noexcept;
@@ -120,18 +124,19 @@ class Progress {
   int engine_bell_;
   int waiter_bell_;
 
-  std::atomic<bool> baton_{false};         // true: held
-  std::atomic<bool> engine_wants_{false};  // the engine thread was refused the baton and sleeps
+  std::atomic<bool> locked_{false};        // true: held
+  std::atomic<bool> engine_wants_{false};  // the engine thread found the lock taken and sleeps
   std::atomic<int> waiters_{0};            // user threads inside until()
   std::atomic<std::uint64_t> releases_{0};
   std::atomic<std::int64_t> engine_sleeps_until_ns_{0};  // when the engine thread wakes by itself
   std::atomic<bool> linger_{false};  // a release asks the engine thread to sleep in short slices
-  std::uint64_t seen_releases_ = 0;  // engine thread only: when it was refused the baton last
-  bool lingering_ = false;           // engine thread only: it does
-  TimePoint last_release_{};         // holder only
+  std::uint64_t seen_releases_ =
+      0;  // engine thread only: value of releases_ when it last found the lock taken
+  bool lingering_ = false;    // engine thread only: it sleeps in short slices
+  TimePoint last_release_{};  // holder only
 
   std::mutex park_mutex_;
-  std::condition_variable parked_;  // waiters that found the baton taken
+  std::condition_variable parked_;  // waiters that found the lock taken
   std::atomic<int> parked_count_{0};
 
   std::vector<pollfd> fds_;         // holder only (user threads): reused between sleeps

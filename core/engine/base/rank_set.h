@@ -1,4 +1,4 @@
-/// A set of ranks as bits: one word for small worlds, no allocation there.
+/// A set of ranks as bits. Ranks below 64 need one word and no allocation.
 #pragma once
 
 #include <algorithm>
@@ -52,7 +52,7 @@ class RankSet {
     const std::size_t words = std::min(more_.size(), other.more_.size());
     for (std::size_t i = 0; i < words; ++i) more_[i] &= ~other.more_[i];
   }
-  /// The members of both.
+  /// The intersection.
   [[nodiscard]] RankSet common(const RankSet& other) const {
     RankSet result = *this;
     result.first_ &= other.first_;

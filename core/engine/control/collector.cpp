@@ -8,19 +8,20 @@
 
 namespace rueda {
 
-Error nonsense(const World& world, Rank from, std::string_view what) {
-  return Error{.code = Code::Internal,
-               .message = "Message of " + world.who(from) + " makes no sense: " + std::string(what),
-               .peer = from,
-               .tensor = {},
-               .missing = {},
-               .waited_s = 0.0,
-               .cause = nullptr};
+Error malformed(const World& world, Rank from, std::string_view what) {
+  return Error{
+      .code = Code::Internal,
+      .message = world.who(from) + " sent a malformed control message: " + std::string(what),
+      .peer = from,
+      .tensor = {},
+      .missing = {},
+      .waited_s = 0.0,
+      .cause = nullptr};
 }
 
-Collector::Collector(const World& world, Glossary& glossary)
+Collector::Collector(const World& world, ResponseCache& cache)
     : world_(world),
-      glossary_(glossary),
+      cache_(cache),
       seen_(world.tree().children.size(), 0),
       acknowledged_(world.tree().children.size(), false),
       awaited_(world.tree().children.size() + 1) {}
@@ -36,10 +37,10 @@ Result<void> Collector::receive(std::size_t child, std::span<const std::byte> me
   wire::Reader reader(message);
   wire::Header header;
   if (!reader.header(header) || header.direction != wire::Direction::Up) {
-    return nonsense(world_, from, "bad header");
+    return malformed(world_, from, "bad header");
   }
   if (header.position < seen_[child] || header.position > position) {
-    return nonsense(world_, from, "it cannot be at that position of the stream");
+    return malformed(world_, from, "it cannot be at that position of the stream");
   }
   seen_[child] = header.position;
 
@@ -52,7 +53,7 @@ Result<void> Collector::receive(std::size_t child, std::span<const std::byte> me
         entry.record != wire::Record::Ready && entry.record != wire::Record::ReadyUnnamed &&
         entry.record != wire::Record::ReadyInFull;
     if (has_rank && !(world_.has(entry.rank) && world_.below(child).contains(entry.rank))) {
-      return nonsense(world_, from, "speaks for a rank that is not below it");
+      return malformed(world_, from, "speaks for a rank that is not below it");
     }
     Result<void> done;
     switch (entry.record) {
@@ -84,60 +85,62 @@ Result<void> Collector::receive(std::size_t child, std::span<const std::byte> me
         if (!stopped_) unblocked(entry.rank, now);
         break;
       default:
-        return nonsense(world_, from, "a record that only goes down");
+        return malformed(world_, from, "a record that only goes down");
     }
     if (!done) return done;
   }
-  if (!reader.ok()) return nonsense(world_, from, "bad record");
+  if (!reader.ok()) return malformed(world_, from, "bad record");
   return {};
 }
 
 Result<void> Collector::receive_ready(std::size_t child, const wire::Entry& entry, Rank origin,
                                       Duration age, TimePoint now) {
   const Rank from = world_.tree().children[child];
-  // Numbers that were given up are understood: the sender may not have seen it yet.
-  const MeaningPtr meaning = glossary_.resolve(entry.signature, true);
-  if (meaning == nullptr) return nonsense(world_, from, "unknown signature");
-  const Glossary::Resolved resolved = glossary_.resolve(entry.key, true);
-  if (resolved.term == nullptr && entry.key.number != 0) {
-    return nonsense(world_, from, "unknown key");
+  // Retired cache ids are accepted: the sender may not have seen their retirement yet.
+  const CanonicalSignaturePtr canonical = cache_.resolve(entry.signature, true);
+  if (canonical == nullptr) return malformed(world_, from, "unknown signature");
+  const ResponseCache::Resolved resolved = cache_.resolve(entry.key, true);
+  if (resolved.key_state == nullptr && entry.key.id != 0) {
+    return malformed(world_, from, "unknown key");
   }
   const auto set_id =
-      resolved.term != nullptr ? resolved.term->key.process_set : entry.key.process_set;
+      resolved.key_state != nullptr ? resolved.key_state->key.process_set : entry.key.process_set;
   const auto generation =
-      resolved.term != nullptr ? resolved.term->key.generation : entry.key.generation;
+      resolved.key_state != nullptr ? resolved.key_state->key.generation : entry.key.generation;
   const ProcessSet* set = world_.find_set(set_id, generation);
   if (set == nullptr) {
-    // Said before the news of the set's end had come down; the operation fails by that news.
+    // The sender had not seen the removal of the set yet. Its operation fails when it does.
     if (world_.was_removed(set_id, generation)) return {};
-    return nonsense(world_, from, "unknown process set");
+    return malformed(world_, from, "unknown process set");
   }
   if (resolved.definition != nullptr && resolved.definition->live() &&
       resolved.definition->value.uses != entry.instance) {
-    return nonsense(world_, from, "another use of " + full_name(resolved.term->key) + " is open");
+    return malformed(world_, from,
+                     "another use of " + full_name(resolved.key_state->key) + " is open");
   }
   if (!entry.whole && !set->members.contains(origin)) {
-    return nonsense(world_, from, "an operation of a rank outside of the process set");
+    return malformed(world_, from, "an operation of a rank outside of the process set");
   }
   if (entry.whole && set->by_child[child].empty()) {
-    return nonsense(world_, from, "an operation of ranks outside of the process set");
+    return malformed(world_, from, "an operation of ranks outside of the process set");
   }
-  Term& term = resolved.term != nullptr ? *resolved.term : glossary_.obtain(entry.key);
+  KeyState& key_state =
+      resolved.key_state != nullptr ? *resolved.key_state : cache_.obtain(entry.key);
   const bool single = !entry.whole;
   const RankSet one = single ? RankSet::of(origin) : RankSet();
-  const Report ready{.term = term,
+  const Report ready{.key_state = key_state,
                      .set = *set,
-                     .meaning = meaning,
+                     .canonical = canonical,
                      .group = resolved.group,
                      .size_class = entry.size_class,
                      .who = single ? one : set->by_child[child],
                      .since = now - age,
                      .aged = age > Duration::zero()};
-  if (term.tally.reported.overlaps(ready.who)) {
-    return nonsense(world_, from, full_name(term.key) + " was reported before");
+  if (key_state.tally.reported.overlaps(ready.who)) {
+    return malformed(world_, from, full_name(key_state.key) + " was reported before");
   }
   auto done = report(ready, now);
-  glossary_.release(term);
+  cache_.release(key_state);
   return done;
 }
 
@@ -149,7 +152,7 @@ void Collector::acknowledge() {
 
 Result<void> Collector::acknowledge_child(std::size_t child) {
   if (acknowledged_[child] || !stopped_) {
-    return nonsense(world_, world_.tree().children[child], "acknowledges what did not happen");
+    return malformed(world_, world_.tree().children[child], "acknowledges what did not happen");
   }
   acknowledged_[child] = true;
   if (--awaited_ == 0) all_acknowledged();

@@ -1,4 +1,4 @@
-/// Takes in what this rank and those below it in the control tree say.
+/// Receives the reports of this rank and of the ranks below it in the control tree.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/control/glossary.h"
+#include "engine/control/response_cache.h"
 #include "engine/control/world.h"
 #include "result.h"
 
@@ -14,20 +14,20 @@ namespace rueda {
 
 /// Some ranks are ready for an operation. Views are valid during the call.
 struct Report {
-  Term& term;
+  KeyState& key_state;
   const ProcessSet& set;
-  const MeaningPtr& meaning;
+  const CanonicalSignaturePtr& canonical;
   std::string_view group;
   std::uint8_t size_class = 0;
   const RankSet& who;
   TimePoint since;
-  bool aged = false;  ///< was held below for long: goes on without waiting for others
+  bool aged = false;  ///< a tree node held it for long: it is forwarded at once
 };
 
-/// A node passes on what it hears, the caller decides.
+/// Base of the tree node, which forwards reports, and of the coordinator, which decides.
 class Collector {
  public:
-  Collector(const World& world, Glossary& glossary);
+  Collector(const World& world, ResponseCache& cache);
   virtual ~Collector() = default;
   Collector(const Collector&) = delete;
   Collector& operator=(const Collector&) = delete;
@@ -38,19 +38,22 @@ class Collector {
   virtual void blocked(Rank rank, std::uint64_t position, std::string_view name, TimePoint now) = 0;
   virtual void unblocked(Rank rank, TimePoint now) = 0;
 
-  // Entries of the stream passed by.
-  virtual void settle(Term& term) = 0;  ///< its dispatch or failure: the next report is another use
+  // Entries of the dispatch stream that concern reports.
+  virtual void settle(KeyState& key_state) = 0;  ///< it was dispatched or has failed: the next
+                                                 ///< report starts another use
   virtual void all_joined() = 0;
-  /// Whatever speaks of the set is forgotten. `terms`: of its keys; they are settled next.
-  virtual void set_removed(const ProcessSet& set, std::span<Term* const> terms, TimePoint now) = 0;
+  /// Forgets everything about the set. `key_states`: those of its keys; settle() is called for each
+  /// of them next.
+  virtual void set_removed(const ProcessSet& set, std::span<KeyState* const> key_states,
+                           TimePoint now) = 0;
   void stop() noexcept { stopped_ = true; }
 
-  /// An upward message of a child. `position`: how much of the stream this rank has seen.
+  /// A message from a child in the control tree. `position`: this rank's position in the stream.
   Result<void> receive(std::size_t child, std::span<const std::byte> message,
                        std::uint64_t position, TimePoint now);
-  /// This rank has finished before the shutdown.
+  /// This rank has finished everything that was dispatched before the shutdown.
   void acknowledge();
-  /// How much of the stream all ranks of the subtree have seen, this one `own`.
+  /// The position in the stream that all ranks of the subtree have reached; `own` is this rank's.
   [[nodiscard]] std::uint64_t seen(std::uint64_t own) const noexcept;
 
  protected:
@@ -58,7 +61,7 @@ class Collector {
   [[nodiscard]] bool stopped() const noexcept { return stopped_; }
 
   const World& world_;
-  Glossary& glossary_;
+  ResponseCache& cache_;
 
  private:
   Result<void> receive_ready(std::size_t child, const wire::Entry& entry, Rank origin, Duration age,
@@ -67,12 +70,12 @@ class Collector {
 
   std::vector<std::uint64_t> seen_;  // by child
   std::vector<bool> acknowledged_;   // by child
-  std::size_t awaited_;              // acknowledgements still to come, the own one included
+  std::size_t awaited_;              // acknowledgements that are missing, this rank's included
   bool own_acknowledged_ = false;
-  bool stopped_ = false;  // the shutdown entry has passed: nothing more is ready
+  bool stopped_ = false;  // the shutdown entry was applied: later reports are dropped
 };
 
-/// What a peer said makes no sense.
-[[nodiscard]] Error nonsense(const World& world, Rank from, std::string_view what);
+/// The error for a malformed message of a peer.
+[[nodiscard]] Error malformed(const World& world, Rank from, std::string_view what);
 
 }  // namespace rueda

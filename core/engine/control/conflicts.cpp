@@ -8,17 +8,17 @@
 
 #include "collectives/registry.h"
 #include "engine/base/names.h"
-#include "engine/control/verdict.h"
+#include "engine/control/mismatch.h"
 
 namespace rueda {
 
 namespace {
 
-/// What the name stands for on some ranks: one operation, or all members of a group.
+/// One operation of that name, or one group, and the ranks that have reported it.
 struct Meant {
-  const Statement* said = nullptr;  ///< by the first of its terms
+  const Statement* said = nullptr;  ///< of its first key
   RankSet ranks;
-  std::vector<Term*> terms;
+  std::vector<KeyState*> key_states;
 };
 
 /// The user's part of a full name.
@@ -29,28 +29,28 @@ std::string_view stem(std::string_view full) {
 
 }  // namespace
 
-std::vector<Conflict> find_conflicts(Term* open,
-                                     const std::function<const ProcessSet&(const Term&)>& set_of,
-                                     const RankSet& waits, const RankSet& joined) {
+std::vector<Conflict> find_conflicts(
+    KeyState* open, const std::function<const ProcessSet&(const KeyState&)>& set_of,
+    const RankSet& waits, const RankSet& joined) {
   // By set and name, then by kind and size of the group.
   using Name = std::tuple<std::int32_t, std::uint32_t, std::string>;
   std::map<Name, std::map<std::pair<std::string, std::uint32_t>, Meant>> names;
-  for (Term* term = open; term != nullptr; term = term->newer) {
-    const Tally& tally = term->tally;
+  for (KeyState* key_state = open; key_state != nullptr; key_state = key_state->newer) {
+    const Tally& tally = key_state->tally;
     if (tally.complete || tally.said != 1)
-      continue;  // if they differ here, that is found otherwise
+      continue;  // ranks that differ under one key are a mismatch, found when it is complete
     const Statement& said = tally.statements.front();
-    if (rules_of(said.meaning->signature.kind).matched_by_count) continue;
+    if (rules_of(said.canonical->signature.kind).matched_by_count) continue;
     RankSet accounted = waits;
     accounted.add(joined);
-    if (!accounted.covers(set_of(*term).members)) continue;
-    const std::string full = said.group.empty() ? full_name(term->key) : said.group;
+    if (!accounted.covers(set_of(*key_state).members)) continue;
+    const std::string full = said.group.empty() ? full_name(key_state->key) : said.group;
     const std::string prefix = full.substr(0, full.find('.'));
-    Meant& meant = names[{term->key.process_set, term->key.generation, std::string(stem(full))}]
-                        [{prefix, said.meaning->signature.group.size}];
+    Meant& meant = names[{key_state->key.process_set, key_state->key.generation,
+                          std::string(stem(full))}][{prefix, said.canonical->signature.group.size}];
     if (meant.said == nullptr) meant.said = &said;
     meant.ranks.add(tally.reported);
-    meant.terms.push_back(term);
+    meant.key_states.push_back(key_state);
   }
   std::vector<Conflict> conflicts;
   for (auto& [name, variants] : names) {
@@ -62,19 +62,20 @@ std::vector<Conflict> find_conflicts(Term* open,
       accounted.add(meant.ranks);
     }
     accounted.add(joined);
-    Term* const first = variants.begin()->second.terms.front();
+    KeyState* const first = variants.begin()->second.key_states.front();
     if (!each_once || !accounted.covers(set_of(*first).members)) continue;
-    Term all;  // as if they had all said it about one key
+    KeyState all;  // as if all ranks had reported it under one key
     all.key = first->key;
     for (const auto& [variant, meant] : variants) {
-      (void)all.tally.add(meant.said->meaning, meant.said->group, meant.ranks);
+      (void)all.tally.add(meant.said->canonical, meant.said->group, meant.ranks);
     }
-    auto error = verdict(all, {});
+    auto error = find_mismatch(all, {});
     if (!error) continue;
     Conflict& conflict = conflicts.emplace_back();
     conflict.error = *std::move(error);
     for (auto& [variant, meant] : variants) {
-      conflict.terms.insert(conflict.terms.end(), meant.terms.begin(), meant.terms.end());
+      conflict.key_states.insert(conflict.key_states.end(), meant.key_states.begin(),
+                                 meant.key_states.end());
     }
   }
   return conflicts;

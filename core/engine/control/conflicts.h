@@ -1,30 +1,30 @@
-/// Ranks that mean one operation and call it different things: an allreduce here and an allgather
-/// there under one name, or groups of three and of four tensors. Their keys differ, so none of them
-/// is ever complete.
+/// Finds operations that have one name and differ in kind or group size: an allreduce on one rank
+/// and an allgather on another, or groups of three and of four tensors. Their keys differ, so none
+/// of them ever becomes complete.
 #pragma once
 
 #include <functional>
 #include <vector>
 
-#include "engine/control/term.h"
+#include "engine/control/key_state.h"
 #include "engine/control/world.h"
 
 namespace rueda {
 
-/// Terms that fail together, and why.
+/// Operations that fail together, and the error.
 struct Conflict {
-  std::vector<Term*> terms;
+  std::vector<KeyState*> key_states;
   Error error;
 };
 
-/// What a script may do legally looks the same for a while: two operations of one name under way at
-/// once, in another order on other ranks. So this is a conflict only if every member of the set has
-/// said exactly one of the things that the name stands for, or has joined, and all of them wait.
+/// A correct script can look the same for a while: two operations of one name are in flight, and
+/// ranks submit them in different orders. So it is a conflict only if every member of the set has
+/// reported exactly one of the operations of that name, or has joined, and every member waits.
 ///
-/// `open`: all that is open, oldest first. `waits`: ranks that are known to wait for something that
-/// has not come. `joined`: ranks that say nothing more.
+/// `open`: the oldest open tally; the others follow by `newer`. `waits`: ranks that are known to be
+/// blocked. `joined`: ranks that have joined.
 [[nodiscard]] std::vector<Conflict> find_conflicts(
-    Term* open, const std::function<const ProcessSet&(const Term&)>& set_of, const RankSet& waits,
-    const RankSet& joined);
+    KeyState* open, const std::function<const ProcessSet&(const KeyState&)>& set_of,
+    const RankSet& waits, const RankSet& joined);
 
 }  // namespace rueda

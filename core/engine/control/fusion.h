@@ -1,4 +1,4 @@
-/// Which ready operations run as one batch.
+/// Tensor fusion: which ready operations run as one batch.
 #pragma once
 
 #include <cstddef>
@@ -24,10 +24,11 @@ struct FusionOptions {
       false;  ///< a group fuses with itself only, a single operation not at all
 };
 
-/// Batches in order, as positions in `ready`. A batch agrees in set, kind, device, dtype, op and
-/// factors, and is within the threshold unless it is a single operation. An operation that does not
-/// fit is passed over while what was passed over and the batch together are within the threshold.
-/// Pure: what comes out depends on the arguments alone.
+/// Returns batches in the order in which they run, as positions in `ready`. The operations of a
+/// batch have the same set, kind, device, dtype, op and factors. Their sum is within the threshold,
+/// unless the batch is a single operation. An operation that does not fit is skipped, and later
+/// ones may still join the batch, as long as the skipped bytes and the batch together are within
+/// the threshold. A pure function: the result depends on the arguments alone.
 [[nodiscard]] std::vector<std::vector<std::size_t>> plan(std::span<const Ready> ready,
                                                          const FusionOptions& options);
 

@@ -29,9 +29,9 @@ std::map<std::int32_t, std::vector<Rank>> Negotiation::process_sets() const {
 }
 
 bool Negotiation::moved() {
-  // What has been dispatched comes to its end without those who are done with it; only what is
-  // still to be agreed on may need them.
-  if (bypass_ != nullptr && negotiator_->resting() && !failed_) bypass_->reopen();
+  // A rank without submissions in flight may propose again. Ranks that still run a dispatched
+  // operation do not need it: only negotiation would.
+  if (fast_path_ != nullptr && negotiator_->resting() && !failed_) fast_path_->reopen();
   const auto tick = negotiator_->next_tick();
   next_tick_ns_.store(tick ? tick->time_since_epoch().count() : kNever, std::memory_order_relaxed);
   if (effects_.empty()) return false;
@@ -40,7 +40,7 @@ bool Negotiation::moved() {
 }
 
 bool Negotiation::submitted() {
-  if (bypass_ != nullptr) bypass_->close();
+  if (fast_path_ != nullptr) fast_path_->close();
   return moved();
 }
 

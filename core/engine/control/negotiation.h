@@ -1,5 +1,5 @@
-/// Where threads that submit and the holder of the baton meet: the negotiator, what it wants done
-/// until somebody carries it out, and the lock of the engine.
+/// The negotiator, shared by threads that submit and the holder of the progress lock: with the lock
+/// of the engine, and with the effects that the holder has yet to carry out.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/control/bypass.h"
+#include "engine/control/fast_path_gate.h"
 #include "engine/control/negotiator.h"
 #include "result.h"
 
@@ -21,35 +21,35 @@ namespace rueda {
 
 class Negotiation {
  public:
-  /// An error: a process set that shall exist from the start is refused. The rest as for
-  /// Negotiator.
+  /// Creates the negotiator. Fails if one of the initial process sets is refused.
   Result<void> open(const std::vector<std::vector<Rank>>& groups,
                     const std::vector<std::string>& hosts, Rank self,
                     const NegotiatorOptions& options, Timeline* timeline);
-  /// There is a way around the negotiator. Before anything is submitted.
-  void use(Bypass* bypass) noexcept { bypass_ = bypass; }
+  /// Tells the negotiation that there is a fast path. Call it before anything is submitted.
+  void use(FastPathGate* fast_path) noexcept { fast_path_ = fast_path; }
 
-  /// The one lock of an engine: what is submitted, decided or offered changes together. Every
-  /// submission takes it, so it is held for moments only, and nobody calls out or waits under it.
+  /// The one lock of an engine: it guards submissions, decisions and proposals, because these
+  /// change together. Every submission takes it, so it is held briefly: its holder neither waits
+  /// nor calls user code.
   [[nodiscard]] std::mutex& mutex() const noexcept { return mutex_; }
 
-  // With the lock held.
+  // These need the lock.
 
   /// Null before open().
   [[nodiscard]] Negotiator* negotiator() const noexcept { return negotiator_.get(); }
   [[nodiscard]] Effects& effects() noexcept { return effects_; }
-  [[nodiscard]] Bypass* bypass() const noexcept { return bypass_; }
-  /// After every call of the negotiator that may have changed something. True: there is something
-  /// to be carried out.
+  [[nodiscard]] FastPathGate* fast_path() const noexcept { return fast_path_; }
+  /// Call this after every call of the negotiator that may have changed something. True: there are
+  /// effects to carry out.
   bool moved();
-  /// The same, after a submission: this rank goes the regular way.
+  /// The same after a submission on the regular path, which closes the fast path.
   bool submitted();
-  /// There is something for whoever drives, also if there are no effects.
+  /// Makes pending() true although there are no effects.
   void alert() noexcept { pending_.store(true, std::memory_order_seq_cst); }
-  /// Why nothing runs any more: the first cause.
+  /// The first cause of the failure that ended the world; empty: it has not failed.
   [[nodiscard]] const std::optional<Error>& failed() const noexcept { return failed_; }
   void fail(Error error) { failed_ = std::move(error); }
-  /// What is to be carried out now.
+  /// Moves the effects out, for the one who carries them out.
   void take(Effects& effects);
 
   // Any thread.
@@ -57,9 +57,9 @@ class Negotiation {
   /// See Engine.
   [[nodiscard]] std::optional<Error> failure() const;
   [[nodiscard]] std::map<std::int32_t, std::vector<Rank>> process_sets() const;
-  /// alert() or moved() has found something since take().
+  /// True if alert() was called, or moved() found effects, since the last take().
   [[nodiscard]] bool pending() const noexcept { return pending_.load(std::memory_order_seq_cst); }
-  /// When the negotiator wants to look at the clock.
+  /// When the negotiator's tick() is due.
   [[nodiscard]] std::optional<TimePoint> next_tick() const noexcept;
 
  private:
@@ -67,7 +67,7 @@ class Negotiation {
 
   mutable std::mutex mutex_;  // guards what is not atomic
   std::unique_ptr<Negotiator> negotiator_;
-  Bypass* bypass_ = nullptr;  // null: there is none
+  FastPathGate* fast_path_ = nullptr;  // null: no fast path
   Effects effects_;
   std::optional<Error> failed_;
 

@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "engine/base/names.h"
-#include "engine/control/caller.h"
-#include "engine/control/glossary.h"
-#include "engine/control/member.h"
-#include "engine/control/node.h"
+#include "engine/control/coordinator.h"
+#include "engine/control/participant.h"
+#include "engine/control/response_cache.h"
 #include "engine/control/stream.h"
+#include "engine/control/tree_node.h"
 #include "engine/control/world.h"
 
 namespace rueda {
@@ -36,12 +36,12 @@ struct Negotiator::State {
   State(const std::vector<std::vector<Rank>>& groups, std::vector<std::string> hosts, Rank self,
         const NegotiatorOptions& options, Timeline* timeline)
       : world(groups, std::move(hosts), self),
-        member(world, glossary, options),
-        stream(world, glossary, member) {
+        participant(world, cache, options),
+        stream(world, cache, participant) {
     if (world.tree().parent) {
-      node.emplace(world, glossary, options.stall_warning);
+      tree_node.emplace(world, cache, options.stall_warning);
     } else {
-      caller.emplace(world, glossary, stream, options, timeline);
+      coordinator.emplace(world, cache, stream, options, timeline);
     }
     for (const auto& ranks : options.process_sets) {
       if (world.check_addition(ranks)) world.add_set(ranks);
@@ -50,27 +50,27 @@ struct Negotiator::State {
   }
 
   [[nodiscard]] Collector& collector() noexcept {
-    return caller ? static_cast<Collector&>(*caller) : *node;
+    return coordinator ? static_cast<Collector&>(*coordinator) : *tree_node;
   }
 
-  /// Every call ends here: what is due goes out, what is complete comes out.
+  /// The last step of every call: reports what is due, and decides about what is complete.
   Result<void> finish(TimePoint now, Effects& effects) {
-    member.publish(collector(), now);
-    if (caller) return caller->flush(now, effects);
-    node->flush(stream.position(), effects);
+    participant.publish(collector(), now);
+    if (coordinator) return coordinator->flush(now, effects);
+    tree_node->flush(stream.position(), effects);
     return {};
   }
-  /// For calls that concern this rank alone: an error would be a bug of ours.
+  /// For calls that involve no message of a peer: an error there would be a bug of the engine.
   void finish_own(TimePoint now, Effects& effects) {
     if (auto done = finish(now, effects); !done) effects.fatal = std::move(done).error();
   }
 
   World world;
-  Glossary glossary;
-  Member member;
+  ResponseCache cache;
+  Participant participant;
   Stream stream;
-  std::optional<Caller> caller;  // exactly one of the two
-  std::optional<Node> node;
+  std::optional<Coordinator> coordinator;  // exactly one of the two
+  std::optional<TreeNode> tree_node;
 };
 
 Negotiator::Negotiator(const std::vector<std::vector<Rank>>& groups, std::vector<std::string> hosts,
@@ -89,32 +89,32 @@ Result<void> Negotiator::submit_group(std::span<const Key> keys,
                                       std::span<const Signature> signatures,
                                       std::span<const std::uint64_t> tickets, bool waited,
                                       TimePoint now, Effects& effects) {
-  auto done = state_->member.submit(keys, signatures, tickets, waited, now);
+  auto done = state_->participant.submit(keys, signatures, tickets, waited, now);
   if (done) state_->finish_own(now, effects);
   return done;
 }
 
-void Negotiator::want(std::uint64_t ticket, TimePoint now, Effects& effects) {
-  state_->member.want(ticket);
+void Negotiator::mark_waited(std::uint64_t ticket, TimePoint now, Effects& effects) {
+  state_->participant.mark_waited(ticket);
   state_->finish_own(now, effects);
 }
 
-void Negotiator::want_all(TimePoint now, Effects& effects) {
-  state_->member.want_all();
+void Negotiator::mark_all_waited(TimePoint now, Effects& effects) {
+  state_->participant.mark_all_waited();
   state_->finish_own(now, effects);
 }
 
-void Negotiator::demand(TimePoint now, Effects& effects) {
-  state_->member.demand();
+void Negotiator::flush_held(TimePoint now, Effects& effects) {
+  state_->participant.flush_held();
   state_->finish_own(now, effects);
 }
 
 Result<void> Negotiator::join(std::uint64_t ticket, TimePoint now, Effects& effects) {
   State& state = *state_;
-  if (auto joined = state.member.join(ticket); !joined) return joined;
-  state.member.demand();
-  state.member.publish(state.collector(), now);
-  // A rank joins once until all have: its own news cannot be refused.
+  if (auto joined = state.participant.join(ticket); !joined) return joined;
+  state.participant.flush_held();
+  state.participant.publish(state.collector(), now);
+  // The result is always good: participants join once until all have.
   (void)state.collector().join(state.world.self(), now);
   state.finish_own(now, effects);
   return {};
@@ -123,18 +123,18 @@ Result<void> Negotiator::join(std::uint64_t ticket, TimePoint now, Effects& effe
 void Negotiator::shutdown(TimePoint now, Effects& effects, wire::Departure why) {
   State& state = *state_;
   why.rank = state.world.self();
-  if (state.member.stopped() || state.member.leaving()) return;
-  state.member.demand();
-  state.member.publish(state.collector(), now);
-  state.member.leave();
+  if (state.participant.stopped() || state.participant.leaving()) return;
+  state.participant.flush_held();
+  state.participant.publish(state.collector(), now);
+  state.participant.leave();
   state.collector().leave(why);
   state.finish_own(now, effects);
 }
 
 std::optional<Error> Negotiator::departure() const {
-  if (!state_->member.stopped()) return std::nullopt;
-  Error error = state_->member.shut_down();
-  const bool counts = error.code == Code::PeerLost || state_->member.let_down();
+  if (!state_->participant.stopped()) return std::nullopt;
+  Error error = state_->participant.shut_down();
+  const bool counts = error.code == Code::PeerLost || state_->participant.has_failed_operations();
   if (!counts || error.peer == state_->world.self()) return std::nullopt;
   return error;
 }
@@ -148,7 +148,7 @@ Result<void> Negotiator::receive(Rank from, std::span<const std::byte> message, 
                                  Effects& effects) {
   State& state = *state_;
   if (state.world.tree().parent == from) {
-    // Down the tree first: the ranks below should not wait for what is done here.
+    // Forwarded before it is applied, so that the ranks below do not wait for this one.
     if (!state.world.tree().children.empty()) {
       const std::size_t begin = effects.bytes.size();
       effects.bytes.insert(effects.bytes.end(), message.begin(), message.end());
@@ -160,40 +160,41 @@ Result<void> Negotiator::receive(Rank from, std::span<const std::byte> message, 
   } else if (const auto child = state.world.child_index(from)) {
     if (auto done = state.collector().receive(*child, message, state.stream.position(), now); !done)
       return done;
-    state.glossary.forget(state.collector().seen(state.stream.position()));
+    state.cache.forget(state.collector().seen(state.stream.position()));
   } else {
-    return nonsense(state.world, from, "no neighbour in the control tree");
+    return malformed(state.world, from, "no neighbour in the control tree");
   }
   return state.finish(now, effects);
 }
 
 void Negotiator::tick(TimePoint now, Effects& effects) {
   State& state = *state_;
-  state.member.tick(state.collector(), state.stream.position(), now);
-  if (state.node) state.node->tick(now);
+  state.participant.tick(state.collector(), state.stream.position(), now);
+  if (state.tree_node) state.tree_node->tick(now);
   state.finish_own(now, effects);
-  if (state.caller) state.caller->tick(now, effects);
+  if (state.coordinator) state.coordinator->tick(now, effects);
 }
 
 std::optional<TimePoint> Negotiator::next_tick() const {
-  auto at = state_->member.next_tick();
-  const auto other = state_->caller ? state_->caller->next_tick() : state_->node->next_tick();
+  auto at = state_->participant.next_tick();
+  const auto other =
+      state_->coordinator ? state_->coordinator->next_tick() : state_->tree_node->next_tick();
   if (!at || (other && *other < *at)) at = other;
   return at;
 }
 
 std::vector<Negotiator::Pending> Negotiator::pending() const {
   std::vector<Pending> all;
-  for (const Term* term : state_->member.pending_terms()) {
-    all.push_back(
-        {.name = full_name(term->key),
-         .missing = state_->caller ? state_->caller->missing(*term) : std::vector<Rank>()});
+  for (const KeyState* key_state : state_->participant.pending_keys()) {
+    all.push_back({.name = full_name(key_state->key),
+                   .missing = state_->coordinator ? state_->coordinator->missing(*key_state)
+                                                  : std::vector<Rank>()});
   }
   return all;
 }
 
 std::vector<Negotiator::Pending> Negotiator::owed(Rank rank) const {
-  return state_->caller ? state_->caller->owed(rank) : pending();
+  return state_->coordinator ? state_->coordinator->owed(rank) : pending();
 }
 
 const ProcessSet* Negotiator::process_set(std::int32_t id) const noexcept {
@@ -210,36 +211,37 @@ Key Negotiator::counted_key(Kind kind, const ProcessSet& set) const {
           .generation = set.generation,
           .name = {},
           .kind = kind,
-          .number = state_->member.next_count(set.generation, kind)};
+          .number = state_->participant.next_count(set.generation, kind)};
 }
 
-std::optional<Negotiator::Shorthand> Negotiator::shorthand(const Key& key,
-                                                           const Signature& signature) const {
+std::optional<Negotiator::CachedIds> Negotiator::cached_ids(const Key& key,
+                                                            const Signature& signature) const {
   const State& state = *state_;
-  if (!state.member.resting()) return std::nullopt;
-  Shorthand said;
+  if (!state.participant.resting()) return std::nullopt;
+  CachedIds said;
   if (!key.name.empty()) {
-    const Term* term = state.glossary.find(in_full(key, {}));
-    if (term == nullptr) return std::nullopt;
-    said.key = Glossary::reference(*term, signature.group.name).number;
+    const KeyState* key_state = state.cache.find(in_full(key, {}));
+    if (key_state == nullptr) return std::nullopt;
+    said.key = ResponseCache::reference(*key_state, signature.group.name).id;
     if (said.key == 0) return std::nullopt;
-    if (term->meaning && term->meaning->number != 0 && Glossary::fits(*term->meaning, signature)) {
-      said.signature = term->meaning->number;
+    if (key_state->canonical && key_state->canonical->id != 0 &&
+        ResponseCache::fits(*key_state->canonical, signature)) {
+      said.signature = key_state->canonical->id;
       return said;
     }
   }
-  said.signature = state.glossary.number_of(signature);
+  said.signature = state.cache.id_of(signature);
   return said.signature == 0 ? std::nullopt : std::optional(said);
 }
 
 std::uint64_t Negotiator::position() const noexcept { return state_->stream.position(); }
 
-bool Negotiator::resting() const noexcept { return state_->member.resting(); }
+bool Negotiator::resting() const noexcept { return state_->participant.resting(); }
 
-void Negotiator::passed(const Key& key) { state_->member.count(key); }
+void Negotiator::passed(const Key& key) { state_->participant.count(key); }
 
-bool Negotiator::busy() const noexcept { return state_->member.pending() != 0; }
+bool Negotiator::busy() const noexcept { return state_->participant.pending() != 0; }
 
-std::size_t Negotiator::remembered() const noexcept { return state_->glossary.size(); }
+std::size_t Negotiator::remembered() const noexcept { return state_->cache.size(); }
 
 }  // namespace rueda

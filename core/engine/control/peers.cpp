@@ -18,8 +18,8 @@ namespace rueda {
 
 namespace {
 
-/// Ranks of other hosts that offers are made to.
-constexpr int kMostRemoteOffers = 15;
+/// With more ranks on other hosts there is no fast path: each proposal goes to all of them.
+constexpr int kMostRemoteProposers = 15;
 
 }  // namespace
 
@@ -38,7 +38,7 @@ std::unique_ptr<ShmHeap> Peers::heap_in(Fd file) const {
 
 void Peers::own_segment(ShmSegment segment, Fd engine_bell, Fd waiter_bell) {
   segment_ = std::move(segment);
-  // Two owners of one file: tensors may outlive the segment.
+  // A second descriptor: tensors in the heap may outlive the segment.
   Fd file(segment_.fd() < 0 ? -1 : ::fcntl(segment_.fd(), F_DUPFD_CLOEXEC, 0));
   heap_ = heap_in(std::move(file));
   engine_bell_ = std::move(engine_bell);
@@ -47,7 +47,7 @@ void Peers::own_segment(ShmSegment segment, Fd engine_bell, Fd waiter_bell) {
 
 void Peers::add_local_peer(Rank rank, ShmSegment segment, Fd engine_bell, Fd waiter_bell, Fd pidfd,
                            Fd liveness) {
-  // Only its owner reserves memory, so the file is needed for the heap alone.
+  // Only the owner of a segment reserves memory in it, so here the file serves the heap alone.
   auto heap = heap_in(segment.take_file());
   local_.push_back({.rank = rank,
                     .segment = std::move(segment),
@@ -103,7 +103,7 @@ Result<void> Peers::open_local() {
     const ShmSegment* segment = rank == self_ ? &segment_ : nullptr;
     if (peer != local_.end()) segment = &peer->segment;
     if (segment == nullptr || segment->bytes().size() < need) {
-      return Error{.message = "no shared segment of " + describe(rank) + " was handed over",
+      return Error{.message = "bootstrap gave the engine no shared segment of " + describe(rank),
                    .peer = rank};
     }
     views_.emplace_back(segment->bytes(), local_size);
@@ -128,7 +128,7 @@ Result<void> Peers::open_local() {
   return {};
 }
 
-Result<void> Peers::open_fabric() {
+Result<void> Peers::open_backend_factory() {
   ShmHost host;
   if (!views_.empty()) {
     host = {.ranks = own_group(), .members = {}, .self = local_index_, .own = &segment_};
@@ -148,34 +148,36 @@ Result<void> Peers::open_fabric() {
     if (!mesh) return std::move(mesh).error();
     mesh_ = std::move(*mesh);
   }
-  fabric_ = std::make_unique<Fabric>(self_, groups_, std::move(host), mesh_);
-  fabric_->use(other_backend_);
-  fabric_->limit_segments(segment_limit_);
+  backend_factory_ = std::make_unique<BackendFactory>(self_, groups_, std::move(host), mesh_);
+  backend_factory_->use(other_backend_);
+  backend_factory_->limit_segments(segment_limit_);
   std::vector<Rank> world(static_cast<std::size_t>(size_));
   std::iota(world.begin(), world.end(), 0);
-  auto backend = fabric_->open(world, 0);
+  auto backend = backend_factory_->open(world, 0);
   if (!backend) return std::move(backend).error();
   backend_ = std::move(*backend);
   return {};
 }
 
-/// Everybody tells everybody, so there must not be too many.
-void Peers::open_offers() {
+/// There is a fast path if few ranks are on other hosts, because each rank sends its proposals to
+/// all of them.
+void Peers::open_proposals() {
   if (size_ == 1) {
-    offers_ = Offers::alone();
+    proposals_ = Proposals::alone();
     return;
   }
-  if (other_backend_) return;  // it wants to see every operation
+  if (other_backend_) return;  // a backend in Python must see every operation
   const std::vector<Rank> own = own_group();
-  if (size_ - static_cast<int>(own.size()) > kMostRemoteOffers) return;
-  std::vector<Offers::Member> members(static_cast<std::size_t>(size_));
+  if (size_ - static_cast<int>(own.size()) > kMostRemoteProposers) return;
+  std::vector<Proposals::Member> members(static_cast<std::size_t>(size_));
   for (std::size_t i = 0; i < views_.size(); ++i) {
-    members[static_cast<std::size_t>(own[i])] = {.board = &views_[i].offers(), .bell = bells_[i]};
+    members[static_cast<std::size_t>(own[i])] = {.board = &views_[i].proposals(),
+                                                 .bell = bells_[i]};
   }
   for (Rank rank = 0; rank < size_; ++rank) {
     if (mesh_) members[static_cast<std::size_t>(rank)].link = mesh_->link(rank);
   }
-  offers_ = std::make_unique<Offers>(std::move(members), self_);
+  proposals_ = std::make_unique<Proposals>(std::move(members), self_);
 }
 
 Result<void> Peers::open() {
@@ -196,8 +198,8 @@ Result<void> Peers::open() {
     if (!engine_bell_ || !waiter_bell_) return Error::system("eventfd", errno);
   }
 
-  if (auto opened = open_fabric(); !opened) return opened;
-  open_offers();
+  if (auto opened = open_backend_factory(); !opened) return opened;
+  open_proposals();
 
   const ControlTree tree = control_tree(groups_, self_);
   std::vector<Rank> edges = tree.children;
@@ -218,8 +220,9 @@ Result<void> Peers::open() {
     const auto peer = std::find_if(network_.begin(), network_.end(),
                                    [rank](const NetworkPeer& p) { return p.rank == rank; });
     if (peer == network_.end() || !peer->control) {
-      return Error{.message = "no control connection to " + describe(rank) + " was handed over",
-                   .peer = rank};
+      return Error{
+          .message = "bootstrap gave the engine no control connection to " + describe(rank),
+          .peer = rank};
     }
     auto socket = Socket::adopt(std::move(peer->control), rank, peer->keys);
     if (!socket) return std::move(socket).error();

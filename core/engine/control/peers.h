@@ -1,5 +1,5 @@
-/// The other ranks as this one sees them: channels of the control tree, the data backend, signs of
-/// life. Made from descriptors that were handed in; dials nobody.
+/// The other ranks as this one sees them: channels of the control tree, the data backend,
+/// heartbeats. Made from open descriptors that bootstrap gives; it never connects to anybody.
 #pragma once
 
 #include <poll.h>
@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "backends/fabric.h"
+#include "backends/backend_factory.h"
 #include "transport/control_channel.h"
 #include "transport/doorbell.h"
 #include "transport/mesh.h"
-#include "transport/offers.h"
 #include "transport/peer_memory.h"
+#include "transport/proposals.h"
 #include "transport/shm_heap.h"
 #include "transport/shm_layout.h"
 #include "transport/shm_segment.h"
@@ -38,30 +38,33 @@ class Peers {
   Peers(Rank self, int size, std::vector<std::vector<Rank>> groups, std::vector<std::string> hosts);
   ~Peers();
 
-  // What bootstrap hands over. Descriptors are owned from here on.
+  // What bootstrap gives. Descriptors are owned by this object from then on.
   void own_segment(ShmSegment segment, Fd engine_bell, Fd waiter_bell);
   void add_local_peer(Rank rank, ShmSegment segment, Fd engine_bell, Fd waiter_bell, Fd pidfd,
                       Fd liveness);
-  /// `keys`: of the control connection, then of each data connection; empty: nothing is protected.
+  /// `keys`: of the control connection, then of each data connection; empty: the connections are
+  /// not sealed (transport/seal.h).
   void add_network_peer(Rank rank, Fd control, std::vector<Fd> data,
                         std::vector<SealKeys> keys = {});
   /// Whether ranks of this host may read each other's memory, if the system allows it. Before
   /// open().
   void set_direct_copies(bool allowed) noexcept { direct_copies_ = allowed; }
 
-  /// No rank of the world makes a larger segment. Before open().
+  /// The limit for the segments of all ranks of the world: none is larger. Before open().
   void set_segment_limit(std::size_t bytes) noexcept { segment_limit_ = bytes; }
 
-  /// See Fabric::use(). Before open().
+  /// See BackendFactory::use(). Before open().
   void use(OpenForeign backend) { other_backend_ = std::move(backend); }
 
-  /// Puts it all together. An error names what is missing.
+  /// Opens channels, backend and heartbeats. An error names what is missing.
   Result<void> open();
 
   [[nodiscard]] Rank self() const noexcept { return self_; }
   [[nodiscard]] int size() const noexcept { return size_; }
   [[nodiscard]] const std::vector<std::vector<Rank>>& groups() const noexcept { return groups_; }
   [[nodiscard]] const std::vector<std::string>& hosts() const noexcept { return hosts_; }
+  /// Those that share memory with this rank, which is among them.
+  [[nodiscard]] std::vector<Rank> own_group() const;
   /// "rank 3 on host a"
   [[nodiscard]] std::string describe(Rank rank) const;
 
@@ -69,31 +72,32 @@ class Peers {
   [[nodiscard]] int engine_bell() const noexcept { return engine_bell_.get(); }
   [[nodiscard]] int waiter_bell() const noexcept { return waiter_bell_.get(); }
   [[nodiscard]] Backend& backend() noexcept { return *backend_; }
-  /// Backends of further process sets: see Fabric::open(). After open().
-  [[nodiscard]] Fabric& fabric() noexcept { return *fabric_; }
-  /// Where all ranks of the world agree on small operations by themselves; null if they are
-  /// too many. After open().
-  [[nodiscard]] Offers* offers() const noexcept { return offers_.get(); }
+  /// Backends of further process sets: see BackendFactory::open(). After open().
+  [[nodiscard]] BackendFactory& backend_factory() noexcept { return *backend_factory_; }
+  /// The rounds of the fast path; null if too many ranks are on other hosts, or if a backend in
+  /// Python serves the world. After open().
+  [[nodiscard]] Proposals* proposals() const noexcept { return proposals_.get(); }
   [[nodiscard]] std::vector<Neighbour>& neighbours() noexcept { return neighbours_; }
   [[nodiscard]] ControlChannel* channel(Rank rank) noexcept;
 
   /// Descriptors whose readiness means that a message came, data can move, or a peer died.
   void watch(std::vector<pollfd>& fds) const;
-  /// Some of them matter now that did not at other times: data is under way, or a message found no
-  /// room.
+  /// True while a descriptor, not a bell, tells about progress: data is in flight on sockets, or a
+  /// message found no room.
   [[nodiscard]] bool awaits_descriptors() const;
-  /// A rank whose signs of life are awaited, and where they come from.
+  /// A rank that is watched for heartbeats, and where these come from.
   struct Watched {
     Rank rank;
     BeatWord* word = nullptr;  ///< in its segment; null: messages of the control channel count
-    std::int64_t seen = 0;     ///< for whoever looks at the word: what it said last
+    std::int64_t seen = 0;     ///< the value of the word at the last look
   };
-  /// All ranks of the host, and the neighbours in the control tree beyond it. After open().
+  /// All ranks of this host, and neighbours in the control tree on other hosts. After open().
   [[nodiscard]] std::vector<Watched> watched();
-  /// This rank's own sign of life for the others of its host: when it gave it last. After open().
+  /// This rank's heartbeat for the other ranks of its host: the time of the last one. After open().
   [[nodiscard]] BeatWord& beat() noexcept { return *beat_; }
 
-  /// The rank whose sign of life ended, among what watch() added. `certain`: the process is gone.
+  /// A rank that is lost according to a descriptor that watch() added. `certain`: its process has
+  /// ended.
   struct Loss {
     Rank rank;
     bool certain;
@@ -107,15 +111,15 @@ class Peers {
   /// after open().
   [[nodiscard]] bool map_heaps();
 
-  /// This process still has the descriptors that were open after open(). If not, what they say
-  /// says nothing about the other ranks.
+  /// True if this process still has the descriptors that it had after open(). If not (the script
+  /// has closed them), their errors say nothing about other ranks.
   [[nodiscard]] bool intact() const;
-  /// The kernel says that the process of that rank, of this host, lives.
+  /// True if the kernel says that the process of that rank, on this host, runs.
   [[nodiscard]] bool lives(Rank rank) const;
-  /// The kernel says that the process of that rank has ended.
+  /// True if the kernel says that the process of that rank, on this host, has ended.
   [[nodiscard]] bool gone(Rank rank) const;
 
-  /// What a rank on this host left behind as the reason why it gave up.
+  /// The cause that a rank of this host has left in its segment.
   [[nodiscard]] std::optional<Error> left_cause() const;
   void leave_cause(const Error& error);
 
@@ -137,7 +141,7 @@ class Peers {
     Fd control;
     SealKeys keys;
   };
-  /// A descriptor, and the file that it stood for.
+  /// A descriptor, and the file that it referred to after open().
   struct Opened {
     int fd;
     std::uint64_t device;
@@ -146,10 +150,9 @@ class Peers {
   void note_opened();
   [[nodiscard]] const LocalPeer* local_peer(Rank rank) const;
   Result<void> open_local();
-  Result<void> open_fabric();
-  void open_offers();
-  [[nodiscard]] std::vector<Rank> own_group() const;
-  /// The heap in a segment's file, as far as the file goes.
+  Result<void> open_backend_factory();
+  void open_proposals();
+  /// The heap in a segment's file: what lies behind the fixed part.
   [[nodiscard]] std::unique_ptr<ShmHeap> heap_in(Fd file) const;
 
   Rank self_;
@@ -157,7 +160,7 @@ class Peers {
   std::vector<std::vector<Rank>> groups_;
   std::vector<std::string> hosts_;
 
-  std::unique_ptr<BellWord> private_bell_;  // where nobody shares memory with this rank
+  std::unique_ptr<BellWord> private_bell_;  // used if nobody shares memory with this rank
   BellWord* bell_ = nullptr;
   std::unique_ptr<BeatWord> private_beat_;
   BeatWord* beat_ = nullptr;
@@ -173,15 +176,15 @@ class Peers {
   OpenForeign other_backend_;
   bool direct_copies_ = true;
   std::size_t segment_limit_ = std::numeric_limits<std::size_t>::max();
-  std::optional<MemoryToken> token_;  // while others may look for it
+  std::optional<MemoryToken> token_;  // kept while other ranks may look for it
   std::vector<ShmView> views_;        // by local index
   std::vector<Doorbell> bells_;       // by local index
   std::vector<PeerMemory> memories_;  // by local index
   int local_index_ = 0;
   std::shared_ptr<Mesh> mesh_;
   std::vector<Neighbour> neighbours_;
-  std::unique_ptr<Offers> offers_;
-  std::unique_ptr<Fabric> fabric_;
+  std::unique_ptr<Proposals> proposals_;
+  std::unique_ptr<BackendFactory> backend_factory_;
   std::unique_ptr<Backend> backend_;
 };
 

@@ -1,4 +1,4 @@
-/// Says who is late: operations that some ranks have submitted and others have not.
+/// The stall check: warns about operations that some ranks have submitted and others have not.
 #pragma once
 
 #include <functional>
@@ -24,18 +24,18 @@ struct StallReport {
   std::optional<Error> fatal;  ///< something waited past the shutdown time
 };
 
-/// Decides when to speak and what to say; the caller of the negotiation tells it what waits.
+/// Decides when to warn, and writes the text. The coordinator tells it what waits.
 class StallMonitor {
  public:
-  /// Zero `warning`: off. Zero `shutdown`: only warns. A shutdown before the warning is ignored.
-  /// `who`: "rank 3 (host b)", for messages; null: the number alone.
+  /// Zero `warning`: off. Zero `shutdown`: only warns. A `shutdown` shorter than `warning` is
+  /// ignored. `who` describes a rank in messages ("rank 3 (host b)"); null: by its number alone.
   StallMonitor(Duration warning, Duration shutdown, std::function<std::string(Rank)> who = nullptr);
 
   /// What is wrong with the settings; empty if nothing.
   [[nodiscard]] std::string complaint() const;
   [[nodiscard]] bool enabled() const noexcept { return warning_ > Duration::zero(); }
   [[nodiscard]] Duration warning() const noexcept { return warning_; }
-  /// When check() has something to do if the oldest operation waits since then.
+  /// When check() is due if the oldest operation has waited since `oldest`.
   [[nodiscard]] TimePoint due(TimePoint oldest) const;
   [[nodiscard]] std::optional<StallReport> check(TimePoint now, std::span<const Waiting> waiting);
 

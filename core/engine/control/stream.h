@@ -1,29 +1,30 @@
-/// Follows the dispatch stream: what the caller decided, in one order for all ranks.
+/// Applies the dispatch stream: the decisions of the coordinator, in one order for all ranks.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
 #include "engine/control/collector.h"
-#include "engine/control/glossary.h"
-#include "engine/control/member.h"
 #include "engine/control/negotiator.h"
+#include "engine/control/participant.h"
+#include "engine/control/response_cache.h"
 #include "engine/control/world.h"
 
 namespace rueda {
 
-/// The caller follows its own stream by the same code: so numbers mean the same everywhere.
+/// The coordinator applies its own stream by the same code, so cache ids mean the same on every
+/// rank.
 class Stream {
  public:
-  Stream(World& world, Glossary& glossary, Member& member)
-      : world_(world), glossary_(glossary), member_(member) {}
+  Stream(World& world, ResponseCache& cache, Participant& participant)
+      : world_(world), cache_(cache), participant_(participant) {}
   void attach(Collector& collector) noexcept { collector_ = &collector; }
 
-  /// A whole message from above.
+  /// A whole message from the parent.
   Result<void> receive(std::span<const std::byte> message, TimePoint now, Effects& effects);
-  /// The next message begins.
+  /// Counts the next message.
   void advance() noexcept { ++position_; }
-  /// The record at the front of `reader`.
+  /// Applies one record; `reader` stands behind its head.
   Result<void> apply(wire::Reader& reader, wire::Entry& entry, TimePoint now, Effects& effects);
 
   [[nodiscard]] std::uint64_t position() const noexcept { return position_; }
@@ -33,15 +34,15 @@ class Stream {
   Result<void> apply_dispatch(wire::Reader& reader, wire::Entry& entry, TimePoint now,
                               Effects& effects);
   Result<void> apply_failure(const wire::Entry& entry, Effects& effects);
-  /// A set appears or goes, at this position of the stream on every rank.
+  /// Adds or removes a process set: every rank does so at this position of the stream.
   Result<void> change_sets(const Signature& signature, Dispatch& dispatch, TimePoint now,
                            Effects& effects);
-  void count(const Term* term, const wire::KeyRef& key);
-  [[nodiscard]] Error nonsense_from_above(std::string_view what) const;
+  void count(const KeyState* key_state, const wire::KeyRef& key);
+  [[nodiscard]] Error malformed_from_parent(std::string_view what) const;
 
   World& world_;
-  Glossary& glossary_;
-  Member& member_;
+  ResponseCache& cache_;
+  Participant& participant_;
   Collector* collector_ = nullptr;
   std::uint64_t position_ = 0;
   std::uint64_t dispatches_ = 0;

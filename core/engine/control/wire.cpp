@@ -12,11 +12,11 @@ namespace {
 
 constexpr std::uint8_t kOps = 6;
 constexpr std::uint8_t kDevices = 2;
-/// Far beyond any tensor; keeps the product of a hostile shape from overflowing.
+/// More than any tensor has. The limit keeps the product of a hostile shape from overflowing.
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 56;
 constexpr std::size_t kMaxDimensions = 64;
-/// The least that an item of a dispatch takes: what is promised must be there before room is made
-/// for it.
+/// The least bytes that an item of a dispatch takes. The count in a message is checked against the
+/// bytes that follow before memory is reserved for it.
 constexpr std::size_t kItemBytes = 9;
 constexpr std::uint8_t kReasons = 3;
 constexpr std::size_t kMaxDepartureText = 1024;
@@ -24,7 +24,7 @@ constexpr std::size_t kMaxDepartureText = 1024;
 enum class KeyForm : std::uint8_t { Number = 0, Unnamed = 1, Full = 2 };
 
 [[nodiscard]] bool is_plain_unnamed(const KeyRef& key) noexcept {
-  return key.number == 0 && key.name.empty() && key.group.empty() && key.process_set == 0 &&
+  return key.id == 0 && key.name.empty() && key.group.empty() && key.process_set == 0 &&
          key.generation == 0;
 }
 
@@ -44,9 +44,9 @@ void Writer::put(std::span<const Rank> ranks) {
 }
 
 void Writer::put(const KeyRef& key) {
-  if (key.number != 0) {
+  if (key.id != 0) {
     put(static_cast<std::uint8_t>(KeyForm::Number));
-    put(key.number);
+    put(key.id);
     return;
   }
   if (is_plain_unnamed(key)) {
@@ -64,9 +64,9 @@ void Writer::put(const KeyRef& key) {
   put(key.group);
 }
 
-void Writer::put(std::uint32_t signature_number, const Signature& signature) {
-  put(signature_number);
-  if (signature_number != 0) return;
+void Writer::put(std::uint32_t signature_id, const Signature& signature) {
+  put(signature_id);
+  if (signature_id != 0) return;
   put(static_cast<std::uint8_t>(signature.kind));
   put(static_cast<std::uint8_t>(signature.dtype));
   put(static_cast<std::uint8_t>(signature.op));
@@ -97,27 +97,27 @@ void Writer::header(const Header& header) {
   put(header.position);
 }
 
-void Writer::ready(const KeyRef& key, std::uint32_t signature_number, const Signature& signature,
+void Writer::ready(const KeyRef& key, std::uint32_t signature_id, const Signature& signature,
                    std::uint32_t instance, std::uint8_t size_class, bool whole) {
   const auto head = [&](Record record) {
     put(static_cast<std::uint32_t>(static_cast<unsigned>(record) | (whole ? 1U : 0U) << 8 |
                                    static_cast<unsigned>(size_class) << 16 |
                                    static_cast<unsigned>(key.kind) << 24));
   };
-  if (signature_number != 0 && key.number != 0) {
+  if (signature_id != 0 && key.id != 0) {
     head(Record::Ready);
-    put(key.number);
-    put(signature_number);
+    put(key.id);
+    put(signature_id);
     put(instance);
-  } else if (signature_number != 0 && is_plain_unnamed(key)) {
+  } else if (signature_id != 0 && is_plain_unnamed(key)) {
     head(Record::ReadyUnnamed);
-    put(signature_number);
+    put(signature_id);
     put(key.handle);
   } else {
     head(Record::ReadyInFull);
     put(instance);
     put(key);
-    put(signature_number, signature);
+    put(signature_id, signature);
   }
 }
 
@@ -143,9 +143,9 @@ void Writer::dispatch(std::int32_t process_set, std::uint32_t count) {
   put(count);
 }
 
-void Writer::item(const KeyRef& key, std::uint32_t signature_number, const Signature& signature) {
+void Writer::item(const KeyRef& key, std::uint32_t signature_id, const Signature& signature) {
   put(key);
-  put(signature_number, signature);
+  put(signature_id, signature);
 }
 
 void Writer::fail(const KeyRef& key, std::uint8_t code, std::string_view text,
@@ -185,8 +185,8 @@ void Reader::take(KeyRef& key) {
   key = {};
   switch (take<std::uint8_t>()) {
     case static_cast<std::uint8_t>(KeyForm::Number):
-      key.number = take<std::uint32_t>();
-      if (key.number == 0) ok_ = false;
+      key.id = take<std::uint32_t>();
+      if (key.id == 0) ok_ = false;
       return;
     case static_cast<std::uint8_t>(KeyForm::Unnamed):
       key.kind = take_enum<Kind>(kKinds);
@@ -206,8 +206,8 @@ void Reader::take(KeyRef& key) {
 }
 
 void Reader::take(SignatureRef& signature) {
-  signature.number = take<std::uint32_t>();
-  if (!ok_ || signature.number != 0) return;
+  signature.id = take<std::uint32_t>();
+  if (!ok_ || signature.id != 0) return;
   Signature& full = signature.full;
   full.kind = take_enum<Kind>(kKinds);
   full.dtype = take_enum<DType>(kDTypes);
@@ -244,7 +244,7 @@ bool Reader::header(Header& header) {
   return ok_;
 }
 
-/// The head of most records, with a number behind it.
+/// Reads the rest of a head, and the number behind it. Most records begin so.
 std::uint32_t Reader::take_number() {
   if (take<std::uint32_t>() >> 8 != 0) ok_ = false;
   return take<std::uint32_t>();
@@ -289,18 +289,18 @@ bool Reader::next(Entry& entry) {
     case Record::Ready:
       entry.key = {};
       entry.key.kind = take_ready_head(entry);
-      entry.key.number = take<std::uint32_t>();
-      entry.signature.number = take<std::uint32_t>();
+      entry.key.id = take<std::uint32_t>();
+      entry.signature.id = take<std::uint32_t>();
       entry.instance = take<std::uint32_t>();
-      if (entry.key.number == 0 || entry.signature.number == 0) ok_ = false;
+      if (entry.key.id == 0 || entry.signature.id == 0) ok_ = false;
       break;
     case Record::ReadyUnnamed:
       entry.key = {};
       entry.key.kind = take_ready_head(entry);
-      entry.signature.number = take<std::uint32_t>();
+      entry.signature.id = take<std::uint32_t>();
       entry.key.handle = take<std::uint64_t>();
       entry.instance = 0;
-      if (entry.signature.number == 0) ok_ = false;
+      if (entry.signature.id == 0) ok_ = false;
       break;
     case Record::ReadyInFull:
       (void)take_ready_head(entry);
@@ -316,12 +316,12 @@ bool Reader::next(Entry& entry) {
     case Record::DefineKey:
       (void)take<std::uint8_t>();
       take(entry.key);
-      if (entry.key.number != 0 || entry.key.name.empty()) ok_ = false;
+      if (entry.key.id != 0 || entry.key.name.empty()) ok_ = false;
       break;
     case Record::DefineSignature:
       (void)take<std::uint8_t>();
       take(entry.signature);
-      if (entry.signature.number != 0) ok_ = false;
+      if (entry.signature.id != 0) ok_ = false;
       break;
     case Record::Dispatch:
       (void)take<std::uint8_t>();

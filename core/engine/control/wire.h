@@ -1,15 +1,15 @@
-/// What negotiators say to each other, as bytes.
+/// Messages between negotiators, as bytes.
 ///
-/// A message is a header and records. Numbers are little-endian, texts have their length in front.
-/// The parser believes nothing: every length is checked against the bytes that are there, every
-/// enumeration against its values; what makes no sense ends the message with ok() == false.
+/// A message is a header and records. Numbers are little-endian; a text follows its length. The
+/// parser trusts nothing: it checks every length against the bytes that are there, and every
+/// enumeration against its values. At the first malformed byte it stops, and ok() is false.
 ///
 ///   header  version u8 · direction u8 · 0 u16 · capacity u32 · position u64
-///   capacity: how many keys and signatures stay numbered, as the caller decides (0 on the way up)
+///   capacity: of the response cache, as the coordinator decides (0 on the way up)
 ///   up      position: all of the dispatch stream that every rank of the sender's subtree has seen
 ///   down    position: number of this message in the dispatch stream, from 1, without gaps
 ///
-/// A ready operation whose key and signature have numbers takes 16 bytes.
+/// A report of an operation whose key and signature have cache ids takes 16 bytes.
 #pragma once
 
 #include <cstddef>
@@ -36,9 +36,9 @@ struct Header {
   std::uint64_t position = 0;
 };
 
-/// A key as it is said: by number, or in full.
+/// A reference to a key: by cache id, or in full.
 struct KeyRef {
-  std::uint32_t number = 0;  ///< 0: in full
+  std::uint32_t id = 0;  ///< 0: in full
   std::int32_t process_set = 0;
   std::uint32_t generation = 0;
   Kind kind = Kind::Allreduce;  ///< of an unnamed key
@@ -47,27 +47,28 @@ struct KeyRef {
   std::string_view group = {};  ///< full name of the group it belongs to; empty: none
 };
 
-/// A signature as it is said. The name of the group is not in it: it goes with the key.
+/// A reference to a signature: by cache id, or in full. The name of its group goes with the key.
 struct SignatureRef {
-  std::uint32_t number = 0;  ///< 0: in full
+  std::uint32_t id = 0;  ///< 0: in full
   Signature full;
 };
 
 enum class Record : std::uint8_t {
-  // Up. Origin and Age hold for the records that follow.
-  Origin = 1,        ///< rank: who says it, if not the sender's whole subtree
-  Age = 2,           ///< age_ms: how long the sender has known it
+  // Up. Origin and Age apply to the records that follow.
+  Origin = 1,        ///< rank: whose reports follow, if not the sender's whole subtree's
+  Age = 2,           ///< age_ms: how long the sender has held them
   Ready = 3,         ///< key, signature, instance, size_class, whole
   ReadyUnnamed = 4,  ///< the same for an unnamed key of the world: 16 bytes too
-  ReadyInFull = 5,   ///< the same with whatever has no number
+  ReadyInFull = 5,   ///< the same, with what has no cache id in full
   Join = 6,          ///< rank
   Leave = 7,         ///< departure: asks for the shutdown
   Acknowledge = 8,   ///< the sender's whole subtree has finished before the shutdown
-  Blocked = 9,       ///< rank, position, text: waits for this and will submit nothing before
-  Unblocked = 10,    ///< rank: has submitted since
+  Blocked = 9,  ///< rank, position, text: the rank waits for `text` and submits nothing before that
+                ///< is done
+  Unblocked = 10,  ///< rank: has submitted since it said Blocked
   // Down: the entries of the dispatch stream.
-  DefineKey = 32,        ///< key (in full): gets the next number
-  DefineSignature = 33,  ///< signature (in full): gets the next number
+  DefineKey = 32,        ///< key (in full): gets the next cache id
+  DefineSignature = 33,  ///< signature (in full): gets the next cache id
   Dispatch = 34,         ///< process_set, count: run these items as one batch
   Fail = 35,             ///< key, code, text, tensor, ranks concerned
   Joined = 36,           ///< rank: the last one to join
@@ -75,7 +76,8 @@ enum class Record : std::uint8_t {
   Closed = 38,
 };
 
-/// Who ends the world, and why. What was decided before is finished everywhere.
+/// Which rank ends the world, and why. Operations that were dispatched before are finished on all
+/// ranks.
 struct Departure {
   enum class Reason : std::uint8_t {
     Asked = 0,       ///< by shutdown()
@@ -92,9 +94,9 @@ struct Entry {
   Record record = Record::Origin;
   KeyRef key;
   SignatureRef signature;
-  std::uint32_t instance = 0;   ///< how often the key was used before, by this number
-  std::uint8_t size_class = 0;  ///< bit width of the bytes, where the signature does not tell them
-  bool whole = false;           ///< said by every member of the set in the sender's subtree
+  std::uint32_t instance = 0;   ///< how often the key was used before under this id
+  std::uint8_t size_class = 0;  ///< bit width of the size in bytes, where rows may differ
+  bool whole = false;           ///< reported by every member of the set in the sender's subtree
   Rank rank = 0;
   Departure::Reason reason = Departure::Reason::Asked;
   std::uint32_t age_ms = 0;
@@ -115,8 +117,8 @@ class Writer {
   void header(const Header& header);
   void origin(Rank rank) { with_number(Record::Origin, static_cast<std::uint32_t>(rank)); }
   void age(std::uint32_t milliseconds) { with_number(Record::Age, milliseconds); }
-  /// `signature_number` 0: `signature` goes in full.
-  void ready(const KeyRef& key, std::uint32_t signature_number, const Signature& signature,
+  /// `signature_id` 0: `signature` goes in full.
+  void ready(const KeyRef& key, std::uint32_t signature_id, const Signature& signature,
              std::uint32_t instance, std::uint8_t size_class, bool whole);
   void join(Rank rank) { with_number(Record::Join, static_cast<std::uint32_t>(rank)); }
   void leave(const Departure& who) { with_departure(Record::Leave, who); }
@@ -127,7 +129,7 @@ class Writer {
   void define(const KeyRef& key);
   void define(const Signature& signature);
   void dispatch(std::int32_t process_set, std::uint32_t count);
-  void item(const KeyRef& key, std::uint32_t signature_number, const Signature& signature);
+  void item(const KeyRef& key, std::uint32_t signature_id, const Signature& signature);
   void fail(const KeyRef& key, std::uint8_t code, std::string_view text, std::string_view tensor,
             std::span<const Rank> ranks);
   void joined(Rank last) { with_number(Record::Joined, static_cast<std::uint32_t>(last)); }
@@ -145,7 +147,7 @@ class Writer {
   void put(std::string_view text);
   void put(std::span<const Rank> ranks);
   void put(const KeyRef& key);
-  void put(std::uint32_t signature_number, const Signature& signature);
+  void put(std::uint32_t signature_id, const Signature& signature);
   void with_number(Record record, std::uint32_t number);
   void with_departure(Record record, const Departure& who);
 
@@ -158,7 +160,7 @@ class Reader {
   explicit Reader(std::span<const std::byte> message) : rest_(message) {}
 
   [[nodiscard]] bool header(Header& header);
-  /// The next record; false at the end and at the first byte that makes no sense (see ok()).
+  /// The next record; false at the end and at the first malformed byte (see ok()).
   [[nodiscard]] bool next(Entry& entry);
   /// One item of a Dispatch: fills key and signature.
   [[nodiscard]] bool item(Entry& entry);

@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::size_t kArity = 32;
 
-/// By rank; -1 at the root. Up to 32 groups the formula gives leader 0 to all leaders.
+/// Parents by rank; -1 at the root. With up to 33 groups the formula gives leader 0 as the parent
+/// of every other leader.
 std::vector<Rank> parents(const std::vector<std::vector<Rank>>& groups) {
   std::size_t size = 0;
   for (const auto& group : groups) size += group.size();
@@ -44,7 +45,7 @@ World::World(const std::vector<std::vector<Rank>>& groups, std::vector<std::stri
   size_ = static_cast<int>(parent.size());
   subtree_.add(self);
   if (!tree_.children.empty()) {
-    // Parents have lower ranks: one look at each rank in order finds the child it is below.
+    // Parents have lower ranks than their children, so one pass in ascending order suffices.
     std::vector<Rank> below(parent.size(), -1);
     for (Rank rank = self + 1; rank < size_; ++rank) {
       const auto index = static_cast<std::size_t>(rank);

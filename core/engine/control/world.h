@@ -1,4 +1,4 @@
-/// Who takes part: ranks, hosts, the control tree and the process sets, as one rank sees them.
+/// Ranks, hosts, the control tree and process sets, as one rank sees them.
 #pragma once
 
 #include <cstdint>
@@ -18,39 +18,40 @@ namespace rueda {
 /// This rank's place in the control tree.
 struct ControlTree {
   Rank self = 0;
-  std::optional<Rank> parent;  ///< none at the caller
+  std::optional<Rank> parent;  ///< none at the coordinator, rank 0
   std::vector<Rank> children;
 };
 
-/// The tree that all ranks derive from the transport groups: a group's first rank leads it; leaders
-/// report to leader 0 up to 32 groups, beyond that in a 32-ary tree of leaders in order.
+/// The control tree, which every rank derives from the transport groups. The ranks of a group
+/// report to its first rank, the leader. Leaders form a 32-ary tree in the order of their groups:
+/// with up to 33 groups, all report to leader 0.
 [[nodiscard]] ControlTree control_tree(const std::vector<std::vector<Rank>>& groups, Rank self);
 
-/// Process sets that can exist at once, the world included. Every one may need memory of its own
-/// for each pair of ranks on a host.
+/// How many process sets can exist at once, the world included. Each may need shared memory for
+/// each pair of ranks on a host.
 inline constexpr std::int32_t kMaxProcessSets = 128;
 
 struct ProcessSet {
   std::int32_t id = 0;
-  std::uint32_t generation = 0;   ///< keeps a re-used id apart: counts all sets that ever were
-  RankSet members;                ///< empty: there is no set of that id at present
-  RankSet below;                  ///< members in this rank's subtree
+  std::uint32_t generation =
+      0;            ///< tells sets apart that had the same id: counts all sets that were ever added
+  RankSet members;  ///< empty: there is no set of that id now
+  RankSet below;    ///< members in this rank's subtree
   std::vector<RankSet> by_child;  ///< members in each child's subtree
 };
 
-/// What is wrong with these members of a set in a world of that size: they ascend, without
-/// repetition, and are ranks of the world.
+/// Checks the members of a process set: they ascend, do not repeat, and are ranks of the world.
 [[nodiscard]] Result<void> check_members(std::span<const Rank> ranks, int world_size);
 
 class World {
  public:
   World(const std::vector<std::vector<Rank>>& groups, std::vector<std::string> hosts, Rank self);
 
-  // The table of sets changes at the same positions of the stream on every rank, by the same rules:
-  // so numbers and generations are the same everywhere.
-  /// Why there cannot be such a set now.
+  // The table of sets changes at the same positions of the stream on every rank, by the same rules.
+  // So ids and generations are the same on every rank.
+  /// Fails, with the reason, if such a set cannot be added now.
   [[nodiscard]] Result<void> check_addition(std::span<const Rank> ranks) const;
-  /// Of a set that check_addition() allows. The id that was freed first is used first.
+  /// Adds a set that check_addition() allows. The id that was freed first is reused first.
   const ProcessSet& add_set(std::span<const Rank> ranks);
   void remove_set(std::int32_t id);
 
@@ -63,9 +64,9 @@ class World {
   /// Null if there is no such set (any more).
   [[nodiscard]] const ProcessSet* find_set(std::int32_t id,
                                            std::uint32_t generation) const noexcept;
-  /// The live set of that id; null if there is none.
+  /// The set that has that id now; null if there is none.
   [[nodiscard]] const ProcessSet* find_set(std::int32_t id) const noexcept;
-  /// There was a set of that generation, and there is none now.
+  /// True if a set of that generation existed and was removed.
   [[nodiscard]] bool was_removed(std::int32_t id, std::uint32_t generation) const noexcept {
     return generation <= generations_ && find_set(id, generation) == nullptr;
   }

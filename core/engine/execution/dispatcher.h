@@ -1,8 +1,8 @@
 /// Runs the dispatches one after another: one batch under way, the others queued behind it. Owns
 /// the backends of the process sets, which open and close at their place in that order.
 ///
-/// A batch is an object with step(), not a stack frame: whoever holds the baton steps it, and may
-/// leave between two chunks. Holder of the baton only.
+/// A batch is an object with step(), not a stack frame: whoever holds the progress lock steps it,
+/// and may leave between two chunks. Holder of the progress lock only.
 #pragma once
 
 #include <array>

@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include "engine/base/patience.h"
+#include "engine/base/spin_wait.h"
 
 namespace rueda {
 
@@ -78,7 +78,7 @@ class Executor::Queue final : public Blocking {
  private:
   void run() {
     std::list<std::function<Step()>> jobs;  // that have begun, or are about to
-    Patience awake(0);
+    SpinWait awake(0);
     auto idle_since = Clock::now();
     for (;;) {
       {

@@ -11,7 +11,7 @@ namespace rueda {
 
 /// An operation, by a name that is the same on all its members.
 struct Position {
-  enum class Stream : std::uint8_t { None = 0, Dispatches = 1, Offers = 2 };
+  enum class Stream : std::uint8_t { None = 0, Dispatches = 1, Proposals = 2 };
   Stream stream = Stream::None;
   std::uint64_t number = 0;  ///< grows from one operation of the stream to the next
   bool operator==(const Position&) const = default;

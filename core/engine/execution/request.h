@@ -43,6 +43,13 @@ struct Request {
   std::uint64_t call = 0;  ///< of a call without name: its number, if it has been counted already
 };
 
+/// The kind that ranks negotiate. How Adasum combines has little in common with the other
+/// operators, but users ask for it by the operator of an allreduce.
+[[nodiscard]] inline Kind kind_of(const Request& request) noexcept {
+  const bool adasum = request.kind == Kind::Allreduce && request.op == ReduceOp::Adasum;
+  return adasum ? Kind::Adasum : request.kind;
+}
+
 /// Collective over the world; they end with the number of the set.
 [[nodiscard]] Request addition_of_set(std::vector<Rank> ranks);
 [[nodiscard]] Request removal_of_set(std::int32_t id);

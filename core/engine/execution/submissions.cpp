@@ -65,10 +65,7 @@ Result<void> Submissions::check_change(const Request& request) const {
 }
 
 Result<Submissions::Draft> Submissions::draft(Request& request, std::shared_ptr<Work> work) {
-  // How Adasum combines has little in common with the other operators; but it shares their names.
-  if (request.kind == Kind::Allreduce && request.op == ReduceOp::Adasum) {
-    request.kind = Kind::Adasum;
-  }
+  request.kind = kind_of(request);
   Draft draft;
   draft.collective = find_collective(request.kind);
   draft.fresh = work == nullptr;
@@ -159,9 +156,9 @@ Result<void> Submissions::add_entry(Draft& draft, Request& request, const Naming
 
 Result<void> Submissions::negotiate(Draft& draft, const Request& request) {
   const auto now = Clock::now();
-  const Bypass* const bypass = negotiation_.bypass();
+  const FastPathGate* const fast_path = negotiation_.fast_path();
   Result<void> submitted =
-      bypass != nullptr && bypass->offers(draft.keys[0])
+      fast_path != nullptr && fast_path->has_proposed(draft.keys[0])
           ? Error{.code = Code::Duplicate}
           : negotiation_.negotiator()->submit_group(draft.keys, draft.signatures, draft.tickets,
                                                     request.waited, now, negotiation_.effects());
@@ -180,7 +177,7 @@ Result<void> Submissions::negotiate(Draft& draft, const Request& request) {
     entries_.emplace(draft.tickets[i], std::move(draft.entries[i]));
   }
   if (draft.fresh) add(draft.work);
-  if (request.demanded) negotiation_.negotiator()->demand(now, negotiation_.effects());
+  if (request.demanded) negotiation_.negotiator()->flush_held(now, negotiation_.effects());
   negotiation_.submitted();
   return {};
 }
@@ -200,7 +197,8 @@ const Members& Submissions::members_of(const ProcessSet& set) {
   auto found = members_.find(set.generation);
   if (found == members_.end()) {
     found =
-        members_.emplace(set.generation, peers_.fabric().members(set.members.to_vector())).first;
+        members_.emplace(set.generation, peers_.backend_factory().members(set.members.to_vector()))
+            .first;
   }
   return found->second;
 }
@@ -267,15 +265,15 @@ void Submissions::tell(bool comes) {
 /// A world of one has no engine thread that would run what nobody waits for.
 void Submissions::drive_alone() {
   if (peers_.size() != 1) return;
-  want_all();
+  mark_all_waited();
   progress_->poke();
 }
 
-void Submissions::press(void (Negotiator::*want)(TimePoint, Effects&)) {
+void Submissions::tell_negotiator(void (Negotiator::*call)(TimePoint, Effects&)) {
   {
     const std::lock_guard lock(negotiation_.mutex());
     if (negotiation_.failed()) return;
-    (*negotiation_.negotiator().*want)(Clock::now(), negotiation_.effects());
+    (*negotiation_.negotiator().*call)(Clock::now(), negotiation_.effects());
     if (!negotiation_.moved()) return;
   }
   if (peers_.size() > 1) progress_->alert_holder();  // whoever wants goes on to drive
@@ -289,7 +287,8 @@ std::optional<bool> Submissions::poll(Handle handle) {
   const bool first = !work->polled.exchange(true);
   if (work->done.load(std::memory_order_acquire)) return !first;
   if (first && peers_.size() == 1) return false;
-  press(&Negotiator::demand);  // who only looks is not blocked: a deadlock must not be claimed
+  tell_negotiator(
+      &Negotiator::flush_held);  // who only looks is not blocked: a deadlock must not be claimed
   progress_->poke();
   return !first && work->done.load(std::memory_order_acquire);
 }
@@ -303,7 +302,7 @@ std::optional<bool> Submissions::wait(Handle handle, TimePoint deadline) {
     const std::lock_guard lock(negotiation_.mutex());
     if (!negotiation_.failed()) {
       for (const std::uint64_t ticket : work->tickets) {
-        negotiation_.negotiator()->want(ticket, Clock::now(), negotiation_.effects());
+        negotiation_.negotiator()->mark_waited(ticket, Clock::now(), negotiation_.effects());
       }
       pending = negotiation_.moved();
     }

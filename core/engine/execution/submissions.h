@@ -58,10 +58,10 @@ class Submissions {
   Result<Handle> join(std::function<void(const Work&)> on_done);
   std::optional<bool> poll(Handle handle);
   std::optional<bool> wait(Handle handle, TimePoint deadline);
-  /// The caller stays for a moment, in which it drives if it holds the baton. True: it is done
-  /// without an error, and forgotten.
+  /// The caller stays for a moment, in which it drives if it holds the progress lock. True: it is
+  /// done without an error, and forgotten.
   bool stay(Handle handle, bool driving);
-  void want_all() { press(&Negotiator::want_all); }
+  void mark_all_waited() { tell_negotiator(&Negotiator::mark_all_waited); }
   [[nodiscard]] std::shared_ptr<Work> find(Handle handle) const;
   std::shared_ptr<Work> take(Handle handle);
   std::vector<std::shared_ptr<Work>> abandon_all();
@@ -96,19 +96,19 @@ class Submissions {
   /// call equally often.
   [[nodiscard]] std::uint64_t next_unnamed(std::uint32_t generation);
 
-  // By the holder of the baton, with the lock held.
+  // By the holder of the progress lock, with the lock held.
 
   /// What was decided gets its place in the order of batches.
   void enqueue(Decided& decided, Dispatcher& dispatcher);
   /// What has not been dispatched: nothing of it runs any more.
   [[nodiscard]] std::vector<std::unique_ptr<Entry>> take_entries();
 
-  // By the holder of the baton, with or without the lock.
+  // By the holder of the progress lock, with or without the lock.
 
   /// All of it is over.
   void complete(const std::shared_ptr<Work>& work);
 
-  // By the holder of the baton, without it.
+  // By the holder of the progress lock, without it.
 
   /// One entry that was not dispatched and will not be; null if there is none.
   [[nodiscard]] std::unique_ptr<Entry> take_entry(std::uint64_t ticket);
@@ -124,7 +124,7 @@ class Submissions {
   [[nodiscard]] Dispatcher::Batch batch_of(Dispatch& dispatch);
   [[nodiscard]] Dispatcher::Batch batch_of_join(Rank last);
   [[nodiscard]] std::unique_ptr<Entry> extract(std::uint64_t ticket);
-  void press(void (Negotiator::*want)(TimePoint, Effects&));
+  void tell_negotiator(void (Negotiator::*call)(TimePoint, Effects&));
   void tell(bool comes);
   void drive_alone();
 

@@ -24,11 +24,12 @@ struct Output {
 };
 
 /// Gives memory for result `index`, whose size is known only now; null: there is none. Called by
-/// the holder of the baton: must not block.
+/// the holder of the progress lock: must not block.
 using OutputProvider =
     std::function<std::byte*(std::size_t index, const Shape& shape, DType dtype)>;
 
-/// What a handle stands for. Filled by the holder of the baton; read by others once `done` is set.
+/// What a handle stands for. Filled by the holder of the progress lock; read by others once `done`
+/// is set.
 struct Work {
   Handle handle = 0;
   std::string name;  ///< full name, of the group if it is one

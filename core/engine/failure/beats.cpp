@@ -26,14 +26,15 @@ void Beats::start(TimePoint now) {
   pulse();
 }
 
-/// The engine thread calls this while threads of the user come and go so fast that nobody looks
-/// after beats. After a gap it leaves for look() to see that there was one.
+/// The engine thread calls this while user threads take the progress lock so often that look() is
+/// not called. After a pause of this process it leaves `ran_ns_` alone, so that look() notices the
+/// pause.
 void Beats::pulse() noexcept {
   if (options_.limit <= Duration::zero()) return;
   const std::int64_t now = nanoseconds(Clock::now());
   peers_.beat().at.store(now, std::memory_order_relaxed);
   const std::int64_t gap = now - ran_ns_.load(std::memory_order_relaxed);
-  if (Duration(gap) <= options_.interval) ran_ns_.store(now, std::memory_order_relaxed);
+  if (Duration(gap) <= options_.interval()) ran_ns_.store(now, std::memory_order_relaxed);
 }
 
 void Beats::heard(Rank from, TimePoint now) {
@@ -58,7 +59,7 @@ void Beats::look(TimePoint now) {
     if (watched.word == nullptr) continue;
     const std::int64_t at = watched.word->at.load(std::memory_order_relaxed);
     if (std::exchange(watched.seen, at) == at) continue;
-    // Where containers have clocks of their own it was after the last look all the same.
+    // Containers may have clocks of their own: the time is limited to this rank's `now`.
     heartbeat_->heard(i, std::min(TimePoint(Duration(at)), now));
   }
   const TimePoint ran(Duration(ran_ns_.load(std::memory_order_relaxed)));
@@ -77,7 +78,8 @@ void Beats::beat(TimePoint now) {
   for (auto& neighbour : peers_.neighbours()) {
     if (neighbour.socket == nullptr) continue;
     auto sent = neighbour.channel->post({&kBeatFrame, 1});
-    if (!sent) losses_.lose(neighbour.rank, std::move(sent).error(), Evidence::Control, now);
+    if (!sent)
+      failures_.report_loss(neighbour.rank, std::move(sent).error(), Evidence::Control, now);
   }
 }
 
@@ -99,7 +101,7 @@ void Beats::report(const Heartbeat::Report& report, TimePoint now) {
                "off from the network)";
   Error error = lost_error(peers_, watched.rank, how);
   error.waited_s = std::chrono::duration<double>(report.lost->silence).count();
-  losses_.lose(watched.rank, std::move(error), Evidence::Certain, now);
+  failures_.report_loss(watched.rank, std::move(error), Evidence::Certain, now);
 }
 
 }  // namespace rueda

@@ -1,4 +1,4 @@
-/// Signs of life: this rank's own, and those of the ranks that it watches.
+/// Sends this rank's heartbeats, and watches those of other ranks.
 #pragma once
 
 #include <atomic>
@@ -9,26 +9,28 @@
 #include "engine/base/log.h"
 #include "engine/base/phase.h"
 #include "engine/control/peers.h"
+#include "engine/failure/failure_sink.h"
 #include "engine/failure/heartbeat.h"
-#include "engine/failure/losses.h"
 
 namespace rueda {
 
-/// Holder of the baton only, except for pulse().
+/// Used by the holder of the progress lock only, except for pulse().
 class Beats {
  public:
-  Beats(HeartbeatOptions options, Peers& peers, const Phase& phase, const Log& log, Losses& losses)
-      : options_(options), peers_(peers), phase_(phase), log_(log), losses_(losses) {}
+  Beats(HeartbeatOptions options, Peers& peers, const Phase& phase, const Log& log,
+        FailureSink& failures)
+      : options_(options), peers_(peers), phase_(phase), log_(log), failures_(failures) {}
 
-  /// All are alive now. Nobody is watched in a world of one, or without a limit.
+  /// Begins to watch: all ranks count as alive now. Nobody is watched in a world of one, or without
+  /// a time limit.
   void start(TimePoint now);
-  /// This process runs, though look() may not be called for a while. Any thread.
+  /// Notes that this process runs, although look() may not be called for a while. Any thread.
   void pulse() noexcept;
-  /// Whatever a neighbour says is a sign of life.
+  /// A message came from `from`: whatever it says, it counts as a heartbeat.
   void heard(Rank from, TimePoint now);
-  /// A neighbour has said no more than that.
+  /// A message came that is only a heartbeat.
   void answer(TimePoint now);
-  /// When look() has something to do; none: nobody is watched.
+  /// When look() is due; none: nobody is watched.
   [[nodiscard]] std::optional<TimePoint> next() const;
   void look(TimePoint now);
 
@@ -40,10 +42,10 @@ class Beats {
   Peers& peers_;
   const Phase& phase_;
   const Log& log_;
-  Losses& losses_;
+  FailureSink& failures_;
   std::optional<Heartbeat> heartbeat_;  // none: nobody is watched
   std::vector<Peers::Watched> watched_;
-  std::atomic<std::int64_t> ran_ns_{0};  // this process has run without a long gap until then
+  std::atomic<std::int64_t> ran_ns_{0};  // when this process was last known to run
 };
 
 }  // namespace rueda

@@ -55,7 +55,7 @@ std::vector<std::byte> encode_cause(const Error& error, Evidence evidence) {
   return frame;
 }
 
-std::optional<Inquest::Finding> decode_cause(std::span<const std::byte> frame) {
+std::optional<CauseFinder::Finding> decode_cause(std::span<const std::byte> frame) {
   Head head{};
   if (frame.size() < sizeof head || frame.front() != kCauseFrame) return std::nullopt;
   std::memcpy(&head, frame.data(), sizeof head);
@@ -74,8 +74,8 @@ std::optional<Inquest::Finding> decode_cause(std::span<const std::byte> frame) {
   error.tensor.assign(reinterpret_cast<const char*>(at), head.tensor_bytes);
   at += head.tensor_bytes;
   error.message.assign(reinterpret_cast<const char*>(at), head.text_bytes);
-  return Inquest::Finding{.error = std::move(error),
-                          .evidence = static_cast<Evidence>(head.evidence)};
+  return CauseFinder::Finding{.error = std::move(error),
+                              .evidence = static_cast<Evidence>(head.evidence)};
 }
 
 }  // namespace rueda

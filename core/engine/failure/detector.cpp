@@ -10,7 +10,7 @@ namespace rueda {
 namespace {
 
 constexpr std::size_t kMostNames = 6;
-/// How often to look whether somebody has left a cause meanwhile.
+/// How often to look for a cause that another rank of this host has left.
 constexpr auto kCauseLook = std::chrono::milliseconds(1);
 
 }  // namespace
@@ -23,7 +23,7 @@ FailureDetector::FailureDetector(const Options& options, Peers& peers, const Pha
       owner_(owner),
       parent_(control_tree(peers.groups(), peers.self()).parent),
       beats_(options.heartbeat, peers, phase, log, *this),
-      inquiry_(options.operation_timeout, peers, dispatcher, *this) {}
+      survey_(options.operation_timeout, peers, dispatcher, *this) {}
 
 bool FailureDetector::heard(Rank from, std::span<const std::byte> frame, TimePoint now) {
   beats_.heard(from, now);
@@ -34,11 +34,11 @@ bool FailureDetector::heard(Rank from, std::span<const std::byte> frame, TimePoi
 
 bool FailureDetector::take(Rank from, std::span<const std::byte> frame, TimePoint now) {
   auto cause = decode_cause(frame);
-  if (!cause) return inquiry_.take(frame, now);
+  if (!cause) return survey_.take(frame, now);
   if (from == parent_) {
     owner_.abort(cause->error, from);
   } else {
-    accuse(std::move(cause->error), cause->evidence, now);
+    report_failure(std::move(cause->error), cause->evidence, now);
   }
   return true;
 }
@@ -54,21 +54,23 @@ std::optional<TimePoint> FailureDetector::next() const {
 }
 
 void FailureDetector::watch(std::vector<pollfd>& fds) const {
-  if (!phase_.quiet() && !inquest_.open()) peers_.watch(fds);  // what broke stays readable
+  if (!phase_.quiet() && !cause_finder_.open())
+    peers_.watch(
+        fds);  // a descriptor that reported an error stays ready, and would keep this loop awake
 }
 
 void FailureDetector::woken(const pollfd* fds, std::size_t count) {
-  if (phase_.quiet() || inquest_.open()) return;
+  if (phase_.quiet() || cause_finder_.open()) return;
   if (const auto loss = peers_.lost(fds, count)) {
-    lose(loss->rank,
-         lost_error(
-             peers_, loss->rank,
-             loss->certain ? "gone: its process has ended" : "gone: its connection has ended"),
-         loss->certain ? Evidence::Certain : Evidence::Control, Clock::now());
+    report_loss(loss->rank,
+                lost_error(peers_, loss->rank,
+                           loss->certain ? "gone: its process has ended"
+                                         : "gone: its connection has ended"),
+                loss->certain ? Evidence::Certain : Evidence::Control, Clock::now());
   }
 }
 
-void FailureDetector::lose(Rank rank, Error error, Evidence evidence, TimePoint now) {
+void FailureDetector::report_loss(Rank rank, Error error, Evidence evidence, TimePoint now) {
   if (owner_.orderly_end()) return;
   if (error.peer < 0) error.peer = rank;
   if (error.code != Code::PeerLost) {
@@ -82,16 +84,16 @@ void FailureDetector::lose(Rank rank, Error error, Evidence evidence, TimePoint 
     plain.tensor = std::move(error.tensor);
     error = std::move(plain);
   }
-  if (parent_ == rank) inquest_.lose_way_up();
-  accuse(std::move(error), evidence, now);
+  if (parent_ == rank) cause_finder_.lose_parent();
+  report_failure(std::move(error), evidence, now);
 }
 
-/// The world cannot go on. Who failed first is known best by those who saw it: look for what they
-/// left, and ask up the tree.
-void FailureDetector::accuse(Error error, Evidence evidence, TimePoint now) {
+/// The world cannot go on. The ranks that saw the first failure know it best, so this rank looks
+/// for a cause that they left, and sends its evidence up the control tree.
+void FailureDetector::report_failure(Error error, Evidence evidence, TimePoint now) {
   if (phase_.quiet()) return;
   if (error.peer != peers_.self() && !peers_.intact()) {
-    // Whatever it is: the others have lost this rank, not this rank them.
+    // The error is not the other ranks' fault: they have lost this rank.
     error = lost_error(peers_, peers_.self(),
                        "gone: it has closed the descriptors of its connections (os.closerange?)");
     evidence = Evidence::Certain;
@@ -103,33 +105,33 @@ void FailureDetector::accuse(Error error, Evidence evidence, TimePoint now) {
   if (error.code == Code::PeerLost && error.tensor.empty()) {
     error.tensor = dispatcher_.under_way(error.peer);
   }
-  const bool way_up = parent_ && *parent_ != error.peer;
-  const bool news = inquest_.hear(error, evidence, way_up, now);
-  if (news && way_up) {
+  const bool has_parent = parent_ && *parent_ != error.peer;
+  const bool news = cause_finder_.hear(error, evidence, has_parent, now);
+  if (news && has_parent) {
     ControlChannel& up = *peers_.channel(*parent_);
-    if (!up.post(encode_cause(error, evidence))) inquest_.lose_way_up();
+    if (!up.post(encode_cause(error, evidence))) cause_finder_.lose_parent();
   }
-  judge(now);
+  decide(now);
 }
 
-bool FailureDetector::judge(TimePoint now) {
+bool FailureDetector::decide(TimePoint now) {
   if (owner_.orderly_end()) {
-    inquest_.close();
+    cause_finder_.close();
     return true;
   }
   if (const auto cause = peers_.left_cause()) {
     owner_.abort(*cause, std::nullopt);
     return true;
   }
-  const Inquest::Finding& best = inquest_.best();
+  const CauseFinder::Finding& best = cause_finder_.best();
   if (best.error.code == Code::PeerLost && best.evidence != Evidence::Certain &&
       peers_.gone(best.error.peer)) {
     Error error = lost_error(peers_, best.error.peer, "gone: its process has ended");
     error.tensor = best.error.tensor;
-    accuse(std::move(error), Evidence::Certain, now);
+    report_failure(std::move(error), Evidence::Certain, now);
     return true;
   }
-  if (now < inquest_.deadline()) return false;
+  if (now < cause_finder_.deadline()) return false;
   Error error = best.error;
   if (constexpr std::string_view kBare = "gone: its connection has ended";
       error.code == Code::PeerLost && best.evidence == Evidence::Control &&
@@ -142,10 +144,10 @@ bool FailureDetector::judge(TimePoint now) {
   return true;
 }
 
-/// What the lost rank was needed for.
+/// Adds to the error what the lost rank was needed for.
 void FailureDetector::explain(Error& error) {
   if (error.code != Code::PeerLost || error.peer < 0) return;
-  auto [owed, offered] = owner_.needs(error.peer);
+  auto [owed, proposed] = owner_.needs(error.peer);
   if (!error.tensor.empty()) {
     error.message += ", in the middle of " + error.tensor;
   } else if (!owed.empty()) {
@@ -158,9 +160,9 @@ void FailureDetector::explain(Error& error) {
     if (owed.size() > kMostNames) {
       error.message += " and " + std::to_string(owed.size() - kMostNames) + " more";
     }
-  } else if (!offered.empty()) {  // what waits for everybody, unknown to the negotiator
-    error.message += ", while others waited for it in " + offered;
-    error.tensor = std::move(offered);
+  } else if (!proposed.empty()) {  // proposed on the fast path, unknown to the negotiator
+    error.message += ", while others waited for it in " + proposed;
+    error.tensor = std::move(proposed);
   } else if (phase_.has_ended()) {
     error.message += ", during the shutdown";
   } else {

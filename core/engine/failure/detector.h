@@ -1,5 +1,5 @@
-/// The failure detector: notices that ranks are lost or that nothing moves, finds out with the
-/// others who failed first, and ends the world by it.
+/// The failure detector: notices that a rank is lost or that an operation is stuck, finds the first
+/// cause together with the other ranks, and ends the world with it.
 #pragma once
 
 #include <poll.h>
@@ -15,29 +15,30 @@
 #include "engine/control/peers.h"
 #include "engine/execution/dispatcher.h"
 #include "engine/failure/beats.h"
-#include "engine/failure/inquest.h"
-#include "engine/failure/inquiry.h"
-#include "engine/failure/losses.h"
+#include "engine/failure/cause_finder.h"
+#include "engine/failure/failure_sink.h"
+#include "engine/failure/survey_runner.h"
 
 namespace rueda {
 
-/// Holder of the baton only, except for pulse(): so nothing here has a lock.
-class FailureDetector final : public Losses {
+/// Used by the holder of the progress lock only, except for pulse(), so it needs no lock of its
+/// own.
+class FailureDetector final : public FailureSink {
  public:
   /// What it asks of the rest of the engine.
   class Owner {
    public:
     virtual ~Owner() = default;
-    /// After the shutdown, when nothing is owed to anybody any more, whoever is gone has left, as
-    /// this rank does. True: the loss of a peer means nothing.
+    /// True if the world has shut down and no rank needs this one any more. Then a peer that is
+    /// gone has left properly, and its loss is no failure.
     virtual bool orderly_end() = 0;
     struct Needs {
-      std::vector<Negotiator::Pending> owed;  ///< what the negotiator knows
-      std::string offered;                    ///< what waits for everybody, unknown to it; or empty
+      std::vector<Negotiator::Pending> owed;  ///< operations that the negotiator knows of
+      std::string proposed;  ///< the operation proposed on the fast path; empty: none
     };
     /// What a rank is needed for.
     virtual Needs needs(Rank rank) = 0;
-    /// The world is over. `from`: who said it, and need not be told.
+    /// Ends the world. `from`: the neighbour that sent the cause and need not be told.
     virtual void abort(const Error& cause, std::optional<Rank> from) = 0;
   };
 
@@ -48,35 +49,35 @@ class FailureDetector final : public Losses {
   FailureDetector(const Options& options, Peers& peers, const Phase& phase, const Log& log,
                   Dispatcher& dispatcher, Owner& owner);
 
-  /// All ranks live now.
+  /// Begins to watch: all ranks count as alive now.
   void start(TimePoint now) { beats_.start(now); }
-  /// This process runs, though nobody drives for a while. Any thread.
+  /// See Beats::pulse(). Any thread.
   void pulse() noexcept { beats_.pulse(); }
 
-  /// A message of a neighbour. True if it says no more than that it lives.
+  /// A message came from a neighbour. True if it is only a heartbeat.
   [[nodiscard]] bool heard(Rank from, std::span<const std::byte> frame, TimePoint now);
-  /// A message of a neighbour. True if it was for the failure detector.
+  /// Takes a message of a neighbour if it is one for the failure detector; else returns false.
   [[nodiscard]] bool take(Rank from, std::span<const std::byte> frame, TimePoint now);
 
-  void lose(Rank rank, Error error, Evidence evidence, TimePoint now) override;
-  void accuse(Error error, Evidence evidence, TimePoint now) override;
-  /// The operation under way has made no progress for its time limit.
-  void overdue(TimePoint now) { inquiry_.begin(now); }
+  void report_loss(Rank rank, Error error, Evidence evidence, TimePoint now) override;
+  void report_failure(Error error, Evidence evidence, TimePoint now) override;
+  /// The running operation has made no progress for its time limit.
+  void overdue(TimePoint now) { survey_.begin(now); }
 
-  /// Looks for beats if it is time.
+  /// Checks heartbeats if that is due.
   void look(TimePoint now);
-  /// Evidence waits for the verdict of others; nothing runs meanwhile.
-  [[nodiscard]] bool open() const noexcept { return inquest_.open(); }
-  /// Only while open(). True: there is a verdict.
-  bool judge(TimePoint now);
-  /// There is a cause.
-  void close() noexcept { inquest_.close(); }
-  /// When look() or judge() has something to do.
+  /// True while evidence waits for the decision of rank 0. No operation runs meanwhile.
+  [[nodiscard]] bool open() const noexcept { return cause_finder_.open(); }
+  /// Only while open(). True: the cause was decided.
+  bool decide(TimePoint now);
+  /// A cause was found: drops the evidence.
+  void close() noexcept { cause_finder_.close(); }
+  /// When look() or the decision is due.
   [[nodiscard]] std::optional<TimePoint> next() const;
 
-  /// Adds the descriptors that tell of losses.
+  /// Adds the descriptors that tell about lost ranks.
   void watch(std::vector<pollfd>& fds) const;
-  /// After a sleep: those that watch() added.
+  /// After a sleep: the entries that watch() added, with their revents.
   void woken(const pollfd* fds, std::size_t count);
 
  private:
@@ -87,9 +88,9 @@ class FailureDetector final : public Losses {
   Dispatcher& dispatcher_;
   Owner& owner_;
   std::optional<Rank> parent_;  // in the control tree
-  Inquest inquest_;
+  CauseFinder cause_finder_;
   Beats beats_;
-  Inquiry inquiry_;
+  SurveyRunner survey_;
 };
 
 }  // namespace rueda

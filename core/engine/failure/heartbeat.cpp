@@ -12,7 +12,7 @@ void Heartbeat::heard(std::size_t peer, TimePoint when) noexcept {
 }
 
 void Heartbeat::answer(TimePoint now) noexcept {
-  if (beat_at_ - now > options_.interval / 2) return;
+  if (beat_at_ - now > options_.interval() / 2) return;
   beat_at_ = std::min(beat_at_, now);
   next_ = std::min(next_, now);
 }
@@ -20,14 +20,14 @@ void Heartbeat::answer(TimePoint now) noexcept {
 Heartbeat::Report Heartbeat::look(TimePoint now, TimePoint ran) {
   Report report;
   const Duration since = now - std::max(looked_, std::min(ran, now));
-  if (since > 2 * options_.interval) {
-    const Duration pause = since - options_.interval;
+  if (since > 2 * options_.interval()) {
+    const Duration pause = since - options_.interval();
     for (Peer& peer : peers_) peer.heard = std::min(now, peer.heard + pause);
     if (pause > options_.warning) report.pause = pause;
   }
   looked_ = now;
   report.beat = now >= beat_at_;
-  if (report.beat) beat_at_ = now + options_.interval;
+  if (report.beat) beat_at_ = now + options_.interval();
   next_ = beat_at_;
   for (std::size_t i = 0; i < peers_.size(); ++i) {
     Peer& peer = peers_[i];
@@ -41,7 +41,7 @@ Heartbeat::Report Heartbeat::look(TimePoint now, TimePoint ran) {
     }
     next_ = std::min(next_, peer.heard + (suspected ? options_.limit : options_.warning));
   }
-  // Whoever is lost stays lost; nothing is to be looked at because of it sooner than otherwise.
+  // A lost rank stays lost: it makes the next look no earlier.
   if (report.lost) next_ = beat_at_;
   return report;
 }

@@ -1,8 +1,8 @@
-/// Who is alive, as told by signs of life, and when to give one.
+/// Heartbeats: which ranks are alive, and when this rank's own heartbeat is due.
 ///
-/// A pure state machine: what was heard and the time come in by calls. No thread, no clock, no
-/// socket. A process that did not run for a while (stopped, debugged, its machine asleep) has heard
-/// nobody, and that is not the others' fault: silence counts only while this process ran.
+/// A pure state machine: heartbeats and the time come in by calls. It has no thread, clock or
+/// socket. A process that was paused (stopped, in a debugger, its machine asleep) could not receive
+/// heartbeats, so the silence of others counts only while this process ran.
 #pragma once
 
 #include <cstddef>
@@ -13,34 +13,43 @@
 
 namespace rueda {
 
-/// The message between neighbours of the control tree that says nothing but "I am alive". No
-/// message of the negotiator begins with this byte.
+/// The heartbeat between neighbours in the control tree: a message of this byte. No message of the
+/// negotiator begins with it.
 inline constexpr std::byte kBeatFrame{0xC1};
 
 struct HeartbeatOptions {
-  Duration interval = std::chrono::seconds(1);
-  Duration warning = std::chrono::seconds(3);  ///< silent for so long: suspected
-  Duration limit = std::chrono::seconds(5);    ///< silent for so long: lost; zero: no heartbeats
-};
+  Duration warning = std::chrono::seconds(3);  ///< a rank silent for so long is suspected
+  /// A rank silent for so long is lost; zero: no heartbeats.
+  Duration limit = std::chrono::seconds(5);
 
-/// How often to beat, so that a pause that ends a second before the limit is survived.
-[[nodiscard]] constexpr Duration beat_interval(Duration limit) noexcept {
-  constexpr Duration kLongest = std::chrono::seconds(1);
-  return limit > Duration::zero() && limit / 10 < kLongest ? limit / 10 : kLongest;
-}
+  /// The interval between heartbeats: short enough that a rank survives a pause that ends a second
+  /// before the limit.
+  [[nodiscard]] constexpr Duration interval() const noexcept {
+    constexpr Duration kLongest = std::chrono::seconds(1);
+    return limit > Duration::zero() && limit / 10 < kLongest ? limit / 10 : kLongest;
+  }
+
+  /// See EngineOptions.
+  template <class Visitor>
+  void each(Visitor& visit) {
+    visit("heartbeat_warning_s", warning);
+    visit("heartbeat_timeout_s", limit);
+  }
+};
 
 class Heartbeat {
  public:
-  /// `peers`: how many are watched; all of them were alive `now`. The first beat is due at once.
+  /// `peers`: how many ranks are watched; all of them are alive `now`. The first heartbeat is due
+  /// at once.
   Heartbeat(const HeartbeatOptions& options, std::size_t peers, TimePoint now);
 
-  /// That peer was alive then.
+  /// That peer was alive at `when`.
   void heard(std::size_t peer, TimePoint when) noexcept;
-  /// A beat came. If the own one is due soon it goes now: two ranks that beat at the same moment
-  /// wake each other once in an interval, not twice.
+  /// A heartbeat came. If this rank's own is due soon it is sent now, so that two ranks wake each
+  /// other once in an interval, not twice.
   void answer(TimePoint now) noexcept;
 
-  /// When look() has something to do. Until the next call.
+  /// When look() is due. Valid until the next call.
   [[nodiscard]] TimePoint next() const noexcept { return next_; }
 
   struct Lost {
@@ -48,13 +57,14 @@ class Heartbeat {
     Duration silence;
   };
   struct Report {
-    bool beat = false;                   ///< it is time for a sign of life of this rank's own
-    std::vector<std::size_t> suspected;  ///< since this look
-    std::vector<std::size_t> returned;   ///< suspected before, and heard since
-    std::optional<Lost> lost;            ///< silent for too long; the one that was heard first
-    Duration pause{};                    ///< for how long this process did not run, if it is long
+    bool beat = false;                   ///< this rank's own heartbeat is due
+    std::vector<std::size_t> suspected;  ///< suspected for the first time in this look
+    std::vector<std::size_t> returned;   ///< no longer suspected: they were heard since
+    std::optional<Lost>
+        lost;  ///< silent for too long; if several are, the one that has been silent longest
+    Duration pause{};  ///< how long this process was paused, if longer than the warning
   };
-  /// `ran`: when this process is known to have run last, though nobody looked.
+  /// `ran`: when this process last ran for certain, although look() was not called.
   [[nodiscard]] Report look(TimePoint now, TimePoint ran);
 
   /// How many peers are silent for longer than the warning, as of the last look.

@@ -40,7 +40,7 @@ void Survey::hear(Rank from, Standing standing, TimePoint now) {
   ++heard_;
   asked.since = now - standing.quiet;
   if (standing.state == Standing::State::Past) {
-    // It may be busy with other things ever since: that does not make it progress here.
+    // Its progress in later operations does not help this one.
     const TimePoint first = past_.try_emplace(from, asked.since).first->second;
     asked.since = std::min(asked.since, first);
   }
@@ -61,7 +61,7 @@ Survey::Finding Survey::conclude(TimePoint now) const {
     }
   }
   if (moving_ || finding.wait > Duration::zero()) {
-    // Often enough to notice soon when it has come and stops, seldom enough to cost nothing.
+    // Short enough to notice soon when that rank stops, long enough to cost nothing.
     finding.wait = std::max(finding.wait, limit_ / 8);
     return finding;
   }

@@ -1,14 +1,14 @@
 /// Finds out whether an operation without progress is stuck, or only waits for ranks that are still
-/// at something else.
+/// busy with other operations.
 ///
-/// Process sets overlap: a member that is awaited may work through another set first, for as long
-/// as that takes. So whoever has seen no progress for the whole time limit asks the ranks that it
-/// waits for how far they are, and goes on to those that these wait for, in whatever operation. It
-/// is stuck if none of them has made any progress for the time limit: then nothing will come of
-/// waiting. As long as one of them moves there is hope, and it is asked again later.
+/// Process sets overlap: a member may have operations of another set to run first, and these may
+/// take long. So a rank that has seen no progress for the whole time limit asks the ranks that it
+/// waits for how far they are, then the ranks that those wait for, in whatever operation. The
+/// operation is stuck if none of them has made progress for the time limit. As long as one of them
+/// does, the rank waits and asks again later.
 ///
-/// That always comes to an end: operations have one order, so whoever moves before it has come to
-/// this one comes closer. Who moves on beyond it does not count as moving.
+/// This ends: all operations have one order, so a rank that makes progress before this operation
+/// comes closer to it. Progress beyond this operation does not count.
 ///
 /// A pure state machine: answers and time come in by calls.
 #pragma once
@@ -26,7 +26,7 @@ namespace rueda {
 
 class Survey {
  public:
-  /// `limit`: without progress for so long is stuck.
+  /// `limit`: a rank without progress for so long counts as stuck.
   explicit Survey(Duration limit) noexcept : limit_(limit) {}
 
   /// How many ranks are asked at a time.
@@ -34,30 +34,30 @@ class Survey {
   /// How many ranks an answer names at most.
   static constexpr std::size_t kMostNamed = 512;
 
-  /// About this operation from now on. `self` has waited for `awaited` without progress.
+  /// Begins a survey about the operation at `position`. `self` waits there for `awaited`.
   void begin(Position position, Rank self, const std::vector<Rank>& awaited);
   [[nodiscard]] bool open() const noexcept { return open_; }
   [[nodiscard]] const Position& position() const noexcept { return position_; }
   void close() noexcept { open_ = false; }
 
-  /// Those that have to be asked now.
+  /// The ranks that have to be asked now.
   [[nodiscard]] std::vector<Rank> take_questions();
   void hear(Rank from, Standing standing, TimePoint now);
-  /// Everybody has answered, or somebody moves.
+  /// True if all ranks have answered, or if one of them makes progress.
   [[nodiscard]] bool complete() const noexcept {
     return open_ && (moving_ || heard_ == ranks_.size());
   }
 
   struct Finding {
     bool stuck = false;
-    Duration wait{};  ///< not stuck: when it is worth to ask again
-    /// Stuck: who is to be looked at. Two that wait for each other, or those that are awaited and
-    /// wait for nobody themselves.
+    Duration wait{};  ///< not stuck: how long to wait before the next survey
+    /// Stuck: the ranks to look at. Two that wait for each other, or those that others wait for and
+    /// that wait for nobody.
     std::vector<Rank> ranks;
     bool each_other = false;
     bool silent = false;  ///< they have not answered
   };
-  /// With the answers that are there. Who has not answered is stuck.
+  /// The result from the answers so far. A rank that has not answered counts as stuck.
   [[nodiscard]] Finding conclude(TimePoint now) const;
 
  private:
@@ -74,7 +74,7 @@ class Survey {
   Rank self_ = -1;
   std::vector<Rank> awaited_;
   std::map<Rank, Asked> ranks_;
-  std::map<Rank, TimePoint> past_;  // since when a rank is known to be past position_
+  std::map<Rank, TimePoint> past_;  // since when a rank has been known to be beyond position_
   std::vector<Rank> unasked_;
   std::size_t asked_ = 0;
   std::size_t heard_ = 0;

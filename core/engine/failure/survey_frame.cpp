@@ -56,7 +56,7 @@ std::optional<SurveyMessage> decode_survey(std::span<const std::byte> frame) {
   if (frame.size() < sizeof head || frame.front() != kSurveyFrame) return std::nullopt;
   std::memcpy(&head, frame.data(), sizeof head);
   const bool sane =
-      head.answers <= 1 && head.stream <= static_cast<std::uint8_t>(Position::Stream::Offers) &&
+      head.answers <= 1 && head.stream <= static_cast<std::uint8_t>(Position::Stream::Proposals) &&
       head.state <= static_cast<std::uint8_t>(Standing::State::Past) &&
       head.count <= Survey::kMostNamed && frame.size() == sizeof head + head.count * sizeof(Rank);
   if (!sane) return std::nullopt;

@@ -1,5 +1,5 @@
-/// The messages by which ranks ask each other how far they have come; see survey.h. They go along
-/// the control tree, from neighbour to neighbour.
+/// The questions and answers of a survey; see survey.h. They travel along the control tree, from
+/// neighbour to neighbour.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@ namespace rueda {
 /// First byte of a frame; no other message begins with it.
 inline constexpr std::byte kSurveyFrame{0xC5};
 
-/// A question if there is no standing.
+/// An answer if there is a standing, else a question.
 struct SurveyMessage {
   Rank from = -1;
   Rank to = -1;

@@ -6,10 +6,10 @@
 
 #include "collectives/collective.h"
 #include "engine/base/names.h"
-#include "engine/base/patience.h"
 #include "engine/base/pause.h"
+#include "engine/base/spin_wait.h"
 #include "engine/control/fusion.h"
-#include "engine/fast_path/call_frame.h"
+#include "engine/fast_path/ask_frame.h"
 #include "kernels/copy.h"
 #include "kernels/kernels.h"
 
@@ -20,15 +20,15 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-/// Whoever is awaited for that long by a member that offers is asked to decline: then the caller
-/// hears who waits for whom, and can warn.
+/// Whoever is awaited for that long by a member that proposes something is asked to decline: then
+/// the coordinator hears who waits for whom, and can warn.
 constexpr auto kAskAfter = milliseconds(100);
 /// How long a thread stays that need not. It belongs to a rank that is ahead of the others, so the
 /// step ends no later for it; while to hand over, and to be told of the end, takes three wake-ups.
 constexpr auto kMoment = microseconds(300);
 /// How often to look before the engine's other work gets its turn: a few microseconds.
 constexpr int kLooks = 64;
-constexpr std::size_t kMostOffered = std::size_t{64} << 10;  // bytes
+constexpr std::size_t kMostProposed = std::size_t{64} << 10;  // bytes
 /// What a rank sends to all others together with what it says.
 constexpr std::size_t kMostTold = std::size_t{48} << 10;  // bytes
 constexpr std::size_t kMostTensors = 1024;
@@ -39,24 +39,22 @@ constexpr std::size_t aligned(std::size_t bytes) noexcept {
   return (bytes + kAligned - 1) / kAligned * kAligned;
 }
 
-static_assert(aligned(kMostTensors * sizeof(std::uint32_t)) + kMostOffered <= kOfferBytes);
+static_assert(aligned(kMostTensors * sizeof(std::uint32_t)) + kMostProposed <= kProposalBytes);
 
 }  // namespace
 
-/// Nothing else is under way, and it is of a kind that can be offered.
-bool FastPath::may_offer(const Request& request) const {
+/// Nothing else is under way.
+bool FastPath::may_propose(const Request& request) const {
   const std::size_t count = request.tensors.size();
-  const bool right_kind = request.kind == Kind::Barrier ||
-                          (request.kind == Kind::Allreduce && request.op != ReduceOp::Adasum);
   const Effects& effects = parts_.negotiation.effects();
-  return right_kind && !parts_.negotiation.failed() && parts_.submissions.unfinished() == 0 &&
+  return !parts_.negotiation.failed() && parts_.submissions.unfinished() == 0 &&
          request.process_set == 0 && count != 0 && count <= kMostTensors &&
          !parts_.timeline.recording() && parts_.dispatcher.idle() && effects.dispatches.empty() &&
          !effects.joined_last;
 }
 
 std::optional<FastPath::Load> FastPath::load_of(const Request& request) const {
-  if (request.kind == Kind::Barrier) return Load{};
+  if (!moves_data()) return Load{};
   std::size_t bytes = 0;
   std::size_t room_bytes = 0;
   for (const TensorRequest& tensor : request.tensors) {
@@ -67,15 +65,15 @@ std::optional<FastPath::Load> FastPath::load_of(const Request& request) const {
     room_bytes += aligned(length);
   }
   // Everybody reads what everybody brings: as on the small path, less of it the more there are.
-  const auto size = static_cast<std::size_t>(offers_.size());
-  const std::size_t most = offers_.remote() ? kMostTold + kMostTold / size : 4 * kMostOffered;
-  return Load{.bytes = bytes, .large = room_bytes > kMostOffered || bytes * size > most};
+  const auto size = static_cast<std::size_t>(proposals_.size());
+  const std::size_t most = proposals_.remote() ? kMostTold + kMostTold / size : 4 * kMostProposed;
+  return Load{.bytes = bytes, .large = room_bytes > kMostProposed || bytes * size > most};
 }
 
 /// What the others know the operation by, and all of its signature but the first tensor's.
 void FastPath::name(const Request& request, const ProcessSet& world) {
-  Key& key = offered_.key;
-  Signature& signature = offered_.signature;
+  Key& key = proposed_.key;
+  Signature& signature = proposed_.signature;
   const std::size_t count = request.tensors.size();
   const bool unnamed = request.name.empty();
   signature.group.name.clear();
@@ -83,10 +81,12 @@ void FastPath::name(const Request& request, const ProcessSet& world) {
   key.generation = world.generation;
   key.name.clear();
   key.kind = request.kind;
-  if (request.kind == Kind::Barrier) {
+  const Rules& rules = proposed_.collective->rules;
+  if (rules.matched_by_count) {
     key = parts_.negotiation.negotiator()->counted_key(request.kind, world);
   } else if (!unnamed) {
-    key.name.append(request.grouped ? "grouped_allreduce." : "allreduce.").append(request.name);
+    if (request.grouped) key.name.append("grouped_");
+    key.name.append(rules.prefix).append(".").append(request.name);
   }
   if (request.grouped) {
     signature.group.size = static_cast<std::uint32_t>(count);
@@ -103,10 +103,10 @@ void FastPath::name(const Request& request, const ProcessSet& world) {
 }
 
 /// In numbers that all ranks know. False: there are none yet. `said`: of each tensor.
-bool FastPath::spell(const Request& request, Offers::Tag& tag, std::uint32_t* said) {
+bool FastPath::spell(const Request& request, Proposals::Tag& tag, std::uint32_t* said) {
   const Negotiator& negotiator = *parts_.negotiation.negotiator();
   const std::size_t count = request.tensors.size();
-  Signature& signature = offered_.signature;
+  Signature& signature = proposed_.signature;
   tag.count = static_cast<std::uint32_t>(count);
   tag.position = negotiator.position();
   for (std::size_t i = 0; i < count; ++i) {
@@ -117,8 +117,8 @@ bool FastPath::spell(const Request& request, Offers::Tag& tag, std::uint32_t* sa
     }
     signature.dtype = tensor.dtype;
     signature.shape = tensor.shape;
-    const auto known = i == 0 ? negotiator.shorthand(offered_.key, signature)
-                              : negotiator.shorthand({}, signature);
+    const auto known = i == 0 ? negotiator.cached_ids(proposed_.key, signature)
+                              : negotiator.cached_ids({}, signature);
     if (!known) return false;
     if (i == 0) tag.key = known->key;
     said[i] = known->signature;
@@ -127,42 +127,44 @@ bool FastPath::spell(const Request& request, Offers::Tag& tag, std::uint32_t* sa
   return true;
 }
 
-bool FastPath::offer(Request& request) {
+bool FastPath::propose(Request& request) {
   const std::lock_guard lock(parts_.negotiation.mutex());
-  if (!may_offer(request)) return false;
+  proposed_.collective = find_collective(kind_of(request));
+  if (proposed_.collective == nullptr || !proposed_.collective->fast) return false;
+  if (!may_propose(request)) return false;
   const auto load = load_of(request);
   if (!load) return false;
   const ProcessSet& world = *parts_.negotiation.negotiator()->process_set(0);
   name(request, world);
-  Offers::Tag tag;
+  Proposals::Tag tag;
   std::array<std::uint32_t, kMostTensors> said;
   if (!spell(request, tag, said.data())) return false;
-  offers_.reopen();
-  if (!offers_.may_offer()) return false;
+  proposals_.reopen();
+  if (!proposals_.may_propose()) return false;
 
-  if (request.kind == Kind::Barrier) {
-    tag.call = offered_.key.number;
+  if (proposed_.collective->rules.matched_by_count) {
+    tag.call = proposed_.key.number;
   } else if (request.name.empty()) {
     request.call = parts_.submissions.next_unnamed(world.generation);
-    tag.call = offered_.key.number = request.call;
+    tag.call = proposed_.key.number = request.call;
   }
-  offered_.request = &request;
-  offered_.handle = parts_.submissions.next_handle();
-  offered_.end = Offered::End::None;
-  offered_.ask_at = TimePoint{};
+  proposed_.request = &request;
+  proposed_.handle = parts_.submissions.next_handle();
+  proposed_.end = Proposed::End::None;
+  proposed_.ask_at = TimePoint{};
   publish(request, tag, said.data(), *load);
-  offered_.round = offers_.round();
+  proposed_.round = proposals_.round();
   return true;
 }
 
-void FastPath::publish(const Request& request, const Offers::Tag& tag, const std::uint32_t* said,
+void FastPath::publish(const Request& request, const Proposals::Tag& tag, const std::uint32_t* said,
                        const Load& load) {
-  std::byte* const begin = offers_.room();
+  std::byte* const begin = proposals_.room();
   std::byte* room = begin;
   const std::size_t said_bytes = request.grouped ? request.tensors.size() * sizeof *said : 0;
   std::memcpy(room, said, said_bytes);
   room += aligned(said_bytes);
-  if (request.kind != Kind::Barrier && !load.large) {
+  if (moves_data() && !load.large) {
     for (const TensorRequest& tensor : request.tensors) {
       const auto elements = static_cast<std::size_t>(element_count(tensor.shape));
       const std::size_t length = elements * size_of(tensor.dtype);
@@ -174,107 +176,108 @@ void FastPath::publish(const Request& request, const Offers::Tag& tag, const std
       room += aligned(length);
     }
   }
-  offered_.data_begin = aligned(said_bytes);
-  offered_.bytes = load.bytes;
-  offered_.large = load.large;
-  offers_.offer(tag, said_bytes, static_cast<std::size_t>(room - begin));
+  proposed_.data_begin = aligned(said_bytes);
+  proposed_.bytes = load.bytes;
+  proposed_.large = load.large;
+  proposals_.propose(tag, said_bytes, static_cast<std::size_t>(room - begin));
 }
 
 Result<Handle> FastPath::see_through(bool stays) {
   await(stays);
   const std::lock_guard lock(parts_.negotiation.mutex());
-  switch (offered_.end) {
-    case Offered::End::Agreed:
+  switch (proposed_.end) {
+    case Proposed::End::Agreed:
       return Handle{0};
-    case Offered::End::Failed:
-      return offered_.error;
-    case Offered::End::None:
+    case Proposed::End::Failed:
+      return proposed_.error;
+    case Proposed::End::None:
       leave();
       break;
-    case Offered::End::Moved:
+    case Proposed::End::Moved:
       break;
   }
-  return offered_.handle;
+  return proposed_.handle;
 }
 
-/// Stays with the offer for a moment, or until it has to look around.
+/// Stays with the proposal for a moment, or until it has to look around.
 void FastPath::await(bool stays) {
-  if (offers_.remote() || !stays) {
-    Patience patience(offers_.remote() ? 0 : kLooks);
-    while (offers_.open()) {
+  if (proposals_.remote() || !stays) {
+    SpinWait spin(proposals_.remote() ? 0 : kLooks);
+    while (proposals_.open()) {
       if (step({})) {
-        patience.reset();
-      } else if (!patience.wait()) {
+        spin.reset();
+      } else if (!spin.wait()) {
         break;
       }
     }
   } else {
-    for (int look = 0; look < kLooks && offers_.verdict() == Offers::Verdict::Open; ++look) pause();
+    for (int look = 0; look < kLooks && proposals_.outcome() == Proposals::Outcome::Open; ++look)
+      pause();
     (void)step({});
   }
-  if (!offers_.open()) return;
+  if (!proposals_.open()) return;
   const auto now = Clock::now();
-  offered_.ask_at = now + kAskAfter;
-  parts_.progress.until_held([&] { return !offers_.open(); }, now + (stays ? kBlink : kMoment));
+  proposed_.ask_at = now + kAskAfter;
+  parts_.progress.until_held([&] { return !proposals_.open(); }, now + (stays ? kBlink : kMoment));
 }
 
 /// The thread has to look around, or has something else to do; the engine goes on without it.
 void FastPath::leave() {
-  offered_.kept = std::move(*offered_.request);
-  offered_.request = &offered_.kept;
+  proposed_.kept = std::move(*proposed_.request);
+  proposed_.request = &proposed_.kept;
   auto work = std::make_shared<Work>();
-  work->handle = offered_.handle;
-  work->name = full_name(offered_.key);
-  work->outputs.resize(offered_.kept.tensors.size());
-  work->on_done = std::move(offered_.kept.on_done);
-  offered_.work = work;
+  work->handle = proposed_.handle;
+  work->name = full_name(proposed_.key);
+  work->outputs.resize(proposed_.kept.tensors.size());
+  work->on_done = std::move(proposed_.kept.on_done);
+  proposed_.work = work;
   parts_.submissions.add(std::move(work));
 }
 
 bool FastPath::step(TimePoint now) {
-  const bool moved = offers_.remote() && move(now);
-  if (!offers_.open()) {
-    if (!offers_.asked()) return moved;
+  const bool moved = proposals_.remote() && move(now);
+  if (!proposals_.open()) {
+    if (!proposals_.asked()) return moved;
     const std::lock_guard lock(parts_.negotiation.mutex());
-    offers_.answer();
-    return moved || !offers_.asked();
+    proposals_.answer();
+    return moved || !proposals_.asked();
   }
-  auto verdict = offers_.verdict();
-  // Everybody has left without having offered this, or is gone.
-  if (verdict == Offers::Verdict::Open && parts_.phase.has_closed()) {
-    verdict = Offers::Verdict::Refused;
+  auto outcome = proposals_.outcome();
+  // Everybody has left without having proposed this, or is gone.
+  if (outcome == Proposals::Outcome::Open && parts_.phase.has_closed()) {
+    outcome = Proposals::Outcome::Refused;
   }
-  if (verdict == Offers::Verdict::Open) {
-    if (offered_.ask_at != TimePoint{} && now >= offered_.ask_at) {
-      offered_.ask_at = TimePoint{};
-      offers_.ask();
-      if (offers_.remote()) {
-        pass_on(encode_call(offers_.round()), -1, parts_.peers, parts_.detector, now);
+  if (outcome == Proposals::Outcome::Open) {
+    if (proposed_.ask_at != TimePoint{} && now >= proposed_.ask_at) {
+      proposed_.ask_at = TimePoint{};
+      proposals_.ask();
+      if (proposals_.remote()) {
+        pass_on(encode_ask(proposals_.round()), -1, parts_.peers, parts_.detector, now);
       }
     }
     return moved;
   }
   const std::lock_guard lock(parts_.negotiation.mutex());
   if (parts_.phase.has_ended()) parts_.negotiation.alert();  // maybe time to acknowledge
-  settle(verdict == Offers::Verdict::Agreed);
+  settle(outcome == Proposals::Outcome::Agreed);
   return true;
 }
 
-/// With the lock held: there is a verdict on the own offer.
+/// With the lock held: there is a outcome on the own proposal.
 void FastPath::settle(bool agreed) {
-  if (agreed && !offered_.large) {
+  if (agreed && !proposed_.large) {
     take_results();
-    offers_.settle();
-    end(Offered::End::Agreed, {});
+    proposals_.settle();
+    end(Proposed::End::Agreed, {});
     release_held();
     return;
   }
-  if (!agreed) offers_.close();
-  offers_.settle();
-  offered_.ask_at = TimePoint{};
-  Request request = std::move(*offered_.request);
+  if (!agreed) proposals_.close();
+  proposals_.settle();
+  proposed_.ask_at = TimePoint{};
+  Request request = std::move(*proposed_.request);
   Result<void> fine;
-  auto draft = parts_.submissions.draft(request, offered_.work);
+  auto draft = parts_.submissions.draft(request, proposed_.work);
   if (!draft) {
     fine = std::move(draft).error();
   } else if (agreed) {
@@ -284,38 +287,37 @@ void FastPath::settle(bool agreed) {
   }
   release_held();  // behind what was agreed
   if (!fine) {
-    end(Offered::End::Failed, std::move(fine).error());
+    end(Proposed::End::Failed, std::move(fine).error());
     return;
   }
-  offered_.handle = draft->work->handle;
-  offered_.end = Offered::End::Moved;
-  offered_.work.reset();
+  proposed_.handle = draft->work->handle;
+  proposed_.end = Proposed::End::Moved;
+  proposed_.work.reset();
 }
 
 /// With the lock held: everybody's contribution becomes the result.
 void FastPath::take_results() {
-  const Request& request = *offered_.request;
-  if (request.kind == Kind::Barrier) {
-    parts_.negotiation.negotiator()->passed(offered_.key);
-    return;
+  const Request& request = *proposed_.request;
+  if (proposed_.collective->rules.matched_by_count) {
+    parts_.negotiation.negotiator()->passed(proposed_.key);
   }
-  const auto members = static_cast<std::size_t>(offers_.size());
+  if (!moves_data()) return;
+  const FastRule& rule = *proposed_.collective->fast;
+  const auto members = static_cast<std::size_t>(proposals_.size());
   std::vector<const std::byte*> sources(members);
   for (std::size_t q = 0; q < members; ++q) {
-    sources[q] = offers_.room_of(static_cast<int>(q)) + offered_.data_begin;
+    sources[q] = proposals_.room_of(static_cast<int>(q)) + proposed_.data_begin;
   }
   for (const TensorRequest& tensor : request.tensors) {
-    offered_.signature.dtype = tensor.dtype;
-    const Reduction reduction = reduction_of(offered_.signature, offers_.size());
+    proposed_.signature.dtype = tensor.dtype;
     const auto elements = static_cast<std::size_t>(element_count(tensor.shape));
-    parts_.peers.backend().association().evaluate(tensor.out, sources, elements, reduction.dtype,
-                                                  reduction.op, reduction.postscale);
+    rule.combine(proposed_.signature, parts_.peers.backend(), sources, elements, tensor.out);
     for (std::size_t q = 0; q < members; ++q) {
       sources[q] += aligned(elements * size_of(tensor.dtype));
     }
   }
   ++run_.operations;
-  run_.bytes += offered_.bytes;
+  run_.bytes += proposed_.bytes;
 }
 
 /// With the lock held: all ranks start it now, and nothing else is under way.
@@ -329,8 +331,8 @@ void FastPath::start(Submissions::Draft& draft) {
   // Nobody says how to divide it, so nothing that ranks may set differently can matter.
   for (const auto& places : plan(ready, {.threshold_bytes = SIZE_MAX})) {
     Dispatcher::Batch batch;
-    batch.position = {.stream = Position::Stream::Offers,
-                      .number = (std::uint64_t{offered_.round} << 16) + ++part};
+    batch.position = {.stream = Position::Stream::Proposals,
+                      .number = (std::uint64_t{proposed_.round} << 16) + ++part};
     for (const std::size_t i : places) {
       batch.signatures.push_back(draft.entries[i]->signature);
       batch.entries.push_back(std::move(draft.entries[i]));
@@ -341,35 +343,35 @@ void FastPath::start(Submissions::Draft& draft) {
 }
 
 /// With the lock held.
-void FastPath::end(Offered::End end, Error error) {
-  offered_.end = end;
-  offered_.ask_at = TimePoint{};
-  const auto work = std::move(offered_.work);
+void FastPath::end(Proposed::End end, Error error) {
+  proposed_.end = end;
+  proposed_.ask_at = TimePoint{};
+  const auto work = std::move(proposed_.work);
   if (work == nullptr) {
-    offered_.error = std::move(error);
+    proposed_.error = std::move(error);
     return;
   }
-  if (end == Offered::End::Failed) work->error = std::move(error);
+  if (end == Proposed::End::Failed) work->error = std::move(error);
   parts_.submissions.complete(work);
   parts_.progress.completed();
 }
 
 void FastPath::hold(Effects& decided, TimePoint now) {
   held_.append(decided);
-  if (!offers_.open()) {
+  if (!proposals_.open()) {
     release_held();
-  } else if (!held_.empty() && offered_.ask_at != TimePoint{}) {
-    offered_.ask_at = now;
+  } else if (!held_.empty() && proposed_.ask_at != TimePoint{}) {
+    proposed_.ask_at = now;
   }
 }
 
-/// With the lock held, with no offer open.
+/// With the lock held, with no proposal open.
 void FastPath::release_held() { parts_.submissions.enqueue(held_, parts_.dispatcher); }
 
 void FastPath::fail(const Error& error) {
-  if (offers_.open()) {
-    offers_.settle();
-    end(Offered::End::Failed, error);
+  if (proposals_.open()) {
+    proposals_.settle();
+    end(Proposed::End::Failed, error);
   }
   held_.clear();
 }
@@ -377,51 +379,51 @@ void FastPath::fail(const Error& error) {
 void FastPath::count(std::map<std::string, PathCount, std::less<>>& paths) const {
   const std::lock_guard lock(parts_.negotiation.mutex());
   if (run_.operations == 0) return;
-  const char* const way = parts_.peers.groups().size() > 1 ? "tcp.offer" : "shm.offer";
+  const char* const way = parts_.peers.groups().size() > 1 ? "tcp.fast" : "shm.fast";
   PathCount& count = paths[parts_.peers.size() == 1 ? "local" : way];
   count.operations += run_.operations;
   count.bytes += run_.bytes;
 }
 
-std::string FastPath::offered_name() const {
-  return offers_.open() ? full_name(offered_.key) : std::string();
+std::string FastPath::proposed_name() const {
+  return proposals_.open() ? full_name(proposed_.key) : std::string();
 }
 
 /// A group is known by its first member.
-bool FastPath::offers(const Key& key) const {
-  return offers_.open() && !key.name.empty() && key.name == offered_.key.name;
+bool FastPath::has_proposed(const Key& key) const {
+  return proposals_.open() && !key.name.empty() && key.name == proposed_.key.name;
 }
 
 /// What goes to other hosts and comes from there. True: something did.
 bool FastPath::move(TimePoint now) {
   if (parts_.detector.open() || parts_.phase.has_failed()) return false;
-  if (offers_.unsent()) {
+  if (proposals_.unsent()) {
     const std::lock_guard lock(parts_.negotiation.mutex());
-    offers_.hand_over();
-  } else if (!offers_.stirs() && !offers_.heard()) {
+    proposals_.send_notes();
+  } else if (!proposals_.stirs() && !proposals_.heard()) {
     return false;
   }
-  auto moved = offers_.move();
+  auto moved = proposals_.move();
   if (!moved) {
     const Rank peer = moved.error().peer;
-    parts_.detector.lose(peer, std::move(moved).error(), Evidence::Data,
-                         now == TimePoint{} ? Clock::now() : now);
+    parts_.detector.report_loss(peer, std::move(moved).error(), Evidence::Data,
+                                now == TimePoint{} ? Clock::now() : now);
     return true;
   }
-  if (offers_.heard()) {
+  if (proposals_.heard()) {
     const std::lock_guard lock(parts_.negotiation.mutex());
-    offers_.refuse();
+    proposals_.refuse();
   }
   return *moved;
 }
 
 /// Who has not published in that round declines.
 bool FastPath::take(std::span<const std::byte> frame, Rank from, TimePoint now) {
-  const auto round = decode_call(frame);
+  const auto round = decode_ask(frame);
   if (!round) return false;
   {
     const std::lock_guard lock(parts_.negotiation.mutex());
-    offers_.called(*round);
+    proposals_.called(*round);
   }
   pass_on(frame, from, parts_.peers, parts_.detector, now);
   return true;

@@ -1,7 +1,7 @@
-/// The fast path: operations that ranks agree on by themselves, without asking the caller. Of small
-/// ones what is said and the data go together; a large one starts once all have offered it. For
-/// what all of them have negotiated before and somebody waits for, and only while they have nothing
-/// else under way; all else takes the regular way.
+/// The fast path: operations that ranks agree on by themselves, without asking the coordinator. Of
+/// small ones what is said and the data go together; a large one starts once all have proposed it.
+/// For what all of them have negotiated before and somebody waits for, and only while they have
+/// nothing else under way; all else takes the regular way.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,10 @@
 #include <span>
 #include <string>
 
+#include "collectives/collective.h"
 #include "engine/base/phase.h"
 #include "engine/base/progress.h"
-#include "engine/control/bypass.h"
+#include "engine/control/fast_path_gate.h"
 #include "engine/control/negotiation.h"
 #include "engine/control/peers.h"
 #include "engine/execution/dispatcher.h"
@@ -24,9 +25,9 @@
 
 namespace rueda {
 
-/// There is one where all ranks of the world can see each other's offers. Without it everything
+/// There is one where all ranks of the world can see each other's proposals. Without it everything
 /// takes the regular way.
-class FastPath final : public Bypass {
+class FastPath final : public FastPathGate {
  public:
   /// What it works with; all of it outlives this.
   struct Parts {
@@ -39,55 +40,58 @@ class FastPath final : public Bypass {
     FailureDetector& detector;
     Progress& progress;
   };
-  explicit FastPath(const Parts& parts) : offers_(*parts.peers.offers()), parts_(parts) {}
+  explicit FastPath(const Parts& parts) : proposals_(*parts.peers.proposals()), parts_(parts) {}
 
-  /// Adds what was offered and agreed. Any thread; takes the lock of the engine.
+  /// Adds what was proposed and agreed. Any thread; takes the lock of the engine.
   void count(std::map<std::string, PathCount, std::less<>>& paths) const;
 
-  // By the holder of the baton; takes the lock of the engine.
+  // By the holder of the progress lock; takes the lock of the engine.
 
-  /// Offers it if that has a chance. False: it has to go the regular way.
-  [[nodiscard]] bool offer(Request& request);
-  /// After an offer, which the caller has just made; goes on to wait for its end if it `stays`. 0:
-  /// done; else the handle of an operation that is under way.
+  /// Proposals it if that has a chance. False: it has to go the regular way.
+  [[nodiscard]] bool propose(Request& request);
+  /// After a proposal, which the caller has just made; goes on to wait for its end if it `stays`.
+  /// 0: done; else the handle of an operation that is under way.
   Result<Handle> see_through(bool stays);
-  /// Settles the own offer if it can be, and answers to those who ask. True: something came of it.
+  /// Settles the own proposal if it can be, and answers to those who ask. True: something came of
+  /// it.
   bool step(TimePoint now);
   /// A message of a neighbour. True if it was for the fast path: somebody has waited for long.
   [[nodiscard]] bool take(std::span<const std::byte> frame, Rank from, TimePoint now);
 
-  // By the holder of the baton.
+  // By the holder of the progress lock.
 
-  /// An own offer has no verdict yet.
-  [[nodiscard]] bool open() const noexcept { return offers_.open(); }
-  [[nodiscard]] bool busy() const noexcept { return offers_.open() || offers_.sending(); }
-  /// Something decided waits for the verdict on the own offer.
+  /// An own proposal has no outcome yet.
+  [[nodiscard]] bool open() const noexcept { return proposals_.open(); }
+  [[nodiscard]] bool busy() const noexcept { return proposals_.open() || proposals_.sending(); }
+  /// Something decided waits for the outcome on the own proposal.
   [[nodiscard]] bool holds() const noexcept { return !held_.empty(); }
   /// When step() has something to do though nothing arrives. Time zero: never.
-  [[nodiscard]] TimePoint next() const noexcept { return offered_.ask_at; }
+  [[nodiscard]] TimePoint next() const noexcept { return proposed_.ask_at; }
 
   // With the lock held.
 
-  /// By the holder of the baton. While an own offer is open, what is decided meanwhile waits: the
-  /// others may agree on the offer at the position where it was made, so everything later comes
-  /// after it. Whoever is behind is asked at once, as others may wait for this rank in what is
-  /// held.
+  /// By the holder of the progress lock. While an own proposal is open, what is decided meanwhile
+  /// waits: the others may agree on the proposal at the position where it was made, so everything
+  /// later comes after it. Whoever is behind is asked at once, as others may wait for this rank in
+  /// what is held.
   void hold(Effects& decided, TimePoint now);
-  /// By the holder of the baton. The world has failed; entries of what is held fail with it.
+  /// By the holder of the progress lock. The world has failed; entries of what is held fail with
+  /// it.
   void fail(const Error& error);
-  /// Full name of what is on offer; empty: nothing is.
-  [[nodiscard]] std::string offered_name() const;
+  /// Full name of what is proposed; empty: nothing is.
+  [[nodiscard]] std::string proposed_name() const;
 
-  void close() override { offers_.close(); }
+  void close() override { proposals_.close(); }
   void reopen() override {
-    if (!parts_.timeline.recording()) offers_.reopen();
+    if (!parts_.timeline.recording()) proposals_.reopen();
   }
-  [[nodiscard]] bool offers(const Key& key) const override;
+  [[nodiscard]] bool has_proposed(const Key& key) const override;
 
  private:
-  /// An operation that this rank has offered to all others.
-  struct Offered {
+  /// An operation that this rank has proposed to all others.
+  struct Proposed {
     enum class End : std::uint8_t { None, Agreed, Moved, Failed };
+    const Collective* collective = nullptr;
     Key key;  // with the signature: kept between calls for their memory
     Signature signature;
     Request* request = nullptr;  // of the caller, who stands still; or `kept`
@@ -102,33 +106,38 @@ class FastPath final : public Bypass {
     End end = End::None;
     Error error;  // if it failed
   };
-  /// How much a request brings, and whether that goes with the offer.
+  /// How much a request brings, and whether that goes with the proposal.
   struct Load {
     std::size_t bytes = 0;
     bool large = false;
   };
-  [[nodiscard]] bool may_offer(const Request& request) const;
+  /// What has been proposed, or is about to be.
+  [[nodiscard]] bool moves_data() const noexcept {
+    return proposed_.collective->fast->combine != nullptr;
+  }
+  [[nodiscard]] bool may_propose(const Request& request) const;
   [[nodiscard]] std::optional<Load> load_of(const Request& request) const;
   void name(const Request& request, const ProcessSet& world);
-  [[nodiscard]] bool spell(const Request& request, Offers::Tag& tag, std::uint32_t* said);
-  void publish(const Request& request, const Offers::Tag& tag, const std::uint32_t* said,
+  [[nodiscard]] bool spell(const Request& request, Proposals::Tag& tag, std::uint32_t* said);
+  void publish(const Request& request, const Proposals::Tag& tag, const std::uint32_t* said,
                const Load& load);
   void await(bool stays);
   void leave();
   void settle(bool agreed);
-  void end(Offered::End end, Error error);
+  void end(Proposed::End end, Error error);
   void take_results();
   void start(Submissions::Draft& draft);
   void release_held();
   bool move(TimePoint now);
 
-  Offers& offers_;
+  Proposals& proposals_;
   Parts parts_;
 
-  // Changed by the holder of the baton only, with the lock of the engine held where others read it.
-  Offered offered_;
-  Decided held_;   // what has been decided behind an own offer that is open
-  PathCount run_;  // what was offered and agreed
+  // Changed by the holder of the progress lock only, with the lock of the engine held where others
+  // read it.
+  Proposed proposed_;
+  Decided held_;   // what has been decided behind an own proposal that is open
+  PathCount run_;  // what was proposed and agreed
 };
 
 }  // namespace rueda

@@ -16,11 +16,11 @@ using std::chrono::milliseconds;
 using Mark = TimelineEvent::Mark;
 using Span = TimelineEvent::Span;
 
-/// How long an event waits for its way to the file.
+/// How long an event stays in the buffer at most.
 constexpr auto kFlushPeriod = milliseconds(20);
-/// When the writer is this far behind, further operations are left out: about 50 MB.
+/// If so many events are pending, about 50 MB, further operations are left out.
 constexpr std::size_t kMostPending = std::size_t{1} << 20;
-/// As many names have tracks that are used again; each use of a further one is a new track.
+/// So many names keep their track for later uses. Each use of another name is a new track.
 constexpr std::size_t kMostNames = std::size_t{1} << 16;
 constexpr auto kShortestCycle = milliseconds(1);
 
@@ -139,7 +139,7 @@ void Timeline::drain(bool ends) {
 // ---------------------------------------------------------------------------------------
 
 void Timeline::append(TimelineEvent event) {
-  // Threads read the clock before they have the lock.
+  // Threads read the clock before they take the lock, so times may come out of order.
   event.time = last_time_ = std::max(last_time_, event.time);
   events_.push_back(std::move(event));
 }

@@ -1,11 +1,11 @@
 /// Records when operations were negotiated and run, while the job goes on.
 ///
-/// Nothing is recorded: a look at one flag. While it records, an event costs its place in a buffer
-/// under a short lock; a thread that exists only then makes text of the buffer and writes it every
-/// 20 ms. Only rank 0 records: its negotiator hears everybody.
+/// While nothing is recorded, an event costs one look at a flag. While it records, an event is
+/// appended to a buffer under a short lock. A thread, which exists only then, writes the buffer to
+/// the file as text every 20 ms. Only rank 0 records, because its negotiator receives all reports.
 ///
-/// An operation gets a track at the first report that is recorded into a file, and is drawn there
-/// if it has one: what ran already when the file was begun stays out of it.
+/// An operation gets a track at its first report that is recorded, and only operations with a track
+/// are drawn. So what was already running when a file was begun is not in it.
 #pragma once
 
 #include <atomic>
@@ -32,18 +32,19 @@ class TraceFile;
 
 class Timeline {
  public:
-  /// `cycle`: how often at most the beginning of a cycle is marked. `log` outlives the timeline.
+  /// `cycle`: the least time between two marks of a cycle. `log` outlives the timeline.
   Timeline(Rank rank, Duration cycle, const Log& log);
   ~Timeline();
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
-  /// Records into a new file from here on. The current path: changes nothing. A file that cannot
-  /// be opened: a line in the log, and what ran goes on. Any thread; returns once the file is open.
+  /// Records into a new file from here on; does nothing if `path` is the current file. If the file
+  /// cannot be opened, it writes a line to the log and goes on as before. Any thread; returns once
+  /// the file is open.
   void start(const std::string& path, bool mark_cycles);
-  /// Everything recorded is in the file, which is closed, when this returns. Any thread.
+  /// When this returns, everything recorded is in the file, and the file is closed. Any thread.
   void stop();
-  /// In a forked child the thread does not exist: forget it.
+  /// Forgets the thread, which does not exist in a forked child.
   void abandon() noexcept;
 
   [[nodiscard]] bool recording() const noexcept {
@@ -53,26 +54,26 @@ class Timeline {
     return marks_cycles_.load(std::memory_order_relaxed);
   }
 
-  // What happens. Any thread; calls for one operation come in the order of its life.
+  // Events. Any thread; the events of one operation come in order.
 
-  /// `who` of the members report an operation, after those who did `before`. Gives it a track if it
-  /// has none: others may report before this rank gets around to start(), and what it submits after
-  /// that has to be in the file.
+  /// The ranks `who` report an operation; the ranks `before` did so earlier. Gives the operation a
+  /// track if it has none: other ranks may report it before this rank calls start(), and it has to
+  /// be in the file if this rank submits it afterwards.
   void reported(Track& track, const Key& key, Kind kind, const RankSet& who, const RankSet& before,
                 const RankSet& members, TimePoint now);
-  /// All are ready. `runs_here`: started() and finished() will follow.
+  /// All members have reported. `runs_here`: started() and finished() will follow.
   void negotiated(Track track, bool runs_here, TimePoint now);
   /// The negotiation ended in an error.
   void refused(Track track, TimePoint now);
   /// A batch starts. Tracks that are 0 are left out.
   void started(std::span<const Track> tracks, Kind kind, TimePoint now);
-  /// The engine found memory for a result, inside of the operation.
+  /// The engine allocated memory for a result, during the operation.
   void allocated(Track track, TimePoint begin, TimePoint end);
   void finished(std::span<const Track> tracks,
                 std::span<const std::shared_ptr<const Signature>> signatures, TimePoint now);
-  /// The holder of the baton begins to work on submissions or messages.
+  /// The holder of the progress lock begins to work on submissions or messages.
   void cycle(TimePoint now);
-  /// The world is over: everything that is open fails.
+  /// The world has failed: all open operations fail.
   void aborted(TimePoint now);
 
  private:
@@ -91,7 +92,7 @@ class Timeline {
   [[nodiscard]] Track track_of(const Key& key);  // with mutex_ held
   void append(TimelineEvent event);              // with mutex_ held
   void run(const std::stop_token& stop);
-  /// Writes what is in the buffer; with writing_ held. `ends`: nothing more is for this file.
+  /// Writes what is in the buffer; with writing_ held. `ends`: nothing more comes for this file.
   void drain(bool ends);
 
   const Rank rank_;
@@ -109,10 +110,10 @@ class Timeline {
   std::vector<Newcomer> newcomers_;
   std::unordered_map<std::string, Track, Hash, std::equal_to<>> tracks_;  // by name and set
   Track last_track_ = 0;
-  Track first_track_ = 1;  // of this file: lower ones are of files before
+  Track first_track_ = 1;  // first track of this file: lower ones belong to earlier files
   TimePoint last_time_{};
   TimePoint next_cycle_{};
-  bool left_out_ = false;  // operations, because the buffer was full
+  bool left_out_ = false;  // operations were left out because the buffer was full
 
   std::mutex writing_;  // guards all below; taken before mutex_
   std::condition_variable_any stopping_;

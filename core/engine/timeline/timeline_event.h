@@ -1,4 +1,4 @@
-/// What the timeline records: small events, noted while operations run and made into text later.
+/// The events of the timeline: small records, made while operations run and written as text later.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@ struct TimelineEvent {
     End,
     Tick,   ///< a member has reported
     Fail,   ///< the negotiation ended in an error
-    Cycle,  ///< of no track: the engine begins to work on something new
-    Abort,  ///< of no track: everything that is open fails
+    Cycle,  ///< without a track: the engine begins to work on something new
+    Abort,  ///< without a track: all open operations fail
   };
   enum class Span : std::uint8_t {
     Negotiation,
-    Operation,  ///< the rest is nested inside of this one
+    Operation,  ///< the other spans are nested inside this one
     Transfer,
     AllocateOutput,
   };
@@ -41,19 +41,19 @@ struct TimelineEvent {
   bool last = false;  ///< ends this use of the name
 };
 
-/// What the tracks are called.
+/// The names of the tracks.
 class TrackNames {
  public:
-  /// `once`: the name is made up for one operation and does not come again.
+  /// `once`: the name was generated for one operation and is not used again.
   void add(Track track, std::string name, bool once) {
     names_.emplace(track, Name{std::move(name), once});
   }
-  /// The name was used: forgets it if it does not come again.
+  /// The name was used: forgets it if it was added with `once`.
   void used(Track track) {
     const auto found = names_.find(track);
     if (found != names_.end() && found->second.once) names_.erase(found);
   }
-  /// Full name of the tensor; null: of an earlier recording.
+  /// Full name of the tensor; null: the track belongs to an earlier recording.
   [[nodiscard]] const std::string* find(Track track) const {
     const auto found = names_.find(track);
     return found == names_.end() ? nullptr : &found->second.text;
@@ -73,7 +73,7 @@ class TrackNames {
   std::unordered_map<Track, Name> names_;
 };
 
-/// Who gets to see what was recorded: in order, some at a time, never on a thread that drives.
+/// Receives recorded events, in order and in batches, never on a thread that drives.
 class TimelineSink {
  public:
   virtual ~TimelineSink() = default;

@@ -19,8 +19,8 @@ namespace {
 using Mark = TimelineEvent::Mark;
 using Span = TimelineEvent::Span;
 
-/// Text that goes out in one write. A reader, or a death, may come between two pages of a write:
-/// then the last lines and the closing bracket are not there, which viewers allow.
+/// Bytes of text per write. If the file is read, or the process killed, between two pages of a
+/// write, the last lines and the closing bracket are missing. Viewers accept that.
 constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
 
 std::string span_name(Span span, Kind kind) {
@@ -55,9 +55,9 @@ bool write_all(int fd, std::string_view text, off_t at) {
   return true;
 }
 
-/// The lines of `text`, which will lie at `at`, with spaces before those that would begin on one
-/// page and end on the next. The system writes page after page, and a process may be killed in
-/// between: so every line is there or not. (A line longer than a page cannot be helped.)
+/// Pads `text`, which will lie at offset `at`, with spaces so that no line crosses a page. The
+/// system writes page by page, and a process may be killed in between, so each line is in the file
+/// whole or not at all. (A line longer than a page still crosses one.)
 std::string page_by_page(std::string_view text, off_t at) {
   constexpr std::size_t kPage = 4096;
   std::string out;
@@ -76,9 +76,8 @@ bool negotiates(const TimelineEvent& event) {
   return event.span == Span::Negotiation;  // so are ticks and failures
 }
 
-/// The file at `path`, made if it is not there. What is there must be a file of this user: whoever
-/// may write to the folder could else have put a link there, or wait for what is
-/// written.
+/// Opens the file at `path`, or creates it. An existing one must be a regular file of this user:
+/// otherwise another user who may write to the folder could have put a link or a pipe there.
 Result<Fd> open_own_file(const std::string& path) {
   constexpr int kFlags = O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   Fd made(::open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0666));
@@ -146,7 +145,7 @@ TraceFile::Row* TraceFile::row_of(const TimelineEvent& event, const TrackNames& 
   const auto found = rows_.find(event.track);
   if (found != rows_.end()) return &found->second;
   const std::string* name = names.find(event.track);
-  // The end of what began in another file would be the end of nothing.
+  // An operation that began in an earlier file is not drawn in this one.
   if (name == nullptr || event.mark == Mark::End) return nullptr;
   Row& row = rows_[event.track];
   row.pid = ++last_pid_;
@@ -189,11 +188,11 @@ void TraceFile::draw(Row& row, const TimelineEvent& event) {
   switch (event.mark) {
     case Mark::Begin:
       if (event.span == Span::Negotiation) {
-        close(row, event.time);  // what the removal of a process set has left open
+        close(row, event.time);  // an operation that the removal of its process set has left open
       } else if (event.span == Span::Operation) {
         row.decided = true;
       } else if (row.depth == 0) {
-        return;  // inside of what began in another file
+        return;  // inside an operation that began in an earlier file
       }
       begin_span(row, span_name(event.span, event.kind), event.time);
       break;
@@ -332,7 +331,7 @@ void TraceFile::flush() {
     Error error = Error::system("Cannot write to the timeline " + path_, errno);
     error.message += ". It ends here";
     log_.write(LogLevel::Error, error.what());
-    // The place of the bracket was in the file before: it has room on a full disk too.
+    // The bracket overwrites bytes that the file already had, so this also works on a full disk.
     if (::ftruncate(fd_.get(), bracket_) == 0) write_all(fd_.get(), kClosing, bracket_);
   }
   text_.clear();

@@ -34,13 +34,13 @@ class TraceFile final : public TimelineSink {
   void take(std::span<const TimelineEvent> events, const TrackNames& names) override;
 
  private:
-  /// A track as it is in this file.
+  /// A track as drawn in this file.
   struct Row {
     int pid = 0;
     int depth = 0;         ///< spans that are open
     bool decided = false;  ///< negotiated, but its operation has not ended
-    /// The next negotiation, if others begin it while this rank still runs the operation: spans of
-    /// one row must not overlap.
+    /// Events of the next negotiation, if other ranks begin it while this rank still runs the
+    /// operation. They are kept because spans of one row must not overlap.
     std::vector<TimelineEvent> next;
   };
 
@@ -75,7 +75,7 @@ class TraceFile final : public TimelineSink {
   std::unordered_map<Track, Row> rows_;
   int last_pid_ = 0;
   bool empty_ = true;
-  off_t bracket_ = 0;    // where the closing one is
+  off_t bracket_ = 0;    // offset of the closing bracket
   bool broken_ = false;  // a write failed: the file stays as it was before
   std::string text_;     // not written yet
 };

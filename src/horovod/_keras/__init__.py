@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from horovod._keras.frameworks import Settings, framework
-from horovod.collectives.forms import Average, Sum, reduce_op
+from horovod._keras.frameworks import framework
+from horovod.collectives.ops import Average, Sum, reduce_op
 from horovod.errors import InvalidArgumentError
-from horovod.gradients.groups import Groups, check_passes
+from horovod.gradients.groups import Groups
+from horovod.gradients.settings import GradientSettings
 from horovod.runtime.process_set import ProcessSet, global_process_set
 
 __all__ = [
@@ -20,7 +21,9 @@ __all__ = [
     "allreduce",
     "broadcast",
     "broadcast_global_variables",
+    "collective",
     "create_distributed_optimizer",
+    "distributed",
     "load_model",
     "reducescatter",
 ]
@@ -42,58 +45,28 @@ def create_distributed_optimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """An optimizer like ``optimizer``, with its state, that reduces gradients over all ranks before it
-    uses them.
+    """See ``horovod.keras.DistributedOptimizer``."""
+    return distributed(keras, locals())
 
-    Its class is a subclass of the given one with the same name, so that saved models load without
-    Horovod. With Keras 3 everything that ends in ``apply`` reduces: ``fit``, ``apply_gradients``,
-    ``stateless_apply``; gradients of a ``DistributedGradientTape`` are taken as they are. With Keras 2
-    ``minimize`` and ``fit`` reduce, and ``apply_gradients`` alone does not.
 
-    Args:
-        optimizer: of Keras.
-        name: the start of the names of the operations, by default from the class; different for
-            optimizers that are used at the same time.
-        device_dense, device_sparse: where TensorFlow reduces dense gradients and ``IndexedSlices``.
-        compression: around the reduction of dense gradients, one of ``Compression``.
-        sparse_as_dense: reduce ``IndexedSlices`` as dense tensors.
-        gradient_predivide_factor: with ``Average``, divide by this before the sum and by the rest
-            after it.
-        op: ``Average`` or ``Sum``.
-        backward_passes_per_step: sum gradients of so many passes locally before they are reduced and
-            used; ``iterations`` counts passes.
-        average_aggregated_gradients: divide what was summed by ``backward_passes_per_step``.
-        groups: a number of groups, or lists of variables, whose gradients are reduced as one operation; by
-            default one for each dtype. (``num_groups`` is deprecated.)
-        process_set: ranks whose gradients are combined.
-        scale_local_gradients: divide gradients of variables that are given to ``register_local_var`` by
-            the number of ranks.
-
-    Raises:
-        ValueError: an argument is wrong, see each message.
-    """
+def distributed(keras: Any, arguments: Mapping[str, Any]) -> Any:
+    """What ``horovod.keras.DistributedOptimizer`` makes of its ``arguments``, which are the ``locals()`` of a
+    function of users."""
+    optimizer, op = arguments["optimizer"], arguments["op"]
     if op not in (Average, Sum):
         raise InvalidArgumentError(f"op currently only supports Average and Sum, not {op}.")
-    check_passes(backward_passes_per_step, op, average_aggregated_gradients)
-    settings = Settings(
-        name=name or f"Distributed{type(optimizer).__name__}",
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        op=op,
-        predivide=gradient_predivide_factor,
-        passes=backward_passes_per_step,
-        average_passes=average_aggregated_gradients,
-        groups=groups,
-        process_set=process_set,
-        scale_local=scale_local_gradients,
+    settings = GradientSettings.of(
+        arguments,
+        stacklevel=5,
+        name=arguments["name"] or f"Distributed{type(optimizer).__name__}",
+        # Without an effect on a sum, and no error here.
+        gradient_predivide_factor=arguments["gradient_predivide_factor"] if op == Average else 1.0,
     )
     work = framework(keras.backend.backend())
     if hasattr(optimizer, "stateless_apply"):  # Keras 3
-        from horovod._keras.optimizer import distributed
+        from horovod._keras import optimizer as keras3
 
-        return distributed(optimizer, work, settings)
+        return keras3.distributed(optimizer, work, settings)
     if hasattr(optimizer, "apply_gradients"):
         return work.legacy_optimizer(optimizer, settings)
     raise InvalidArgumentError(f"Expected an optimizer of Keras, got {optimizer!r}.")
@@ -111,6 +84,16 @@ def broadcast_global_variables(backend: Any, root_rank: int) -> Any:
     return framework(backend.backend()).broadcast_global_variables(root_rank)
 
 
+def collective(kind: str, backend: Any, value: Any, name: str | None, **how: Any) -> Any:
+    """What the collective ``kind`` makes of a number, list or array: a tensor; in a v1 graph an array.
+
+    Args:
+        how: what the framework's function of that name takes.
+    """
+    work = framework(backend.backend())
+    return work.computed(getattr(work.collectives, kind)(work.tensor(value, name), name=name, **how))
+
+
 def allreduce(
     backend: Any,
     value: Any,
@@ -121,28 +104,28 @@ def allreduce(
     op: int | None,
     compression: Any,
 ) -> Any:
-    """Reduce a number, list or array over all ranks. Returns a tensor; in a v1 graph an array."""
-    chosen = reduce_op(op, average, stacklevel=4)
-    work = framework(backend.backend())
-    return work.computed(work.allreduce(value, name, chosen, prescale_factor, postscale_factor, compression))
+    return collective(
+        "allreduce",
+        backend,
+        value,
+        name,
+        op=reduce_op(op, average, stacklevel=3),
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        compression=compression,
+    )
 
 
 def allgather(backend: Any, value: Any, name: str | None) -> Any:
-    """Concatenate the lists or arrays of all ranks."""
-    work = framework(backend.backend())
-    return work.computed(work.allgather(value, name))
+    return collective("allgather", backend, value, name)
 
 
 def broadcast(backend: Any, value: Any, root_rank: int, name: str | None) -> Any:
-    """The number, list or array of ``root_rank``, on every rank."""
-    work = framework(backend.backend())
-    return work.computed(work.broadcast(value, root_rank, name))
+    return collective("broadcast", backend, value, name, root_rank=root_rank)
 
 
 def reducescatter(backend: Any, value: Any, name: str | None, op: int) -> Any:
-    """Reduce a list or array over all ranks and keep this rank's share of the rows."""
-    work = framework(backend.backend())
-    return work.computed(work.reducescatter(value, name, op))
+    return collective("reducescatter", backend, value, name, op=op)
 
 
 # -- models -------------------------------------------------------------------------------------------------

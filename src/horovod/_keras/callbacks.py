@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from horovod._keras.faces import face
 from horovod._keras.frameworks import framework
 from horovod._keras.learning_rate import get_learning_rate, scale_momentum, set_learning_rate
 from horovod._keras.variables import agree, all_variables, averages, broadcast_variables
 from horovod.errors import InvalidArgumentError
-from horovod.gradients.groups import VariableSet
+from horovod.gradients.variables import VariableSet
 from horovod.runtime import lifecycle
 
 __all__ = [
@@ -123,6 +124,16 @@ class LearningRateScheduleCallbackImpl(_Impl):
         steps_per_epoch: int | None = None,
         *args: Any,
     ) -> None:
+        """
+        Args:
+            initial_lr: what is multiplied.
+            multiplier: a function of the epoch, or a number m, which means ``m ** (epoch - start_epoch)``.
+            start_epoch, end_epoch: the epochs in which it acts; ``end_epoch`` does not count.
+            staircase: at the beginning of epochs only; otherwise at every batch, with a fraction of the
+                epoch.
+            momentum_correction: scale the velocity of momentum along with the learning rate.
+            steps_per_epoch: for fractions; by default what Keras says.
+        """
         super().__init__(backend, *args)
         if initial_lr is None:
             raise InvalidArgumentError("Parameter `initial_lr` is required")
@@ -200,6 +211,14 @@ class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
         verbose: int = 0,
         *args: Any,
     ) -> None:
+        """
+        Args:
+            initial_lr: the rate to reach, already scaled by the number of ranks.
+            warmup_epochs: when it is reached.
+            momentum_correction, steps_per_epoch: as in ``LearningRateScheduleCallback``.
+            verbose: 1: say when it is done.
+        """
+
         def multiplier(epoch: float) -> float:
             # Asked for each time: an elastic job may have changed it.
             size = lifecycle.current().topology.size
@@ -257,78 +276,14 @@ def callback_classes(keras: Any, module: str) -> CallbackClasses:
             for variable in _variables(local_variables):
                 self.register_local_var(variable)
 
-    class MetricAverageCallback(MetricAverageCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
-        __doc__ = MetricAverageCallbackImpl.__doc__
-
-        def __init__(self, device: str = "") -> None:
-            super().__init__(backend, device)
-
-    class LearningRateScheduleCallback(LearningRateScheduleCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
-        __doc__ = LearningRateScheduleCallbackImpl.__doc__
-
-        def __init__(
-            self,
-            initial_lr: float,
-            multiplier: float | Callable[[float], float],
-            start_epoch: int = 0,
-            end_epoch: int | None = None,
-            staircase: bool = True,
-            momentum_correction: bool = True,
-            steps_per_epoch: int | None = None,
-        ) -> None:
-            """
-            Args:
-                initial_lr: what is multiplied.
-                multiplier: a function of the epoch, or a number m, which means ``m ** (epoch -
-                    start_epoch)``.
-                start_epoch, end_epoch: the epochs in which it acts; ``end_epoch`` does not count.
-                staircase: at the beginning of epochs only; otherwise at every batch, with a fraction of the
-                    epoch.
-                momentum_correction: scale the velocity of momentum along with the learning rate.
-                steps_per_epoch: for fractions; by default what Keras says.
-            """
-            super().__init__(
-                backend,
-                initial_lr,
-                multiplier,
-                start_epoch,
-                end_epoch,
-                staircase,
-                momentum_correction,
-                steps_per_epoch,
-            )
-
-    class LearningRateWarmupCallback(LearningRateWarmupCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
-        __doc__ = LearningRateWarmupCallbackImpl.__doc__
-
-        def __init__(
-            self,
-            initial_lr: float,
-            warmup_epochs: int = 5,
-            momentum_correction: bool = True,
-            steps_per_epoch: int | None = None,
-            verbose: int = 0,
-        ) -> None:
-            """
-            Args:
-                initial_lr: the rate to reach, already scaled by the number of ranks.
-                warmup_epochs: when it is reached.
-                momentum_correction, steps_per_epoch: as in ``LearningRateScheduleCallback``.
-                verbose: 1: say when it is done.
-            """
-            super().__init__(
-                backend, initial_lr, warmup_epochs, momentum_correction, steps_per_epoch, verbose
-            )
-
-    made = CallbackClasses(
+    BroadcastGlobalVariablesCallback.__module__ = module
+    BroadcastGlobalVariablesCallback.__qualname__ = BroadcastGlobalVariablesCallback.__name__
+    return CallbackClasses(
         BroadcastGlobalVariablesCallback,
-        MetricAverageCallback,
-        LearningRateScheduleCallback,
-        LearningRateWarmupCallback,
+        face(MetricAverageCallbackImpl, keras, module),
+        face(LearningRateScheduleCallbackImpl, keras, module),
+        face(LearningRateWarmupCallbackImpl, keras, module),
     )
-    for each in made:
-        each.__module__, each.__qualname__ = module, each.__name__
-    return made
 
 
 def _variables(given: Any) -> Iterable[Any]:
@@ -346,15 +301,27 @@ def _variables(given: Any) -> Iterable[Any]:
     return listed
 
 
-def best_model_checkpoint(keras: Any) -> Any:
-    """The base of ``BestModelCheckpoint`` for ``keras``."""
+def best_model_checkpoint(keras: Any, module: str) -> Any:
+    """``BestModelCheckpoint`` for ``keras``, to be found in ``module``."""
 
     class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
-        def __init__(self, save_weights_only: bool, **options: Any) -> None:
+        """``ModelCheckpoint`` that keeps the best model, in a file that is given later: set ``filepath``
+        before training."""
+
+        __module__ = module
+
+        def __init__(
+            self,
+            monitor: str = "val_loss",
+            verbose: int = 0,
+            save_weights_only: bool = False,
+            mode: str = "auto",
+            save_freq: Any = "epoch",
+        ) -> None:
             # Keras looks at the end of the name.
             placeholder = "unset.weights.h5" if save_weights_only else "unset.keras"
             super().__init__(
-                filepath=placeholder, save_best_only=True, save_weights_only=save_weights_only, **options
+                placeholder, monitor, verbose, True, save_weights_only, mode=mode, save_freq=save_freq
             )
             self.filepath: str | None = None
 
@@ -366,4 +333,5 @@ def best_model_checkpoint(keras: Any) -> Any:
                 )
             super().on_train_begin(logs)
 
+    BestModelCheckpoint.__qualname__ = BestModelCheckpoint.__name__
     return BestModelCheckpoint

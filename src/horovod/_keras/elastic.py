@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from horovod._keras.faces import face
 from horovod._keras.frameworks import Framework
 from horovod._keras.variables import all_variables, broadcast_object, broadcast_variables
 from horovod.elastic.run import run_fn
@@ -218,19 +219,11 @@ def elastic_classes(keras: Any, module: str) -> ElasticClasses:
         def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
             super().__init__(backend, state, batches_per_commit)
 
-    class UpdateBatchStateCallback(UpdateBatchStateCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
-        __doc__ = UpdateBatchStateCallbackImpl.__doc__
-
-        def __init__(self, state: Any) -> None:
-            super().__init__(backend, state)
-
-    class UpdateEpochStateCallback(UpdateEpochStateCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
-        __doc__ = UpdateEpochStateCallbackImpl.__doc__
-
-        def __init__(self, state: Any) -> None:
-            super().__init__(backend, state)
-
-    made = ElasticClasses(KerasState, CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback)
-    for each in made:
+    for each in (KerasState, CommitStateCallback):
         each.__module__, each.__qualname__ = module, each.__name__
-    return made
+    return ElasticClasses(
+        KerasState,
+        CommitStateCallback,
+        face(UpdateBatchStateCallbackImpl, keras, module),
+        face(UpdateEpochStateCallbackImpl, keras, module),
+    )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod import _keras
 from horovod._keras.frameworks import framework
-from horovod.collectives.forms import Average
+from horovod.collectives.ops import Average, reduce_op
 from horovod.gradients.compression import NoneCompressor
-from horovod.gradients.groups import Groups, chosen_groups, local_weights
+from horovod.gradients.groups import Groups
+from horovod.gradients.variables import local_weights
 from horovod.runtime.process_set import ProcessSet, global_process_set
 
-__all__ = ["Interface"]
+if not TYPE_CHECKING:
+    __all__ = ["Interface"]
 
 
 class Interface:
@@ -27,6 +29,11 @@ class Interface:
         self._framework = framework(keras.backend.backend())
         self.Compression = self._framework.Compression
 
+    def functions(self) -> dict[str, Any]:
+        """All the following, by name."""
+        names = [name for name in vars(Interface) if not name.startswith("_") and name != "functions"]
+        return {name: getattr(self, name) for name in names}
+
     def init(self, *args: Any, **kwargs: Any) -> None:
         """See ``HorovodBasics.init``."""
         self._framework.init(*args, **kwargs)
@@ -34,6 +41,56 @@ class Interface:
     def shutdown(self) -> None:
         """See ``HorovodBasics.shutdown``."""
         self._framework.shutdown()
+
+    def DistributedOptimizer(
+        self,
+        optimizer: Any,
+        name: str | None = None,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: Any = NoneCompressor,
+        sparse_as_dense: bool = False,
+        gradient_predivide_factor: float = 1.0,
+        op: int = Average,
+        backward_passes_per_step: int = 1,
+        average_aggregated_gradients: bool = False,
+        num_groups: int = 0,
+        groups: Groups = None,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+    ) -> Any:
+        """An optimizer like ``optimizer``, with its state, that reduces gradients over all ranks before it
+        uses them.
+
+        Its class is a subclass of the given one with the same name, so that saved models load without
+        Horovod. With Keras 3 everything that ends in ``apply`` reduces: ``fit``, ``apply_gradients``,
+        ``stateless_apply``; gradients of a ``DistributedGradientTape`` are taken as they are. With Keras 2
+        ``minimize`` and ``fit`` reduce, and ``apply_gradients`` alone does not.
+
+        Args:
+            optimizer: of Keras.
+            name: the start of the names of the operations, by default from the class; different for
+                optimizers that are used at the same time.
+            device_dense, device_sparse: where TensorFlow reduces dense gradients and ``IndexedSlices``.
+            compression: around the reduction of dense gradients, one of ``Compression``.
+            sparse_as_dense: reduce ``IndexedSlices`` as dense tensors.
+            gradient_predivide_factor: with ``Average``, divide by this before the sum and by the rest
+                after it.
+            op: ``Average`` or ``Sum``.
+            backward_passes_per_step: sum gradients of so many passes locally before they are reduced and
+                used; ``iterations`` counts passes.
+            average_aggregated_gradients: divide what was summed by ``backward_passes_per_step``.
+            num_groups: deprecated, use ``groups``.
+            groups: a number of groups, or lists of variables, whose gradients are reduced as one operation;
+                by default one for each dtype.
+            process_set: ranks whose gradients are combined.
+            scale_local_gradients: divide gradients of variables that are given to ``register_local_var`` by
+                the number of ranks.
+
+        Raises:
+            ValueError: an argument is wrong, see each message.
+        """
+        return _keras.distributed(self._keras, locals())
 
     def PartialDistributedOptimizer(
         self,
@@ -62,22 +119,7 @@ class Interface:
             ValueError: an argument is wrong, see each message.
         """
         weights = local_weights(local_layers)
-        made = _keras.create_distributed_optimizer(
-            self._keras,
-            optimizer,
-            name,
-            device_dense,
-            device_sparse,
-            compression,
-            sparse_as_dense,
-            gradient_predivide_factor,
-            op,
-            backward_passes_per_step,
-            average_aggregated_gradients,
-            chosen_groups(0, groups),
-            process_set,
-            scale_local_gradients,
-        )
+        made = _keras.distributed(self._keras, locals())
         for weight in weights:
             made.register_local_var(weight)
         return made
@@ -98,8 +140,14 @@ class Interface:
             average: deprecated, use ``op``.
             op: by default ``Average``.
         """
-        return _keras.allreduce(
-            self._keras.backend, value, name, average, prescale_factor, postscale_factor, op, compression
+        return self._collective(
+            "allreduce",
+            value,
+            name,
+            op=reduce_op(op, average),
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            compression=compression,
         )
 
     def broadcast_global_variables(self, root_rank: int) -> Any:
@@ -112,15 +160,18 @@ class Interface:
 
     def allgather(self, value: Any, name: str | None = None) -> Any:
         """Concatenate the lists or arrays of all ranks, whose length may differ; returns a tensor."""
-        return _keras.allgather(self._keras.backend, value, name)
+        return self._collective("allgather", value, name)
 
     def broadcast(self, value: Any, root_rank: int, name: str | None = None) -> Any:
         """The number, list or array of ``root_rank`` on every rank, as a tensor."""
-        return _keras.broadcast(self._keras.backend, value, root_rank, name)
+        return self._collective("broadcast", value, name, root_rank=root_rank)
 
     def reducescatter(self, value: Any, name: str | None = None, op: int = Average) -> Any:
         """Reduce a list or array over all ranks and return this rank's share of its rows, as a tensor."""
-        return _keras.reducescatter(self._keras.backend, value, name, op)
+        return self._collective("reducescatter", value, name, op=op)
+
+    def _collective(self, kind: str, value: Any, name: str | None, **how: Any) -> Any:
+        return _keras.collective(kind, self._keras.backend, value, name, **how)
 
     def load_model(
         self,
@@ -147,3 +198,17 @@ class Interface:
             return self.PartialDistributedOptimizer(optimizer, compression=compression)
 
         return _keras.load_model(self._keras, wrap, filepath, custom_optimizers, custom_objects, legacy_opts)
+
+
+if TYPE_CHECKING:  # what a module gets by `functions`, for those who read it without running it
+    _one = Interface(None)
+    DistributedOptimizer = _one.DistributedOptimizer
+    PartialDistributedOptimizer = _one.PartialDistributedOptimizer
+    allgather = _one.allgather
+    allreduce = _one.allreduce
+    broadcast = _one.broadcast
+    broadcast_global_variables = _one.broadcast_global_variables
+    init = _one.init
+    load_model = _one.load_model
+    reducescatter = _one.reducescatter
+    shutdown = _one.shutdown

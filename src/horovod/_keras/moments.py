@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from horovod.collectives.forms import Sum
 from horovod.collectives.numpy_frontend import collectives
+from horovod.collectives.ops import Sum
 from horovod.errors import InvalidArgumentError
 from horovod.runtime.process_set import global_process_set
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import keras
 
-from horovod._keras.frameworks import Framework, Settings
+from horovod._keras.frameworks import Framework
 from horovod.errors import InvalidArgumentError
-from horovod.gradients.groups import PartialReduction, stays_local
+from horovod.gradients.accumulation import Accumulator
+from horovod.gradients.reduction import PartialReduction, stays_local
+from horovod.gradients.settings import GradientSettings
 from horovod.runtime import lifecycle
 
 __all__ = ["CallableList", "distributed", "is_distributed"]
@@ -33,7 +34,7 @@ def is_distributed(optimizer: Any) -> bool:
     return getattr(optimizer, "_horovod_settings", None) is not None
 
 
-def distributed(optimizer: Any, framework: Framework, settings: Settings) -> Any:
+def distributed(optimizer: Any, framework: Framework, settings: GradientSettings) -> Any:
     """A distributed optimizer like ``optimizer``, with its state.
 
     If its class cannot be made again from ``get_config()``, ``optimizer`` itself becomes distributed.
@@ -43,7 +44,7 @@ def distributed(optimizer: Any, framework: Framework, settings: Settings) -> Any
     """
     if is_distributed(optimizer):
         raise InvalidArgumentError(f"The optimizer {optimizer.name} is distributed already.")
-    if settings.passes > 1 and optimizer.gradient_accumulation_steps:
+    if settings.backward_passes_per_step > 1 and optimizer.gradient_accumulation_steps:
         raise InvalidArgumentError(
             f"The optimizer {optimizer.name} has gradient_accumulation_steps="
             f"{optimizer.gradient_accumulation_steps}, which reduces after every pass. Use either that or "
@@ -75,7 +76,7 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
         _framework: of the class.
     """
 
-    _horovod_settings: Settings
+    _horovod_settings: GradientSettings
     _framework: Framework
     _reduction: PartialReduction | None = None  # until `_begin`
     _reduces = True  # not so if the loss scaling around this optimizer does
@@ -86,11 +87,10 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
 
     def _begin(self) -> None:
         settings, framework = self._horovod_settings, self._framework
-        self._accumulators: list[Any] = []
-        self._passes_done: Any = None
+        self._agg_helper: _Accumulator | None = None
         self._reduction = framework.reduction(settings)
         if self.built:
-            self._add_accumulators(list(self._trainable_variables))
+            self._add_accumulator(list(self._trainable_variables))
 
     # -- what scripts call ----------------------------------------------------------------------------------
 
@@ -116,11 +116,6 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
         for index, variable in enumerate(shared):
             variable.assign(store[str(index)])
 
-    @property
-    def _agg_helper(self) -> SimpleNamespace | None:
-        """``counter``: backward passes since the last step."""
-        return None if self._passes_done is None else SimpleNamespace(counter=self._passes_done)
-
     # -- where gradients go in ------------------------------------------------------------------------------
 
     def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> None:
@@ -132,7 +127,7 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
             super().apply(grads, trainable_variables)
             return
         variables = self._trainable_variables if trainable_variables is None else trainable_variables
-        if self._horovod_settings.passes == 1:
+        if self._horovod_settings.backward_passes_per_step == 1:
             super().apply(self._reduced(grads, variables), trainable_variables)
         else:
             self._accumulate(grads, variables)
@@ -142,7 +137,7 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
     ) -> Any:
         """See ``keras.optimizers.Optimizer.stateless_apply``; ends in :meth:`apply`, but for loss scaling."""
         if self._reduces and isinstance(self, keras.optimizers.LossScaleOptimizer):
-            if self._horovod_settings.passes > 1:
+            if self._horovod_settings.backward_passes_per_step > 1:
                 raise InvalidArgumentError(
                     "backward_passes_per_step is not supported with loss scaling on JAX. Use a larger batch, "
                     "or the policy mixed_bfloat16, which needs no scaling."
@@ -159,10 +154,7 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
         chosen = [
             index
             for index, (gradient, variable) in enumerate(zip(grads, variables, strict=True))
-            if gradient is not None
-            # Statistics of float8 training that come in the place of gradients.
-            and not getattr(variable, "overwrite_with_gradient", False)
-            and not framework.is_reduced(gradient)
+            if gradient is not None and not _overwrites(variable) and not framework.is_reduced(gradient)
         ]
         if chosen:
             assert self._reduction is not None
@@ -177,74 +169,40 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
         known = self.built
         super().build(variables)
         if not known and self._reduces:
-            self._add_accumulators(variables)
+            self._add_accumulator(variables)
 
-    def _add_accumulators(self, variables: Sequence[Any]) -> None:
+    def _add_accumulator(self, variables: Sequence[Any]) -> None:
         """After all other variables: what was saved without them can be loaded by position."""
-        if self._horovod_settings.passes == 1:
-            return
-        self._accumulators = [
-            self.add_variable_from_reference(variable, name="accumulated_gradient") for variable in variables
-        ]
-        self._passes_done = self.add_variable(shape=(), dtype="int32", name="passes_done")
+        if self._horovod_settings.backward_passes_per_step > 1:
+            self._agg_helper = _Accumulator(self, variables)
 
     def _shared_variables(self) -> list[Any]:
         """The variables that the wrapped class has as well."""
-        own = {id(variable) for variable in (*self._accumulators, self._passes_done)}
+        own = set() if self._agg_helper is None else {id(variable) for variable in self._agg_helper.variables}
         return [variable for variable in super().variables if id(variable) not in own]
 
     def _accumulate(self, grads: list[Any], variables: Sequence[Any]) -> None:
-        settings = self._horovod_settings
         if not self.built:
             with keras.name_scope(self.name, caller=self):
                 self.build(variables)
-        sums: list[Any] = []
-        accumulators = []
-        for gradient, variable in zip(grads, variables, strict=True):
-            accumulator = self._accumulators[self._get_variable_index(variable)]
-            accumulators.append(accumulator)
-            if gradient is None or getattr(variable, "overwrite_with_gradient", False):
-                sums.append(gradient)
-            else:
-                sums.append(accumulator.value + self._dense(gradient))
-        counted = self._passes_done.value + 1
+        assert self._agg_helper is not None
+        result = list(grads)
+        summed = [index for index, variable in enumerate(variables) if not _overwrites(variable)]
+        outcome = self._agg_helper.compute_gradients(
+            [grads[index] for index in summed], [variables[index] for index in summed]
+        )
+        for index, gradient in zip(summed, outcome, strict=True):
+            result[index] = gradient
         own_apply = super().apply
 
         def step() -> None:
-            reduced = self._reduced(sums, variables)
-            if settings.average_passes:
-                reduced = [
-                    gradient
-                    if gradient is None or getattr(variable, "overwrite_with_gradient", False)
-                    else self._framework.scaled(gradient, 1.0 / settings.passes)
-                    for gradient, variable in zip(reduced, variables, strict=True)
-                ]
-            own_apply(reduced, variables)
-            for accumulator in accumulators:
-                # Not a multiplication: what is infinite would stay.
-                accumulator.assign(keras.ops.zeros_like(accumulator.value))
-            self._passes_done.assign(keras.ops.zeros_like(counted))
+            own_apply(result, variables)
 
         def only_count() -> None:
-            for accumulator, total, gradient in zip(accumulators, sums, grads, strict=True):
-                if total is not gradient:
-                    accumulator.assign(total)
-            self._passes_done.assign(counted)
             _counting(self)._iterations.assign_add(1)
 
         everything = [*variables, *self.variables]
-        self._framework.choose(counted >= settings.passes, step, only_count, everything)
-
-    def _dense(self, gradient: Any) -> Any:
-        dense = self._framework.dense(gradient)
-        if dense is None:
-            return gradient
-        if not self._horovod_settings.sparse_as_dense:
-            raise InvalidArgumentError(
-                "Sparse gradients can be accumulated over several backward passes with sparse_as_dense=True "
-                "only."
-            )
-        return dense
+        self._framework.choose(self._agg_helper.complete(result), step, only_count, everything)
 
     # -- loss scaling that Keras puts around ----------------------------------------------------------------
 
@@ -266,7 +224,47 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
                 self._reduces = False
 
 
-def _subclass(kind: type[Any], framework: Framework, settings: Settings) -> type[Any]:
+class _Accumulator(Accumulator):
+    """Sums in variables of the optimizer, which JAX carries from step to step."""
+
+    def __init__(self, optimizer: _DistributedOptimizer, variables: Sequence[Any]) -> None:
+        super().__init__(optimizer._horovod_settings, optimizer._reduced)
+        self._optimizer = optimizer
+        self._framework = optimizer._framework
+        self._sums = [
+            optimizer.add_variable_from_reference(variable, name="accumulated_gradient")
+            for variable in variables
+        ]
+        self._used: set[int] = set()  # which of them ever had a gradient
+        self.counter = optimizer.add_variable(shape=(), dtype="int32", name="passes_done")
+
+    @property
+    def variables(self) -> list[Any]:
+        return [*self._sums, self.counter]
+
+    def sums_of(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        places = [self._optimizer._get_variable_index(variable) for variable in variables]
+        self._used.update(place for place, each in zip(places, gradients, strict=True) if each is not None)
+        return [self._sums[place] if place in self._used else None for place in places]
+
+    def dense(self, gradient: Any) -> Any | None:
+        return self._framework.dense(gradient)
+
+    def fitted(self, gradient: Any | None, total: Any) -> Any:
+        value = total.value
+        return keras.ops.zeros_like(value) if gradient is None else keras.ops.cast(gradient, value.dtype)
+
+    def read(self, variable: Any) -> Any:
+        return variable.value
+
+    def write(self, variable: Any, value: Any) -> None:
+        variable.assign(value)
+
+    def choose(self, condition: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
+        return self._framework.choose(condition, if_true, if_false, [])
+
+
+def _subclass(kind: type[Any], framework: Framework, settings: GradientSettings) -> type[Any]:
     """A class that reduces, with the name and the module that Keras would write into a file for ``kind``."""
     module, name = kind.__module__, kind.__name__
     for base in kind.__mro__:
@@ -294,7 +292,12 @@ def _subclass(kind: type[Any], framework: Framework, settings: Settings) -> type
     return made
 
 
-def _keeps_own(settings: Settings) -> bool:
+def _overwrites(variable: Any) -> bool:
+    """Whether what comes in the place of its gradient are new values: statistics of float8 training."""
+    return bool(getattr(variable, "overwrite_with_gradient", False))
+
+
+def _keeps_own(settings: GradientSettings) -> bool:
     """Whether there is nobody to reduce with. In elastic jobs that is only known when a step runs."""
     return not lifecycle.current().config.elastic and stays_local(settings.process_set)
 

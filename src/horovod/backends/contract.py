@@ -4,8 +4,8 @@ There is one object for each process set of two or more ranks. Every member make
 verbs in the same order, all on one thread, the executor: a verb may block without stopping anything but
 itself. Only ``abort`` is called by other threads.
 
-Only ``send`` and ``recv`` must be there. A class that also has one of the other verbs does it by itself; for
-what it does not have, the engine's own algorithms run over its ``send`` and ``recv``.
+Only ``send`` and ``recv`` are required. For a verb that the class does not have, the engine runs its own
+algorithm over ``send`` and ``recv``.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Backend:
         return True
 
     def abort(self) -> None:
-        """The world has ended: whatever is under way has to fail soon, and everything that still comes.
-        Called by any thread, at any time, also during a verb.
+        """The world has ended: verbs in progress, and all later ones, have to fail soon. Called by any
+        thread, at any time, also during a verb.
         """
 
     def close(self) -> None:
@@ -78,27 +78,28 @@ class Verbs(Protocol):
     """
 
     def send(self, peer: int, data: memoryview) -> Steps:
-        """To one member. It must not wait for the ``recv`` there unless it is a generator that yields
-        meanwhile: members send to each other at the same time. To one member one after another, in order.
+        """Send to one member. It must not wait for the peer's ``recv`` unless it is a generator that yields
+        meanwhile, because members send to each other at the same time. Messages to one member are sent one
+        after another, in order.
         """
 
     def recv(self, peer: int, data: memoryview) -> Steps:
-        """From one member: as many bytes as its ``send`` has."""
+        """Receive from one member as many bytes as its ``send`` has."""
 
     def allreduce(self, data: memoryview, dtype: int, op: int) -> Steps:
-        """In place: ``data`` holds what this member brings, then what all members together give."""
+        """Reduce in place: ``data`` holds this member's contribution, and then the result."""
 
     def allgatherv(self, data: memoryview, out: memoryview, lengths: tuple[int, ...]) -> Steps:
-        """``out`` gets the ``data`` of all members, one after another, the own one too."""
+        """Gather: ``out`` gets the ``data`` of all members, one after another, this member's own included."""
 
     def broadcast(self, data: memoryview, root: int) -> Steps:
-        """In place: member ``root`` has it, the others get it."""
+        """Broadcast in place: ``data`` of member ``root`` goes to all others."""
 
     def reducescatterv(
         self, data: memoryview, out: memoryview, lengths: tuple[int, ...], dtype: int, op: int
     ) -> Steps:
-        """Every member brings ``data``, cut by ``lengths`` (the same on all), and gets its own part of the
-        reduction.
+        """Reduce ``data`` of all members. Each gets its part of the result; ``lengths`` (equal on all)
+        divides it.
         """
 
     def alltoallv(
@@ -108,9 +109,9 @@ class Verbs(Protocol):
         send_lengths: tuple[int, ...],
         recv_lengths: tuple[int, ...],
     ) -> Steps:
-        """``data``, cut by ``send_lengths``, has a part for each member; ``out`` gets theirs, and the own
-        one.
+        """Send each member its part of ``data``, divided by ``send_lengths``. ``out`` gets the parts of all
+        members, this member's own included.
         """
 
     def barrier(self) -> Steps:
-        """Done when all members have come."""
+        """Return when all members have called it."""

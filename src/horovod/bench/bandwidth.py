@@ -9,18 +9,9 @@ Source: the performance notes of NVIDIA's nccl-tests.
 
 from __future__ import annotations
 
-__all__ = ["OPERATIONS", "REDUCTIONS", "algorithm_bandwidth", "bus_factor"]
+from horovod.bench.operations import BUS_FACTORS, OPERATIONS
 
-OPERATIONS = (
-    "allreduce",
-    "grouped_allreduce",
-    "allgather",
-    "broadcast",
-    "alltoall",
-    "reducescatter",
-    "barrier",
-)
-REDUCTIONS = ("allreduce", "grouped_allreduce", "reducescatter")
+__all__ = ["algorithm_bandwidth", "bus_factor"]
 
 
 def bus_factor(operation: str, ranks: int) -> float:
@@ -31,14 +22,8 @@ def bus_factor(operation: str, ranks: int) -> float:
     Raises:
         ValueError: no such operation.
     """
-    if operation in ("allreduce", "grouped_allreduce"):
-        return 2 * (ranks - 1) / ranks
-    if operation in ("allgather", "alltoall", "reducescatter"):
-        return (ranks - 1) / ranks
-    if operation == "broadcast":
-        return 1.0
-    if operation == "barrier":
-        return 0.0
+    if operation in OPERATIONS:
+        return BUS_FACTORS[OPERATIONS[operation].bus](ranks)
     raise ValueError(f"{operation!r} is no operation: choose from {', '.join(OPERATIONS)}")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["free_memory_bytes", "machine", "versions"]
+__all__ = ["machine", "versions"]
 
 
 def machine() -> dict[str, str]:
@@ -35,11 +35,3 @@ def versions(distributions: Iterable[str] = ("rueda", "torch")) -> dict[str, str
         except metadata.PackageNotFoundError:
             pass  # a source tree, or a library that this run does not need
     return found
-
-
-def free_memory_bytes() -> int:
-    """What programs may still take without swapping."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from horovod.bench.bandwidth import REDUCTIONS
 from horovod.bench.check import check
 from horovod.bench.measure import measure
 from horovod.bench.mpi_job import Request
+from horovod.bench.operations import OPERATIONS
 from horovod.bench.peers import Peer, parts
 from horovod.bench.served import MPI_OPS, MPI_TYPES
 from horovod.bench.work import Work, make_work
@@ -47,39 +47,29 @@ class MpiPeer(Peer):
     def _call(self, work: Work, prefix: str) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
         """The library's function for ``work`` and its arguments; ``prefix`` "I" is the nonblocking form."""
         world, mpi = self._world, self._mpi
-        if work.operation == "barrier":
-            return getattr(world, f"{prefix}barrier".capitalize()), [], {}
+        about = OPERATIONS[work.operation]
+        call = getattr(world, f"{prefix}{about.mpi}".capitalize())
+        if not work.inputs:
+            return call, [], {}
         kind = mpi.BYTE
-        if work.operation in REDUCTIONS:
+        if about.reduces:
             kind = getattr(mpi, MPI_TYPES[str(work.inputs[0].dtype).removeprefix("torch.")])
         given, result = (
             [tensor.view(torch.uint8).numpy(), kind] for tensor in (work.inputs[0], work.outputs[0])
         )
-        names = {
-            "allreduce": "allreduce",
-            "broadcast": "bcast",
-            "allgather": "allgather",
-            "alltoall": "alltoall",
-            "reducescatter": "reduce_scatter_block",
-        }
-        call = getattr(world, f"{prefix}{names[work.operation]}".capitalize())
-        if work.operation == "broadcast":
+        options = {"op": getattr(mpi, MPI_OPS[work.op])} if about.reduces else {}
+        if about.rooted:
             return call, [given], {"root": 0}
-        if work.operation == "allreduce":
-            return call, [mpi.IN_PLACE, given], {"op": getattr(mpi, MPI_OPS[work.op])}
-        if work.operation == "reducescatter":
-            return call, [given, result], {"op": getattr(mpi, MPI_OPS[work.op])}
-        return call, [given, result], {}
+        return call, [mpi.IN_PLACE, given] if about.in_place else [given, result], options
 
     def blocking(self, work: Work) -> Callable[[], object]:
-        if work.operation == "grouped_allreduce":
+        if OPERATIONS[work.operation].grouped:
             return self.many(parts(work))
         call, arguments, options = self._call(work, "")
         return lambda: call(*arguments, **options)
 
     def in_flight(self, works: Sequence[Work]) -> Callable[[], list[object]]:
-        singles = [part for w in works for part in (parts(w) if w.operation == "grouped_allreduce" else [w])]
-        calls = [self._call(part, "I") for part in singles]
+        calls = [self._call(part, "I") for work in works for part in parts(work)]
         wait_for_all = self._mpi.Request.Waitall
 
         def run() -> list[object]:

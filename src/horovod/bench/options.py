@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from horovod.bench.bandwidth import OPERATIONS
+from horovod.bench.operations import BUS_FACTORS, OPERATIONS
 from horovod.bench.sizes import parse_size, series
+from horovod.config import Read, at_least
 
 __all__ = ["COMPARED", "DTYPES", "OPS", "Options", "parse"]
 
@@ -39,7 +41,7 @@ examples:
   python -m horovod.bench -np 2                          allreduce, 4 B to 64 MiB
   horovodrun -np 2 python -m horovod.bench allreduce --min 4 --max 64M
   python -m horovod.bench -np 2 all --sizes 1K,1M,64M
-  python -m horovod.bench -np 4 reducescatter --dtype bfloat16 --op average
+  python -m horovod.bench -np 4 allreduce --dtype bfloat16 --op average
   python -m horovod.bench -np 4 allreduce --process-set 0,2
   python -m horovod.bench -np 2 allreduce --sizes 64K --asynchronous 16
   python -m horovod.bench -np 2 all --compare gloo,mpi --json a.json --plot a.png
@@ -50,8 +52,8 @@ columns:
   time    median of all calls; a call's time is that of its slowest rank
   p99     99th percentile of the calls
   algbw   size / time, in 10^9 bytes per second
-  busbw   algbw times 2(n-1)/n for allreduce, (n-1)/n for allgather, alltoall
-          and reducescatter, 1 for broadcast, n being the number of ranks
+  busbw   algbw times, n being the number of ranks,
+{bus_factors}
   limit   share of this machine's limit: how long all ranks at once need to pass
           over as many bytes in place, measured in the same run. Below about
           64 KiB that is what calling PyTorch costs, and says little. A
@@ -92,7 +94,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(
             prog="python -m horovod.bench",
             description=_DESCRIPTION,
-            epilog=_EPILOG,
+            epilog=_EPILOG.format(bus_factors=_bus_factors()),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
             add_help=False,
@@ -124,6 +126,14 @@ def parse(words: Sequence[str], *, silent: bool = False) -> Options:
         parser.error(str(error))
 
 
+def _bus_factors() -> str:
+    lines = []
+    for factor in BUS_FACTORS:
+        names = ", ".join(name for name, operation in OPERATIONS.items() if operation.bus == factor)
+        lines.append(f"          {factor} for {names}")
+    return "\n".join(lines)
+
+
 def _make_parser(*, silent: bool) -> _Parser:
     parser = _Parser(silent=silent)
     parser.add_argument(
@@ -135,11 +145,16 @@ def _make_parser(*, silent: bool) -> _Parser:
     group = parser.add_argument_group("what")
     group.add_argument("-h", "--help", action="help", help="show this and exit")
     group.add_argument(
-        "-np", "--num-proc", metavar="N", type=_at_least(1), help="start N processes; not inside a job"
+        "-np", "--num-proc", metavar="N", type=_told(at_least(1)), help="start N processes; not inside a job"
     )
-    group.add_argument("--min", metavar="SIZE", type=_size, help="smallest size (default 4)")
-    group.add_argument("--max", metavar="SIZE", type=_size, help="largest size (default 64M)")
-    group.add_argument("--factor", metavar="F", type=_number, help="from a size to the next (default 4)")
+    group.add_argument("--min", metavar="SIZE", type=_told(parse_size), help="smallest size (default 4)")
+    group.add_argument("--max", metavar="SIZE", type=_told(parse_size), help="largest size (default 64M)")
+    group.add_argument(
+        "--factor",
+        metavar="F",
+        type=_told(at_least(-math.inf, float)),
+        help="from a size to the next (default 4)",
+    )
     group.add_argument("--sizes", metavar="A,B,..", help="these sizes instead, for example 4,64K,64M")
     group.add_argument("--dtype", metavar="TYPE", default="float32", help=f"{', '.join(DTYPES)}")
     group.add_argument("--op", metavar="OP", default="sum", help=f"{', '.join(OPS)} (default sum)")
@@ -149,23 +164,23 @@ def _make_parser(*, silent: bool) -> _Parser:
     group.add_argument(
         "--tensors",
         metavar="N",
-        type=_at_least(1),
+        type=_told(at_least(1)),
         default=8,
         help="tensors of a grouped_allreduce, which share the size (default 8)",
     )
     group.add_argument(
         "--asynchronous",
         metavar="N",
-        type=_at_least(1),
+        type=_told(at_least(1)),
         default=0,
         help="start N operations before waiting for them; times are per operation",
     )
     group = parser.add_argument_group("how")
-    group.add_argument("--rounds", metavar="N", type=_at_least(1), default=3, help="default 3")
+    group.add_argument("--rounds", metavar="N", type=_told(at_least(1)), default=3, help="default 3")
     group.add_argument(
         "--time-s",
         metavar="SECONDS",
-        type=_number,
+        type=_told(at_least(-math.inf, float)),
         default=0.1,
         help="for each size, library and round, at least (default 0.1)",
     )
@@ -191,17 +206,18 @@ def _make_parser(*, silent: bool) -> _Parser:
 def _checked(given: argparse.Namespace) -> Options:
     operations = _choices("operation", given.operations or ["allreduce"], (*OPERATIONS, "all"))
     if "all" in operations:
-        operations = OPERATIONS
+        operations = tuple(OPERATIONS)
     (dtype,) = _choices("--dtype", [given.dtype], tuple(DTYPES))
     (op,) = _choices("--op", [given.op], OPS)
-    if "reducescatter" in operations and op not in ("sum", "average"):
-        raise ValueError(f"--op {op}: reducescatter has sum and average only")
     if op == "adasum" and not dtype.startswith(("float", "bfloat")):
         raise ValueError(f"--op adasum: it has floating-point types only, not {dtype}")
-    if "grouped_allreduce" in operations and op == "adasum":
-        raise ValueError("--op adasum: grouped_allreduce has no adasum")
+    for name in operations:
+        without = OPERATIONS[name].without
+        if op in without:
+            left = " and ".join(each for each in OPS if each not in without)
+            raise ValueError(f"--op {op}: {name} has {f'{left} only' if len(without) > 1 else f'no {op}'}")
     if "barrier" in operations and given.asynchronous:
-        if operations == OPERATIONS:
+        if operations == tuple(OPERATIONS):
             operations = tuple(name for name in OPERATIONS if name != "barrier")
         else:
             raise ValueError("--asynchronous: a barrier is always waited for")
@@ -266,28 +282,13 @@ def _choices(name: str, words: Sequence[str], known: Sequence[str]) -> tuple[str
     return tuple(dict.fromkeys(words))
 
 
-def _size(text: str) -> int:
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def _told(read: Read) -> Read:
+    """What is wrong with the text is said as ``read`` says it."""
 
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
-
-
-def _at_least(smallest: int) -> Callable[[str], int]:
-    def parse_number(text: str) -> int:
+    def reader(text: str) -> Any:
         try:
-            number = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
-        if number < smallest:
-            raise argparse.ArgumentTypeError(f"{number} is less than {smallest}")
-        return number
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
 
-    return parse_number
+    return reader

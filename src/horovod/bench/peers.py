@@ -12,14 +12,12 @@ from typing import Any
 
 import torch
 
-from horovod.bench.bandwidth import REDUCTIONS
 from horovod.bench.measure import Team
+from horovod.bench.operations import OPERATIONS
 from horovod.bench.served import GLOO_OPS
 from horovod.bench.work import Work, single
 
 __all__ = ["Gloo", "Limit", "Peer", "Rueda", "parts", "path_taken"]
-
-_IN_PLACE = ("allreduce", "grouped_allreduce", "broadcast")
 
 
 class Peer(ABC):
@@ -75,8 +73,11 @@ def path_taken(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, i
 
 
 def parts(work: Work) -> list[Work]:
-    """The members of a group as works of their own."""
-    return [single("allreduce", each, f"{work.name}.{i}", work.op) for i, each in enumerate(work.inputs)]
+    """The members of a group as works of their own; of no group it alone."""
+    if not OPERATIONS[work.operation].grouped:
+        return [work]
+    operation = work.operation.removeprefix("grouped_")
+    return [single(operation, each, f"{work.name}.{i}", work.op) for i, each in enumerate(work.inputs)]
 
 
 class Rueda(Peer):
@@ -108,17 +109,14 @@ class Rueda(Peer):
 
     def _calls(self, work: Work) -> tuple[Callable[..., Any], Callable[..., Any], list[Any], dict[str, Any]]:
         """The library's functions for ``work``, blocking and asynchronous, and their arguments."""
-        hvd = self._hvd
-        if work.operation == "grouped_allreduce":
-            forms = (hvd.grouped_allreduce_, hvd.grouped_allreduce_async_)
-            first: list[Any] = [list(work.inputs)]
-        else:
-            mark = "_" if work.operation in _IN_PLACE else ""
-            names = (f"{work.operation}{mark}", f"{work.operation}_async{mark}")
-            forms = (getattr(hvd, names[0]), getattr(hvd, names[1]))
-            first = [work.inputs[0], self._root] if work.operation == "broadcast" else [work.inputs[0]]
+        hvd, about = self._hvd, OPERATIONS[work.operation]
+        mark = "_" if about.in_place else ""
+        forms = (getattr(hvd, f"{work.operation}{mark}"), getattr(hvd, f"{work.operation}_async{mark}"))
+        first: list[Any] = [list(work.inputs) if about.grouped else work.inputs[0]]
+        if about.rooted:
+            first.append(self._root)
         options: dict[str, Any] = {"name": work.name, "process_set": self._set}
-        if work.operation in REDUCTIONS:
+        if about.reduces:
             options["op"] = getattr(hvd, work.op.capitalize())
         return *forms, first, options
 
@@ -139,7 +137,7 @@ class Rueda(Peer):
         return run
 
     def results(self, work: Work, returned: object) -> tuple[torch.Tensor, ...]:
-        if work.operation in (*_IN_PLACE, "barrier"):
+        if OPERATIONS[work.operation].in_place:
             return work.outputs
         # An asynchronous alltoall also returns how many rows came from whom.
         tensor = returned[0] if isinstance(returned, tuple) else returned
@@ -185,35 +183,22 @@ class Gloo(Peer):
 
     def _call(self, work: Work) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
         """The library's function for ``work`` and its arguments."""
-        dist = self._dist
         options: dict[str, Any] = {"group": self._group}
-        if work.operation == "barrier":
-            return dist.barrier, [], options
-        given, result = work.inputs[0], work.outputs[0]
         if work.op:
-            options["op"] = getattr(dist.ReduceOp, GLOO_OPS[work.op])
-        if work.operation == "allreduce":
-            return dist.all_reduce, [given], options
-        if work.operation == "broadcast":
-            return dist.broadcast, [given, self._root], options
-        if work.operation == "allgather":
-            return dist.all_gather, [list(result.split(len(given))), given], options
-        if work.operation == "alltoall":
-            return dist.all_to_all_single, [result, given], options
-        # Newer versions of PyTorch have another name for it, and a warning at the old one.
-        name = "reduce_scatter_single"
-        scatter = getattr(dist, name if hasattr(dist, name) else "reduce_scatter_tensor")
-        return scatter, [result, given], options
+            options["op"] = getattr(self._dist.ReduceOp, GLOO_OPS[work.op])
+        of = OPERATIONS[work.operation].gloo
+        assert of is not None  # a group is taken apart before
+        given, result = (tensors[0] if tensors else None for tensors in (work.inputs, work.outputs))
+        return *of(self._dist, given, result, self._root), options
 
     def blocking(self, work: Work) -> Callable[[], object]:
-        if work.operation == "grouped_allreduce":
+        if OPERATIONS[work.operation].grouped:
             return self.many(parts(work))
         call, arguments, options = self._call(work)
         return lambda: call(*arguments, **options)
 
     def in_flight(self, works: Sequence[Work]) -> Callable[[], list[object]]:
-        parts = [part for w in works for part in (parts(w) if w.operation == "grouped_allreduce" else [w])]
-        calls = [self._call(part) for part in parts]
+        calls = [self._call(part) for work in works for part in parts(work)]
 
         def run() -> list[object]:
             started = [call(*arguments, async_op=True, **options) for call, arguments, options in calls]

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 
 from horovod.bench import plot
-from horovod.bench.machine import free_memory_bytes
 from horovod.bench.mpi_job import find_mpirun
 from horovod.bench.options import Options
 from horovod.bench.served import unserved
 from horovod.bench.sizes import size_name
+from horovod.bootstrap.memory import available_bytes
 
 __all__ = ["unmet"]
 
@@ -78,8 +78,8 @@ def _memory(options: Options, ranks_here: int) -> str:
     # Input, result, what the result must be, and as much for the pass in place.
     largest = max(options.sizes)
     rank_bytes = 4 * largest * max(1, options.asynchronous)
-    needed, free = rank_bytes * ranks_here, free_memory_bytes()
-    if needed <= free:
+    needed, free = rank_bytes * ranks_here, available_bytes()
+    if free is None or needed <= free:
         return ""
     return (
         f"{size_name(largest)} needs about {size_name(needed)} of memory with {ranks_here} ranks, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from horovod.bench.bandwidth import REDUCTIONS
+from horovod.bench.operations import REDUCTIONS
 
 __all__ = ["GLOO_OPS", "MPI_OPS", "MPI_TYPES", "unserved"]
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import torch
 
-from horovod.bench.bandwidth import REDUCTIONS
+from horovod.bench.operations import OPERATIONS, REDUCTIONS
 
 __all__ = ["Work", "describe_wrong", "expected", "fill", "make_work", "single"]
 
@@ -65,23 +65,18 @@ def make_work(
     name = f"bench.{operation}.{dtype}.{op}.{size_bytes}.{number}"
     if operation == "barrier":
         return Work(operation, (), (), "", 0, name)
-    if operation == "grouped_allreduce":
+    about = OPERATIONS[operation]
+    op = op if about.reduces else ""
+    if about.grouped:
         each = max(1, elements // tensors)
         group = tuple(torch.zeros(each, dtype=kind) for _ in range(tensors))
         return Work(operation, group, group, op, each * tensors * kind.itemsize, name)
-    if operation in ("allreduce", "broadcast"):
-        tensor = torch.zeros(elements, dtype=kind)
-        return single(operation, tensor, name, op if operation in REDUCTIONS else "")
+    if about.in_place:
+        return single(operation, torch.zeros(elements, dtype=kind), name, op)
     share = max(1, elements // ranks)
-    whole_bytes = share * ranks * kind.itemsize
-    if operation == "allgather":
-        shapes, op = (share, share * ranks), ""
-    elif operation == "alltoall":
-        shapes, op = (share * ranks, share * ranks), ""
-    else:
-        shapes = (share * ranks, share)
-    given, result = (torch.zeros(count, dtype=kind) for count in shapes)
-    return Work(operation, (given,), (result,), op, whole_bytes, name)
+    given = torch.zeros(share * about.inputs(ranks), dtype=kind)
+    result = torch.zeros(share * about.outputs(ranks), dtype=kind)
+    return Work(operation, (given,), (result,), op, share * ranks * kind.itemsize, name)
 
 
 def fill(work: Work, rank: int) -> None:
@@ -97,15 +92,12 @@ def expected(work: Work, rank: int, ranks: int) -> tuple[torch.Tensor, ...]:
         return ()
     dtype, count = work.inputs[0].dtype, work.inputs[0].numel()
     if work.operation in REDUCTIONS:
-        reduced = _reduced(work.op, dtype, ranks)
-        rows = count // ranks if work.operation == "reducescatter" else count
-        first = rank * rows if work.operation == "reducescatter" else 0
-        return (_spread(reduced, first, rows),) * len(work.inputs)
-    patterns = [_pattern(each, "", dtype).to(dtype) for each in range(ranks)]
-    if work.operation == "broadcast":
-        return (_spread(patterns[0], 0, count),)
-    share, first = (count, 0) if work.operation == "allgather" else (count // ranks, rank * (count // ranks))
-    return (torch.cat([_spread(pattern, first, share) for pattern in patterns]),)
+        sources = [_reduced(work.op, dtype, ranks)]
+    else:
+        sources = [_pattern(each, "", dtype).to(dtype) for each in range(ranks)]
+    pieces = OPERATIONS[work.operation].result(count, rank, ranks)
+    whole = torch.cat([_spread(sources[each], first, number) for each, first, number in pieces])
+    return (whole,) * len(work.inputs)
 
 
 def describe_wrong(work: Work, results: tuple[torch.Tensor, ...], rank: int, ranks: int) -> str:

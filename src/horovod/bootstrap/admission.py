@@ -1,7 +1,7 @@
-"""Who is let in: at the sockets of a rank those that are expected, each once.
+"""Admission: a rank's sockets accept each expected connection once, and nothing else.
 
-Nobody can keep a rank busy by coming often: after ``MOST_AT_ONCE`` connections everything else has its turn,
-deadlines too. On a Unix socket who comes as another user is dropped before a byte is read. The first message
+Strangers cannot keep a rank busy: after ``MOST_AT_ONCE`` connections everything else has its turn, deadlines
+included. On a Unix socket, a connection of another user is dropped before a byte is read. The first message
 proves the key, so a stranger costs one read of a fixed size.
 """
 
@@ -46,10 +46,11 @@ _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Admission:
-    """Accepts on any number of sockets; a stranger costs a place for a while and is dropped without a word.
+    """Accepts on any number of sockets. A stranger takes a place for a while and is dropped without an
+    answer.
 
-    There is always a place for the next one: a handshake takes milliseconds, so of too many strangers the
-    oldest is dropped, and those that have not proved the key by their first message before those that have.
+    There is always a place for the next connection. A handshake takes milliseconds, so if there are too many,
+    the oldest one is dropped; first those that have not yet proved the key.
 
     Args:
         talks: runs the conversations.
@@ -133,7 +134,7 @@ class Admission:
             except (AuthenticationError, TimeoutError) as error:
                 self.refusals.add(whence(connection), str(error))
                 return
-            except OSError as error:  # it went away by itself
+            except OSError as error:  # the peer has closed it already
                 _log.debug("%s: a connection ended in its handshake: %s", self._who, error)
                 return
             finally:

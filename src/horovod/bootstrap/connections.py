@@ -1,4 +1,4 @@
-"""What a rank has of the others when all are connected, until its engine takes it over."""
+"""The connections of a rank to all others, until its engine takes them over."""
 
 from __future__ import annotations
 

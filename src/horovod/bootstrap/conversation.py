@@ -1,8 +1,8 @@
-"""Many short conversations on non-blocking sockets at once, in one thread, without polling.
+"""Runs many short conversations on non-blocking sockets at the same time, in one thread, without polling.
 
 A conversation is a generator that yields what it waits for: ``(socket, event)``, or a number of seconds, such
-as ``PAUSE`` where the system offers nothing to wait for. It owns its socket until it returns it: a
-conversation that fails or is given up closes it.
+as ``PAUSE`` where the system has no event to wait for. It owns its socket until it returns it. A conversation
+that fails or is given up closes its socket.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ __all__ = [
     "receive",
     "send",
     "tune",
-    "wait_readable",
 ]
 
 
@@ -200,11 +199,6 @@ def greet(connection: socket.socket, dialer: Dialer) -> Conversation[bytes]:
             "it closed the connection without an answer: it has another key, or is about to end"
         ) from error
     return dialer.answer(reply)
-
-
-def wait_readable(source: HasFileno) -> Conversation[None]:
-    """Wait until there is something to read."""
-    yield source, selectors.EVENT_READ
 
 
 def send(connection: socket.socket, data: bytes) -> Conversation[None]:

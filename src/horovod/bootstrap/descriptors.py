@@ -1,4 +1,4 @@
-"""Who closes a descriptor: the owner here, until it is handed over."""
+"""Ownership of descriptors: the owner closes them, unless it has given them away."""
 
 from __future__ import annotations
 

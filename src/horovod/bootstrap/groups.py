@@ -1,4 +1,4 @@
-"""Who shares memory with whom, and who reports to whom: pure functions, equal on every rank."""
+"""Which ranks share memory, and which rank each one reports to: pure functions, equal on every rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONTROL_FANOUT = 32
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a process lives. Descriptors can be passed between processes that have all of these in common.
+    """Where a process runs. Descriptors can be passed between processes that agree in all of these.
 
     Attributes:
         boot_id: of the running kernel.

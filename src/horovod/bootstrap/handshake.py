@@ -5,19 +5,19 @@
                   <-------------  reply = nonce_a, release, HMAC(key, "acceptor" hello nonce_a release)
       proof = HMAC(key, "dialer" hello nonce_a release)  ---->
 
-All three have a fixed size, so no length is ever believed. The first message proves the key already: a
-stranger is dropped before anything is computed for it but one tag, and is told nothing. A recorded hello says
-nothing new to an acceptor that remembers it (``heard``), and to another one no more than that somebody is
-there. The purpose (role, both ranks, stream index, a
-digest of job and epoch) is part of what is signed: a connection of another job, an older round or another
-rank fails, a recorded proof fails because the acceptor's nonce is fresh, and a proof cannot be reflected
-because the two sides sign different labels.
+All three have a fixed size, so no length is ever trusted. The first message already proves the key: a
+stranger is dropped after one tag was computed for it, and gets no answer. A recorded hello is refused by an
+acceptor that remembers it (``heard``), and shows another one only that somebody is there. The purpose (role,
+both ranks, stream index, a digest of job and epoch) is part of what is signed: a connection of another job,
+an older round or another rank fails, a recorded proof fails because the acceptor's nonce is fresh, and a
+proof cannot be reflected because the two sides sign different labels.
 
-The acceptor's release of Rueda is masked with bytes that follow from the key and the nonces: who knows the
-key learns that the releases differ, and which they are; to anybody else it is noise. What comes after the
-handshake may change with every release; the handshake itself must not.
+The acceptor's release of Rueda is masked with bytes that follow from the key and the nonces. A peer that
+knows the key learns that the releases differ, and which they are; to anybody else it is noise. What comes
+after the handshake may change with every release; the handshake itself must not.
 
-What follows is bound to the handshake by keys that both sides derive from it (``session.py``): ``session``.
+Later messages are bound to the handshake by keys that both sides derive from it (``session.py``):
+``session``.
 
 This module does no input or output: the store and the mesh move the bytes.
 """
@@ -94,7 +94,7 @@ def store_purpose(job_id: str) -> Purpose:
 
 
 class Dialer:
-    """The side that connects: send ``hello``, read ``REPLY_BYTES``, send what ``answer`` returns."""
+    """The connecting side: send ``hello``, read ``REPLY_BYTES``, send what ``answer`` returns."""
 
     def __init__(self, key: bytes, purpose: Purpose) -> None:
         self._key = key
@@ -130,7 +130,7 @@ class Dialer:
         return _tag(self._key, b"dialer", self.hello, said)
 
     def session(self) -> Session:
-        """The keys of what follows. After ``answer``."""
+        """The keys of the connection. After ``answer``."""
         return Session.of(self._key, self.hello + self._said, dialed=True)
 
 
@@ -187,7 +187,7 @@ class Acceptor:
         return self._purpose
 
     def session(self) -> Session:
-        """The keys of what follows. After ``verify``."""
+        """The keys of the connection. After ``verify``."""
         return Session.of(self._key, self._hello + self._said, dialed=False)
 
 

@@ -1,4 +1,4 @@
-"""What ranks that share memory give each other: a segment, two doorbells and a handle of the process.
+"""What ranks that share memory pass to each other: a segment, two doorbells and a handle of the process.
 
 Each rank makes its own and passes the descriptors over an authenticated abstract Unix socket, which then
 serves as the liveness connection. Nothing has a name in the file system, so nothing is left behind after a
@@ -66,7 +66,7 @@ def listen() -> tuple[socket.socket, str]:
 
 
 def make_own(segment_bytes: int, owner: Descriptors, base_bytes: int | None = None) -> Own:
-    """Make what this rank shares. The memory is reserved, not only promised.
+    """Make what this rank shares. Memory for the segment is reserved now.
 
     Args:
         segment_bytes: its size.
@@ -94,7 +94,7 @@ def make_own(segment_bytes: int, owner: Descriptors, base_bytes: int | None = No
         if error.errno not in (errno.ENOMEM, errno.ENOSPC):
             raise
         raise _no_memory(base_bytes, str(error.strerror), error.errno) from error
-    # Nobody, not even its maker, can shrink it any more: access to a mapping never ends in SIGBUS.
+    # No process, not even its maker, can shrink it any more, so access to a mapping never ends in SIGBUS.
     fcntl.fcntl(memfd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     engine_bell, waiter_bell = (
         owner.adopt(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)) for _ in range(2)

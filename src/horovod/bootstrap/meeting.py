@@ -1,7 +1,7 @@
-"""Where the ranks of this job meet and by which key they know each other: found out once per process.
+"""Where the ranks of this job meet, and the key of the job: determined once per process.
 
-The launcher of ours says all of it. Under another one rank 0 serves the store; where that is follows from the
-environment, or rank 0 tells the others through the launcher (``exchange.py``).
+``horovodrun`` says both. Under another launcher rank 0 serves the store. Its address follows from the
+environment, or rank 0 tells the others through the launcher (``launcher_channels.py``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from horovod.bootstrap import exchange, unix
+from horovod.bootstrap import launcher_channels, unix
 from horovod.bootstrap.addresses import is_number, own_addresses
 from horovod.bootstrap.descriptors import make_room
 from horovod.bootstrap.routes import Route
@@ -48,18 +48,18 @@ class Meeting:
     channel: str = ""
 
     def end(self, environ: Mapping[str, str], drain_s: float = 0.0) -> None:
-        """Nobody will be served any more."""
+        """Stop serving the store."""
         if self.served is not None:
-            exchange.forget(self.channel, self.asked.job, environ)
+            launcher_channels.forget(self.channel, self.asked.job, environ)
             self.served.stop(drain_s)
 
     def narrow(self) -> None:
-        """All ranks have met: the store need not be open where none of them came."""
+        """All ranks have met: close the sockets at which none of them came."""
         if self.served is not None:
             self.served.narrow()
 
     def abandon(self) -> None:
-        """In a forked child: let go of what belongs to the parent."""
+        """In a forked child: release what belongs to the parent."""
         if self.served is not None:
             self.served.abandon()
 
@@ -126,7 +126,7 @@ def _tell(place: Place, config: Config, environ: Mapping[str, str]) -> Meeting:
     )
     try:
         channel = _first(
-            place, lambda each: exchange.give(each, card, place.job, environ, config.init_timeout_s)
+            place, lambda each: launcher_channels.give(each, card, place.job, environ, config.init_timeout_s)
         )[0]
     except BaseException:
         served.stop()
@@ -135,12 +135,14 @@ def _tell(place: Place, config: Config, environ: Mapping[str, str]) -> Meeting:
 
 
 def _hear(place: Place, config: Config, environ: Mapping[str, str]) -> Meeting:
-    """The others: take the card, and another one if it is that of a program that has ended."""
+    """Other ranks: take the card, and another one if the first is that of a program that has ended."""
     deadline = time.monotonic() + config.init_timeout_s
     while True:
         channel, text = _first(
             place,
-            lambda each: exchange.take(each, place.job, environ, max(0.1, deadline - time.monotonic())),
+            lambda each: launcher_channels.take(
+                each, place.job, environ, max(0.1, deadline - time.monotonic())
+            ),
         )
         card = _decode(text, channel)
         addresses = card["at"]
@@ -174,7 +176,7 @@ def _first(place: Place, attempt: Any) -> tuple[str, Any]:
     for channel in place.channels:
         try:
             return channel, attempt(channel)
-        except exchange.ChannelMissing as error:
+        except launcher_channels.ChannelMissing as error:
             reasons.append(str(error))
             _log.info("Rank %d on host %s: %s", place.rank, place.host, error)
     raise ConfigError(f"{no_store(place)} (Tried: {'; '.join(reasons)}.)")

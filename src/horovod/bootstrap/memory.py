@@ -1,7 +1,6 @@
 """How much memory may still be taken, before the kernel starts to end processes.
 
-Reserving too much does not fail: the kernel first ends processes, ours or others', to make room. So it is
-asked first.
+Reserving too much does not fail: the kernel ends processes to make room. So the free memory is checked first.
 """
 
 from __future__ import annotations

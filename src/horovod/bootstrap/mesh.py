@@ -3,15 +3,15 @@
     1. Claim this rank in the current round of the job and leave an identity, with the process sets that this
        rank was given; take everybody's in one reply.
     2. Ranks that look as if they could share memory pass descriptors to each other. If one pair of a group
-       fails, the group is dissolved; all ranks learn the verdicts through the store, so all know the same
+       fails, the group is dissolved; all ranks learn the outcomes through the store, so all know the same
        groups.
     3. Ranks of different groups connect over TCP: the lower rank listens on interfaces that lead to those
        that dial it, and says where; the higher rank dials.
     4. Each gives the connections to its engine, which maps what it shares and takes its memory.
-    5. When all have said that they are done the world stands, for everybody or for nobody.
+    5. When all have said that they are done, the world is formed: for all ranks or for none.
 
-Everything is bound by one deadline. A rank that fails says why to all that wait, through the store; one that
-dies is noticed there. What users see of the world (``Topology``) never depends on which transport was
+One deadline covers everything. A rank that fails tells all that wait the reason, through the store; the store
+notices a rank that dies. What users see of the world (``Topology``) never depends on which transport was
 possible.
 """
 
@@ -239,14 +239,14 @@ class _Bootstrap:
             except (OSError, AuthenticationError) as error:
                 failure = f"{self._me()}: {error}"
                 self.store.abort(joined.group(mine[0]), Cause(failure))
-        self.store.set(f"{joined.verdicts}{self.place.rank}", failure)
+        self.store.set(f"{joined.outcomes}{self.place.rank}", failure)
         try:
-            verdicts = self.store.collect(joined.verdicts, self.place.size, self._left_s())
+            outcomes = self.store.collect(joined.outcomes, self.place.size, self._left_s())
         except StoreTimeout as error:
             raise self._late(
-                "pass descriptors", (int(k.removeprefix(joined.verdicts)) for k in error.keys)
+                "pass descriptors", (int(k.removeprefix(joined.outcomes)) for k in error.keys)
             ) from error
-        failed = {int(rank): reason for rank, reason in verdicts.items() if reason}
+        failed = {int(rank): reason for rank, reason in outcomes.items() if reason}
         if failed.keys() & set(mine):
             if self.place.rank == mine[0]:
                 _log.warning(
@@ -487,7 +487,8 @@ class _Bootstrap:
     # -- 4. standing --
 
     def _meet(self, joined: Round) -> None:
-        """Wait until all are connected: nobody goes on in a world that another rank could not enter."""
+        """Wait until all are connected, so that no rank goes on in a world that another rank could not
+        enter."""
         self.store.set(f"{joined.connected}{self.place.rank}", "")
         try:
             self.store.collect(joined.connected, self.place.size, self._left_s())
@@ -519,7 +520,8 @@ class _Bootstrap:
             _log.debug("%s", error)
 
     def _tell(self, joined: Round, error: BaseException) -> Cause | None:
-        """Let nobody wait for us in vain. If even this fails, the loss of the connection says it.
+        """Tell the others that this rank gives up. If even this fails, they notice the loss of its
+        connection.
 
         Returns:
             The cause that counts for all, if the store answers: somebody may have been faster.

@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from horovod.bootstrap import proc, unix
 from horovod.bootstrap.addresses import is_number, loopback_addresses, own_addresses
 from horovod.bootstrap.groups import control_parent
 from horovod.bootstrap.handshake import Purpose, Role
-from horovod.bootstrap.topology import Place
-from horovod.config import Config
+
+if TYPE_CHECKING:  # a launcher listens, too, and needs none of this
+    from horovod.bootstrap.topology import Place
+    from horovod.config import Config
 
 __all__ = ["connections_of", "listen_at", "listening_hosts", "namespace", "own_hosts", "source_towards"]
 

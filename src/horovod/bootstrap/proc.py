@@ -1,6 +1,6 @@
 """What Linux tells in /proc. Source: proc(5).
 
-Also part of the keeper's text (`horovod.launch.keeper.bundle`): only the standard library, and Python 3.7.
+Also part of the agent's text (`horovod.launch.agent.bundle`): only the standard library, and Python 3.7.
 """
 
 from __future__ import annotations

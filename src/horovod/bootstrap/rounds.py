@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod.bootstrap import proc
 from horovod.bootstrap.store import StoreClient
 from horovod.bootstrap.table import Cause
-from horovod.bootstrap.topology import Place
 from horovod.errors import RendezvousError, StoreTimeout
+
+if TYPE_CHECKING:  # a launcher needs the name of the rounds only
+    from horovod.bootstrap.topology import Place
 
 __all__ = ["ROUNDS", "Round", "claim_round"]
 
@@ -35,8 +37,8 @@ class Round:
         return f"{self.scope}identity/"
 
     @property
-    def verdicts(self) -> str:
-        return f"{self.scope}verdict/"
+    def outcomes(self) -> str:
+        return f"{self.scope}outcome/"
 
     @property
     def listening(self) -> str:

@@ -1,6 +1,6 @@
 """What a rank tells the process that started it: whether a world needs it, and why its script ends.
 
-The starter's keeper gives each rank the writing end of a pipe and names it in the environment. Others may
+The starter's agent gives each rank the writing end of a pipe and names it in the environment. Others may
 have inherited the variable without the pipe, or with another file of that number, so the pipe is named by
 its number and its inode. Each word is a line of JSON, short enough to be written at once; nobody waits for
 it to be read.
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 __all__ = ["VARIABLE", "Word", "line_of", "parse", "tell"]
 
 VARIABLE = "HOROVOD_STARTER"
-"""``descriptor,inode``; the keeper, which can import nothing of ours, writes it."""
+"""``descriptor,inode``; the agent, which can import nothing of ours, writes it."""
 
 _MOST_BYTES = 4096  # what a pipe takes in one piece
 

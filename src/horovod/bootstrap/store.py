@@ -27,7 +27,6 @@ from horovod.bootstrap.conversation import tune
 from horovod.bootstrap.handshake import store_purpose
 from horovod.bootstrap.messages import MAX_FRAME_BYTES, AlteredError, FrameError, FrameReader, encode
 from horovod.bootstrap.network import listen_at
-from horovod.bootstrap.reaching import reach_store
 from horovod.bootstrap.refusals import Refusals
 from horovod.bootstrap.store_connection import RECEIVE_BYTES, StoreConnection
 from horovod.bootstrap.table import Cause, Table
@@ -378,6 +377,8 @@ class StoreClient:
         *,
         job: str = "",
     ) -> None:
+        from horovod.bootstrap.reaching import reach_store  # who only serves needs no way to itself
+
         self.identity = identity
         self.aborted: dict[str, Cause] = {}
         self._next_id = 0

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from horovod.bootstrap.exchange import channels, pmix_job_size
+from horovod.bootstrap.launcher_channels import channels, pmix_job_size
 from horovod.bootstrap.launchers import FAMILIES, OWN, Family, meeting_point, present
 from horovod.bootstrap.store_address import ADDRESS_VARIABLE, PORT_VARIABLE, read_store
 from horovod.errors import ConfigError

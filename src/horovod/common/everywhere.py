@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from horovod.collectives.forms import Adasum, Average, Max, Min, Product, Sum
+from horovod.collectives.ops import Adasum, Average, Max, Min, Product, Sum
 from horovod.common.basics import HorovodBasics
 from horovod.runtime.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
 

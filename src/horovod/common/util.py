@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from horovod.errors import HorovodVersionMismatchError
-from horovod.gradients import exchange
+from horovod.gradients import groups
 
 __all__ = [
     "ccl_built",
@@ -145,7 +145,7 @@ def num_rank_is_power_2(num_rank: int) -> bool:
 
 def split_list(l: Sequence[Any], n: int) -> list[list[Any]]:  # noqa: E741 - the name is part of the interface
     """``n`` consecutive chunks of ``l`` whose lengths differ by at most one, longer ones first."""
-    return exchange.split_list(l, n)
+    return groups.split_list(l, n)
 
 
 def check_installed_version(name: str, version: str, exception: Exception | None = None) -> None:

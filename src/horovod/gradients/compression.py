@@ -46,13 +46,11 @@ class NoneCompressor(Compressor):
 class CastCompressor(Compressor):
     """Reduce floating tensors in another type. A framework folder says how to cast, and to what."""
 
-    @staticmethod
-    def is_floating(dtype: Any) -> bool:
-        raise NotImplementedError
+    travels_as: Any
+    """The dtype of the compressed tensors."""
 
     @staticmethod
-    def narrow(tensor: Any) -> Any:
-        """``tensor`` in the type that travels."""
+    def is_floating(dtype: Any) -> bool:
         raise NotImplementedError
 
     @staticmethod
@@ -62,7 +60,7 @@ class CastCompressor(Compressor):
     @classmethod
     def compress(cls, tensor: Any) -> tuple[Any, Any]:
         dtype = tensor.dtype
-        return (cls.narrow(tensor) if cls.is_floating(dtype) else tensor), dtype
+        return (cls.cast(tensor, cls.travels_as) if cls.is_floating(dtype) else tensor), dtype
 
     @classmethod
     def decompress(cls, tensor: Any, ctx: Any) -> Any:

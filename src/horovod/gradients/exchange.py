@@ -8,18 +8,21 @@ no compression, a group of one) ends in one native call and allocates nothing.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, Protocol
+from typing import Any, Final, Generic
 
 from horovod import _core
-from horovod.collectives.forms import Average, Collectives, current_engine
+from horovod.collectives.base import current_engine
+from horovod.collectives.forms import Collectives
 from horovod.collectives.frontend import T
-from horovod.errors import DuplicateNameError, InvalidArgumentError
+from horovod.errors import DuplicateNameError
 from horovod.gradients.compression import NoneCompressor
+from horovod.gradients.settings import GradientSettings
 from horovod.runtime import lifecycle
-from horovod.runtime.process_set import ProcessSet, global_process_set, process_set_id
+from horovod.runtime.process_set import global_process_set, process_set_id
 
-__all__ = ["GradientExchange", "GradientStore", "split_list"]
+__all__ = ["GradientExchange", "GradientStore"]
 
 _ALLREDUCE: Final[int] = _core.ALLREDUCE
 # States of a parameter between two `finish` that are not a handle number (those start at 1).
@@ -27,30 +30,39 @@ _IDLE: Final = 0
 _SUBMITTED_ELSEWHERE: Final = -1
 
 
-class GradientStore(Protocol[T]):
+class GradientStore(ABC, Generic[T]):
     """Where the gradients live, and what a framework does differently with them."""
 
+    @abstractmethod
     def get(self, index: int) -> T:
         """The gradient of parameter ``index``; zeros (kept as the gradient) if it has none."""
 
+    @abstractmethod
     def put(self, index: int, gradient: T) -> None:
         """Make ``gradient`` the gradient of parameter ``index``."""
+
+    # What has a body here suits a store without sparse gradients.
 
     def is_sparse(self, index: int, gradient: T) -> bool:
         """Whether the gradient of parameter ``index`` holds rows with their indices instead of a dense
         tensor. The store remembers a yes: from then on :meth:`get` gives a sparse zero where there is no
         gradient.
         """
+        return False
 
     def to_dense(self, gradient: T) -> T:
         """A dense gradient with the values of a sparse one."""
+        raise NotImplementedError
 
     def to_sparse(self, dense: T, like: T) -> T:
         """Undo :meth:`to_dense`; ``like`` is the gradient it was given."""
+        raise NotImplementedError
 
     def sparse_allreduce(self, gradient: T, name: str, op: int) -> Callable[[], T]:
         """Start the reduction of a sparse gradient; calling the result waits for it."""
+        raise NotImplementedError
 
+    @abstractmethod
     def settle(self, exchanged: Sequence[T | None]) -> None:
         """All gradients have been exchanged: make sure that the optimizer sees them.
 
@@ -58,19 +70,6 @@ class GradientStore(Protocol[T]):
             exchanged: by parameter, the gradient that was reduced in its own memory; ``None`` where the
                 result came through :meth:`put`. Somebody may have replaced it meanwhile.
         """
-
-
-def split_list(items: Sequence[Any], parts: int) -> list[list[Any]]:
-    """Cut ``items`` into ``parts`` consecutive chunks whose lengths differ by at most one, longer ones
-    first."""
-    length, longer = divmod(len(items), parts)
-    chunks = []
-    start = 0
-    for part in range(parts):
-        stop = start + length + (part < longer)
-        chunks.append(list(items[start:stop]))
-        start = stop
-    return chunks
 
 
 class GradientExchange(Generic[T]):
@@ -82,13 +81,9 @@ class GradientExchange(Generic[T]):
         collectives: of the framework.
         store: see :class:`GradientStore`.
         names: unique, equal on all ranks.
-        op: reduction of dense gradients.
-        passes: backward passes whose gradients are summed locally before one exchange.
-        prescale, postscale: factors around the reduction.
-        compression: around each dense reduction, see ``horovod.gradients.compression``.
-        groups: disjoint lists of parameters that travel as one operation; the others travel alone.
-        sparse_as_dense: densify sparse gradients for the reduction.
-        process_set: ranks that take part.
+        settings: how gradients are reduced.
+        groups: those of the settings, as disjoint lists of parameters that travel as one operation; the
+            others travel alone.
     """
 
     def __init__(
@@ -96,28 +91,20 @@ class GradientExchange(Generic[T]):
         collectives: Collectives[T],
         store: GradientStore[T],
         names: Sequence[str],
-        *,
-        op: int = Average,
-        passes: int = 1,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        compression: Any = NoneCompressor,
+        settings: GradientSettings,
         groups: Sequence[Sequence[int]] = (),
-        sparse_as_dense: bool = False,
-        process_set: ProcessSet,
     ) -> None:
         self._collectives = collectives
         self._store = store
         self._names: list[str] = []
-        self._op = op
-        self._passes = passes
-        self._prescale = prescale
-        self._postscale = postscale
-        self._compression = compression
+        self._op = settings.op
+        self._passes = settings.backward_passes_per_step
+        self._prescale, self._postscale = settings.scales
+        self._compression = settings.compression
         self._compressors: list[Any] = []
-        self._sparse_as_dense = sparse_as_dense
-        self._process_set = process_set
-        self._set_id = process_set_id(process_set)
+        self._sparse_as_dense = settings.sparse_as_dense
+        self._process_set = settings.process_set
+        self._set_id = process_set_id(settings.process_set)
 
         self._group_of: dict[int, Sequence[int]] = {}
         for group in groups:
@@ -163,36 +150,20 @@ class GradientExchange(Generic[T]):
             and not self._deferred
         )
 
-    def _choose_ways(self) -> None:
+    def hold(self, prepare_local: Callable[[int, T], T] | None, *, deferred: bool = False) -> None:
+        """What happens to gradients that are complete, but still local.
+
+        Args:
+            prepare_local: called with the number of a parameter and its gradient right before that is handed
+                over; what it returns is exchanged.
+            deferred: they stay local until :meth:`finish`, so that all of them can be seen together.
+        """
+        self._prepare_local = prepare_local
+        self._deferred = deferred
         self._plain = [self._may_be_plain(index) for index in range(len(self._names))]
 
-    @property
-    def prepare_local(self) -> Callable[[int, T], T] | None:
-        """Called with the number of a parameter and its gradient, complete but still local, right before it
-        is handed over; what it returns is exchanged."""
-        return self._prepare_local
-
-    @prepare_local.setter
-    def prepare_local(self, function: Callable[[int, T], T] | None) -> None:
-        self._prepare_local = function
-        self._choose_ways()
-
-    @property
-    def deferred(self) -> bool:
-        """Whether gradients stay local until :meth:`finish`, so that all of them can be seen together."""
-        return self._deferred
-
-    @deferred.setter
-    def deferred(self, deferred: bool) -> None:
-        self._deferred = deferred
-        self._choose_ways()
-
-    @property
-    def passes(self) -> int:
-        return self._passes
-
-    @passes.setter
-    def passes(self, passes: int) -> None:
+    def expect(self, passes: int) -> None:
+        """Sum so many passes from now on."""
         self._passes = passes
         self.reset()
 
@@ -426,16 +397,3 @@ def _namesake(name: str) -> DuplicateNameError:
         "names of its own, for example [('critic.' + n, p) for n, p in critic.named_parameters()].",
         tensor=name,
     )
-
-
-def check_groups(groups: Sequence[Sequence[int]]) -> None:
-    """
-    Raises:
-        ValueError: a parameter is in two groups.
-    """
-    seen: set[int] = set()
-    for group in groups:
-        for index in group:
-            if index in seen:
-                raise InvalidArgumentError("A parameter can only appear once in groups.")
-            seen.add(index)

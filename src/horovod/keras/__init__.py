@@ -2,57 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
-from horovod._keras import create_distributed_optimizer
+from horovod._keras import distributed
 from horovod._keras.interface import Interface
-from horovod._keras.sync_batch_norm import SyncBatchNormalization
-from horovod._keras.variables import allgather_object, broadcast_object, broadcast_variables
+from horovod._keras.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization
+from horovod._keras.variables import allgather_object as allgather_object
+from horovod._keras.variables import broadcast_object as broadcast_object
+from horovod._keras.variables import broadcast_variables as broadcast_variables
 from horovod.common import everywhere
 from horovod.common.everywhere import *  # noqa: F403  (republished)
-from horovod.errors import HorovodInternalError
-from horovod.gradients.groups import Groups, chosen_groups
-from horovod.keras import callbacks, elastic
+from horovod.errors import HorovodInternalError as HorovodInternalError
+from horovod.gradients.groups import Groups
+from horovod.keras import callbacks as callbacks
+from horovod.keras import elastic as elastic
 from horovod.runtime.process_set import ProcessSet, global_process_set
 
-__all__ = [
-    "Compression",
-    "DistributedOptimizer",
-    "HorovodInternalError",
-    "PartialDistributedOptimizer",
-    "SyncBatchNormalization",
-    "allgather",
-    "allgather_object",
-    "allreduce",
-    "broadcast",
-    "broadcast_global_variables",
-    "broadcast_object",
-    "broadcast_variables",
-    "callbacks",
-    "elastic",
-    "init",
-    "load_model",
-    "reducescatter",
-    "shutdown",
-]
-__all__ += everywhere.__all__
-
 _shared = Interface(keras)
-
 Compression = _shared.Compression
-init = _shared.init
-shutdown = _shared.shutdown
-PartialDistributedOptimizer = _shared.PartialDistributedOptimizer
-broadcast_global_variables = _shared.broadcast_global_variables
-allgather = _shared.allgather
-broadcast = _shared.broadcast
-reducescatter = _shared.reducescatter
-load_model = _shared.load_model
+
+if TYPE_CHECKING:  # what the other branch brings
+    from horovod._keras.interface import *  # noqa: F403
+else:
+    globals().update(_shared.functions())
+    __all__ = [
+        "Compression",
+        "HorovodInternalError",
+        "SyncBatchNormalization",
+        "allgather_object",
+        "broadcast_object",
+        "broadcast_variables",
+        "callbacks",
+        "elastic",
+        *_shared.functions(),
+        *everywhere.__all__,
+    ]
 
 
-def DistributedOptimizer(
+def DistributedOptimizer(  # type: ignore[no-redef]
     optimizer: Any,
     name: str | None = None,
     device_dense: str = "",
@@ -68,29 +57,14 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """See ``horovod._keras.create_distributed_optimizer``."""
-    return create_distributed_optimizer(
-        keras,
-        optimizer,
-        name,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        gradient_predivide_factor,
-        op,
-        backward_passes_per_step,
-        average_aggregated_gradients,
-        chosen_groups(num_groups, groups),
-        process_set,
-        scale_local_gradients,
-    )
+    """See ``horovod.tensorflow.keras.DistributedOptimizer``, which has its parameters in another order."""
+    return distributed(keras, locals())
 
 
-DistributedOptimizer.__doc__ = create_distributed_optimizer.__doc__
+DistributedOptimizer.__doc__ = _shared.DistributedOptimizer.__doc__
 
 
-def allreduce(
+def allreduce(  # type: ignore[no-redef]
     value: Any,
     name: str | None = None,
     average: bool | None = True,

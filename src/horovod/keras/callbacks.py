@@ -23,18 +23,13 @@ __all__ = [
     LearningRateWarmupCallback,
 ) = callback_classes(keras, __name__)
 
-_BestModelCheckpoint: Any = best_model_checkpoint(keras)
+_BestModelCheckpoint: Any = best_model_checkpoint(keras, __name__)
 
 
 class BestModelCheckpoint(_BestModelCheckpoint):  # type: ignore[misc]
-    """``ModelCheckpoint`` that keeps the best model, in a file that is given later: set ``filepath`` before
-    training."""
+    __doc__ = _BestModelCheckpoint.__doc__
 
     def __init__(
-        self,
-        monitor: str = "val_loss",
-        verbose: int = 0,
-        mode: str = "auto",
-        save_freq: Any = "epoch",
+        self, monitor: str = "val_loss", verbose: int = 0, mode: str = "auto", save_freq: Any = "epoch"
     ) -> None:
-        super().__init__(False, monitor=monitor, verbose=verbose, mode=mode, save_freq=save_freq)
+        super().__init__(monitor, verbose, mode=mode, save_freq=save_freq)

@@ -5,8 +5,8 @@
     options         the command line, the config file, completion of the shell
     placement       hosts, by whose word, and which ranks go there
     launchers       ways of starting processes: the contract, and a file for each
-    keeper          the parent of the ranks on each host, a program of its own
-    keeper_client   what is said to keepers, and the way to other hosts
+    agent          the parent of the ranks on each host, a program of its own
+    agent_client   what is said to agents, and the way to other hosts
     external        ranks that another program starts: mpirun, srun, jsrun
     supervision     who failed first, and when the others are ended
     output          what ranks print, and what the user is told

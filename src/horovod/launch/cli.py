@@ -74,7 +74,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
     job = to_job(arguments, allocated)
     if allocated is not None:
         console.tell(f"hosts of {allocated.source}: {named(allocated.hosts)}")
-    launcher = choose_launcher(arguments.launcher, look_around(os.environ))
+    launcher = choose_launcher(arguments.launcher, look_around(os.environ, arguments.launcher))
     if arguments.dry_run:
         _tell_plan(job, arguments, launcher)
         return

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.bootstrap.store_address import store_environment
+from horovod.config import value_of
 from horovod.errors import ConfigError
 from horovod.launch.placement.hosts import Slot
 
@@ -34,7 +35,6 @@ _DEFAULT_START_TIMEOUT_S = 30.0
 _DEFAULT_SILENCE_S = (
     10.0  # twice that of the ranks: they know first and say more; ssh waits longer after losses
 )
-_DEFAULT_FAILURE_PATIENCE_S = 1.0
 _SHORTEST_SILENCE_S = 3.0  # both sides give a sign of life each second
 
 
@@ -112,10 +112,10 @@ def failure_patience_s(options: Mapping[str, str], inherited: Mapping[str, str])
     """When a rank has failed, how long the others may take to notice and end by themselves.
 
     Raises:
-        ConfigError: it is not a number.
+        ConfigError: it makes no sense.
     """
-    given_s = _seconds("HOROVOD_FAILURE_PATIENCE_SECONDS", options, inherited)
-    return _DEFAULT_FAILURE_PATIENCE_S if given_s is None else max(0.0, given_s)
+    patience_s: float = value_of("failure_patience_s", {**inherited, **options})
+    return patience_s
 
 
 def slot_environment(slot: Slot) -> dict[str, str]:

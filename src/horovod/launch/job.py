@@ -20,6 +20,7 @@ from horovod.bootstrap.store import StoreServer
 from horovod.bootstrap.store_address import shown
 from horovod.bootstrap.table import Cause
 from horovod.errors import LaunchError, WorkerFailed
+from horovod.launch.agent_client.ssh_command import SshOptions
 from horovod.launch.environment import (
     compute_threads,
     failure_patience_s,
@@ -29,7 +30,6 @@ from horovod.launch.environment import (
     slot_environment,
     start_timeout_s,
 )
-from horovod.launch.keeper_client.ssh_command import SshOptions
 from horovod.launch.launchers.contract import (
     CommandNotStarted,
     HostFacts,

@@ -11,7 +11,8 @@ def data_paths() -> dict[str, tuple[int, int]]:
     Returns:
         Name of the path to ``(operations, bytes)``, where bytes are those of the tensors on this rank.
         ``"shm.small"`` and ``"shm.large"``: through shared memory, in one meeting or pipelined;
-        ``"shm.direct"``: read out of the memory of the other ranks.
+        ``"shm.direct"``: read out of the memory of the other ranks. ``"shm.fast"`` and ``"tcp.fast"``: on the
+        fast path, without the coordinator.
 
     Raises:
         NotInitializedError: ``init`` was not called.

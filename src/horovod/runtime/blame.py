@@ -17,12 +17,12 @@ _BY_RANK = re.compile(
 
 
 def first_failed(own: int, error: BaseException | None, failure: BaseException | None) -> int | None:
-    """The rank that failed before rank ``own`` and is why its script ends; None: there is none.
+    """The rank whose earlier failure made the script of rank ``own`` end; None: there is none.
 
     Args:
         error: what ended the script, if that was an exception.
-        failure: why the world has failed, if it has. A script that survived the orderly
-            end of the world, and raised something else later, did so by itself.
+        failure: why the world has failed, if it has. If the world has ended without a failure, a later
+            exception is the script's own.
     """
     over = error is not None and isinstance(failure, ShutdownError)
     for each in chain(error) if over else [*chain(error), failure]:

@@ -1,9 +1,9 @@
 """How this interpreter ends, as far as it can know: by an uncaught exception, by ``sys.exit``, or at the
 end of its script.
 
-The ranks that still need this one, and the launcher, name the cause by it. Nothing is taken for a cause
-that the script survives: exceptions that somebody only shows, or a ``sys.exit`` that is caught. What is not
-known, such as ``raise SystemExit(3)`` written out, is no cause either; the launcher has the exit status.
+The ranks that still need this one, and the launcher, report it as the cause. Something that the script
+survives is no cause: an exception that is only printed, or a ``sys.exit`` that is caught. What cannot be seen
+here, such as ``raise SystemExit(3)``, is no cause either; the launcher has the exit status.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Ending:
 
 
 class _Exit(SystemExit):
-    """Raised by our ``sys.exit``. Where it dies tells whether the script has caught it: only the
-    interpreter lets go of an exception while no frame runs.
+    """Raised by this module's ``sys.exit``. The place where it is deleted tells whether the script has caught
+    it: only the interpreter deletes an exception while no frame runs.
     """
 
     def __del__(self) -> None:
         if sys._getframe(0).f_back is None and os.getpid() == _state.pid and not _state.left:
-            _state.left = True  # the first that goes is the last that was raised: others are its context
+            _state.left = True  # the first one deleted is the last one raised: the others are its context
             _state.status = self.code
 
 
 class _State:
-    """What was noted; one per process, and of this process only: a forked child has ends of its own."""
+    """What was noted so far; one object per process. A forked child begins with a new one."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -62,12 +62,12 @@ _state = _State()
 
 
 def note_endings(failed: Callable[[Ending], None], of_a_thread: Callable[[Ending], None]) -> None:
-    """From now on note how the interpreter ends. Hooks that are there go on to work.
+    """From now on note how the interpreter ends. Existing hooks go on working.
 
     Args:
-        failed: is called at once when an uncaught exception ends the main thread: before other threads are
-            waited for, which may wait for other ranks themselves.
-        of_a_thread: is called when one ends another thread; whether that ends the process, nobody knows.
+        failed: is called at once when an uncaught exception ends the main thread, before Python waits for
+            other threads, as these may wait for other ranks.
+        of_a_thread: is called when one ends another thread; it may or may not end the process.
     """
     _state.failed, _state.of_a_thread = failed, of_a_thread
     if _state.installed:
@@ -79,7 +79,7 @@ def note_endings(failed: Callable[[Ending], None], of_a_thread: Callable[[Ending
     def excepthook(
         kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
     ) -> None:
-        # Others call it as well, to show an error that they survive: then some frame runs.
+        # Libraries also call this hook to print an error that they survive: then a frame runs.
         ends = sys._getframe(0).f_back is None and _ends_with_script()
         show(kind, error, trace)
         if ends and os.getpid() == _state.pid:
@@ -101,19 +101,19 @@ def note_endings(failed: Callable[[Ending], None], of_a_thread: Callable[[Ending
         raise kind(*status) if isinstance(status, tuple) else kind(status)
 
     sys.excepthook, threading.excepthook = excepthook, of_thread
-    if isinstance(leave, types.BuiltinFunctionType):  # else it is somebody's own
+    if isinstance(leave, types.BuiltinFunctionType):  # else the script has replaced it
         sys.exit = leave_by_ours  # type: ignore[assignment]
 
 
 def noted() -> Ending | None:
-    """The failure that ends the interpreter; asked while it ends. None: it came to the end of its script, or
-    did what nobody can see.
+    """The failure that ends the interpreter; called while it ends. None: the script came to its end, or ended
+    in a way that cannot be seen.
     """
     if os.getpid() != _state.pid:
         return None
     error = _state.error
     if error is None and _ends_with_script():
-        error = getattr(sys, "last_value", None)  # somebody has replaced the hook
+        error = getattr(sys, "last_value", None)  # the script has replaced the hook
     if error is not None:
         return Ending(f"raised {describe(error)}", error)
     status = _state.status
@@ -125,7 +125,7 @@ def noted() -> Ending | None:
 
 def describe(error: BaseException) -> str:
     """``ValueError: boom`` in one line of limited length, without control characters and the job's key."""
-    lines = traceback.format_exception_only(type(error), error)  # also if its text cannot be made
+    lines = traceback.format_exception_only(type(error), error)  # works also if str(error) fails
     return describe_text(lines[-1] if isinstance(error, SyntaxError) else lines[0])
 
 
@@ -139,7 +139,7 @@ def describe_text(text: str) -> str:
 
 
 def harmless(text: str, keep: str = "") -> str:
-    """``text`` with everything that a terminal might obey written out, but for the characters of ``keep``."""
+    """``text`` with control characters escaped, except those in ``keep``."""
     return "".join(
         each
         if each.isprintable() or each in keep

@@ -1,7 +1,7 @@
-"""Outstanding operations: what is needed when somebody asks for their results.
+"""Outstanding operations: what is needed to return their results.
 
-That memory stays alive while the core works on it does not depend on these entries: the native call holds the
-tensors that it is given (``owners`` of ``_core.Engine.submit``) from before the core knows an address.
+These entries do not keep the memory alive while the core works on it. The native call does: it holds the
+tensors (``owners`` of ``_core.Engine.submit``) before the core knows an address.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ result from the buffers that the engine allocated. A plain tuple: one is built f
 
 
 class HandleTable:
-    """Outstanding operations of one framework, by handle number. Numbers belong to one engine (one
-    ``init``); no later one of this process gives them again. Implements ``lifecycle.Follower``."""
+    """Outstanding operations of one framework, by handle number. A handle belongs to one engine (one
+    ``init``), and later engines of this process do not reuse it. Implements ``lifecycle.Follower``."""
 
     __slots__ = ("_abandoned", "pending")
 
@@ -34,7 +34,7 @@ class HandleTable:
         self._abandoned: list[int] = []
 
     def abandon(self, handles: list[int]) -> None:
-        """Nobody will wait for ``handles`` any more. Their tensors are kept until the operations have
+        """Forget results that nobody will wait for. Their tensors are kept until the operations have
         completed."""
         self._abandoned.extend(handles)
         if self._abandoned:
@@ -54,7 +54,7 @@ class HandleTable:
                     continue
                 engine.wait(handle)
             except (HorovodInternalError, ValueError):
-                pass  # it failed, or an interrupted wait for several has consumed it: nobody asks
+                pass  # it failed, or an interrupted wait for several has consumed it; nobody waits for it
             del self.pending[handle]
         self._abandoned = still
 
@@ -63,8 +63,7 @@ class HandleTable:
         self.forget()
 
     def leave(self) -> None:
-        """The world has ended: let go of all tensors. Whoever asks for a result gets the error that the
-        engine has for it."""
+        """The world has ended: release all tensors. A later call for a result raises the engine's error."""
         for handle, (engine, *_) in list(self.pending.items()):
             self.pending[handle] = (engine, None, None, None)
 

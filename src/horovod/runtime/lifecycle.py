@@ -50,9 +50,8 @@ _DRAIN_S = 10.0
 
 
 class Core(Protocol):
-    """What is used of the native module ``horovod._core``; tests put something else in its place."""
+    """The part of the native module ``horovod._core`` that is used here; tests replace it."""
 
-    EngineOptions: Any
     Engine: Any
 
     def segment_bytes(self, local_size: int) -> int: ...
@@ -69,20 +68,20 @@ class Numbered(Protocol):
 
 
 class Sharing(Protocol):
-    """Something with tensors in memory that the ranks of a host share."""
+    """An owner of tensors in memory that the ranks of a host share."""
 
     def leave(self) -> None:
-        """Take them out: the world has ended."""
+        """The world has ended: move the tensors to private memory."""
 
 
 class Follower(Protocol):
-    """Something native that uses the engine without asking this module each time."""
+    """Native code that keeps a reference to the engine, instead of asking this module each time."""
 
     def enter(self, runtime: Runtime) -> None:
-        """There is a world now."""
+        """A world was formed."""
 
     def leave(self) -> None:
-        """It has ended; on return nothing uses its engine any more."""
+        """The world has ended. On return, nothing uses its engine any more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +113,7 @@ class Runtime:
     def share_memory(self, ranks: Sequence[int] | None) -> bool:
         """Whether all of ``ranks`` (None: everybody) share memory with each other."""
         if self.backend is not None:
-            return False  # memory is of no use to it
+            return False  # a backend in Python cannot use shared memory
         if ranks is None:
             return len(self.groups) == 1
         return any(set(ranks) <= set(group) for group in self.groups)
@@ -127,10 +126,11 @@ class Runtime:
 
 @dataclass(frozen=True, eq=False)
 class _Stopped:
-    """No world. Where it met stays for the next one: other ranks may be at the store already.
+    """No world was formed. The meeting point is kept for the next attempt, because other ranks may already be
+    at the store.
 
-    ``refusal`` is what was wrong with the process sets: all ranks have been told, none can try again.
-    ``because``: the rank for which none was formed.
+    ``refusal`` is the error in the process sets, if that was the reason: all ranks have it, and none can try
+    again. ``because``: the rank that was the reason.
     """
 
     meeting: Meeting | None = None
@@ -140,8 +140,8 @@ class _Stopped:
 
 @dataclass(frozen=True, eq=False)
 class _Forked:
-    """Takes the place of the runtime in a child made by ``fork``. The engine is kept, so that it never ends
-    here: its threads exist only in the parent."""
+    """Replaces the runtime in a forked child. It keeps the engine alive, because the engine's threads exist
+    only in the parent and it cannot end here."""
 
     parent: int
     runtime: Runtime
@@ -150,7 +150,7 @@ class _Forked:
 _current: Runtime | _Forked | _Stopped = _Stopped()
 running: _core.Engine | None = None
 """The engine of the present world: what :func:`current` has, for those who ask at every operation."""
-_followers: list[Follower] = []  # of the frameworks that were imported; only ever grows
+_followers: list[Follower] = []  # of the imported frameworks; never shrinks
 _worlds = itertools.count()  # that this process has formed
 _lock = threading.RLock()  # guards changes of _current and _followers; reading needs none
 
@@ -201,7 +201,7 @@ def start(
             ending.note_endings(_script_failed, _thread_failed)
             atexit.unregister(_say_why)
             atexit.register(_say_why)
-            tell(Word(in_world=True))  # from now on it waits for others
+            tell(Word(in_world=True))  # from now on this rank may wait for others
             try:
                 _current = _form(
                     settings,
@@ -222,13 +222,13 @@ def start(
             running = _current.engine
             for follower in _followers:
                 follower.enter(_current)
-            atexit.unregister(_exit)  # once is enough, however often we start
+            atexit.unregister(_exit)  # one registration is enough, however often a world is formed
             atexit.register(_exit)
         return _current
 
 
 def follow(follower: Follower) -> None:
-    """Let ``follower`` know of the world from now on; of the present one at once."""
+    """Tell ``follower`` about every world from now on; about the present one at once."""
     with _lock:
         _followers.append(follower)
         if isinstance(_current, Runtime):
@@ -257,24 +257,24 @@ def _end(runtime: Runtime, script_over: bool = False) -> None:
     finally:
         for follower in _followers:
             follower.leave()
-        runtime.engine.release()  # handles, frames of exceptions and others may refer to it for long
+        runtime.engine.release()  # the Python object may live on: handles, tracebacks and others refer to it
         for process_set in list(runtime.numbered):
             process_set.process_set_id = None
         _current, running = _Stopped(runtime.meeting), None
 
 
 def _exit() -> None:
-    """The process ends: leave the world, but not take the store away from ranks that are still forming it."""
+    """The process ends: leave the world, but keep the store for ranks that are still forming it."""
     with _lock:
         if isinstance(_current, Runtime):
             _tell_end(_current, ending.noted())
-            _end(_current, script_over=True)  # nobody will look at what is in shared memory
+            _end(_current, script_over=True)  # nothing reads shared memory any more
     if not isinstance(_current, _Forked) and _current.meeting is not None:
         _current.meeting.end(os.environ, _DRAIN_S)
 
 
 def _say_why() -> None:
-    """The script leaves without a world, by an error status of its own: the launcher asks for the cause."""
+    """The script ends with an error status while there is no world: tell the launcher the cause."""
     world = _current
     end = ending.noted()
     if end is not None and end.error is None and isinstance(world, _Stopped) and world.because is not None:
@@ -294,7 +294,7 @@ def _script_failed(end: ending.Ending) -> None:
 
 
 def _thread_failed(end: ending.Ending) -> None:
-    """It may end the process in a moment, by a hook of the script; then this is the last word."""
+    """A thread has failed. A hook of the script may end the process next, so tell the launcher now."""
     world = _current
     if isinstance(world, Runtime):
         cause = blame.first_failed(world.topology.rank, end.error, world.engine.failure())
@@ -302,7 +302,7 @@ def _thread_failed(end: ending.Ending) -> None:
 
 
 def _tell_end(runtime: Runtime, end: ending.Ending | None) -> None:
-    """Why the script ends: to the launcher, and to the other ranks if it is this one's own failure."""
+    """Tell the launcher why the script ends, and the other ranks too if the failure is this rank's own."""
     failure = runtime.engine.failure()
     cause = blame.first_failed(runtime.topology.rank, end.error if end is not None else None, failure)
     if end is not None:
@@ -313,7 +313,7 @@ def _tell_end(runtime: Runtime, end: ending.Ending | None) -> None:
 
 
 def _last_word(runtime: Runtime) -> Word:
-    """On leaving: if that happens while a script that has failed ends, its reason stays said."""
+    """What to tell on leaving. If the script has failed already, that reason remains."""
     end = ending.noted()
     if end is None:
         return Word(in_world=False)
@@ -346,7 +346,7 @@ def _form(config: Config, process_sets: Sets, core: Core, meeting: Meeting, comm
     place = meeting.place
     if place.size == 1:
         topology = alone(place)
-        engine = core.Engine(_options(core, config, topology, [[0]], agree_on_sets([process_sets])))
+        engine = core.Engine(_options(config, topology, [[0]], agree_on_sets([process_sets])))
         with _released_by_failure([engine]):
             engine.start()
         return Runtime(engine, topology, config, meeting, communicator=communicator)
@@ -362,10 +362,11 @@ def _form(config: Config, process_sets: Sets, core: Core, meeting: Meeting, comm
 
     def prepare(topology: Topology, mesh: Mesh) -> None:
         try:
-            options = _options(core, config, topology, mesh.groups, mesh.process_sets)
-            if mesh.segment_limit_bytes is not None:
-                options.segment_limit_bytes = mesh.segment_limit_bytes
-            made.append(core.Engine(options))
+            made.append(
+                core.Engine(
+                    _options(config, topology, mesh.groups, mesh.process_sets, mesh.segment_limit_bytes)
+                )
+            )
             if backend is not None:
                 made[0].use_backend(*backend)
             mesh.hand_over(made[0])
@@ -408,7 +409,7 @@ def _form(config: Config, process_sets: Sets, core: Core, meeting: Meeting, comm
 
 @contextmanager
 def _released_by_failure(engines: list[_core.Engine]) -> Iterator[None]:
-    """They end now if the attempt fails, not when the exception and its frames are forgotten."""
+    """If the attempt fails they are closed now, not when the exception and its frames are deleted."""
     with ExitStack() as failed:
         failed.callback(_release, engines)
         yield
@@ -422,38 +423,32 @@ def _release(engines: list[_core.Engine]) -> None:
 
 
 def _meet_over(engine: _core.Engine) -> None:
-    """Let the ranks meet over their backend in Python: what is wrong with it is said here."""
+    """Let the ranks meet over their backend in Python, so that its errors are raised here."""
     barrier = importlib.import_module("horovod._core").BARRIER
     engine.wait(engine.submit(barrier, None, 0, 0, 0, (), 1, 1.0, 1.0, 0, 0, True))
 
 
 def _options(
-    core: Core, config: Config, topology: Topology, groups: list[list[int]], process_sets: list[list[int]]
-) -> Any:
-    options = core.EngineOptions()
-    options.rank = topology.rank
-    options.size = topology.size
-    options.groups = groups
-    if process_sets:
-        options.process_sets = process_sets
-    options.hosts = list(topology.hosts)
-    options.fusion_threshold_bytes = _fusion_threshold_bytes(config, topology)
-    options.cycle_time_s = config.cycle_time_s
-    options.stall_warning_s = 0.0 if config.stall_check_disable else config.stall_warning_s
-    options.stall_shutdown_s = 0.0 if config.stall_check_disable else config.stall_shutdown_s
-    options.operation_timeout_s = config.operation_timeout_s
-    options.heartbeat_warning_s = config.heartbeat_warning_s
-    options.heartbeat_timeout_s = config.heartbeat_timeout_s
-    options.disable_group_fusion = config.disable_group_fusion
-    options.direct_copies = config.direct_copies
-    options.thread_affinity = _core_of_engine(config, topology)
-    options.first_handle = next(_worlds) << 32  # a handle of an ended world must mean nothing in the next
-    options.log_level = config.log_level
-    options.log_hide_time = config.log_hide_time
-    if config.timeline not in ("", TIMELINE_DYNAMIC):
-        options.timeline = config.timeline
-        options.timeline_mark_cycles = config.timeline_mark_cycles
-    return options
+    config: Config,
+    topology: Topology,
+    groups: list[list[int]],
+    process_sets: list[list[int]],
+    segment_limit_bytes: int | None = None,
+) -> dict[str, object]:
+    """Every setting of the engine by its name: those of ``config``, and what follows from the world."""
+    return {
+        **config.of_engine(),
+        "rank": topology.rank,
+        "size": topology.size,
+        "groups": groups,
+        "hosts": list(topology.hosts),
+        "process_sets": process_sets,
+        "segment_limit_bytes": segment_limit_bytes,
+        "first_handle": next(_worlds) << 32,  # one of an ended world must mean nothing in the next
+        "fusion_threshold_bytes": _fusion_threshold_bytes(config, topology),
+        "thread_affinity": _core_of_engine(config, topology),
+        "timeline": "" if config.timeline == TIMELINE_DYNAMIC else config.timeline,
+    }
 
 
 def _fusion_threshold_bytes(config: Config, topology: Topology) -> int:

@@ -1,4 +1,4 @@
-"""The native module ``horovod._core``, with an engine that compilers of Python code can call."""
+"""The native module ``horovod._core``, with an engine that ``torch.compile`` can call."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def __getattr__(name: str) -> Any:
 
 
 class Engine(_core.Engine):
-    """The native engine. What operations call is bound once, to the object.
+    """The native engine. Methods that operations call are bound once, as attributes of the object.
 
     ``torch.compile`` cannot trace a native method and leaves the call to Python, as it should; but from a
     method that it finds in the class it makes a call without ``self``.
     """
 
-    def __init__(self, options: _core.EngineOptions) -> None:
-        super().__init__(options)
+    def __init__(self, settings: dict[str, object]) -> None:
+        super().__init__(settings)
         for name in ("submit", "submit_group", "submit_alltoall", "join", "poll", "wait", "wait_all"):
             if hasattr(_core.Engine, name):  # a native part that was built earlier may lack some
                 setattr(self, name, getattr(super(), name))

@@ -76,7 +76,7 @@ class ProcessSet:
         return self._ranks
 
     def _describe(self, ranks: list[int] | None) -> None:
-        """What a communicator means is known when the world stands."""
+        """The members that a communicator stands for are known once the world is formed."""
         self._ranks = ranks
 
     def size(self) -> int | None:
@@ -301,7 +301,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 def _remove(runtime: lifecycle.Runtime, process_set: ProcessSet) -> bool:
     engine = runtime.engine
     number = process_set.process_set_id
-    if number is None:  # another thread was faster
+    if number is None:  # another thread has removed it meanwhile
         return False
     known = number in engine.process_sets()
     if known:

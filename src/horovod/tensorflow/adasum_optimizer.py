@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from horovod.collectives.forms import Adasum
+from horovod.collectives.ops import Adasum
 from horovod.gradients.compression import NoneCompressor
-from horovod.runtime.process_set import global_process_set
-from horovod.tensorflow.gradient_reduction import _make_allreduce_grads_fn
+from horovod.gradients.settings import GradientSettings
+from horovod.tensorflow.gradient_reduction import allreduce_gradients
 
 __all__: list[str] = []
 
@@ -39,14 +39,12 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore
         compression: Any = NoneCompressor,
         backward_passes_per_step: int = 1,
     ) -> None:
-        if name is None:
-            name = f"DistributedDelta{type(optimizer).__name__}"
+        name = name or f"DistributedDelta{type(optimizer).__name__}"
+        settings = GradientSettings.of(locals(), op=Adasum)
         super().__init__(name=name, use_locking=use_locking)
         self._optimizer = optimizer
         self._passes = backward_passes_per_step
-        self._combine = _make_allreduce_grads_fn(
-            name, device_dense, device_sparse, compression, False, Adasum, 1.0, None, global_process_set
-        )
+        self._combine = allreduce_gradients(settings)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """Gradients of this rank alone, by the wrapped optimizer."""

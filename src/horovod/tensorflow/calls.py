@@ -1,42 +1,81 @@
-"""Calls of the collectives, with what ranks recognise them by."""
+"""The ops of the collectives: their gradients, and calls of them with what ranks recognise them by."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import tensorflow as tf
+
+from horovod.errors import InvalidArgumentError
+from horovod.runtime import lifecycle
+from horovod.runtime.process_set import ProcessSet, global_process_set, process_set_id
+from horovod.tensorflow import native
 from horovod.tensorflow.names import identity
-from horovod.tensorflow.native import ops
 from horovod.tensorflow.util import raw
 
-__all__ = ["call", "call_grouped", "reduction"]
+__all__ = [
+    "call",
+    "call_grouped",
+    "check_world",
+    "define",
+    "dense",
+    "other_rows",
+    "place",
+    "reduction",
+    "reduction_of",
+    "same_shapes",
+]
 
-_OF_ONE: Final[dict[str, Callable[..., Any]]] = {
-    "Allreduce": ops.horovod_allreduce,
-    "Allgather": ops.horovod_allgather,
-    "Broadcast": ops.horovod_broadcast,
-    "Reducescatter": ops.horovod_reducescatter,
-    "Alltoall": ops.horovod_alltoall,
-}
-_OF_GROUP: Final[dict[str, Callable[..., Any]]] = {
-    "GroupedAllreduce": ops.horovod_grouped_allreduce,
-    "GroupedAllgather": ops.horovod_grouped_allgather,
-    "GroupedReducescatter": ops.horovod_grouped_reducescatter,
-}
+_functions: Final[dict[str, Callable[..., Any]]] = {}
+
+
+def define(
+    kind: str,
+    gradient: Callable[[Any, list[Any]], Sequence[Any]],
+    on_arrays: Callable[..., Sequence[Any]],
+    outputs: Callable[[Sequence[Any]], Sequence[tuple[Any, Any]]],
+    *,
+    grouped: bool = True,
+    inputs: tuple[str, ...] = ("tensor",),
+) -> None:
+    """Say what there is to know about the op of that kind (``"Allreduce"``) and that of a group.
+
+    Args:
+        gradient: makes the gradients of the inputs, of the node and of the gradients of its results. Written
+            over the numbers of the node: the objects of Python that it was called with may be gone. The
+            backward pass of a collective is itself a collective of the same ranks.
+        on_arrays: what the op does where the glue does not fit this TensorFlow: makes the results of
+            ``arrays``, ``key`` (what ranks recognise the operation by), ``process_set`` and the other
+            attributes.
+        outputs: dtype of each result and what is known of its shape, of the inputs.
+        inputs: names of the inputs, where it is no group.
+    """
+    for type_ in (kind, f"Grouped{kind}") if grouped else (kind,):
+        _functions[type_] = native.function(
+            f"Horovod{type_}", gradient, on_arrays, outputs, None if type_ != kind else inputs
+        )
 
 
 def call(
-    kind: str, tensor: Any, name: str | None, ignore_name_scope: bool, process_set_id: int, **how: Any
+    kind: str,
+    tensor: Any,
+    name: str | None,
+    ignore_name_scope: bool,
+    process_set: ProcessSet | int,
+    **how: Any,
 ) -> Any:
-    """What the op of that kind (``"Allreduce"``) makes of ``tensor``.
+    """What the op of that kind makes of ``tensor``.
 
     Args:
         name: see :func:`horovod.tensorflow.names.identity`, as for the next two.
+        process_set: the set or its number.
         how: the arguments that only this kind has.
     """
+    number = process_set if isinstance(process_set, int) else process_set_id(process_set)
     tensor = raw(tensor)
-    who = identity(kind, name, [tensor], ignore_name_scope, process_set_id)
-    return _OF_ONE[kind](tensor=tensor, **how, **who)
+    who = identity(kind, name, [tensor], ignore_name_scope, number)
+    return _functions[kind](tensor=tensor, **how, **who)
 
 
 def call_grouped(
@@ -44,17 +83,64 @@ def call_grouped(
     tensors: Sequence[Any],
     name: str | None,
     ignore_name_scope: bool,
-    process_set_id: int,
+    process_set: ProcessSet | int,
     **how: Any,
 ) -> list[Any]:
-    """:func:`call` of a group (``"GroupedAllreduce"``): all ``tensors``, of one dtype, as one operation."""
+    """:func:`call` of a group: all ``tensors``, of one dtype, as one operation."""
+    number = process_set if isinstance(process_set, int) else process_set_id(process_set)
     if not tensors:
         return []
     tensors = [raw(tensor) for tensor in tensors]
-    who = identity(kind, name, tensors, ignore_name_scope, process_set_id)
-    return list(_OF_GROUP[kind](tensors=tensors, **how, **who))
+    who = identity(f"Grouped{kind}", name, tensors, ignore_name_scope, number)
+    return list(_functions[f"Grouped{kind}"](tensors=tensors, **how, **who))
 
 
 def reduction(op: int, prescale: float, postscale: float) -> dict[str, Any]:
     """The arguments that only reductions have."""
     return {"reduce_op": op, "prescale_factor": prescale, "postscale_factor": postscale}
+
+
+def reduction_of(node: Any) -> dict[str, Any]:
+    """:func:`reduction` as the node of a reduction has it."""
+    return {name: node.get_attr(name) for name in ("reduce_op", "prescale_factor", "postscale_factor")}
+
+
+def place(node: Any) -> tuple[None, bool, int]:
+    """What the node's gradient is called with: no name, whether scopes count, the number of the set."""
+    return None, node.get_attr("ignore_name_scope"), node.get_attr("process_set_id")
+
+
+def same_shapes(inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Results like the inputs."""
+    return [(each.dtype, each.shape) for each in inputs]
+
+
+def other_rows(inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Results like the inputs, with any number of rows."""
+    results = []
+    for each in inputs:
+        shape = each.shape
+        if shape.rank == 0:
+            raise InvalidArgumentError("Shape must be at least rank 1 but is rank 0")
+        results.append((each.dtype, tf.TensorShape(None) if shape.rank is None else [None, *shape[1:]]))
+    return results
+
+
+# -- around the ops -----------------------------------------------------------------------------------------
+
+
+def check_world(process_set: ProcessSet) -> None:
+    """
+    Raises:
+        ValueError: there is no world, or no such set.
+    """
+    engine = lifecycle.current().engine
+    number = process_set_id(process_set)
+    if process_set is not global_process_set and number not in engine.process_sets():
+        raise InvalidArgumentError(f"{process_set} does not exist (any more).")
+
+
+def dense(tensor: Any) -> Any:
+    """What an op takes of ``tensor``, which may be a number or an array."""
+    tensor = raw(tensor)
+    return tensor if hasattr(tensor, "dtype") else tf.convert_to_tensor(tensor)

@@ -24,17 +24,13 @@ class _FloatCompressor(CastCompressor):
 class FP16Compressor(_FloatCompressor):
     """Reduce floating tensors as float16. Values beyond 65504 become infinite: see ``bf16``."""
 
-    @staticmethod
-    def narrow(tensor: Any) -> Any:
-        return tf.cast(tensor, tf.float16)
+    travels_as = tf.float16
 
 
 class BF16Compressor(_FloatCompressor):
     """Reduce floating tensors as bfloat16: the range of float32 with 8 significant bits."""
 
-    @staticmethod
-    def narrow(tensor: Any) -> Any:
-        return tf.cast(tensor, tf.bfloat16)
+    travels_as = tf.bfloat16
 
 
 class Compression:

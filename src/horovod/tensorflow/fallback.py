@@ -8,7 +8,8 @@ which must be the same on all ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -24,30 +25,68 @@ from horovod.runtime import lifecycle
 from horovod.runtime.process_set import ProcessSet, global_process_set
 
 __all__ = [
-    "horovod_allgather",
-    "horovod_allreduce",
-    "horovod_alltoall",
-    "horovod_broadcast",
-    "horovod_grouped_allgather",
-    "horovod_grouped_allreduce",
-    "horovod_grouped_reducescatter",
+    "collective",
     "horovod_join",
     "horovod_local_rank",
     "horovod_local_size",
     "horovod_process_set_included",
     "horovod_rank",
-    "horovod_reducescatter",
     "horovod_size",
 ]
 
 _UNKNOWN_SET = -3
 
-gradients: Final[dict[str, Callable[..., Any]]] = {}
-"""How these ops are differentiated. ``horovod.tensorflow.gradients`` fills it, which is made of these ops."""
+
+@dataclass(frozen=True)
+class _Node:
+    """What a gradient sees of an op."""
+
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    attributes: dict[str, Any]
+
+    def get_attr(self, name: str) -> Any:
+        return self.attributes[name]
+
+
+def collective(
+    type_: str,
+    gradient: Callable[[Any, list[Any]], Sequence[Any]],
+    on_arrays: Callable[..., Sequence[Any]],
+    outputs: Callable[[Sequence[Any]], Sequence[tuple[Any, Any]]],
+    inputs: tuple[str, ...] | None,
+) -> Callable[..., Any]:
+    """See :func:`horovod.tensorflow.native.function`."""
+
+    def function(
+        *,
+        tensor_name: str,
+        ignore_name_scope: bool,
+        process_set_id: int,
+        name: str | None,
+        **given: Any,
+    ) -> Any:
+        tensors = given.pop("tensors") if inputs is None else [given.pop(each) for each in inputs]
+        key = _key(tensor_name, ignore_name_scope, name)
+        attributes = {**given, "ignore_name_scope": ignore_name_scope, "process_set_id": process_set_id}
+
+        def run(*arrays: Any) -> Sequence[Any]:
+            return on_arrays(arrays, key, _set(process_set_id), **given)
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def op(*known: Any) -> Any:
+            dtypes, shapes = zip(*outputs(known), strict=True)
+            made = _call(type_, run, known, dtypes, shapes)
+            return made, lambda *upstreams: gradient(_Node(known, made, attributes), list(upstreams))
+
+        results = op(*map(tf.convert_to_tensor, tensors))
+        return results[0] if len(results) == 1 and inputs is not None else results
+
+    return function
 
 
 def _call(
-    kind: str,
+    type_: str,
     function: Callable[..., Any],
     inputs: Sequence[Any],
     outputs: Sequence[Any],
@@ -61,22 +100,22 @@ def _call(
         try:
             results = function(*(np.asarray(array, order="C") for array in arrays))
         except (HorovodInternalError, ValueError, NotImplementedError) as error:
-            raise _translated(kind, error, eager) from error
+            raise _translated(type_, error, eager) from error
         return [np.asarray(result) for result in results]
 
     if eager:  # numpy_function would call it at once, too, but cannot make an array of bfloat16
         return [tf.convert_to_tensor(result) for result in run(*(each.numpy() for each in inputs))]
-    made = tf.numpy_function(run, list(inputs), list(outputs), stateful=True, name=f"Horovod{kind}")
+    made = tf.numpy_function(run, list(inputs), list(outputs), stateful=True, name=type_)
     results = made if isinstance(made, list | tuple) else [made]
     for result, shape in zip(results, shapes, strict=True):
         result.set_shape(shape)
     return list(results)
 
 
-def _translated(kind: str, error: Exception, eager: bool) -> Exception:
+def _translated(type_: str, error: Exception, eager: bool) -> Exception:
     """``error`` as the native ops would say it. In a graph TensorFlow translates what Python raises by
     itself: a ``ValueError`` into InvalidArgumentError, nearly everything else into UnknownError."""
-    text = f"Horovod{kind}: {error}"
+    text = f"{type_}: {error}"
     if isinstance(error, MismatchError | NotInitializedError) or not lifecycle.is_initialized():
         return tf.errors.FailedPreconditionError(None, None, text)  # type: ignore[no-any-return]
     if isinstance(error, ValueError):
@@ -109,181 +148,11 @@ def _key(tensor_name: str, ignore_name_scope: bool, name: str | None) -> str | N
     return scoped.rpartition("/")[2] if ignore_name_scope else scoped
 
 
-def _rows(tensor: Any) -> Any:
-    """The static shape of ``tensor`` with any number of rows."""
-    shape = tensor.shape
-    if shape.rank == 0:
-        raise InvalidArgumentError("Shape must be at least rank 1 but is rank 0")
-    return tf.TensorShape(None) if shape.rank is None else [None, *shape[1:]]
-
-
-def _group(
-    kind: str,
-    run: Callable[..., Sequence[Any]],
-    tensors: Sequence[Any],
-    shape: Callable[[Any], Any],
-    gradient: Callable[[Sequence[Any], list[Any]], Sequence[Any]],
-) -> list[Any]:
-    """An op of a group, which has a gradient.
-
-    Args:
-        run: makes the results of the arrays.
-        shape: what is known of the shape of a result, by its tensor.
-        gradient: makes the gradients of the tensors, of these and of those of the results.
-    """
-
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def op(*inputs: Any) -> Any:
-        dtypes, shapes = [x.dtype for x in inputs], [shape(x) for x in inputs]
-        outputs = _call(kind, run, inputs, dtypes, shapes)
-        return outputs, lambda *upstreams: gradient(inputs, list(upstreams))
-
-    return list(op(*map(tf.convert_to_tensor, tensors)))
-
-
-def horovod_grouped_allreduce(
-    tensors: Sequence[Any],
-    reduce_op: int,
-    tensor_name: str = "",
-    ignore_name_scope: bool = False,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set_id: int = 0,
-    name: str | None = None,
-) -> list[Any]:
-    key = _key(tensor_name, ignore_name_scope, name)
-    how = reduce_op, prescale_factor, postscale_factor
-
-    def run(*arrays: Any) -> Any:
-        outs = [np.empty_like(array) for array in arrays]
-        return collectives.run_grouped_allreduce(arrays, outs, key, *how, _set(process_set_id))
-
-    def gradient(_: Sequence[Any], upstreams: list[Any]) -> Any:
-        return gradients["grouped_allreduce"](upstreams, *how, process_set_id, ignore_name_scope)
-
-    return _group("GroupedAllreduce", run, tensors, lambda x: x.shape, gradient)
-
-
-def horovod_allreduce(tensor: Any, reduce_op: int, **how: Any) -> Any:
-    return horovod_grouped_allreduce([tensor], reduce_op, **how)[0]
-
-
-def horovod_grouped_reducescatter(
-    tensors: Sequence[Any],
-    reduce_op: int,
-    tensor_name: str = "",
-    ignore_name_scope: bool = False,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set_id: int = 0,
-    name: str | None = None,
-) -> list[Any]:
-    key = _key(tensor_name, ignore_name_scope, name)
-    how = reduce_op, prescale_factor, postscale_factor
-
-    def run(*arrays: Any) -> Any:
-        handle = collectives.grouped_reducescatter(arrays, key, *how, _set(process_set_id), waited=True)
-        return collectives.synchronize(handle)
-
-    def gradient(_: Sequence[Any], upstreams: list[Any]) -> Any:
-        return [
-            gradients["reducescatter"](each, *how, process_set_id, ignore_name_scope) for each in upstreams
-        ]
-
-    return _group("GroupedReducescatter", run, tensors, _rows, gradient)
-
-
-def horovod_reducescatter(tensor: Any, reduce_op: int, **how: Any) -> Any:
-    return horovod_grouped_reducescatter([tensor], reduce_op, **how)[0]
-
-
-def horovod_grouped_allgather(
-    tensors: Sequence[Any],
-    tensor_name: str = "",
-    ignore_name_scope: bool = False,
-    process_set_id: int = 0,
-    name: str | None = None,
-) -> list[Any]:
-    key = _key(tensor_name, ignore_name_scope, name)
-
-    def run(*arrays: Any) -> Any:
-        handle = collectives.grouped_allgather(arrays, key, _set(process_set_id), waited=True)
-        return collectives.synchronize(handle)
-
-    def gradient(inputs: Sequence[Any], upstreams: list[Any]) -> Any:
-        return [
-            gradients["allgather"](tensor, upstream, process_set_id, ignore_name_scope)
-            for tensor, upstream in zip(inputs, upstreams, strict=True)
-        ]
-
-    return _group("GroupedAllgather", run, tensors, _rows, gradient)
-
-
-def horovod_allgather(tensor: Any, **how: Any) -> Any:
-    return horovod_grouped_allgather([tensor], **how)[0]
-
-
-def horovod_broadcast(
-    tensor: Any,
-    root_rank: int,
-    tensor_name: str = "",
-    ignore_name_scope: bool = False,
-    process_set_id: int = 0,
-    name: str | None = None,
-) -> Any:
-    key = _key(tensor_name, ignore_name_scope, name)
-
-    def run(array: Any) -> Any:
-        made = np.empty_like(array)
-        return [collectives.run_broadcast(array, made, root_rank, key, _set(process_set_id))]
-
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def op(given: Any) -> Any:
-        (output,) = _call("Broadcast", run, [given], [given.dtype], [given.shape])
-
-        def gradient(upstream: Any) -> Any:
-            return gradients["broadcast"](upstream, root_rank, process_set_id, ignore_name_scope)
-
-        return output, gradient
-
-    return op(tf.convert_to_tensor(tensor))
-
-
-def horovod_alltoall(
-    tensor: Any,
-    splits: Any,
-    tensor_name: str = "",
-    ignore_name_scope: bool = False,
-    process_set_id: int = 0,
-    name: str | None = None,
-) -> tuple[Any, Any]:
-    key = _key(tensor_name, ignore_name_scope, name)
-
-    def run(array: Any, numbers: Any) -> Any:
-        return collectives.synchronize(
-            collectives.alltoall(array, numbers.tolist(), key, _set(process_set_id), waited=True)
-        )
-
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def op(given: Any, numbers: Any) -> Any:
-        output, received = _call(
-            "Alltoall", run, [given, numbers], [given.dtype, tf.int32], [_rows(given), [None]]
-        )
-
-        def gradient(upstream: Any, _: Any) -> Any:
-            return gradients["alltoall"](given, upstream, received, process_set_id, ignore_name_scope), None
-
-        return (output, received), gradient
-
-    output, received = op(tf.convert_to_tensor(tensor), splits)
-    return output, received
-
-
 # -- the world ----------------------------------------------------------------------------------------------
 
 
 def _scalar(kind: str, function: Callable[[], int]) -> Any:
-    return _call(kind, lambda: [np.int32(function())], [], [tf.int32], [[]])[0]
+    return _call(f"Horovod{kind}", lambda: [np.int32(function())], [], [tf.int32], [[]])[0]
 
 
 def _members(number: int) -> list[int] | None:

@@ -1,29 +1,165 @@
-"""Local sums of gradients over several backward passes, in v1 graphs and sessions."""
+"""Local sums of gradients over several backward passes, in v1 graphs and sessions; and what both helpers
+share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from horovod.collectives.forms import Average
 from horovod.errors import InvalidArgumentError
-from horovod.gradients.groups import check_passes
+from horovod.gradients.accumulation import Accumulator
+from horovod.gradients.reduction import PartialReduction
+from horovod.gradients.settings import GradientSettings
+from horovod.runtime import lifecycle
 from horovod.runtime.process_set import ProcessSet, global_process_set
-from horovod.tensorflow.gradient_reduction import densified, partial_reduction
+from horovod.tensorflow.gradient_reduction import densified, partial
 
-__all__ = ["LocalGradientAggregationHelper"]
+__all__ = ["Aggregation", "GraphAggregation", "LocalGradientAggregationHelper"]
 
 
-class LocalGradientAggregationHelper:
-    """Sums the gradients of ``backward_passes_per_step`` passes in local variables and reduces the sums once.
+class Aggregation(Accumulator):
+    """Sums in variables of TensorFlow, in any mode."""
+
+    _counts_iterations = True
+    """Whether steps are counted in ``iterations`` of the optimizer, where no ``global_step`` is given."""
+
+    def __init__(self, settings: GradientSettings, reduction: PartialReduction) -> None:
+        super().__init__(settings, reduction)
+        self._reduction = reduction
+
+    def register_local_var(self, var: Any) -> None:
+        """Do not reduce the gradient of ``var``."""
+        self._reduction.register(var)
+
+    def apply_gradients(
+        self, apply_grads_closure: Callable[[], Any], optimizer: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Run ``apply_grads_closure`` in the last pass of a cycle; in the others only count the step.
+
+        Args:
+            apply_grads_closure: updates the variables, or makes the operation that does.
+            optimizer: the one whose ``iterations`` count, if it is one of Keras.
+            args: the first are the pairs of gradient and variable.
+            kwargs: ``global_step``, if given, counts.
+
+        Returns:
+            The number of steps, if they are counted; in a v1 graph the operation to run.
+        """
+        step = kwargs.get("global_step")
+        if step is None and self._counts_iterations:
+            step = optimizer.iterations
+        if self.counter is None:  # no variable had a gradient
+            return apply_grads_closure()
+
+        def steps_after(made: Any) -> list[Any]:
+            with self.after(tf.nest.flatten(made)):
+                return [tf.constant(0) if step is None else tf.identity(step.read_value())]
+
+        def count() -> list[Any]:
+            return steps_after(
+                None if step is None else step.assign_add(tf.cast(1, step.dtype), read_value=False)
+            )
+
+        complete = self.complete([gradient for gradient, _ in args[0]])
+        (steps,) = self.choose(complete, lambda: steps_after(apply_grads_closure()), count)
+        return steps
+
+    # -- the framework's part -------------------------------------------------------------------------------
+
+    def dense(self, gradient: Any) -> Any | None:
+        return densified(gradient) if isinstance(gradient, tf.IndexedSlices) else None
+
+    def fitted(self, gradient: Any | None, total: Any) -> Any:
+        return tf.zeros_like(total) if gradient is None else gradient
+
+    def read(self, variable: Any) -> Any:
+        return variable.read_value()
+
+    def write(self, variable: Any, value: Any) -> Any:
+        return variable.assign(value, read_value=False)
+
+    def after(self, done: Sequence[Any]) -> AbstractContextManager[Any]:
+        # Eager mode and functions keep the order of the program.
+        ordered = tf.compat.v1.executing_eagerly_outside_functions()
+        inputs = [] if ordered else [each for each in done if each is not None]
+        block: AbstractContextManager[Any] = tf.control_dependencies(inputs)
+        return block
+
+    def choose(self, condition: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
+        return tf.cond(
+            condition,
+            lambda: [tf.identity(each) for each in if_true()],
+            lambda: [tf.identity(each) for each in if_false()],
+        )
+
+
+class GraphAggregation(Aggregation):
+    """Sums for v1 graphs.
 
     The sums and the counter of passes are variables of the collection ``LOCAL_VARIABLES``, so that they are
     neither broadcast nor saved; ``MonitoredTrainingSession`` initialises them, other scripts run
-    ``tf.compat.v1.local_variables_initializer()``. A pass reads the counter before it computes anything and
-    changes it before the gradients it returns are ready, so whatever uses these sees the new value: 0 in the
-    last pass of a cycle, when the gradients to apply are there.
+    ``tf.compat.v1.local_variables_initializer()``.
+
+    Args:
+        rank: of this process; part of the names of the variables, as is ``name``.
+        of_keras: initialise the variables at once, in the session of Keras.
+    """
+
+    returns_sums = False
+
+    def __init__(
+        self,
+        settings: GradientSettings,
+        reduction: PartialReduction,
+        rank: int | None = None,
+        of_keras: bool = False,
+    ) -> None:
+        super().__init__(settings, reduction)
+        rank = lifecycle.current().topology.rank if rank is None else rank
+        self._scope = f"aggregation_variables_{settings.name}{rank}"
+        self._counts_iterations = of_keras
+
+    def sums_of(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        if all(gradient is None for gradient in gradients):
+            return list(gradients)
+        made: list[Any] = []
+
+        def make(name: str, shape: Any, dtype: Any) -> Any:
+            variable = tf.compat.v1.get_variable(
+                name,
+                shape=shape,
+                dtype=dtype,
+                initializer=tf.compat.v1.zeros_initializer(),
+                trainable=False,
+                collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES, "aggregating_collection"],
+                use_resource=True,  # reads then come in the order of the control dependencies
+            )
+            made.append(variable)
+            return variable
+
+        with tf.compat.v1.variable_scope(None, default_name=self._scope):
+            self.counter = make("aggregation_counter", (), tf.int32)
+            sums = [
+                None
+                if gradient is None
+                else make(f"gradient_sum_{number}", static_shape(gradient, variable), gradient.dtype)
+                for number, (gradient, variable) in enumerate(zip(gradients, variables, strict=True))
+            ]
+        if self._counts_iterations:
+            tf.compat.v1.keras.backend.get_session().run(tf.compat.v1.variables_initializer(made))
+        return sums
+
+    def apply_gradients(
+        self, apply_grads_closure: Callable[[], Any], optimizer: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        return tf.group(super().apply_gradients(apply_grads_closure, optimizer, *args, **kwargs))
+
+
+class LocalGradientAggregationHelper(GraphAggregation):
+    """:class:`GraphAggregation` for others, around a reduction of their own.
 
     Args:
         backward_passes_per_step: how many passes make one step.
@@ -56,141 +192,9 @@ class LocalGradientAggregationHelper:
         scale_local_gradients: bool = True,
         name: str = "",
     ) -> None:
-        check_passes(backward_passes_per_step, Average, average_aggregated_gradients)
-        self.backward_passes_per_step = backward_passes_per_step
-        self.sparse_as_dense = sparse_as_dense
-        self.average_aggregated_gradients = average_aggregated_gradients
-        self.rank = rank
-        self.optimizer_type = optimizer_type
-        self.name = name
-        self.counter: Any = None
-        self._reduce = partial_reduction(allreduce_func, process_set, scale_local_gradients)
-
-    def register_local_var(self, var: Any) -> None:
-        """Do not reduce the gradient of ``var``."""
-        self._reduce.register(var)
-
-    # -- sums -----------------------------------------------------------------------------------------------
-
-    def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
-        """Add ``grads``, one for each of ``vars`` or ``None``, to the sums.
-
-        Returns:
-            In the last pass of a cycle the reduced sums, otherwise ``grads`` as they are; ``None`` stays
-            ``None``.
-
-        Raises:
-            ValueError: ``IndexedSlices`` without ``sparse_as_dense``; or a shape that is not known.
-        """
-        given = [dense_gradient(gradient, self.sparse_as_dense) for gradient in grads]
-        present = [position for position, gradient in enumerate(given) if gradient is not None]
-        if not present:
-            return given
-        gradients = [given[position] for position in present]
-        variables = [vars[position] for position in present]
-        scope = f"aggregation_variables_{self.name}{self.rank}"
-        with tf.compat.v1.variable_scope(None, default_name=scope):
-            sums = self._make_variables(gradients, variables)
-
-        passes = self.backward_passes_per_step
-        before = self.counter.read_value()
-
-        def begin() -> list[Any]:
-            # An assignment, which forgets whatever was there, infinities too.
-            return [kept.assign(gradient) for kept, gradient in zip(sums, gradients, strict=True)]
-
-        def add() -> list[Any]:
-            return [kept.assign_add(gradient) for kept, gradient in zip(sums, gradients, strict=True)]
-
-        added = tf.cond(tf.equal(before, 0), lambda: _values(begin()), lambda: _values(add()))
-        with tf.control_dependencies([before, *added]):
-            after = self.counter.assign(tf.math.floormod(before + 1, passes), read_value=True)
-            after = tf.convert_to_tensor(after)
-
-        def finish() -> list[Any]:
-            reduced = self._reduce(added, variables)
-            if self.average_aggregated_gradients:
-                reduced = [gradient / passes for gradient in reduced]
-            return [tf.identity(gradient) for gradient in reduced]
-
-        outcome = tf.cond(tf.equal(after, 0), finish, lambda: [tf.identity(g) for g in gradients])
-        for position, gradient in zip(present, outcome, strict=True):
-            given[position] = gradient
-        return given
-
-    def _make_variables(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The counter and the sums."""
-        collections = [tf.compat.v1.GraphKeys.LOCAL_VARIABLES, "aggregating_collection"]
-
-        def make(name: str, shape: Any, dtype: Any) -> Any:
-            return tf.compat.v1.get_variable(
-                name,
-                shape=shape,
-                dtype=dtype,
-                initializer=tf.compat.v1.zeros_initializer(),
-                trainable=False,
-                collections=collections,
-                use_resource=True,  # reads then come in the order of the control dependencies
-            )
-
-        self.counter = make("aggregation_counter", (), tf.int32)
-        sums = [
-            make(f"gradient_sum_{number}", static_shape(gradient, variable), gradient.dtype)
-            for number, (gradient, variable) in enumerate(zip(gradients, variables, strict=True))
-        ]
-        if self.optimizer_type == self._OPTIMIZER_TYPE_KERAS:
-            session = tf.compat.v1.keras.backend.get_session()
-            session.run(tf.compat.v1.variables_initializer([self.counter, *sums]))
-        return sums
-
-    # -- updates --------------------------------------------------------------------------------------------
-
-    def apply_gradients(
-        self, apply_grads_closure: Callable[[], Any], optimizer: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Run ``apply_grads_closure`` in the last pass of a cycle; in the others only count the step.
-
-        Args:
-            apply_grads_closure: makes the operation that updates the variables.
-            optimizer: the one whose ``iterations`` count, if it is one of Keras.
-            args: the first are the pairs of gradient and variable.
-            kwargs: ``global_step``, if given, counts.
-
-        Returns:
-            The operation to run.
-        """
-        step = kwargs.get("global_step")
-        if step is None and self.optimizer_type == self._OPTIMIZER_TYPE_KERAS:
-            step = optimizer.iterations
-        gradients = [gradient for gradient, _ in args[0] if gradient is not None]
-        if self.counter is None:  # no variable had a gradient
-            return apply_grads_closure()
-        with tf.control_dependencies(gradients):
-            complete = tf.equal(self.counter.read_value(), 0)
-
-        def update() -> Any:
-            with tf.control_dependencies(_operations(apply_grads_closure())):
-                return tf.constant(True)
-
-        def count() -> Any:
-            counted = [] if step is None else [step.assign_add(tf.cast(1, step.dtype))]
-            with tf.control_dependencies(_operations(counted)):
-                return tf.constant(False)
-
-        return tf.group(tf.cond(complete, update, count))
-
-
-def dense_gradient(gradient: Any, sparse_as_dense: bool) -> Any:
-    """``gradient`` as a dense tensor, or ``None``.
-
-    Raises:
-        ValueError: ``IndexedSlices`` that are not to be made dense.
-    """
-    if isinstance(gradient, tf.IndexedSlices) and not sparse_as_dense:
-        raise InvalidArgumentError(
-            "IndexedSlices are not supported with backward_passes_per_step > 1: pass sparse_as_dense=True."
-        )
-    return densified(gradient)
+        settings = GradientSettings.of(locals())
+        of_keras = optimizer_type == self._OPTIMIZER_TYPE_KERAS
+        super().__init__(settings, partial(allreduce_func, settings), rank, of_keras)
 
 
 def static_shape(gradient: Any, variable: Any) -> Any:
@@ -206,12 +210,3 @@ def static_shape(gradient: Any, variable: Any) -> Any:
         f"The shape of the gradient of {variable.name} is not known while the graph is built, as "
         "backward_passes_per_step > 1 needs it: give the variable a static shape."
     )
-
-
-def _values(assigned: Sequence[Any]) -> list[Any]:
-    return [tf.convert_to_tensor(each) for each in assigned]
-
-
-def _operations(made: Any) -> list[Any]:
-    """What an update returned, as control dependencies."""
-    return [each for each in tf.nest.flatten(made) if each is not None]

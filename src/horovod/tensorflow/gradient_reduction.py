@@ -3,39 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
-from horovod.gradients.groups import Groups, PartialReduction, plan_groups, scaling, stays_local
+from horovod.gradients.compression import NoneCompressor
+from horovod.gradients.groups import Groups
+from horovod.gradients.reduction import PartialReduction, reduce_in_groups, stays_local
+from horovod.gradients.settings import GradientSettings
 from horovod.runtime.process_set import ProcessSet
-from horovod.tensorflow.reductions import grouped_allreduce
+from horovod.tensorflow.collectives.allreduce import grouped_allreduce
 from horovod.tensorflow.run_time import decides_at_run_time, exchanges, members
 
-if TYPE_CHECKING:
-    from horovod._keras.frameworks import Settings
-
-__all__ = ["allreduce_gradients", "densified", "partial_reduction"]
+__all__ = ["allreduce_gradients", "densified", "partial", "reduction"]
 
 
-def _make_allreduce_grads_fn(
-    name: str,
-    device_dense: str,
-    device_sparse: str,
-    compression: Any,
-    sparse_as_dense: bool,
-    op: int,
-    gradient_predivide_factor: float,
-    groups: Groups,
-    process_set: ProcessSet,
-) -> Callable[..., list[Any]]:
-    """What reduces the gradients of a step over ``process_set``: ``fn(grads, vars=None,
+def reduction(settings: GradientSettings) -> PartialReduction:
+    """What reduces the gradients of a step, except for those of local variables."""
+    return partial(allreduce_gradients(settings), settings)
+
+
+def partial(allreduce: Callable[..., Sequence[Any]], settings: GradientSettings) -> PartialReduction:
+    """``allreduce`` for all variables but those that are registered as local; of these, gradients are divided
+    by the number of ranks if the settings want that."""
+    process_set = settings.process_set
+
+    def scale(gradient: Any) -> Any:
+        if decides_at_run_time():
+            ranks = tf.where(exchanges(process_set), members(process_set), 1)
+            return _divided(gradient, tf.cast(ranks, gradient.dtype))
+        return gradient if stays_local(process_set) else _divided(gradient, members(process_set))
+
+    return PartialReduction(allreduce, scale if settings.scale_local_gradients else None)
+
+
+def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
+    """What reduces the gradients of a step over the process set: ``fn(grads, vars=None,
     use_generic_names=False)``.
 
-    ``fn`` takes gradients (tensors, ``IndexedSlices`` or ``None``) and their variables (needed if ``groups``
+    ``fn`` takes gradients (tensors, ``IndexedSlices`` or ``None``) and their variables (needed if the groups
     are lists), and returns the reduced gradients as a list in their order; ``None`` stays ``None``. It works
     in eager mode, in ``tf.function`` and in v1 graphs. Everything of one dtype travels as one operation,
-    unless ``groups`` say otherwise.
+    unless the groups say otherwise.
 
     Where this process is not in the set, or alone in it, gradients stay as they are, and a graph gets no
     operation of ours. That is decided when ``fn`` runs, in Python; with ``HOROVOD_ELASTIC`` set, graphs
@@ -45,49 +54,41 @@ def _make_allreduce_grads_fn(
     that ranks agree whose graphs differ in other parts. With ``use_generic_names`` they are called
     ``grad_<number>``, and the name scopes around them do not count either.
 
-    Args:
-        name: of the optimizer or tape.
-        device_dense, device_sparse: where to reduce; empty: where TensorFlow puts it.
-        compression: around each dense reduction.
-        sparse_as_dense: reduce ``IndexedSlices`` as dense tensors.
-        op: the reduction.
-        gradient_predivide_factor: with ``Average``, divide by this before the sum and by the rest after it.
-        groups: as :func:`horovod.gradients.groups.chosen_groups` returned them.
-
     Raises (from ``fn``):
         ValueError: ``init()`` has not been called.
         NotImplementedError: sparse gradients with another reduction than ``Sum`` and ``Average``, or with a
             predivide factor.
     """
-    prescale, postscale = scaling(op, gradient_predivide_factor)
+    prescale, postscale = settings.scales
+    process_set = settings.process_set
 
     def reduced(
         gradients: Sequence[Any], variables: Sequence[Any] | None, use_generic_names: bool
     ) -> list[Any]:
-        result = list(gradients)
-        kinds = [_kind(gradient) for gradient in gradients]
-        for number, group in enumerate(plan_groups(kinds, variables, groups)):
-            outcome = grouped_allreduce(
-                [gradients[position] for position in group],
-                device_dense=device_dense,
-                device_sparse=device_sparse,
-                compression=compression,
-                op=op,
-                prescale_factor=prescale,
-                postscale_factor=postscale,
-                process_set=process_set,
-                ignore_name_scope=use_generic_names,
-                name=f"grad_{number}" if use_generic_names else f"gradients_{number}",
-            )
-            for position, gradient in zip(group, outcome, strict=True):
-                result[position] = gradient
-        return result
+        def reduce(groups: list[list[Any]]) -> list[list[Any]]:
+            return [
+                grouped_allreduce(
+                    group,
+                    device_dense=settings.device_dense,
+                    device_sparse=settings.device_sparse,
+                    compression=settings.compression,
+                    op=settings.op,
+                    prescale_factor=prescale,
+                    postscale_factor=postscale,
+                    process_set=process_set,
+                    ignore_name_scope=use_generic_names,
+                    name=f"grad_{number}" if use_generic_names else f"gradients_{number}",
+                )
+                for number, group in enumerate(groups)
+            ]
+
+        return reduce_in_groups(gradients, NoneCompressor, reduce, variables, settings.groups, _kind)
 
     def allreduce_grads(
         grads: Sequence[Any], vars: Sequence[Any] | None = None, use_generic_names: bool = False
     ) -> list[Any]:
-        with tf.name_scope(f"{name}_Allreduce"):
-            result = [densified(gradient) for gradient in grads] if sparse_as_dense else list(grads)
+        with tf.name_scope(f"{settings.name}_Allreduce"):
+            result = [densified(each) for each in grads] if settings.sparse_as_dense else list(grads)
             present = [position for position, gradient in enumerate(result) if gradient is not None]
             gradients = [result[position] for position in present]
             variables = None if vars is None else [vars[position] for position in present]
@@ -108,34 +109,19 @@ def _make_allreduce_grads_fn(
     return allreduce_grads
 
 
-def allreduce_gradients(settings: Settings) -> Callable[..., list[Any]]:
-    """What reduces all gradients of a step of Keras: ``fn(gradients, variables)``."""
-    return _make_allreduce_grads_fn(
-        settings.name,
-        settings.device_dense,
-        settings.device_sparse,
-        settings.compression,
-        settings.sparse_as_dense,
-        settings.op,
-        settings.predivide,
-        settings.groups,
-        settings.process_set,
-    )
-
-
-def partial_reduction(
-    allreduce: Callable[..., Sequence[Any]], process_set: ProcessSet, scale_local_gradients: bool
-) -> PartialReduction:
-    """``allreduce`` for all variables but those that are registered as local; of these, gradients are divided
-    by the number of ranks if ``scale_local_gradients``."""
-
-    def scale(gradient: Any) -> Any:
-        if decides_at_run_time():
-            ranks = tf.where(exchanges(process_set), members(process_set), 1)
-            return _divided(gradient, tf.cast(ranks, gradient.dtype))
-        return gradient if stays_local(process_set) else _divided(gradient, members(process_set))
-
-    return PartialReduction(allreduce, scale if scale_local_gradients else None)
+def _make_allreduce_grads_fn(
+    name: str,
+    device_dense: str,
+    device_sparse: str,
+    compression: Any,
+    sparse_as_dense: bool,
+    op: int,
+    gradient_predivide_factor: float,
+    groups: Groups,
+    process_set: ProcessSet,
+) -> Callable[..., list[Any]]:
+    """:func:`allreduce_gradients` for others, who know it by this name."""
+    return allreduce_gradients(GradientSettings.of(locals()))
 
 
 def densified(gradient: Any) -> Any:

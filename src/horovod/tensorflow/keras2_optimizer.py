@@ -13,19 +13,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod._keras.frameworks import Settings
-from horovod.gradients.groups import PartialReduction
-from horovod.runtime import lifecycle
-from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
-from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
-from horovod.tensorflow.gradient_reduction import allreduce_gradients, partial_reduction
+from horovod.gradients.reduction import PartialReduction
+from horovod.gradients.settings import GradientSettings
+from horovod.tensorflow.gradient_aggregation import Aggregation, GraphAggregation
+from horovod.tensorflow.gradient_aggregation_eager import EagerAggregation
+from horovod.tensorflow.gradient_reduction import reduction
 
 __all__ = ["distributed"]
 
 _Wrapped: Any = object  # the class of the given optimizer comes behind
 
 
-def distributed(optimizer: Any, settings: Settings) -> Any:
+def distributed(optimizer: Any, settings: GradientSettings) -> Any:
     """A distributed optimizer like ``optimizer``, with its state."""
     kind = type(optimizer)
     mixin = _Newer if hasattr(kind, "compute_gradients") else _Older
@@ -43,7 +42,7 @@ def distributed(optimizer: Any, settings: Settings) -> Any:
 class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
     """What both families have in common."""
 
-    _horovod_settings: Settings
+    _horovod_settings: GradientSettings
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -51,42 +50,22 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
 
     def _begin(self) -> None:
         settings = self._horovod_settings
-        reduce = allreduce_gradients(settings)
-        self._agg_helper: Any = None
-        self._reduction: PartialReduction = partial_reduction(
-            reduce, settings.process_set, settings.scale_local
-        )
-        if settings.passes > 1:
-            options: dict[str, Any] = {
-                "process_set": settings.process_set,
-                "scale_local_gradients": settings.scale_local,
-            }
+        self._reduction: PartialReduction = reduction(settings)
+        self._agg_helper: Aggregation | None = None
+        if settings.backward_passes_per_step > 1:
             if tf.compat.v1.executing_eagerly_outside_functions():
-                self._agg_helper = LocalGradientAggregationHelperEager(
-                    settings.passes, reduce, settings.sparse_as_dense, settings.average_passes, **options
-                )
+                self._agg_helper = EagerAggregation(settings, self._reduction)
             else:
-                self._agg_helper = LocalGradientAggregationHelper(
-                    settings.passes,
-                    reduce,
-                    settings.sparse_as_dense,
-                    settings.average_passes,
-                    lifecycle.current().topology.rank,
-                    LocalGradientAggregationHelper._OPTIMIZER_TYPE_KERAS,
-                    **options,
-                )
+                self._agg_helper = GraphAggregation(settings, self._reduction, of_keras=True)
 
     def register_local_var(self, var: Any) -> None:
         """Do not reduce the gradient of ``var`` from now on."""
         self._reduction.register(var)
-        if self._agg_helper is not None:
-            self._agg_helper.register_local_var(var)
 
     def _allreduce(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
         """The gradients to use: reduced, or summed over the passes so far."""
         if self._agg_helper is not None:
-            summed: list[Any] = self._agg_helper.compute_gradients(tuple(grads), tuple(vars))
-            return summed
+            return self._agg_helper.compute_gradients(tuple(grads), tuple(vars))
         return self._reduction(list(grads), list(vars))
 
     def _pairs(self, pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:

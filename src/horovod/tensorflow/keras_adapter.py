@@ -9,19 +9,17 @@ from typing import Any, Final
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from horovod._keras.frameworks.contract import Framework, Settings
+from horovod._keras.frameworks.contract import Framework
 from horovod.errors import HorovodInternalError
-from horovod.gradients.groups import PartialReduction
-from horovod.tensorflow import keras2_optimizer, mpi_ops, reduced_marks, reductions
+from horovod.gradients.reduction import PartialReduction
+from horovod.gradients.settings import GradientSettings
+from horovod.tensorflow import gradient_reduction, keras2_optimizer, mpi_ops, reduced_marks
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import broadcast_global_variables
-from horovod.tensorflow.gradient_reduction import allreduce_gradients, densified, partial_reduction
 from horovod.tensorflow.moments import moments_of_all_ranks
 
-# Types of our operations, and errors that the fall-back writes into TensorFlow's.
-_OURS: Final = re.compile(
-    r"Horovod(Grouped)?(Allreduce|Allgather|Broadcast|Alltoall|Reducescatter|Join)|HorovodInternalError"
-)
+# Types of our operations other than questions, and errors that the fall-back writes into TensorFlow's.
+_OURS: Final = re.compile(r"Horovod(?!(Local)?(Rank|Size)|ProcessSet)[A-Z]")
 
 __all__ = ["ADAPTER", "TensorFlowFramework"]
 
@@ -30,25 +28,21 @@ class TensorFlowFramework(Framework):
     """TensorFlow, whose collectives XLA cannot compile."""
 
     Compression = Compression
+    collectives = mpi_ops
     init = staticmethod(mpi_ops.init)
     shutdown = staticmethod(mpi_ops.shutdown)
 
-    def reduction(self, settings: Settings) -> PartialReduction:
-        return partial_reduction(allreduce_gradients(settings), settings.process_set, settings.scale_local)
+    def reduction(self, settings: GradientSettings) -> PartialReduction:
+        return gradient_reduction.reduction(settings)
 
-    def legacy_optimizer(self, optimizer: Any, settings: Settings) -> Any:
+    def legacy_optimizer(self, optimizer: Any, settings: GradientSettings) -> Any:
         return keras2_optimizer.distributed(optimizer, settings)
-
-    def scaled(self, gradient: Any, factor: float) -> Any:
-        if isinstance(gradient, tf.IndexedSlices):
-            return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
-        return gradient * factor
 
     def is_reduced(self, gradient: Any) -> bool:
         return reduced_marks.is_marked(gradient)
 
     def dense(self, gradient: Any) -> Any | None:
-        return densified(gradient) if isinstance(gradient, tf.IndexedSlices) else None
+        return gradient_reduction.densified(gradient) if isinstance(gradient, tf.IndexedSlices) else None
 
     def refuse_compiled(self) -> None:
         if tf.executing_eagerly():
@@ -69,11 +63,11 @@ class TensorFlowFramework(Framework):
     def choose(
         self,
         condition: Any,
-        if_true: Callable[[], None],
-        if_false: Callable[[], None],
+        if_true: Callable[[], Any],
+        if_false: Callable[[], Any],
         variables: Sequence[Any],
-    ) -> None:
-        tf.cond(condition, if_true, if_false)
+    ) -> Any:
+        return tf.cond(condition, if_true, if_false)
 
     def moments(self, own: Any) -> Any:
         return tf.cast(moments_of_all_ranks(*tf.unstack(tf.cast(own, tf.float64), num=3)), own.dtype)
@@ -99,26 +93,8 @@ class TensorFlowFramework(Framework):
             return super().broadcast_global_variables(root_rank)
         return self.computed(broadcast_global_variables(root_rank))
 
-    def allreduce(
-        self, value: Any, name: str | None, op: int, prescale: float, postscale: float, compression: Any
-    ) -> Any:
-        return reductions.allreduce(
-            _constant(value, name),
-            op=op,
-            prescale_factor=prescale,
-            postscale_factor=postscale,
-            compression=compression,
-            name=name,
-        )
-
-    def allgather(self, value: Any, name: str | None) -> Any:
-        return mpi_ops.allgather(_constant(value, name), name=name)
-
-    def broadcast(self, value: Any, root_rank: int, name: str | None) -> Any:
-        return mpi_ops.broadcast(_constant(value, name), root_rank, name=name)
-
-    def reducescatter(self, value: Any, name: str | None, op: int) -> Any:
-        return reductions.reducescatter(_constant(value, name), op=op, name=name)
+    def tensor(self, value: Any, name: str | None) -> Any:
+        return tf.convert_to_tensor(value, name=None if name is None else f"{name}_value")
 
 
 def _may_be_mended(error: tf.errors.OpError, text: str) -> bool:
@@ -127,10 +103,6 @@ def _may_be_mended(error: tf.errors.OpError, text: str) -> bool:
     if isinstance(error, tf.errors.FailedPreconditionError):
         return "has not been initialized" in text
     return not isinstance(error, tf.errors.InvalidArgumentError | tf.errors.AbortedError)
-
-
-def _constant(value: Any, name: str | None) -> Any:
-    return tf.convert_to_tensor(value, name=None if name is None else f"{name}_value")
 
 
 ADAPTER = TensorFlowFramework()

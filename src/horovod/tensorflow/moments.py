@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.collectives.forms import Sum
+from horovod.collectives.ops import Sum
 from horovod.tensorflow.mpi_ops import _allreduce
 
 __all__ = ["moments_of_all_ranks"]

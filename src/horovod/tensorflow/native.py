@@ -1,16 +1,17 @@
 """The ops: loaded from the glue, or made of ``tf.numpy_function`` where this TensorFlow lacks a name that the
 glue needs.
 
-``ops`` has the functions that TensorFlow generates for the glue's ops (``horovod_allreduce`` ...), or
-functions with the same arguments.
+``ops`` has the functions that TensorFlow generates for the glue's ops (``horovod_rank`` ...), or functions
+with the same arguments; those of the collectives come by :func:`function`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,23 +20,10 @@ import tensorflow as tf
 from horovod.errors import HorovodInternalError
 from horovod.runtime import lifecycle
 
-__all__ = ["GLUE", "load", "ops", "problem"]
+__all__ = ["GLUE", "function", "load", "ops", "problem"]
 
 GLUE: Final = Path(os.environ.get("RUEDA_TENSORFLOW_GLUE") or Path(__file__).with_name("_tensorflow.so"))
 """The variable names another build of it, for tests."""
-
-_COLLECTIVES: Final = frozenset(
-    {
-        "HorovodAllreduce",
-        "HorovodGroupedAllreduce",
-        "HorovodAllgather",
-        "HorovodGroupedAllgather",
-        "HorovodBroadcast",
-        "HorovodReducescatter",
-        "HorovodGroupedReducescatter",
-        "HorovodAlltoall",
-    }
-)
 
 
 class _World:
@@ -71,12 +59,29 @@ def load(glue: Path) -> tuple[Any, str]:
     problem = library.rueda_tf_problem().decode()
     if problem:
         return None, problem
-    _let_them_run_at_once()
     lifecycle.follow(_World(library))
     return module, ""
 
 
-def _let_them_run_at_once() -> None:
+def function(
+    type_: str,
+    gradient: Callable[[Any, list[Any]], Sequence[Any]],
+    on_arrays: Callable[..., Sequence[Any]],
+    outputs: Callable[[Sequence[Any]], Sequence[tuple[Any, Any]]],
+    inputs: tuple[str, ...] | None,
+) -> Callable[..., Any]:
+    """The function that makes ops of that type (``HorovodAllreduce``), which from now on have ``gradient``;
+    see :func:`horovod.tensorflow.calls.define`. ``inputs``: None for those of a group."""
+    if problem:
+        made: Callable[..., Any] = ops.collective(type_, gradient, on_arrays, outputs, inputs)
+        return made
+    tf.RegisterGradient(type_)(lambda node, *upstreams: gradient(node, list(upstreams)))
+    _let_run_at_once(type_)
+    generated: Callable[..., Any] = getattr(ops, re.sub(r"(?<!^)(?=[A-Z])", "_", type_).lower())
+    return generated
+
+
+def _let_run_at_once(type_: str) -> None:
     """A ``tf.function`` runs ops with effects one after another, in the order in which they were written.
     Between ranks names decide what belongs together, so collectives need no order and shall overlap.
 
@@ -88,7 +93,7 @@ def _let_them_run_at_once() -> None:
         return
     known = getattr(auto_control_deps, "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS", None)
     if isinstance(known, frozenset):
-        auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS = known | _COLLECTIVES
+        auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS = known | {type_}
 
 
 def _leave_unconverted() -> None:
@@ -125,3 +130,6 @@ def _choose() -> tuple[Any, str]:
 
 _leave_unconverted()
 ops, problem = _choose()
+
+for _type in ("Join", "Size", "ProcessSetIncluded", "LocalSize", "Rank", "LocalRank"):
+    tf.no_gradient(f"Horovod{_type}")

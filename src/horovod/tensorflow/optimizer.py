@@ -6,15 +6,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.collectives.forms import Adasum, Average
+from horovod.collectives.ops import Adasum, Average
 from horovod.errors import InvalidArgumentError
 from horovod.gradients.compression import NoneCompressor
-from horovod.gradients.groups import Groups, check_passes, check_predivide, chosen_groups
-from horovod.runtime import lifecycle
+from horovod.gradients.groups import Groups
+from horovod.gradients.settings import GradientSettings
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.tensorflow.adasum_optimizer import _DistributedAdasumOptimizer
-from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
-from horovod.tensorflow.gradient_reduction import _make_allreduce_grads_fn, partial_reduction
+from horovod.tensorflow.gradient_aggregation import GraphAggregation
+from horovod.tensorflow.gradient_reduction import reduction
 
 __all__ = ["DistributedOptimizer"]
 
@@ -43,23 +43,12 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True,
     ) -> None:
-        if name is None:
-            name = f"Distributed{type(optimizer).__name__}"
+        name = name or f"Distributed{type(optimizer).__name__}"
+        settings = GradientSettings.of(locals())
         super().__init__(name=name, use_locking=use_locking)
         self._optimizer = optimizer
-        allreduce = _make_allreduce_grads_fn(
-            name,
-            device_dense,
-            device_sparse,
-            compression,
-            sparse_as_dense,
-            op,
-            gradient_predivide_factor,
-            groups,
-            process_set,
-        )
-        self._reduce = partial_reduction(allreduce, process_set, scale_local_gradients)
-        self._agg_helper: LocalGradientAggregationHelper | None = None
+        self._reduce = reduction(settings)
+        self._agg_helper: GraphAggregation | None = None
         if backward_passes_per_step > 1:
             if tf.executing_eagerly():
                 raise InvalidArgumentError(
@@ -67,23 +56,11 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
                     f"{type(optimizer).__name__} in eager mode. Use an optimizer of Keras, or sum the "
                     "gradients of several passes before apply_gradients()."
                 )
-            self._agg_helper = LocalGradientAggregationHelper(
-                backward_passes_per_step,
-                allreduce,
-                sparse_as_dense,
-                average_aggregated_gradients,
-                lifecycle.current().topology.rank,
-                LocalGradientAggregationHelper._OPTIMIZER_TYPE_LEGACY,
-                process_set,
-                scale_local_gradients,
-                name,
-            )
+            self._agg_helper = GraphAggregation(settings, self._reduce)
 
     def register_local_var(self, var: Any) -> None:
         """Do not reduce the gradient of ``var``, which belongs to this rank alone."""
         self._reduce.register(var)
-        if self._agg_helper is not None:
-            self._agg_helper.register_local_var(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """What the wrapped optimizer's method of this name returns, with reduced gradients."""
@@ -164,54 +141,17 @@ def DistributedOptimizer(
         ValueError: an argument is wrong, see each message.
         NotImplementedError: ``Adasum`` on a process set.
     """
-    check_predivide(op, gradient_predivide_factor)
-    check_passes(backward_passes_per_step, op, average_aggregated_gradients)
-    groups = chosen_groups(num_groups, groups)
+    settings = GradientSettings.of(locals())
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        if op == Adasum:
-            if process_set is not global_process_set:
-                raise NotImplementedError("Adasum does not support non-global process sets.")
-            return _DistributedAdasumOptimizer(
-                optimizer,
-                name,
-                use_locking,
-                device_dense,
-                device_sparse,
-                compression,
-                backward_passes_per_step,
-            )
-        return _DistributedOptimizer(
-            optimizer,
-            name,
-            use_locking,
-            device_dense,
-            device_sparse,
-            compression,
-            sparse_as_dense,
-            op,
-            gradient_predivide_factor,
-            backward_passes_per_step,
-            average_aggregated_gradients,
-            groups,
-            process_set,
-            scale_local_gradients,
+        if op != Adasum:
+            return _DistributedOptimizer(optimizer, use_locking=use_locking, **vars(settings))
+        if process_set is not global_process_set:
+            raise NotImplementedError("Adasum does not support non-global process sets.")
+        return _DistributedAdasumOptimizer(
+            optimizer, name, use_locking, device_dense, device_sparse, compression, backward_passes_per_step
         )
     if op == Adasum:
         raise InvalidArgumentError("op=Adasum is not supported with optimizers of Keras.")
     from horovod.tensorflow import keras  # which imports Keras
 
-    return keras.DistributedOptimizer(
-        optimizer,
-        name=name,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    return keras.DistributedOptimizer(optimizer, **vars(settings))

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from horovod.runtime import lifecycle
 from horovod.runtime.process_set import ProcessSet, member_count, process_set_id
-from horovod.tensorflow.mpi_ops import process_set_included_op, size_op
+from horovod.tensorflow.world_ops import process_set_included_op, size_op
 
 __all__ = ["decides_at_run_time", "exchanges", "members"]
 

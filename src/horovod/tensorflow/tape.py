@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
-from horovod.collectives.forms import Average
+from horovod.collectives.ops import Average
 from horovod.gradients.compression import NoneCompressor
-from horovod.gradients.groups import Groups, PartialReduction, check_predivide, chosen_groups, local_weights
+from horovod.gradients.groups import Groups
+from horovod.gradients.reduction import PartialReduction
+from horovod.gradients.settings import GradientSettings
+from horovod.gradients.variables import local_weights
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.tensorflow import reduced_marks
-from horovod.tensorflow.gradient_reduction import _make_allreduce_grads_fn, partial_reduction
+from horovod.tensorflow.gradient_reduction import reduction
 
 __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
@@ -116,26 +120,7 @@ def DistributedGradientTape(
     Raises:
         ValueError: an argument is wrong, see each message.
     """
-    check_predivide(op, gradient_predivide_factor)
-    groups = chosen_groups(num_groups, groups)
-    cls = type(gradtape)
-    distributed: Any = type(cls.__name__, (_DistributedGradientTape, cls), {})
-    # Not through the constructor, which would begin a new record.
-    tape: _DistributedGradientTape = object.__new__(distributed)
-    tape.__dict__.update(gradtape.__dict__)
-    allreduce = _make_allreduce_grads_fn(
-        "DistributedGradientTape",
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        groups,
-        process_set,
-    )
-    tape._horovod_reduction = partial_reduction(allreduce, process_set, scale_local_gradients)
-    return tape
+    return _distributed(gradtape, GradientSettings.of(locals()))
 
 
 def PartialDistributedGradientTape(
@@ -162,18 +147,17 @@ def PartialDistributedGradientTape(
         ValueError: an argument is wrong, see each message.
     """
     weights = local_weights(local_layers)
-    tape = DistributedGradientTape(
-        gradtape,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        groups=chosen_groups(num_groups, groups),
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    tape = _distributed(gradtape, GradientSettings.of(locals()))
     for weight in weights:
         tape.register_local_source(weight)
+    return tape
+
+
+def _distributed(gradtape: tf.GradientTape, settings: GradientSettings) -> _DistributedGradientTape:
+    cls = type(gradtape)
+    distributed: Any = type(cls.__name__, (_DistributedGradientTape, cls), {})
+    # Not through the constructor, which would begin a new record.
+    tape: _DistributedGradientTape = object.__new__(distributed)
+    tape.__dict__.update(gradtape.__dict__)
+    tape._horovod_reduction = reduction(replace(settings, name="DistributedGradientTape"))
     return tape

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.gradients.exchange import split_list
+from horovod.gradients.groups import split_list
 
 __all__ = ["_executing_eagerly", "raw", "refs_to_vars", "split_list", "vars_to_refs"]
 

@@ -3,151 +3,28 @@
 from __future__ import annotations
 
 import sys
+import typing
 
+if not typing.TYPE_CHECKING:  # type checkers follow the imports; to some a list that is computed hides them
+    __all__ = []
 try:
     from horovod import _core  # noqa: F401
 except ImportError as error:  # a source tree without its native part: scripts may still ask what is available
     print(f"horovod.torch: the native core could not be loaded ({error}).", file=sys.stderr)
-    __all__: list[str] = []
 else:
-    from horovod.errors import HorovodInternalError
-    from horovod.torch import elastic
-    from horovod.torch.compression import Compression
-    from horovod.torch.functions import (
-        allgather_object,
-        broadcast_object,
-        broadcast_optimizer_state,
-        broadcast_parameters,
-    )
-    from horovod.torch.mpi_ops import (
-        Adasum,
-        Average,
-        Max,
-        Min,
-        ProcessSet,
-        Product,
-        Sum,
-        add_process_set,
-        allgather,
-        allgather_async,
-        allreduce,
-        allreduce_,
-        allreduce_async,
-        allreduce_async_,
-        alltoall,
-        alltoall_async,
-        barrier,
-        broadcast,
-        broadcast_,
-        broadcast_async,
-        broadcast_async_,
-        ccl_built,
-        cross_rank,
-        cross_size,
-        cuda_built,
-        ddl_built,
-        global_process_set,
-        gloo_built,
-        gloo_enabled,
-        grouped_allgather,
-        grouped_allgather_async,
-        grouped_allreduce,
-        grouped_allreduce_,
-        grouped_allreduce_async,
-        grouped_allreduce_async_,
-        grouped_reducescatter,
-        grouped_reducescatter_async,
-        init,
-        is_initialized,
-        join,
-        local_rank,
-        local_size,
-        mpi_built,
-        mpi_enabled,
-        mpi_threads_supported,
-        nccl_built,
-        poll,
-        rank,
-        reducescatter,
-        reducescatter_async,
-        remove_process_set,
-        rocm_built,
-        shutdown,
-        size,
-        sparse_allreduce_async,
-        start_timeline,
-        stop_timeline,
-        synchronize,
-    )
-    from horovod.torch.optimizer import DistributedOptimizer
-    from horovod.torch.sync_batch_norm import SyncBatchNorm
+    from horovod.errors import HorovodInternalError as HorovodInternalError
+    from horovod.torch import elastic as elastic
+    from horovod.torch import functions as functions
+    from horovod.torch import mpi_ops as mpi_ops
+    from horovod.torch.compression import Compression as Compression
+    from horovod.torch.functions import *  # noqa: F403  (republished)
+    from horovod.torch.mpi_ops import *  # noqa: F403  (republished)
+    from horovod.torch.optimizer import DistributedOptimizer as DistributedOptimizer
+    from horovod.torch.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
 
-    __all__ = [
-        "Adasum",
-        "Average",
-        "Compression",
-        "DistributedOptimizer",
-        "HorovodInternalError",
-        "Max",
-        "Min",
-        "ProcessSet",
-        "Product",
-        "Sum",
-        "SyncBatchNorm",
-        "add_process_set",
-        "allgather",
-        "allgather_async",
-        "allgather_object",
-        "allreduce",
-        "allreduce_",
-        "allreduce_async",
-        "allreduce_async_",
-        "alltoall",
-        "alltoall_async",
-        "barrier",
-        "broadcast",
-        "broadcast_",
-        "broadcast_async",
-        "broadcast_async_",
-        "broadcast_object",
-        "broadcast_optimizer_state",
-        "broadcast_parameters",
-        "ccl_built",
-        "cross_rank",
-        "cross_size",
-        "cuda_built",
-        "ddl_built",
-        "elastic",
-        "global_process_set",
-        "gloo_built",
-        "gloo_enabled",
-        "grouped_allgather",
-        "grouped_allgather_async",
-        "grouped_allreduce",
-        "grouped_allreduce_",
-        "grouped_allreduce_async",
-        "grouped_allreduce_async_",
-        "grouped_reducescatter",
-        "grouped_reducescatter_async",
-        "init",
-        "is_initialized",
-        "join",
-        "local_rank",
-        "local_size",
-        "mpi_built",
-        "mpi_enabled",
-        "mpi_threads_supported",
-        "nccl_built",
-        "poll",
-        "rank",
-        "reducescatter",
-        "reducescatter_async",
-        "remove_process_set",
-        "rocm_built",
-        "shutdown",
-        "size",
-        "sparse_allreduce_async",
-        "start_timeline",
-        "stop_timeline",
-        "synchronize",
-    ]
+    if not typing.TYPE_CHECKING:
+        __all__ += ["Compression", "DistributedOptimizer", "HorovodInternalError", "SyncBatchNorm", "elastic"]
+        __all__ += functions.__all__
+        __all__ += mpi_ops.__all__
+        __all__.remove("is_homogeneous")
+        del is_homogeneous  # noqa: F821

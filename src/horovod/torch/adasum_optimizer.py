@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from horovod.collectives.forms import Adasum
+from horovod.collectives.ops import Adasum
 from horovod.errors import InvalidArgumentError
-from horovod.gradients.exchange import GradientExchange
+from horovod.gradients.exchange import GradientExchange, GradientStore
+from horovod.gradients.settings import GradientSettings
 from horovod.runtime import lifecycle
 from horovod.runtime.process_set import global_process_set
 from horovod.torch.autograd import collectives
@@ -25,9 +26,8 @@ from horovod.torch.wrapped_optimizer import WrappedOptimizer, local_step
 __all__: list[str] = []
 
 
-class _Differences:
-    """Implements :class:`horovod.gradients.exchange.GradientStore`: what is exchanged is how the optimizer
-    would change each parameter."""
+class _Differences(GradientStore[torch.Tensor]):
+    """What is exchanged is how the optimizer would change each parameter."""
 
     def __init__(self, parameters: list[torch.Tensor]) -> None:
         self.parameters = parameters
@@ -42,18 +42,6 @@ class _Differences:
 
     def put(self, index: int, gradient: torch.Tensor) -> None:
         self.change[index] = gradient
-
-    def is_sparse(self, index: int, gradient: torch.Tensor) -> bool:
-        return False
-
-    def to_dense(self, gradient: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
-
-    def to_sparse(self, dense: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
-
-    def sparse_allreduce(self, gradient: torch.Tensor, name: str, op: int) -> Callable[[], torch.Tensor]:
-        raise NotImplementedError
 
     def settle(self, exchanged: Sequence[torch.Tensor | None]) -> None:
         for index, parameter in enumerate(self.parameters):
@@ -72,8 +60,7 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
         self,
         optimizer: torch.optim.Optimizer,
         named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
-        compression: Any,
-        backward_passes_per_step: int,
+        settings: GradientSettings,
     ) -> None:
         self._take_over(optimizer, named_parameters)
         size = lifecycle.current().topology.size
@@ -83,8 +70,8 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
             raise InvalidArgumentError("Adasum cannot combine steps of LBFGS, which need a closure.")
         self.op = Adasum
         self.process_set = global_process_set
-        self._compression = compression
-        self._passes = backward_passes_per_step
+        self._compression = settings.compression
+        self._passes = settings.backward_passes_per_step
         self._parameters, frozen = self._watched()
         for parameter in self._parameters:
             if parameter.grad is None:
@@ -94,12 +81,9 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
             collectives,
             self._differences,
             [self._names.of_exchange(parameter) for parameter in self._parameters],
-            op=Adasum,
-            passes=backward_passes_per_step,
-            compression=compression,
-            process_set=global_process_set,
+            settings,
         )
-        exchange.prepare_local = self._difference_of
+        exchange.hold(self._difference_of)
         self._watch(exchange, frozen)
 
     def _arguments(self) -> dict[str, Any]:

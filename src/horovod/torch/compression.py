@@ -22,17 +22,13 @@ class _FloatCompressor(CastCompressor):
 class FP16Compressor(_FloatCompressor):
     """Reduce floating tensors as float16. Values beyond 65504 become infinite: see ``bf16``."""
 
-    @staticmethod
-    def narrow(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(torch.float16)
+    travels_as = torch.float16
 
 
 class BF16Compressor(_FloatCompressor):
     """Reduce floating tensors as bfloat16: the range of float32 with 8 significant bits."""
 
-    @staticmethod
-    def narrow(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(torch.bfloat16)
+    travels_as = torch.bfloat16
 
 
 class Compression:

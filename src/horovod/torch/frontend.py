@@ -10,7 +10,7 @@ import torch
 from torch.utils import dlpack
 
 from horovod import _core
-from horovod.collectives.forms import current_engine
+from horovod.collectives.base import current_engine
 from horovod.collectives.frontend import Description
 from horovod.errors import HorovodError, HorovodInternalError, InvalidArgumentError
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from horovod.gradients.exchange import GradientStore
 from horovod.runtime.process_set import ProcessSet
 from horovod.torch.mpi_ops import sparse_allreduce_async
 from horovod.torch.shared_gradients import SharedGradients
@@ -13,8 +14,8 @@ from horovod.torch.shared_gradients import SharedGradients
 __all__ = ["Gradients"]
 
 
-class Gradients:
-    """Implements :class:`horovod.gradients.exchange.GradientStore` over ``parameter.grad``.
+class Gradients(GradientStore[torch.Tensor]):
+    """Those in ``parameter.grad``.
 
     Attributes:
         parameters: by number; the owner appends to it.

@@ -12,72 +12,32 @@ does not exist) and ``HorovodInternalError`` for what fails between ranks, at th
 from __future__ import annotations
 
 import atexit
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod.common import everywhere
 from horovod.common.everywhere import *  # noqa: F403  (republished)
-from horovod.runtime.process_set import ProcessSet, global_process_set
+from horovod.torch import collectives as _files
 from horovod.torch.autograd import collectives
-from horovod.torch.reductions import (
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    reducescatter,
-    reducescatter_async,
-    sparse_allreduce_async,
-)
-from horovod.torch.transfers import (
-    allgather,
-    allgather_async,
-    alltoall,
-    alltoall_async,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather,
-    grouped_allgather_async,
-)
+from horovod.torch.collectives.allgather import *  # noqa: F403
+from horovod.torch.collectives.allreduce import *  # noqa: F403
+from horovod.torch.collectives.alltoall import *  # noqa: F403
+from horovod.torch.collectives.barrier import *  # noqa: F403
+from horovod.torch.collectives.broadcast import *  # noqa: F403
+from horovod.torch.collectives.join import *  # noqa: F403
+from horovod.torch.collectives.reducescatter import *  # noqa: F403
+from horovod.torch.collectives.sparse_allreduce import *  # noqa: F403
 
-__all__ = [
-    "allgather",
-    "allgather_async",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "init",
-    "join",
-    "poll",
-    "reducescatter",
-    "reducescatter_async",
-    "shutdown",
-    "sparse_allreduce_async",
-    "synchronize",
-]
-__all__ += everywhere.__all__
+if not TYPE_CHECKING:  # type checkers follow the imports; to some a list that is computed hides them
+    __all__ = ["init", "poll", "shutdown", "synchronize"]
+    __all__ += everywhere.__all__
+    __all__ += _files.allgather.__all__
+    __all__ += _files.allreduce.__all__
+    __all__ += _files.alltoall.__all__
+    __all__ += _files.barrier.__all__
+    __all__ += _files.broadcast.__all__
+    __all__ += _files.join.__all__
+    __all__ += _files.reducescatter.__all__
+    __all__ += _files.sparse_allreduce.__all__
 
 _basics = everywhere._basics
 
@@ -117,30 +77,3 @@ def synchronize(handle: int) -> Any:
         HorovodInternalError: the operation failed.
     """
     return collectives.synchronize(handle)
-
-
-def join(device: int = -1) -> int:
-    """This rank has no more data: wait until every rank has joined, and return the one that was last.
-
-    Meanwhile this rank takes part in the others' allreduces with zeros: they count in averages, minima,
-    maxima and products. All other operations of the global set fail for the others.
-
-    Args:
-        device: where a GPU build makes those zeros, -1 for the CPU; has no effect here.
-
-    Raises:
-        HorovodInternalError: not initialised; a rank was lost.
-    """
-    return collectives.join()
-
-
-def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Return after every rank of the set has called. Pending asynchronous operations may stay pending.
-
-    Raises:
-        TypeError: ``process_set`` is not registered.
-        IndexError: it has been removed.
-        ValueError: this rank is not in it.
-        HorovodInternalError: not initialised; a rank was lost.
-    """
-    collectives.barrier(process_set)

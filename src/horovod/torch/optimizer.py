@@ -7,15 +7,18 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from horovod.collectives.forms import Adasum, Average, Sum
+from horovod.collectives.ops import Adasum, Average, Sum
 from horovod.errors import InvalidArgumentError
 from horovod.gradients.compression import NoneCompressor
-from horovod.gradients.exchange import GradientExchange, check_groups, split_list
+from horovod.gradients.exchange import GradientExchange
+from horovod.gradients.groups import Groups, split_list
+from horovod.gradients.settings import GradientSettings, chosen_groups
 from horovod.runtime import lifecycle
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.torch.adasum_optimizer import _DistributedAdasumOptimizer
@@ -48,13 +51,8 @@ class _DistributedOptimizer(WrappedOptimizer):
         self,
         optimizer: torch.optim.Optimizer,
         named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
-        compression: Any,
-        backward_passes_per_step: int,
-        op: int,
-        gradient_predivide_factor: float,
-        groups: int | list[list[torch.Tensor]] | None,
-        sparse_as_dense: bool,
-        process_set: ProcessSet,
+        settings: GradientSettings,
+        groups: Any,
     ) -> None:
         self._should_synchronize = True
         self._synchronized = False
@@ -65,35 +63,29 @@ class _DistributedOptimizer(WrappedOptimizer):
         self._synchronize_pre_hooks: dict[int, Hook] = OrderedDict()
         self._synchronize_post_hooks: dict[int, Hook] = OrderedDict()
         self._take_over(optimizer, named_parameters)
-        _check_groups(groups)
-        self.op = op
-        self.gradient_predivide_factor = gradient_predivide_factor
-        self.sparse_as_dense = sparse_as_dense
-        self.process_set = process_set
-        self._compression = compression
-        self._passes = backward_passes_per_step
-        self._groups: list[list[torch.Tensor]] | None = groups if isinstance(groups, list) else None
+        settings = replace(settings, groups=groups)  # which are looked at after the names
+        self.op = settings.op
+        self.gradient_predivide_factor = settings.gradient_predivide_factor
+        self.sparse_as_dense = settings.sparse_as_dense
+        self.process_set = settings.process_set
+        self._compression = settings.compression
+        self._passes = settings.backward_passes_per_step
+        self._groups = _lists_of_parameters(settings.groups)
 
-        if alone() or not process_set.included():
+        if alone() or not self.process_set.included():
             return
         self._parameters, frozen = self._watched()
-        indices = _group_indices(groups, self._parameters, self._names, process_set)
+        indices = _group_indices(settings.groups, self._parameters, self._names, self.process_set)
         self._groups = [[self._parameters[index] for index in group] for group in indices] or None
-        factor = gradient_predivide_factor if op == Average else 1.0
         # What is scaled before the reduction is copied anyway.
-        shared = SharedGradients(lifecycle.current().config.shared_gradients) if factor == 1.0 else None
+        scaled = self.gradient_predivide_factor != 1.0
+        shared = None if scaled else SharedGradients(lifecycle.current().config.shared_gradients)
         exchange = GradientExchange(
             collectives,
-            Gradients(self._parameters, process_set, shared),
+            Gradients(self._parameters, self.process_set, shared),
             [self._names.of_exchange(parameter) for parameter in self._parameters],
-            op=op,
-            passes=backward_passes_per_step,
-            prescale=1.0 / factor,
-            postscale=factor,
-            compression=compression,
-            groups=indices,
-            sparse_as_dense=sparse_as_dense,
-            process_set=process_set,
+            settings,
+            indices,
         )
         self._watch(exchange, frozen, shared)
 
@@ -169,8 +161,7 @@ class _DistributedOptimizer(WrappedOptimizer):
             assert gradient is not None, "a gradient hook must not remove the gradient"
             return gradient
 
-        self._exchange.prepare_local = prepare if hooks else None
-        self._exchange.deferred = bool(self._synchronize_pre_hooks)
+        self._exchange.hold(prepare if hooks else None, deferred=bool(self._synchronize_pre_hooks))
 
     # -- the exchange ---------------------------------------------------------------------------------------
 
@@ -360,38 +351,16 @@ def DistributedOptimizer(
         ValueError: an argument is wrong (see each message), or ``init()`` has not been called.
         NotImplementedError: ``Adasum`` on a process set, or with a number of ranks that is no power of two.
     """
-    if gradient_predivide_factor != 1.0 and op != Average:
-        raise InvalidArgumentError("gradient_predivide_factor not supported with op != Average")
-    if num_groups != 0:
-        warnings.warn(
-            "Parameter `num_groups` has been replaced by `groups` and will be removed.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        if groups is None:
-            groups = num_groups
-    if backward_passes_per_step <= 0:
-        raise InvalidArgumentError("backward_passes_per_step must be > 0")
+    settings = GradientSettings.of(locals(), groups=None)
+    groups = chosen_groups(num_groups, groups)
     if op == Adasum and lifecycle.current().topology.size > 1:
         if process_set is not global_process_set:
             raise NotImplementedError("Adasum does not support non-global process sets.")
         delta = subclass_of(_DistributedAdasumOptimizer, type(optimizer), DistributedOptimizer)
-        combined: _DistributedOptimizer = delta(
-            optimizer, named_parameters, compression, backward_passes_per_step
-        )
+        combined: _DistributedOptimizer = delta(optimizer, named_parameters, settings)
         return combined
     distributed = subclass_of(_DistributedOptimizer, type(optimizer), DistributedOptimizer)
-    instance: _DistributedOptimizer = distributed(
-        optimizer,
-        named_parameters,
-        compression,
-        backward_passes_per_step,
-        op,
-        gradient_predivide_factor,
-        groups,
-        sparse_as_dense,
-        process_set,
-    )
+    instance: _DistributedOptimizer = distributed(optimizer, named_parameters, settings, groups)
     return instance
 
 
@@ -409,24 +378,21 @@ def _warn_of_second_exchange(stacklevel: int) -> None:
     )
 
 
-def _check_groups(groups: int | list[list[torch.Tensor]] | None) -> None:
-    """
+def _lists_of_parameters(groups: Groups) -> list[list[torch.Tensor]] | None:
+    """``groups`` if they are lists.
+
     Raises:
-        ValueError: neither a positive number nor a list of lists of tensors.
+        ValueError: of something else than tensors.
     """
-    if groups is None:
-        return
-    if isinstance(groups, list):
-        if not all(isinstance(p, torch.Tensor) for group in groups for p in group):
-            raise InvalidArgumentError("groups must be lists of parameters (torch.Tensor).")
-        positions: dict[torch.Tensor, int] = {}
-        check_groups([[positions.setdefault(p, len(positions)) for p in group] for group in groups])
-    elif not groups > 0:
-        raise InvalidArgumentError("groups should be a positive number or a list of lists of parameters.")
+    if not isinstance(groups, list):
+        return None
+    if not all(isinstance(p, torch.Tensor) for group in groups for p in group):
+        raise InvalidArgumentError("groups must be lists of parameters (torch.Tensor).")
+    return groups
 
 
 def _group_indices(
-    groups: int | list[list[torch.Tensor]] | None,
+    groups: Groups,
     trainable: list[torch.Tensor],
     names: ParameterNames,
     process_set: ProcessSet,

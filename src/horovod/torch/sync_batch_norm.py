@@ -8,11 +8,11 @@ import torch
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from horovod.collectives.forms import Sum
+from horovod.collectives.ops import Sum
 from horovod.errors import InvalidArgumentError
 from horovod.runtime import lifecycle
-from horovod.runtime.process_set import global_process_set
-from horovod.torch.autograd import Allreduce, apply, collectives
+from horovod.torch.autograd import apply, collectives
+from horovod.torch.collectives.allreduce import allreduce
 
 __all__ = ["SyncBatchNorm"]
 
@@ -237,5 +237,5 @@ def _global_statistics(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, tor
 
 
 def _sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
-    total: torch.Tensor = apply(Allreduce, values.cpu(), _BACKWARD, Sum, 1.0, 1.0, global_process_set)
+    total = allreduce(values.cpu(), name=_BACKWARD, op=Sum)
     return total.to(values.device)

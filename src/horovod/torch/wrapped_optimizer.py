@@ -134,7 +134,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
         """Change how many backward passes are summed locally before one exchange; starts counting anew."""
         self._passes = passes
         if self._exchange is not None:
-            self._exchange.passes = passes
+            self._exchange.expect(passes)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients.

@@ -153,3 +153,19 @@ def sessions_train() -> None:
     everybody = tf_hvd.allgather_object(weights, name="session")
     for ours, theirs in zip(*everybody, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@CASES.add
+def passes_are_summed_in_sessions() -> None:
+    older = families()[1]
+    rank, mean = float(tf_hvd.rank()), (tf_hvd.size() - 1) / 2
+    with tf.Graph().as_default():
+        layer = tf_keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros", input_shape=(1,))
+        model = tf_keras.Sequential([layer])
+        optimizer = tf_hvd.DistributedOptimizer(older.SGD(1.0), backward_passes_per_step=2)
+        model.compile(optimizer, lambda _, predicted: tf.reduce_mean(predicted))
+        batch = np.full((4, 1), rank, "float32")
+        for done in range(1, 6):
+            model.train_on_batch(batch, batch)
+            np.testing.assert_allclose(model.get_weights()[0], [[-(done // 2 * 2) * mean]])
+            assert tf_keras.backend.get_value(model.optimizer.iterations) == done

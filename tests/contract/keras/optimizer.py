@@ -154,6 +154,20 @@ def an_infinite_gradient_does_not_outlive_its_cycle() -> None:
 
 
 @CASES.add
+def a_gradient_that_is_missing_in_a_pass_keeps_its_sum() -> None:
+    variables = [variable(0.0), variable(0.0), variable(7.0)]
+    optimizer = sgd(backward_passes_per_step=3)
+    first, second = float(hvd.rank()), 2.0
+    optimizer.apply([tensor(first), None, None], variables)
+    optimizer.apply([None, tensor(second), None], variables)
+    with pytest.warns(UserWarning, match="Gradients do not exist"):
+        optimizer.apply([tensor(first), None, None], variables)
+    near(variables[0], -2 * mean_rank())
+    near(variables[1], -second)
+    near(variables[2], 7.0)
+
+
+@CASES.add
 def the_configuration_makes_such_an_optimizer_again() -> None:
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.125, beta_1=0.5), backward_passes_per_step=2)
     config = optimizer.get_config()
@@ -161,7 +175,7 @@ def the_configuration_makes_such_an_optimizer_again() -> None:
     for again in (type(optimizer).from_config(config), optimizer.from_config(config)):
         assert again.get_config() == config
         assert type(again) is type(optimizer)
-        assert again._horovod_settings.passes == 2
+        assert again._horovod_settings.backward_passes_per_step == 2
 
 
 @CASES.add

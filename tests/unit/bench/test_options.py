@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from horovod.bench import requirements
-from horovod.bench.bandwidth import OPERATIONS
+from horovod.bench.operations import OPERATIONS
 from horovod.bench.options import parse
 from horovod.bench.requirements import unmet
 from horovod.bench.served import unserved
@@ -43,8 +43,8 @@ def test_listed_sizes_keep_their_order() -> None:
 
 
 def test_all_means_every_operation_and_asynchronous_leaves_the_barrier_out() -> None:
-    assert parse(["all"]).operations == OPERATIONS
-    assert parse(["all", "--asynchronous", "2"]).operations == OPERATIONS[:-1]
+    assert parse(["all"]).operations == tuple(OPERATIONS)
+    assert parse(["all", "--asynchronous", "2"]).operations == tuple(OPERATIONS)[:-1]
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_all_means_every_operation_and_asynchronous_leaves_the_barrier_out() -> 
         ("--sizes 4 --max 8", "--sizes and --max exclude each other"),
         ("--min 1M --max 1K", "--min, --max: 1048576 bytes to 1024 bytes: the smallest must not be larger"),
         ("--factor 1", "--factor: 1 must be above 1"),
-        ("--factor two", "argument --factor: 'two' is no number"),
-        ("--rounds 0", "argument --rounds: 0 is less than 1"),
-        ("--rounds many", "argument --rounds: 'many' is no whole number"),
+        ("--factor two", "argument --factor: 'two' is not a number"),
+        ("--rounds 0", "argument --rounds: must be at least 1, not 0"),
+        ("--rounds many", "argument --rounds: 'many' is not a whole number"),
         ("--time-s 0", "--time-s 0: must be above 0"),
         ("--process-set 0,a", "--process-set: 'a' is no rank"),
         ("--process-set 1,1", "--process-set 1,1: a rank is named twice"),

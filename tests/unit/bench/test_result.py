@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from horovod.bench.bandwidth import OPERATIONS, algorithm_bandwidth, bus_factor
+from horovod.bench.bandwidth import algorithm_bandwidth, bus_factor
+from horovod.bench.operations import OPERATIONS
 from horovod.bench.result import Result
 from horovod.bench.table import Table
 from horovod.bench.timing import Timing

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from horovod import _core
 from horovod.bootstrap.store import StoreServer
 from horovod.config import Config
 from horovod.errors import ConfigError, HorovodInternalError, NotInitializedError
@@ -30,8 +31,8 @@ BINARIES = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PA
 class FakeEngine:
     """Owns descriptors as the real one does, and does nothing with them."""
 
-    def __init__(self, options: SimpleNamespace) -> None:
-        self.options = options
+    def __init__(self, settings: dict[str, object]) -> None:
+        self.options = SimpleNamespace(**settings)
         self.descriptors: list[int] = []
         self.peers: list[int] = []
         self.states: list[str] = []
@@ -68,7 +69,6 @@ class FakeEngine:
 
 
 class FakeCore:
-    EngineOptions = SimpleNamespace
     Engine = FakeEngine
 
     def segment_bytes(self, local_size: int) -> int:
@@ -136,6 +136,7 @@ def test_settings_reach_the_engine() -> None:
         "HOROVOD_SIZE": "1",
         "HOROVOD_FUSION_THRESHOLD": "1000",
         "HOROVOD_CYCLE_TIME": "2",
+        "HOROVOD_CACHE_CAPACITY": "7",
         "HOROVOD_STALL_CHECK_DISABLE": "1",
         "HOROVOD_GLOO_TIMEOUT_SECONDS": "9",
         "HOROVOD_LOG_LEVEL": "error",
@@ -147,12 +148,33 @@ def test_settings_reach_the_engine() -> None:
     options = engine(lifecycle.start(environ=environ, core=CORE)).options
     assert options.fusion_threshold_bytes == 1024
     assert options.cycle_time_s == 0.002
+    assert options.cache_capacity == 7
     assert (options.stall_warning_s, options.stall_shutdown_s) == (0.0, 0.0)
     assert options.operation_timeout_s == 9.0
     assert (options.log_level, options.log_hide_time) == (4, True)
     assert options.thread_affinity == 3
     assert options.disable_group_fusion is True
     assert options.direct_copies is False
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"colour": "red"}, "setting colour is none of the engine"),
+        ({"cycle_time_s": None}, "setting cycle_time_s of the engine is missing"),
+        ({"cycle_time_s": "soon"}, "setting cycle_time_s of the engine has a value of the wrong type"),
+        ({"fusion_threshold_bytes": -1}, "setting fusion_threshold_bytes of the engine has a value"),
+        ({"direct_copies": 1}, "setting direct_copies of the engine has a value of the wrong type"),
+    ],
+)
+def test_engine_refuses_settings_that_it_does_not_know_or_misses(
+    change: dict[str, Any], sentence: str
+) -> None:
+    settings = vars(engine(lifecycle.start(environ={}, core=CORE)).options)
+    _core.Engine(settings).release()
+    changed = {name: value for name, value in (settings | change).items() if change.get(name, 0) is not None}
+    with pytest.raises(ValueError, match=sentence):
+        _core.Engine(changed)
 
 
 def test_too_few_cores_pin_nothing_and_say_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -170,7 +192,7 @@ def test_bad_environment_leaves_no_world() -> None:
 
 def test_process_sets_reach_the_engine_and_lose_their_numbers_at_the_end() -> None:
     runtime = lifecycle.start(environ={}, core=CORE, process_sets=[[0]])
-    assert not hasattr(engine(runtime).options, "process_sets")  # in a world of one this is everybody
+    assert engine(runtime).options.process_sets == []  # in a world of one this is everybody
     numbered = ProcessSet([0])
     numbered.process_set_id = 3
     runtime.numbered.add(numbered)

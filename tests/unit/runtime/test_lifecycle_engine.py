@@ -84,10 +84,8 @@ def test_end_of_a_forked_child_does_not_disturb_the_world(mode: str) -> None:
 
 WAITS_AGAIN = """
 import array
-from horovod import _core
-options = _core.EngineOptions()
-engine = _core.Engine(options)
-engine.start()
+from horovod.runtime import lifecycle
+engine = lifecycle.start().engine
 values = [array.array("f", [float(i)]) for i in range(3)]
 handles = [
     engine.submit(0, f"x{i}", v.buffer_info()[0], v.buffer_info()[0], 8, (1,), 1, 2.0, 1.0, -1, 0, False)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from horovod.gradients.settings import GradientSettings
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
 
@@ -47,6 +49,64 @@ def test_wrong_arguments_are_refused_and_named(wrap: Any) -> None:
             wrap(groups=groups)
     with pytest.warns(DeprecationWarning, match="num_groups"):
         wrap(num_groups=2)
+
+
+# Parameters of the public functions that are no settings: what is wrapped, and what is looked at on its own.
+NO_SETTINGS = {"optimizer", "gradtape", "use_locking", "num_groups", "local_layers"}
+
+
+def functions() -> dict[str, tuple[Callable[..., Any], Callable[[], Any]]]:
+    """What users call, and what it wraps."""
+    import horovod.keras as keras3
+    import horovod.tensorflow.keras as tf_keras
+
+    def of_keras() -> Any:
+        return tf.keras.optimizers.SGD()
+
+    return {
+        "v1": (hvd.DistributedOptimizer, descent),
+        "any": (hvd.DistributedOptimizer, of_keras),
+        "tape": (hvd.DistributedGradientTape, tf.GradientTape),
+        "partial_tape": (hvd.PartialDistributedGradientTape, tf.GradientTape),
+        "keras": (keras3.DistributedOptimizer, of_keras),
+        "partial_keras": (keras3.PartialDistributedOptimizer, of_keras),
+        "tf_keras": (tf_keras.DistributedOptimizer, of_keras),
+        "partial_tf_keras": (tf_keras.PartialDistributedOptimizer, of_keras),
+    }
+
+
+@pytest.mark.parametrize("which", list(functions()))
+def test_every_argument_arrives(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions hand on what they find in their ``locals()``: a parameter of another name would be lost."""
+    values = {
+        "name": "mine",
+        "device_dense": "/cpu:0",
+        "device_sparse": "/device:cpu:0",
+        "compression": hvd.Compression.fp16,
+        "sparse_as_dense": True,
+        "backward_passes_per_step": 3,
+        "average_aggregated_gradients": True,
+        "groups": 2,
+        "process_set": hvd.ProcessSet([0]),
+        "scale_local_gradients": False,
+    }
+    function, make = functions()[which]
+    made: list[GradientSettings] = []
+    checked = GradientSettings.__post_init__
+
+    def seen(settings: GradientSettings) -> None:
+        checked(settings)
+        made.append(settings)
+
+    monkeypatch.setattr(GradientSettings, "__post_init__", seen)
+    parameters = inspect.signature(function).parameters.keys()
+    with tf.Graph().as_default():
+        for others in ({"op": hvd.Sum}, {"op": hvd.Average, "gradient_predivide_factor": 2.0}):
+            given = {name: value for name, value in (values | others).items() if name in parameters}
+            assert parameters - given.keys() - {"op", "gradient_predivide_factor"} <= NO_SETTINGS
+            function(make(), **given)
+            last = {"name": "DistributedGradientTape"} if "tape" in which else {}
+            assert vars(made[-1]) == vars(GradientSettings()) | given | last
 
 
 def test_adasum_takes_neither_averages_of_passes_nor_sets_nor_optimizers_of_keras() -> None:

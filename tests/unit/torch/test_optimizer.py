@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -14,6 +15,7 @@ from tests.unit.torch.models import NAMES, backward, grads, two_layers, wrap
 
 import horovod.torch as hvd
 from horovod import _core
+from horovod.gradients.settings import GradientSettings
 from horovod.torch.autograd import collectives
 
 pytestmark = pytest.mark.timeout(30)
@@ -340,6 +342,40 @@ def test_wrong_arguments_are_value_errors(
     make_world(2)
     with pytest.raises(ValueError, match=message):
         wrap(two_layers(), **options)
+
+
+@pytest.mark.parametrize(
+    "others", [{"op": hvd.Sum}, {"op": hvd.Adasum}, {"op": hvd.Average, "gradient_predivide_factor": 2.0}]
+)
+def test_every_argument_arrives(
+    others: dict[str, Any], make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`DistributedOptimizer` hands on what it finds in its ``locals()``: a parameter of another name would be
+    lost."""
+    make_world(2)
+    values: dict[str, Any] = {
+        "compression": hvd.Compression.fp16,
+        "backward_passes_per_step": 3,
+        "groups": 2,
+        "sparse_as_dense": True,
+        "process_set": hvd.global_process_set,
+        **others,
+    }
+    made: list[GradientSettings] = []
+    checked = GradientSettings.__post_init__
+
+    def seen(settings: GradientSettings) -> None:
+        checked(settings)
+        made.append(settings)
+
+    monkeypatch.setattr(GradientSettings, "__post_init__", seen)
+    parameters = inspect.signature(hvd.DistributedOptimizer).parameters.keys()
+    no_settings = {"optimizer", "named_parameters", "num_groups", "gradient_predivide_factor"}
+    assert parameters - values.keys() <= no_settings
+    wrap(two_layers(), **values)
+    if values["op"] == hvd.Adasum:
+        del values["groups"]  # has no effect there
+    assert vars(made[-1]) == vars(GradientSettings()) | values
 
 
 def test_duplicate_names_are_found_even_before_init(no_world: None) -> None:

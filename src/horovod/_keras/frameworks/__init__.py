@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Final
 
-from horovod._keras.frameworks.contract import Framework, Settings
+from horovod._keras.frameworks.contract import Framework
 from horovod.errors import InvalidArgumentError
 
-__all__ = ["Framework", "Settings", "framework"]
+__all__ = ["Framework", "framework"]
 
 # What Keras calls it -> the module whose ADAPTER is its `Framework`. Names, not imports: only the one that is
 # used gets loaded, and the modules of a framework import this package.

@@ -3,46 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from horovod.errors import HorovodInternalError, InvalidArgumentError
-from horovod.gradients.groups import Groups, PartialReduction
-from horovod.runtime.process_set import ProcessSet, member_count
+from horovod.gradients.reduction import PartialReduction
+from horovod.gradients.settings import GradientSettings
 
-__all__ = ["Framework", "Settings", "share_of_average"]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How the gradients of one optimizer are reduced.
-
-    Attributes:
-        name: the start of the names that ranks find each other's operations by.
-        device_dense, device_sparse: where TensorFlow reduces dense gradients and ``IndexedSlices``.
-        compression: around the reduction of dense gradients, see ``horovod.gradients.compression``.
-        sparse_as_dense: reduce sparse gradients as dense ones.
-        op: ``Average`` or ``Sum``.
-        predivide: with ``Average``, the part of the division that comes before the sum.
-        passes: backward passes whose gradients are summed locally before one reduction.
-        average_passes: divide what is reduced by ``passes``.
-        groups: which gradients travel together.
-        process_set: ranks that take part.
-        scale_local: divide gradients of local variables by the number of ranks.
-    """
-
-    name: str
-    device_dense: str
-    device_sparse: str
-    compression: Any
-    sparse_as_dense: bool
-    op: int
-    predivide: float
-    passes: int
-    average_passes: bool
-    groups: Groups
-    process_set: ProcessSet
-    scale_local: bool
+__all__ = ["Framework"]
 
 
 class Framework(Protocol):
@@ -63,20 +30,17 @@ class Framework(Protocol):
 
     # -- gradients ------------------------------------------------------------------------------------------
 
-    def reduction(self, settings: Settings) -> PartialReduction:
+    def reduction(self, settings: GradientSettings) -> PartialReduction:
         """What reduces gradients (none of them ``None``) of variables over the ranks; it may change them in
         place."""
 
-    def legacy_optimizer(self, optimizer: Any, settings: Settings) -> Any:
+    def legacy_optimizer(self, optimizer: Any, settings: GradientSettings) -> Any:
         """A distributed optimizer like ``optimizer``, which is one of Keras 2, with its state.
 
         Raises:
             ValueError: Keras 2 cannot compute with this framework.
         """
         raise InvalidArgumentError(f"Expected an optimizer of Keras 3, got {optimizer!r}.")
-
-    def scaled(self, gradient: Any, factor: float) -> Any:
-        """``gradient * factor``, in the dtype of ``gradient``."""
 
     def is_reduced(self, gradient: Any) -> bool:
         """Whether something else has reduced ``gradient`` already."""
@@ -101,13 +65,14 @@ class Framework(Protocol):
     def choose(
         self,
         condition: Any,
-        if_true: Callable[[], None],
-        if_false: Callable[[], None],
+        if_true: Callable[[], Any],
+        if_false: Callable[[], Any],
         variables: Sequence[Any],
-    ) -> None:
-        """Call one of two functions by a boolean scalar; in a step that is traced, part of it.
+    ) -> Any:
+        """What one of two functions returns, by a boolean scalar; in a step that is traced, part of it.
 
         Args:
+            if_true, if_false: return lists of tensors of the same shapes, or nothing.
             variables: all that the two functions may assign to.
         """
 
@@ -149,19 +114,9 @@ class Framework(Protocol):
 
     # -- values ---------------------------------------------------------------------------------------------
 
-    def allreduce(
-        self, value: Any, name: str | None, op: int, prescale: float, postscale: float, compression: Any
-    ) -> Any: ...
+    collectives: Any
+    """What has the framework's collectives, with the arguments that those of ``horovod.torch`` and
+    ``horovod.tensorflow`` have in common."""
 
-    def allgather(self, value: Any, name: str | None) -> Any: ...
-
-    def broadcast(self, value: Any, root_rank: int, name: str | None) -> Any: ...
-
-    def reducescatter(self, value: Any, name: str | None, op: int) -> Any: ...
-
-
-def share_of_average(framework: Framework, settings: Settings) -> Callable[[Any], Any] | None:
-    """What divides the gradient of a local variable by the number of ranks, if the settings want that."""
-    if not settings.scale_local:
-        return None
-    return lambda gradient: framework.scaled(gradient, 1.0 / member_count(settings.process_set))
+    def tensor(self, value: Any, name: str | None) -> Any:
+        """``value``, a number, list or array, as the collectives take it; in a graph named after ``name``."""

@@ -19,12 +19,13 @@ import numpy as np
 from jax.experimental import io_callback
 
 from horovod._keras import moments
-from horovod._keras.frameworks.contract import Framework, Settings, share_of_average
+from horovod._keras.frameworks.contract import Framework
 from horovod.collectives.numpy_frontend import collectives
 from horovod.common.basics import HorovodBasics
 from horovod.errors import HorovodInternalError
 from horovod.gradients.compression import CastCompressor, NoneCompressor
-from horovod.gradients.groups import PartialReduction, plan_groups, scaling
+from horovod.gradients.reduction import PartialReduction, exchange, reduce_in_groups, share_of_average
+from horovod.gradients.settings import GradientSettings
 from horovod.runtime.process_set import global_process_set
 
 __all__ = ["ADAPTER", "Compression", "JaxFramework"]
@@ -49,17 +50,13 @@ class _FloatCompressor(CastCompressor):
 class FP16Compressor(_FloatCompressor):
     """Reduce floating arrays as float16."""
 
-    @staticmethod
-    def narrow(tensor: Any) -> Any:
-        return tensor.astype(jnp.float16)
+    travels_as = jnp.float16
 
 
 class BF16Compressor(_FloatCompressor):
     """Reduce floating arrays as bfloat16: the range of float32 with 8 significant bits."""
 
-    @staticmethod
-    def narrow(tensor: Any) -> Any:
-        return tensor.astype(jnp.bfloat16)
+    travels_as = jnp.bfloat16
 
 
 class Compression:
@@ -74,44 +71,76 @@ def _traced(value: Any) -> bool:
     return isinstance(value, jax.core.Tracer)
 
 
+class _Collectives:
+    """The collectives of JAX's arrays, outside of compiled functions."""
+
+    def allreduce(
+        self,
+        tensor: Any,
+        *,
+        name: str | None,
+        op: int,
+        prescale_factor: float,
+        postscale_factor: float,
+        compression: Any,
+    ) -> Any:
+        small, context = compression.compress(tensor)
+        array = np.asarray(small)
+        out = np.empty_like(array)
+        how = op, prescale_factor, postscale_factor, global_process_set
+        return compression.decompress(jnp.asarray(collectives.run_allreduce(array, out, name, *how)), context)
+
+    def allgather(self, tensor: Any, *, name: str | None) -> Any:
+        handle = collectives.allgather(np.asarray(tensor), name, waited=True)
+        return jnp.asarray(collectives.synchronize(handle))
+
+    def broadcast(self, tensor: Any, *, name: str | None, root_rank: int) -> Any:
+        array = np.array(tensor)
+        return jnp.asarray(collectives.run_broadcast(array, array, root_rank, name, global_process_set))
+
+    def reducescatter(self, tensor: Any, *, name: str | None, op: int) -> Any:
+        handle = collectives.reducescatter(np.asarray(tensor), name, op, waited=True)
+        return jnp.asarray(collectives.synchronize(handle))
+
+
 class JaxFramework(Framework):
     """JAX: the call of the host is part of what is compiled."""
 
     Compression = Compression
+    collectives = _Collectives()
     init = _basics.init
     shutdown = _basics.shutdown
     failure: HorovodInternalError | None = None  # the last one on its way through a compiled function
 
-    def reduction(self, settings: Settings) -> PartialReduction:
-        return PartialReduction(functools.partial(_reduced, settings), share_of_average(self, settings))
-
-    def scaled(self, gradient: Any, factor: float) -> Any:
-        return gradient * jnp.asarray(factor, gradient.dtype)
+    def reduction(self, settings: GradientSettings) -> PartialReduction:
+        return PartialReduction(functools.partial(_reduced, settings), share_of_average(settings))
 
     def choose(
         self,
         condition: Any,
-        if_true: Callable[[], None],
-        if_false: Callable[[], None],
+        if_true: Callable[[], Any],
+        if_false: Callable[[], Any],
         variables: Sequence[Any],
-    ) -> None:
+    ) -> Any:
         if not _traced(condition):
-            (if_true if condition else if_false)()
-            return
+            return if_true() if condition else if_false()
+        if not variables:
+            return jax.lax.cond(condition, if_true, if_false)
 
-        def values_after(branch: Callable[[], None]) -> Callable[[], list[Any]]:
-            def run() -> list[Any]:
+        def with_values(branch: Callable[[], Any]) -> Callable[[], Any]:
+            def run() -> Any:
                 before = [(variable, variable.value) for variable in variables]
                 with keras.StatelessScope(state_mapping=before) as scope:
-                    branch()
-                return [scope.get_current_value(variable) for variable in variables]
+                    outcome = branch()
+                return outcome, [scope.get_current_value(variable) for variable in variables]
 
             return run
 
         # An assignment within a branch would leak what belongs to it: the values come out as results.
-        values = jax.lax.cond(condition, values_after(if_true), values_after(if_false))
+        outcome, values = jax.lax.cond(condition, with_values(if_true), with_values(if_false))
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
+        return outcome
 
     def moments(self, own: Any) -> Any:
         return _moments(own)
@@ -124,66 +153,34 @@ class JaxFramework(Framework):
 
     # -- values ---------------------------------------------------------------------------------------------
 
-    def allreduce(
-        self, value: Any, name: str | None, op: int, prescale: float, postscale: float, compression: Any
-    ) -> Any:
-        tensor, context = compression.compress(jnp.asarray(value))
-        array = np.asarray(tensor)
-        out = np.empty_like(array)
-        collectives.run_allreduce(array, out, name, op, prescale, postscale, global_process_set)
-        return compression.decompress(jnp.asarray(out), context)
-
-    def allgather(self, value: Any, name: str | None) -> Any:
-        array = np.asarray(jnp.asarray(value))
-        return jnp.asarray(collectives.synchronize(collectives.allgather(array, name, waited=True)))
-
-    def broadcast(self, value: Any, root_rank: int, name: str | None) -> Any:
-        array = np.array(jnp.asarray(value))
-        return jnp.asarray(collectives.run_broadcast(array, array, root_rank, name, global_process_set))
-
-    def reducescatter(self, value: Any, name: str | None, op: int) -> Any:
-        array = np.asarray(jnp.asarray(value))
-        return jnp.asarray(collectives.synchronize(collectives.reducescatter(array, name, op, waited=True)))
+    def tensor(self, value: Any, name: str | None) -> Any:
+        return jnp.asarray(value)
 
 
-def _reduced(settings: Settings, gradients: list[Any], variables: list[Any]) -> list[Any]:
-    compressed = [settings.compression.compress(gradient) for gradient in gradients]
-    tensors = [jnp.asarray(tensor) for tensor, _ in compressed]
-    plan = plan_groups([tensor.dtype.name for tensor in tensors], variables, settings.groups)
-    flat = [jnp.concatenate([tensors[index].ravel() for index in group]) for group in plan]
-    reduced = list(tensors)
-    for group, whole in zip(plan, _exchanged(flat, settings), strict=True):
-        start = 0
-        for index in group:
-            shape = tensors[index].shape
-            stop = start + math.prod(shape)
-            reduced[index] = whole[start:stop].reshape(shape)
-            start = stop
-    return [
-        settings.compression.decompress(tensor, context)
-        for tensor, (_, context) in zip(reduced, compressed, strict=True)
-    ]
-
-
-def _exchanged(flat: list[Any], settings: Settings) -> list[Any]:
-    """The arrays ``flat``, one for each operation, reduced over the ranks."""
-    prescale, postscale = scaling(settings.op, settings.predivide)
-
-    def exchange(*arrays: Any) -> list[Any]:
+def _reduced(settings: GradientSettings, gradients: list[Any], variables: list[Any]) -> list[Any]:
+    def on_the_host(*arrays: Any) -> list[Any]:
         given = [np.ascontiguousarray(array) for array in arrays]
         outs = [np.empty_like(array) for array in given]
-        handles = []
-        for number, (array, out) in enumerate(zip(given, outs, strict=True)):
-            name = f"{settings.name}.{number}"
-            handles.append(
-                collectives.allreduce(
-                    array, out, name, settings.op, prescale, postscale, settings.process_set
-                )
-            )
-        collectives.synchronize_all(handles)
+        exchange(collectives, [[array] for array in given], [[out] for out in outs], settings)
         return outs
 
-    return _on_the_host(exchange, flat, flat)
+    def reduce(groups: list[list[Any]]) -> list[list[Any]]:
+        flat = [jnp.concatenate([tensor.ravel() for tensor in group]) for group in groups]
+        reduced = _on_the_host(on_the_host, flat, flat)
+        return [_parts(whole, group) for whole, group in zip(reduced, groups, strict=True)]
+
+    tensors = [jnp.asarray(gradient) for gradient in gradients]
+    return reduce_in_groups(tensors, settings.compression, reduce, variables, settings.groups)
+
+
+def _parts(whole: Any, like: list[Any]) -> list[Any]:
+    """Undo the concatenation of what is ``like`` the results."""
+    parts, start = [], 0
+    for tensor in like:
+        stop = start + math.prod(tensor.shape)
+        parts.append(whole[start:stop].reshape(tensor.shape))
+        start = stop
+    return parts
 
 
 def _on_the_host(function: Callable[..., list[Any]], like: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
@@ -215,20 +212,20 @@ def _moments(own: Any) -> Any:
 
 
 def _moments_forward(own: Any) -> tuple[Any, tuple[Any, Any]]:
-    def exchange(own: Any) -> list[Any]:
+    def combine(own: Any) -> list[Any]:
         return [moments.combined(np.asarray(own)).astype(own.dtype)]
 
-    (whole,) = _on_the_host(exchange, [own], [own])
+    (whole,) = _on_the_host(combine, [own], [own])
     return whole[1:], (own, whole)
 
 
 def _moments_backward(saved: tuple[Any, Any], upstream: Any) -> tuple[Any]:
-    def exchange(*arrays: Any) -> list[Any]:
+    def differentiate(*arrays: Any) -> list[Any]:
         exact = [np.asarray(array, np.float64) for array in arrays]
         return [moments.gradient(*exact).astype(arrays[0].dtype)]
 
     own, whole = saved
-    (gradient,) = _on_the_host(exchange, [own], [upstream, own, whole])
+    (gradient,) = _on_the_host(differentiate, [own], [upstream, own, whole])
     return (gradient,)
 
 

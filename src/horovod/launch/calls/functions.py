@@ -1,6 +1,6 @@
 """``horovod.run``: call a function in every process of a job, and collect what it returns.
 
-The processes are started and watched exactly as by ``horovodrun``. The call goes to the keeper of each host
+The processes are started and watched exactly as by ``horovodrun``. The call goes to the agent of each host
 once, whose ranks read it from one piece of memory; what a rank returns or raises comes back through a pipe
 of its own. Nothing is written to a file. What other hosts send home is read without unpickling (`plain`), as
 a pickle runs code here.
@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from horovod.errors import ConfigError, HorovodInternalError, LaunchError, WorkerFailed
+from horovod.launch.agent_client.ssh_command import SshOptions
 from horovod.launch.calls.modules import install_sources, local_sources
 from horovod.launch.calls.pickles import ALIGNMENT, pack, unpack
 from horovod.launch.calls.plain import NotPlain, is_plain, pack_plain, plain_error, unpack_error, unpack_plain
 from horovod.launch.job import Job, Results, run_job
-from horovod.launch.keeper_client.ssh_command import SshOptions
 from horovod.launch.output.console import Console, TextSink
 from horovod.launch.placement.host_files import host_text
 from horovod.launch.placement.hosts import parse_hostfile, parse_hosts
@@ -171,7 +171,7 @@ def _run_job(
     from horovod.launch.external.order import ExternalLaunch
     from horovod.launch.launchers.choice import choose_launcher, look_around
 
-    external = ExternalLaunch(choose_launcher("mpirun", look_around(environment)), tuple(mpi_words))
+    external = ExternalLaunch(choose_launcher("mpirun", look_around(environment, "mpirun")), tuple(mpi_words))
     run_external(job, external, environment, console, results)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,6 +76,8 @@ class StartLine:
 
 def find_program(name: str, environ: Mapping[str, str]) -> str | None:
     """The absolute path of a program on the PATH of `environ`."""
+    import shutil  # takes longer to import than the rest of this module
+
     found = shutil.which(name, path=environ.get("PATH", os.defpath))
     return None if found is None else os.path.abspath(found)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from horovod.errors import ConfigError
-from horovod.launch.external.order import find_program
 from horovod.launch.launchers.contract import LAUNCHERS
 from horovod.launch.placement.lsf import in_lsf
 
@@ -21,18 +20,28 @@ class Available:
     own: bool
     """The native core, which ranks need to find each other without MPI."""
     programs: frozenset[str]
-    """Those of the table that are on PATH."""
+    """Those of the table that are on PATH, as far as they may be chosen."""
     lsf: bool
     """This is a job of LSF."""
 
 
-def look_around(environ: Mapping[str, str]) -> Available:
-    programs = {row.program for row in LAUNCHERS.values() if row.program}
+def look_around(environ: Mapping[str, str], request: str | None) -> Available:
+    """Look for what `choose_launcher` may take, and for nothing else: that takes a plain job's time."""
+    lsf = in_lsf(environ)
+    wanted = {row.program for row in LAUNCHERS.values() if row.name == request or (row.lsf and lsf)}
     return Available(
         own=importlib.util.find_spec("horovod._core") is not None,
-        programs=frozenset(name for name in programs if find_program(name, environ) is not None),
-        lsf=in_lsf(environ),
+        programs=_found(wanted - {""}, environ),
+        lsf=lsf,
     )
+
+
+def _found(programs: Collection[str], environ: Mapping[str, str]) -> frozenset[str]:
+    if not programs:
+        return frozenset()
+    from horovod.launch.external.order import find_program
+
+    return frozenset(name for name in programs if find_program(name, environ) is not None)
 
 
 def choose_launcher(request: str | None, available: Available) -> str:

@@ -1,9 +1,9 @@
 """The contract between supervision and a way of starting processes, and the table of those that exist.
 
-A launcher is one file and one row of the table: it starts the ranks it is given, hands their output to
-`Output`, and reports what becomes of them as events on a descriptor. When and why the ranks are ended is the
-supervisor's business. A launcher whose ranks another program starts only writes the command line of that
-program; `horovod.launch.external` does the rest.
+A launcher is one file and one row of the table. It starts the ranks it is given, passes their output to
+`Output`, and reports what happens to them as events on a descriptor. The supervisor decides when the ranks
+are ended. A launcher whose ranks another program starts only writes the command line of that program;
+`horovod.launch.external` does the rest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from horovod.errors import LaunchError
-from horovod.launch.keeper_client.ssh_command import SshOptions
+from horovod.launch.agent_client.ssh_command import SshOptions
 from horovod.launch.output.console import Console
 from horovod.launch.output.status import Status
 from horovod.launch.output.streams import Output
@@ -154,8 +154,8 @@ class LeftBehind:
 
 @dataclass(frozen=True)
 class HostLost:
-    """A host cannot be watched any more: it is silent, or its keeper or connection ended. Its ranks are ended
-    by their keeper there as soon as that notices, if it lives.
+    """A host cannot be watched any more: it is silent, or its agent or connection ended. Its ranks are ended
+    by their agent there as soon as that notices, if it lives.
     """
 
     host: str
@@ -172,8 +172,8 @@ class Failed:
 
 @dataclass(frozen=True)
 class Finished:
-    """Nothing of the job runs any more, except `survivors`: process ids that even SIGKILL did not end.
-    `failure`: why the job has failed all the same, if no rank or signal was the cause.
+    """No process of the job runs any more, except `survivors`: process ids that even SIGKILL did not end.
+    `failure`: why the job has failed, if neither a rank nor a signal was the cause.
     """
 
     survivors: tuple[int, ...]

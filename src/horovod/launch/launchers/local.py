@@ -1,4 +1,4 @@
-"""Starts ranks as processes of this machine, through a keeper (see `keeper`)."""
+"""Starts ranks as processes of this machine, through an agent (see `agent`)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from horovod.errors import LaunchError
-from horovod.launch.keeper_client.messages import plan_request, request_line, to_event
+from horovod.launch.agent_client.messages import plan_request, request_line, to_event
 from horovod.launch.launchers.contract import Event, HostFacts, Request, WorkerPlan
 from horovod.launch.output.streams import RESULT, STREAMS, Output
 from horovod.launch.placement.hosts import Slot
 
 __all__ = ["LocalLauncher", "LocalWorkers", "allow_descriptors"]
 
-_KEEPER = Path(__file__).parents[1] / "keeper" / "bundle.py"
+_AGENT = Path(__file__).parents[1] / "agent" / "bundle.py"
 _SPARE_DESCRIPTORS = 64
+_BYTECODE = ("-B",) if sys.dont_write_bytecode else ()  # isolated, it looks at no variable
 
 
 class LocalLauncher:
@@ -57,8 +58,8 @@ class LocalLauncher:
             workers.append(worker)
         try:
             # Isolated and without site packages: nothing of the user's may run there, and it starts faster.
-            keeper = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_KEEPER)],
+            agent = subprocess.Popen(
+                [sys.executable, "-I", "-S", *_BYTECODE, str(_AGENT)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=[*write_ends, *self._descriptors],
@@ -69,7 +70,7 @@ class LocalLauncher:
         finally:
             for write_end in write_ends:
                 os.close(write_end)
-        started = LocalWorkers(keeper)
+        started = LocalWorkers(agent)
         started.request(plan_request(plan, workers, plan.environment, nofile, **call))
         return started
 
@@ -78,14 +79,14 @@ class LocalLauncher:
 
 
 class LocalWorkers:
-    """The ranks behind one keeper."""
+    """The ranks behind one agent."""
 
-    def __init__(self, keeper: subprocess.Popen[bytes]) -> None:
-        assert keeper.stdin is not None
-        assert keeper.stdout is not None
-        self._keeper = keeper
-        self._requests = keeper.stdin.fileno()
-        self._events = keeper.stdout.fileno()
+    def __init__(self, agent: subprocess.Popen[bytes]) -> None:
+        assert agent.stdin is not None
+        assert agent.stdout is not None
+        self._agent = agent
+        self._requests = agent.stdin.fileno()
+        self._events = agent.stdout.fileno()
         self._unread = b""
 
     def fileno(self) -> int:
@@ -94,7 +95,7 @@ class LocalWorkers:
     def events(self) -> Sequence[Event]:
         data = os.read(self._events, 1 << 16)
         if not data:
-            self._keeper_lost()
+            self._agent_lost()
         *lines, self._unread = (self._unread + data).split(b"\n")
         return [to_event(json.loads(line)) for line in lines]
 
@@ -109,17 +110,17 @@ class LocalWorkers:
             while line:
                 line = line[os.write(self._requests, line) :]
         except BrokenPipeError:
-            pass  # the keeper is gone: `events` says so
+            pass  # the agent is gone: `events` says so
 
     def close(self) -> None:
-        for pipe in (self._keeper.stdin, self._keeper.stdout):
+        for pipe in (self._agent.stdin, self._agent.stdout):
             if pipe is not None:
                 pipe.close()
-        self._keeper.wait()
+        self._agent.wait()
 
-    def _keeper_lost(self) -> None:
+    def _agent_lost(self) -> None:
         raise LaunchError(
-            f"The process that watches the ranks (process {self._keeper.pid}) ended unexpectedly; "
+            f"The process that watches the ranks (process {self._agent.pid}) ended unexpectedly; "
             "all ranks were killed. If nobody killed it, look for 'out of memory' in the kernel's log."
         )
 

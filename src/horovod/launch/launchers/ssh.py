@@ -1,4 +1,4 @@
-"""Starts ranks on several hosts: through ssh and a keeper on each, and on this machine without ssh."""
+"""Starts ranks on several hosts: through ssh and an agent on each, and on this machine without ssh."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from horovod.errors import LaunchError
-from horovod.launch.environment import for_other_hosts
-from horovod.launch.keeper import bundle
-from horovod.launch.keeper.terms import GIVE_UP_S, GRACE_S
-from horovod.launch.keeper_client.connections import (
+from horovod.launch.agent import bundle
+from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S
+from horovod.launch.agent_client.connections import (
     Connections,
     Greeting,
     Lost,
@@ -20,8 +19,9 @@ from horovod.launch.keeper_client.connections import (
     Retry,
     Unreachable,
 )
-from horovod.launch.keeper_client.messages import environment_text, path_text, plan_request, request_line
-from horovod.launch.keeper_client.ssh_command import remote_shell
+from horovod.launch.agent_client.messages import environment_text, path_text, plan_request, request_line
+from horovod.launch.agent_client.ssh_command import remote_shell
+from horovod.launch.environment import for_other_hosts
 from horovod.launch.launchers.contract import (
     Event,
     Exited,
@@ -45,9 +45,9 @@ _WINDOW_BYTES = 1 << 20  # of output on its way from one host
 _DESCRIPTORS_PER_HOST = 3
 _DESCRIPTORS_PER_RANK = 6  # of this host, while they are started; then files of the output
 _SPARE_DESCRIPTORS = 64
-_END_S = GRACE_S + GIVE_UP_S + 1.0  # a keeper that is told to end needs no longer
+_END_S = GRACE_S + GIVE_UP_S + 1.0  # an agent that is told to end needs no longer
 
-_UNTOLD = "its keeper says that nothing runs there any more, but not how these ranks have ended"
+_UNTOLD = "its agent says that nothing runs there any more, but not how these ranks have ended"
 
 
 class SshLauncher:
@@ -116,7 +116,7 @@ class SshLauncher:
 
 
 class ManyWorkers:
-    """The ranks behind the keepers of all hosts."""
+    """The ranks behind the agents of all hosts."""
 
     def __init__(
         self,

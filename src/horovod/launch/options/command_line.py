@@ -7,19 +7,20 @@ not given leaves an inherited variable alone.
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.external.order import ExternalLaunch
 from horovod.launch.job import Job, SshOptions
 from horovod.launch.options.table import TABLE, Option, every_option, spellings
 from horovod.launch.placement.host_files import host_text
 from horovod.launch.placement.hosts import Allocated, HostSlots, assign_ranks, parse_hostfile, parse_hosts
+
+if TYPE_CHECKING:  # a job of our own launcher needs none of it
+    from horovod.launch.external.order import ExternalLaunch
 
 __all__ = [
     "hosts_are_named",
@@ -194,6 +195,8 @@ def to_job(arguments: argparse.Namespace, allocated: Allocated | None = None) ->
 
 def to_external(arguments: argparse.Namespace, launcher: str) -> ExternalLaunch:
     """What the other launcher is told."""
+    from horovod.launch.external.order import ExternalLaunch
+
     return ExternalLaunch(
         launcher, arguments.mpi_args or (), binding=arguments.binding_args, tcp=bool(arguments.tcp)
     )
@@ -277,6 +280,8 @@ def _full_spelling(parser: argparse.ArgumentParser, name: str, known: Mapping[st
 def _did_you_mean(word: str) -> str:
     name = word.partition("=")[0]
     shown = [full for full, option in spellings().items() if option.help or option.refused]
+    import difflib  # only who is mistaken pays for it
+
     close = difflib.get_close_matches(name, shown, n=2, cutoff=0.6)
     close += [
         full for full in shown if re.sub("-|_", "", full) == re.sub("-|_", "", name) and full not in close

@@ -8,8 +8,8 @@ have a place in a section, too:
     params:
       fusion_threshold_mb: 32
       hierarchical_allreduce: false
-    stall_check:
-      warning_time_seconds: 20
+    timeline:
+      filename: timeline.json
 
 What the command line says wins over the file, wherever it stands.
 """
@@ -30,8 +30,6 @@ from horovod.launch.options.table import LAUNCHER_NAMES, Option, every_option
 __all__ = ["apply_config_file"]
 
 _CONTROLLERS = {"gloo": "ssh", "mpi": "mpirun"}
-# A section whose presence alone says something: (section, key) -> what the key is if it is not there.
-_IMPLIED = {("autotune", "enabled"): False, ("stall_check", "enabled"): True}
 
 
 @dataclass(frozen=True)
@@ -95,9 +93,7 @@ def _settings(path: Path, notices: list[str]) -> Iterator[_Setting]:
 def _section(
     path: Path, section: str, content: dict[Any, Any], keys: Mapping[str, Option], notices: list[str]
 ) -> Iterator[_Setting]:
-    implied = {
-        key: value for (name, key), value in _IMPLIED.items() if name == section and key not in content
-    }
+    implied = {key: option.implied for key, option in keys.items() if option.implied is not None}
     for name, value in {**implied, **content}.items():
         where = f"{path}, section {section}: {name}"
         if _folded(name) in keys:

@@ -1,6 +1,7 @@
 """Every option of ``horovodrun``, in one table.
 
 The parser, ``--help``, config files, the variables of the workers and shell completion are made from it.
+Options of settings are made from ``horovod.config``.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from horovod.config import SETTINGS, Flag, Setting, at_least, one_of
 from horovod.launch.launchers.contract import LAUNCHERS
 from horovod.launch.placement.hosts import HOSTS_FORM
 
@@ -18,7 +20,6 @@ __all__ = ["LAUNCHER_NAMES", "SHELLS", "TABLE", "Option", "every_option", "spell
 
 LAUNCHER_NAMES = tuple(name for name in LAUNCHERS if name != "local")  # ssh, where every host is this one
 SHELLS = ("bash", "zsh", "fish")
-_LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 _NO_ELASTIC = "this version runs a fixed number of processes; give -np and -H instead"
 _NO_TUNING = "this version does not tune itself; set --fusion-threshold-mb and --cycle-time-ms by hand"
@@ -39,6 +40,7 @@ class Option:
         repeatable: may be given several times; the values are collected in a list.
         variable: environment variable of the workers; ``as_text`` makes its text.
         key: its place ``section.key`` in a config file, beside the long spellings.
+        implied: what it is if the file has the section without the key; None: not given.
         apart: options with the same text here exclude each other.
         refused: why this version does not serve it, and what to use.
         warning: what to use instead of an old spelling.
@@ -59,6 +61,7 @@ class Option:
     variable: str = ""
     as_text: Callable[[Any], str] = str
     key: str = ""
+    implied: bool | None = None
     apart: str = ""
     refused: str = ""
     warning: str = ""
@@ -92,33 +95,6 @@ def spellings() -> dict[str, Option]:
     return {spelling: option for option in every_option() for spelling in option.spellings}
 
 
-def _at_least(
-    minimum: float, kind: type[int] | type[float] = int, at_most: float = float("inf")
-) -> Callable[[str], Any]:
-    def convert(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            number = "a whole number" if kind is int else "a number"
-            raise ValueError(f"{text!r} is not {number}") from None
-        if not minimum <= value < float("inf"):
-            raise ValueError(f"must be at least {minimum}, not {text}")
-        if value > at_most:
-            raise ValueError(f"must be at most {at_most}, not {text}")
-        return value
-
-    return convert
-
-
-def _one_of(*choices: str, fold: Callable[[str], str] = str.lower) -> Callable[[str], Any]:
-    def convert(text: str) -> str:
-        if fold(text) not in choices:
-            raise ValueError(f"invalid choice: {text!r} (choose from {', '.join(choices)})")
-        return fold(text)
-
-    return convert
-
-
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
@@ -133,8 +109,48 @@ def _words(text: str) -> tuple[str, ...]:
         raise ValueError(f"{text!r} cannot be split into words: {error}") from None
 
 
-def _mebibytes(value: int) -> str:
-    return str(value * 1024 * 1024)
+def _of_settings(group: str) -> tuple[Option, ...]:
+    """The options of this group that settings have."""
+    return tuple(
+        option
+        for setting in SETTINGS.values()
+        if setting.flag is not None and setting.flag.group == group
+        for option in _of_setting(setting, setting.flag)
+    )
+
+
+def _of_setting(setting: Setting, flag: Flag) -> Iterator[Option]:
+    def verbatim(text: str) -> str:
+        setting.parse(text)
+        return text
+
+    name = flag.spelling.strip("-").replace("-", "_")
+    variable = setting.variables[0]
+    help = setting.doc.partition(". ")[0].rstrip(".")
+    help = help[0].lower() + help[1:]
+    if flag.metavar:
+        default = str(int(setting.default) // flag.unit) if flag.unit > 1 else setting.default
+        yield Option(
+            (flag.spelling,),
+            name,
+            f"{help} (default {default})" if default else help,
+            flag.metavar,
+            flag.read or verbatim,
+            as_text=lambda value: str(value * flag.unit),
+            variable=variable,
+            key=flag.key,
+            choices=flag.choices,
+            path=flag.path,
+            ours=flag.ours,
+        )
+        return
+    yield Option(
+        (flag.spelling,), name, help, value=1, variable=variable, key=flag.key, apart=name, ours=flag.ours
+    )
+    yield Option(
+        (flag.off,), name, value=0, variable=variable, key=flag.off_key, implied=flag.implied, apart=name,
+        ours=flag.ours,
+    )  # fmt: skip
 
 
 def _switches(name: str, help: str) -> tuple[Option, Option]:
@@ -154,7 +170,11 @@ def _later(spellings: tuple[str, ...], name: str, why: str, **further: Any) -> O
     return Option(spellings, name, refused=why, **further)
 
 
-_COUNT = _at_least(0)
+_COUNT = at_least(0)
+_OLD_LOG_TIME = {
+    "--log-without-timestamp": "--log-hide-timestamp",
+    "--log-with-timestamp": "--no-log-hide-timestamp",
+}
 _GENERAL = (
     Option(("-h", "--help"), "help", "show this and exit", in_file=False),
     Option(("-v", "--version"), "version", "show the version and exit", in_file=False),
@@ -164,12 +184,12 @@ _GENERAL = (
     Option(("--json",), "json", "with --check-build: as JSON", ours=True, in_file=False),
     Option(
         ("--completion",), "completion", f"print a completion script for {', '.join(SHELLS)}, and exit",
-        "SHELL", _one_of(*SHELLS), choices=SHELLS, ours=True, in_file=False,
+        "SHELL", one_of(*SHELLS, fold=str.lower), choices=SHELLS, ours=True, in_file=False,
     ),
     Option(
         ("-np", "--num-proc"), "num_proc",
         "number of processes to start (default: every slot of the hosts given, or of the allocation)",
-        "N", _at_least(1),
+        "N", at_least(1),
     ),
     Option(
         ("--config-file",), "config_file", "YAML file with options; those given here win over it", "FILE",
@@ -182,16 +202,7 @@ _GENERAL = (
     ),
     Option(("--status",), "status", value=True, apart="status", ours=True),
     Option(("--dry-run",), "dry_run", "show which rank would run where, and exit", ours=True),
-    Option(
-        ("--start-timeout",), "start_timeout",
-        "how long the processes may take to find each other (default: HOROVOD_START_TIMEOUT, else 30)",
-        "SECONDS", _at_least(1), variable="HOROVOD_START_TIMEOUT",
-    ),
-    Option(
-        ("--failure-patience",), "failure_patience",
-        "when a rank has failed, how long the others may take to notice and end by themselves (default 1)",
-        "SECONDS", _at_least(0.0), variable="HOROVOD_FAILURE_PATIENCE_SECONDS", ours=True,
-    ),
+    *_of_settings("general"),
     # The reference keeps a cache of its checks of other machines. There is nothing here to keep.
     Option(("--disable-cache",), "disable_cache"),
 )  # fmt: skip
@@ -206,7 +217,7 @@ _HOSTS = (
 )  # fmt: skip
 
 _NETWORK = (
-    Option(("-p", "--ssh-port"), "ssh_port", "port of the ssh servers", "PORT", _at_least(1, at_most=65535)),
+    Option(("-p", "--ssh-port"), "ssh_port", "port of the ssh servers", "PORT", at_least(1, at_most=65535)),
     Option(
         ("-i", "--ssh-identity-file"), "ssh_identity_file", "private key for ssh", "FILE", path="file"
     ),
@@ -229,7 +240,7 @@ _LAUNCHERS = (
     Option(
         ("--launcher",), "launcher",
         "how processes are started: ssh (the default; directly on this machine), mpirun, srun or jsrun",
-        "NAME", _one_of(*LAUNCHER_NAMES), choices=LAUNCHER_NAMES, apart="launcher", ours=True,
+        "NAME", one_of(*LAUNCHER_NAMES, fold=str.lower), choices=LAUNCHER_NAMES, apart="launcher", ours=True,
     ),
     Option(("--gloo",), "launcher", "the same as --launcher ssh", value="ssh", apart="launcher"),
     Option(("--mpi",), "launcher", "the same as --launcher mpirun", value="mpirun", apart="launcher"),
@@ -260,26 +271,13 @@ _OUTPUT = (
 )  # fmt: skip
 
 _TUNING = (
-    Option(
-        ("--fusion-threshold-mb",), "fusion_threshold_mb",
-        "largest buffer that tensors are combined into, 0: none (default 128)", "MB", _COUNT,
-        variable="HOROVOD_FUSION_THRESHOLD", as_text=_mebibytes, key="params.fusion_threshold_mb",
-    ),
-    Option(
-        ("--cycle-time-ms",), "cycle_time_ms",
-        "how long a tensor that nobody waits for may wait for others (default 1)", "MS", _at_least(0, float),
-        variable="HOROVOD_CYCLE_TIME", key="params.cycle_time_ms",
-    ),
-    Option(
-        ("--cache-capacity",), "cache_capacity", "HOROVOD_CACHE_CAPACITY, 0: no cache", "N", _COUNT,
-        variable="HOROVOD_CACHE_CAPACITY", key="params.cache_capacity",
-    ),
+    *_of_settings("tuning"),
     *_switches("hierarchical-allreduce", "allreduce within hosts first"),
     *_switches("hierarchical-allgather", "allgather within hosts first"),
     *_switches("torus-allreduce", "allreduce in two dimensions"),
     _later(
         ("--autotune",), "autotune", _NO_TUNING, value=1, variable="HOROVOD_AUTOTUNE", key="autotune.enabled",
-        apart="autotune",
+        implied=False, apart="autotune",
     ),
     Option(("--no-autotune",), "autotune", value=0, variable="HOROVOD_AUTOTUNE", apart="autotune"),
     _later(
@@ -295,20 +293,20 @@ _TUNING = (
     ),
     _later(
         ("--autotune-gaussian-process-noise",), "autotune_gaussian_process_noise", _NO_TUNING,
-        metavar="NOISE", read=_at_least(0, float, at_most=1),
+        metavar="NOISE", read=at_least(0, float, at_most=1),
         variable="HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", key="autotune.gaussian_process_noise",
     ),
 )  # fmt: skip
 
 _ELASTIC = (
-    _later(("--min-np", "--min-num-proc"), "min_num_proc", _NO_ELASTIC, metavar="N", read=_at_least(1)),
-    _later(("--max-np", "--max-num-proc"), "max_num_proc", _NO_ELASTIC, metavar="N", read=_at_least(1)),
-    _later(("--slots-per-host",), "slots_per_host", _NO_ELASTIC, metavar="N", read=_at_least(1)),
+    _later(("--min-np", "--min-num-proc"), "min_num_proc", _NO_ELASTIC, metavar="N", read=at_least(1)),
+    _later(("--max-np", "--max-num-proc"), "max_num_proc", _NO_ELASTIC, metavar="N", read=at_least(1)),
+    _later(("--slots-per-host",), "slots_per_host", _NO_ELASTIC, metavar="N", read=at_least(1)),
     _later(("--elastic-timeout",), "elastic_timeout", _NO_ELASTIC, metavar="SECONDS", read=_COUNT),
     _later(("--reset-limit",), "reset_limit", _NO_ELASTIC, metavar="N", read=_COUNT),
     _later(
         ("--blacklist-cooldown-range",), "blacklist_cooldown_range", _NO_ELASTIC, metavar="SECONDS",
-        read=_at_least(1, at_most=3600), values=2,
+        read=at_least(1, at_most=3600), values=2,
     ),
     _later(
         ("--host-discovery-script",), "host_discovery_script", _NO_ELASTIC, metavar="COMMAND", path="file",
@@ -316,92 +314,21 @@ _ELASTIC = (
     ),
 )  # fmt: skip
 
-_TIMELINE = (
-    Option(
-        ("--timeline-filename",), "timeline_filename",
-        "rank 0 records here when operations were negotiated and run; DYNAMIC: none until "
-        "start_timeline() is called",
-        "FILE", variable="HOROVOD_TIMELINE", key="timeline.filename", path="file",
-    ),
-    Option(
-        ("--timeline-mark-cycles",), "timeline_mark_cycles",
-        "mark in that file when the engine begins to work", value=1,
-        variable="HOROVOD_TIMELINE_MARK_CYCLES", key="timeline.mark_cycles", apart="mark cycles",
-    ),
-    Option(
-        ("--no-timeline-mark-cycles",), "timeline_mark_cycles", value=0,
-        variable="HOROVOD_TIMELINE_MARK_CYCLES", apart="mark cycles",
-    ),
-)  # fmt: skip
-
-_STALL_CHECK = (
-    Option(
-        ("--no-stall-check",), "no_stall_check", "do not warn about processes that others wait for", value=1,
-        variable="HOROVOD_STALL_CHECK_DISABLE", apart="stall check",
-    ),
-    Option(
-        ("--stall-check",), "no_stall_check", value=0, variable="HOROVOD_STALL_CHECK_DISABLE",
-        key="stall_check.enabled", apart="stall check",
-    ),
-    Option(
-        ("--stall-check-warning-time-seconds",), "stall_check_warning_time_seconds",
-        "warn after this time (default 60)", "SECONDS", _COUNT,
-        variable="HOROVOD_STALL_CHECK_TIME_SECONDS", key="stall_check.warning_time_seconds",
-    ),
-    Option(
-        ("--stall-check-shutdown-time-seconds",), "stall_check_shutdown_time_seconds",
-        "end the job after this time, 0: never (default 0)", "SECONDS", _COUNT,
-        variable="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", key="stall_check.shutdown_time_seconds",
-    ),
-)  # fmt: skip
-
 _LIBRARIES = (
-    Option(
-        ("--gloo-timeout-seconds",), "gloo_timeout_seconds",
-        "an operation fails after this time without progress (default 30)", "SECONDS", _COUNT,
-        variable="HOROVOD_GLOO_TIMEOUT_SECONDS", key="library_options.gloo_timeout_seconds",
-    ),
-    Option(
-        ("--thread-affinity",), "thread_affinity", "CPU of the engine's thread", "CPU", _COUNT,
-        variable="HOROVOD_THREAD_AFFINITY", key="library_options.thread_affinity",
-    ),
+    *_of_settings("libraries"),
     Option(
         ("--num-nccl-streams",), "num_nccl_streams", "HOROVOD_NUM_NCCL_STREAMS (default 1)", "N", _COUNT,
         variable="HOROVOD_NUM_NCCL_STREAMS", key="library_options.num_nccl_streams",
     ),
-    Option(
-        ("--mpi-threads-disable",), "mpi_threads_disable", "MPI is used by one thread only", value=1,
-        variable="HOROVOD_MPI_THREADS_DISABLE", key="library_options.mpi_threads_disable",
-        apart="mpi threads",
-    ),
-    Option(
-        ("--no-mpi-threads-disable",), "mpi_threads_disable", value=0,
-        variable="HOROVOD_MPI_THREADS_DISABLE", apart="mpi threads",
-    ),
 )  # fmt: skip
 
-_OLD_LOG_TIME = "use --log-without-timestamp or --log-with-timestamp"
-_LOG_TIME: dict[str, Any] = {"variable": "HOROVOD_LOG_HIDE_TIME", "apart": "log time"}
-_LOGGING = (
-    Option(
-        ("--log-level",), "log_level", f"{', '.join(_LOG_LEVELS)} (default WARNING)", "LEVEL",
-        _one_of(*_LOG_LEVELS, fold=str.upper), variable="HOROVOD_LOG_LEVEL", key="logging.level",
-        choices=_LOG_LEVELS,
-    ),
-    # A group of their own: hiding the log's time stamps goes together with --prefix-output-with-timestamp.
-    Option(
-        ("--log-without-timestamp",), "log_hide_time", "leave the time out of the log", value=1, **_LOG_TIME
-    ),
-    Option(
-        ("--log-with-timestamp",), "log_hide_time", value=0, key="logging.with_timestamp", **_LOG_TIME
-    ),
-    Option(
-        ("--log-hide-timestamp",), "log_hide_time", value=1, warning=_OLD_LOG_TIME, **_LOG_TIME
-    ),
-    Option(
-        ("--no-log-hide-timestamp",), "log_hide_time", value=0, warning=_OLD_LOG_TIME, **_LOG_TIME
-    ),
-)  # fmt: skip
+# A group of their own: hiding the log's time stamps goes together with --prefix-output-with-timestamp.
+_LOGGING = _of_settings("logging")
+_OLD = tuple(
+    replace(option, spellings=(old,), help="", key="", warning=f"use {' or '.join(_OLD_LOG_TIME)}")
+    for option in _LOGGING
+    if (old := _OLD_LOG_TIME.get(option.longest))
+)
 
 TABLE: Mapping[str, Sequence[Option]] = {
     "general": _GENERAL,
@@ -411,8 +338,8 @@ TABLE: Mapping[str, Sequence[Option]] = {
     "output": _OUTPUT,
     "tuning": _TUNING,
     "elastic": _ELASTIC,
-    "timeline": _TIMELINE,
-    "stall check": _STALL_CHECK,
+    "timeline": _of_settings("timeline"),
+    "stall check": _of_settings("stall check"),
     "libraries": _LIBRARIES,
-    "logging": _LOGGING,
+    "logging": (*_LOGGING, *_OLD),
 }

@@ -1,1 +1,1 @@
-"""Who failed first, and when the others are ended."""
+"""Watches a job: which rank failed first, and when the others are ended."""

@@ -1,10 +1,10 @@
-"""Which rank failed first. The order in which processes end does not tell: a rank that another one lets
-down may well be gone sooner, and the first may not have ended at all, as it stands still, or has exit
-handlers or threads that take their time.
+"""Which rank failed first. The order in which processes end does not tell. A rank that fails because of
+another one may end sooner; and the first may not have ended at all, because it is stopped, or its exit
+handlers or threads take long.
 
-What counts is, in this order: a signal ended the rank; it failed by itself, or has not ended yet, and others
-say that they failed because of it; it failed by itself; it ended well, though others say that they needed
-it; another rank let it down. Of equals the one that was heard first.
+The first cause is, in this order: a rank that a signal ended; one that failed by itself, or has not ended,
+and that others name as the reason of their failure; one that failed by itself; one that ended well, although
+others needed it; one that failed because of another rank. Of equals, the one that was heard first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import MappingProxyType
 from horovod.bootstrap.starter import Word, parse
 from horovod.runtime.ending import harmless
 
-__all__ = ["End", "Kind", "accused", "first_cause", "heard", "kind_of"]
+__all__ = ["End", "Kind", "blamed", "first_cause", "heard", "kind_of"]
 
 _MOST_CHARACTERS = 1000
 _NO_WORDS: Mapping[int, Word] = MappingProxyType({})
@@ -37,7 +37,7 @@ class End:
 
 
 class Kind(IntEnum):
-    """What speaks for it that a rank was the first, the strongest evidence first."""
+    """The evidence that a rank was the first, strongest first."""
 
     KILLED = 0
     FAILED_AND_NAMED = 1
@@ -47,7 +47,7 @@ class Kind(IntEnum):
 
 
 def heard(line: str) -> Word | None:
-    """What a rank said, fit to be shown; None if it makes no sense."""
+    """What a rank said, safe to be shown; None if it is malformed."""
     try:
         word = parse(line)
     except ValueError:
@@ -55,13 +55,13 @@ def heard(line: str) -> Word | None:
     return Word(word.in_world, harmless(word.text)[:_MOST_CHARACTERS], word.because)
 
 
-def accused(ends: Collection[End]) -> set[int]:
+def blamed(ends: Collection[End]) -> set[int]:
     """The ranks that others say they failed because of."""
     return {end.because for end in ends if end.exit_code != 0 and end.because is not None}
 
 
 def kind_of(end: End, named: Collection[int]) -> Kind | None:
-    """How likely `end` is the first cause; None: it is none. `named`: see `accused`."""
+    """How likely `end` is the first cause; None: it is none. `named`: see `blamed`."""
     if end.exit_code == 0:
         return Kind.ENDED_AND_NAMED if end.rank in named else None
     if end.because is not None:
@@ -76,13 +76,13 @@ def first_cause(ends: Sequence[End], words: Mapping[int, Word] = _NO_WORDS) -> E
     failed. `words`: the last one of each rank that has not ended.
     """
     known = [*ends, *_not_ended(ends, words)]
-    named = accused(known)
+    named = blamed(known)
     found = [(kind, number) for number, end in enumerate(known) if (kind := kind_of(end, named)) is not None]
     return known[min(found)[1]] if found else None
 
 
 def _not_ended(ends: Sequence[End], words: Mapping[int, Word]) -> list[End]:
-    """The ranks that others accuse and that have not ended, as far as accusations lead from one to the
+    """The ranks that others blame and that have not ended, as far as the blame leads from one to the
     next.
     """
     found: list[End] = []

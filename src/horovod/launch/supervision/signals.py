@@ -1,4 +1,4 @@
-"""Signals to the launcher, which it hands on to the ranks."""
+"""Signals to the launcher, which it forwards to the ranks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Watching a job until nothing of it runs: who failed first, and when the others are ended.
+"""Watches a job until none of its processes runs: which rank failed first, and when the others are ended.
 
-When a rank has failed, the others get a moment: they learn of it from each other, run their handlers and
-end by themselves, and what they say then tells which rank was the first. Only what is left is ended.
+When a rank has failed, the others get some time. They learn of the failure from each other, run their
+handlers and end by themselves, and their words tell which rank was the first. Ranks that still run afterwards
+are ended.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from horovod.launch.launchers.contract import (
 from horovod.launch.output.console import Console
 from horovod.launch.output.status import Status
 from horovod.launch.placement.hosts import Slot
-from horovod.launch.supervision.first_cause import End, accused, first_cause, heard
+from horovod.launch.supervision.first_cause import End, blamed, first_cause, heard
 from horovod.launch.supervision.signals import Signals, signal_name
 
 __all__ = ["Outcome", "describe_exit", "supervise"]
@@ -102,7 +103,7 @@ class _Watch:
     ) -> None:
         self._status = status
         self._gone = gone
-        self._inquest = _Inquest(patience_s)
+        self._cause_finder = _CauseFinder(patience_s)
         self._hosts = {slot.rank: slot.hostname for slot in slots}
         self._workers = workers
         self._signals = signals
@@ -139,7 +140,7 @@ class _Watch:
                 if self._status is not None:
                     self._status.running = len(self._running)
                     self._status.ended = self._size - len(self._not_ended)
-                    self._status.ending = self._has_cause() or self._inquest.open
+                    self._status.ending = self._has_cause() or self._cause_finder.open
                 self._explain_waiting()
         if finished.failure is not None and not (self._has_cause() or self._lost):
             self._error = finished.failure
@@ -164,13 +165,13 @@ class _Watch:
                 if pid:
                     self._console.narrate(f"rank {rank} runs as process {pid} on {self._hosts[rank]}")
             case Said(rank, line):
-                self._inquest.hear(rank, line)
+                self._cause_finder.hear(rank, line)
             case Exited(rank, exit_code, told):
-                end = self._inquest.end(rank, exit_code, counts=not told)
+                end = self._cause_finder.end(rank, exit_code, counts=not told)
                 if told:
                     pass
                 elif exit_code != 0 and not self._has_cause():
-                    self._inquest.begin(self._not_ended)
+                    self._cause_finder.begin(self._not_ended)
                 elif self._is_earlier_cause(end):
                     self._failure = end
                 self._running.discard(rank)
@@ -195,7 +196,7 @@ class _Watch:
                 for rank in ranks[:1]:
                     self._gone(rank, host, f"was lost with its host: {reason}")
                 if not self._has_cause():
-                    self._inquest.begin(self._not_ended)
+                    self._cause_finder.begin(self._not_ended)
             case LeftBehind(processes):
                 left = _count(processes, "process", "processes")
                 self._console.tell(f"ending {left} that the ranks left behind")
@@ -205,26 +206,26 @@ class _Watch:
 
     def _look_into_failure(self, *, at_once: bool) -> None:
         """End what is left of a job that has failed, when nothing is to be learned any more."""
-        inquest = self._inquest
-        if not inquest.open or self._has_cause():
+        finder = self._cause_finder
+        if not finder.open or self._has_cause():
             return
-        if not (at_once or inquest.over(self._running) or self._refused or self._unforwarded()):
-            if inquest.due_to_tell():
+        if not (at_once or finder.over(self._running) or self._refused or self._unforwarded()):
+            if finder.due_to_tell():
                 self._console.tell(
-                    f"{self._describe_first()}; giving the others up to {inquest.patience_s:g} s to notice "
+                    f"{self._describe_first()}; giving the others up to {finder.patience_s:g} s to notice "
                     "and end by themselves"
                 )
             return
-        self._failure = inquest.first(self._not_ended)
+        self._failure = finder.first(self._not_ended)
         if self._failure is not None and self._failure.because in self._ranks_of_lost_hosts():
             self._failure = None
         self._end(signal.SIGTERM)
-        self._caused_at = inquest.began_at
+        self._caused_at = finder.began_at
         not_others = {self._failure.rank} if self._failure is not None else self._ranks_of_lost_hosts()
-        self._ended = len(inquest.involved - not_others)
+        self._ended = len(finder.involved - not_others)
 
     def _describe_first(self) -> str:
-        end = self._inquest.first(self._not_ended)
+        end = self._cause_finder.first(self._not_ended)
         if end is None:
             return f"host {self._lost[0].host} was lost"
         return f"rank {end.rank} on {self._hosts[end.rank]} {describe_exit(end.exit_code)}"
@@ -277,7 +278,7 @@ class _Watch:
 
     def _wait_s(self) -> float | None:
         """Until something is due."""
-        due = [] if self._has_cause() else self._inquest.due()
+        due = [] if self._has_cause() else self._cause_finder.due()
         if self._has_cause() and not self._explained:
             due.append(self._ended_at + _PATIENCE_S)
         return max(0.0, min(due) - time.monotonic()) if due else None
@@ -296,7 +297,7 @@ class _Watch:
         )
 
 
-class _Inquest:
+class _CauseFinder:
     """What is known about a failure while it is looked into."""
 
     def __init__(self, patience_s: float) -> None:
@@ -330,7 +331,7 @@ class _Inquest:
 
     def over(self, running: Collection[int]) -> bool:
         """Nobody is left who may notice it, or is said to have failed; or all have had the time."""
-        named = accused(self._ends)
+        named = blamed(self._ends)
         needed = [r for r in running if r in named or self._words.get(r, Word(False)).in_world]
         return not needed or time.monotonic() >= self.began_at + self.patience_s
 

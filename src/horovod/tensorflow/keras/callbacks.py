@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tensorflow import keras
 
 from horovod._keras.callbacks import best_model_checkpoint, callback_classes
@@ -23,19 +21,4 @@ __all__ = [
     LearningRateWarmupCallback,
 ) = callback_classes(keras, __name__)
 
-_BestModelCheckpoint: Any = best_model_checkpoint(keras)
-
-
-class BestModelCheckpoint(_BestModelCheckpoint):  # type: ignore[misc]
-    """``ModelCheckpoint`` that keeps the best model, in a file that is given later: set ``filepath`` before
-    training."""
-
-    def __init__(
-        self,
-        monitor: str = "val_loss",
-        verbose: int = 0,
-        save_weights_only: bool = False,
-        mode: str = "auto",
-        save_freq: Any = "epoch",
-    ) -> None:
-        super().__init__(save_weights_only, monitor=monitor, verbose=verbose, mode=mode, save_freq=save_freq)
+BestModelCheckpoint = best_model_checkpoint(keras, __name__)

@@ -1,0 +1,58 @@
+/// Tensors of a group that share memory.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace rueda::bindings {
+
+/// What comes of results that overlap depends on which is written first, so they are refused. One
+/// tensor may come twice, as tied weights do: it gets the result of its first place, and the later
+/// ones are reduced in copies that nobody sees. They live until the operation is done.
+inline Result<std::vector<HostBuffer>> separate_duplicates(Request& request, const Engine& engine) {
+  std::vector<HostBuffer> copies;
+  if (request.kind != Kind::Allreduce) return copies;
+  std::vector<TensorRequest>& tensors = request.tensors;
+  const auto bytes = [](const TensorRequest& tensor) {
+    return static_cast<std::size_t>(element_count(tensor.shape)) * size_of(tensor.dtype);
+  };
+  std::vector<std::size_t> order;
+  order.reserve(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (bytes(tensors[i]) > 0) order.push_back(i);
+  }
+  std::ranges::sort(order, [&tensors](std::size_t a, std::size_t b) {
+    return std::pair(tensors[a].out, a) < std::pair(tensors[b].out, b);
+  });
+  std::size_t last = 0;
+  for (std::size_t next = 1; next < order.size(); ++next) {
+    const TensorRequest& before = tensors[order[last]];
+    TensorRequest& tensor = tensors[order[next]];
+    if (tensor.out >= before.out + bytes(before)) {
+      last = next;
+      continue;
+    }
+    if (tensor.out != before.out || tensor.in != before.in || tensor.dtype != before.dtype ||
+        bytes(tensor) != bytes(before)) {
+      const auto [low, high] = std::minmax(order[last], order[next]);
+      return Error{.code = Code::InvalidArgument,
+                   .message = "Tensors " + std::to_string(low) + " and " + std::to_string(high) +
+                              " of the group overlap in memory, so their results would depend on "
+                              "which is written first. Pass clones, or one tensor over both"};
+    }
+    HostBuffer copy = engine.memory(bytes(tensor));
+    if (copy.data() == nullptr) {
+      return Error{.code = Code::Internal, .message = "no memory for a tensor that comes twice"};
+    }
+    std::memcpy(copy.data(), tensor.in, bytes(tensor));
+    tensor.in = tensor.out = copy.data();
+    copies.push_back(std::move(copy));
+  }
+  return copies;
+}
+
+}  // namespace rueda::bindings

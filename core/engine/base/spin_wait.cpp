@@ -1,0 +1,42 @@
+#include "engine/base/spin_wait.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "engine/base/pause.h"
+
+namespace rueda {
+
+namespace {
+
+using std::chrono::microseconds;
+
+constexpr auto kBurn = microseconds(50);
+/// A yield that takes longer has let another thread run. So much of it counts as this thread's own
+/// time.
+constexpr auto kOwnShare = microseconds(1);
+/// A yield that takes longer has met a thread that computes.
+constexpr auto kHogged = microseconds(200);
+
+}  // namespace
+
+bool SpinWait::wait() noexcept {
+  if (paused_ < pauses_) {
+    ++paused_;
+    pause();
+    return true;
+  }
+  if (!yielding_) {
+    yielding_ = true;
+    since_ = Clock::now();
+  }
+  ::sched_yield();
+  const auto now = Clock::now();
+  const auto took = now - since_;  // includes what the calling code did between two waits
+  since_ = now;
+  burnt_ += std::min<Duration>(took, kOwnShare);
+  return burnt_ < kBurn && took < kHogged;
+}
+
+}  // namespace rueda

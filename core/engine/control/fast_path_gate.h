@@ -1,0 +1,22 @@
+/// What the regular path tells the fast path: when this rank may propose operations there, and when
+/// it must not.
+#pragma once
+
+#include "collectives/signature.h"
+
+namespace rueda {
+
+/// The engine's lock is held in every call; see Negotiation.
+class FastPathGate {
+ public:
+  virtual ~FastPathGate() = default;
+  /// This rank has submitted something on the regular path, or has ended. It makes no proposals
+  /// until reopen().
+  virtual void close() = 0;
+  /// This rank has nothing in flight on the regular path.
+  virtual void reopen() = 0;
+  /// True if that key is in flight on the fast path. The negotiator does not know about it.
+  [[nodiscard]] virtual bool has_proposed(const Key& key) const = 0;
+};
+
+}  // namespace rueda

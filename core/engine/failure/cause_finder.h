@@ -1,0 +1,52 @@
+/// Finds the first cause when ranks are lost, so that all ranks report the same one.
+///
+/// Ranks see one loss in different ways. The kernel tells ranks of the same host that the process
+/// has ended. Other ranks see a connection end: that of the lost rank, or that of a rank that gave
+/// up because of it. So a rank sends what it has seen up the control tree, as evidence, and waits
+/// briefly for the decision of rank 0. Rank 0 takes the strongest evidence; of equal evidence, the
+/// first. A rank that gets no decision in time, or has lost its parent in the tree, decides by
+/// itself.
+///
+/// A pure state machine: evidence and time come in by calls.
+#pragma once
+
+#include <optional>
+
+#include "result.h"
+
+namespace rueda {
+
+/// How much is known about a loss, weakest first. The values travel in cause frames.
+enum class Evidence : std::uint8_t {
+  Data = 0,     ///< a data connection ended, perhaps only because that rank gave up
+  Control = 1,  ///< a control connection ended without a cause, or carried a malformed message
+  Certain = 2,  ///< the process has ended or was silent for too long; or the failure is not the
+                ///< loss of a rank
+};
+
+class CauseFinder {
+ public:
+  struct Finding {
+    Error error;
+    Evidence evidence = Evidence::Data;
+  };
+
+  [[nodiscard]] bool open() const noexcept { return best_.has_value(); }
+  [[nodiscard]] const Finding& best() const noexcept { return *best_; }
+
+  /// Adds evidence of this rank or from below. True: it is stronger than all before, and should go
+  /// up. `has_parent`: there is a parent, which will send a decision.
+  bool hear(Error error, Evidence evidence, bool has_parent, TimePoint now);
+  /// The parent cannot be asked any more.
+  void lose_parent() noexcept { has_parent_ = false; }
+  /// When this rank decides with what it knows. Only while open().
+  [[nodiscard]] TimePoint deadline() const noexcept;
+  void close() noexcept { best_.reset(); }
+
+ private:
+  std::optional<Finding> best_;
+  TimePoint since_{};
+  bool has_parent_ = false;
+};
+
+}  // namespace rueda

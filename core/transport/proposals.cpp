@@ -1,0 +1,267 @@
+#include "transport/proposals.h"
+
+#include <bit>
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace rueda {
+namespace {
+
+/// The head of a note: that of a slot as it lies in memory.
+constexpr std::size_t kNoteHead = offsetof(ProposalSlot, data);
+
+constexpr unsigned kLooks = 16;
+
+static_assert(std::endian::native == std::endian::little);
+static_assert(kNoteHead == 32 && sizeof(ProposalSlot) <= kMaxNote);
+
+}  // namespace
+
+Proposals::Proposals(std::vector<Member> members, int self)
+    : members_(std::move(members)), self_(static_cast<std::size_t>(self)) {
+  last_.resize(members_.size());
+  for (std::size_t q = 0; q < members_.size(); ++q) {
+    Member& member = members_[q];
+    if (member.link != nullptr) {
+      remote_.push_back(q);
+      member.link->deliver_notes_to(this);
+    }
+    if (member.board != nullptr) continue;
+    private_boards_.push_back(std::make_unique<ProposalBoard>());
+    member.board = private_boards_.back().get();
+  }
+}
+
+Proposals::~Proposals() {
+  for (const std::size_t q : remote_) members_[q].link->deliver_notes_to(nullptr);
+}
+
+std::unique_ptr<Proposals> Proposals::alone() {
+  return std::make_unique<Proposals>(std::vector<Member>(1), 0);
+}
+
+/// seq_cst here and where it is stored: see doorbell.h, and propose() beside close().
+bool Proposals::published(std::size_t member, std::uint32_t round) const noexcept {
+  return slot(member, round).round.load(std::memory_order_seq_cst) == round;
+}
+
+/// True if that member has begun a later operation with this one, so its proposal in this round has
+/// a later position. Its note is queued behind data of that operation, which this rank does not
+/// read before its own proposal is settled.
+bool Proposals::ahead(std::size_t member) const noexcept {
+  return members_[member].link != nullptr && members_[member].link->ahead();
+}
+
+bool Proposals::awaited() const noexcept {
+  for (std::size_t q = 0; q < members_.size(); ++q) {
+    if (q != self_ && published(q, round_ + 1)) return true;
+  }
+  return false;
+}
+
+bool Proposals::may_propose() noexcept {
+  if (open_) return false;
+  bool may = true;
+  bool refused = false;
+  for (std::size_t q = 0; q < members_.size(); ++q) {
+    if (q == self_) continue;
+    if (published(q, round_ + 1)) {
+      refused = refused || slot(q, round_ + 1).count == 0;
+    } else {
+      may = may && published(q, round_) && !ahead(q) &&
+            members_[q].board->closed.load(std::memory_order_relaxed) == 0;
+    }
+  }
+  // A member that has begun the next round has seen that all have published in this one.
+  if (refused) decline();
+  return may && !refused;
+}
+
+std::byte* Proposals::room() const noexcept { return slot(self_, round_ + 1).data.data(); }
+
+const std::byte* Proposals::room_of(int member) const noexcept {
+  return slot(static_cast<std::size_t>(member), round_).data.data();
+}
+
+void Proposals::publish(const Tag& tag, std::size_t used) noexcept {
+  ProposalSlot& mine = slot(self_, round_ + 1);
+  mine.count = tag.count;
+  mine.key = tag.key;
+  mine.signature = tag.signature;
+  mine.call = tag.call;
+  mine.position = tag.position;
+  used_[(round_ + 1) % 2] = used;
+  mine.round.store(++round_, std::memory_order_seq_cst);
+  for (std::size_t q = 0; q < members_.size(); ++q) {
+    if (q != self_ && members_[q].link == nullptr) members_[q].bell.ring();
+  }
+  if (remote()) unsent_.store(true, std::memory_order_release);
+}
+
+void Proposals::propose(const Tag& tag, std::size_t said, std::size_t used) noexcept {
+  open_ = true;
+  equal_ = 0;
+  said_ = said;
+  publish(tag, used);
+  listen();
+  for (std::size_t q = 0; q < members_.size(); ++q) {
+    // Either that member sees this proposal when it closes, or this one sees here that it has
+    // closed. (Boards of other hosts are copies, in which that mark is never set.)
+    if (members_[q].board->closed.load(std::memory_order_seq_cst) != 0 && q != self_ &&
+        !published(q, round_)) {
+      ask_one(q);
+    }
+  }
+}
+
+Proposals::Outcome Proposals::outcome() noexcept {
+  const ProposalSlot& mine = slot(self_, round_);
+  bool all = true;
+  for (std::size_t q = equal_; q < members_.size(); ++q) {
+    if (q == self_ || published(q, round_)) {
+      const ProposalSlot& theirs = slot(q, round_);
+      if (theirs.count != mine.count || theirs.key != mine.key ||
+          theirs.signature != mine.signature || theirs.call != mine.call ||
+          theirs.position != mine.position ||
+          (said_ != 0 && std::memcmp(theirs.data.data(), mine.data.data(), said_) != 0)) {
+        return Outcome::Refused;
+      }
+      if (q == equal_) ++equal_;
+    } else if (ahead(q)) {
+      return Outcome::Refused;
+    } else {
+      all = false;
+    }
+  }
+  return all ? Outcome::Agreed : Outcome::Open;
+}
+
+void Proposals::settle() noexcept {
+  open_ = false;
+  if (closed_ && awaited()) decline();
+  listen();
+}
+
+void Proposals::close() noexcept {
+  if (closed_) return;
+  closed_ = true;
+  members_[self_].board->closed.store(1, std::memory_order_seq_cst);
+  // While this member's proposal is open, its round has not ended for the others.
+  if (!open_ && awaited()) decline();
+  listen();
+}
+
+void Proposals::reopen() noexcept {
+  if (!closed_) return;
+  closed_ = false;
+  members_[self_].board->closed.store(0, std::memory_order_seq_cst);
+  listen();
+}
+
+void Proposals::ask() noexcept {
+  if (remote()) return;  // the owner sends the round to all ranks
+  for (std::size_t q = 0; q < members_.size(); ++q) {
+    if (q != self_ && !published(q, round_)) ask_one(q);
+  }
+}
+
+/// A member of this host.
+void Proposals::ask_one(std::size_t member) noexcept {
+  members_[member].board->asked.store(1, std::memory_order_seq_cst);
+  members_[member].bell.ring();
+}
+
+void Proposals::called(std::uint32_t round) noexcept {
+  called_ = round;
+  if (round != round_ + 1) return;  // about a round that is over here
+  members_[self_].board->asked.store(1, std::memory_order_seq_cst);
+  listen();
+}
+
+bool Proposals::asked() const noexcept {
+  return members_[self_].board->asked.load(std::memory_order_seq_cst) != 0;
+}
+
+void Proposals::answer() noexcept {
+  if (open_) return;  // it may be about the next round, so it is kept until this one is settled
+  if (remote() && called_ == round_ + 1 && !awaited())
+    return;  // the question has arrived before the proposal
+  members_[self_].board->asked.store(0, std::memory_order_seq_cst);
+  if (awaited()) decline();
+  listen();
+}
+
+/// Notes are read while this member's proposal is open, and while it declines those of others.
+void Proposals::listen() noexcept {
+  if (remote()) listening_.store(open_ || closed_ || asked(), std::memory_order_relaxed);
+}
+
+void Proposals::send_notes() {
+  unsent_.store(false, std::memory_order_relaxed);
+  while (sent_notes_ != round_) {
+    const std::uint32_t round = ++sent_notes_;
+    // The slot does not change until all others have published in the next round, and so have read
+    // it.
+    const ProposalSlot& mine = slot(self_, round);
+    const std::span<const std::byte> body(reinterpret_cast<const std::byte*>(&mine),
+                                          kNoteHead + used_[round % 2]);
+    for (const std::size_t q : remote_) members_[q].link->post_note(body);
+  }
+}
+
+void Proposals::refuse() noexcept {
+  heard_ = false;
+  if (closed_ && !open_ && awaited()) decline();
+}
+
+Result<bool> Proposals::move() {
+  bool moved = false;
+  const bool listens = listening_.load(std::memory_order_relaxed);
+  // A member that only declines may let others wait a little, because each look costs a system call
+  // per link.
+  links_listen_ = listens;
+  sending_ = false;
+  const bool looks = listens && (open_ || asked() || ++looks_ % kLooks == 0);
+  for (const std::size_t q : remote_) {
+    PeerLink& link = *members_[q].link;
+    link.listen(listens);
+    auto out = link.pump_out();
+    if (!out) return out;
+    moved = moved || *out;
+    sending_ = sending_ || link.sending();
+  }
+  for (const std::size_t q : remote_) {
+    if (!looks) break;
+    // A member publishes once in a round.
+    if (open_ && published(q, round_)) continue;
+    auto in = members_[q].link->pump_in();
+    if (!in) return in;
+    moved = moved || *in;
+  }
+  return moved;
+}
+
+Result<void> Proposals::note(Rank from, std::span<const std::byte> body) {
+  const auto q = static_cast<std::size_t>(from);
+  std::uint32_t round = 0;
+  if (body.size() >= kNoteHead) std::memcpy(&round, body.data(), sizeof round);
+  ProposalBoard& board = *members_[q].board;
+  if (body.size() < kNoteHead || body.size() > sizeof(ProposalSlot) || round != last_[q] + 1) {
+    Error error;
+    error.peer = from;
+    error.message = "rank " + std::to_string(from) + " sent a malformed proposal";
+    return error;
+  }
+  ProposalSlot& theirs = board.slots[round % 2];
+  constexpr std::size_t kRound = sizeof round;  // stored last
+  std::memcpy(reinterpret_cast<std::byte*>(&theirs) + kRound, body.data() + kRound,
+              body.size() - kRound);
+  theirs.round.store(round, std::memory_order_seq_cst);
+  last_[q] = round;
+  heard_ = true;
+  return {};
+}
+
+}  // namespace rueda

@@ -1,0 +1,160 @@
+/// The rounds of the fast path: ranks agree on their next operation without the coordinator. Each
+/// rank publishes a proposal, together with its contribution, and reads the proposals of the
+/// others.
+///
+/// Ranks of one host read each other's boards in shared memory. A rank of another host has a copy
+/// of this rank's board, which notes on the link between them keep up to date.
+///
+/// In each round every member publishes once: an operation, or that it declines. What it has
+/// published does not change within the round. So all members see the same words and find the same
+/// outcome: *agreed* if all have published the same operation, *refused* if two differ or one has
+/// declined. A member publishes in the next round only when all have published in this one, so two
+/// alternating slots are enough.
+///
+/// A proposal carries the *position* in the dispatch stream at which its member made it, and equal
+/// proposals have equal positions. So an agreed operation has the same place in the order of all
+/// operations on every rank.
+///
+/// A member that does something else must not keep others waiting. Before it does, it marks itself
+/// *closed*, and it declines a round that others have begun. A member that makes a proposal checks
+/// that mark once more afterwards. (Between hosts, a closed member listens for proposals and
+/// declines them.) A member that has waited too long *asks*: then members that have not published
+/// decline.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "transport/doorbell.h"
+#include "transport/peer_link.h"
+#include "transport/shm_layout.h"
+
+namespace rueda {
+
+/// One member's end. Its owner serialises calls that change it.
+class Proposals final : public NoteSink {
+ public:
+  struct Member {
+    ProposalBoard* board =
+        nullptr;  ///< null for a rank of another host, and for this rank if it is alone
+    Doorbell bell;
+    PeerLink* link = nullptr;  ///< to a rank elsewhere
+  };
+  /// All boards are zero at first. `members` are in the order of ranks; with links, these are the
+  /// ranks of the world. Links outlive this object.
+  Proposals(std::vector<Member> members, int self);
+  /// For a world of one: everything is agreed at once.
+  [[nodiscard]] static std::unique_ptr<Proposals> alone();
+
+  ~Proposals() override;
+  Proposals(const Proposals&) = delete;
+  Proposals& operator=(const Proposals&) = delete;
+
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
+  /// True if some members are on other hosts.
+  [[nodiscard]] bool remote() const noexcept { return !remote_.empty(); }
+
+  /// Identifies a proposed operation. Equal tags mean equal operations.
+  struct Tag {
+    std::uint32_t count = 1;  ///< not 0
+    std::uint32_t key = 0;
+    std::uint32_t signature = 0;
+    std::uint64_t call = 0;
+    std::uint64_t position = 0;  ///< in the dispatch stream
+  };
+
+  /// False if a new proposal would be refused. If the next round is refused already, this member
+  /// declines in it.
+  [[nodiscard]] bool may_propose() noexcept;
+  /// Memory for the next proposal's contribution: kProposalBytes. After may_propose().
+  [[nodiscard]] std::byte* room() const noexcept;
+  /// Publishes a proposal. `used` bytes of the room are in use; the first `said` of them must be
+  /// equal on all members.
+  void propose(const Tag& tag, std::size_t said, std::size_t used) noexcept;
+  /// True while this member has a proposal that is not settled.
+  [[nodiscard]] bool open() const noexcept { return open_; }
+
+  enum class Outcome : std::uint8_t { Open, Agreed, Refused };
+  /// The outcome of the open proposal so far. One thread at a time; other threads may call close()
+  /// and answer() meanwhile.
+  [[nodiscard]] Outcome outcome() noexcept;
+  /// The room of that member, once the round is agreed.
+  [[nodiscard]] const std::byte* room_of(int member) const noexcept;
+  /// Ends the round for this member, which reads nothing of it any more.
+  void settle() noexcept;
+
+  /// This member will make no proposals until reopen().
+  void close() noexcept;
+  void reopen() noexcept;
+  /// Asks members of this host that have not published. To members of other hosts, the owner sends
+  /// the round; see called().
+  void ask() noexcept;
+  [[nodiscard]] std::uint32_t round() const noexcept { return round_; }
+  /// A member of another host has asked, in that round.
+  void called(std::uint32_t round) noexcept;
+  /// True if a member has asked and this one has not answered. Any thread.
+  [[nodiscard]] bool asked() const noexcept;
+  void answer() noexcept;
+
+  /// True if move() has anything to do. For the thread that moves bytes.
+  [[nodiscard]] bool stirs() const noexcept {
+    const bool listens = listening_.load(std::memory_order_relaxed);
+    return listens || listens != links_listen_ || sending_ || unsent();
+  }
+  /// True while a published proposal waits for room in a link. For that thread.
+  [[nodiscard]] bool sending() const noexcept { return sending_ || unsent(); }
+  /// True while a published proposal was not given to the links. Any thread.
+  [[nodiscard]] bool unsent() const noexcept { return unsent_.load(std::memory_order_acquire); }
+  /// Gives it to the links. For the thread that moves bytes.
+  void send_notes();
+  /// Sends and receives notes as far as possible. True if any moved. For that thread; others may
+  /// call the other functions meanwhile. An error names the rank.
+  [[nodiscard]] Result<bool> move();
+  /// True if notes have arrived since refuse(). For that thread.
+  [[nodiscard]] bool heard() const noexcept { return heard_; }
+  /// Declines a round that others have begun, if this member is closed.
+  void refuse() noexcept;
+
+  /// Called by move(), or by an operation that reads from the link.
+  Result<void> note(Rank from, std::span<const std::byte> body) override;
+
+ private:
+  [[nodiscard]] ProposalSlot& slot(std::size_t member, std::uint32_t round) const noexcept {
+    return members_[member].board->slots[round % 2];
+  }
+  [[nodiscard]] bool published(std::size_t member, std::uint32_t round) const noexcept;
+  [[nodiscard]] bool ahead(std::size_t member) const noexcept;
+  [[nodiscard]] bool awaited() const noexcept;
+  void publish(const Tag& tag, std::size_t used) noexcept;
+  void decline() noexcept { publish({.count = 0}, 0); }
+  void ask_one(std::size_t member) noexcept;
+  void listen() noexcept;
+
+  std::vector<Member> members_;
+  std::size_t self_;
+  std::vector<std::unique_ptr<ProposalBoard>> private_boards_;
+  std::vector<std::size_t> remote_;  // members elsewhere
+  std::atomic<bool> unsent_{false};
+  std::atomic<bool> listening_{false};
+  bool links_listen_ = false;
+  bool sending_ = false;
+  std::vector<std::uint32_t>
+      last_;  // last round in which each member of another host has published
+  bool heard_ = false;
+  unsigned looks_ = 0;
+  std::uint32_t called_ = 0;           // last round in which a member of another host has asked
+  std::uint32_t sent_notes_ = 0;       // rounds that were given to the links
+  std::array<std::size_t, 2> used_{};  // used bytes of this member's room, by round modulo 2
+  std::uint32_t round_ = 0;            // last round in which this member has published
+  std::size_t said_ = 0;
+  std::size_t equal_ = 0;  // the first members that are known to have published the same
+  bool open_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace rueda

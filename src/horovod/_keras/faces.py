@@ -1,0 +1,24 @@
+"""Callbacks as users see them: those of ``callbacks.py`` and ``elastic.py``, for one Keras."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+__all__ = ["face"]
+
+
+def face(implementation: type[Any], keras: Any, module: str) -> Any:
+    """A callback of ``keras``, to be found in ``module``: named as ``implementation`` without ``Impl``, with
+    the arguments that follow ``backend`` there."""
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        implementation.__init__(self, keras.backend, *args, **kwargs)
+
+    given = inspect.signature(implementation.__init__)
+    parameters = [each for each in given.parameters.values() if each.name not in ("backend", "args")]
+    __init__.__signature__ = given.replace(parameters=parameters)  # type: ignore[attr-defined]
+    __init__.__doc__ = implementation.__init__.__doc__
+    name = implementation.__name__.removesuffix("Impl")
+    contents = {"__init__": __init__, "__doc__": implementation.__doc__, "__module__": module}
+    return type(name, (implementation, keras.callbacks.Callback), contents)

@@ -1,0 +1,137 @@
+"""Allreduce: every rank gets the combination of all ranks' tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from horovod import _core
+from horovod.collectives.base import Base, current_engine
+from horovod.collectives.frontend import T
+from horovod.collectives.ops import Adasum
+from horovod.errors import InvalidArgumentError
+from horovod.runtime import lifecycle
+from horovod.runtime.process_set import ProcessSet, global_process_set, process_set_id
+
+__all__ = ["Allreduce", "check_adasum"]
+
+_ALLREDUCE: Final[int] = _core.ALLREDUCE
+_ADASUM_DTYPES: Final = frozenset({_core.FLOAT16, _core.BFLOAT16, _core.FLOAT32, _core.FLOAT64})
+
+
+class Allreduce(Base[T]):
+    def allreduce(
+        self,
+        tensor: T,
+        out: T,
+        name: str | None,
+        op: int,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> int:
+        """Reduce ``tensor`` over all ranks into ``out`` (same shape and dtype; may be ``tensor`` itself).
+
+        Raises:
+            InvalidArgumentError: dtype, layout, the name is in flight, or this rank is not in the set.
+            NotImplementedError: Adasum in a set of its own, or of a number of ranks that is no power of two.
+            HorovodInternalError: not initialised, or the world has ended.
+        """
+        if op == Adasum:
+            self._check_adasum([tensor], process_set)
+        return self._start(
+            _ALLREDUCE, name, tensor, out, process_set, op=op, prescale=prescale, postscale=postscale
+        )
+
+    def run_allreduce(
+        self,
+        tensor: T,
+        out: T,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+    ) -> T:
+        """:meth:`allreduce`, waited for; returns ``out``."""
+        if op == Adasum:
+            self._check_adasum([tensor], process_set)
+        # What `_run` and `_given` do, in place: the shortest calls are a tenth shorter.
+        engine = lifecycle.running or current_engine()
+        address, dtype, shape = self._describe(tensor)
+        engine.run(
+            _ALLREDUCE,
+            name,
+            address,
+            address if out is tensor else self._describe(out)[0],
+            dtype,
+            shape,
+            op,
+            prescale,
+            postscale,
+            0,
+            0 if process_set is global_process_set else process_set_id(process_set),
+            tensor if out is tensor else (tensor, out),
+        )
+        return out
+
+    def grouped_allreduce(
+        self,
+        tensors: Sequence[T],
+        outs: Sequence[T],
+        name: str | None,
+        op: int,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> int:
+        """Reduce all of ``tensors`` as one operation with one handle; element by element like
+        :meth:`allreduce`."""
+        if op == Adasum:
+            self._check_adasum(tensors, process_set)
+        inputs = tuple(tensors)
+        results = inputs if outs is tensors else tuple(outs)
+        return self._start(
+            _ALLREDUCE, name, inputs, results, process_set, op=op, prescale=prescale, postscale=postscale
+        )
+
+    def run_grouped_allreduce(
+        self,
+        tensors: Sequence[T],
+        outs: Sequence[T],
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+    ) -> tuple[T, ...]:
+        """:meth:`grouped_allreduce`, waited for; returns ``outs``."""
+        if op == Adasum:
+            self._check_adasum(tensors, process_set)
+        inputs = tuple(tensors)
+        results = inputs if outs is tensors else tuple(outs)
+        self._run(
+            _ALLREDUCE, name, inputs, results, process_set, op=op, prescale=prescale, postscale=postscale
+        )
+        return results
+
+    def _check_adasum(self, tensors: Sequence[T], process_set: ProcessSet) -> None:
+        check_adasum(process_set)
+        for tensor in tensors:
+            if self._describe(tensor)[1] not in _ADASUM_DTYPES:
+                raise InvalidArgumentError(
+                    f"Tensor type {self.frontend.dtype_name(tensor)} is not supported by Adasum: floating "
+                    "types of 16, 32 and 64 bits are."
+                )
+
+
+def check_adasum(process_set: ProcessSet) -> None:
+    """
+    Raises:
+        NotImplementedError: a set of its own, or a number of ranks that is no power of two.
+    """
+    if process_set is not global_process_set:
+        raise NotImplementedError("Adasum does not support process sets other than the global one.")
+    size = lifecycle.current().topology.size
+    if size & (size - 1):
+        raise NotImplementedError(f"Adasum needs a number of ranks that is a power of two, not {size}.")

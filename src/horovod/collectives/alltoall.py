@@ -1,0 +1,81 @@
+"""Alltoall: every member sends rows to each member, and gets those that are for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from horovod import _core
+from horovod.collectives.base import Base, current_engine
+from horovod.collectives.frontend import T
+from horovod.errors import InvalidArgumentError
+from horovod.runtime.process_set import ProcessSet, global_process_set, member_count, process_set_id
+
+__all__ = ["Alltoall"]
+
+_ALLTOALL: Final[int] = _core.ALLTOALL
+_MOST_ROWS: Final = 2**31 - 1  # received counts are int32
+
+
+class Alltoall(Base[T]):
+    def alltoall(
+        self,
+        tensor: T,
+        splits: Sequence[int],
+        name: str | None,
+        process_set: ProcessSet = global_process_set,
+        waited: bool = False,
+        place: Callable[[T], T] | None = None,
+    ) -> int:
+        """Send consecutive rows of ``tensor`` to the members: ``splits[i]`` of them to set rank i. The result
+        is the pair of the rows that came, in the order of senders, and an int32 tensor of their numbers.
+
+        Args:
+            splits: one for each member; their sum may be less than the number of rows, the others stay.
+                Empty: equally many for each.
+            place: applied to the tensor of received numbers, to move it where the caller wants it.
+
+        Raises:
+            InvalidArgumentError: no rows to split; splits of another length, negative, or too many; or
+                without splits a number of rows that the members do not divide.
+        """
+        process_set_id(process_set)
+        current_engine()
+        address, dtype, shape = self._describe(tensor)
+        members = member_count(process_set)
+        _check_splits(shape, splits, members)
+        received = self.frontend.empty_counts(members)
+
+        def collect(made: list[object]) -> tuple[T, T]:
+            return self.frontend.from_dlpack(made[0]), received if place is None else place(received)
+
+        given = address, 0, dtype, shape, splits, self._describe(received)[0]
+        inputs = tensor, received
+        return self._start(
+            _ALLTOALL, name, inputs, None, process_set, given=given, waited=waited, collect=collect
+        )
+
+
+def _check_splits(shape: Sequence[int], splits: Sequence[int], members: int) -> None:
+    if not len(shape):
+        raise InvalidArgumentError("Alltoall sends rows; a tensor without dimensions has none.")
+    rows = shape[0]
+    if not len(splits):
+        if rows % members:
+            raise InvalidArgumentError(
+                f"Without splits the first dimension must be divisible by the number of members: {rows} rows "
+                f"for {members}."
+            )
+        splits = (rows // members,)
+    elif len(splits) != members:
+        raise InvalidArgumentError(
+            f"Number of splits ({len(splits)}) differs from that of members ({members})."
+        )
+    if min(splits) < 0:
+        raise InvalidArgumentError(f"Splits must not be negative: {list(splits)}.")
+    if sum(splits) > rows:
+        raise InvalidArgumentError(
+            f"Sum of splits ({sum(splits)}) is greater than the number of rows ({rows})."
+        )
+    if max(splits) > _MOST_ROWS:
+        raise InvalidArgumentError(f"More than {_MOST_ROWS} rows to one member; use a wider tensor.")

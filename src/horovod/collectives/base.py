@@ -1,0 +1,221 @@
+"""Submit, poll and wait: what the collectives of this folder are made of.
+
+Every method that submits returns a handle; a blocking call is ``synchronize`` of a submission with
+``waited=True``, which lets the core start the operation as soon as the last rank arrives instead of gathering
+a batch. The ``run_`` methods do both in one native call, for operations whose result is in memory that is
+known beforehand.
+
+Every native call that names an address also gets the tensors behind it (``owners``), and holds them until
+the engine is done: an exception (Ctrl-C) may come between any two instructions here, also before a handle has
+been written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from typing import Any, Generic, TypeAlias
+
+from horovod import _core
+from horovod.collectives.frontend import Frontend, T
+from horovod.collectives.ops import Sum
+from horovod.errors import HorovodInternalError, InvalidArgumentError, NotInitializedError
+from horovod.runtime import lifecycle
+from horovod.runtime.handle import Collect, HandleTable
+from horovod.runtime.process_set import ProcessSet, global_process_set, process_set_id
+
+__all__ = ["Base", "Given", "current_engine"]
+
+Given: TypeAlias = (
+    tuple[int, int, int, tuple[int, ...]] | tuple[int, int, int, tuple[int, ...], Sequence[int], int]
+)
+"""A tensor as the engine takes it: address, address of its result (0: the engine allocates it), dtype code
+and shape; for alltoall also how many rows go to each member, and where the numbers of those that come go."""
+
+
+def current_engine() -> _core.Engine:
+    """The engine of the current world.
+
+    Raises:
+        HorovodInternalError: there is none. Operations raise this one, questions about the world raise
+            ``NotInitializedError``: existing scripts tell the two apart.
+    """
+    engine = lifecycle.running
+    if engine is not None:
+        return engine
+    try:
+        return lifecycle.current().engine
+    except NotInitializedError as error:
+        raise HorovodInternalError(str(error)) from error
+
+
+class Base(Generic[T]):
+    """One framework's outstanding operations, and the parts that its collectives are made of."""
+
+    def __init__(self, frontend: Frontend[T]) -> None:
+        self.frontend = frontend
+        self.table = HandleTable()
+        lifecycle.follow(self.table)
+        # Bound once: these are called for every operation.
+        self._describe = frontend.describe
+        self._pending = self.table.pending
+        self._from_one: Callable[[list[object]], T] = lambda made: frontend.from_dlpack(made[0])
+        self._from_many: Callable[[list[object]], tuple[T, ...]] = lambda made: tuple(
+            map(frontend.from_dlpack, made)
+        )
+
+    # -- waiting --------------------------------------------------------------------------------------------
+
+    def synchronize(self, handle: int) -> Any:
+        """Wait for ``handle`` and return its result; ``None`` if the handle is unknown or already consumed.
+
+        Raises:
+            HorovodInternalError: the operation failed; the handle is consumed.
+        """
+        entry = self._pending.pop(handle, None)
+        if entry is None:
+            return None
+        engine, _, result, collect = entry
+        try:
+            made = engine.wait(handle)
+        except Exception:
+            raise
+        except BaseException:
+            # Interrupted (Ctrl-C): the operation goes on and still writes into these tensors.
+            self._pending[handle] = entry
+            raise
+        if collect is None:
+            return result
+        return collect(made if isinstance(made, list) else [])
+
+    def synchronize_all(self, handles: list[int]) -> None:
+        """Wait for all ``handles``, whose results are in memory that was given at submission.
+
+        Raises:
+            HorovodInternalError: the first failure; all handles are consumed.
+        """
+        if not handles:
+            return
+        # All were submitted to one engine: handles do not outlive it.
+        entry = self._pending.get(handles[0])
+        if entry is None:
+            return
+        try:
+            entry[0].wait_all(handles)
+        except Exception:
+            self._drop(handles)
+            raise
+        # An interruption (Ctrl-C) leaves the entries: the operations go on.
+        self._drop(handles)
+
+    def poll(self, handle: int) -> bool:
+        """Whether ``synchronize`` would return at once.
+
+        Raises:
+            ValueError: the handle is unknown or consumed.
+        """
+        entry = self._pending.get(handle)
+        if entry is None:
+            raise InvalidArgumentError(f"Handle {handle} was not created or has been cleared.")
+        return entry[0].poll(handle)
+
+    def _drop(self, handles: list[int]) -> None:
+        for handle in handles:
+            self._pending.pop(handle, None)
+
+    # -- submitting -----------------------------------------------------------------------------------------
+
+    def _start(
+        self,
+        kind: int,
+        name: str | None,
+        inputs: Any,
+        result: Any,
+        process_set: ProcessSet,
+        *,
+        given: Given | list[Given] | None = None,
+        op: int = Sum,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        root: int = 0,
+        waited: bool = False,
+        collect: Collect | None = None,
+    ) -> int:
+        """Submit a tensor, or a tuple of them as a group; returns the handle.
+
+        Args:
+            inputs, result: of the same structure; ``result`` may be ``inputs`` itself. ``None``: the engine
+                allocates what ``synchronize`` returns.
+            given: ``inputs`` and ``result`` as the engine takes them, if the caller knows.
+            collect: what makes the result of that which the engine allocated, if not the frontend alone.
+        """
+        engine = lifecycle.running or current_engine()
+        number = 0 if process_set is global_process_set else process_set_id(process_set)
+        owners = inputs, result
+        if given is None and isinstance(inputs, tuple):
+            given = self._given_all(inputs, result)
+            if result is None:
+                collect = self._from_many
+        if given is None:  # the common case, with as few calls as possible
+            address, dtype, shape = self._describe(inputs)
+            if result is None:
+                out, collect = 0, self._from_one
+            else:
+                out = address if result is inputs else self._describe(result)[0]
+            handle = engine.submit(
+                kind, name, address, out, dtype, shape, op, prescale, postscale, root, number, waited, owners
+            )
+        elif isinstance(given, list):
+            data, outs, dtypes, shapes = map(list, zip(*given, strict=True))
+            handle = engine.submit_group(
+                kind, name, data, outs, dtypes, shapes, op, prescale, postscale, number, waited, owners
+            )
+        elif len(given) == 4:
+            handle = engine.submit(kind, name, *given, op, prescale, postscale, root, number, waited, owners)
+        else:
+            address, _, dtype, shape, splits, received = given
+            handle = engine.submit_alltoall(
+                name, address, dtype, shape, splits, received, number, waited, owners
+            )
+        self._pending[handle] = engine, inputs, result, collect
+        return handle
+
+    def _run(
+        self,
+        kind: int,
+        name: str | None,
+        inputs: Any,
+        result: Any,
+        process_set: ProcessSet,
+        *,
+        given: Given | list[Given] | None = None,
+        op: int = Sum,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        root: int = 0,
+    ) -> None:
+        """:meth:`_start`, waited for in the same native call; the engine allocates nothing."""
+        engine = current_engine()
+        if given is None:
+            group = isinstance(inputs, tuple)
+            given = self._given_all(inputs, result) if group else self._given(inputs, result)
+        number = 0 if process_set is global_process_set else process_set_id(process_set)
+        owners = inputs, result
+        if isinstance(given, list):
+            data, outs, dtypes, shapes = map(list, zip(*given, strict=True))
+            engine.run_group(kind, name, data, outs, dtypes, shapes, op, prescale, postscale, number, owners)
+        else:
+            address, out, dtype, shape = given[:4]
+            engine.run(kind, name, address, out, dtype, shape, op, prescale, postscale, root, number, owners)
+
+    def _given(self, tensor: T, out: T | None) -> Given:
+        """How the engine takes a tensor and the place of its result."""
+        address, dtype, shape = self._describe(tensor)
+        if out is tensor:
+            return address, address, dtype, shape
+        return address, 0 if out is None else self._describe(out)[0], dtype, shape
+
+    def _given_all(self, tensors: tuple[T, ...], outs: tuple[T, ...] | None) -> list[Given]:
+        if not tensors:
+            raise InvalidArgumentError("A grouped operation needs at least one tensor.")
+        return list(map(self._given, tensors, repeat(None) if outs is None else outs))

@@ -1,0 +1,138 @@
+"""Sums of gradients over several backward passes: reduced once, in the last pass of a cycle.
+
+PyTorch adds up in ``parameter.grad`` by itself; there :mod:`horovod.gradients.exchange` only counts.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
+
+from horovod.errors import InvalidArgumentError
+from horovod.gradients.settings import GradientSettings
+
+__all__ = ["Accumulator"]
+
+
+class Accumulator(ABC):
+    """Sums the gradients of ``backward_passes_per_step`` passes, reduces the sums, and lets the optimizer
+    update then.
+
+    A framework says where the sums live, and how something is decided by values that may be known only when
+    a graph runs. A pass reads the counter before it computes anything and changes it before the gradients it
+    returns are ready, so whatever uses these sees the new value.
+
+    Args:
+        settings: of the optimizer.
+        reduce: takes gradients and their variables as two lists, returns the reduced gradients.
+
+    Attributes:
+        counter: int32 variable; passes of the current cycle so far, 0 after its last one. ``None`` until
+            there is something to sum.
+    """
+
+    returns_sums: ClassVar[bool] = True
+    """Whether passes in between give the sums so far, or only their own gradients."""
+
+    def __init__(self, settings: GradientSettings, reduce: Callable[..., Sequence[Any]]) -> None:
+        self._passes = settings.backward_passes_per_step
+        self._averages = settings.average_aggregated_gradients
+        self._sparse_as_dense = settings.sparse_as_dense
+        self._reduce = reduce
+        self.counter: Any = None
+
+    # -- what a framework does ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def sums_of(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The variable that holds the sum of each gradient, made when it is first needed, as the counter is;
+        ``None`` for a variable that never had a gradient."""
+
+    @abstractmethod
+    def dense(self, gradient: Any) -> Any | None:
+        """``gradient`` as a dense tensor if it is a sparse one, ``None`` if it is dense."""
+
+    @abstractmethod
+    def fitted(self, gradient: Any | None, total: Any) -> Any:
+        """``gradient`` in the dtype of the variable ``total``; zeros like it if there is none."""
+
+    @abstractmethod
+    def read(self, variable: Any) -> Any:
+        """Its value now."""
+
+    @abstractmethod
+    def write(self, variable: Any, value: Any) -> Any:
+        """Assign; returns what :meth:`after` takes."""
+
+    def after(self, done: Sequence[Any]) -> AbstractContextManager[Any]:
+        """What is computed in the block comes after what :meth:`write` returned and after these tensors."""
+        return nullcontext()
+
+    @abstractmethod
+    def choose(self, condition: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
+        """What one of two functions returns: lists of tensors of the same shapes, or nothing."""
+
+    # -- passes ---------------------------------------------------------------------------------------------
+
+    def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
+        """Add ``grads``, one for each of ``vars`` or ``None``, to the sums.
+
+        Returns:
+            In the last pass of a cycle the reduced sums, otherwise see ``returns_sums``. ``None`` for a
+            variable that never had a gradient; one that has none in this pass only keeps its sum.
+
+        Raises:
+            ValueError: a sparse gradient without ``sparse_as_dense``.
+        """
+        result = [self._densified(gradient) for gradient in grads]
+        sums = self.sums_of(result, vars)
+        if self.counter is None:
+            return result
+        known = [position for position, total in enumerate(sums) if total is not None]
+        kept = [sums[position] for position in known]
+        given = [self.fitted(result[position], sums[position]) for position in known]
+        variables = [vars[position] for position in known]
+        before = self.read(self.counter)
+
+        def added() -> list[Any]:
+            return [self.read(total) + gradient for total, gradient in zip(kept, given, strict=True)]
+
+        # The first pass forgets whatever was there. Not a product with 0, which would keep infinities.
+        totals = self.choose(before < 1, lambda: given, added) if known else []
+        written = [self.write(total, value) for total, value in zip(kept, totals, strict=True)]
+        with self.after([before, *written]):
+            counted = self.write(self.counter, (before + 1) % self._passes)
+        with self.after([counted]):
+            after = self.read(self.counter)
+
+        def finish() -> list[Any]:
+            reduced = list(self._reduce(totals, variables))
+            return [gradient / self._passes for gradient in reduced] if self._averages else reduced
+
+        if known:
+            outcome = self.choose(after < 1, finish, lambda: totals if self.returns_sums else given)
+            for position, gradient in zip(known, outcome, strict=True):
+                result[position] = gradient
+        return result
+
+    def complete(self, gradients: Sequence[Any]) -> Any:
+        """Whether this is the last pass of a cycle, so that there is something to apply: a boolean scalar.
+
+        Args:
+            gradients: what :meth:`compute_gradients` returned.
+        """
+        with self.after([gradient for gradient in gradients if gradient is not None]):
+            return self.read(self.counter) < 1
+
+    def _densified(self, gradient: Any) -> Any:
+        dense = None if gradient is None else self.dense(gradient)
+        if dense is None:
+            return gradient
+        if not self._sparse_as_dense:
+            raise InvalidArgumentError(
+                "Sparse gradients cannot be summed with backward_passes_per_step > 1: pass "
+                "sparse_as_dense=True."
+            )
+        return dense

@@ -1,0 +1,126 @@
+"""The reduction of the gradients of a step that come all at once, as lists beside their variables.
+
+Nothing here knows a framework: gradients are only ever looked at through functions that the caller gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from horovod.collectives.forms import Collectives
+from horovod.collectives.frontend import T
+from horovod.gradients.groups import Groups, plan_groups
+from horovod.gradients.settings import GradientSettings
+from horovod.gradients.variables import VariableSet
+from horovod.runtime.process_set import ProcessSet, member_count
+
+__all__ = ["PartialReduction", "exchange", "reduce_in_groups", "share_of_average", "stays_local"]
+
+
+def stays_local(process_set: ProcessSet) -> bool:
+    """Whether this process keeps its own gradients: it is not in the set, or alone in it.
+
+    Raises:
+        ValueError: ``init()`` has not been called.
+        TypeError: the set is not registered.
+    """
+    return member_count(process_set) == 1 or not process_set.included()
+
+
+def share_of_average(settings: GradientSettings) -> Callable[[Any], Any] | None:
+    """What divides the gradient of a local variable by the number of ranks, if the settings want that."""
+    if not settings.scale_local_gradients:
+        return None
+    return lambda gradient: gradient / member_count(settings.process_set)
+
+
+def reduce_in_groups(
+    tensors: Sequence[Any],
+    compression: Any,
+    reduce: Callable[[list[list[Any]]], Sequence[Sequence[Any]]],
+    variables: Sequence[Any] | None = None,
+    groups: Groups = None,
+    kind: Callable[[Any], Hashable] = lambda tensor: tensor.dtype,
+) -> list[Any]:
+    """Compress ``tensors``, reduce them, and decompress: an operation has one dtype, and a compressor may
+    choose another one for each tensor.
+
+    Args:
+        reduce: takes the operations, each a list of compressed tensors of one kind, and returns what it
+            makes of them.
+        variables, groups: see :func:`horovod.gradients.groups.plan_groups`.
+        kind: what must be equal within one operation.
+    """
+    compressed = [compression.compress(tensor) for tensor in tensors]
+    plan = plan_groups([kind(tensor) for tensor, _ in compressed], variables, groups)
+    results: list[Any] = [None] * len(compressed)
+    outcome = reduce([[compressed[position][0] for position in group] for group in plan])
+    for group, reduced in zip(plan, outcome, strict=True):
+        for position, tensor in zip(group, reduced, strict=True):
+            results[position] = compression.decompress(tensor, compressed[position][1])
+    return results
+
+
+def exchange(
+    collectives: Collectives[T],
+    groups: Sequence[Sequence[T]],
+    outs: Sequence[Sequence[T]],
+    settings: GradientSettings,
+) -> None:
+    """Reduce ``groups`` into ``outs``, of the same shapes or themselves: one operation each, all at once."""
+    handles = [
+        collectives.grouped_allreduce(
+            group, out, f"{settings.name}.{number}", settings.op, *settings.scales, settings.process_set
+        )
+        for number, (group, out) in enumerate(zip(groups, outs, strict=True))
+    ]
+    collectives.synchronize_all(handles)
+
+
+class PartialReduction:
+    """Reduces the gradients of a step, except for those of the variables that were registered as local.
+
+    Args:
+        reduce: takes gradients (``None`` where there is none) and their variables, and returns the reduced
+            gradients.
+        scale: takes a local gradient and returns it divided by the number of ranks, the scale of an average
+            over the ranks; ``None``: local gradients stay as they are.
+
+    Attributes:
+        local: the variables that were registered.
+    """
+
+    def __init__(
+        self,
+        reduce: Callable[..., Sequence[Any]],
+        scale: Callable[[Any], Any] | None,
+    ) -> None:
+        self._reduce = reduce
+        self._scale = scale
+        self.local = VariableSet()
+
+    def register(self, variable: Any) -> None:
+        """From now on the gradient of ``variable`` is not reduced."""
+        self.local.add(variable)
+
+    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any], **options: Any) -> list[Any]:
+        """The gradients to use, in the order of ``variables``; ``options`` are for ``reduce``."""
+        if not self.local:
+            return list(self._reduce(list(gradients), list(variables), **options))
+        result = list(gradients)
+        common = []
+        for position, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
+            if variable not in self.local:
+                common.append(position)
+            elif gradient is not None and self._scale is not None:
+                result[position] = self._scale(gradient)
+        if common:
+            reduced = self._reduce(
+                [gradients[position] for position in common],
+                [variables[position] for position in common],
+                **options,
+            )
+            for position, gradient in zip(common, reduced, strict=True):
+                result[position] = gradient
+        return result

@@ -1,0 +1,108 @@
+"""How the gradients of an optimizer or a tape are reduced: one record, checked in one place."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from horovod.collectives.ops import Adasum, Average
+from horovod.errors import InvalidArgumentError
+from horovod.gradients.compression import NoneCompressor
+from horovod.gradients.groups import Groups, checked_groups
+from horovod.runtime.process_set import ProcessSet, global_process_set
+
+__all__ = ["GradientSettings", "chosen_groups"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientSettings:
+    """The fields have the names of the parameters that public functions share; see :meth:`of`.
+
+    Attributes:
+        name: the start of the names that ranks find each other's operations by; ``None``: made from the name
+            of what is wrapped.
+        device_dense, device_sparse: where TensorFlow reduces dense gradients and ``IndexedSlices``.
+        compression: around the reduction of dense gradients, see ``horovod.gradients.compression``.
+        sparse_as_dense: reduce sparse gradients as dense ones.
+        op: how the gradients of the ranks combine.
+        gradient_predivide_factor: with ``Average``, the part of the division that comes before the sum.
+        backward_passes_per_step: passes whose gradients are summed locally before one reduction.
+        average_aggregated_gradients: divide what is reduced by ``backward_passes_per_step``.
+        groups: which gradients travel together.
+        process_set: ranks that take part.
+        scale_local_gradients: divide gradients of local variables by the number of ranks.
+
+    Raises:
+        ValueError: a predivide factor with another reduction than ``Average``; averages of passes with
+            ``Adasum``; no positive number of passes; wrong groups.
+    """
+
+    name: str | None = None
+    device_dense: str = ""
+    device_sparse: str = ""
+    compression: Any = NoneCompressor
+    sparse_as_dense: bool = False
+    op: int = Average
+    gradient_predivide_factor: float = 1.0
+    backward_passes_per_step: int = 1
+    average_aggregated_gradients: bool = False
+    groups: Groups = None
+    process_set: ProcessSet = global_process_set
+    scale_local_gradients: bool = True
+
+    def __post_init__(self) -> None:
+        if self.gradient_predivide_factor != 1.0 and self.op != Average:
+            raise InvalidArgumentError(
+                f"gradient_predivide_factor={self.gradient_predivide_factor} needs op=Average: it splits the "
+                "division by the number of ranks in two, and other reductions do not divide."
+            )
+        if self.op == Adasum and self.average_aggregated_gradients:
+            raise InvalidArgumentError("Adasum does not support average_aggregated_gradients=True.")
+        if self.backward_passes_per_step <= 0:
+            raise InvalidArgumentError(
+                f"backward_passes_per_step must be a positive number, not {self.backward_passes_per_step}."
+            )
+        object.__setattr__(self, "groups", checked_groups(self.groups))
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any], *, stacklevel: int = 4, **instead: Any) -> GradientSettings:
+        """The settings among the arguments of a public function.
+
+        Such functions have explicit signatures, for ``help()`` and editors; what they do with a dozen
+        arguments is always the same.
+
+        Args:
+            arguments: ``locals()`` at the beginning of the function. ``num_groups``, the deprecated form of
+                ``groups``, may be among them.
+            stacklevel: of the warning that ``num_groups`` is deprecated, counted from where that is said.
+            instead: fields that differ from the arguments.
+
+        Raises:
+            ValueError: see the class.
+        """
+        given = {each.name: arguments[each.name] for each in fields(cls) if each.name in arguments} | instead
+        groups = given.pop("groups", None)
+        settings = cls(**given)  # the groups are the last to be looked at
+        if "groups" not in instead:
+            groups = chosen_groups(arguments.get("num_groups", 0), groups, stacklevel)
+        return replace(settings, groups=groups)
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """Factors before and after the reduction; the division by the number of ranks comes on top."""
+        factor = self.gradient_predivide_factor
+        return 1.0 / factor, factor
+
+
+def chosen_groups(num_groups: int, groups: Any, stacklevel: int = 3) -> Any:
+    """Combine ``groups`` with ``num_groups``, its deprecated form."""
+    if num_groups == 0:
+        return groups
+    warnings.warn(
+        "Parameter `num_groups` has been replaced by `groups` and will be removed.",
+        DeprecationWarning,
+        stacklevel=stacklevel,
+    )
+    return num_groups if groups is None else groups

@@ -1,0 +1,62 @@
+"""Variables of any framework: told apart by identity, also within those of Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from horovod.errors import InvalidArgumentError
+
+__all__ = ["VariableSet", "local_weights", "own_variable"]
+
+
+def own_variable(variable: Any) -> Any:
+    """The framework's variable inside of a Keras one, which is the same object wherever it comes from;
+    otherwise ``variable`` itself.
+
+    A Keras variable on JAX is returned as it is: what it holds is another array after each assignment.
+    """
+    inner = getattr(variable, "_value", None)
+    if inner is not None and (hasattr(inner, "assign") or hasattr(inner, "requires_grad")):
+        return inner
+    return variable
+
+
+def local_weights(local_layers: Any) -> list[Any]:
+    """The trainable weights of one Keras layer or of a collection of layers; ``None`` has none.
+
+    Raises:
+        ValueError: neither.
+    """
+    if local_layers is None:
+        return []
+    several = isinstance(local_layers, list | tuple | set | frozenset)
+    layers = list(local_layers) if several else [local_layers]
+    weights: list[Any] = []
+    for layer in layers:
+        # Of either generation of Keras.
+        if not (hasattr(layer, "trainable_weights") and callable(getattr(layer, "call", None))):
+            raise InvalidArgumentError(
+                f"local_layers must be a Keras layer or a collection of layers, got {layer!r}."
+            )
+        weights += layer.trainable_weights
+    return weights
+
+
+class VariableSet:
+    """Variables by identity: some kinds compare element by element, and names need not be unique."""
+
+    def __init__(self, variables: Iterable[Any] = ()) -> None:
+        self._kept: dict[int, Any] = {}  # with the object, whose number could be given away otherwise
+        for variable in variables:
+            self.add(variable)
+
+    def add(self, variable: Any) -> None:
+        own = own_variable(variable)
+        self._kept[id(own)] = own
+
+    def __contains__(self, variable: object) -> bool:
+        return id(own_variable(variable)) in self._kept
+
+    def __len__(self) -> int:
+        return len(self._kept)

@@ -1,0 +1,98 @@
+"""The connection to the launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+
+from horovod.launch.agent.intake import Intake, memory_bytes
+from horovod.launch.agent.terms import BEAT_S, PLAN_S
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from horovod.launch.agent.requests import Request
+
+
+class Launcher:
+    """The two pipes to the launcher. To another host nothing here waits: a connection may stall."""
+
+    def __init__(self, remote: bool) -> None:
+        self.gone = False
+        self.silence_s = PLAN_S if remote else 0.0  # 0: it is not expected to beat
+        self.heard_at = time.monotonic()
+        self._beat_at = self.heard_at
+        self._intake = Intake(remote, memory_bytes())
+        self._pending = bytearray()
+        if remote:
+            for descriptor in (0, 1):  # may be one socket
+                os.set_blocking(descriptor, False)
+
+    def read(self) -> None:
+        """Take in what is there."""
+        try:
+            data = os.read(0, 1 << 20)
+        except BlockingIOError:
+            return
+        except OSError:  # a socket that was closed with bytes unread
+            data = b""
+        self._intake.feed(data)
+        self.heard_at = time.monotonic()
+        self.gone = self.gone or not data
+
+    def requests(self) -> list[Request]:
+        """Its requests. After a refusal they are not read any more. Raises `Refusal`."""
+        return self._intake.requests()
+
+    @property
+    def call(self) -> int:
+        """Memory that all ranks of this host read; -1: there is none."""
+        return self._intake.call
+
+    def say(self, event: str, **fields: object) -> None:
+        self.send(json.dumps({"event": event, **fields}).encode() + b"\n")
+
+    def send(self, data: bytes) -> None:
+        if not self.gone:
+            self._pending += data
+            self.flush()
+
+    def flush(self) -> bool:
+        """Write what fits; whether nothing is left."""
+        try:
+            while self._pending:
+                del self._pending[: os.write(1, self._pending)]
+        except BlockingIOError:
+            return False
+        except OSError:  # it is gone; its end of standard input says so too
+            self._pending.clear()
+        return True
+
+    def look(self) -> None:
+        """Send the beat that is due, and notice silence."""
+        if not self.silence_s:
+            return
+        now = time.monotonic()
+        if now >= self.heard_at + self.silence_s:
+            self.gone = True
+            self._pending.clear()
+        if now >= self._beat_at:
+            self._beat_at = now + BEAT_S
+            if not self._pending:
+                self.say("beat")
+
+    def due_s(self) -> float:
+        """When `look` has something to do."""
+        if not self.silence_s or self.gone:
+            return float("inf")
+        return min(self._beat_at, self.heard_at + self.silence_s)
+
+    def close(self) -> None:
+        """Wait until everything is written, as long as the launcher reads."""
+        poller = select.poll()
+        poller.register(1, select.POLLOUT)
+        while not self.gone and not self.flush():
+            poller.poll(int(BEAT_S * 1000))
+            self.read()
+            self.look()

@@ -1,0 +1,174 @@
+"""What the launcher may ask of an agent. Anything else is refused with a reason: if a request were carried
+out in part, nobody would end the ranks that it has started.
+
+First comes the plan (see `Plan`), then `{"end": signum}`, `{"kill": true}`, `{"taken": bytes}` (of output) or
+`{"beat": true}`. Before a plan for another host whose ranks call a function comes `{"call": bytes}`, and then
+these bytes.
+"""
+
+from __future__ import annotations
+
+import json
+
+from horovod.launch.agent.terms import MOST_LINE_BYTES, MOST_RANKS, MOST_SILENCE_S, MOST_WINDOW_BYTES
+
+TYPE_CHECKING = False  # importing typing would cost as much as all the rest
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
+    Request: TypeAlias = "Plan | Call | End | Kill | Taken | Beat"
+
+_MOST_NUMBER = (1 << 31) - 1
+_STREAMS = ("stdout", "stderr", "result")
+
+
+class Refusal(Exception):
+    """A request that cannot be followed; the argument says why."""
+
+
+class Worker:
+    """One rank. `streams`: descriptors for what it writes, on the launcher's own host."""
+
+    def __init__(self, rank: int, environment: dict[bytes, bytes], streams: dict[str, int]) -> None:
+        self.rank = rank
+        self.environment = environment
+        self.streams = streams
+
+
+class Plan:
+    """The ranks to start.
+
+    On the launcher's own host every rank has descriptors for its stdout and stderr, and for its result if
+    there is a `call`, which then is a descriptor, too; else that is -1. On another host the plan says:
+    `directory` (to work in), `defaults` (environment where the host has none), `silence_s` (of the launcher
+    that ends the job) and `window` (bytes of output).
+    """
+
+    def __init__(self, request: dict[str, Any], remote: bool) -> None:
+        words = _list(request, "command")
+        self.command = [_bytes(word, "a word of the command") for word in words]
+        if not self.command or not self.command[0]:
+            raise Refusal("the command is empty")
+        self.environment = _environment(request, "environment")
+        self.nofile = _number(request, "nofile", 0, _MOST_NUMBER)
+        self.directory = b""
+        self.defaults: dict[bytes, bytes] = {}
+        self.silence_s = 0.0
+        self.window = 0
+        self.call = -1
+        if remote:
+            self.directory = _bytes(request.get("directory"), "directory")
+            self.defaults = _environment(request, "defaults")
+            self.silence_s = _seconds(request, "silence_s")
+            self.window = _number(request, "window", 1, MOST_WINDOW_BYTES)
+        elif "call" in request:
+            self.call = _number(request, "call", 3, _MOST_NUMBER)
+        streams = () if remote else _STREAMS if self.call >= 0 else _STREAMS[:2]
+        self.workers = [_worker(each, streams) for each in _list(request, "workers")]
+        if len({worker.rank for worker in self.workers}) != len(self.workers) or not self.workers:
+            raise Refusal("workers: no ranks, or one of them twice")
+
+
+class Call:
+    """What every rank of this host reads follows: so many bytes."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+
+
+class End:
+    """Send all ranks a signal; SIGKILL follows."""
+
+    def __init__(self, signum: int) -> None:
+        self.signum = signum
+
+
+class Kill:
+    """SIGKILL for all ranks, now."""
+
+
+class Taken:
+    """The launcher has forwarded so much output, and has room for more."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+
+
+class Beat:
+    """The launcher is there."""
+
+
+def understood(line: bytes, remote: bool) -> Request:
+    """The request in a line. `remote`: the launcher is on another host.
+
+    Raises:
+        Refusal: it is none.
+    """
+    if len(line) > MOST_LINE_BYTES:
+        raise Refusal(f"a line of more than {MOST_LINE_BYTES} bytes")
+    try:
+        request = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(f"no JSON: {error}") from error
+    if not isinstance(request, dict):
+        raise Refusal("no request")
+    if "command" in request:
+        return Plan(request, remote)
+    if "call" in request and remote:
+        return Call(_number(request, "call", 1, (1 << 63) - 1))
+    if "end" in request:
+        return End(_number(request, "end", 1, 64))
+    if request.get("kill") is True:
+        return Kill()
+    if "taken" in request and remote:
+        return Taken(_number(request, "taken", 1, MOST_WINDOW_BYTES))
+    if request.get("beat") is True:
+        return Beat()
+    raise Refusal(f"an unknown request: {[*request]!r:.80}")
+
+
+def _worker(value: object, streams: tuple[str, ...]) -> Worker:
+    if not isinstance(value, dict):
+        raise Refusal("workers: one is not described")
+    descriptors = {stream: _number(value, stream, 3, _MOST_NUMBER) for stream in streams}
+    return Worker(_number(value, "rank", 0, _MOST_NUMBER), _environment(value, "environment"), descriptors)
+
+
+def _list(request: dict[str, Any], name: str) -> list[Any]:
+    value = request.get(name)
+    if not isinstance(value, list) or len(value) > MOST_RANKS:
+        raise Refusal(f"{name} is no list of at most {MOST_RANKS}")
+    return value
+
+
+def _number(request: dict[str, Any], name: str, least: int, most: int) -> int:
+    value = request.get(name)
+    if type(value) is not int or not least <= value <= most:  # a truth value is none
+        raise Refusal(f"{name} is no number from {least} to {most}")
+    return value
+
+
+def _seconds(request: dict[str, Any], name: str) -> float:
+    value: Any = request.get(name)
+    if type(value) not in (int, float) or not 0.0 < value <= MOST_SILENCE_S:
+        raise Refusal(f"{name} is no number of seconds")
+    return float(value)
+
+
+def _bytes(value: object, what: str) -> bytes:
+    try:
+        if isinstance(value, str) and "\0" not in value:
+            return value.encode("latin-1")
+    except UnicodeEncodeError:
+        pass  # a character that stands for no byte
+    raise Refusal(f"{what} is no text of bytes")
+
+
+def _environment(request: dict[str, Any], name: str) -> dict[bytes, bytes]:
+    value = request.get(name)
+    if not isinstance(value, dict):
+        raise Refusal(f"{name} is no environment")
+    found = {_bytes(key, name): _bytes(each, name) for key, each in value.items()}
+    if any(not key or b"=" in key for key in found):
+        raise Refusal(f"{name} has a variable without a name")
+    return found

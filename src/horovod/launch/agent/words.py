@@ -1,0 +1,60 @@
+"""What the ranks of a host say about themselves."""
+
+from __future__ import annotations
+
+import os
+import select
+
+from horovod.launch.agent.terms import MOST_WORDS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from horovod.launch.agent.launcher import Launcher
+
+
+class Words:
+    """What the ranks of this host say about themselves, line by line: see horovod.bootstrap.starter."""
+
+    def __init__(self, launcher: Launcher, poller: select.poll) -> None:
+        self._launcher = launcher
+        self._poller = poller
+        self._open: dict[int, int] = {}  # descriptor -> rank
+        self._left: dict[int, int] = {}  # rank -> how many it may say yet
+
+    def add(self, rank: int) -> int:
+        """A new pipe; returns the end that the rank writes to. Neither side ever waits."""
+        read_end, write_end = os.pipe()
+        for end in (read_end, write_end):
+            os.set_blocking(end, False)
+        self._open[read_end] = rank
+        self._left[rank] = MOST_WORDS
+        self._poller.register(read_end, select.POLLIN)
+        return write_end
+
+    def forward(self, descriptor: int) -> bool:
+        """Send what is there; whether this descriptor is one of these."""
+        if descriptor not in self._open:
+            return False
+        rank = self._open[descriptor]
+        try:
+            said = os.read(descriptor, 1 << 16)
+        except BlockingIOError:
+            return True
+        for line in said.splitlines():
+            if self._left[rank] > 0:
+                self._left[rank] -= 1
+                self._launcher.say("said", rank=rank, line=line.decode("utf-8", "replace"))
+        if not said:
+            self._poller.unregister(descriptor)
+            del self._open[descriptor]
+            os.close(descriptor)
+        return True
+
+    def last_of(self, rank: int) -> None:
+        """The rank has ended: its last words come before that. What it leaves behind may not speak for it."""
+        for descriptor in [each for each, other in self._open.items() if other == rank]:
+            self.forward(descriptor)
+            if descriptor in self._open:
+                self._poller.unregister(descriptor)
+                del self._open[descriptor]
+                os.close(descriptor)

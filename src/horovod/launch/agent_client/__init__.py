@@ -1,0 +1,1 @@
+"""The launcher's side of agents: messages to them, and connections to other hosts."""

@@ -1,0 +1,117 @@
+"""What the launcher and an agent say to each other: lines of JSON, and bytes that ranks print.
+
+The agent's side is in ``agent.requests``, which can import nothing of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from horovod.errors import LaunchError
+from horovod.launch.launchers.contract import (
+    Event,
+    Exited,
+    Finished,
+    LeftBehind,
+    Refused,
+    Said,
+    Started,
+    WorkerPlan,
+)
+from horovod.runtime.ending import harmless
+
+__all__ = ["CannotFollow", "environment_text", "path_text", "plan_request", "request_line", "to_event"]
+
+_MOST_SHOWN = 200
+
+
+class CannotFollow(LaunchError):
+    """An agent was asked for what it does not understand or has no room for; it ends its ranks."""
+
+
+def plan_request(
+    plan: WorkerPlan,
+    workers: Iterable[Mapping[str, object]],
+    environment: Mapping[str, str],
+    nofile: int,
+    **elsewhere: object,
+) -> bytes:
+    """The first request.
+
+    Args:
+        workers: per rank its number and, on this host, the descriptors of its streams.
+        environment: what all ranks of the host have in common.
+        nofile: limit on descriptors that ranks shall have, 0: the agent's.
+        elsewhere: what the agent of another host needs besides.
+    """
+    return request_line(
+        {
+            "command": [_byte_text(word) for word in plan.command],
+            "environment": environment_text(environment),
+            "workers": [
+                {**worker, "environment": environment_text(plan.own_environment[_rank(worker)])}
+                for worker in workers
+            ],
+            "nofile": nofile,
+            **elsewhere,
+        }
+    )
+
+
+def request_line(request: Mapping[str, object]) -> bytes:
+    return json.dumps(request).encode() + b"\n"
+
+
+def environment_text(environment: Mapping[str, str]) -> dict[str, str]:
+    """Names and values as the agent expects them."""
+    return {_byte_text(name): _byte_text(value) for name, value in environment.items()}
+
+
+def path_text(path: str) -> str:
+    return _byte_text(path)
+
+
+def to_event(message: dict[str, Any]) -> Event:
+    """What an agent reports.
+
+    Raises:
+        CannotFollow: it refuses what it was asked for.
+        LaunchError: it is not an event.
+    """
+    match message:
+        case {"event": "started", "rank": int(rank), "pid": int(pid)}:
+            return Started(rank, pid)
+        case {"event": "said", "rank": int(rank), "line": str(line)}:
+            return Said(rank, line)
+        case {"event": "exited", "rank": int(rank), "exit_code": int(exit_code)} if -128 < exit_code < 256:
+            return Exited(rank, exit_code)
+        case {"event": "refused", "rank": int(rank), "errno": int(errno)} if 0 < errno < 1 << 12:
+            return Refused(rank, errno)
+        case {"event": "left_behind", "processes": int(processes)}:
+            return LeftBehind(processes)
+        case {"event": "finished", "survivors": list(survivors)} if all(
+            type(one) is int for one in survivors
+        ):
+            return Finished(tuple(survivors))
+        case {"event": "cannot", "why": str(why)}:
+            raise CannotFollow(
+                "The process that watches the ranks cannot do what it is asked for: "
+                f"{harmless(why[:_MOST_SHOWN])}."
+            )
+    raise LaunchError(
+        f"The process that watches the ranks said something unknown: {repr(message)[:_MOST_SHOWN]}"
+    )
+
+
+def _rank(worker: Mapping[str, object]) -> int:
+    rank = worker["rank"]
+    assert isinstance(rank, int)
+    return rank
+
+
+def _byte_text(word: str) -> str:
+    """The bytes of a word for the system, one character each: what the agent expects."""
+    return os.fsencode(word).decode("latin-1")

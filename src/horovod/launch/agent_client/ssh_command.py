@@ -1,0 +1,113 @@
+"""The system's ssh client: the command that starts an agent on another host, and what its failures mean."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from horovod.runtime.ending import harmless
+
+__all__ = ["SshOptions", "explain", "may_pass", "remote_shell"]
+
+_AGENT = "/etc/mpi/kubexec.sh"
+_AGENT_VARIABLE = "OMPI_MCA_plm_rsh_agent"
+_NO_PYTHON = 86  # our own status, which neither a shell nor ssh uses
+_CONNECTION_FAILED = 255  # ssh's own; any other status is that of the remote command
+_CONNECT_TIMEOUT_S = 10
+# After three unanswered questions the client ends by itself: nobody else would end it if we were killed
+# while the host was out of reach.
+_ALIVE_INTERVAL_S = 5
+_SHOWN_LINES = 4
+
+_HINTS: Sequence[tuple[str, bool, str]] = (
+    # What ssh says; whether trying again may help; what to do about it.
+    (r"Permission denied", False, "Name the right key with -i, or add it to authorized_keys there."),
+    (r"Host key verification failed", False, "Its key changed: ssh-keygen -R forgets the old one."),
+    (r"UNPROTECTED PRIVATE KEY|bad permissions", False, "The key file must be readable by you alone."),
+    (r"resolve hostname", True, "Check its spelling in -H or the host file."),
+    (r"Connection refused", True, "No ssh server listens there; -p names another port."),
+    (r"timed out|No route to host|unreachable", True, "It is down, or a firewall stands between."),
+    (r"connection (reset|closed)|kex_exchange|banner exchange", True, "Its ssh server ended it."),
+    (r"cannot fork|fork.*(failed|unavailable)|Cannot allocate memory", True, "It has no room for a process."),
+)
+
+
+@dataclass(frozen=True)
+class SshOptions:
+    """How other hosts are reached. None and empty: as the user's ssh configuration says."""
+
+    port: int | None = None
+    identity_file: str | None = None
+    arguments: tuple[str, ...] = ()
+    """Further words for ``ssh``, before the host."""
+
+
+def remote_shell(
+    host: str, options: SshOptions, environ: Mapping[str, str], python: str, agent_bytes: int
+) -> list[str]:
+    """The command that runs an agent on `host`; its text, `agent_bytes` long, goes to standard input.
+
+    Args:
+        environ: of the launcher; may ask for the agent that old Kubernetes operators bring along.
+        python: the interpreter to try first. Any other that is found there does as well.
+    """
+    load = f"import sys;exec(compile(sys.stdin.buffer.read({agent_bytes}),'agent','exec'))"
+    candidates = " ".join(shlex.quote(candidate) for candidate in (python, "python3", "/usr/bin/python3"))
+    # Whatever the login shell is, from here on it is a POSIX one. No newlines and no exclamation marks: csh.
+    script = (
+        f'for p in {candidates}; do if command -v "$p" >/dev/null 2>&1; then '
+        f'exec "$p" -I -S -c "$0" remote; fi; done; exit {_NO_PYTHON}'
+    )
+    command = f"exec /bin/sh -c {shlex.quote(script)} {shlex.quote(load)}"
+    if environ.get(_AGENT_VARIABLE) == _AGENT:
+        return [_AGENT, host, command]
+    words = ["ssh", *options.arguments]  # the user's words come first: ssh takes the first of each
+    if options.port is not None:
+        words += ["-p", str(options.port)]
+    if options.identity_file is not None:
+        words += ["-i", options.identity_file]
+    for option in (
+        "BatchMode=yes",
+        "PasswordAuthentication=no",
+        "StrictHostKeyChecking=accept-new",  # new keys, but no changed ones: the key of the job goes there
+        f"ConnectTimeout={_CONNECT_TIMEOUT_S}",
+        f"ServerAliveInterval={_ALIVE_INTERVAL_S}",
+        "ClearAllForwardings=yes",
+        "ForwardAgent=no",  # the user's keys are of no use there, but to root of that host
+        "ForwardX11=no",
+        "LogLevel=ERROR",
+    ):
+        words += ["-o", option]
+    return [*words, "-T", "--", host, command]
+
+
+def explain(status: int, said: str) -> str:
+    """Why no agent runs there: what was said last, and what to do about it.
+
+    Args:
+        status: that the client ended with; negative for a signal.
+        said: what it wrote to its standard error.
+    """
+    if status == _NO_PYTHON:
+        return "no Python is found there: neither this one by its path, nor python3 (3.7 or newer)"
+    if status == 0:
+        return "the agent there got no text: what takes the place of ssh must pass standard input on"
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    quoted = " / ".join(harmless(line) for line in lines[-_SHOWN_LINES:])
+    hint = next((hint for pattern, _, hint in _HINTS if re.search(pattern, said, re.IGNORECASE)), "")
+    if status < 0:
+        what = f"ssh was ended by signal {-status}"
+    elif status == _CONNECTION_FAILED:
+        what = "ssh failed"
+    else:
+        what = f"the command there ended with status {status}"
+    return f"{what}: {quoted or 'it said nothing'}" + (f". {hint}" if hint else "")
+
+
+def may_pass(status: int, said: str) -> bool:
+    """Whether trying again may help: a host that is booting, a name that is not known yet."""
+    return status == _CONNECTION_FAILED and any(
+        passing and re.search(pattern, said, re.IGNORECASE) for pattern, passing, _ in _HINTS
+    )

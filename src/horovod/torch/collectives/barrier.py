@@ -1,0 +1,20 @@
+"""Barrier of ``horovod.torch``."""
+
+from __future__ import annotations
+
+from horovod.runtime.process_set import ProcessSet, global_process_set
+from horovod.torch.autograd import collectives
+
+__all__ = ["barrier"]
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Return after every rank of the set has called. Pending asynchronous operations may stay pending.
+
+    Raises:
+        TypeError: ``process_set`` is not registered.
+        IndexError: it has been removed.
+        ValueError: this rank is not in it.
+        HorovodInternalError: not initialised; a rank was lost.
+    """
+    collectives.barrier(process_set)

@@ -1,0 +1,203 @@
+/// How ranks join, leave and end the world.
+
+#include <gtest/gtest.h>
+
+#include "negotiator_world.h"
+
+namespace rueda::test {
+namespace {
+
+TEST(Negotiator, joined_ranks_take_part_in_allreduce) {
+  auto sim = world(4, 2);
+  sim.join(3);
+  for (Rank rank = 0; rank < 3; ++rank) sim.submit(rank, named("allreduce.a"), kFloats, true);
+  sim.deliver_all();
+  for (Rank rank = 0; rank < 3; ++rank) EXPECT_EQ(of(sim, rank, 1).outcome, Outcome::Dispatched);
+  ASSERT_EQ(sim.at(3).dispatches.size(), 1U);
+  EXPECT_EQ(sim.at(3).dispatches[0], (std::vector<std::uint64_t>{0}));
+  EXPECT_EQ(sim.at(3).signatures[0][0]->shape, (Shape{256}));
+}
+
+TEST(Negotiator, what_was_submitted_before_the_join_still_counts) {
+  auto sim = world(4, 4);
+  const auto ticket = sim.submit(3, named("allgather.a"), signature(Kind::Allgather, {2}));
+  sim.join(3);
+  for (Rank rank = 0; rank < 3; ++rank) {
+    sim.submit(rank, named("allgather.a"), signature(Kind::Allgather, {2}), true);
+  }
+  sim.deliver_all();
+  EXPECT_EQ(of(sim, 3, ticket).outcome, Outcome::Dispatched);
+}
+
+TEST(Negotiator, other_kinds_fail_while_a_rank_has_joined) {
+  auto sim = world(4, 2);
+  for (Rank rank : {0, 2, 3}) {
+    sim.submit(rank, named("broadcast.a"), signature(Kind::Broadcast, {2}), true);
+  }
+  sim.deliver_all();
+  EXPECT_EQ(of(sim, 0, 1).outcome, Outcome::Pending);
+  sim.join(1);
+  sim.deliver_all();
+  for (Rank rank : {0, 2, 3}) {
+    ASSERT_EQ(of(sim, rank, 1).outcome, Outcome::Failed);
+    EXPECT_TRUE(
+        contains(of(sim, rank, 1).error.message, "is not supported with Join at this time"));
+  }
+  for (Rank rank : {0, 2, 3}) sim.join(rank);
+  sim.deliver_all();
+  for (Rank rank = 0; rank < 4; ++rank) EXPECT_EQ(sim.at(rank).joined_last.size(), 1U);
+}
+
+TEST(Negotiator, the_last_rank_to_join_is_the_same_everywhere_and_rounds_repeat) {
+  auto sim = world(4, 4);
+  for (Rank last : {2, 0, 3, 1}) {
+    for (Rank rank = 0; rank < 4; ++rank) {
+      if (rank != last) sim.join(rank);
+    }
+    sim.deliver_all();
+    sim.join(last);
+    sim.deliver_all();
+    for (Rank rank = 0; rank < 4; ++rank) {
+      ASSERT_FALSE(sim.at(rank).joined_last.empty());
+      EXPECT_EQ(sim.at(rank).joined_last.back(), last);
+    }
+    for (Rank rank = 0; rank < 4; ++rank) sim.submit(rank, named("allreduce.a"), kFloats, true);
+    sim.deliver_all();
+  }
+  EXPECT_EQ(sim.at(0).dispatches.size(), 4U);
+}
+
+TEST(Negotiator, a_joined_rank_cannot_submit) {
+  auto sim = world(2, 2);
+  sim.join(1);
+  sim.submit(1, named("allreduce.a"), kFloats, true);
+  EXPECT_EQ(of(sim, 1, 1).error.code, Code::InvalidArgument);
+}
+
+TEST(Negotiator, a_world_of_one_joins_at_once) {
+  auto sim = world(1, 1);
+  sim.join(0);
+  EXPECT_EQ(sim.at(0).joined_last, std::vector<Rank>{0});
+}
+
+TEST(Negotiator, shutdown_fails_what_is_incomplete_and_names_the_rank) {
+  auto sim = world(4, 2);
+  for (Rank rank = 0; rank < 4; ++rank) sim.submit(rank, named("allreduce.done"), kFloats, true);
+  for (Rank rank = 0; rank < 3; ++rank) sim.submit(rank, named("allreduce.open"), kFloats, true);
+  sim.shutdown(3);
+  sim.deliver_all();
+  for (Rank rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(of(sim, rank, 1).outcome, Outcome::Dispatched);
+    EXPECT_EQ(sim.at(rank).shutdown_by, 3);
+    EXPECT_TRUE(sim.at(rank).closed);
+    if (rank == 3) continue;
+    ASSERT_EQ(of(sim, rank, 2).outcome, Outcome::Failed);
+    EXPECT_EQ(of(sim, rank, 2).error.code, Code::Shutdown);
+    EXPECT_TRUE(contains(of(sim, rank, 2).error.message,
+                         "Horovod has been shut down by rank 3 (host host3)"));
+  }
+  const auto late = sim.submit(0, named("allreduce.late"), kFloats, true);
+  EXPECT_EQ(of(sim, 0, late).error.code, Code::Shutdown);
+}
+
+TEST(Negotiator, a_script_that_failed_is_a_lost_rank_to_all_others_and_no_departure_to_itself) {
+  using Reason = wire::Departure::Reason;
+  auto sim = world(4, 2);
+  for (Rank rank = 0; rank < 4; ++rank) sim.submit(rank, named("allreduce.done"), kFloats, true);
+  for (Rank rank : {0, 1, 2}) sim.submit(rank, named("allreduce.open"), kFloats, true);
+  for (Rank rank = 0; rank < 4; ++rank) EXPECT_FALSE(sim.at(rank).negotiator->departure());
+  sim.deliver_all();
+  sim.shutdown(3, {.reason = Reason::Failed, .text = "raised ValueError: boom"});
+  sim.deliver_all();
+  sim.shutdown(1, {.reason = Reason::Failed, .text = "a consequence"});  // the first counts
+  sim.deliver_all();
+  const std::string told =
+      "rank 3 (host host3) has ended: its script raised ValueError: boom. Its own output says more";
+  for (Rank rank : {0, 1, 2}) {
+    EXPECT_EQ(of(sim, rank, 1).outcome, Outcome::Dispatched);  // what was decided is done
+    ASSERT_EQ(of(sim, rank, 2).outcome, Outcome::Failed);
+    const Error& error = of(sim, rank, 2).error;
+    EXPECT_EQ(error.code, Code::PeerLost);
+    EXPECT_EQ(error.message, told);
+    EXPECT_EQ(error.peer, 3);
+    EXPECT_EQ(error.tensor, "allreduce.open");
+    EXPECT_EQ(error.missing, std::vector<Rank>{3});
+    const auto departure = sim.at(rank).negotiator->departure();
+    ASSERT_TRUE(departure);
+    EXPECT_EQ(departure->code, Code::PeerLost);
+    EXPECT_EQ(departure->message, told);
+    EXPECT_EQ(departure->peer, 3);
+    const auto late = sim.submit(rank, named("allreduce.late"), kFloats, true);
+    EXPECT_EQ(of(sim, rank, late).error.message, told);
+  }
+  EXPECT_FALSE(sim.at(3).negotiator->departure());
+}
+
+TEST(Negotiator, who_leaves_in_peace_is_the_cause_only_where_it_was_needed) {
+  using Reason = wire::Departure::Reason;
+  for (const Reason reason : {Reason::Asked, Reason::ScriptOver}) {
+    auto sim = world(3, 3);
+    sim.submit(0, named("allreduce.open"), kFloats, true);
+    sim.shutdown(2, {.reason = reason, .text = {}});
+    sim.deliver_all();
+    for (Rank rank : {1, 2}) EXPECT_FALSE(sim.at(rank).negotiator->departure());
+    const auto departure = sim.at(0).negotiator->departure();  // it was needed there
+    ASSERT_TRUE(departure);
+    EXPECT_EQ(departure->code, Code::Shutdown);
+    EXPECT_EQ(departure->peer, 2);
+    sim.submit(1, named("allreduce.late"), kFloats, true);
+    EXPECT_TRUE(sim.at(1).negotiator->departure()) << "it is needed there now";
+    const Error& error = of(sim, 0, 1).error;
+    EXPECT_EQ(error.code, Code::Shutdown);
+    EXPECT_EQ(error.peer, 2);
+    EXPECT_TRUE(error.missing.empty());
+    EXPECT_EQ(contains(error.message, "its script has come to its end"),
+              reason == Reason::ScriptOver)
+        << error.message;
+    EXPECT_EQ(contains(error.message, "call hvd.init() to start again"), reason == Reason::Asked)
+        << error.message;
+  }
+}
+
+TEST(Negotiator, channels_close_only_after_all_have_acknowledged) {
+  auto sim = world(4, 2);
+  sim.acknowledge_at_once = false;
+  sim.shutdown(0);
+  sim.deliver_all();
+  for (Rank rank : {1, 2, 3, 0}) {
+    EXPECT_FALSE(sim.at(0).closed);
+    sim.call(rank, [](Negotiator& n, TimePoint t, Effects& e) { n.acknowledge_shutdown(t, e); });
+    sim.deliver_all();
+  }
+  for (Rank rank = 0; rank < 4; ++rank) EXPECT_TRUE(sim.at(rank).closed);
+}
+
+TEST(Negotiator, a_child_acknowledges_once_and_not_before_the_shutdown) {
+  std::vector<std::byte> acknowledgement;
+  wire::Writer writer(acknowledgement);
+  writer.header({.direction = wire::Direction::Up});
+  writer.acknowledge();
+  auto sim = world(3, 3);
+  sim.acknowledge_at_once = false;
+  const auto acknowledge = [&](Rank rank) {
+    Effects effects;
+    auto done = sim.at(0).negotiator->receive(rank, acknowledgement, sim.now, effects);
+    EXPECT_FALSE(effects.closed);
+    return done ? std::string() : done.error().what();
+  };
+  EXPECT_TRUE(contains(acknowledge(1), "acknowledges what did not happen"));
+  sim.shutdown(2);
+  sim.deliver_all();
+  EXPECT_EQ(acknowledge(1), "");
+  // Not in place of rank 2, which has not.
+  EXPECT_TRUE(contains(acknowledge(1), "acknowledges what did not happen"));
+  const auto finish = [](Negotiator& n, TimePoint t, Effects& e) { n.acknowledge_shutdown(t, e); };
+  sim.call(0, finish);
+  EXPECT_FALSE(sim.at(0).closed);
+  sim.call(2, finish);
+  sim.deliver_all();
+  EXPECT_TRUE(sim.at(0).closed);
+}
+
+}  // namespace
+}  // namespace rueda::test

@@ -1,0 +1,170 @@
+"""An agent that is asked for nonsense ends what it has started, and says why. It is a program of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from horovod.launch.agent import bundle
+from horovod.launch.agent.terms import MARK, MOST_LINE_BYTES
+
+LIMIT_S = 20.0
+TEXT = bundle.text()
+LOAD = f"import sys;exec(compile(sys.stdin.buffer.read({len(TEXT)}),'agent','exec'))"
+PLAN: dict[str, Any] = {
+    "command": ["sleep", "60"],
+    "environment": {},
+    "defaults": {},
+    "workers": [{"rank": 0, "environment": {}}],
+    "nofile": 0,
+    "directory": "/",
+    "silence_s": 30.0,
+    "window": 1 << 20,
+}
+
+
+class Agent:
+    """One for ranks of another host, as ssh would start it."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self._unread = b""
+        self._until = time.monotonic() + LIMIT_S
+        self.say(TEXT)
+        while MARK not in self._unread:
+            self._read()
+        self._unread = self._unread.partition(MARK)[2]
+        assert self.hear("hello")["event"] == "hello"
+
+    def say(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(data)
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has heard enough
+
+    def hear(self, *wanted: str) -> dict[str, Any]:
+        """The next event of those that are wanted; others are left out."""
+        while True:
+            line, end, rest = self._unread.partition(b"\n")
+            if not end:
+                self._read()
+                continue
+            self._unread = rest
+            event: dict[str, Any] = json.loads(line)
+            if event["event"] in wanted:
+                return event
+
+    def rest(self) -> list[str]:
+        """What kinds of events come until the agent has ended."""
+        assert self.process.stdout is not None
+        lines = (self._unread + self.process.stdout.read()).splitlines()
+        return [event for each in lines if (event := json.loads(each)["event"]) != "beat"]
+
+    def end(self) -> tuple[int, bytes]:
+        """Its status, and what it has written to standard error."""
+        _, said = self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode, said
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        assert select.select([self.process.stdout], [], [], max(0.0, self._until - time.monotonic()))[0]
+        data = os.read(self.process.stdout.fileno(), 1 << 16)
+        assert data, "the agent has ended"
+        self._unread += data
+
+
+@contextmanager
+def agent() -> Iterator[Agent]:
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", LOAD, "remote"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield Agent(process)
+        finally:
+            process.kill()
+
+
+def line(request: object) -> bytes:
+    return json.dumps(request).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("order", "why"),
+    [
+        (b'{"call": -1}\n', "call is no number"),
+        (b'{"call": 1e3}\n', "call is no number"),
+        (line({"call": 1 << 60}), "this host has"),
+        (b"what?\n", "no JSON"),
+        (b"[" * 100_000 + b"\n", "no JSON"),
+        (b"\xff\xfe\n", "no JSON"),
+        (b"null\n", "no request"),
+        (b"x" * (MOST_LINE_BYTES + 1), "a line without an end"),
+        (line({**PLAN, "workers": 3}), "workers is no list"),
+        (line({**PLAN, "environment": {"A\0": ""}}), "no text of bytes"),
+        (line({**PLAN, "silence_s": float("nan")}), "silence_s is no number of seconds"),
+    ],
+)
+def test_an_order_that_makes_no_sense_is_refused_before_the_ranks_start(order: bytes, why: str) -> None:
+    with agent() as one:
+        one.say(order)
+        assert why in one.hear("cannot", "started")["why"]
+        assert one.end() == (0, b"")
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        b"what?\n",
+        line({"end": 1 << 40}),
+        line({"end": "TERM"}),
+        line({"taken": 5}),
+        line({"taken": -5}),
+        line(PLAN),
+        line({"kill": 1}),
+    ],
+)
+def test_an_order_that_makes_no_sense_ends_the_ranks(order: bytes) -> None:
+    with agent() as one:
+        one.say(line(PLAN))
+        pid = one.hear("started")["pid"]
+        one.say(order)
+        assert one.hear("cannot")["why"]
+        assert one.hear("exited") == {"event": "exited", "rank": 0, "exit_code": -15}
+        one.hear("finished")
+        assert one.end() == (0, b"")
+        assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_what_a_rank_cannot_be_given_is_a_refusal_of_the_system() -> None:
+    with agent() as one:
+        one.say(line({**PLAN, "nofile": (1 << 31) - 1}))
+        assert one.hear("refused", "started")["errno"] == 22
+        one.hear("finished")
+        assert one.end() == (0, b"")
+
+
+def test_what_becomes_of_ranks_whose_agent_is_ended_is_no_news_of_theirs() -> None:
+    with agent() as one:
+        one.say(line(PLAN))
+        pid = one.hear("started")["pid"]
+        # This process is the guard; the one that it watches over is the parent of the rank.
+        os.kill(one.process.pid, signal.SIGKILL)
+        one.process.wait(LIMIT_S)
+        assert one.rest() == []
+        assert not os.path.exists(f"/proc/{pid}")
