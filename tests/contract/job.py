@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import subprocess
 import sys
@@ -18,17 +19,20 @@ MOST_SHOWN = 12000
 
 
 def run(world: World, module: str, arguments: Sequence[str], limit_s: float) -> str:
-    """What all ranks of ``world`` have printed, in the order of time. Each runs ``module``; fails with it if
-    one does not end with 0 within ``limit_s``.
+    """What the ranks of ``world`` have printed, one rank's text after the other's. Each runs ``module``; fails
+    with these texts if a rank does not end with 0 within ``limit_s``.
+
+    Each rank writes into a file of its own: ranks that share one write into each other's lines.
     """
     key, job = secrets.token_bytes(32), secrets.token_hex(8)
-    with StoreServer(key, job=job) as store, tempfile.TemporaryFile("w+") as said:
+    with StoreServer(key, job=job) as store, contextlib.ExitStack() as files:
+        said = [files.enter_context(tempfile.TemporaryFile("w+")) for _ in range(world.size)]
         ranks = [
             subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 cwd=ROOT,
                 env=environment(rank, world, key, job, store.address),
-                stdout=said,
+                stdout=said[rank],
                 stderr=subprocess.STDOUT,
             )
             for rank in range(world.size)
@@ -43,8 +47,9 @@ def run(world: World, module: str, arguments: Sequence[str], limit_s: float) -> 
             for process in ranks:
                 process.kill()
                 process.wait()
-        said.seek(0)
-        text = said.read()
+        for each in said:
+            each.seek(0)
+        text = "".join(each.read() for each in said)
     how = f"{module} {' '.join(arguments)}: exit codes {codes} (None: not within {limit_s:.0f} s)"
     assert not any(code != 0 for code in codes), f"{how}\n{text[-MOST_SHOWN:]}"
     return text
