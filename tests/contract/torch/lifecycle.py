@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from pathlib import Path
 
 import pytest
 import torch
 from tests.contract.torch.values import assert_same
 from tests.contract.world import Cases
+from tests.held import held, left_since
 
 import horovod.torch as hvd
 from horovod.common.process_sets import global_process_set
@@ -59,12 +59,6 @@ def a_handle_of_an_ended_world_takes_nothing_from_the_next() -> None:
     assert_same(hvd.synchronize(new), torch.full((2,), 7.0))
 
 
-def held() -> tuple[int, int, int]:
-    """Descriptors, threads and shared mappings of this process."""
-    mappings = Path("/proc/self/maps").read_text().count("memfd")
-    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), mappings
-
-
 def failing(name: str) -> Exception:
     """An error, with the frames of the call that it passed: between ranks, if there are several."""
     alone = hvd.size() == 1
@@ -96,11 +90,7 @@ def nothing_of_a_world_stays_whatever_became_of_its_handles() -> None:
     hvd.barrier()
     watched = [weakref.ref(tensor) for tensor in tensors]
     hvd.shutdown()
-    # A thread that has been joined leaves the process a moment later.
-    deadline = time.monotonic() + 10.0
-    while held() != before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert held() == before, (before, held())
+    assert not left_since(before)
     del large, tensors
     assert [each() for each in watched] == [None] * len(watched)
     assert error.__traceback__ is not None
