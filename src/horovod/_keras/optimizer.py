@@ -128,7 +128,7 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
             return
         variables = self._trainable_variables if trainable_variables is None else trainable_variables
         if self._horovod_settings.backward_passes_per_step == 1:
-            super().apply(self._reduced(grads, variables), trainable_variables)
+            super().apply(self._reduced(grads, variables, self._come_reduced(grads)), trainable_variables)
         else:
             self._accumulate(grads, variables)
 
@@ -142,10 +142,17 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
                     "backward_passes_per_step is not supported with loss scaling on JAX. Use a larger batch, "
                     "or the policy mixed_bfloat16, which needs no scaling."
                 )
-            grads = self._reduced(grads, self._trainable_variables)
+            grads = self._reduced(grads, self._trainable_variables, self._come_reduced(grads))
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
-    def _reduced(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    def _come_reduced(self, grads: Sequence[Any]) -> list[bool]:
+        """Of each gradient, whether something else has reduced it."""
+        return [gradient is not None and self._framework.is_reduced(gradient) for gradient in grads]
+
+    def _reduced(
+        self, grads: Sequence[Any], variables: Sequence[Any], come_reduced: Sequence[bool]
+    ) -> list[Any]:
+        """``grads`` as the update takes them: those that ``come_reduced`` stay as they are."""
         settings, framework = self._horovod_settings, self._framework
         result = list(grads)
         if _keeps_own(settings):
@@ -153,8 +160,10 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
         framework.refuse_compiled()
         chosen = [
             index
-            for index, (gradient, variable) in enumerate(zip(grads, variables, strict=True))
-            if gradient is not None and not _overwrites(variable) and not framework.is_reduced(gradient)
+            for index, (gradient, variable, done) in enumerate(
+                zip(grads, variables, come_reduced, strict=True)
+            )
+            if gradient is not None and not _overwrites(variable) and not done
         ]
         if chosen:
             assert self._reduction is not None
@@ -228,7 +237,7 @@ class _Accumulator(Accumulator):
     """Sums in variables of the optimizer, which JAX carries from step to step."""
 
     def __init__(self, optimizer: _DistributedOptimizer, variables: Sequence[Any]) -> None:
-        super().__init__(optimizer._horovod_settings, optimizer._reduced)
+        super().__init__(optimizer._horovod_settings, self._reduced)
         self._optimizer = optimizer
         self._framework = optimizer._framework
         self._sums = [
@@ -236,14 +245,36 @@ class _Accumulator(Accumulator):
             for variable in variables
         ]
         self._used: set[int] = set()  # which of them ever had a gradient
+        # By place, whether the gradients come reduced. A graph is traced once for many passes, so it cannot
+        # differ from pass to pass.
+        self._come_reduced: dict[int, bool] = {}
         self.counter = optimizer.add_variable(shape=(), dtype="int32", name="passes_done")
 
     @property
     def variables(self) -> list[Any]:
         return [*self._sums, self.counter]
 
+    def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
+        for gradient, variable, done in zip(grads, vars, self._optimizer._come_reduced(grads), strict=True):
+            place = self._place(variable)
+            if gradient is not None and self._come_reduced.setdefault(place, done) != done:
+                raise InvalidArgumentError(
+                    f"The gradient of the variable {variable.path} was reduced by a DistributedGradientTape "
+                    "in some passes of the optimizer, and not in other passes. With backward_passes_per_step "
+                    "> 1 use that tape in every pass, or in none."
+                )
+        return super().compute_gradients(grads, vars)
+
+    def _reduced(self, sums: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        come_reduced = [self._come_reduced[self._place(variable)] for variable in variables]
+        return self._optimizer._reduced(sums, variables, come_reduced)
+
+    def _place(self, variable: Any) -> int:
+        place: int = self._optimizer._get_variable_index(variable)
+        return place
+
     def sums_of(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        places = [self._optimizer._get_variable_index(variable) for variable in variables]
+        places = [self._place(variable) for variable in variables]
         self._used.update(place for place, each in zip(places, gradients, strict=True) if each is not None)
         return [self._sums[place] if place in self._used else None for place in places]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -269,6 +270,47 @@ def gradients_of_a_reducing_tape_are_reduced_once() -> None:
     optimizer = sgd(op=hvd.Sum)
     optimizer.apply_gradients(zip(tape.gradient(loss, [value.value]), [value], strict=True))
     near(value, -hvd.size() * (hvd.size() + 1) / 2)
+
+
+@CASES.add
+def sums_of_a_reducing_tapes_gradients_are_not_reduced_again() -> None:
+    if backend() != "tensorflow":
+        return
+    from horovod.tensorflow.tape import DistributedGradientTape
+
+    def pass_of(optimizer: Any, values: list[Any], factor: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = factor * values[0].value[0] + tf.reduce_sum(tf.gather(values[1].value, [1])) * factor
+        tape = DistributedGradientTape(tape, op=hvd.Sum)
+        gradients = tape.gradient(loss, [each.value for each in values])
+        assert isinstance(gradients[1], tf.IndexedSlices)
+        optimizer.apply(gradients, values)
+
+    for wrap in (lambda step: step, tf.function(autograph=False)):
+        values = [variable(0.0), keras.Variable(np.zeros((2, 1), "float32"))]
+        optimizer = sgd(op=hvd.Sum, backward_passes_per_step=2, sparse_as_dense=True)
+        step = wrap(functools.partial(pass_of, optimizer, values))
+        for number in (1.0, 2.0, 4.0):
+            step(tf.constant(number + hvd.rank()))
+        expected = -hvd.size() * (3.0 + 2 * mean_rank())
+        near(values[0], expected)
+        np.testing.assert_allclose(values[1].numpy()[:, 0], [0.0, expected], rtol=1e-5)
+
+
+@CASES.add
+def sums_of_reduced_and_own_gradients_are_refused() -> None:
+    if backend() != "tensorflow":
+        return
+    from horovod.tensorflow.tape import DistributedGradientTape
+
+    value = variable(0.0)
+    optimizer = sgd(backward_passes_per_step=2)
+    optimizer.apply([tensor(1.0)], [value])
+    with tf.GradientTape() as tape:
+        loss = value.value[0] * 1.0
+    gradients = DistributedGradientTape(tape).gradient(loss, [value.value])
+    with pytest.raises(ValueError, match=r"variable.*DistributedGradientTape.*other passes"):
+        optimizer.apply(gradients, [value])
 
 
 @CASES.add
