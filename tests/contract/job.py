@@ -19,8 +19,8 @@ MOST_SHOWN = 12000
 
 
 def run(world: World, module: str, arguments: Sequence[str], limit_s: float) -> str:
-    """What the ranks of ``world`` have printed, one rank's text after the other's. Each runs ``module``; fails
-    with these texts if a rank does not end with 0 within ``limit_s``.
+    """What the ranks of ``world`` have printed, one rank's text after the other's. Each runs ``module``.
+    Fails with these texts if a rank does not end with 0 within ``limit_s``.
 
     Each rank writes into a file of its own: ranks that share one write into each other's lines.
     """
