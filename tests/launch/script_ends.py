@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 RANK = int(os.environ["HOROVOD_RANK"])
-HOW = sys.argv[1]
+HOW = sys.argv[1].removeprefix("forked, ")
+FORKED = sys.argv[1] != HOW
 
 if RANK == 1 and HOW == "import":
     raise ImportError("no module of that name")
@@ -70,6 +71,15 @@ def end() -> None:
         threading.Event().wait(60)
 
 
+def go_on_in_a_child() -> None:
+    """This process has a world of its own first; then a child takes its place in that of the job."""
+    lifecycle.start(environ={})
+    lifecycle.stop()
+    child = os.fork()
+    if child:
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
 def leave(arguments: threading.ExceptHookArgs) -> None:
     """What scripts do so that no rank goes on without one of its threads."""
     told(arguments)
@@ -80,6 +90,8 @@ told = threading.excepthook
 
 if RANK == 1 and HOW == "in init":
     resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
+if FORKED:
+    go_on_in_a_child()
 caught = False
 try:
     lifecycle.start()

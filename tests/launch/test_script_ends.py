@@ -44,6 +44,8 @@ WAYS = [
         1,
     ),
     Way("orderly", ENDED + "raised ValueError", r": its script raised ValueError: boom \x1b[31m", 1),
+    Way("forked, raise", ENDED + "raised ValueError", r": its script raised ValueError: boom \x1b[31m", 1),
+    Way("forked, exit", ENDED + "called sys.exit(3)", "exited with status 3 after", 3),
     Way("exit", ENDED + "called sys.exit(3)", "exited with status 3 after", 3),
     Way(
         "status",

@@ -40,17 +40,18 @@ class _Exit(SystemExit):
     """
 
     def __del__(self) -> None:
-        if sys._getframe(0).f_back is None and os.getpid() == _state.pid and not _state.left:
+        if sys._getframe(0).f_back is None and not _state.left:
             _state.left = True  # the first one deleted is the last one raised: the others are its context
             _state.status = self.code
 
 
 class _State:
-    """What was noted so far; one object per process. A forked child begins with a new one."""
+    """What was noted so far; one object per process. A forked child begins with a new one, because it may
+    become a rank itself; the hooks it inherits ask that one.
+    """
 
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.installed = False
+    def __init__(self, installed: bool = False) -> None:
+        self.installed = installed
         self.failed: Callable[[Ending], None] = lambda _: None
         self.of_a_thread: Callable[[Ending], None] = lambda _: None
         self.error: BaseException | None = None
@@ -73,7 +74,6 @@ def note_endings(failed: Callable[[Ending], None], of_a_thread: Callable[[Ending
     if _state.installed:
         return
     _state.installed = True
-    _state.pid = os.getpid()
     show, show_of_thread, leave = sys.excepthook, threading.excepthook, sys.exit
 
     def excepthook(
@@ -82,12 +82,12 @@ def note_endings(failed: Callable[[Ending], None], of_a_thread: Callable[[Ending
         # Libraries also call this hook to print an error that they survive: then a frame runs.
         ends = sys._getframe(0).f_back is None and _ends_with_script()
         show(kind, error, trace)
-        if ends and os.getpid() == _state.pid:
+        if ends:
             _state.error = error
             _state.failed(Ending(f"raised {describe(error)}", error))
 
     def of_thread(arguments: threading.ExceptHookArgs) -> None:
-        if arguments.exc_value is not None and os.getpid() == _state.pid:
+        if arguments.exc_value is not None:
             where = arguments.thread.name if arguments.thread is not None else "a thread"
             what = f"raised {describe(arguments.exc_value)} in thread {harmless(where)}"
             _state.of_a_thread(Ending(what, arguments.exc_value))
@@ -109,8 +109,6 @@ def noted() -> Ending | None:
     """The failure that ends the interpreter; called while it ends. None: the script came to its end, or ended
     in a way that cannot be seen.
     """
-    if os.getpid() != _state.pid:
-        return None
     error = _state.error
     if error is None and _ends_with_script():
         error = getattr(sys, "last_value", None)  # the script has replaced the hook
@@ -163,8 +161,8 @@ def _ends_with_script() -> bool:
 
 
 def _after_fork() -> None:
-    _state.error = _state.status = None
-    _state.failed = _state.of_a_thread = lambda _: None
+    global _state
+    _state = _State(_state.installed)
     if hasattr(sys, "last_value"):
         del sys.last_value
 
