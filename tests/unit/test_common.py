@@ -116,6 +116,8 @@ def test_capabilities_without_a_world() -> None:
     assert type(b.nccl_built()) is int
     assert b.nccl_built() == 0
     assert b.mpi_built() is (importlib.util.find_spec("mpi4py") is not None)
+    for name in ("mpi_built", "gloo_built", "nccl_built", "ddl_built", "ccl_built"):
+        assert getattr(util, name)() == getattr(b, name)(), name
     for query in (b.mpi_enabled, b.ddl_built, b.ccl_built, b.cuda_built, b.rocm_built):
         assert query() is False
     assert util.gloo_built(verbose=True) is True

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
+from horovod.backends import communicators
 from horovod.errors import HorovodVersionMismatchError
 from horovod.gradients import groups
 
@@ -85,7 +86,8 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    return False
+    """Whether mpi4py is installed, through which MPI is used. MPI is not started by asking."""
+    return communicators.available()
 
 
 def gloo_built(verbose: bool = False) -> bool:
