@@ -109,7 +109,7 @@ def test_what_programs_of_a_batch_system_say(allocation: str, node: str, cpu: st
     with contextlib.suppress(ConfigError, LaunchError):
         fits(lsf_allocation(environ, ask))
     with contextlib.suppress(ConfigError, LaunchError):
-        shape = node_shape(environ, ask)
+        shape = node_shape("jsrun", environ, ask)
         assert 0 < shape.cores < 1 << 20
         assert 0 <= shape.gpus < 1 << 20
         assert 0 < shape.threads_per_core < 1 << 20

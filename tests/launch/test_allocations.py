@@ -139,12 +139,12 @@ def test_csm_says_hosts_and_gpus() -> None:
     allocated = lsf_allocation(environ, csm)
     assert allocated is not None
     assert [(host.name, host.slots) for host in allocated.hosts] == [("c1", 6), ("c2", 6)]
-    assert node_shape(environ, csm) == NodeShape(cores=42, gpus=6, threads_per_core=4)
+    assert node_shape("jsrun", environ, csm) == NodeShape(cores=42, gpus=6, threads_per_core=4)
 
 
 def test_without_csm_the_shape_of_nodes_is_unknown() -> None:
     with pytest.raises(ConfigError, match="--binding-args='--erf_input FILE'"):
-        node_shape({"LSB_JOBID": "9"}, csm)
+        node_shape("jsrun", {"LSB_JOBID": "9"}, csm)
 
 
 @pytest.mark.parametrize("text", ["", "- a", "a: [", "compute_nodes: []"])
@@ -233,7 +233,7 @@ def test_nonsense_from_csm_about_cores_is_told(isolated: str) -> None:
     said = {"csm_allocation_query": f"compute_nodes: [a]\nisolated_cores: {isolated}"}
     node = "Record_1: {discovered_gpus: 6, discovered_sockets: 2, discovered_cores: 44}"
     with pytest.raises((ConfigError, LaunchError)):
-        node_shape({"CSM_ALLOCATION_ID": "3"}, lambda words: said.get(Path(words[0]).name, node))
+        node_shape("jsrun", {"CSM_ALLOCATION_ID": "3"}, lambda words: said.get(Path(words[0]).name, node))
 
 
 @pytest.mark.parametrize(

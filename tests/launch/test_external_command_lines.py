@@ -7,19 +7,22 @@ import itertools
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.external.command_line import make_order, used_hosts
-from horovod.launch.external.order import ExternalLaunch, Order, exported_names
-from horovod.launch.launchers import jsrun, srun
+from horovod.launch.external.order import Order, StartLine, exported_names
+from horovod.launch.external.program_launcher import ProgramLauncher, dry_line, make_order
+from horovod.launch.launchers import jsrun
 from horovod.launch.launchers.choice import Available, choose_launcher
-from horovod.launch.launchers.jsrun import rank_file
+from horovod.launch.launchers.jsrun import JsrunLauncher, rank_file
 from horovod.launch.launchers.mpirun import Make, Mpi, mpirun_line, recognise
-from horovod.launch.options.command_line import parse_command_line, to_external, to_job
+from horovod.launch.launchers.registry import LAUNCHERS
+from horovod.launch.launchers.srun import SrunLauncher
+from horovod.launch.options.command_line import parse_command_line, to_job
 from horovod.launch.placement.hosts import HostSlots
 from horovod.launch.placement.lsf import NodeShape
 
@@ -34,6 +37,7 @@ COMMAND = ("python", "train.py", "a b")
 @pytest.fixture
 def order(tmp_path: Path) -> Order:
     return Order(
+        program="/bin/launcher",
         command=COMMAND,
         processes=4,
         hosts=(HostSlots("a", 2), HostSlots("b", 2)),
@@ -41,6 +45,11 @@ def order(tmp_path: Path) -> Order:
         exported=("HOROVOD_JOB_ID", "PATH"),
         folder=tmp_path,
     )
+
+
+def line_of(launcher: ProgramLauncher, order: Order) -> StartLine:
+    with closing(launcher):
+        return launcher.start_line(order)
 
 
 def program(folder: Path, name: str, text: str) -> Path:
@@ -104,29 +113,31 @@ VERSIONS = {
 def test_version_text_tells_the_make(text: str, tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     program(folder, "mpirun", f"cat <<'END'\n{text}\nEND")
-    found = recognise({"PATH": f"{folder}:{os.environ['PATH']}"})
+    found = recognise(str(folder / "mpirun"), {"PATH": os.environ["PATH"]})
     assert (found.make, found.major) == VERSIONS[text]
     assert found.program == str(folder / "mpirun")
 
 
 def test_mpirun_is_asked_in_the_environment_of_the_job(tmp_path: Path) -> None:
     folder = tmp_path / "bin"
-    program(folder, "mpirun", "echo $WHICH 9.1")
-    assert recognise({"PATH": str(folder), "WHICH": "Open MPI"}).make is Make.OPEN_MPI
+    mpirun = str(program(folder, "mpirun", "echo $WHICH 9.1"))
+    assert recognise(mpirun, {"WHICH": "Open MPI"}).make is Make.OPEN_MPI
     with pytest.raises(LaunchError, match=r"belongs to an MPI that is not known here: 'Some MPI 9\.1'"):
-        recognise({"PATH": str(folder), "WHICH": "Some MPI"})
+        recognise(mpirun, {"WHICH": "Some MPI"})
 
 
 @pytest.mark.parametrize("text", ["exit 3", ":", "echo broken; exit 1"])
 def test_mpirun_that_does_not_work_is_told_with_what_to_do(text: str, tmp_path: Path) -> None:
-    program(tmp_path / "bin", "mpirun", text)
+    mpirun = str(program(tmp_path / "bin", "mpirun", text))
     with pytest.raises(LaunchError, match=r"--version ended with status .* use --gloo"):
-        recognise({"PATH": str(tmp_path / "bin")})
+        recognise(mpirun, {})
 
 
-def test_no_mpirun_is_told(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="mpirun is not on PATH"):
-        recognise({"PATH": str(tmp_path)})
+@pytest.mark.parametrize("name", [name for name, row in LAUNCHERS.items() if row.program])
+def test_no_program_is_told(name: str, tmp_path: Path) -> None:
+    job = dataclasses.replace(to_job(parse_command_line(["-np", "2", "true"])), launcher=name)
+    with pytest.raises(ConfigError, match=f"{name}, which is not on PATH"):
+        dry_line(job, {"PATH": str(tmp_path)})
 
 
 # Command lines.
@@ -232,9 +243,9 @@ def test_hosts_of_the_line_are_not_overruled_by_a_default_host_file(order: Order
 
 
 def slurm_order(order: Order, folder: Path, **variables: str) -> Order:
-    program(folder / "bin", "srun", "echo 'MPI plugin types are...\n\tnone\n\tpmix'")
-    environment = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", **variables}
-    return dataclasses.replace(order, environment=environment)
+    srun = program(folder / "bin", "srun", "echo 'MPI plugin types are...\n\tnone\n\tpmix'")
+    environment = {"PATH": os.environ["PATH"], **variables}
+    return dataclasses.replace(order, program=str(srun), environment=environment)
 
 
 def test_srun_is_told_the_node_of_every_task(order: Order, tmp_path: Path) -> None:
@@ -242,7 +253,7 @@ def test_srun_is_told_the_node_of_every_task(order: Order, tmp_path: Path) -> No
         slurm_order(order, tmp_path, SLURM_NTASKS="9", SLURM_JOB_ID="1"),
         hosts=(HostSlots("a", 3), HostSlots("b", 1)),
     )
-    line = srun.start_line(uneven)
+    line = line_of(SrunLauncher(), uneven)
     assert " ".join(line.words[1:]) == (
         f"--ntasks 4 --kill-on-bad-exit=1 --nodes 2 --distribution=arbitrary --nodelist={order.folder}/nodes "
         "--cpu-bind=none python train.py a b"
@@ -256,32 +267,32 @@ def test_srun_in_a_step_shares_its_cores_and_mpi_is_asked_for_if_it_is_used(
     order: Order, tmp_path: Path
 ) -> None:
     given = slurm_order(order, tmp_path, SLURM_STEP_ID="4294967290", HOROVOD_CPU_OPERATIONS="MPI")
-    words = srun.start_line(dataclasses.replace(given, binding=("--cpu-bind=cores",))).words
+    words = line_of(SrunLauncher(), dataclasses.replace(given, binding=("--cpu-bind=cores",))).words
     assert words[-6:-3] == ("--cpu-bind=cores", "--overlap", "--mpi=pmix")
-    words = srun.start_line(dataclasses.replace(given, arguments=("--mpi=pmi2",))).words
+    words = line_of(SrunLauncher(), dataclasses.replace(given, arguments=("--mpi=pmi2",))).words
     assert "--mpi=pmix" not in words
 
 
 def test_srun_takes_names_only(order: Order, tmp_path: Path) -> None:
     given = dataclasses.replace(slurm_order(order, tmp_path), hosts=(HostSlots("::1", 4),))
     with pytest.raises(ConfigError, match="names of nodes"):
-        srun.start_line(given)
+        line_of(SrunLauncher(), given)
 
 
-def test_jsrun_line_and_its_rank_file(order: Order, tmp_path: Path) -> None:
-    program(tmp_path / "bin", "jsrun", ":")
-    environment = {"PATH": str(tmp_path / "bin")}
-    given = dataclasses.replace(order, environment=environment, arguments=("-x", "a b"), tcp=True)
-    line = jsrun.start_line(given, lambda: NodeShape(cores=4, gpus=2, threads_per_core=2))
+def test_jsrun_line_and_its_rank_file(order: Order, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = dataclasses.replace(order, arguments=("-x", "a b"), tcp=True)
+    monkeypatch.setattr(jsrun, "node_shape", lambda *_: NodeShape(cores=4, gpus=2, threads_per_core=2))
+    line = line_of(JsrunLauncher(), given)
     words = ("--erf_input", f"{order.folder}/ranks.erf", "--smpiargs", "-tcp -x 'a b'", *COMMAND)
     assert line.words[1:] == words
-    assert line.environment == environment
+    assert line.environment == order.environment
     bound = dataclasses.replace(given, binding=("--nrs", "4"), arguments=(), tcp=False)
 
-    def shape() -> NodeShape:
+    def shape(*_: object) -> NodeShape:
         raise AssertionError("nobody needs it")
 
-    assert jsrun.start_line(bound, shape).words[1:] == ("--nrs", "4", *COMMAND)
+    monkeypatch.setattr(jsrun, "node_shape", shape)
+    assert line_of(JsrunLauncher(), bound).words[1:] == ("--nrs", "4", *COMMAND)
 
 
 def test_rank_file_shares_out_the_cores_of_each_host() -> None:
@@ -309,9 +320,9 @@ def test_rank_file_refuses_what_does_not_fit() -> None:
 
 
 def ordered(environment: Mapping[str, str], *words: str, folder: Path) -> Any:
-    arguments = parse_command_line([*words, "train", "x"])
-    job = to_job(arguments)
-    return make_order(job, to_external(arguments, "mpirun"), environment, used_hosts(job), folder)
+    program(folder, "mpirun", ":")
+    job = dataclasses.replace(to_job(parse_command_line([*words, "train", "x"])), launcher="mpirun")
+    return make_order(job, {**environment, "PATH": str(folder)}, folder)
 
 
 def test_options_reach_the_order(tmp_path: Path) -> None:
@@ -340,7 +351,7 @@ def test_options_reach_the_order(tmp_path: Path) -> None:
         "train",
         "x",
     )
-    assert order.exported == ("A", "B")
+    assert order.exported == ("A", "B", "PATH")
 
 
 def test_exported_are_names_that_mean_something_elsewhere() -> None:
@@ -360,4 +371,5 @@ def test_exported_are_names_that_mean_something_elsewhere() -> None:
 
 
 def test_nothing_is_handed_over_that_was_not_given() -> None:
-    assert to_external(parse_command_line(["true"]), "srun") == ExternalLaunch("srun")
+    job = to_job(parse_command_line(["-np", "2", "true"]))
+    assert (job.arguments, job.binding, job.tcp) == ((), None, False)

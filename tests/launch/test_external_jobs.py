@@ -171,6 +171,25 @@ time.sleep(60)
     assert f"{signum.name} ended the job".encode() in stderr
 
 
+def test_what_ranks_print_after_a_signal_is_not_lost(launcher: Launcher) -> None:
+    program = """
+import os, signal, time
+def end(number, frame):
+    for _ in range(20_000):
+        os.write(1, b"x" * 99 + b"\\n")
+    os._exit(0)
+signal.signal(15, end)
+os.write(1, b"%d\\n" % os.getpid())
+time.sleep(60)
+"""
+    with running("-np", "2", "--mpi", PYTHON, "-c", program, extra=launcher()) as job:
+        job.numbers(2)
+        job.signal(signal.SIGTERM)
+        status, stdout, _ = job.finish()
+    assert status == 128 + signal.SIGTERM
+    assert stdout.count(b"x") == 2 * 99 * 20_000
+
+
 def test_failure_of_the_launcher_counts_though_all_ranks_succeeded(launcher: Launcher) -> None:
     done = run(launcher(after="exit 3"), "true")
     assert done.returncode == 3

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from horovod.launch.launchers.registry import CHOICES, LAUNCHERS
 from horovod.version import __version__
 
 __all__ = ["BuildReport", "build_report"]
@@ -192,7 +193,7 @@ def _facts() -> dict[str, object]:
         "cores": len(os.sched_getaffinity(0)),
         "interfaces": [name for _, name in socket.if_nameindex()],
         "devices": _devices(),
-        "launchers": {name: shutil.which(name) for name in ("ssh", "mpirun", "srun", "jsrun")},
+        "launchers": {name: shutil.which(LAUNCHERS[name].program or name) for name in CHOICES},
     }
 
 

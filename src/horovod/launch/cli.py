@@ -8,22 +8,23 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from horovod.errors import HorovodError, WorkerFailed
 from horovod.launch.exit_status import exit_status
-from horovod.launch.job import Job, run_job
+from horovod.launch.job import Job
 from horovod.launch.launchers.choice import choose_launcher, look_around
-from horovod.launch.launchers.contract import LAUNCHERS
+from horovod.launch.launchers.registry import LAUNCHERS
 from horovod.launch.options.command_line import (
     hosts_are_named,
     parse_command_line,
     rank_map,
-    to_external,
     to_job,
 )
 from horovod.launch.output.console import Console
 from horovod.launch.placement.allocations import find_allocation
 from horovod.launch.placement.hosts import named
+from horovod.launch.run import run_job
 from horovod.version import __version__
 
 __all__ = ["run_commandline"]
@@ -75,24 +76,21 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
     if allocated is not None:
         console.tell(f"hosts of {allocated.source}: {named(allocated.hosts)}")
     launcher = choose_launcher(arguments.launcher, look_around(os.environ, arguments.launcher))
+    job = replace(job, launcher=launcher)
     if arguments.dry_run:
-        _tell_plan(job, arguments, launcher)
-        return
-    if not LAUNCHERS[launcher].program:
+        _tell_plan(job)
+    else:
         run_job(job, os.environ, console)
-        return
-    from horovod.launch.external.job import run_external
-
-    run_external(job, to_external(arguments, launcher), os.environ, console)
 
 
-def _tell_plan(job: Job, arguments: argparse.Namespace, launcher: str) -> None:
-    if job.hosts or LAUNCHERS[launcher].stays_here:
+def _tell_plan(job: Job) -> None:
+    row = LAUNCHERS[job.launcher]
+    if job.hosts or row.stays_here:
         print(rank_map(job), end="")
-    if LAUNCHERS[launcher].program:
-        from horovod.launch.external.command_line import dry_line
+    if row.program:
+        from horovod.launch.external.program_launcher import dry_line
 
-        print(shlex.join(dry_line(job, to_external(arguments, launcher), os.environ).words))
+        print(shlex.join(dry_line(job, os.environ).words))
 
 
 def _open_standard_descriptors() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.bootstrap.store_address import store_environment
@@ -12,14 +13,15 @@ from horovod.errors import ConfigError
 from horovod.launch.placement.hosts import Slot
 
 __all__ = [
+    "Limits",
     "compute_threads",
-    "failure_patience_s",
     "for_other_hosts",
     "interface_environment",
     "job_environment",
     "silence_s",
     "slot_environment",
     "start_timeout_s",
+    "time_limits",
 ]
 
 # Never handed on: shell functions and the shell's last directory mean nothing to a worker, and keys and
@@ -108,14 +110,25 @@ def silence_s(options: Mapping[str, str], inherited: Mapping[str, str]) -> float
     return max(given_s, _SHORTEST_SILENCE_S) if given_s else _DEFAULT_SILENCE_S
 
 
-def failure_patience_s(options: Mapping[str, str], inherited: Mapping[str, str]) -> float:
-    """When a rank has failed, how long the others may take to notice and end by themselves.
+@dataclass(frozen=True)
+class Limits:
+    """How long hosts and ranks may take to start, to give a sign of life, and to end by themselves when a
+    rank has failed.
+    """
+
+    start_s: float
+    silence_s: float
+    patience_s: float
+
+
+def time_limits(options: Mapping[str, str], inherited: Mapping[str, str]) -> Limits:
+    """Those of a job.
 
     Raises:
-        ConfigError: it makes no sense.
+        ConfigError: one makes no sense.
     """
     patience_s: float = value_of("failure_patience_s", {**inherited, **options})
-    return patience_s
+    return Limits(start_timeout_s(options, inherited), silence_s(options, inherited), patience_s)
 
 
 def slot_environment(slot: Slot) -> dict[str, str]:

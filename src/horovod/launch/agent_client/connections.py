@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import json
 import os
-import queue
 import selectors
 import subprocess
 import threading
@@ -24,6 +23,7 @@ from horovod.launch.agent.terms import BEAT_S, MARK, MOST_WORDS
 from horovod.launch.agent_client.messages import CannotFollow, request_line, to_event
 from horovod.launch.agent_client.ssh_command import explain, may_pass
 from horovod.launch.launchers.contract import Event, Exited, Finished, Refused, Said, Started
+from horovod.launch.mailbox import Mailbox
 
 __all__ = ["Connections", "Greeting", "Lost", "NoDirectory", "Retry", "Unreachable"]
 
@@ -95,31 +95,22 @@ class Connections:
         self.silence_s = silence_s
         self.text = text
         self.selector = selectors.DefaultSelector()
-        self._news: queue.SimpleQueue[tuple[str, News]] = queue.SimpleQueue()
-        self._news_bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._work: collections.deque[Callable[[], None]] = collections.deque()
-        self._work_bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._news: Mailbox[tuple[str, News]] = Mailbox()
+        self._calls: Mailbox[Callable[[], None]] = Mailbox()
         self._hosts = {name: _Connection(self, name, command) for name, command in commands.items()}
         self._closing_until: float | None = None
         self._deliver: Callable[[int, str, bytes, Callable[[int], None]], None] | None = None
-        self.selector.register(self._work_bell, selectors.EVENT_READ, self._do_work)
+        self.selector.register(self._calls, selectors.EVENT_READ, self._make_calls)
         self._thread = threading.Thread(target=self._run, name="hosts", daemon=True)
         self._thread.start()
 
     def fileno(self) -> int:
         """Readable when there is news."""
-        return self._news_bell
+        return self._news.fileno()
 
     def news(self) -> list[tuple[str, News]]:
         """What happened since the last call, in order."""
-        try:
-            os.eventfd_read(self._news_bell)
-        except BlockingIOError:
-            pass  # nothing new
-        found = []
-        while not self._news.empty():
-            found.append(self._news.get_nowait())
-        return found
+        return self._news.take()
 
     def deliver_to(self, deliver: Callable[[int, str, bytes, Callable[[int], None]], None]) -> None:
         """From now on `deliver(rank, stream, data, taken)` gets what ranks print. It must not wait, and calls
@@ -137,7 +128,7 @@ class Connections:
         """Send a request to the agent of a host; lost hosts get none. From any thread. The pieces are not
         copied, so that many hosts share them.
         """
-        self._later(lambda: self._hosts[name].send(*pieces))
+        self._calls.put(lambda: self._hosts[name].send(*pieces))
 
     def request_all(self, line: bytes) -> None:
         for name in self._hosts:
@@ -152,37 +143,28 @@ class Connections:
         """Close all connections: agents that still run end their ranks. Waits for that, up to a limit.
         Idempotent."""
         if self._thread.is_alive():
-            self._later(lambda: self._hang_up(patience_s))
+            self._calls.put(lambda: self._hang_up(patience_s))
             self._thread.join()
-        if self._news_bell >= 0:
-            os.close(self._news_bell)
-            os.close(self._work_bell)
-            self._news_bell = self._work_bell = -1
+        self._news.close()
+        self._calls.close()
 
     # What connections use; on the thread.
 
     def tell(self, name: str, news: News) -> None:
         self._news.put((name, news))
-        os.eventfd_write(self._news_bell, 1)
 
     def printed(self, host: _Connection, rank: int, stream: str, data: bytes) -> None:
         if self._deliver is None:
             raise LaunchError("ranks print before they were started")
 
         def taken(size: int) -> None:
-            self._later(lambda: host.make_room(size))
+            self._calls.put(lambda: host.make_room(size))
 
         self._deliver(rank, stream, data, taken)
 
-    def _later(self, work: Callable[[], None]) -> None:
-        self._work.append(work)
-        if self._work_bell >= 0:
-            os.eventfd_write(self._work_bell, 1)
-
-    def _do_work(self) -> None:
-        os.eventfd_read(self._work_bell)
-        while self._work:
-            self._work.popleft()()
+    def _make_calls(self) -> None:
+        for call in self._calls.take():
+            call()
 
     def _hang_up(self, patience_s: float) -> None:
         self._closing_until = time.monotonic() + patience_s

@@ -24,10 +24,12 @@ from horovod.launch.agent_client.ssh_command import SshOptions
 from horovod.launch.calls.modules import install_sources, local_sources
 from horovod.launch.calls.pickles import ALIGNMENT, pack, unpack
 from horovod.launch.calls.plain import NotPlain, is_plain, pack_plain, plain_error, unpack_error, unpack_plain
-from horovod.launch.job import Job, Results, run_job
+from horovod.launch.job import Job, Results
+from horovod.launch.launchers.choice import choose_launcher, look_around
 from horovod.launch.output.console import Console, TextSink
 from horovod.launch.placement.host_files import host_text
 from horovod.launch.placement.hosts import parse_hostfile, parse_hosts
+from horovod.launch.run import run_job
 from horovod.runtime.ending import harmless
 
 __all__ = ["DESCRIPTORS_VARIABLE", "call_in_worker", "pack_call", "run"]
@@ -124,10 +126,13 @@ def run(
         placed = parse_hostfile(host_text(hostfile), hostfile)
     if network_interface is not None:
         network_interfaces = _renamed("network_interface", "network_interfaces", network_interface)
+    environment = _environment(env)
     job = Job(
         command=(executable or sys.executable, "-m", "horovod.runner.run_task"),
         processes=num_proc,
         hosts=placed,
+        launcher=choose_launcher("mpirun", look_around(environment, "mpirun")) if use_mpi else "ssh",
+        arguments=tuple(shlex.split(mpi_args or "")),
         options={} if start_timeout is None else {"HOROVOD_START_TIMEOUT": str(start_timeout)},
         output_directory=Path(output_filename) if output_filename else None,
         ssh=SshOptions(port=ssh_port, identity_file=ssh_identity_file),
@@ -136,7 +141,7 @@ def run(
     )
     results, console = Results(), _console(verbose, stdout, stderr)
     try:
-        _run_job(job, shlex.split(mpi_args or "") if use_mpi else None, _environment(env), console, results)
+        run_job(job, environment, console, results)
     except WorkerFailed as failure:
         if failure.rank is not None:
             trusted = unpickle_results or failure.rank in results.here
@@ -153,26 +158,6 @@ def _refuse_elastic(**given: object) -> None:
         if value is not None:
             what = "this version runs a fixed number of processes; give num_proc and hosts"
             raise LaunchError(f"horovod.run: {name}: {what}.")
-
-
-def _run_job(
-    job: Job,
-    mpi_words: Sequence[str] | None,
-    environment: Mapping[str, str],
-    console: Console,
-    results: Results,
-) -> None:
-    """Run `job`, by ``mpirun`` with `mpi_words` if there are any."""
-    if mpi_words is None:
-        run_job(job, environment, console, results)
-        return
-    # Only where it is asked for: what it needs takes time to import.
-    from horovod.launch.external.job import run_external
-    from horovod.launch.external.order import ExternalLaunch
-    from horovod.launch.launchers.choice import choose_launcher, look_around
-
-    external = ExternalLaunch(choose_launcher("mpirun", look_around(environment, "mpirun")), tuple(mpi_words))
-    run_external(job, external, environment, console, results)
 
 
 def call_in_worker(call_descriptor: int, result_descriptor: int) -> None:

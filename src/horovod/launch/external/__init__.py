@@ -1,1 +1,1 @@
-"""Jobs whose ranks another program starts (``mpirun``, ``srun``, ``jsrun``)."""
+"""Jobs whose ranks another program starts (``mpirun`` and its like)."""

@@ -1,7 +1,7 @@
 """The key of a job that another launcher starts: found by both sides, never carried by that launcher.
 
-``mpirun``, ``srun`` and ``jsrun`` show what they carry: on the network, on ports of their daemons, some on
-command lines. So the launching process makes the key of a secret that the hosts have already and a random
+``mpirun`` and its like show what they carry: on the network, on ports of their daemons, some on command
+lines. So the launching process makes the key of a secret that the hosts have already and a random
 name, and only the name travels, with a check that tells equal keys from others. The secret is, on either
 side, the first of these that fits:
 

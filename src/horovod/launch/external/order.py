@@ -1,9 +1,7 @@
-"""What another launcher's program is asked for: the contract of `mpirun`, `srun` and `jsrun`.
+"""What a program that starts ranks is asked for, and the command line that follows from it.
 
-A launcher of this kind is one file with a function that makes a `StartLine` of an `Order`. What is started is
-one wrapper per rank (`rank_wrapper`), which runs the command and tells `horovodrun` how it ended. Settings
-travel in the environment; command lines, which everybody can read, hold names of variables only. Keys do not
-travel: see `key`.
+Settings travel in the environment; command lines, which everybody can read, hold names of variables only.
+Keys do not travel: see `key`.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.launch.placement.hosts import HostSlots
 
 __all__ = [
-    "ExternalLaunch",
     "Order",
     "StartLine",
     "exported_names",
@@ -31,26 +28,18 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 @dataclass(frozen=True)
-class ExternalLaunch:
-    """Which launcher starts the ranks, and what it is told besides."""
-
-    launcher: str
-    arguments: tuple[str, ...] = ()
-    binding: tuple[str, ...] | None = None
-    tcp: bool = False
-
-
-@dataclass(frozen=True)
 class Order:
     """What to start: `command` once per rank, on `hosts` as far as they are known.
 
     Attributes:
+        program: the absolute path of the launcher's.
         hosts: with the number of ranks that each shall get; empty: the launcher decides.
         environment: of the launcher and, as far as ``exported`` names it, of the ranks.
         exported: names of the variables that ranks need.
         folder: for files that the launcher is given; it outlives the job.
     """
 
+    program: str
     command: tuple[str, ...]
     processes: int
     hosts: tuple[HostSlots, ...]

@@ -1,7 +1,7 @@
 """One rank under another launcher. Usage: ``python -m`` this module ``LAUNCHER CARD command ...``
 
-`mpirun`, `srun` and `jsrun` start this in place of the command. It finds out which rank it is, asks the
-launching process (`workers`) for its place, runs the command as ``horovodrun`` would on one machine, and
+The program of a `ProgramLauncher` starts this in place of the command. It finds out which rank it is, asks
+the launching process (`workers`) for its place, runs the command as ``horovodrun`` would on one machine, and
 reports how that ended. It ends the rank when the job has ended elsewhere, and when the launching process
 cannot be reached any more: nobody needs to trust that the other launcher does. What the two say to each other
 is in `messages`.
@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -33,11 +34,13 @@ from horovod.launch.external import messages
 from horovod.launch.external.key import find_key, name_on
 from horovod.launch.external.messages import Arrival, Place, Report, said, understood
 from horovod.launch.external.store_bytes import CALL, RESULT, fetch, leave
-from horovod.launch.job import command_not_started
-from horovod.launch.launchers.contract import LAUNCHERS, WorkerPlan
+from horovod.launch.launchers.contract import WorkerPlan
 from horovod.launch.launchers.local import LocalLauncher
+from horovod.launch.launchers.registry import LAUNCHERS
 from horovod.launch.output.console import Console
 from horovod.launch.output.streams import Output
+from horovod.launch.run import conducting
+from horovod.launch.supervision.failures import command_not_started
 from horovod.launch.supervision.signals import Signals
 from horovod.launch.supervision.supervisor import Outcome, supervise
 
@@ -203,17 +206,12 @@ def _run(
     directory = Path(place.directory) if place.directory else None
     output = Output(slot.size, console, timestamps=place.timestamps, directory=directory)
     descriptors = [int(environ[name]) for name in _DESCRIPTORS if environ.get(name, "").isdecimal()]
-    try:
-        workers = LocalLauncher(descriptors).start((slot,), plan, output)
-        output.start()
-        lifeline = _Lifeline(client, slot.rank, place.silence_s, signals)
-        try:
-            outcome = supervise((slot,), workers, signals, console)
-        finally:
-            lifeline.close()
-            workers.close()
-    finally:
-        output.drain(lambda: bool(signals.arrived))
+    launcher = LocalLauncher(descriptors)
+    with (
+        closing(_Lifeline(client, slot.rank, place.silence_s, signals)) as lifeline,
+        conducting(lambda: launcher.start((slot,), plan, None, output), output, signals) as workers,
+    ):
+        outcome = supervise((slot,), workers, signals, console)
     if lifeline.lost:
         raise LaunchError(f"rank {slot.rank} was ended: the connection to horovodrun is lost.")
     report = _how_it_ended(outcome, command, slot.hostname, output.tail(slot.rank))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from horovod.errors import ConfigError
-from horovod.launch.launchers.contract import LAUNCHERS
+from horovod.launch.launchers.registry import LAUNCHERS
 from horovod.launch.placement.lsf import in_lsf
 
 __all__ = ["Available", "choose_launcher", "look_around"]
@@ -45,7 +45,8 @@ def _found(programs: Collection[str], environ: Mapping[str, str]) -> frozenset[s
 
 
 def choose_launcher(request: str | None, available: Available) -> str:
-    """The launcher to use: the one asked for, else our own; in a job of LSF that has jsrun, that.
+    """The launcher to use: the one asked for, else our own; in a job of LSF one that is for these,
+    if it is there.
 
     Raises:
         ConfigError: it is not there, or cannot be used here.

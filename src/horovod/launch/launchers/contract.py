@@ -1,20 +1,23 @@
-"""The contract between supervision and a way of starting processes, and the table of those that exist.
+"""The contract between a job and a way of starting processes.
 
-A launcher is one file and one row of the table. It starts the ranks it is given, passes their output to
-`Output`, and reports what happens to them as events on a descriptor. The supervisor decides when the ranks
-are ended. A launcher whose ranks another program starts only writes the command line of that program;
-`horovod.launch.external` does the rest.
+A launcher is one file and one row of `registry`. It finds the hosts, starts the ranks, passes their output
+and results to `Output`, and reports what happens to them as events on a descriptor. The supervisor decides
+when the ranks are ended. A launcher whose ranks a program starts only writes the command line of that
+program; `horovod.launch.external` does the rest.
 """
 
 from __future__ import annotations
 
-import importlib
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from dataclasses import dataclass, field
+from typing import Protocol
 
+from horovod.bootstrap.secret import KEY_BYTES
+from horovod.bootstrap.store import StoreServer
 from horovod.errors import LaunchError
-from horovod.launch.agent_client.ssh_command import SshOptions
+from horovod.launch.environment import Limits
+from horovod.launch.job import Job
 from horovod.launch.output.console import Console
 from horovod.launch.output.status import Status
 from horovod.launch.output.streams import Output
@@ -22,7 +25,6 @@ from horovod.launch.placement.hosts import Slot
 from horovod.launch.supervision.signals import Signals
 
 __all__ = [
-    "LAUNCHERS",
     "CommandNotStarted",
     "Event",
     "Exited",
@@ -33,24 +35,33 @@ __all__ = [
     "HostsUnreachable",
     "JobInterrupted",
     "Launcher",
+    "LauncherFailed",
     "LeftBehind",
     "Placed",
+    "Prepared",
     "Refused",
     "Request",
-    "Row",
     "Said",
     "Started",
     "WorkerPlan",
     "Workers",
-    "load",
-    "load_launcher",
 ]
+
+_JOB_ID_BYTES = 8
 
 
 class CommandNotStarted(LaunchError):
     """The command cannot be run. ``exit_code`` as a shell has it: 127 not found, 126 not executable."""
 
     def __init__(self, message: str = "", *, exit_code: int = 126) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class LauncherFailed(LaunchError):
+    """The program that starts the ranks failed; ``exit_code`` is its exit status."""
+
+    def __init__(self, message: str = "", *, exit_code: int = 1) -> None:
         super().__init__(message)
         self.exit_code = exit_code
 
@@ -84,6 +95,20 @@ class HostFacts:
     cores: int
     origin: str = ""
     """The launching machine's address as this host sees it; empty if unknown."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a launcher knows and wants before the ranks are started."""
+
+    store_hosts: Sequence[str]
+    """Where the ranks' store is served: addresses of this machine, or the name of a Unix socket."""
+    hosts: Mapping[str, HostFacts] = field(default_factory=dict)
+    """All hosts by name; empty: the launcher places the ranks by itself, and says later where (`Placed`)."""
+    key: bytes = field(default_factory=lambda: secrets.token_bytes(KEY_BYTES))
+    job_id: str = field(default_factory=lambda: secrets.token_hex(_JOB_ID_BYTES))
+    carries_key: bool = True
+    """The key is in the environment of the plan: on its way to the ranks nobody sees it."""
 
 
 @dataclass(frozen=True)
@@ -207,18 +232,18 @@ class Workers(Protocol):
 
 @dataclass(frozen=True)
 class Request:
-    """Which hosts a launcher has to find, and how."""
+    """What a launcher is asked for before its ranks are started."""
 
+    job: Job
+    slots: tuple[Slot, ...]
     here: tuple[str, ...]
-    """Names of this machine."""
+    """Names of this machine among the hosts of the slots."""
     elsewhere: tuple[str, ...]
-    ranks: int
-    ssh: SshOptions
+    all_here: bool
+    """All ranks will be on this machine; not if nobody has named hosts and the launcher knows others."""
     inherited: Mapping[str, str]
-    """The launcher's environment."""
-    timeout_s: float
-    silence_s: float
-    """A host that is not heard for so long is lost, and its ranks end when they do not hear the launcher."""
+    """The environment that ranks start from."""
+    limits: Limits
     signals: Signals
     console: Console
     status: Status
@@ -227,16 +252,17 @@ class Request:
 class Launcher(Protocol):
     """A way of starting processes. `prepare` comes first, `close` last, whatever happens between."""
 
-    def prepare(self, request: Request) -> Mapping[str, HostFacts]:
-        """Find the hosts and what they are, by name.
+    def prepare(self, request: Request) -> Prepared:
+        """Find the hosts and what they are.
 
         Raises:
-            HostsUnreachable: some of them.
+            ConfigError: it cannot do what the job asks for.
+            HostsUnreachable: some of the hosts.
             JobInterrupted: a signal came.
         """
 
-    def start(self, slots: Sequence[Slot], plan: WorkerPlan, output: Output) -> Workers:
-        """Start one process per slot; what it prints is attached to `output`.
+    def start(self, slots: Sequence[Slot], plan: WorkerPlan, store: StoreServer, output: Output) -> Workers:
+        """Start one process per slot; what it prints and returns goes to `output`. No slots: see `Prepared`.
 
         Whatever happens to the launching process, even SIGKILL, ends the ranks.
 
@@ -246,71 +272,3 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """End what is left. Idempotent."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """What is known of a launcher before it is imported."""
-
-    name: str
-    where: str
-    """``module:attribute`` of a class that is a `Launcher`; or, with a `program`, of a function that makes a
-    `StartLine` of an `Order` (`horovod.launch.external.order`).
-    """
-    program: str = ""
-    """What starts the ranks, found on PATH; empty: we do."""
-    missing: str = ""
-    """What to say and try where there is no such program."""
-    rank_variables: tuple[str, ...] = ()
-    """How a rank learns who it is: by the first of these that the program sets, each the variable of a
-    family in `horovod.bootstrap.launchers`; those of an enclosing launcher must not be taken for it. Empty:
-    by the variables that we set.
-    """
-    lsf: bool = False
-    """Is for jobs of LSF only, and there used without being asked for."""
-    stays_here: bool = False
-    """Hosts that nobody has named are this machine."""
-
-
-LAUNCHERS: Mapping[str, Row] = {
-    row.name: row
-    for row in (
-        Row("local", "horovod.launch.launchers.local:LocalLauncher", stays_here=True),
-        Row("ssh", "horovod.launch.launchers.ssh:SshLauncher", stays_here=True),
-        Row(
-            "mpirun",
-            "horovod.launch.launchers.mpirun:start_line",
-            program="mpirun",
-            missing="--mpi and --launcher mpirun need mpirun, which is not on PATH. Install Open MPI, MPICH "
-            "or Intel MPI (or load its module), or leave the option out: MPI is not needed.",
-            rank_variables=("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK"),
-            stays_here=True,
-        ),
-        Row(
-            "srun",
-            "horovod.launch.launchers.srun:start_line",
-            program="srun",
-            missing="--launcher srun needs Slurm's srun, which is not on PATH. Leave the option out, or run "
-            "this where Slurm is installed.",
-            rank_variables=("SLURM_PROCID",),
-        ),
-        Row(
-            "jsrun",
-            "horovod.launch.launchers.jsrun:start_line",
-            program="jsrun",
-            missing="--jsrun needs jsrun, which is not on PATH. Use --gloo or --mpi in its place.",
-            rank_variables=("JSM_NAMESPACE_RANK", "OMPI_COMM_WORLD_RANK"),
-            lsf=True,
-        ),
-    )
-}
-
-
-def load(name: str) -> Any:
-    """What `Row.where` names; imported when first asked for."""
-    module, _, attribute = LAUNCHERS[name].where.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
-def load_launcher(name: str) -> Launcher:
-    return cast(Launcher, load(name)())

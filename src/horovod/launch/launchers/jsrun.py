@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from horovod.errors import ConfigError, LaunchError
-from horovod.launch.external.order import Order, StartLine, find_program
+from horovod.errors import ConfigError
+from horovod.launch.external.order import Order, StartLine
+from horovod.launch.external.program_launcher import ProgramLauncher
 from horovod.launch.placement.hosts import HostSlots
 from horovod.launch.placement.lsf import NodeShape, node_shape
 
-__all__ = ["rank_file", "start_line"]
+__all__ = ["JsrunLauncher", "rank_file"]
 
 
-def start_line(order: Order, shape: Callable[[], NodeShape] | None = None) -> StartLine:
-    """The command line of ``jsrun`` for `order`; `shape`, by default what CSM says, is asked only
-    if nobody has said how to bind.
+class JsrunLauncher(ProgramLauncher):
+    """Asks CSM for the cores and GPUs of the hosts, if nobody has said how to bind."""
 
-    Raises:
-        ConfigError: more ranks on a host than it has GPUs.
-        LaunchError: there is no jsrun, or the hosts are unknown.
-    """
-    program = find_program("jsrun", order.environment)
-    if program is None:
-        raise LaunchError("jsrun is not on PATH.")
-    words = [program]
-    if order.binding is not None:
-        words += order.binding
-    else:
-        file = order.folder / "ranks.erf"
-        file.write_text(
-            rank_file(order.hosts, order.processes, shape() if shape else node_shape(order.environment))
-        )
-        words += ["--erf_input", str(file)]
-    flags = [*(["-tcp"] if order.tcp else []), *order.arguments]
-    if flags:
-        words += ["--smpiargs", shlex.join(flags)]
-    return StartLine((*words, *order.command), order.environment)
+    def start_line(self, order: Order) -> StartLine:
+        words = [order.program]
+        if order.binding is not None:
+            words += order.binding
+        else:
+            file = order.folder / "ranks.erf"
+            file.write_text(rank_file(order.hosts, order.processes, node_shape("jsrun", order.environment)))
+            words += ["--erf_input", str(file)]
+        flags = [*(["-tcp"] if order.tcp else []), *order.arguments]
+        if flags:
+            words += ["--smpiargs", shlex.join(flags)]
+        return StartLine((*words, *order.command), order.environment)
 
 
 def rank_file(hosts: Sequence[HostSlots], processes: int, shape: NodeShape) -> str:

@@ -7,12 +7,14 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from horovod.bootstrap import unix
+from horovod.bootstrap.store import StoreServer
 from horovod.errors import LaunchError
 from horovod.launch.agent_client.messages import plan_request, request_line, to_event
-from horovod.launch.launchers.contract import Event, HostFacts, Request, WorkerPlan
+from horovod.launch.launchers.contract import Event, HostFacts, Prepared, Request, WorkerPlan
 from horovod.launch.output.streams import RESULT, STREAMS, Output
 from horovod.launch.placement.hosts import Slot
 
@@ -35,11 +37,13 @@ class LocalLauncher:
         self.nofile = 0
         """The limit on descriptors that ranks shall have, if this process has raised its own before."""
 
-    def prepare(self, request: Request) -> Mapping[str, HostFacts]:
+    def prepare(self, request: Request) -> Prepared:
         facts = HostFacts(machine="", cores=len(os.sched_getaffinity(0)))
-        return dict.fromkeys(request.here, facts)
+        return Prepared([unix.fresh_name()], dict.fromkeys(request.here, facts))
 
-    def start(self, slots: Sequence[Slot], plan: WorkerPlan, output: Output) -> LocalWorkers:
+    def start(
+        self, slots: Sequence[Slot], plan: WorkerPlan, store: StoreServer | None, output: Output
+    ) -> LocalWorkers:
         streams = (*STREAMS, RESULT) if plan.call else STREAMS
         nofile = self.nofile or allow_descriptors(2 * len(slots) * len(streams) + _SPARE_DESCRIPTORS)
         workers = []

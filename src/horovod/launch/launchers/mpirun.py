@@ -5,14 +5,15 @@ from __future__ import annotations
 import enum
 import re
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.external.order import Order, StartLine, find_program
+from horovod.launch.external.order import Order, StartLine
+from horovod.launch.external.program_launcher import ProgramLauncher
 from horovod.launch.placement.hosts import named
 
-__all__ = ["Make", "Mpi", "mpirun_line", "recognise", "start_line"]
+__all__ = ["Make", "Mpi", "MpirunLauncher", "mpirun_line", "recognise"]
 
 _LIMIT_S = 30.0
 _MANY_HOSTS = 64  # from here on one ssh starts them all, rather than a tree of them
@@ -57,16 +58,13 @@ _SIGNS = (
 )
 
 
-def recognise(environ: Mapping[str, str], run: Callable[..., tuple[int, str]] | None = None) -> Mpi:
-    """Ask ``mpirun --version``, in the environment of the job.
+def recognise(program: str, environ: Mapping[str, str]) -> Mpi:
+    """Ask the ``mpirun`` at this path for its version, in the environment of the job.
 
     Raises:
-        LaunchError: there is none, it does not work, or nobody knows it.
+        LaunchError: it does not work, or nobody knows it.
     """
-    program = find_program("mpirun", environ)
-    if program is None:
-        raise LaunchError(f"mpirun is not on PATH. {_INSTALL}")
-    status, text = (run or _ask)([program, "--version"], dict(environ))
+    status, text = _ask([program, "--version"], environ)
     if status != 0 or not text.strip():
         raise LaunchError(
             f"{program} --version ended with status {status}: {text.strip()[:500]!r}. {_INSTALL}"
@@ -80,14 +78,11 @@ def recognise(environ: Mapping[str, str], run: Callable[..., tuple[int, str]] | 
     return Mpi(make, int(version[1]) if version else 0, program)
 
 
-def start_line(order: Order) -> StartLine:
-    """The command line of the ``mpirun`` that is installed.
+class MpirunLauncher(ProgramLauncher):
+    """By the ``mpirun`` that is installed."""
 
-    Raises:
-        ConfigError: it cannot do what was asked for.
-        LaunchError: there is none, or nobody knows it.
-    """
-    return mpirun_line(recognise(order.environment), order)
+    def start_line(self, order: Order) -> StartLine:
+        return mpirun_line(recognise(order.program, order.environment), order)
 
 
 def mpirun_line(mpi: Mpi, order: Order) -> StartLine:

@@ -3,52 +3,46 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from horovod.errors import ConfigError, LaunchError
-from horovod.launch.external.order import Order, StartLine, find_program
+from horovod.errors import ConfigError
+from horovod.launch.external.order import Order, StartLine
+from horovod.launch.external.program_launcher import ProgramLauncher
 
-__all__ = ["start_line"]
+__all__ = ["SrunLauncher"]
 
 _LIMIT_S = 30.0
 
 
-def start_line(order: Order, mpi_types: Callable[[str], str] | None = None) -> StartLine:
-    """The command line of ``srun`` for `order`.
-
-    Placement is given task by task (a file with a host per task): left to itself, Slurm may put three tasks
-    on one node and one on the other.
-
-    Raises:
-        ConfigError: an address in place of a node's name.
-        LaunchError: there is no srun.
+class SrunLauncher(ProgramLauncher):
+    """Says where each task goes, in a file with a host per task: left to itself, Slurm may put three tasks on
+    one node and one on the other.
     """
-    program = find_program("srun", order.environment)
-    if program is None:
-        raise LaunchError("srun is not on PATH.")
-    words = [program, "--ntasks", str(order.processes), "--kill-on-bad-exit=1"]
-    if order.hosts:
-        if any(":" in host.name for host in order.hosts):
-            raise ConfigError("srun takes names of nodes, not addresses: use --launcher ssh for those.")
-        file = order.folder / "nodes"  # a path with a slash: a file, not a name
-        file.write_text("".join(f"{host.name}\n" * host.slots for host in order.hosts))
-        words += ["--nodes", str(len(order.hosts)), "--distribution=arbitrary", f"--nodelist={file}"]
-    if order.binding is not None:
-        words += order.binding
-    else:
-        words.append("--cpu-bind=none")  # else each rank would have one core
-    if order.environment.get("SLURM_STEP_ID"):
-        words.append("--overlap")  # the shell this runs in is a step itself, and holds the cores
-    if order.environment.get("HOROVOD_CPU_OPERATIONS", "").lower() == "mpi":
-        words += _mpi_type(program, order.arguments, mpi_types or _mpi_types)
-    return StartLine((*words, *order.arguments, *order.command), _environment(order.environment))
+
+    def start_line(self, order: Order) -> StartLine:
+        words = [order.program, "--ntasks", str(order.processes), "--kill-on-bad-exit=1"]
+        if order.hosts:
+            if any(":" in host.name for host in order.hosts):
+                raise ConfigError("srun takes names of nodes, not addresses: use --launcher ssh for those.")
+            file = order.folder / "nodes"  # a path with a slash: a file, not a name
+            file.write_text("".join(f"{host.name}\n" * host.slots for host in order.hosts))
+            words += ["--nodes", str(len(order.hosts)), "--distribution=arbitrary", f"--nodelist={file}"]
+        if order.binding is not None:
+            words += order.binding
+        else:
+            words.append("--cpu-bind=none")  # else each rank would have one core
+        if order.environment.get("SLURM_STEP_ID"):
+            words.append("--overlap")  # the shell this runs in is a step itself, and holds the cores
+        if order.environment.get("HOROVOD_CPU_OPERATIONS", "").lower() == "mpi":
+            words += _mpi_type(order.program, order.arguments)
+        return StartLine((*words, *order.arguments, *order.command), _environment(order.environment))
 
 
-def _mpi_type(program: str, arguments: tuple[str, ...], mpi_types: Callable[[str], str]) -> list[str]:
+def _mpi_type(program: str, arguments: tuple[str, ...]) -> list[str]:
     """Ranks that use MPI need it to be told of each other, which the site's default may not do."""
     if any(word.startswith("--mpi") for word in arguments):
         return []
-    return next(([f"--mpi={kind}"] for kind in ("pmix", "pmi2") if kind in mpi_types(program).split()), [])
+    return next(([f"--mpi={kind}"] for kind in ("pmix", "pmi2") if kind in _mpi_types(program).split()), [])
 
 
 def _mpi_types(program: str) -> str:

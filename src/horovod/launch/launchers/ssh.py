@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from horovod.bootstrap.store import StoreServer
 from horovod.errors import LaunchError
 from horovod.launch.agent import bundle
 from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S
@@ -30,6 +31,7 @@ from horovod.launch.launchers.contract import (
     HostLost,
     HostsUnreachable,
     JobInterrupted,
+    Prepared,
     Refused,
     Request,
     WorkerPlan,
@@ -37,6 +39,7 @@ from horovod.launch.launchers.contract import (
 )
 from horovod.launch.launchers.local import LocalLauncher, allow_descriptors
 from horovod.launch.output.streams import RESULT, STREAMS, Output
+from horovod.launch.placement.addresses import store_hosts
 from horovod.launch.placement.hosts import Slot
 
 __all__ = ["SshLauncher"]
@@ -60,26 +63,30 @@ class SshLauncher:
         self._silence_s = 0.0
         self._tell: Callable[[str], None] = print
 
-    def prepare(self, request: Request) -> Mapping[str, HostFacts]:
+    def prepare(self, request: Request) -> Prepared:
         text = bundle.text()
         self._local.nofile = allow_descriptors(
             _DESCRIPTORS_PER_HOST * len(request.elsewhere)
-            + _DESCRIPTORS_PER_RANK * request.ranks
+            + _DESCRIPTORS_PER_RANK * len(request.slots)
             + _SPARE_DESCRIPTORS
         )
         self._elsewhere = request.elsewhere
-        self._silence_s = request.silence_s
+        self._silence_s = request.limits.silence_s
         self._tell = request.console.tell
         commands = {
-            name: remote_shell(name, request.ssh, request.inherited, sys.executable, len(text))
+            name: remote_shell(name, request.job.ssh, request.inherited, sys.executable, len(text))
             for name in request.elsewhere
         }
         request.console.narrate(f"remote hosts: {', '.join(request.elsewhere)}; connecting by ssh")
-        self._connections = Connections(commands, text, request.silence_s)
+        self._connections = Connections(commands, text, request.limits.silence_s)
         found = _await_greetings(self._connections, request)
-        return {**self._local.prepare(request), **found}
+        seen = [facts.origin for facts in found.values()]
+        hosts = {**self._local.prepare(request).hosts, **found}
+        return Prepared(store_hosts(request.job.interfaces, seen), hosts)
 
-    def start(self, slots: Sequence[Slot], plan: WorkerPlan, output: Output) -> ManyWorkers:
+    def start(
+        self, slots: Sequence[Slot], plan: WorkerPlan, store: StoreServer, output: Output
+    ) -> ManyWorkers:
         assert self._connections is not None
         away = [slot for slot in slots if slot.hostname in self._elsewhere]
         here = [slot for slot in slots if slot.hostname not in self._elsewhere]
@@ -106,7 +113,7 @@ class SshLauncher:
                     window=_WINDOW_BYTES,
                 ),
             )
-        local = self._local.start(here, plan, output) if here else None
+        local = self._local.start(here, plan, store, output) if here else None
         ranks = {name: {slot.rank for slot in away if slot.hostname == name} for name in self._elsewhere}
         return ManyWorkers(self._connections, ranks, local, self._tell)
 
@@ -198,7 +205,7 @@ class ManyWorkers:
 
 def _await_greetings(connections: Connections, request: Request) -> dict[str, HostFacts]:
     console = request.console
-    deadline = time.monotonic() + request.timeout_s
+    deadline = time.monotonic() + request.limits.start_s
     waiting = set(request.elsewhere)
     last_words: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -233,7 +240,7 @@ def _await_greetings(connections: Connections, request: Request) -> dict[str, Ho
                 case _:
                     raise LaunchError(f"host {name} reports {news!r} before anything was started")
     late = {
-        name: f"no answer within {request.timeout_s:g} s (--start-timeout)"
+        name: f"no answer within {request.limits.start_s:g} s (--start-timeout)"
         + (f"; before that: {last_words[name]}" if name in last_words else "")
         for name in waiting
     }

@@ -11,16 +11,13 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.job import Job, SshOptions
 from horovod.launch.options.table import TABLE, Option, every_option, spellings
 from horovod.launch.placement.host_files import host_text
-from horovod.launch.placement.hosts import Allocated, HostSlots, assign_ranks, parse_hostfile, parse_hosts
-
-if TYPE_CHECKING:  # a job of our own launcher needs none of it
-    from horovod.launch.external.order import ExternalLaunch
+from horovod.launch.placement.hosts import Allocated, HostSlots, parse_hostfile, parse_hosts
 
 __all__ = [
     "hosts_are_named",
@@ -28,7 +25,6 @@ __all__ = [
     "option_environment",
     "parse_command_line",
     "rank_map",
-    "to_external",
     "to_job",
 ]
 
@@ -180,6 +176,9 @@ def to_job(arguments: argparse.Namespace, allocated: Allocated | None = None) ->
         command=tuple(arguments.command),
         processes=processes,
         hosts=hosts,
+        arguments=arguments.mpi_args or (),
+        binding=arguments.binding_args,
+        tcp=bool(arguments.tcp),
         options=option_environment(arguments),
         timestamps=bool(arguments.prefix_output_with_timestamp),
         output_directory=Path(arguments.output_filename) if arguments.output_filename else None,
@@ -193,25 +192,14 @@ def to_job(arguments: argparse.Namespace, allocated: Allocated | None = None) ->
     )
 
 
-def to_external(arguments: argparse.Namespace, launcher: str) -> ExternalLaunch:
-    """What the other launcher is told."""
-    from horovod.launch.external.order import ExternalLaunch
-
-    return ExternalLaunch(
-        launcher, arguments.mpi_args or (), binding=arguments.binding_args, tcp=bool(arguments.tcp)
-    )
-
-
 def rank_map(job: Job) -> str:
     """A table of where each rank of `job` would run.
 
     Raises:
         ConfigError: there are fewer slots than processes.
     """
-    hosts = job.hosts or (HostSlots("localhost", job.processes),)
-    slots = assign_ranks(hosts, job.processes, job.processes)
     rows = [("rank", "host", "local rank", "cross rank")]
-    for slot in slots:
+    for slot in job.place():
         local = f"{slot.local_rank} of {slot.local_size}"
         rows.append((str(slot.rank), slot.hostname, local, f"{slot.cross_rank} of {slot.cross_size}"))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

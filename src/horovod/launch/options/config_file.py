@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.options.table import LAUNCHER_NAMES, Option, every_option
+from horovod.launch.launchers.registry import CHOICES
+from horovod.launch.options.table import Option, every_option
 
 __all__ = ["apply_config_file"]
 
@@ -123,8 +124,8 @@ def _controller(where: str, value: Any, launcher: Option) -> _Setting:
     if value is None:
         return _Setting(where, launcher, None)
     name = _CONTROLLERS.get(str(value).lower(), str(value).lower())
-    if name not in LAUNCHER_NAMES:
-        raise ConfigError(f"{where}: must be gloo, mpi, {', '.join(LAUNCHER_NAMES)}, not {value!r}.")
+    if name not in CHOICES:
+        raise ConfigError(f"{where}: must be gloo, mpi, {', '.join(CHOICES)}, not {value!r}.")
     return _Setting(where, launcher, name)
 
 

@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from horovod.config import SETTINGS, Flag, Setting, at_least, one_of
-from horovod.launch.launchers.contract import LAUNCHERS
+from horovod.launch.launchers.registry import CHOICES, LAUNCHERS
 from horovod.launch.placement.hosts import HOSTS_FORM
 
-__all__ = ["LAUNCHER_NAMES", "SHELLS", "TABLE", "Option", "every_option", "spellings"]
+__all__ = ["SHELLS", "TABLE", "Option", "every_option", "spellings"]
 
-LAUNCHER_NAMES = tuple(name for name in LAUNCHERS if name != "local")  # ssh, where every host is this one
 SHELLS = ("bash", "zsh", "fish")
 
 _NO_ELASTIC = "this version runs a fixed number of processes; give -np and -H instead"
@@ -239,12 +238,16 @@ _NETWORK = (
 _LAUNCHERS = (
     Option(
         ("--launcher",), "launcher",
-        "how processes are started: ssh (the default; directly on this machine), mpirun, srun or jsrun",
-        "NAME", one_of(*LAUNCHER_NAMES, fold=str.lower), choices=LAUNCHER_NAMES, apart="launcher", ours=True,
+        f"how processes are started: {CHOICES[0]} (the default; directly on this machine), "
+        f"{', '.join(CHOICES[1:-1])} or {CHOICES[-1]}",
+        "NAME", one_of(*CHOICES, fold=str.lower), choices=CHOICES, apart="launcher", ours=True,
     ),
-    Option(("--gloo",), "launcher", "the same as --launcher ssh", value="ssh", apart="launcher"),
-    Option(("--mpi",), "launcher", "the same as --launcher mpirun", value="mpirun", apart="launcher"),
-    Option(("--jsrun",), "launcher", "the same as --launcher jsrun", value="jsrun", apart="launcher"),
+    *(
+        Option((row.switch,), "launcher", f"the same as --launcher {row.name}", value=row.name,
+               apart="launcher")
+        for row in LAUNCHERS.values()
+        if row.switch
+    ),
     Option(
         ("--mpi-args",), "mpi_args", 'further arguments for that launcher: --mpi-args="--mca x y"', "WORDS",
         _words, listed=True,

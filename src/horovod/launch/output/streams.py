@@ -11,7 +11,7 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -112,8 +112,8 @@ def rank_directory(directory: Path, rank: int, size: int) -> Path:
 class _Kept:
     """In place of a prefixer: nothing of this stream is shown."""
 
-    def __init__(self) -> None:
-        self.data = bytearray()
+    def __init__(self, data: bytearray | None = None) -> None:
+        self.data = bytearray() if data is None else data
 
     def feed(self, data: bytes) -> bytes:
         self.data += data
@@ -153,6 +153,7 @@ class Output:
         self._directory = directory
         self._prefixers: dict[tuple[int, str], LinePrefixer] = {}
         self._kept: dict[int, _Kept] = {}
+        self._tails: dict[int, tuple[str, ...]] = {}
         self._selector = selectors.DefaultSelector()
         self._open_sources = 0
         self._away: dict[tuple[int, str], _Source] = {}
@@ -188,11 +189,20 @@ class Output:
             LaunchError: these results do not fit into this machine.
         """
         if stream == RESULT:
-            if len(data) > self._results_left:
-                raise LaunchError("results of more than half of this machine's memory")
-            self._results_left -= len(data)
+            self._take_room(len(data))
         self._inbox.append((self._away[rank, stream], data, taken))
         os.eventfd_write(self._wake, 1)
+
+    def keep(self, rank: int, tail: Sequence[str], result: bytearray) -> None:
+        """The last lines of a rank whose output somebody else forwards, and its result. From any thread; not
+        after `drain`.
+
+        Raises:
+            LaunchError: these results do not fit into this machine.
+        """
+        self._take_room(len(result))
+        self._tails[rank] = tuple(tail)
+        self._kept[rank] = _Kept(result)
 
     def start(self) -> None:
         self._thread.start()
@@ -218,11 +228,16 @@ class Output:
             lines = prefixer.tail() if prefixer is not None else []
             if lines:
                 return tuple(lines)
-        return ()
+        return self._tails.get(rank, ())
 
     def results(self) -> dict[int, bytearray]:
         """What came in the stream ``RESULT``, by rank. After `drain`."""
         return {rank: kept.data for rank, kept in self._kept.items()}
+
+    def _take_room(self, size: int) -> None:
+        if size > self._results_left:
+            raise LaunchError("results of more than half of this machine's memory")
+        self._results_left -= size
 
     def _add(self, descriptor: int, rank: int, stream: str) -> _Source:
         if stream == RESULT:

@@ -67,8 +67,9 @@ def lsf_allocation(environ: Mapping[str, str], ask: Ask | None = None) -> Alloca
     return None
 
 
-def node_shape(environ: Mapping[str, str], ask: Ask | None = None) -> NodeShape:
-    """Cores, GPUs and hardware threads of the hosts of a CSM allocation, all of which are alike.
+def node_shape(launcher: str, environ: Mapping[str, str], ask: Ask | None = None) -> NodeShape:
+    """Cores, GPUs and hardware threads of the hosts of a CSM allocation, all of which are alike, for a
+    launcher.
 
     Raises:
         ConfigError: this is no such allocation.
@@ -76,8 +77,8 @@ def node_shape(environ: Mapping[str, str], ask: Ask | None = None) -> NodeShape:
     """
     if not environ.get("CSM_ALLOCATION_ID"):
         raise ConfigError(
-            "jsrun needs to know the cores and GPUs of the hosts, and CSM_ALLOCATION_ID is not set. Say how "
-            "to place the ranks yourself: --binding-args='--erf_input FILE'.",
+            f"{launcher} needs to know the cores and GPUs of the hosts, and CSM_ALLOCATION_ID is not set. "
+            "Say how to place the ranks yourself: --binding-args='--erf_input FILE'.",
             variable="CSM_ALLOCATION_ID",
         )
     ask = ask or ask_program

@@ -1,0 +1,91 @@
+"""Which launchers there are: a row for each, with what is known of it before it is imported."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from horovod.launch.launchers.contract import Launcher
+
+__all__ = ["CHOICES", "LAUNCHERS", "Row", "load_launcher"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of a launcher before it is imported."""
+
+    name: str
+    where: str
+    """``module:attribute`` of a class that is a `Launcher`; with a `program`, of a `ProgramLauncher`
+    (`horovod.launch.external.program_launcher`).
+    """
+    switch: str = ""
+    """An option that asks for it, besides ``--launcher``."""
+    on_one_host: str = ""
+    """The launcher that takes its place where all hosts are this machine."""
+    program: str = ""
+    """What starts the ranks, found on PATH; empty: we do."""
+    missing: str = ""
+    """What to say and try where there is no such program."""
+    rank_variables: tuple[str, ...] = ()
+    """How a rank learns who it is: by the first of these that the program sets, each the variable of a
+    family in `horovod.bootstrap.launchers`; those of an enclosing launcher must not be taken for it. Empty:
+    by the variables that we set.
+    """
+    lsf: bool = False
+    """Is for jobs of LSF only, and there used without being asked for."""
+    stays_here: bool = False
+    """Hosts that nobody has named are this machine."""
+
+
+LAUNCHERS: Mapping[str, Row] = {
+    row.name: row
+    for row in (
+        Row("local", "horovod.launch.launchers.local:LocalLauncher", stays_here=True),
+        Row(
+            "ssh",
+            "horovod.launch.launchers.ssh:SshLauncher",
+            switch="--gloo",
+            on_one_host="local",
+            stays_here=True,
+        ),
+        Row(
+            "mpirun",
+            "horovod.launch.launchers.mpirun:MpirunLauncher",
+            switch="--mpi",
+            program="mpirun",
+            missing="--mpi and --launcher mpirun need mpirun, which is not on PATH. Install Open MPI, MPICH "
+            "or Intel MPI (or load its module), or leave the option out: MPI is not needed.",
+            rank_variables=("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK"),
+            stays_here=True,
+        ),
+        Row(
+            "srun",
+            "horovod.launch.launchers.srun:SrunLauncher",
+            program="srun",
+            missing="--launcher srun needs Slurm's srun, which is not on PATH. Leave the option out, or run "
+            "this where Slurm is installed.",
+            rank_variables=("SLURM_PROCID",),
+        ),
+        Row(
+            "jsrun",
+            "horovod.launch.launchers.jsrun:JsrunLauncher",
+            switch="--jsrun",
+            program="jsrun",
+            missing="--jsrun needs jsrun, which is not on PATH. Use --gloo or --mpi in its place.",
+            rank_variables=("JSM_NAMESPACE_RANK", "OMPI_COMM_WORLD_RANK"),
+            lsf=True,
+        ),
+    )
+}
+
+CHOICES = tuple(name for name in LAUNCHERS if all(row.on_one_host != name for row in LAUNCHERS.values()))
+"""Those that a user can ask for."""
+
+
+def load_launcher(row: Row) -> Launcher:
+    """A new one; its module is imported when it is first asked for."""
+    module, _, attribute = row.where.partition(":")
+    launcher: Launcher = getattr(importlib.import_module(module), attribute)()
+    return launcher

@@ -1,0 +1,169 @@
+"""Why a job has failed, in sentences: what it raises at its end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+
+from horovod.errors import LaunchError, WorkerFailed
+from horovod.launch.launchers.contract import (
+    CommandNotStarted,
+    HostLost,
+    JobInterrupted,
+    LauncherFailed,
+    Refused,
+)
+from horovod.launch.placement.addresses import names_of_this_machine
+from horovod.launch.supervision.first_cause import End
+from horovod.launch.supervision.signals import signal_name
+from horovod.launch.supervision.supervisor import Outcome, describe_exit
+
+__all__ = ["command_not_started", "listed", "raise_for", "why_unreported"]
+
+_HINTS: Mapping[int, str] = {
+    signal.SIGKILL: "If nobody killed it, the machine may be out of memory: see the kernel's log (dmesg).",
+    signal.SIGSEGV: "PYTHONFAULTHANDLER=1 in the environment shows where a Python program crashed.",
+    signal.SIGBUS: "Often there is no room left in /dev/shm or on a disk that a file is mapped from.",
+}
+
+
+def raise_for(outcome: Outcome, program: str, tail: Callable[[int], tuple[str, ...]]) -> None:
+    """Raise what `run_job` promises, if the job has failed. `tail`: the last lines of a rank."""
+    stuck = ""
+    if outcome.survivors:
+        listed = ", ".join(str(pid) for pid in outcome.survivors)
+        stuck = f" Even SIGKILL did not end these processes: {listed}."
+    if outcome.refused is not None:
+        raise command_not_started(outcome.refused, program, outcome.hosts[outcome.refused.rank])
+    if outcome.failure is not None:
+        raise _worker_failed(outcome, outcome.failure, tail, stuck)
+    if outcome.error is not None:
+        raise outcome.error
+    if outcome.lost and outcome.signum is None:
+        raise _host_lost(outcome, outcome.lost[0], tail)
+    if outcome.signum is not None:
+        raise JobInterrupted(
+            f"{signal_name(outcome.signum)} ended the job after {outcome.elapsed_s:.1f} s.{stuck}",
+            signum=outcome.signum,
+        )
+    if stuck:
+        raise LaunchError(f"All ranks succeeded.{stuck}")
+
+
+def _worker_failed(
+    outcome: Outcome, failure: End, tail: Callable[[int], tuple[str, ...]], stuck: str
+) -> WorkerFailed:
+    host = outcome.hosts[failure.rank]
+    sentence = _describe_failure(failure, host, outcome.elapsed_s) + _others_ended(outcome.ended)
+    for lost in outcome.lost:
+        sentence += f". Host {lost.host} was lost besides: {lost.reason}"
+    hint = _HINTS.get(-(failure.exit_code or 0), "")
+    return WorkerFailed(
+        f"{sentence}.{stuck}{' ' if hint else ''}{hint}",
+        rank=failure.rank,
+        host=host,
+        exit_code=failure.exit_code or 1,
+        last_lines=tail(failure.rank),
+    )
+
+
+def why_unreported(
+    launcher: str,
+    status: int | None,
+    hosts: Mapping[int, str],
+    missing_before: Sequence[int],
+    missing: Sequence[int],
+    first_lost: int,
+) -> LaunchError | None:
+    """Why a job of another `launcher` has failed, when no rank has said so; None: it has not.
+
+    Args:
+        status: of the launcher's program; None: it had to be ended.
+        hosts: of each rank; empty: not all had started.
+        missing_before: ranks that had not told their end before they were ended, `missing`: that never did.
+        first_lost: whose connection ended first, -1: nobody's.
+    """
+    end = "had to be ended" if status is None else describe_exit(status)
+    if not missing_before:
+        if not status:
+            return None
+        return LauncherFailed(
+            f"every rank reported success, but {launcher} {end}: see its messages above.", exit_code=status
+        )
+    if not hosts:
+        return LauncherFailed(
+            f"{launcher} {end} before all ranks had started: see its messages above.", exit_code=status or 1
+        )
+    gone = missing or missing_before
+    many = len(gone) > 1
+    where = ", ".join(dict.fromkeys(hosts[rank] for rank in gone))
+    sentence = f"{listed(gone)} on {where} did not report {'their' if many else 'its'} end ({launcher} {end})"
+    first = first_lost if first_lost in gone else gone[0]
+    of_many = f" The first that was lost is rank {first}." if many and first_lost == first else ""
+    return WorkerFailed(
+        f"{sentence}{_others_ended(len(missing_before) - len(gone))}.{of_many} "
+        "The host may have died, or the processes were killed.",
+        rank=first,
+        host=hosts[first],
+        exit_code=status or 1,
+    )
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """These ranks in a sentence."""
+    shown = ", ".join(str(rank) for rank in ranks[:8])
+    return f"rank{'s' if len(ranks) != 1 else ''} {shown}{', ...' if len(ranks) > 8 else ''}"
+
+
+def _describe_failure(failure: End, host: str, elapsed_s: float) -> str:
+    """What happened to the rank that failed first, without the end of the sentence."""
+    sentence = f"rank {failure.rank} on {host} {describe_exit(failure.exit_code)} after {elapsed_s:.1f} s"
+    if failure.exit_code == 0:
+        return f"{sentence}, while other ranks still needed it"
+    if failure.because is not None:
+        sentence += f", because of rank {failure.because}"
+    if failure.told_by is not None:
+        sentence += f", and rank {failure.told_by} needed it"
+        return (
+            f"{sentence}: the script of rank {failure.told_by} {failure.text}" if failure.text else sentence
+        )
+    return f"{sentence}: its script {failure.text}" if failure.text else sentence
+
+
+def _host_lost(outcome: Outcome, lost: HostLost, tail: Callable[[int], tuple[str, ...]]) -> WorkerFailed:
+    ranks = ", ".join(str(rank) for rank in lost.ranks)
+    many = len(lost.ranks) > 1
+    sentence = f"host {lost.host} was lost after {outcome.elapsed_s:.1f} s: {lost.reason}"
+    if lost.ranks:
+        sentence += f". It ran rank{'s' if many else ''} {ranks}{_others_ended(outcome.ended)}"
+    for other in outcome.lost[1:]:
+        sentence += f". Host {other.host} was lost, too: {other.reason}"
+    rank = lost.ranks[0] if lost.ranks else -1
+    return WorkerFailed(f"{sentence}.", rank=rank, host=lost.host, exit_code=1, last_lines=tail(rank))
+
+
+def _others_ended(count: int) -> str:
+    if count < 1:
+        return ""
+    others = "the other rank was" if count == 1 else f"{count} other ranks were"
+    return f"; {others} ended because of it"
+
+
+def command_not_started(refused: Refused, command: str, host: str) -> CommandNotStarted:
+    """Why `command` could not be run on `host`, and what to try."""
+    where = "" if host in names_of_this_machine([host]) else f" on {host}"
+    if refused.errno in (errno.ENOENT, errno.ENOTDIR):
+        if "/" in command and os.path.exists(command):
+            why, what = "its interpreter was not found", "Look at its first line."
+        else:
+            why, what = "not found", "Check its spelling and PATH."
+        return CommandNotStarted(f"The command {command} cannot be run{where}: {why}. {what}", exit_code=127)
+    if refused.errno == errno.ENOEXEC:
+        why, what = "it is neither a program nor a script with an interpreter in its first line", ""
+    else:
+        why, what = os.strerror(refused.errno).lower(), ""
+    if command.endswith(".py"):
+        what = f" Did you mean: python {command}?"
+    return CommandNotStarted(f"The command {command} cannot be run{where}: {why}.{what}", exit_code=126)
