@@ -68,7 +68,7 @@ PRICES = (
     Price(
         "a launcher",
         "1 file in `src/horovod/launch/launchers`",
-        "1 line in the launcher table",
+        "1 row in `src/horovod/launch/launchers/registry.py`",
         "jsrun",
         r"jsrun",
         r"jsrun",

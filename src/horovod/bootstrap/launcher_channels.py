@@ -1,7 +1,7 @@
 """How a rank learns where rank 0 serves the store, if the launcher does not say: rank 0 gives a *card*, and
 the others take it, through a channel of the launcher. There are two functions for each channel.
 
-    pmix    PMIx server of the launcher (Open MPI, jsrun), spoken to by a program of its own (``pmix.py``)
+    pmix    PMIx server of the launcher (Open MPI), spoken to by a program of its own (``pmix.py``)
     pmi     lines of text over ``PMI_FD`` (MPICH, Intel MPI, Flux; ``pmi.py``)
     file    a file in the user's settings, which the hosts share; named by the launcher's name of the job
 
@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from horovod.bootstrap import pmi, pmix
+from horovod.bootstrap.launchers import FAMILIES
 from horovod.bootstrap.secret import settings_folder
 from horovod.errors import ConfigError, RendezvousError
 
@@ -133,7 +134,7 @@ def _ask_pmix(environ: Mapping[str, str], timeout_s: float, *words: str) -> str:
 def _library(environ: Mapping[str, str]) -> str:
     """The library that comes with the launcher, else the system's: all versions are compatible."""
     roots = [environ.get("PMIX_PREFIX", ""), environ.get("OPAL_PREFIX", ""), sys.prefix]
-    for starter in ("prterun", "mpirun", "jsrun"):
+    for starter in (program for family in FAMILIES for program in family.pmix_programs):
         if path := shutil.which(starter, path=environ.get("PATH")):
             roots.insert(2, str(Path(path).resolve().parents[1]))
     for root in filter(None, roots):

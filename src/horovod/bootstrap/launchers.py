@@ -27,6 +27,8 @@ class Family:
     holds the host of rank 0, or a list of hosts as Slurm writes it; ``hosts`` the number of hosts;
     ``hostname`` the launcher's name of this host.
 
+    ``pmix_programs``: what starts it, on PATH, and may have brought a PMIx library with it.
+
     ``keeps_locals``: local places are those that the launcher said, as scripts read its variables as well.
     Otherwise they are counted when the ranks meet, in the order of ranks, as MPI itself does; what the
     launcher said has another order now and then.
@@ -45,6 +47,7 @@ class Family:
     head: str = ""
     hosts: str = ""
     hostname: str = ""
+    pmix_programs: tuple[str, ...] = ()
 
     def job_name(self, environ: Mapping[str, str]) -> str:
         """What the launcher calls the job; empty if it does not say."""
@@ -85,6 +88,7 @@ FAMILIES = (
     Family(
         "Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",),
         "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", job=("PMIX_NAMESPACE",),
+        pmix_programs=("prterun", "mpirun"),
     ),
     Family(
         "MVAPICH's mpirun", "MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",),
@@ -92,7 +96,7 @@ FAMILIES = (
     ),
     Family(
         "jsrun", "JSM_NAMESPACE_RANK", ("JSM_NAMESPACE_SIZE",),
-        "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE",
+        "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE", pmix_programs=("jsrun",),
     ),
     Family(
         "Flux", "FLUX_TASK_RANK", ("FLUX_JOB_SIZE",), "FLUX_TASK_LOCAL_ID", job=("FLUX_JOB_ID",),

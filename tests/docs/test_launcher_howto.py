@@ -1,0 +1,61 @@
+"""The page that says how to add a launcher names what the code has, and all of the contract."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from horovod.launch.agent_client.connections import Connections
+from horovod.launch.external.order import Order, StartLine
+from horovod.launch.external.program_launcher import ProgramLauncher
+from horovod.launch.external.workers import ExternalWorkers
+from horovod.launch.launchers import contract
+from horovod.launch.launchers.registry import LAUNCHERS, Row, load_launcher
+from horovod.launch.output.streams import Output
+
+PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "add-a-launcher.md").read_text(encoding="utf-8")
+CLASSES = {
+    each.__name__: each
+    for each in (Connections, ExternalWorkers, Order, Output, ProgramLauncher, Row, StartLine)
+} | {name: getattr(contract, name) for name in contract.__all__}
+
+
+def named(page: str) -> set[tuple[str, str]]:
+    """What stands in the page as ``Class.member``."""
+    return set(re.findall(r"`([A-Z][A-Za-z]+)\.([a-z_]+)`", page))
+
+
+def members(kind: type) -> set[str]:
+    fields = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
+    return fields | set(dir(kind))
+
+
+def test_members_that_the_page_names_exist() -> None:
+    wrong = [f"{kind}.{name}" for kind, name in named(PAGE) if name not in members(CLASSES[kind])]
+    assert not wrong
+    assert len(named(PAGE)) > 20
+
+
+@pytest.mark.parametrize("kind", [contract.Launcher, contract.Workers])
+def test_every_method_of_the_contract_is_in_the_page(kind: type) -> None:
+    methods = {name for name, value in vars(kind).items() if callable(value) and not name.startswith("_")}
+    assert methods == {name for of, name in named(PAGE) if of == kind.__name__}
+
+
+@pytest.mark.parametrize("event", contract.Event.__args__)
+def test_every_event_is_in_the_page(event: type) -> None:
+    assert f"`{event.__name__}`" in PAGE
+
+
+@pytest.mark.parametrize("row", LAUNCHERS.values(), ids=LAUNCHERS)
+def test_every_launcher_keeps_the_contract(row: Row) -> None:
+    launcher = load_launcher(row)
+    launcher.close()
+    assert all(callable(getattr(launcher, name)) for name in ("prepare", "start", "close"))
+    assert isinstance(launcher, ProgramLauncher) == bool(row.program)
+    if row.program:
+        own = {name for name, value in vars(type(launcher)).items() if callable(value)}
+        assert own == {"start_line"}, "all else is common"
