@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/registry.h"
 #include "engine/engine.h"
 
 namespace rueda::bindings {
@@ -15,7 +16,7 @@ namespace rueda::bindings {
 /// ones are reduced in copies that nobody sees. They live until the operation is done.
 inline Result<std::vector<HostBuffer>> separate_duplicates(Request& request, const Engine& engine) {
   std::vector<HostBuffer> copies;
-  if (request.kind != Kind::Allreduce) return copies;
+  if (!rules_of(request.kind).in_place) return copies;
   std::vector<TensorRequest>& tensors = request.tensors;
   const auto bytes = [](const TensorRequest& tensor) {
     return static_cast<std::size_t>(element_count(tensor.shape)) * size_of(tensor.dtype);

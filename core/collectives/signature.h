@@ -33,7 +33,8 @@ struct Signature {
   DType dtype = DType::Float32;
   ReduceOp op = ReduceOp::Sum;
   Device device = Device::Host;
-  std::int32_t root = -1;  ///< global rank, for broadcast; the set to remove, for RemoveProcessSet
+  std::int32_t root =
+      -1;  ///< global rank, of rooted kinds; the set to remove, for RemoveProcessSet
   double prescale = 1.0;
   double postscale = 1.0;
   Shape shape;  ///< as submitted; what of it must agree depends on the kind (allgather: all but the
@@ -56,6 +57,8 @@ struct Rules {
   bool fusable = false;
   bool runs_with_joined = false;  ///< joined ranks take part with zeros
   bool rows_may_differ = false;   ///< the first dimension is each rank's own affair
+  bool in_place = false;  ///< a result is as large as its tensor, and may lie in the same memory
+  bool rooted = false;    ///< Signature::root is the member that the operation is about
   /// The first disagreement between two submissions in the order of the documented checks, as a
   /// message ("Mismatched data types: One rank had type …"); empty if they agree.
   std::string (*disagreement)(const Signature& one, const Signature& other) = nullptr;

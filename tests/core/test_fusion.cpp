@@ -54,13 +54,14 @@ TEST(Fusion, only_fusable_kinds_are_fused) {
 
 TEST(Fusion, every_property_of_a_batch_must_agree) {
   const Signature one = tensor();
-  std::vector<Signature> others(6, one);
+  std::vector<Signature> others(7, one);
   others[0].dtype = DType::Float16;
   others[1].op = ReduceOp::Max;
   others[2].device = Device::Accelerator;
   others[3].prescale = 2.0;
   others[4].postscale = 2.0;
   others[5].kind = Kind::Allgather;
+  others[6].root = 1;
   for (const Signature& other : others) {
     const std::vector<Ready> ready{{&one, 4}, {&other, 4}};
     EXPECT_EQ(plan(ready, {}), (Batches{{0}, {1}}));

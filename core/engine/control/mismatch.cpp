@@ -39,6 +39,21 @@ std::string disagreement(const Statement& one, const Statement& other) {
   return {};
 }
 
+/// Why it cannot run without members that have joined; empty: it can.
+std::string lack(const Key& key, const Signature& signature, const RankSet& absent) {
+  if (absent.empty()) return {};
+  const Rules& rules = rules_of(signature.kind);
+  if (!rules.runs_with_joined || key.process_set != 0) {
+    return std::string(rules.name) +
+           " is not supported with Join at this time: " + to_string(absent) + " joined.";
+  }
+  if (rules.rooted && absent.contains(signature.root)) {
+    return std::string(rules.name) + " needs its root: rank " + std::to_string(signature.root) +
+           " has joined.";
+  }
+  return {};
+}
+
 }  // namespace
 
 std::optional<Error> find_mismatch(KeyState& key_state, const RankSet& absent) {
@@ -60,12 +75,7 @@ std::optional<Error> find_mismatch(KeyState& key_state, const RankSet& absent) {
     }
     text += ".";
   }
-  const Rules& rules = rules_of(first.canonical->signature.kind);
-  const bool can_do_without = rules.runs_with_joined && key_state.key.process_set == 0;
-  if (text.empty() && !absent.empty() && !can_do_without) {
-    text = std::string(rules.name) +
-           " is not supported with Join at this time: " + to_string(absent) + " joined.";
-  }
+  if (text.empty()) text = lack(key_state.key, first.canonical->signature, absent);
   if (text.empty()) return std::nullopt;
   std::vector<Rank> ranks;  // the lowest rank of each statement
   for (const Statement& one : said) ranks.push_back(one.ranks.lowest());
