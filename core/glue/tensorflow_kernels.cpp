@@ -140,9 +140,6 @@ void* allocate(void* context, std::int32_t index, const std::int64_t* shape, std
   return bytes == 0 ? &nothing : api().TF_TensorData(run->outputs[i].get());
 }
 
-/// Whether results have the shape of the inputs, so that one can become the other.
-bool keeps_shape(Kind kind) { return kind == Kind::Allreduce || kind == Kind::Broadcast; }
-
 /// Null: `status` says why.
 Tensor input_of(const Run& run, int i, const Status& status) {
   TF_Tensor* tensor = nullptr;
@@ -168,7 +165,7 @@ bool prepare(Run& run, int i, const Status& status) {
   const std::size_t first = run.extents.size();
   for (int d = 0; d < dims; ++d) run.extents.push_back(api().TF_Dim(input.get(), d));
   Tensor output;
-  if (keeps_shape(run.kernel.kind)) {
+  if (run.kernel.in_place) {
     // TensorFlow gives memory away only if nobody else refers to it; this handle does.
     input.reset();
     int forwarded = -1;

@@ -21,6 +21,7 @@ struct Kernel {
   std::string name;  ///< identity across ranks
   Kind kind = Kind::Allreduce;
   bool grouped = false;
+  bool in_place = false;  ///< results have the shapes of the inputs, so these can become those
   std::int32_t op = static_cast<std::int32_t>(ReduceOp::Sum);
   std::int32_t process_set = 0;
   std::int32_t root = -1;

@@ -50,10 +50,14 @@ std::int32_t included(const CurrentWorld::Use& world, std::int32_t process_set) 
   return unknown ? kUnknownSet : static_cast<std::int32_t>(own >= 0);
 }
 
+/// What a kind takes besides tensors.
+enum Takes : unsigned { kNothing = 0, kReduction = 1, kRoot = 2 };
+
 /// One type of op; its attributes follow from the rest, see attributes_of().
 struct Op {
   const char* type;
   Kind kind;
+  unsigned takes;  ///< of Takes
   bool grouped;
   const char* dtypes;  ///< null: takes no tensors
   std::array<const char*, 2> inputs;
@@ -65,6 +69,7 @@ struct Op {
 constexpr std::array kOps{
     Op{"HorovodAllreduce",
        Kind::Allreduce,
+       kReduction,
        false,
        kReducible,
        {"tensor: T"},
@@ -73,6 +78,7 @@ constexpr std::array kOps{
        nullptr},
     Op{"HorovodGroupedAllreduce",
        Kind::Allreduce,
+       kReduction,
        true,
        kReducible,
        {"tensors: num_tensors * T"},
@@ -81,6 +87,7 @@ constexpr std::array kOps{
        nullptr},
     Op{"HorovodAllgather",
        Kind::Allgather,
+       kNothing,
        false,
        kMovable,
        {"tensor: T"},
@@ -89,6 +96,7 @@ constexpr std::array kOps{
        nullptr},
     Op{"HorovodGroupedAllgather",
        Kind::Allgather,
+       kNothing,
        true,
        kMovable,
        {"tensors: num_tensors * T"},
@@ -97,6 +105,7 @@ constexpr std::array kOps{
        nullptr},
     Op{"HorovodBroadcast",
        Kind::Broadcast,
+       kRoot,
        false,
        kMovable,
        {"tensor: T"},
@@ -105,6 +114,7 @@ constexpr std::array kOps{
        nullptr},
     Op{"HorovodReducescatter",
        Kind::Reducescatter,
+       kReduction,
        false,
        kReducible,
        {"tensor: T"},
@@ -113,6 +123,7 @@ constexpr std::array kOps{
        nullptr},
     Op{"HorovodGroupedReducescatter",
        Kind::Reducescatter,
+       kReduction,
        true,
        kReducible,
        {"tensors: num_tensors * T"},
@@ -121,16 +132,26 @@ constexpr std::array kOps{
        nullptr},
     Op{"HorovodAlltoall",
        Kind::Alltoall,
+       kNothing,
        false,
        kMovable,
        {"tensor: T", "splits: int32"},
        {"output: T", "received_splits: int32"},
        rows_and_counts,
        nullptr},
-    Op{"HorovodJoin", Kind::Join, false, nullptr, {}, {"output: int32"}, scalar, nullptr},
-    Op{"HorovodSize", Kind::Join, false, nullptr, {}, {"size: int32"}, scalar, answer_with<size>},
+    Op{"HorovodJoin", Kind::Join, kNothing, false, nullptr, {}, {"output: int32"}, scalar, nullptr},
+    Op{"HorovodSize",
+       Kind::Join,
+       kNothing,
+       false,
+       nullptr,
+       {},
+       {"size: int32"},
+       scalar,
+       answer_with<size>},
     Op{"HorovodProcessSetIncluded",
        Kind::Join,
+       kNothing,
        false,
        nullptr,
        {},
@@ -139,15 +160,25 @@ constexpr std::array kOps{
        answer_with<included>},
     Op{"HorovodLocalSize",
        Kind::Join,
+       kNothing,
        false,
        nullptr,
        {},
        {"local_size: int32"},
        scalar,
        answer_with<local_size>},
-    Op{"HorovodRank", Kind::Join, false, nullptr, {}, {"rank: int32"}, scalar, answer_with<rank>},
+    Op{"HorovodRank",
+       Kind::Join,
+       kNothing,
+       false,
+       nullptr,
+       {},
+       {"rank: int32"},
+       scalar,
+       answer_with<rank>},
     Op{"HorovodLocalRank",
        Kind::Join,
+       kNothing,
        false,
        nullptr,
        {},
@@ -156,8 +187,6 @@ constexpr std::array kOps{
        answer_with<local_rank>},
 };
 
-bool reduces(const Op& op) { return op.kind == Kind::Allreduce || op.kind == Kind::Reducescatter; }
-
 /// Attributes in the words of an op definition.
 std::vector<const char*> attributes_of(const Op& op) {
   std::vector<const char*> attributes;
@@ -165,12 +194,12 @@ std::vector<const char*> attributes_of(const Op& op) {
     attributes = {op.dtypes, "tensor_name: string = ''", "ignore_name_scope: bool = false"};
   }
   if (op.grouped) attributes.push_back("num_tensors: int >= 1");
-  if (reduces(op)) {
+  if ((op.takes & kReduction) != 0) {
     attributes.push_back("reduce_op: int");
     attributes.push_back("prescale_factor: float = 1.0");
     attributes.push_back("postscale_factor: float = 1.0");
   }
-  if (op.kind == Kind::Broadcast) attributes.push_back("root_rank: int");
+  if ((op.takes & kRoot) != 0) attributes.push_back("root_rank: int");
   if (op.dtypes != nullptr || op.answers != nullptr) {
     attributes.push_back("process_set_id: int = 0");
   }
@@ -232,6 +261,7 @@ void* create(TF_OpKernelConstruction* node) {
   kernel->type = op.type;
   kernel->kind = op.kind;
   kernel->grouped = op.grouped;
+  kernel->in_place = op.shapes == same_shapes;
   Attributes attributes(node);
   const TF_StringView node_name = api().TF_OpKernelConstruction_GetName(node);
   kernel->name.assign(node_name.data, node_name.len);
@@ -241,12 +271,12 @@ void* create(TF_OpKernelConstruction* node) {
       kernel->name.erase(0, kernel->name.rfind('/') + 1);
     }
   }
-  if (reduces(op)) {
+  if ((op.takes & kReduction) != 0) {
     kernel->op = attributes.number("reduce_op");
     kernel->prescale = attributes.factor("prescale_factor");
     kernel->postscale = attributes.factor("postscale_factor");
   }
-  if (op.kind == Kind::Broadcast) kernel->root = attributes.number("root_rank");
+  if ((op.takes & kRoot) != 0) kernel->root = attributes.number("root_rank");
   if (op.dtypes != nullptr || op.answers != nullptr) {
     kernel->process_set = attributes.number("process_set_id");
   }
