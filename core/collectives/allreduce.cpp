@@ -35,7 +35,8 @@ std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) 
 }
 
 void combine(const Signature& signature, const Backend& backend,
-             std::span<const std::byte* const> sources, std::size_t elements, std::byte* out) {
+             std::span<const std::byte* const> sources, std::size_t elements, const std::byte*,
+             std::byte* out) {
   const Reduction reduction = reduction_of(signature, backend.members().size());
   backend.association().evaluate(out, sources, elements, reduction.dtype, reduction.op,
                                  reduction.postscale);

@@ -17,12 +17,12 @@ namespace rueda {
 
 /// How a kind goes by the fast path, where every member sees what all of them bring.
 struct FastRule {
-  /// Writes the result of one tensor of `elements` elements to `out`, which may be where this
-  /// member's input lies. `sources`: what each member brings, by set rank, scaled by the prescale.
+  /// Writes the result of one tensor of `elements` elements to `out`, which may be `in`: what this
+  /// member was given. `sources`: what each member brings, by set rank, scaled by the prescale.
   /// Null: the kind moves no data.
   void (*combine)(const Signature& signature, const Backend& backend,
                   std::span<const std::byte* const> sources, std::size_t elements,
-                  std::byte* out) = nullptr;
+                  const std::byte* in, std::byte* out) = nullptr;
 };
 
 struct Collective {

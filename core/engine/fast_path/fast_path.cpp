@@ -311,7 +311,8 @@ void FastPath::take_results() {
   for (const TensorRequest& tensor : request.tensors) {
     proposed_.signature.dtype = tensor.dtype;
     const auto elements = static_cast<std::size_t>(element_count(tensor.shape));
-    rule.combine(proposed_.signature, parts_.peers.backend(), sources, elements, tensor.out);
+    rule.combine(proposed_.signature, parts_.peers.backend(), sources, elements, tensor.in,
+                 tensor.out);
     for (std::size_t q = 0; q < members; ++q) {
       sources[q] += aligned(elements * size_of(tensor.dtype));
     }
