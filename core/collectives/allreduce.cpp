@@ -13,10 +13,7 @@ std::string disagreement(const Signature& one, const Signature& other) {
   if (auto text = basic_disagreement(one, other); !text.empty()) return text;
   if (auto text = shape_disagreement(one, other); !text.empty()) return text;
   if (auto text = factor_disagreement(one, other); !text.empty()) return text;
-  if (one.op != other.op) {
-    return "Mismatched reduction operation: One rank specified " + std::string(name_of(one.op)) +
-           ", but another rank specified " + std::string(name_of(other.op)) + ".";
-  }
+  if (auto text = op_disagreement(one, other); !text.empty()) return text;
   return device_disagreement(one, other);
 }
 

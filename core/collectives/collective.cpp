@@ -1,5 +1,7 @@
 #include "collectives/collective.h"
 
+#include <algorithm>
+
 namespace rueda {
 
 namespace {
@@ -25,6 +27,19 @@ std::string shape_disagreement(const Signature& one, const Signature& other) {
   return "Mismatched " + std::string(rules_of(one.kind).name) +
          " tensor shapes: One rank sent a tensor of shape " + to_string(one.shape) +
          ", but another rank sent a tensor of shape " + to_string(other.shape) + ".";
+}
+
+std::string op_disagreement(const Signature& one, const Signature& other) {
+  if (one.op == other.op) return {};
+  return "Mismatched reduction operation: One rank specified " + std::string(name_of(one.op)) +
+         ", but another rank specified " + std::string(name_of(other.op)) + ".";
+}
+
+std::string root_disagreement(const Signature& one, const Signature& other) {
+  if (one.root == other.root) return {};
+  return "Mismatched " + std::string(rules_of(one.kind).name) +
+         " root ranks: One rank specified root rank " + std::to_string(one.root) +
+         ", but another rank specified root rank " + std::to_string(other.root) + ".";
 }
 
 std::string factor_disagreement(const Signature& one, const Signature& other) {
@@ -90,6 +105,18 @@ std::string describe_tensor(const Signature& signature) {
 
 std::string describe_reduction(const Signature& signature) {
   return describe_tensor(signature, " " + std::string(name_of(signature.op)), {});
+}
+
+Result<void> check_root(const Signature& signature, const Members& members) {
+  if (std::ranges::find(members.ranks, signature.root) != members.ranks.end()) return {};
+  return Error{.code = Code::InvalidArgument,
+               .message = std::string(rules_of(signature.kind).prefix) +
+                          " received invalid root rank " + std::to_string(signature.root) +
+                          " for provided process set"};
+}
+
+int root_of(const Signature& signature, const Members& members) noexcept {
+  return static_cast<int>(std::ranges::find(members.ranks, signature.root) - members.ranks.begin());
 }
 
 Reduction reduction_of(const Signature& signature, int members) {

@@ -40,10 +40,17 @@ struct Collective {
 /// The checks that all kinds share, in documented order; empty if the two agree.
 [[nodiscard]] std::string basic_disagreement(const Signature& one, const Signature& other);
 [[nodiscard]] std::string shape_disagreement(const Signature& one, const Signature& other);
+[[nodiscard]] std::string op_disagreement(const Signature& one, const Signature& other);
+[[nodiscard]] std::string root_disagreement(const Signature& one, const Signature& other);
 [[nodiscard]] std::string factor_disagreement(const Signature& one, const Signature& other);
 /// Where the number of rows is each rank's own affair: dimensions, and all extents but the first.
 [[nodiscard]] std::string row_disagreement(const Signature& one, const Signature& other);
 [[nodiscard]] std::string device_disagreement(const Signature& one, const Signature& other);
+
+/// Refuses a root that is no member.
+[[nodiscard]] Result<void> check_root(const Signature& signature, const Members& members);
+/// Its set rank, of a signature that has been checked.
+[[nodiscard]] int root_of(const Signature& signature, const Members& members) noexcept;
 
 /// Averaging is a sum whose postscale is divided by the number of members, on the double factor.
 [[nodiscard]] Reduction reduction_of(const Signature& signature, int members);
