@@ -11,7 +11,8 @@
 
 namespace rueda {
 
-/// Used by the holder of the progress lock only.
+/// Used by the holder of the progress lock only, except for members(), which reads nothing that
+/// changes after the constructor.
 class BackendFactory {
  public:
   /// `groups`: the transport groups of the world. `host`: empty if this rank is alone in its group.
@@ -33,7 +34,7 @@ class BackendFactory {
   /// are zero from the start. Fails if memory is lacking or there is no such channel.
   [[nodiscard]] Result<std::unique_ptr<Backend>> open(std::span<const Rank> ranks, int channel);
 
-  /// The members of such a set: groups hold set ranks, ordered by first member.
+  /// The members of such a set: groups hold set ranks, ordered by first member. Any thread.
   [[nodiscard]] Members members(std::span<const Rank> ranks) const;
 
  private:
@@ -41,8 +42,8 @@ class BackendFactory {
   /// channel.
   [[nodiscard]] bool is_cut_off(int channel) const noexcept;
 
-  Rank self_;
-  std::vector<std::vector<Rank>> groups_;
+  const Rank self_;
+  const std::vector<std::vector<Rank>> groups_;
   Resources resources_;
   std::size_t segment_limit_ = std::numeric_limits<std::size_t>::max();
 };

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <map>
 #include <optional>
+#include <thread>
 
 #include "backends/algorithms/direct_collectives.h"
 #include "hosts_world.h"
@@ -114,6 +116,25 @@ TEST(BackendFactory, GroupsOfASetAreThoseOfTheWorldInTheOrderOfItsMembers) {
   EXPECT_EQ(some.ranks, hosts.global({1, 2, 3, 5}));
   EXPECT_EQ(some.groups, (Groups{{0, 1}, {2, 3}}));
   EXPECT_EQ(some.self, 1);
+}
+
+/// Threads that submit ask for members while the holder of the progress lock opens sets.
+TEST(BackendFactory, AnyThreadAsksWhoIsInASetWhileAnotherOpensOne) {
+  Hosts hosts({{0, 1, 2}, {3}});
+  const auto factory = hosts.factory(1);
+  const Ranks some = hosts.global({0, 1, 3});
+  std::atomic<bool> opened{false};
+  std::jthread submits([&] {
+    do {
+      const Members members = factory->members(some);
+      ASSERT_EQ(members.self, 1);
+      ASSERT_EQ(members.groups, (Groups{{0, 1}, {2}}));
+    } while (!opened.load(std::memory_order_relaxed));
+  });
+  for (int channel = 1; channel < kShmChannels; ++channel) {
+    ASSERT_TRUE(static_cast<bool>(factory->open(some, channel)));
+  }
+  opened.store(true, std::memory_order_relaxed);
 }
 
 TEST(BackendFactory, ChoosesTheBackendByWhereTheMembersAre) {
