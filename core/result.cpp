@@ -13,10 +13,11 @@ std::string_view name_of(Code code) noexcept {
 }
 
 std::string Error::what() const {
-  std::string text = message;
-  for (const Error* inner = cause.get(); inner != nullptr; inner = inner->cause.get()) {
-    text += ": ";
-    text += inner->message;
+  std::string text;
+  for (const Error* one = this; one != nullptr; one = one->cause.get()) {
+    if (one != this) text += ": ";
+    if (one->by_peer) text += "rank " + std::to_string(one->peer) + " ";
+    text += one->message;
   }
   return text;
 }

@@ -28,10 +28,24 @@ enum class Code : std::uint8_t {
 };
 [[nodiscard]] std::string_view name_of(Code code) noexcept;
 
+/// How a rank was lost, of an error with the code PeerLost. The failure detector decides by it, and
+/// words it. The values travel in cause frames.
+enum class Loss : std::uint8_t {
+  Other = 0,              ///< as the message says
+  ConnectionEnded = 1,    ///< a connection of it has ended, and nothing else is known
+  ProcessEnded = 2,       ///< the kernel says so
+  ConnectionsClosed = 3,  ///< it has closed its connections, but its process lives
+  DescriptorsClosed = 4,  ///< it has seen by itself that its descriptors were closed
+};
+
 struct Error {
   Code code = Code::Internal;
   std::string message{};
-  Rank peer = -1;               ///< the rank it concerns; -1: none in particular
+  Rank peer = -1;           ///< the rank it concerns; -1: none in particular
+  Loss loss = Loss::Other;  ///< how that rank was lost
+  /// The message is what that rank did: "brings data of …". what() puts the rank before it, or
+  /// someone who knows hosts puts rank and host before it.
+  bool by_peer = false;
   std::string tensor{};         ///< full name of the operation, if one is concerned
   std::vector<Rank> missing{};  ///< ranks that were waited for
   double waited_s = 0.0;
@@ -39,8 +53,8 @@ struct Error {
 
   /// The message with those of all causes beneath it.
   [[nodiscard]] std::string what() const;
-  /// `outer` on top of `inner`: keeps code, peer and tensor of the inner one unless `outer` has its
-  /// own.
+  /// A message on top of `inner`, which becomes the cause: keeps code, peer and tensor. How a peer
+  /// was lost is then said by the messages.
   [[nodiscard]] static Error wrap(Error inner, std::string message);
   /// "<what>: <text of errno>"
   [[nodiscard]] static Error system(std::string_view what, int error_number);

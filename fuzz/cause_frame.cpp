@@ -15,13 +15,14 @@ void run(std::span<const std::byte> input) {
   require(again->error.code == cause->error.code && again->error.peer == cause->error.peer,
           "code and rank stay");
   require(again->evidence == cause->evidence, "the evidence stays");
+  require(again->error.loss == cause->error.loss, "how the rank was lost stays");
   require(again->error.missing == cause->error.missing, "the ranks that were waited for stay");
 }
 
 std::vector<Bytes> seeds() {
   Error error;
   error.code = Code::PeerLost;
-  error.message = "rank 3 (host b) went away";
+  error.message = "rank 3 on host b went away";
   error.tensor = "allreduce.gradient";
   error.peer = 3;
   error.missing = {3, 4};

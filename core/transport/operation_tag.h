@@ -31,13 +31,12 @@ inline constexpr unsigned kTagShift = 62;
 
 /// The error for data of one operation where those of another one were expected.
 [[nodiscard]] inline Error mixed_up(Rank peer, OperationTag theirs, OperationTag own) {
-  Error error;
-  error.peer = peer;
-  error.message = "rank " + std::to_string(peer) + " brings data of " + describe(theirs) +
-                  ", while this rank runs " + describe(own) +
-                  ": ranks have come to different orders of operations. Nothing of it was used; " +
-                  "this is a fault of the engine, please report it";
-  return error;
+  return Error{.message = "brings data of " + describe(theirs) + ", while this rank runs " +
+                          describe(own) +
+                          ": ranks have come to different orders of operations. Nothing of it was "
+                          "used; this is a fault of the engine, please report it",
+               .peer = peer,
+               .by_peer = true};
 }
 
 }  // namespace rueda

@@ -54,11 +54,10 @@ bool means_lost(int error_number) noexcept {
 }  // namespace
 
 Error connection_closed(Rank peer) {
-  Error error;
-  error.code = Code::PeerLost;
-  error.message = "connection closed by rank " + std::to_string(peer);
-  error.peer = peer;
-  return error;
+  return Error{.code = Code::PeerLost,
+               .message = "connection closed by rank " + std::to_string(peer),
+               .peer = peer,
+               .loss = Loss::ConnectionEnded};
 }
 
 /// Limits the time between retransmissions. TCP doubles it with each loss: after an outage of 8 s

@@ -8,6 +8,8 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <functional>
 #include <map>
@@ -72,15 +74,17 @@ class Cluster {
   /// `asleep`: a rank that is there but never runs, as if it was stopped. `prepare`: what is done
   /// with every engine before it starts. `severed`: pairs of ranks, the lower one first, whose data
   /// never arrive, though the connections stand. `wiring`: what connects groups; `streams`: how
-  /// often two ranks are connected for data.
+  /// often two ranks are connected for data. `pidfds`: ranks of a group have descriptors of each
+  /// other's process, which is this one and does not end.
   explicit Cluster(Groups groups, EngineOptions base = {}, Rank asleep = -1,
                    const std::function<void(Engine&)>& prepare = {},
                    std::set<std::pair<Rank, Rank>> severed = {}, Wiring wiring = {},
-                   int streams = 1)
+                   int streams = 1, bool pidfds = false)
       : groups_(std::move(groups)),
         severed_(std::move(severed)),
         wiring_(std::move(wiring)),
-        streams_(streams) {
+        streams_(streams),
+        pidfds_(pidfds) {
     if (!wiring_) wiring_ = [](const Connection&) { return tcp_pair(); };
     for (const auto& group : groups_) size_ += static_cast<int>(group.size());
     base.size = size_;
@@ -128,6 +132,10 @@ class Cluster {
   void cut(Rank rank) { liveness_.erase(rank); }
 
  private:
+  [[nodiscard]] Fd pidfd() const {
+    return Fd(pidfds_ ? static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)) : -1);
+  }
+
   void wire_group(const std::vector<Rank>& group) {
     if (group.size() < 2) return;
     const auto local_size = static_cast<int>(group.size());
@@ -152,7 +160,7 @@ class Cluster {
         auto [here, there] = unix_pair();
         liveness_[group[j]].push_back(std::move(there));
         peers.add_local_peer(group[j], segment(j), Fd(::dup(bells[j][0].get())),
-                             Fd(::dup(bells[j][1].get())), Fd(), std::move(here));
+                             Fd(::dup(bells[j][1].get())), pidfd(), std::move(here));
       }
     }
     for (std::size_t i = 0; i < group.size(); ++i) {
@@ -202,6 +210,7 @@ class Cluster {
   std::vector<Fd> black_holes_;
   Wiring wiring_;
   int streams_;
+  bool pidfds_;
   int size_ = 0;
   std::vector<std::span<std::byte>> mappings_;
   std::map<Rank, std::vector<Fd>> liveness_;

@@ -280,6 +280,20 @@ TEST(Engine, a_lost_rank_is_named_on_every_other_rank) {
   }
 }
 
+TEST(Engine, a_rank_that_closes_its_connections_is_not_said_to_have_ended) {
+  Cluster cluster(Groups{{0, 1, 2}}, {}, -1, {}, {}, {}, 1, true);
+  std::vector<float> values(3, 1.0F);
+  auto handle = cluster[0].submit(allreduce_of(values, "x"));
+  ASSERT_TRUE(static_cast<bool>(handle));
+  cluster.cut(1);
+  const auto work = finish(cluster[0], *handle);
+  ASSERT_TRUE(work && work->error);
+  EXPECT_EQ(work->error->what(),
+            "rank 1 on host host0 is gone: it has closed its connections, though its process "
+            "lives, while others waited for it in allreduce.x. Look at its own output for the "
+            "reason");
+}
+
 TEST(Engine, two_threads_of_a_rank_submit_and_wait_at_once) {
   Cluster cluster(Groups{{0, 1}});
   cluster.each([&](Rank rank, Engine& engine) {

@@ -326,6 +326,24 @@ TEST(CauseFrame, an_error_survives_the_way) {
   EXPECT_EQ(got->error.message, "outer: no progress");
 }
 
+TEST(CauseFrame, how_a_rank_was_lost_survives_the_way) {
+  const Error error{
+      .code = Code::PeerLost, .message = "in any words", .peer = 7, .loss = Loss::ConnectionEnded};
+  const auto got = decode_cause(encode_cause(error));
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->error.loss, Loss::ConnectionEnded);
+}
+
+TEST(CauseFrame, an_unknown_way_to_lose_a_rank_is_refused) {
+  const auto frame = encode_cause(Error{.code = Code::PeerLost, .message = "text", .peer = 7});
+  auto last = frame;
+  last[3] = static_cast<std::byte>(Loss::DescriptorsClosed);
+  EXPECT_TRUE(decode_cause(last));
+  auto next = frame;
+  next[3] = static_cast<std::byte>(static_cast<int>(Loss::DescriptorsClosed) + 1);
+  EXPECT_FALSE(decode_cause(next));
+}
+
 TEST(CauseFrame, long_texts_are_cut_between_characters) {
   std::string text(4095, 'x');
   text += "\u00e9";  // two bytes, of which one would still fit

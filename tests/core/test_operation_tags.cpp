@@ -37,7 +37,7 @@ void expect_mixed(const Error& error, int member, Rank other) {
   const std::string expected = "rank " + std::to_string(other) + " brings data of " +
                                (member == 0 ? proposal : dispatch) + ", while this rank runs " +
                                (member == 0 ? dispatch : proposal) + ":";
-  EXPECT_TRUE(error.message.starts_with(expected)) << error.message;
+  EXPECT_TRUE(error.what().starts_with(expected)) << error.what();
 }
 
 /// Steps members in turns until nothing moves any more. Who has not come to an end has none.

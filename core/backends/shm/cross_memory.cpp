@@ -220,10 +220,9 @@ class CrossMemoryOperation : public Operation {
                     named.size() * sizeof(Place));
       }
       if (!plan(member, named)) {
-        const Rank rank = arena_.rank(member);
-        return Error{.message = "rank " + std::to_string(rank) +
-                                " names other bytes than this operation needs of it",
-                     .peer = rank};
+        return Error{.message = "names other bytes than this operation needs of it",
+                     .peer = arena_.rank(member),
+                     .by_peer = true};
       }
     }
     phase_ = Phase::Read;

@@ -13,13 +13,14 @@ namespace {
 constexpr std::size_t kMaxText = 4096;
 constexpr std::size_t kMaxMissing = 1024;
 
-// Frame: mark, code, evidence (1 byte each), peer (4), waited in seconds (8), three counts (4
+// Frame: mark, code, evidence, loss (1 byte each), peer (4), waited in seconds (8), three counts (4
 // each), then missing ranks (4 each), tensor, text. Little endian: hosts of other byte orders are
 // not supported.
 struct [[gnu::packed]] Head {
   std::uint8_t mark;
   std::uint8_t code;
   std::uint8_t evidence;
+  std::uint8_t loss;
   std::int32_t peer;
   double waited_s;
   std::uint32_t missing;
@@ -37,6 +38,7 @@ std::vector<std::byte> encode_cause(const Error& error, Evidence evidence) {
   const Head head{.mark = static_cast<std::uint8_t>(kCauseFrame),
                   .code = static_cast<std::uint8_t>(error.code),
                   .evidence = static_cast<std::uint8_t>(evidence),
+                  .loss = static_cast<std::uint8_t>(error.loss),
                   .peer = error.peer,
                   .waited_s = error.waited_s,
                   .missing = static_cast<std::uint32_t>(missing),
@@ -61,12 +63,16 @@ std::optional<CauseFinder::Finding> decode_cause(std::span<const std::byte> fram
   std::memcpy(&head, frame.data(), sizeof head);
   const bool sane = head.code <= static_cast<std::uint8_t>(Code::Internal) &&
                     head.evidence <= static_cast<std::uint8_t>(Evidence::Certain) &&
+                    head.loss <= static_cast<std::uint8_t>(Loss::DescriptorsClosed) &&
                     head.missing <= kMaxMissing && head.tensor_bytes <= kMaxText &&
                     head.text_bytes <= kMaxText &&
                     frame.size() == sizeof head + head.missing * sizeof(Rank) + head.tensor_bytes +
                                         head.text_bytes;
   if (!sane) return std::nullopt;
-  Error error{.code = static_cast<Code>(head.code), .peer = head.peer, .waited_s = head.waited_s};
+  Error error{.code = static_cast<Code>(head.code),
+              .peer = head.peer,
+              .loss = static_cast<Loss>(head.loss),
+              .waited_s = head.waited_s};
   const std::byte* at = frame.data() + sizeof head;
   error.missing.resize(head.missing);
   if (head.missing != 0) std::memcpy(error.missing.data(), at, head.missing * sizeof(Rank));

@@ -62,11 +62,10 @@ void FailureDetector::watch(std::vector<pollfd>& fds) const {
 void FailureDetector::woken(const pollfd* fds, std::size_t count) {
   if (phase_.quiet() || cause_finder_.open()) return;
   if (const auto loss = peers_.lost(fds, count)) {
-    report_loss(loss->rank,
-                lost_error(peers_, loss->rank,
-                           loss->certain ? "gone: its process has ended"
-                                         : "gone: its connection has ended"),
-                loss->certain ? Evidence::Certain : Evidence::Control, Clock::now());
+    report_loss(
+        loss->rank,
+        lost_error(peers_, loss->rank, loss->certain ? Loss::ProcessEnded : Loss::ConnectionEnded),
+        loss->certain ? Evidence::Certain : Evidence::Control, Clock::now());
   }
 }
 
@@ -77,9 +76,10 @@ void FailureDetector::report_loss(Rank rank, Error error, Evidence evidence, Tim
     error = Error::wrap(std::move(error), "control connection to " + peers_.describe(rank));
     error.code = Code::PeerLost;
   } else if (evidence != Evidence::Certain) {
-    Error plain = lost_error(peers_, error.peer, "gone: its connection has ended");
-    if (error.message != plain.message && !error.message.starts_with("connection closed")) {
+    Error plain = lost_error(peers_, error.peer, Loss::ConnectionEnded);
+    if (error.loss != Loss::ConnectionEnded) {
       plain.message += " (" + error.what() + ")";
+      plain.loss = Loss::Other;
     }
     plain.tensor = std::move(error.tensor);
     error = std::move(plain);
@@ -94,8 +94,7 @@ void FailureDetector::report_failure(Error error, Evidence evidence, TimePoint n
   if (phase_.quiet()) return;
   if (error.peer != peers_.self() && !peers_.intact()) {
     // The error is not the other ranks' fault: they have lost this rank.
-    error = lost_error(peers_, peers_.self(),
-                       "gone: it has closed the descriptors of its connections (os.closerange?)");
+    error = lost_error(peers_, peers_.self(), Loss::DescriptorsClosed);
     evidence = Evidence::Certain;
   }
   if (const auto cause = peers_.left_cause()) {
@@ -126,18 +125,17 @@ bool FailureDetector::decide(TimePoint now) {
   const CauseFinder::Finding& best = cause_finder_.best();
   if (best.error.code == Code::PeerLost && best.evidence != Evidence::Certain &&
       peers_.gone(best.error.peer)) {
-    Error error = lost_error(peers_, best.error.peer, "gone: its process has ended");
+    Error error = lost_error(peers_, best.error.peer, Loss::ProcessEnded);
     error.tensor = best.error.tensor;
     report_failure(std::move(error), Evidence::Certain, now);
     return true;
   }
   if (now < cause_finder_.deadline()) return false;
   Error error = best.error;
-  if (constexpr std::string_view kBare = "gone: its connection has ended";
-      error.code == Code::PeerLost && best.evidence == Evidence::Control &&
-      error.message.ends_with(kBare) && peers_.lives(error.peer)) {
-    error.message.resize(error.message.size() - kBare.size());
-    error.message += "gone: it has closed its connections, though its process lives";
+  if (error.code == Code::PeerLost && error.loss == Loss::ConnectionEnded &&
+      best.evidence == Evidence::Control && peers_.lives(error.peer)) {
+    error.loss = Loss::ConnectionsClosed;
+    error.message = lost_error(peers_, error.peer, error.loss).message;
   }
   explain(error);
   owner_.abort(error, std::nullopt);

@@ -1,6 +1,34 @@
 #include "engine/failure/failure_sink.h"
 
+#include <utility>
+
 namespace rueda {
+
+namespace {
+
+std::string_view words_of(Loss how) noexcept {
+  switch (how) {
+    case Loss::ConnectionEnded:
+      return "gone: its connection has ended";
+    case Loss::ProcessEnded:
+      return "gone: its process has ended";
+    case Loss::ConnectionsClosed:
+      return "gone: it has closed its connections, though its process lives";
+    case Loss::DescriptorsClosed:
+      return "gone: it has closed the descriptors of its connections (os.closerange?)";
+    case Loss::Other:
+      break;
+  }
+  return "gone";
+}
+
+}  // namespace
+
+Error lost_error(const Peers& peers, Rank rank, Loss how) {
+  Error error = lost_error(peers, rank, words_of(how));
+  error.loss = how;
+  return error;
+}
 
 Error lost_error(const Peers& peers, Rank rank, std::string_view how) {
   return Error{.code = Code::PeerLost,
@@ -10,13 +38,11 @@ Error lost_error(const Peers& peers, Rank rank, std::string_view how) {
 
 void tell_whose(Error& error, Rank rank, const Peers& peers) {
   if (error.peer < 0) error.peer = rank;
+  // The layers below know a peer by its rank alone; the host is added here.
+  const bool by_peer = std::exchange(error.by_peer, false);
   error.message = error.what();
   error.cause = nullptr;
-  // The layers below know a peer by its rank alone; the host is added here.
-  const std::string bare = "rank " + std::to_string(error.peer);
-  if (error.peer != rank && error.message.starts_with(bare + " ")) {
-    error.message.replace(0, bare.size(), peers.describe(error.peer));
-  }
+  if (by_peer) error.message = peers.describe(error.peer) + " " + error.message;
   if (!error.tensor.empty()) error.message = error.tensor + ": " + error.message;
   error.message = peers.describe(rank) + ": " + error.message;
 }

@@ -20,7 +20,10 @@ class FailureSink {
   virtual void report_failure(Error error, Evidence evidence, TimePoint now) = 0;
 };
 
-/// "rank 1 on host a is `how`", as an error of that rank.
+/// "rank 1 on host a is gone: its process has ended": the loss of a rank, in the one wording there
+/// is.
+[[nodiscard]] Error lost_error(const Peers& peers, Rank rank, Loss how);
+/// "rank 1 on host a is `how`": any other loss.
 [[nodiscard]] Error lost_error(const Peers& peers, Rank rank, std::string_view how);
 /// Prepares an error of one rank for all ranks: adds on which rank and host, and in which
 /// operation, it occurred.
