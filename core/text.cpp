@@ -62,4 +62,12 @@ std::string list_ranks(std::span<const Rank> ranks) {
   return text;
 }
 
+std::string rank_on_host(Rank rank, std::span<const std::string> hosts) {
+  std::string text = "rank " + std::to_string(rank);
+  if (rank >= 0 && static_cast<std::size_t>(rank) < hosts.size()) {
+    text += " on host " + hosts[static_cast<std::size_t>(rank)];
+  }
+  return text;
+}
+
 }  // namespace rueda

@@ -22,6 +22,10 @@ namespace rueda {
 /// "rank 3", "ranks 0-3, 7"; they ascend.
 [[nodiscard]] std::string list_ranks(std::span<const Rank> ranks);
 
+/// "rank 3 on host b", as every message names a rank; without a host if that is not known. `hosts`:
+/// host name by rank.
+[[nodiscard]] std::string rank_on_host(Rank rank, std::span<const std::string> hosts);
+
 /// Appends `text` as a JSON string with its quotes. What is not UTF-8 becomes U+FFFD.
 void append_json(std::string& out, std::string_view text);
 

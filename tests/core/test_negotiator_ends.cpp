@@ -94,7 +94,7 @@ TEST(Negotiator, shutdown_fails_what_is_incomplete_and_names_the_rank) {
     ASSERT_EQ(of(sim, rank, 2).outcome, Outcome::Failed);
     EXPECT_EQ(of(sim, rank, 2).error.code, Code::Shutdown);
     EXPECT_TRUE(contains(of(sim, rank, 2).error.message,
-                         "Horovod has been shut down by rank 3 (host host3)"));
+                         "Horovod has been shut down by rank 3 on host host3"));
   }
   const auto late = sim.submit(0, named("allreduce.late"), kFloats, true);
   EXPECT_EQ(of(sim, 0, late).error.code, Code::Shutdown);
@@ -112,7 +112,8 @@ TEST(Negotiator, a_script_that_failed_is_a_lost_rank_to_all_others_and_no_depart
   sim.shutdown(1, {.reason = Reason::Failed, .text = "a consequence"});  // the first counts
   sim.deliver_all();
   const std::string told =
-      "rank 3 (host host3) has ended: its script raised ValueError: boom. Its own output says more";
+      "rank 3 on host host3 has ended: its script raised ValueError: boom. Its own output says "
+      "more";
   for (Rank rank : {0, 1, 2}) {
     EXPECT_EQ(of(sim, rank, 1).outcome, Outcome::Dispatched);  // what was decided is done
     ASSERT_EQ(of(sim, rank, 2).outcome, Outcome::Failed);

@@ -107,7 +107,7 @@ TEST(Stall, ends_the_world_after_the_shutdown_time) {
   EXPECT_EQ(sim.at(0).fatal->code, Code::Timeout);
   EXPECT_EQ(sim.at(0).fatal->missing, (std::vector<Rank>{1, 2}));
   EXPECT_TRUE(contains(sim.at(0).fatal->message,
-                       "within 20 s; waiting for rank 1 (host host1), rank 2 (host host2)"));
+                       "within 20 s; waiting for rank 1 on host host1, rank 2 on host host2"));
   EXPECT_FALSE(sim.at(0).negotiator->next_tick()) << "said once";
 }
 
@@ -147,8 +147,8 @@ TEST(Deadlock, is_proven_when_every_rank_waits_for_something_else) {
   sim.settle(seconds(2));
   ASSERT_TRUE(sim.at(0).fatal);
   EXPECT_EQ(sim.at(0).fatal->code, Code::Timeout);
-  EXPECT_TRUE(contains(sim.at(0).fatal->message, "rank 4 (host host4) waits for allreduce.b"));
-  EXPECT_TRUE(contains(sim.at(0).fatal->message, "rank 5 (host host5) waits for allreduce.a"));
+  EXPECT_TRUE(contains(sim.at(0).fatal->message, "rank 4 on host host4 waits for allreduce.b"));
+  EXPECT_TRUE(contains(sim.at(0).fatal->message, "rank 5 on host host5 waits for allreduce.a"));
 }
 
 TEST(Deadlock, is_not_claimed_while_a_rank_computes) {

@@ -35,7 +35,7 @@ def check(hosts: SimulatedHosts, how: str, words: tuple[str, ...], extra: Mappin
     told = rf"\[0\]<stdout>:PeerLostError 1 {other} {operation} \(1,\) rank 1 "
     assert re.search(told, heard), heard + said
     if how == "raise":
-        assert f"(host {other}) has ended: its script raised ValueError: boom" in heard
+        assert f"on host {other} has ended: its script raised ValueError: boom" in heard
         assert ": its script raised ValueError: boom" in summary[-1]
         assert "ValueError: boom" in said.partition("its last lines:")[2]
         assert done.returncode == 1

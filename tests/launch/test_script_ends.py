@@ -34,7 +34,7 @@ GONE = (
     # It may be gone before rank 0 submits the operation that it is needed for.
     "PeerLostError 1 localhost None () rank 1 on host localhost is gone: its process has ended, while nobody",
 )
-ENDED = "PeerLostError 1 localhost allreduce.loss (1,) rank 1 (host localhost) has ended: its script "
+ENDED = "PeerLostError 1 localhost allreduce.loss (1,) rank 1 on host localhost has ended: its script "
 NO_WORLD = "RendezvousError 1 localhost None (1,) Rank 1 on host localhost exited with status "
 WAYS = [
     Way(
@@ -61,7 +61,7 @@ WAYS = [
     ),
     Way(
         "well",
-        "ShutdownError 1 localhost allreduce.loss None Horovod has been shut down by rank 1 (host localhost)"
+        "ShutdownError 1 localhost allreduce.loss None Horovod has been shut down by rank 1 on host localhost"
         ": its script has come to its end",
         "exited with status 0 after",
         1,

@@ -10,6 +10,7 @@
 
 #include "engine/control/negotiator.h"
 #include "engine/control/world.h"
+#include "text.h"
 #include "transport/shm_cause.h"
 #include "transport/shm_channel.h"
 #include "transport/socket_channel.h"
@@ -71,12 +72,7 @@ void Peers::add_network_peer(Rank rank, Fd control, std::vector<Fd> data,
   }
 }
 
-std::string Peers::describe(Rank rank) const {
-  std::string text = "rank " + std::to_string(rank);
-  const auto index = static_cast<std::size_t>(rank);
-  if (rank >= 0 && index < hosts_.size()) text += " on host " + hosts_[index];
-  return text;
-}
+std::string Peers::describe(Rank rank) const { return rank_on_host(rank, hosts_); }
 
 std::vector<Rank> Peers::own_group() const {
   for (const auto& group : groups_) {

@@ -146,13 +146,7 @@ std::map<std::int32_t, std::vector<Rank>> World::sets() const {
   return all;
 }
 
-std::string World::who(Rank rank) const {
-  std::string text = "rank " + std::to_string(rank);
-  if (has(rank) && static_cast<std::size_t>(rank) < hosts_.size()) {
-    text += " (host " + hosts_[static_cast<std::size_t>(rank)] + ")";
-  }
-  return text;
-}
+std::string World::who(Rank rank) const { return rank_on_host(rank, hosts_); }
 
 std::string to_string(const RankSet& ranks) { return list_ranks(ranks.to_vector()); }
 

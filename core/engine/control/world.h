@@ -72,7 +72,7 @@ class World {
   }
   [[nodiscard]] std::map<std::int32_t, std::vector<Rank>> sets() const;
   [[nodiscard]] bool has(Rank rank) const noexcept { return rank >= 0 && rank < size_; }
-  /// "rank 3 (host b)"
+  /// "rank 3 on host b"
   [[nodiscard]] std::string who(Rank rank) const;
 
  private:

@@ -10,8 +10,8 @@ from horovod.runtime.ending import chain
 __all__ = ["first_failed"]
 
 _BY_RANK = re.compile(
-    r"shut down by rank (\d+) \(host"
-    r"|\b[Rr]ank (\d+) (?:on host \S+|\(host \S+\)) (?:is gone|is lost|has ended)"
+    r"shut down by rank (\d+) on host"
+    r"|\b[Rr]ank (\d+) on host \S+ (?:is gone|is lost|has ended)"
 )
 """Frameworks report our errors as errors of their own, which have the text only."""
 
