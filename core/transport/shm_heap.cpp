@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <string>
 
+#include "rounding.h"
+
 namespace rueda {
 namespace {
 
@@ -58,11 +60,10 @@ Result<std::byte*> ShmHeap::extend(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   auto base = map();
   if (!base) return base;
-  const std::size_t wanted =
-      (std::max(bytes, std::size_t{1}) + kAlignment - 1) / kAlignment * kAlignment;
+  const std::size_t wanted = round_up(std::max(bytes, std::size_t{1}), kAlignment);
   if (wanted > extent_.bytes - used_) return no_memory(bytes, "the heap is full");
   if (used_ + wanted > reserved_) {
-    const std::size_t end = std::min(extent_.bytes, (used_ + wanted + kStep - 1) / kStep * kStep);
+    const std::size_t end = std::min(extent_.bytes, round_up(used_ + wanted, kStep));
     int error = 0;
     do {
       error = ::posix_fallocate(file_.get(), static_cast<off_t>(extent_.offset + reserved_),

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cassert>
 
+#include "rounding.h"
+
 namespace rueda {
 namespace {
 
@@ -19,10 +21,6 @@ constexpr std::size_t heap_bytes(int local_size) noexcept {
   constexpr std::size_t kMost = std::size_t{8} << 30;
   constexpr std::size_t kTogether = std::size_t{1} << 40;
   return std::min(kMost, std::bit_floor(kTogether / static_cast<std::size_t>(local_size)));
-}
-
-constexpr std::size_t round_up(std::size_t value, std::size_t unit) noexcept {
-  return (value + unit - 1) / unit * unit;
 }
 
 /// Divides about `total` bytes among the rings of a rank, whatever the number of readers.

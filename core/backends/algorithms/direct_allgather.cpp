@@ -6,6 +6,7 @@
 #include "backends/algorithms/transfers.h"
 #include "backends/buffers/span_list.h"
 #include "backends/failed_operation.h"
+#include "rounding.h"
 
 namespace rueda {
 namespace {
@@ -55,9 +56,7 @@ class DirectAllgather final : public Operation {
     for (const auto& list : out_) bytes = std::max(bytes, list.bytes());
     return bytes;
   }
-  [[nodiscard]] std::size_t chunks(std::size_t bytes) const {
-    return (bytes + chunk_ - 1) / chunk_;
-  }
+  [[nodiscard]] std::size_t chunks(std::size_t bytes) const { return ceil_div(bytes, chunk_); }
   [[nodiscard]] std::size_t chunk_bytes(std::size_t total, std::size_t index) const {
     return std::min(chunk_, total - index * chunk_);
   }

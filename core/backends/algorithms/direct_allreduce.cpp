@@ -6,6 +6,7 @@
 
 #include "backends/algorithms/transfers.h"
 #include "backends/buffers/piece_array.h"
+#include "rounding.h"
 
 namespace rueda {
 namespace {
@@ -38,8 +39,8 @@ class DirectAllreduce final : public Operation {
         array_(pieces, reduction.dtype),
         element_(size_of(reduction.dtype)),
         window_(std::max<std::size_t>(1, std::min(plan.window, array_.count()))),
-        windows_((array_.count() + window_ - 1) / window_),
-        slice_(everyone_ ? window_ : (window_ + size() - 1) / size()),
+        windows_(ceil_div(array_.count(), window_)),
+        slice_(everyone_ ? window_ : ceil_div(window_, size())),
         lease_(staging.lease(lay_out(nullptr))),
         sources_(size()),
         transfers_(backend) {

@@ -6,6 +6,7 @@
 
 #include "backends/algorithms/transfers.h"
 #include "backends/buffers/scatter_parts.h"
+#include "rounding.h"
 
 namespace rueda {
 namespace {
@@ -26,7 +27,7 @@ class DirectReducescatter final : public Operation {
         element_(size_of(reduction.dtype)),
         parts_(parts_by_owner(pieces, reduction.dtype, members_.size(), members_.self)),
         window_(std::max<std::size_t>(1, std::min(window, longest(parts_)))),
-        windows_((longest(parts_) + window_ - 1) / window_),
+        windows_(ceil_div(longest(parts_), window_)),
         stride_((window_ * element_ + 63) / 64 * 64),
         lease_(staging.lease(std::min<std::size_t>(2, windows_) * 2 * size() * stride_)),
         sources_(size()),

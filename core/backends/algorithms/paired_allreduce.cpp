@@ -7,6 +7,7 @@
 
 #include "backends/algorithms/transfers.h"
 #include "backends/buffers/piece_array.h"
+#include "rounding.h"
 
 namespace rueda {
 namespace {
@@ -29,7 +30,7 @@ class PairedAllreduce final : public Operation {
         array_(pieces, reduction.dtype),
         element_(size_of(reduction.dtype)),
         window_(std::max<std::size_t>(1, std::min(plan.window, array_.count()))),
-        windows_((array_.count() + window_ - 1) / window_),
+        windows_(ceil_div(array_.count(), window_)),
         under_way_(std::max<std::size_t>(1, std::min(plan.under_way, windows_))),
         meetings_(meetings(members_.size(), pairing_)),
         stride_((meetings_ + under_way_ - 1) / under_way_),

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "rounding.h"
+
 namespace rueda {
 namespace {
 
@@ -55,7 +57,7 @@ void plan_meetings(std::vector<Meeting>& plan, int self, int members, Pairing pa
                .completes = round == rounds - 1};
     if (pairing == Pairing::Doubling) continue;
     const std::size_t half = (mine.count + 1) / 2;
-    const std::size_t lower = std::min(mine.count, (half + aligned - 1) / aligned * aligned);
+    const std::size_t lower = std::min(mine.count, round_up(half, aligned));
     WindowRange first{mine.begin, lower};
     WindowRange second{mine.begin + lower, mine.count - lower};
     if ((place >> round & 1) != 0) std::swap(first, second);

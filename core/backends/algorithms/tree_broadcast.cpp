@@ -7,6 +7,7 @@
 #include "backends/algorithms/direct_collectives.h"
 #include "backends/algorithms/transfers.h"
 #include "backends/failed_operation.h"
+#include "rounding.h"
 
 namespace rueda {
 namespace {
@@ -20,7 +21,7 @@ constexpr std::size_t kUnderWay = 4;  // chunks
 class TreeBroadcast final : public Operation {
  public:
   TreeBroadcast(Backend& backend, std::span<const std::byte> in, std::span<std::byte> out, int root)
-      : in_(in), out_(out), chunks_((out.size() + kChunk - 1) / kChunk), transfers_(backend) {
+      : in_(in), out_(out), chunks_(ceil_div(out.size(), kChunk)), transfers_(backend) {
     const int size = backend.members().size();
     const int number = (backend.members().self - root + size) % size;
     const bool chain = chain_broadcast(out.size(), size);

@@ -7,11 +7,10 @@
 #include "backends/algorithms/scale_pieces.h"
 #include "backends/buffers/piece_array.h"
 #include "backends/hierarchical/host_rounds.h"
+#include "rounding.h"
 
 namespace rueda {
 namespace {
-
-constexpr std::size_t ceil_div(std::size_t a, std::size_t b) noexcept { return (a + b - 1) / b; }
 
 constexpr std::size_t kLine = 64;
 

@@ -7,6 +7,7 @@
 #include "backends/buffers/span_list.h"
 #include "backends/hierarchical/collectives.h"
 #include "backends/hierarchical/host_rounds.h"
+#include "rounding.h"
 
 namespace rueda {
 namespace {
@@ -20,7 +21,7 @@ class Cut {
       : small_(through.small()),
         share_(small_ ? longest : through.share_bytes),
         round_(small_ ? longest : share_ * static_cast<std::size_t>(through.plan.carriers)),
-        rounds_(longest == 0 ? 0 : (longest + round_ - 1) / round_) {}
+        rounds_(longest == 0 ? 0 : ceil_div(longest, round_)) {}
 
   [[nodiscard]] std::size_t rounds() const noexcept { return rounds_; }
   /// Bytes of a round.

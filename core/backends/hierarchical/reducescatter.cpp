@@ -7,11 +7,10 @@
 #include "backends/buffers/scatter_parts.h"
 #include "backends/hierarchical/collectives.h"
 #include "backends/hierarchical/host_rounds.h"
+#include "rounding.h"
 
 namespace rueda {
 namespace {
-
-constexpr std::size_t ceil_div(std::size_t a, std::size_t b) noexcept { return (a + b - 1) / b; }
 
 /// A host's block is what its members get, one after another. A round is as much of every host's
 /// block, and a carrier takes a slice of that:

@@ -6,11 +6,10 @@
 
 #include "backends/shm/chunks.h"
 #include "kernels/copy.h"
+#include "rounding.h"
 
 namespace rueda {
 namespace {
-
-constexpr std::size_t ceil_div(std::size_t a, std::size_t b) noexcept { return (a + b - 1) / b; }
 
 /// The table, as a part of the run of bytes, and the parts behind it.
 std::vector<std::span<const std::byte>> run_of(const std::vector<std::span<const std::byte>>& in,

@@ -9,14 +9,13 @@
 
 #include "backends/buffers/piece_array.h"
 #include "kernels/copy.h"
+#include "rounding.h"
 
 namespace rueda {
 namespace {
 
 /// Slices of a chunk end on cache lines (as far as the slots are concerned).
 constexpr std::size_t kLine = 64;
-
-constexpr std::size_t ceil_div(std::size_t a, std::size_t b) noexcept { return (a + b - 1) / b; }
 
 /// What is reduced in one go before it is handed on: stays in the first-level cache.
 constexpr std::size_t kBlockBytes = 8192;

@@ -5,6 +5,7 @@
 #include "backends/buffers/scatter_parts.h"
 #include "backends/shm/chunks.h"
 #include "backends/shm/large.h"
+#include "rounding.h"
 
 namespace rueda {
 namespace {
@@ -33,7 +34,7 @@ class LargeReducescatter final : public ShmChunks {
         own_in_place_(reduction.prescale == 1.0),
         parts_(parts_by_owner(pieces, reduction.dtype, arena.size(), arena.self())),
         share_(share_of(arena.tuning().chunk_bytes, members_, element_)) {
-    set_chunks((longest(parts_) + share_ - 1) / share_);
+    set_chunks(ceil_div(longest(parts_), share_));
   }
 
  private:

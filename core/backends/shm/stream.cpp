@@ -8,11 +8,10 @@
 #include "backends/buffers/span_list.h"
 #include "backends/shm/chunks.h"
 #include "kernels/copy.h"
+#include "rounding.h"
 
 namespace rueda {
 namespace {
-
-constexpr std::size_t ceil_div(std::size_t a, std::size_t b) noexcept { return (a + b - 1) / b; }
 
 /// Chunk k carries the k-th part of every member's contribution; short ones have run out by then.
 class StreamAllgather final : public ShmChunks {

@@ -7,6 +7,7 @@
 #include "backends/algorithms/direct_collectives.h"
 #include "backends/algorithms/paired_allreduce.h"
 #include "backends/failed_operation.h"
+#include "rounding.h"
 
 namespace rueda {
 namespace {
@@ -151,7 +152,7 @@ std::unique_ptr<Operation> TcpBackend::transfer(int peer, std::span<std::byte> d
   };
   if (links.size() == 1 || data.size() < kStripedBytes) return over(*links.front(), data);
   std::vector<std::unique_ptr<Operation>> parts;
-  const std::size_t each = (data.size() + links.size() - 1) / links.size();
+  const std::size_t each = ceil_div(data.size(), links.size());
   for (PeerLink* const link : links) {
     const std::size_t begin = std::min(parts.size() * each, data.size());
     parts.push_back(over(*link, data.subspan(begin, std::min(each, data.size() - begin))));
