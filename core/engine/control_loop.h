@@ -23,8 +23,8 @@
 
 namespace rueda {
 
-/// Only the holder of the progress lock touches its state. It takes the lock of the engine for
-/// state that submitting threads see too.
+/// Only the holder of the progress lock touches its state. It takes the engine lock for state that
+/// submitting threads see too.
 class ControlLoop final : private Driver, private FailureDetector::Owner {
  public:
   /// What it works with; all of it outlives this.

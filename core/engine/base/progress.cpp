@@ -235,7 +235,7 @@ void Progress::run(const std::stop_token& stop) {
   }
 }
 
-/// Called with the lock held; returns without it.
+/// Called with the progress lock held; returns without it.
 void Progress::drive_as_engine_thread(const std::stop_token& stop) {
   set(word_, Sleeper::Nobody);
   SpinWait spin(0);

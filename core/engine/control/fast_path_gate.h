@@ -6,7 +6,7 @@
 
 namespace rueda {
 
-/// The engine's lock is held in every call; see Negotiation.
+/// The engine lock is held in every call.
 class FastPathGate {
  public:
   virtual ~FastPathGate() = default;

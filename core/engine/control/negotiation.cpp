@@ -1,5 +1,7 @@
 #include "engine/control/negotiation.h"
 
+#include <mutex>
+
 #include "engine/control/world.h"
 
 namespace rueda {
@@ -29,6 +31,7 @@ std::map<std::int32_t, std::vector<Rank>> Negotiation::process_sets() const {
 }
 
 bool Negotiation::moved() {
+  mutex_.assert_held();
   // A rank without submissions in flight may propose again. Ranks that still run a dispatched
   // operation do not need it: only negotiation would.
   if (fast_path_ != nullptr && negotiator_->resting() && !failed_) fast_path_->reopen();
@@ -45,6 +48,7 @@ bool Negotiation::submitted() {
 }
 
 void Negotiation::take(Effects& effects) {
+  mutex_.assert_held();
   pending_.store(false, std::memory_order_relaxed);
   effects.clear();
   std::swap(effects, effects_);

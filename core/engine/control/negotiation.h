@@ -1,5 +1,5 @@
-/// The negotiator, shared by threads that submit and the holder of the progress lock: with the lock
-/// of the engine, and with the effects that the holder has yet to carry out.
+/// The negotiator, shared by threads that submit and the holder of the progress lock: with the
+/// engine lock, and with the effects that the holder has yet to carry out.
 #pragma once
 
 #include <atomic>
@@ -7,12 +7,12 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/base/engine_lock.h"
 #include "engine/control/fast_path_gate.h"
 #include "engine/control/negotiator.h"
 #include "result.h"
@@ -28,44 +28,60 @@ class Negotiation {
   /// Tells the negotiation that there is a fast path. Call it before anything is submitted.
   void use(FastPathGate* fast_path) noexcept { fast_path_ = fast_path; }
 
-  /// The one lock of an engine: it guards submissions, decisions and proposals, because these
-  /// change together. Every submission takes it, so it is held briefly: its holder neither waits
-  /// nor calls user code.
-  [[nodiscard]] std::mutex& mutex() const noexcept { return mutex_; }
+  /// The engine lock.
+  [[nodiscard]] EngineLock& mutex() const noexcept { return mutex_; }
 
-  // These need the lock.
+  // With the engine lock.
 
   /// Null before open().
-  [[nodiscard]] Negotiator* negotiator() const noexcept { return negotiator_.get(); }
-  [[nodiscard]] Effects& effects() noexcept { return effects_; }
-  [[nodiscard]] FastPathGate* fast_path() const noexcept { return fast_path_; }
+  [[nodiscard]] Negotiator* negotiator() const noexcept {
+    mutex_.assert_held();
+    return negotiator_.get();
+  }
+  [[nodiscard]] Effects& effects() noexcept {
+    mutex_.assert_held();
+    return effects_;
+  }
+  [[nodiscard]] FastPathGate* fast_path() const noexcept {
+    mutex_.assert_held();
+    return fast_path_;
+  }
   /// Call this after every call of the negotiator that may have changed something. True: there are
   /// effects to carry out.
   bool moved();
   /// The same after a submission on the regular path, which closes the fast path.
   bool submitted();
-  /// Makes pending() true although there are no effects.
-  void alert() noexcept { pending_.store(true, std::memory_order_seq_cst); }
   /// The first cause of the failure that ended the world; empty: it has not failed.
-  [[nodiscard]] const std::optional<Error>& failed() const noexcept { return failed_; }
-  void fail(Error error) { failed_ = std::move(error); }
+  [[nodiscard]] const std::optional<Error>& failed() const noexcept {
+    mutex_.assert_held();
+    return failed_;
+  }
+  void fail(Error error) {
+    mutex_.assert_held();
+    failed_ = std::move(error);
+  }
   /// Moves the effects out, for the one who carries them out.
   void take(Effects& effects);
 
-  // Any thread.
+  // Any thread, with the engine lock or without it.
 
-  /// See Engine.
-  [[nodiscard]] std::optional<Error> failure() const;
-  [[nodiscard]] std::map<std::int32_t, std::vector<Rank>> process_sets() const;
+  /// Makes pending() true although there are no effects.
+  void alert() noexcept { pending_.store(true, std::memory_order_seq_cst); }
   /// True if alert() was called, or moved() found effects, since the last take().
   [[nodiscard]] bool pending() const noexcept { return pending_.load(std::memory_order_seq_cst); }
   /// When the negotiator's tick() is due.
   [[nodiscard]] std::optional<TimePoint> next_tick() const noexcept;
 
+  // Any thread; takes the engine lock.
+
+  /// See Engine.
+  [[nodiscard]] std::optional<Error> failure() const;
+  [[nodiscard]] std::map<std::int32_t, std::vector<Rank>> process_sets() const;
+
  private:
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-  mutable std::mutex mutex_;  // guards what is not atomic
+  mutable EngineLock mutex_;  // guards what is not atomic
   std::unique_ptr<Negotiator> negotiator_;
   FastPathGate* fast_path_ = nullptr;  // null: no fast path
   Effects effects_;

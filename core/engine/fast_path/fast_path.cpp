@@ -263,7 +263,7 @@ bool FastPath::step(TimePoint now) {
   return true;
 }
 
-/// With the lock held: there is a outcome on the own proposal.
+/// With the engine lock held: the own proposal has an outcome.
 void FastPath::settle(bool agreed) {
   if (agreed && !proposed_.large) {
     take_results();
@@ -295,7 +295,7 @@ void FastPath::settle(bool agreed) {
   proposed_.work.reset();
 }
 
-/// With the lock held: everybody's contribution becomes the result.
+/// With the engine lock held: everybody's contribution becomes the result.
 void FastPath::take_results() {
   const Request& request = *proposed_.request;
   if (proposed_.collective->rules.matched_by_count) {
@@ -321,7 +321,7 @@ void FastPath::take_results() {
   run_.bytes += proposed_.bytes;
 }
 
-/// With the lock held: all ranks start it now, and nothing else is under way.
+/// With the engine lock held: all ranks start it now, and nothing else is under way.
 void FastPath::start(Submissions::Draft& draft) {
   std::vector<Ready> ready(draft.entries.size());
   for (std::size_t i = 0; i < ready.size(); ++i) {
@@ -343,7 +343,7 @@ void FastPath::start(Submissions::Draft& draft) {
   if (draft.fresh) parts_.submissions.add(draft.work);
 }
 
-/// With the lock held.
+/// With the engine lock held.
 void FastPath::end(Proposed::End end, Error error) {
   proposed_.end = end;
   proposed_.ask_at = TimePoint{};
@@ -366,7 +366,7 @@ void FastPath::hold(Effects& decided, TimePoint now) {
   }
 }
 
-/// With the lock held, with no proposal open.
+/// With the engine lock held, with no proposal open.
 void FastPath::release_held() { parts_.submissions.enqueue(held_, parts_.dispatcher); }
 
 void FastPath::fail(const Error& error) {

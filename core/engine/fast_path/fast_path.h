@@ -42,12 +42,12 @@ class FastPath final : public FastPathGate {
   };
   explicit FastPath(const Parts& parts) : proposals_(*parts.peers.proposals()), parts_(parts) {}
 
-  /// Adds what was proposed and agreed. Any thread; takes the lock of the engine.
+  /// Adds what was proposed and agreed. Any thread; takes the engine lock.
   void count(std::map<std::string, PathCount, std::less<>>& paths) const;
 
-  // By the holder of the progress lock; takes the lock of the engine.
+  // By the holder of the progress lock; takes the engine lock.
 
-  /// Proposals it if that has a chance. False: it has to go the regular way.
+  /// Proposes the request if all ranks may agree on it. False: it has to go the regular way.
   [[nodiscard]] bool propose(Request& request);
   /// After a proposal, which the caller has just made; goes on to wait for its end if it `stays`.
   /// 0: done; else the handle of an operation that is under way.
@@ -58,7 +58,7 @@ class FastPath final : public FastPathGate {
   /// A message of a neighbour. True if it was for the fast path: somebody has waited for long.
   [[nodiscard]] bool take(std::span<const std::byte> frame, Rank from, TimePoint now);
 
-  // By the holder of the progress lock.
+  // By the holder of the progress lock; takes no other lock.
 
   /// An own proposal has no outcome yet.
   [[nodiscard]] bool open() const noexcept { return proposals_.open(); }
@@ -68,16 +68,18 @@ class FastPath final : public FastPathGate {
   /// When step() has something to do though nothing arrives. Time zero: never.
   [[nodiscard]] TimePoint next() const noexcept { return proposed_.ask_at; }
 
-  // With the lock held.
+  // By the holder of the progress lock, with the engine lock held.
 
-  /// By the holder of the progress lock. While an own proposal is open, what is decided meanwhile
+  /// While an own proposal is open, what is decided meanwhile
   /// waits: the others may agree on the proposal at the position where it was made, so everything
   /// later comes after it. Whoever is behind is asked at once, as others may wait for this rank in
   /// what is held.
   void hold(Effects& decided, TimePoint now);
-  /// By the holder of the progress lock. The world has failed; entries of what is held fail with
-  /// it.
+  /// The world has failed; entries of what is held fail with it.
   void fail(const Error& error);
+
+  // Any thread, with the engine lock held.
+
   /// Full name of what is proposed; empty: nothing is.
   [[nodiscard]] std::string proposed_name() const;
 
@@ -133,8 +135,8 @@ class FastPath final : public FastPathGate {
   Proposals& proposals_;
   Parts parts_;
 
-  // Changed by the holder of the progress lock only, with the lock of the engine held where others
-  // read it.
+  // Changed by the holder of the progress lock only, with the engine lock held where others read
+  // it.
   Proposed proposed_;
   Decided held_;   // what has been decided behind an own proposal that is open
   PathCount run_;  // what was proposed and agreed
