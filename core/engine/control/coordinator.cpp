@@ -187,10 +187,6 @@ void Coordinator::sort_out(KeyState& key_state) {
 }
 
 Result<void> Coordinator::flush(TimePoint now, Effects& effects) {
-  if (!complained_) {
-    complained_ = true;
-    if (auto text = stall_.complaint(); !text.empty()) effects.warnings.push_back(std::move(text));
-  }
   if (joining_ >= 0) {
     joined_last_ = std::exchange(joining_, -1);
     find_covered_by_joined();

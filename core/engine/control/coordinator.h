@@ -82,7 +82,6 @@ class Coordinator final : public Collector {
   StallMonitor stall_;
   const Duration deadlock_;
   Timeline* const timeline_;  // null: none
-  bool complained_ = false;
 
   OpenKeys open_;
   std::vector<KeyState*> complete_;  // since the last flush, in order

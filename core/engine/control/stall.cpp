@@ -1,6 +1,7 @@
 #include "engine/control/stall.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstdio>
 #include <map>
 #include <utility>
@@ -23,16 +24,8 @@ std::string in_seconds(Duration duration) {
 
 StallMonitor::StallMonitor(Duration warning, Duration shutdown,
                            std::function<std::string(Rank)> who)
-    : warning_(warning),
-      shutdown_(shutdown < warning ? Duration::zero() : shutdown),
-      ignored_(shutdown > Duration::zero() && shutdown < warning),
-      who_(std::move(who)) {}
-
-std::string StallMonitor::complaint() const {
-  if (!ignored_) return {};
-  return "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is ignored: it is less than "
-         "HOROVOD_STALL_CHECK_TIME_SECONDS (" +
-         in_seconds(warning_) + " s)";
+    : warning_(warning), shutdown_(shutdown), who_(std::move(who)) {
+  assert(shutdown == Duration::zero() || shutdown >= warning);
 }
 
 std::string StallMonitor::names(std::span<const Rank> ranks) const {

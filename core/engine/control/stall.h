@@ -27,12 +27,10 @@ struct StallReport {
 /// Decides when to warn, and writes the text. The coordinator tells it what waits.
 class StallMonitor {
  public:
-  /// Zero `warning`: off. Zero `shutdown`: only warns. A `shutdown` shorter than `warning` is
-  /// ignored. `who` describes a rank in messages ("rank 3 (host b)"); null: by its number alone.
+  /// Zero `warning`: off. Zero `shutdown`: only warns; else it is not shorter than `warning`, as
+  /// the settings see to. `who` describes a rank in messages; null: by its number alone.
   StallMonitor(Duration warning, Duration shutdown, std::function<std::string(Rank)> who = nullptr);
 
-  /// What is wrong with the settings; empty if nothing.
-  [[nodiscard]] std::string complaint() const;
   [[nodiscard]] bool enabled() const noexcept { return warning_ > Duration::zero(); }
   [[nodiscard]] Duration warning() const noexcept { return warning_; }
   /// When check() is due if the oldest operation has waited since `oldest`.
@@ -44,7 +42,6 @@ class StallMonitor {
 
   Duration warning_;
   Duration shutdown_;
-  bool ignored_ = false;
   std::function<std::string(Rank)> who_;
   std::optional<TimePoint> last_check_;
 };
