@@ -142,8 +142,9 @@ class World {
     return made;
   }
   void submit(Rank rank, const Key& key, const Signature& signature) {
-    (void)static_cast<bool>(
-        members_[at(rank)].negotiator->submit(key, signature, ++ticket_, true, now_, effects_));
+    ++ticket_;
+    (void)static_cast<bool>(members_[at(rank)].negotiator->submit_group(
+        {&key, 1}, {&signature, 1}, {&ticket_, 1}, true, now_, effects_));
   }
   void count(Rank rank, const Signature& signature, std::int32_t set) {
     Negotiator& negotiator = *members_[at(rank)].negotiator;

@@ -62,12 +62,6 @@ bool Mesh::busy() const noexcept {
   return false;
 }
 
-void Mesh::shutdown() noexcept {
-  for (const auto& [rank, links] : links_) {
-    for (const auto& link : links) link->shutdown();
-  }
-}
-
 std::vector<int> Mesh::descriptors() const {
   std::vector<int> all;
   for (const auto& [rank, links] : links_) {

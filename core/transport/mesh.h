@@ -45,9 +45,6 @@ class Mesh {
   /// All sockets, for the fork guard.
   [[nodiscard]] std::vector<int> descriptors() const;
 
-  /// Ends all connections. Every incomplete transfer fails, here and at the peers. Any thread.
-  void shutdown() noexcept;
-
  private:
   Mesh() = default;
 

@@ -77,8 +77,6 @@ class PeerLink {
   [[nodiscard]] pollfd wants() const noexcept;
   [[nodiscard]] int fd() const noexcept { return socket_.fd(); }
   [[nodiscard]] Rank peer() const noexcept { return socket_.peer(); }
-  /// See Socket::shutdown(). Any thread.
-  void shutdown() noexcept { socket_.shutdown(); }
 
  private:
   static constexpr std::size_t kHeaderBytes = 24;

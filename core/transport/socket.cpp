@@ -111,13 +111,6 @@ Result<Socket> Socket::adopt(Fd fd, Rank peer, const SealKeys& keys) {
   return socket;
 }
 
-Socket::Socket(Socket&& other) noexcept
-    : fd_(std::move(other.fd_)),
-      peer_(other.peer_),
-      ended_here_(other.ended_here_.load()),
-      seal_(std::move(other.seal_)),
-      broken_(std::move(other.broken_)) {}
-
 Result<std::size_t> Socket::write(std::span<const iovec> parts) {
   return seal_ ? write_sealed(parts) : write_raw(parts);
 }
@@ -127,9 +120,9 @@ Result<std::size_t> Socket::read(std::span<const iovec> parts) {
 }
 
 Result<std::size_t> Socket::write_sealed(std::span<const iovec> parts) {
-  const std::size_t proposed = bytes_of(parts);
+  const std::size_t given = bytes_of(parts);
   std::size_t taken = 0;
-  while (taken < std::min(proposed, kSealedTurn)) {
+  while (taken < std::min(given, kSealedTurn)) {
     if (seal_->pending().empty()) {
       if (auto begun = seal_->begin(parts, taken); !begun) {
         return describe(std::move(begun).error());
@@ -202,11 +195,6 @@ bool Socket::ready(short events) const noexcept {
   return ::poll(&polled, 1, 0) > 0;
 }
 
-void Socket::shutdown() noexcept {
-  ended_here_.store(true);
-  (void)::shutdown(fd_.get(), SHUT_RDWR);
-}
-
 /// Adds the connection's addresses to the error.
 Error Socket::describe(Error error) const {
   std::string where;
@@ -233,13 +221,6 @@ Error Socket::describe(Error error) const {
 }
 
 Error Socket::failure(int error_number) const {
-  if (ended_here_.load()) {
-    Error error;
-    error.code = Code::Shutdown;
-    error.message = "the connection to rank " + std::to_string(peer_) + " was ended by this rank";
-    error.peer = peer_;
-    return error;
-  }
   if (error_number == 0 || error_number == EPIPE) return connection_closed(peer_);
   if (error_number == ECONNRESET) {
     Error error = connection_closed(peer_);

@@ -3,7 +3,6 @@
 
 #include <sys/uio.h>
 
-#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -15,8 +14,8 @@
 
 namespace rueda {
 
-/// Reads and writes as many bytes as possible without blocking. Used by one thread at a time,
-/// except for shutdown(). Errors carry the rank at the other end.
+/// Reads and writes as many bytes as possible without blocking. Used by one thread at a time.
+/// Errors carry the rank at the other end.
 class Socket {
  public:
   /// Takes a connected stream socket (TCP or Unix) to `peer`; makes it non-blocking and
@@ -25,11 +24,11 @@ class Socket {
   /// earliest. The descriptor is closed if this fails. With keys, the stream is sealed (seal.h).
   [[nodiscard]] static Result<Socket> adopt(Fd fd, Rank peer, const SealKeys& keys = {});
 
-  Socket(Socket&& other) noexcept;
+  Socket(Socket&&) noexcept = default;
   Socket& operator=(Socket&&) = delete;
 
   /// Writes from the parts in order. Returns the bytes taken; 0: no room now. The next call must
-  /// begin with the bytes that were not taken, and proposal no fewer: some of them may have been
+  /// begin with the bytes that were not taken, and bring no fewer: some of them may have been
   /// sent already.
   [[nodiscard]] Result<std::size_t> write(std::span<const iovec> parts);
   /// Reads into the parts in order. Returns the bytes read; 0: nothing there now.
@@ -42,10 +41,6 @@ class Socket {
   /// With keys, decrypted bytes may wait here, which poll() does not see. So read() must have
   /// returned 0 before a sleep in poll().
   [[nodiscard]] bool ready(short events) const noexcept;
-
-  /// Ends the connection in both directions. The peer sees the end of the stream, threads in poll()
-  /// wake, and later reads and writes fail with Shutdown. Any thread.
-  void shutdown() noexcept;
 
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
   [[nodiscard]] Rank peer() const noexcept { return peer_; }
@@ -62,8 +57,6 @@ class Socket {
 
   Fd fd_;
   Rank peer_;
-  std::atomic<bool> ended_here_{
-      false};                    // so that this rank's own shutdown() does not look like the peer's
   std::unique_ptr<Seal> seal_;   // null: the stream is not sealed
   std::optional<Error> broken_;  // the error to return when all bytes before it have been read
 };

@@ -30,8 +30,6 @@ class SocketChannel final : public ControlChannel {
   [[nodiscard]] int fd() const noexcept { return socket_.fd(); }
   /// The poll() entry for a sleeping rank: readable, and writable while congested().
   [[nodiscard]] pollfd wants() const noexcept;
-  /// See Socket::shutdown(). Any thread.
-  void shutdown() noexcept { socket_.shutdown(); }
 
  private:
   /// The first message in incoming_, if it is complete.

@@ -164,7 +164,7 @@ void expect_all_done(Simulator& sim) {
       ASSERT_NE(submission.outcome, Outcome::Pending)
           << "rank " << rank << " ticket " << ticket << " " << submission.key.name;
     }
-    ASSERT_FALSE(sim.at(rank).negotiator->busy());
+    ASSERT_TRUE(sim.at(rank).negotiator->pending().empty());
     ASSERT_FALSE(sim.at(rank).fatal) << sim.at(rank).fatal->message;
   }
 }

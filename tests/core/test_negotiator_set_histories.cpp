@@ -115,7 +115,7 @@ class History {
       const auto& state = sim_.at(rank);
       ASSERT_TRUE(programs_[static_cast<std::size_t>(rank)].empty()) << "rank " << rank;
       ASSERT_FALSE(state.fatal) << state.fatal->message;
-      ASSERT_FALSE(state.negotiator->busy());
+      ASSERT_TRUE(state.negotiator->pending().empty());
       ASSERT_EQ(state.negotiator->process_sets(), model_.live);
       ASSERT_EQ(state.joined_last, sim_.at(0).joined_last);
       ASSERT_EQ(state.joined_last.size(), static_cast<std::size_t>(rounds_));

@@ -121,21 +121,6 @@ TEST_P(SocketTest, AResetIsALostPeer) {
   EXPECT_EQ(got.error().message, "connection closed by rank 7 (connection reset)");
 }
 
-TEST_P(SocketTest, ShutdownByAnotherThreadWakesASleeperAndBlamesNobody) {
-  auto [socket, other] = open();
-  std::thread ender([&end = socket] { end.shutdown(); });
-  pollfd polled{socket.fd(), POLLIN, 0};
-  EXPECT_EQ(::poll(&polled, 1, 20000), 1);
-  ender.join();
-  std::byte byte[1]{};
-  const iovec one = part(byte, 1);
-  for (auto result : {socket.read({&one, 1}), socket.write({&one, 1})}) {
-    ASSERT_FALSE(result);
-    EXPECT_EQ(result.error().code, Code::Shutdown);
-  }
-  EXPECT_EQ(::recv(other.get(), byte, 1, 0), 0);
-}
-
 TEST(Socket, RefusesWhatIsNoStreamSocket) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_DGRAM, 0, ends), 0);

@@ -217,7 +217,7 @@ TEST(SocketChannel, ACloseAfterQueuedMessagesStillLetsThemBeRead) {
   Ends ends;
   ASSERT_TRUE(ends.b.send(bytes_of("the cause")));
   ASSERT_TRUE(ends.b.flush());
-  ends.b.shutdown();
+  ASSERT_EQ(::shutdown(ends.b.fd(), SHUT_RDWR), 0);
   ASSERT_TRUE(ends.a.send(bytes_of("too late")));
   auto flushed = ends.a.flush();
   ASSERT_FALSE(flushed);

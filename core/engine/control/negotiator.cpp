@@ -80,11 +80,6 @@ Negotiator::~Negotiator() = default;
 Negotiator::Negotiator(Negotiator&&) noexcept = default;
 Negotiator& Negotiator::operator=(Negotiator&&) noexcept = default;
 
-Result<void> Negotiator::submit(const Key& key, const Signature& signature, std::uint64_t ticket,
-                                bool waited, TimePoint now, Effects& effects) {
-  return submit_group({&key, 1}, {&signature, 1}, {&ticket, 1}, waited, now, effects);
-}
-
 Result<void> Negotiator::submit_group(std::span<const Key> keys,
                                       std::span<const Signature> signatures,
                                       std::span<const std::uint64_t> tickets, bool waited,
@@ -239,8 +234,6 @@ std::uint64_t Negotiator::position() const noexcept { return state_->stream.posi
 bool Negotiator::resting() const noexcept { return state_->participant.resting(); }
 
 void Negotiator::passed(const Key& key) { state_->participant.count(key); }
-
-bool Negotiator::busy() const noexcept { return state_->participant.pending() != 0; }
 
 std::size_t Negotiator::remembered() const noexcept { return state_->cache.size(); }
 

@@ -32,7 +32,7 @@ class Timeline;
 
 /// One entry of a dispatch, seen from this rank.
 struct DispatchEntry {
-  std::uint64_t ticket = 0;  ///< the ticket given to submit(); 0 if this rank has joined
+  std::uint64_t ticket = 0;  ///< the ticket given to submit_group(); 0 if this rank has joined
   /// As this rank submitted it, without the name of the group. If this rank has joined: as the
   /// others submitted it, with first dimension 0 where the number of rows may differ.
   std::shared_ptr<const Signature> signature;
@@ -93,12 +93,10 @@ class Negotiator {
   Negotiator(Negotiator&&) noexcept;
   Negotiator& operator=(Negotiator&&) noexcept;
 
-  /// This rank has an operation ready. `ticket` (not 0) comes back in its dispatch or failure.
-  /// `waited`: somebody waits for it already. Fails with Duplicate if this rank has the key in
-  /// flight, which it is until its dispatch comes out.
-  Result<void> submit(const Key& key, const Signature& signature, std::uint64_t ticket, bool waited,
-                      TimePoint now, Effects& effects);
-  /// Submits all tensors of a group, or none if one of them fails.
+  /// This rank has an operation ready: all tensors of a group, or one. Each ticket (not 0) comes
+  /// back in a dispatch or failure. `waited`: somebody waits for it already. Fails, with nothing
+  /// submitted, with Duplicate if this rank has one of the keys in flight, which it is until its
+  /// dispatch comes out.
   Result<void> submit_group(std::span<const Key> keys, std::span<const Signature> signatures,
                             std::span<const std::uint64_t> tickets, bool waited, TimePoint now,
                             Effects& effects);
@@ -167,8 +165,6 @@ class Negotiator {
   /// At the coordinator: what others have submitted and `rank` has not. On other ranks: everything
   /// that this rank has pending, as only the coordinator knows more.
   [[nodiscard]] std::vector<Pending> owed(Rank rank) const;
-  /// True if this rank has submissions that are not dispatched yet.
-  [[nodiscard]] bool busy() const noexcept;
   /// How many keys and cache ids are kept: for tests that this is bounded.
   [[nodiscard]] std::size_t remembered() const noexcept;
 
