@@ -296,7 +296,7 @@ TEST_P(ProposalWorld, groups_at_the_border_of_what_is_small) {
 }
 
 /// Every rank does the same, in an order that it chooses by itself where it may; of one and the
-/// same operation, too, some ranks proposal it and others submit it.
+/// same operation, too, some ranks propose it and others submit it.
 TEST_P(ProposalWorld, beside_asynchronous_operations) {
   Cluster cluster(GetParam());
   cluster.each([&](Rank rank, Engine& engine) {

@@ -301,7 +301,7 @@ TEST_F(LateNotes, what_is_dispatched_behind_an_offer_comes_behind_it_on_every_ra
   EXPECT_GT(proposed_, 0);
 }
 
-/// What rank 1 finishes without rank 0 must not make it believe that it proposals x at the same
+/// What rank 1 finishes without rank 0 must not make it believe that it proposes x at the same
 /// place.
 TEST_F(LateNotes, an_offer_that_was_made_behind_a_dispatch_is_not_the_one_made_before_it) {
   make_known("x", kLarge);

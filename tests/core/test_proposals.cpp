@@ -206,7 +206,7 @@ TEST(Proposals, who_closed_meanwhile_declines_the_next_round_when_this_one_is_se
   EXPECT_EQ(host[1].outcome(), Outcome::Agreed);
 }
 
-/// Members proposal, decline, close and ask as they like; every round has one outcome.
+/// Members propose, decline, close and ask as they like; every round has one outcome.
 TEST(Proposals, random_members_agree_on_every_verdict) {
   constexpr int kMembers = 3;
   constexpr int kRounds = 3000;
@@ -221,7 +221,7 @@ TEST(Proposals, random_members_agree_on_every_verdict) {
         std::mt19937 random(static_cast<unsigned>(member));
         Proposals& mine = host[member];
         for (int round = 1; round <= kRounds && !over; ++round) {
-          // The round ends for this member when it has a outcome, its own or by declining.
+          // The round ends for this member when it has an outcome, or has declined.
           if (random() % 8 == 0) {
             mine.close();
             mine.reopen();
