@@ -58,7 +58,8 @@ class HorovodBasics:
                 ``HOROVOD_CONTROLLER`` or ``HOROVOD_CPU_OPERATIONS`` is ``mpi`` and ignored elsewhere.
             process_sets: the static process sets, the same in the same order on every rank, members or not;
                 or ``"dynamic"`` (in any letter case), which allows adding and removing sets later, as
-                ``HOROVOD_DYNAMIC_PROCESS_SETS=1`` does.
+                ``HOROVOD_DYNAMIC_PROCESS_SETS=1`` does: it sets that variable of this process. So it also
+                holds for later worlds, such as those that elastic training forms.
 
         Raises:
             ValueError: ``comm`` is neither, or does not have this process; ``process_sets`` is another text,

@@ -1,9 +1,8 @@
 """The life of the world in this process: ``start`` forms it, ``stop`` leaves it, ``current`` is what others
 ask.
 
-This module holds the mutable module variables of the package: the current ``Runtime``, and who follows it.
-After ``start``
-only its engine talks to other ranks.
+This module holds the current ``Runtime``, and who follows it. Whatever else a process keeps is listed in
+docs/architecture.md, with what becomes of it. After ``start`` only the engine talks to other ranks.
 """
 
 from __future__ import annotations
