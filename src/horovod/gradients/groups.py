@@ -57,8 +57,9 @@ def plan_groups(
         kinds: of each gradient, what must be equal within one operation (the dtype, and whether it is
             sparse).
         variables: of the gradients; needed if ``groups`` are lists.
-        groups: of a number larger than that of the gradients only so
-            many groups are made; variables that are in no list travel alone.
+        groups: None: one group. A number: so many groups, but never more than there are gradients. Lists of
+            variables: each is a group, and what is in none travels alone. A group of several kinds travels
+            as one operation for each.
     """
     positions = range(len(kinds))
     if not kinds:
