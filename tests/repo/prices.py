@@ -43,8 +43,8 @@ PRICES = (
         "a collective",
         "1 file each in `core/collectives`, `src/horovod/collectives`, `src/horovod/torch/collectives` and "
         "`src/horovod/tensorflow/collectives`",
-        "number, registry row, the lists in `forms.py` and both `mpi_ops.py`, the op's row in the glue, "
-        "2 files of Keras",
+        "number, registry row, the stub, the lists in `forms.py` and both `mpi_ops.py`, the op's row in the "
+        "glue, 2 files of Keras; with a new verb `backend.h` and backends in Python",
         "reducescatter",
         r"reduce_?scatter",
         r"reducescatter",
@@ -60,7 +60,8 @@ PRICES = (
     Price(
         "a frontend",
         "1 folder in `src/horovod`, 1 in `tests/contract`",
-        "1 extra in `pyproject.toml`, its names in `tests/repo`",
+        "1 extra in `pyproject.toml`, its names in `tests/repo`, 1 row each for Keras and `--check-build`; "
+        "of glue: `CMakeLists.txt`, `Makefile`, `build.targets`",
         "keras",
         r"keras",
         r"keras",
