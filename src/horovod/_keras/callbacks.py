@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from horovod._keras.faces import face
 from horovod._keras.frameworks import framework
@@ -251,14 +251,7 @@ class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
 # -- the classes that users see -----------------------------------------------------------------------------
 
 
-class CallbackClasses(NamedTuple):
-    BroadcastGlobalVariablesCallback: Any
-    MetricAverageCallback: Any
-    LearningRateScheduleCallback: Any
-    LearningRateWarmupCallback: Any
-
-
-def callback_classes(keras: Any, module: str) -> CallbackClasses:
+def callback_classes(keras: Any, module: str) -> tuple[Any, Any, Any, Any]:
     """The callbacks for ``keras``, to be found in ``module``."""
     backend = keras.backend
 
@@ -278,7 +271,7 @@ def callback_classes(keras: Any, module: str) -> CallbackClasses:
 
     BroadcastGlobalVariablesCallback.__module__ = module
     BroadcastGlobalVariablesCallback.__qualname__ = BroadcastGlobalVariablesCallback.__name__
-    return CallbackClasses(
+    return (
         BroadcastGlobalVariablesCallback,
         face(MetricAverageCallbackImpl, keras, module),
         face(LearningRateScheduleCallbackImpl, keras, module),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from horovod.elastic.state import ObjectState
 from horovod.errors import InvalidArgumentError
 from horovod.runtime import lifecycle
 
-__all__ = ["ElasticClasses", "ModelState", "elastic_classes", "runner"]
+__all__ = ["ModelState", "elastic_classes", "runner"]
 
 
 class ModelState(ObjectState):
@@ -196,14 +196,7 @@ class UpdateEpochStateCallbackImpl(_Callback):  # type: ignore[misc]
         self.state.epoch = self.initial_epoch + epoch + 1
 
 
-class ElasticClasses(NamedTuple):
-    KerasState: Any
-    CommitStateCallback: Any
-    UpdateBatchStateCallback: Any
-    UpdateEpochStateCallback: Any
-
-
-def elastic_classes(keras: Any, module: str) -> ElasticClasses:
+def elastic_classes(keras: Any, module: str) -> tuple[Any, Any, Any, Any]:
     """The state and the callbacks for ``keras``, to be found in ``module``."""
     backend = keras.backend
 
@@ -221,7 +214,7 @@ def elastic_classes(keras: Any, module: str) -> ElasticClasses:
 
     for each in (KerasState, CommitStateCallback):
         each.__module__, each.__qualname__ = module, each.__name__
-    return ElasticClasses(
+    return (
         KerasState,
         CommitStateCallback,
         face(UpdateBatchStateCallbackImpl, keras, module),

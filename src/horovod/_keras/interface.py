@@ -1,4 +1,4 @@
-"""The functions of ``horovod.keras`` and ``horovod.tensorflow.keras``, for the Keras that each is about."""
+"""The names that ``horovod.keras`` and ``horovod.tensorflow.keras`` have in common, for the Keras of each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from horovod import _keras
 from horovod._keras.frameworks import framework
-from horovod.collectives.ops import Average, reduce_op
+from horovod._keras.variables import allgather_object as allgather_object
+from horovod._keras.variables import broadcast_object as broadcast_object
+from horovod._keras.variables import broadcast_variables as broadcast_variables
+from horovod.collectives.ops import Average as Average
+from horovod.collectives.ops import reduce_op
+from horovod.common import everywhere
+from horovod.common.everywhere import *  # noqa: F403  (republished)
+from horovod.errors import HorovodInternalError as HorovodInternalError
 from horovod.gradients.compression import NoneCompressor
 from horovod.gradients.groups import Groups
 from horovod.gradients.variables import local_weights
@@ -15,6 +22,14 @@ from horovod.runtime.process_set import ProcessSet, global_process_set
 
 if not TYPE_CHECKING:
     __all__ = ["Interface"]
+
+_ON_ANY_KERAS = (
+    "HorovodInternalError",
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_variables",
+    *everywhere.__all__,
+)
 
 
 class Interface:
@@ -29,10 +44,13 @@ class Interface:
         self._framework = framework(keras.backend.backend())
         self.Compression = self._framework.Compression
 
-    def functions(self) -> dict[str, Any]:
-        """All the following, by name."""
-        names = [name for name in vars(Interface) if not name.startswith("_") and name != "functions"]
-        return {name: getattr(self, name) for name in names}
+    def names(self) -> dict[str, Any]:
+        """All that both modules offer, by name."""
+        own = [name for name in vars(Interface) if not name.startswith("_") and name != "names"]
+        return {
+            **{name: globals()[name] for name in _ON_ANY_KERAS},
+            **{name: getattr(self, name) for name in ["Compression", *own]},
+        }
 
     def init(self, *args: Any, **kwargs: Any) -> None:
         """See ``HorovodBasics.init``."""
@@ -200,8 +218,9 @@ class Interface:
         return _keras.load_model(self._keras, wrap, filepath, custom_optimizers, custom_objects, legacy_opts)
 
 
-if TYPE_CHECKING:  # what a module gets by `functions`, for those who read it without running it
+if TYPE_CHECKING:  # what a module gets by `names`, for those who read it without running it
     _one = Interface(None)
+    Compression = _one.Compression
     DistributedOptimizer = _one.DistributedOptimizer
     PartialDistributedOptimizer = _one.PartialDistributedOptimizer
     allgather = _one.allgather

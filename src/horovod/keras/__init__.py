@@ -9,36 +9,21 @@ import keras
 from horovod._keras import distributed
 from horovod._keras.interface import Interface
 from horovod._keras.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization
-from horovod._keras.variables import allgather_object as allgather_object
-from horovod._keras.variables import broadcast_object as broadcast_object
-from horovod._keras.variables import broadcast_variables as broadcast_variables
-from horovod.common import everywhere
-from horovod.common.everywhere import *  # noqa: F403  (republished)
-from horovod.errors import HorovodInternalError as HorovodInternalError
+from horovod.collectives.ops import Average as Average
+from horovod.gradients.compression import NoneCompressor
 from horovod.gradients.groups import Groups
 from horovod.keras import callbacks as callbacks
 from horovod.keras import elastic as elastic
-from horovod.runtime.process_set import ProcessSet, global_process_set
+from horovod.runtime.process_set import ProcessSet as ProcessSet
+from horovod.runtime.process_set import global_process_set as global_process_set
 
 _shared = Interface(keras)
-Compression = _shared.Compression
 
 if TYPE_CHECKING:  # what the other branch brings
     from horovod._keras.interface import *  # noqa: F403
 else:
-    globals().update(_shared.functions())
-    __all__ = [
-        "Compression",
-        "HorovodInternalError",
-        "SyncBatchNormalization",
-        "allgather_object",
-        "broadcast_object",
-        "broadcast_variables",
-        "callbacks",
-        "elastic",
-        *_shared.functions(),
-        *everywhere.__all__,
-    ]
+    globals().update(_shared.names())
+    __all__ = ["SyncBatchNormalization", "callbacks", "elastic", *_shared.names()]
 
 
 def DistributedOptimizer(  # type: ignore[no-redef]
@@ -46,10 +31,10 @@ def DistributedOptimizer(  # type: ignore[no-redef]
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Any = Compression.none,
+    compression: Any = NoneCompressor,
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
-    op: int = everywhere.Average,
+    op: int = Average,
     num_groups: int = 0,
     groups: Groups = None,
     backward_passes_per_step: int = 1,
@@ -71,7 +56,7 @@ def allreduce(  # type: ignore[no-redef]
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     op: int | None = None,
-    compression: Any = Compression.none,
+    compression: Any = NoneCompressor,
 ) -> Any:
     """Reduce a number, list or array over all ranks; returns a tensor.
 
