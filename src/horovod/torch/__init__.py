@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import typing
 
-if not typing.TYPE_CHECKING:  # type checkers follow the imports; to some a list that is computed hides them
+if not typing.TYPE_CHECKING:  # type checkers follow the imports; a computed list hides names from some
     __all__ = []
 try:
     from horovod import _core  # noqa: F401

@@ -27,7 +27,7 @@ __all__: list[str] = []
 
 
 class _Differences(GradientStore[torch.Tensor]):
-    """What is exchanged is how the optimizer would change each parameter."""
+    """Exchanges how the optimizer would change each parameter, instead of gradients."""
 
     def __init__(self, parameters: list[torch.Tensor]) -> None:
         self.parameters = parameters
@@ -118,7 +118,7 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
             self.param_groups = everything
 
     def synchronize(self) -> None:
-        """Nothing: the exchange ends in :meth:`step`."""
+        """Does nothing: the exchange ends in :meth:`step`."""
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -149,7 +149,7 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
 
 
 def _same_version(parameter: torch.Tensor) -> AbstractContextManager[None]:
-    """Autograd need not know of changes in the block: in the end the values are the same. Graphs that were
-    saved with this parameter stay valid."""
+    """Hide changes in the block from autograd: the values are the same again at its end. Graphs that have
+    saved this parameter stay valid."""
     preserve: Any = getattr(torch.autograd, "_unsafe_preserve_version_counter", None)
     return nullcontext() if preserve is None else preserve(parameter)

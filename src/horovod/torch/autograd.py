@@ -44,12 +44,12 @@ def tracked(tensor: Any) -> bool:
 
 
 def differentiable(run: Callable[..., R], gradient: Callable[..., Any], *tensors: torch.Tensor) -> R:
-    """``run(*tensors)``, a tensor or a tuple of them, as a node of the graph. No gradients are recorded
-    meanwhile.
+    """Return ``run(*tensors)``, a tensor or a tuple of tensors, as a node of the graph. No gradients are
+    recorded while ``run`` runs.
 
     Args:
-        gradient: makes of contiguous upstream gradients, one for each floating result, those of the floating
-            ``tensors``; or of one upstream gradient that of the one tensor. It must not hold ``tensors``:
+        gradient: takes one contiguous upstream gradient for each floating result, and returns the gradients
+            of the floating ``tensors``; a single tensor has a single gradient. It must not hold ``tensors``:
             their memory would live as long as the graph.
     """
     result: R = apply(_Node, run, gradient, *tensors)
@@ -61,7 +61,7 @@ def compressed_group(
     tensors: Sequence[torch.Tensor],
     reduce: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]],
 ) -> list[torch.Tensor]:
-    """``reduce`` what ``compression`` makes of ``tensors``, and decompress the results."""
+    """Compress ``tensors``, ``reduce`` them and decompress the results."""
     pairs = [compression.compress(tensor) for tensor in tensors]
     reduced = reduce([tensor for tensor, _ in pairs])
     return [

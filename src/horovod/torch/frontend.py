@@ -42,11 +42,14 @@ def _pooled(code: int, shape: Sequence[int]) -> torch.Tensor:
 
 
 def shared_like(tensor: torch.Tensor) -> torch.Tensor:
-    """A new tensor with any content like ``tensor``, which is contiguous and in host memory: in memory that
-    all ranks of this host reach.
+    """A new tensor with the shape and dtype of ``tensor``, in memory that all ranks of this host reach. Its
+    content is unspecified.
+
+    Args:
+        tensor: contiguous, in host memory.
 
     Raises:
-        MemoryError: there is none, or nobody to share it with.
+        MemoryError: there is no such memory, or no rank to share it with.
     """
     made: torch.Tensor = dlpack.from_dlpack(
         current_engine().empty(_CODES[tensor.dtype], tuple(tensor.shape), shared=True)
@@ -97,7 +100,7 @@ class TorchFrontend:
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.numel() >= _POOLED_ELEMENTS and (described := self.peek(tensor)) is not None:
             return _pooled(described[1], tensor.shape)
-        # Keeps the strides, and the only tensors that get here are contiguous. Options would double the time.
+        # Keeps the strides: only contiguous tensors get here. Options would double the time.
         return torch.empty_like(tensor)
 
     def empty_rows(self, like: torch.Tensor, rows: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ __all__ = ["Gradients"]
 
 
 class Gradients(GradientStore[torch.Tensor]):
-    """Those in ``parameter.grad``.
+    """The gradients in ``parameter.grad``.
 
     Attributes:
         parameters: by number; the owner appends to it.
@@ -30,9 +30,9 @@ class Gradients(GradientStore[torch.Tensor]):
         self.parameters = parameters
         self._process_set = process_set
         self._shared = shared
-        # Parameters whose gradient was sparse: one without a gradient then has an empty sparse one.
+        # Parameters whose gradient was sparse. Where such a parameter has no gradient, its zero is sparse.
         self._sparse: set[int] = set()
-        # Frozen ones that got zeros in order to take part.
+        # Frozen parameters that got zeros in order to take part.
         self._lent: list[int] = []
 
     def get(self, index: int) -> torch.Tensor:
@@ -60,7 +60,8 @@ class Gradients(GradientStore[torch.Tensor]):
 
     def settle(self, exchanged: Sequence[torch.Tensor | None]) -> None:
         for parameter, gradient in zip(self.parameters, exchanged, strict=True):
-            # Replaced or dropped after it was handed over: ranks stay equal only with the exchanged one.
+            # The gradient was replaced or dropped after it was handed over. Ranks stay equal only with the
+            # exchanged one.
             if gradient is not None and parameter.grad is not gradient:
                 parameter.grad = gradient
         if self._lent:
@@ -69,8 +70,8 @@ class Gradients(GradientStore[torch.Tensor]):
             self._shared.look(exchanged)
 
     def _take_back(self) -> None:
-        """Frozen parameters that have a gradient on no rank: the optimizer must leave them alone, not step
-        with zeros (weight decay would move them)."""
+        """Remove the zeros of frozen parameters that have a gradient on no rank. The optimizer must not step
+        with them: weight decay would change the parameters."""
         for index in self._lent:
             parameter = self.parameters[index]
             gradient = parameter.grad

@@ -1,4 +1,4 @@
-"""Keras on PyTorch: gradients are reduced in place, one native call for each group."""
+"""Keras on PyTorch. Gradients are reduced in place, by one native call for each group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ADAPTER", "TorchFramework"]
 
 
 class TorchFramework(Framework):
-    """PyTorch: the exchange is no part of what is compiled."""
+    """PyTorch. The exchange runs outside of compiled steps."""
 
     Compression = Compression
     collectives = mpi_ops
@@ -50,7 +50,7 @@ class TorchFramework(Framework):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def moments(self, own: Any) -> Any:
-        if own.is_meta:  # Keras finds shapes out
+        if own.is_meta:  # Keras asks for shapes only
             return torch.empty_like(own[1:])
         return apply(_Moments, own)
 

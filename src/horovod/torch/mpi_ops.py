@@ -27,7 +27,7 @@ from horovod.torch.collectives.join import *  # noqa: F403
 from horovod.torch.collectives.reducescatter import *  # noqa: F403
 from horovod.torch.collectives.sparse_allreduce import *  # noqa: F403
 
-if not TYPE_CHECKING:  # type checkers follow the imports; to some a list that is computed hides them
+if not TYPE_CHECKING:  # type checkers follow the imports; a computed list hides names from some
     __all__ = ["init", "poll", "shutdown", "synchronize"]
     __all__ += everywhere.__all__
     __all__ += _files.allgather.__all__
@@ -41,7 +41,7 @@ if not TYPE_CHECKING:  # type checkers follow the imports; to some a list that i
 
 _basics = everywhere._basics
 
-atexit.register(collectives.table.forget)  # nobody asks any more: lets go of the engine of the last world
+atexit.register(collectives.table.forget)  # frees the engine of the last world
 
 
 def init(*args: Any, **kwargs: Any) -> None:

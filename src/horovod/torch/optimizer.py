@@ -77,7 +77,7 @@ class _DistributedOptimizer(WrappedOptimizer):
         self._parameters, frozen = self._watched()
         indices = _group_indices(settings.groups, self._parameters, self._names, self.process_set)
         self._groups = [[self._parameters[index] for index in group] for group in indices] or None
-        # What is scaled before the reduction is copied anyway.
+        # A gradient that is scaled before the reduction is copied anyway.
         scaled = self.gradient_predivide_factor != 1.0
         shared = None if scaled else SharedGradients(lifecycle.current().config.shared_gradients)
         exchange = GradientExchange(
@@ -101,8 +101,8 @@ class _DistributedOptimizer(WrappedOptimizer):
         }
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Load a state, also one of the optimizer that is wrapped; gradients in flight are dropped, all
-        backward passes are expected again."""
+        """Load a state of this optimizer or of the wrapped class. Drops gradients in flight, and starts
+        counting backward passes anew."""
         if self._exchange is not None:
             self._exchange.reset()
         self._synchronized = False
@@ -252,7 +252,8 @@ class _DistributedOptimizer(WrappedOptimizer):
             self._synchronized = self._for_scaler = False
 
     def _reduced_loss(self, loss: Any) -> Callable[[], Any]:
-        """Begin to reduce ``loss`` like the gradients; the result waits. What is no number stays as it is."""
+        """Begin to reduce ``loss`` like the gradients. Returns a function that waits for the result. A
+        ``loss`` that is no number stays as it is."""
         number: Any
         if isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.dtype.is_floating_point:
             number = loss.detach().clone()
@@ -273,9 +274,11 @@ class _DistributedOptimizer(WrappedOptimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether the wrapped (fused) optimizer unscales by itself. ``GradScaler.step`` asks this before it
-        looks at the gradients: the only moment to finish the exchange in, so that it does not scale what is
-        still being reduced, and finds the same infinities on all ranks."""
+        """Whether the wrapped (fused) optimizer unscales by itself.
+
+        ``GradScaler.step`` asks this before it looks at the gradients. So the exchange ends here: the scaler
+        must not scale what is still being reduced, and finds the same infinities on all ranks.
+        """
         exchange = self._exchange
         if exchange is not None and self._should_synchronize:
             if exchange.in_flight or not self._synchronized:

@@ -1,4 +1,4 @@
-"""What the parameters of an optimizer are called: the names under which ranks find each other's gradients."""
+"""Names of the parameters of an optimizer. Ranks recognise each other's gradients by these names."""
 
 from __future__ import annotations
 

@@ -1,11 +1,15 @@
 """Gradients in memory that the ranks of a host share: they are reduced where they lie, without a copy in or
 out.
 
-PyTorch makes the first gradient after ``zero_grad()`` itself, in private memory. To have it in shared memory
-costs a copy of it, which takes longer than the exchange saves (decision 0023). So
-``HOROVOD_SHARED_GRADIENTS=auto`` moves only gradients that keep their memory from step to step
-(``zero_grad(set_to_none=False)``), once; ``1`` moves all, and copies where that is needed. Views that
-somebody took before do not move along, so the default is ``0``: none. The results are the same bits.
+PyTorch makes the first gradient after ``zero_grad()`` itself, in private memory. A copy of it into shared
+memory takes longer than the exchange saves (decision 0023). ``HOROVOD_SHARED_GRADIENTS`` has three values:
+
+* ``0``, the default: no gradient moves. Views that a program has taken of a gradient would not move along.
+* ``auto``: gradients move once, if they keep their memory from step to step
+  (``zero_grad(set_to_none=False)``).
+* ``1``: all gradients move, and are copied where needed.
+
+The results have the same bits in all three.
 
 A forked child does not have that memory (decision 0038).
 """
@@ -27,7 +31,7 @@ __all__ = ["SharedGradients"]
 
 _log = logging.getLogger("horovod.torch")
 
-# Exchanges after which nobody looks any more whether gradients keep their memory.
+# Number of exchanges in which we look whether gradients keep their memory.
 _LOOKS: Final = 10
 _frontend = TorchFrontend()
 
@@ -51,8 +55,8 @@ class SharedGradients:
         _all.add(self)
 
     def bring(self, index: int, parameter: torch.Tensor) -> torch.Tensor:
-        """The gradient of ``parameter``, number ``index``, in shared memory if that can be. It is there
-        already unless it is the first since ``zero_grad()``, or somebody replaced it."""
+        """The gradient of ``parameter``, number ``index``, in shared memory if possible. It is moved if it is
+        the first since ``zero_grad()``, or if somebody replaced it."""
         gradient = parameter.grad
         assert gradient is not None
         home = self._homes.get(index)
@@ -90,7 +94,7 @@ class SharedGradients:
             self._seen.clear()
 
     def _move(self, index: int, gradient: torch.Tensor) -> bool:
-        """Give ``gradient`` shared memory in place of its own. False: no other will succeed."""
+        """Give ``gradient`` shared memory in place of its own. False: there is none for any gradient."""
         moved = self._moved.get(index)
         if (moved is not None and moved() is gradient) or not _movable(gradient):
             return True
@@ -104,9 +108,9 @@ class SharedGradients:
         return True
 
     def _make(self, gradient: torch.Tensor) -> torch.Tensor | None:
-        """Shared memory for a tensor like ``gradient``; None, now and later, if there is none."""
+        """Shared memory for a tensor like ``gradient``. None: there is none, and this world asks no more."""
         runtime = lifecycle.current()
-        # With other hosts in the world nothing is reduced where it lies.
+        # With several hosts nothing is reduced in place, so shared memory would not help.
         if runtime.share_memory(None) and runtime.has_room_for(2 * gradient.nbytes):
             try:
                 made = shared_like(gradient)
@@ -137,11 +141,11 @@ class SharedGradients:
             self._looks_left = _LOOKS
 
     def leave_to_parent(self) -> None:
-        """In a forked child, where shared memory is not mapped: what lay there is NaN."""
+        """In a forked child shared memory is not mapped: gradients that lay there become NaN."""
         for moved in self._moved.values():
             gradient = moved()
             if gradient is not None:
-                # Kept: to give memory back takes a lock that a thread of the parent may have held.
+                # Kept, as freeing memory takes a lock that a thread of the parent may have held.
                 self._left_behind.append(gradient.data)
                 gradient.data = torch.full((), torch.nan, dtype=gradient.dtype).expand(gradient.shape)
         self._left_behind += self._homes.values()

@@ -1,4 +1,4 @@
-"""Tensors on their way to other processes: their memory as it is, instead of a copy of it in a pickle."""
+"""Sending tensors to other processes without a copy of their memory in the pickle."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["reduce_memory"]
 
 
 def reduce_memory(obj: Any, least_bytes: int) -> tuple[Any, ...] | None:
-    """How pickle makes ``obj`` again around its memory; None for what has to take PyTorch's own way.
+    """How pickle makes ``obj`` again around its memory; None: PyTorch pickles it.
 
-    That is whatever is not a plain contiguous tensor or parameter in host memory of ``least_bytes`` or more.
+    Only plain contiguous tensors and parameters in host memory, of ``least_bytes`` or more, go this way.
     """
     if type(obj) not in (torch.Tensor, torch.nn.Parameter) or not _plain(obj, least_bytes):
         return None

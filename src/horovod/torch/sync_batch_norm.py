@@ -146,8 +146,8 @@ class _Normalise(torch.autograd.Function):
         if x.numel() == 0:
             out = torch.empty_like(x)
         else:
-            # The same kernel as a single process would use: means that are large against the variance are
-            # then treated the same way.
+            # The kernel that a single process would use: it treats means that are large against the
+            # variance the same way.
             out = functional.batch_norm(
                 x,
                 mean.to(wide),
@@ -180,10 +180,10 @@ class _Normalise(torch.autograd.Function):
         sum_dy_xmu = (dy * xmu).sum(dims, dtype=torch.float64)
 
         dx = dweight = dbias = None
-        if not ctx.count:  # nobody has a value, and every rank knows
+        if not ctx.count:  # no rank has a value; every rank knows that
             dx = torch.zeros_like(x)
         elif ctx.needs_input_grad[0]:
-            # Upstream gradients of the statistics exist in second derivatives only, and there on every rank.
+            # Upstream gradients of the statistics exist only in second derivatives. Then every rank has them.
             own = [sum_dy, sum_dy_xmu, *([] if dmean is None else [dmean]), *([] if dvar is None else [dvar])]
             total = list(_sum_over_ranks(torch.cat(own)).chunk(len(own)))
             mean_dy, mean_dy_xmu = total.pop(0) / ctx.count, total.pop(0) / ctx.count

@@ -51,7 +51,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
         super().__init__(optimizer.param_groups)  # type: ignore[call-arg]
         self.defaults = optimizer.defaults
         if self.state:
-            # The constructor (Adagrad) makes a state, from arguments that the groups do not bring to it.
+            # The constructor (Adagrad) has made a state from default arguments: the groups do not hold them.
             self.state = optimizer.state
         for key, value in vars(optimizer).items():
             if key not in _OWN:  # such as the user's step hooks, or what a class of the user keeps
@@ -83,8 +83,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
             parameter.register_post_accumulate_grad_hook(_hook(exchange, index, self._bring))
             for index, parameter in enumerate(self._parameters)
         ]
-        # The parameters outlive an optimizer that is thrown away; without it nobody waits for their
-        # gradients.
+        # Parameters may outlive the optimizer. Without the optimizer nobody waits for their gradients.
         weakref.finalize(self, _remove_all, self._hooks).atexit = False
 
     def _add_to_exchange(self, parameters: list[torch.Tensor]) -> None:
@@ -96,8 +95,8 @@ class WrappedOptimizer(torch.optim.Optimizer):
             self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))
 
     def _add_unfrozen(self) -> None:
-        """Begin to exchange what was frozen when it was added. Ranks that unfreeze the same layers before the
-        same step agree without a word."""
+        """Begin to exchange parameters that were frozen when they were added. Ranks need no message for this
+        if they unfreeze the same layers before the same step."""
         unfrozen = [parameter for parameter in self._frozen if parameter.requires_grad]
         if unfrozen:
             self._frozen = [parameter for parameter in self._frozen if not parameter.requires_grad]
@@ -246,7 +245,7 @@ def _again(
     process_set = arguments.pop("process_set", None)
     if process_set is not None:
         arguments["process_set"] = process_set.process_set
-    make_plain: Any = wrapped  # whose constructor takes more than the abstract one, with defaults
+    make_plain: Any = wrapped  # its constructor takes more arguments than the abstract one, with defaults
     return make(make_plain(param_groups), **arguments)
 
 
@@ -255,8 +254,8 @@ def _hook(
     index: int,
     bring: Callable[[int, torch.Tensor], torch.Tensor] | None,
 ) -> Callable[[torch.Tensor], None]:
-    """What a parameter calls when its gradient has been accumulated; ``bring`` puts it into its place
-    first."""
+    """The function that a parameter calls when its gradient has been accumulated. ``bring`` puts the gradient
+    into shared memory first."""
     ready = exchange.ready
 
     def hook(parameter: torch.Tensor) -> None:
