@@ -1,7 +1,7 @@
-"""What ``horovod.keras`` and ``horovod.tensorflow.keras`` share: both ask Keras what it computes with, and
-hand over to the collectives of that framework.
+"""What ``horovod.keras`` and ``horovod.tensorflow.keras`` share. Both ask Keras which framework it computes
+with, and call the collectives of that framework.
 
-Functions take the module ``keras`` or ``keras.backend`` they are to work with as their first argument.
+The first argument of every function is the module to work with, ``keras`` or ``keras.backend``.
 """
 
 from __future__ import annotations
@@ -50,8 +50,11 @@ def create_distributed_optimizer(
 
 
 def distributed(keras: Any, arguments: Mapping[str, Any]) -> Any:
-    """What ``horovod.keras.DistributedOptimizer`` makes of its ``arguments``, which are the ``locals()`` of a
-    function of users."""
+    """Make a distributed optimizer, see ``horovod.keras.DistributedOptimizer``.
+
+    Args:
+        arguments: the ``locals()`` of the public function.
+    """
     optimizer, op = arguments["optimizer"], arguments["op"]
     if op not in (Average, Sum):
         raise InvalidArgumentError(f"op currently only supports Average and Sum, not {op}.")
@@ -59,7 +62,7 @@ def distributed(keras: Any, arguments: Mapping[str, Any]) -> Any:
         arguments,
         stacklevel=5,
         name=arguments["name"] or f"Distributed{type(optimizer).__name__}",
-        # Without an effect on a sum, and no error here.
+        # A sum ignores it; it is no error here.
         gradient_predivide_factor=arguments["gradient_predivide_factor"] if op == Average else 1.0,
     )
     work = framework(keras.backend.backend())
@@ -85,10 +88,10 @@ def broadcast_global_variables(backend: Any, root_rank: int) -> Any:
 
 
 def collective(kind: str, backend: Any, value: Any, name: str | None, **how: Any) -> Any:
-    """What the collective ``kind`` makes of a number, list or array: a tensor; in a v1 graph an array.
+    """Run the collective ``kind`` on a number, list or array; returns a tensor, in a v1 graph an array.
 
     Args:
-        how: what the framework's function of that name takes.
+        how: further arguments of the framework's function of that name.
     """
     work = framework(backend.backend())
     return work.computed(getattr(work.collectives, kind)(work.tensor(value, name), name=name, **how))
@@ -160,7 +163,7 @@ def load_model(
     def wrapping(kind: Any) -> Callable[..., Any]:
         return lambda **config: wrap_optimizer(kind(**config))
 
-    # Files name optimizers of Keras by their class as well as in small letters.
+    # Files name optimizers of Keras by their class or in small letters.
     factories = {name: wrapping(kind) for name, kind in known.items()}
     model = keras.models.load_model(filepath, custom_objects={**factories, **given})
     return _wrapped(model, wrap_optimizer)
@@ -169,7 +172,7 @@ def load_model(
 def _load_model(
     keras: Any, wrap_optimizer: Callable[[Any], Any], filepath: Any, custom_optimizers: Any, given: Any
 ) -> Any:
-    # Keras looks for its own optimizers nowhere else, and refuses functions in the place of classes.
+    # Keras looks for its own optimizers in itself alone, and refuses functions in place of classes.
     classes = {kind.__name__: kind for kind in custom_optimizers or ()}
     model = keras.models.load_model(filepath, custom_objects={**classes, **given})
     return _wrapped(model, wrap_optimizer)
@@ -179,5 +182,5 @@ def _wrapped(model: Any, wrap_optimizer: Callable[[Any], Any]) -> Any:
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and getattr(optimizer, "_horovod_settings", None) is None:
         model.optimizer = wrap_optimizer(optimizer)
-        model.train_function = None  # made with the other one
+        model.train_function = None  # was made with the plain optimizer
     return model

@@ -1,4 +1,4 @@
-"""The callbacks, without the base class of Keras: that is put behind by :func:`callback_classes`."""
+"""The callbacks. Their base class of Keras is added by :func:`callback_classes`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = [
     "callback_classes",
 ]
 
-_Callback: Any = object  # the base class of Keras comes behind
+_Callback: Any = object  # stands for the base class of Keras, which is added later
 
 
 class _Impl(_Callback):  # type: ignore[misc]
     """
     Args:
         backend: ``keras.backend``.
-        args: for the next class.
+        args: for the base class of Keras.
     """
 
     def __init__(self, backend: Any, *args: Any) -> None:
@@ -51,8 +51,8 @@ class _Impl(_Callback):  # type: ignore[misc]
 
 
 class BroadcastGlobalVariablesCallbackImpl(_Impl):
-    """Makes all ranks equal to ``root_rank`` after the first batch: weights and the optimizer's state, which
-    exist by then. Once for each callback object.
+    """Overwrites weights and optimizer state of all ranks with those of ``root_rank``, after the first batch:
+    both exist by then. A callback object does it once.
 
     Attributes:
         broadcast_done: whether it has happened.
@@ -75,8 +75,8 @@ class BroadcastGlobalVariablesCallbackImpl(_Impl):
         model = self.model
         if not self.framework.in_session():
             shared = [variable for variable in model.weights if variable not in self._local]
-            # Not model.variables: those of Keras 3 contain the states of random generators, and all ranks
-            # would drop out the same units.
+            # Not model.variables: in Keras 3 they contain the states of random generators. With equal states
+            # all ranks would drop out the same units.
             broadcast_variables([*shared, *all_variables(model.optimizer)], self.root_rank)
         else:
             self.framework.broadcast_global_variables(self.root_rank)
@@ -185,7 +185,7 @@ class LearningRateScheduleCallbackImpl(_Impl):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs is not None:
-            # Keras 3 has the second name in its own callbacks.
+            # The callbacks of Keras 3 use the second name.
             logs["lr"] = logs["learning_rate"] = get_learning_rate(self.backend, self.model.optimizer)
 
     def _adjust(self, epoch: float) -> None:
@@ -220,10 +220,10 @@ class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
         """
 
         def multiplier(epoch: float) -> float:
-            # Asked for each time: an elastic job may have changed it.
+            # Asked for each time, as an elastic job may change it.
             size = lifecycle.current().topology.size
             assert self.steps_per_epoch
-            # So that the last batch has what comes after.
+            # So the last batch has the full rate.
             epoch += 1.0 / self.steps_per_epoch
             return (epoch * (size - 1) / warmup_epochs + 1) / size
 
@@ -311,7 +311,7 @@ def best_model_checkpoint(keras: Any, module: str) -> Any:
             mode: str = "auto",
             save_freq: Any = "epoch",
         ) -> None:
-            # Keras looks at the end of the name.
+            # Keras decides the format by the end of the name.
             placeholder = "unset.weights.h5" if save_weights_only else "unset.keras"
             super().__init__(
                 placeholder, monitor, verbose, True, save_weights_only, mode=mode, save_freq=save_freq

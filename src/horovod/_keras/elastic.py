@@ -59,7 +59,7 @@ class ModelState(ObjectState):
 
     def restore(self) -> None:
         if getattr(self.model, "_jax_state", None):
-            self.model._jax_state = None  # of an interrupted fit(), which would come back otherwise
+            self.model._jax_state = None  # the state of an interrupted fit() would come back otherwise
         for variable, value in self._kept:
             variable.assign(value)
         super().restore()
@@ -71,7 +71,7 @@ class ModelState(ObjectState):
 
     def _variables(self) -> list[Any]:
         if hasattr(self.model, "jax_state_sync"):
-            self.model.jax_state_sync()  # within fit() the values live in another place
+            self.model.jax_state_sync()  # within fit() JAX keeps the values elsewhere
         return [*self.model.weights, *all_variables(self.optimizer)]
 
     def _keep(self) -> None:
@@ -105,7 +105,7 @@ def runner(framework: Framework) -> Callable[[Callable[..., Any]], Callable[...,
         def translating(*args: Any, **kwargs: Any) -> Any:
             try:
                 return func(*args, **kwargs)
-            except Exception as error:  # frameworks report failures as errors of their own
+            except Exception as error:  # frameworks report failures by their own errors
                 failure = framework.own_failure(error)
                 if failure is None or failure is error:
                     raise
@@ -118,12 +118,12 @@ def runner(framework: Framework) -> Callable[[Callable[..., Any]], Callable[...,
 
 # -- callbacks ----------------------------------------------------------------------------------------------
 
-_Callback: Any = object  # the base class of Keras comes behind
+_Callback: Any = object  # stands for the base class of Keras, which is added later
 
 
 class CommitStateCallbackImpl(_Callback):  # type: ignore[misc]
-    """Commits the state after every ``batches_per_commit`` batches, and after every epoch. The last of the
-    callbacks: it saves what the others have set."""
+    """Commits the state after every ``batches_per_commit`` batches, and after every epoch. It must be the
+    last callback, as it saves what the others have set."""
 
     def __init__(self, backend: Any, state: Any, batches_per_commit: int, *args: Any) -> None:
         super().__init__(*args)
@@ -166,7 +166,7 @@ class UpdateBatchStateCallbackImpl(_Callback):  # type: ignore[misc]
         self.steps_per_epoch = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        # For the progress bar.
+        # The progress bar shows these numbers.
         if self.params and self.params.get("steps"):
             if self.steps_per_epoch is None:
                 self.steps_per_epoch = self.params["steps"]

@@ -1,4 +1,4 @@
-"""Callbacks as users see them: those of ``callbacks.py`` and ``elastic.py``, for one Keras."""
+"""Callbacks as users see them: made from those of ``callbacks.py`` and ``elastic.py`` for one Keras."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ __all__ = ["face"]
 
 
 def face(implementation: type[Any], keras: Any, module: str) -> Any:
-    """A callback of ``keras``, to be found in ``module``: named as ``implementation`` without ``Impl``, with
-    the arguments that follow ``backend`` there."""
+    """A class for users, made from ``implementation`` and the callback class of ``keras``.
+
+    Its name is that of ``implementation`` without ``Impl``, its arguments are those after ``backend``.
+
+    Args:
+        module: name of the module that publishes the class.
+    """
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         implementation.__init__(self, keras.backend, *args, **kwargs)

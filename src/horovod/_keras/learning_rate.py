@@ -18,7 +18,7 @@ def _parts(optimizer: Any) -> list[Any]:
 
 
 def get_learning_rate(backend: Any, optimizer: Any) -> float:
-    """The present learning rate; of a combination, that of its first optimizer."""
+    """The present learning rate. A combination of optimizers has that of its first one."""
     rate = _parts(optimizer)[0].learning_rate
     if hasattr(rate, "numpy"):
         return float(rate.numpy())
@@ -26,7 +26,7 @@ def get_learning_rate(backend: Any, optimizer: Any) -> float:
         return float(rate)
     except TypeError:
         pass
-    if callable(rate):  # a schedule of an optimizer that does not call it itself
+    if callable(rate):  # a schedule that its optimizer does not call itself
         return get_value(backend, rate(_parts(optimizer)[0].iterations))
     return get_value(backend, rate)
 
@@ -56,8 +56,8 @@ def set_learning_rate(backend: Any, optimizer: Any, rate: float) -> None:
 def scale_momentum(backend: Any, optimizer: Any, factor: float) -> None:
     """Multiply the velocities of momentum, which contain the learning rate they were made with.
 
-    The same as another momentum for one batch, which cannot be had: momentum is a constant in a compiled
-    step.
+    This has the effect of another momentum for one batch. The momentum itself cannot change: it is a constant
+    in a compiled step.
     """
     for part in _parts(optimizer):
         if not getattr(part, "momentum", None):
@@ -74,7 +74,7 @@ def _velocities(optimizer: Any) -> list[Any]:
             return list(slots)
     if not hasattr(optimizer, "get_slot"):
         return []
-    # Optimizers of Keras before 2.11. Those of a graph are not reached; the velocity adapts by itself.
+    # Optimizers of Keras before 2.11. Variables of a graph are left alone; their velocity adapts by itself.
     weights = getattr(optimizer, "_weights", [])
     return [
         weight

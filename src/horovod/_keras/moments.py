@@ -1,9 +1,9 @@
-"""Mean and variance of the values of all ranks, exchanged as arrays of NumPy: for the frameworks that cannot
+"""Mean and variance of the values of all ranks, exchanged as arrays of NumPy: for frameworks that cannot
 differentiate a collective by themselves.
 
 Every rank sends three numbers for each channel: how many values it has, their mean, and the sum of their
-squared deviations from that. These are combined as parts of one sample, in float64, without sums of squares
-that would cancel. The names are fixed: all ranks run their layers in the same order.
+squared deviations from the mean. They are combined in float64 as parts of one sample. No sums of squares are
+used: these would cancel. The names are fixed, as all ranks run their layers in the same order.
 
 Source: Chan, Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances",
 Stanford STAN-CS-79-773 (1979), equation 2.1, here for any number of parts at once.
@@ -61,7 +61,7 @@ def gradient(upstream: Array, own: Array, whole: Array) -> Array:
     )
     count, mean, _ = whole
     total = np.maximum(count, 1.0)
-    # The deviations of the parts' means sum up to nothing, so that of the common mean does not count.
+    # The deviations of the parts' means sum up to 0, so the derivative of the common mean drops out.
     to_mean = own[0] / total * (of_mean + 2.0 * of_variance * (own[1] - mean))
     return np.stack([np.zeros_like(total), to_mean, of_variance / total])
 

@@ -1,5 +1,5 @@
-"""Variables and small values of all ranks, made equal through NumPy: it happens rarely, and works alike for
-the variables of every framework."""
+"""Making variables and small values equal on all ranks. It happens rarely, so it goes through NumPy, which
+works for the variables of every framework."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
 
 
 def agree(what: str, mine: Any) -> None:
-    """
+    """Check that ``mine`` is the same on all ranks, before ranks with different lists wait for each other.
+
     Raises:
-        HorovodInternalError: on every rank, if ``mine`` differs between ranks. Ranks with different lists
-            would wait for each other in the exchange that follows.
+        HorovodInternalError: on every rank, if ``mine`` differs between ranks.
     """
     everybody = allgather_object(mine, name=f"keras.{what}")
     for rank, other in enumerate(everybody):
@@ -56,7 +56,7 @@ def agree(what: str, mine: Any) -> None:
 
 
 def _shown(mine: Any, other: Any) -> str:
-    """``mine``, or of long lists what is not in ``other``."""
+    """``mine`` as text; of a long list only what is not in ``other``."""
     if isinstance(mine, list) and isinstance(other, list) and len(mine) > 20:
         return f"{len(mine)}, of these {[each for each in mine if each not in other][:10]} alone"
     return str(mine)
@@ -77,7 +77,7 @@ def broadcast_variables(
     if process_set is global_process_set:
         agree("variables", [(array.dtype.name, array.shape) for array in arrays])
     handles = [
-        # What Keras counts with need not be a type of the core: bytes are all the same to a broadcast.
+        # As bytes: the core need not know the dtypes of Keras, and a broadcast does not look at them.
         collectives.broadcast(data, data, root_rank, f"keras.variable.{number}", process_set)
         for number, data in enumerate(array.reshape(-1).view(np.uint8) for array in arrays)
         if data.size

@@ -1,5 +1,5 @@
 """``DistributedOptimizer(op=Adasum)`` for optimizers of ``tf.compat.v1.train``: combines the steps that each
-rank would take, instead of gradients.
+rank would take, not the gradients.
 
 Source: Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021.
 """
@@ -66,7 +66,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore
         with tf.init_scope():
             starts = [self._zeros_slot(variable, _START, self._name) for variable in variables]
             first = min(variables, key=lambda variable: str(variable.name))
-            # Counts the steps; in the file of a checkpoint, as it says where in a cycle we are.
+            # Counts the steps. Checkpoints contain it, as it tells the place in a cycle.
             steps = self._create_non_slot_variable(np.int64(0), "step_count", first)
 
         before = _read(steps)
@@ -78,7 +78,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore
                 ),
                 lambda: tf.constant(False),
             )
-        # Gradients too, as a variable of v1 changes in place under whoever still reads it.
+        # Gradients wait as well: a variable of v1 changes in place, while others may still read it.
         with tf.control_dependencies([remembered]):
             stepped = self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
         with tf.control_dependencies(_operations([stepped])):
@@ -115,7 +115,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore
 
 
 def _read(variable: Any) -> Any:
-    """The value now, in the order of control dependencies, for both kinds of variables."""
+    """The value at this place in the order of control dependencies, for both kinds of variables."""
     return tf.identity(variable.read_value())
 
 
@@ -126,5 +126,5 @@ def _after(operations: list[Any]) -> Any:
 
 
 def _operations(made: list[Any]) -> list[Any]:
-    """What can be waited for; in eager mode it has happened already."""
+    """The operations among ``made`` to wait for; none in eager mode, where they have run already."""
     return [] if tf.executing_eagerly() else [each for each in made if each is not None]

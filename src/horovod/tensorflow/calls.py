@@ -39,17 +39,17 @@ def define(
     grouped: bool = True,
     inputs: tuple[str, ...] = ("tensor",),
 ) -> None:
-    """Say what there is to know about the op of that kind (``"Allreduce"``) and that of a group.
+    """Define the op of a kind (``"Allreduce"``), and the one for groups.
 
     Args:
-        gradient: makes the gradients of the inputs, of the node and of the gradients of its results. Written
-            over the numbers of the node: the objects of Python that it was called with may be gone. The
-            backward pass of a collective is itself a collective of the same ranks.
-        on_arrays: what the op does where the glue does not fit this TensorFlow: makes the results of
-            ``arrays``, ``key`` (what ranks recognise the operation by), ``process_set`` and the other
-            attributes.
-        outputs: dtype of each result and what is known of its shape, of the inputs.
-        inputs: names of the inputs, where it is no group.
+        gradient: takes the node and the gradients of its results, and returns the gradients of the inputs.
+            It uses the attributes of the node alone: the Python objects of the call may be gone. The backward
+            pass of a collective is itself a collective of the same ranks.
+        on_arrays: does the work where the glue does not fit this TensorFlow. It takes ``arrays``, ``key``
+            (by which ranks recognise the operation), ``process_set`` and the other attributes, and returns
+            the results.
+        outputs: takes the inputs, and returns the dtype of each result and what is known of its shape.
+        inputs: names of the inputs of the op that is not for groups.
     """
     for type_ in (kind, f"Grouped{kind}") if grouped else (kind,):
         _functions[type_] = native.function(
@@ -65,12 +65,12 @@ def call(
     process_set: ProcessSet | int,
     **how: Any,
 ) -> Any:
-    """What the op of that kind makes of ``tensor``.
+    """Run the op of a kind on ``tensor``, and return its result.
 
     Args:
         name: see :func:`horovod.tensorflow.names.identity`, as for the next two.
         process_set: the set or its number.
-        how: the arguments that only this kind has.
+        how: the arguments of this kind alone.
     """
     number = process_set if isinstance(process_set, int) else process_set_id(process_set)
     tensor = raw(tensor)
@@ -106,7 +106,7 @@ def reduction_of(node: Any) -> dict[str, Any]:
 
 
 def place(node: Any) -> tuple[None, bool, int]:
-    """What the node's gradient is called with: no name, whether scopes count, the number of the set."""
+    """Arguments for the node's gradient: no name, whether scopes count, the number of the set."""
     return None, node.get_attr("ignore_name_scope"), node.get_attr("process_set_id")
 
 
@@ -141,6 +141,6 @@ def check_world(process_set: ProcessSet) -> None:
 
 
 def dense(tensor: Any) -> Any:
-    """What an op takes of ``tensor``, which may be a number or an array."""
+    """``tensor``, which may be a number or an array, as an input of an op."""
     tensor = raw(tensor)
     return tensor if hasattr(tensor, "dtype") else tf.convert_to_tensor(tensor)

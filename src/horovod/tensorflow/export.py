@@ -1,8 +1,8 @@
-"""Graphs for serving: without our ops, which a process without Horovod does not know.
+"""Graphs for serving, without our ops, which a process without Horovod does not know.
 
-A training graph of TensorFlow 1 is full of them: broadcasts, reductions of gradients. A process that reads
-such a graph fails with "Op type not registered". So what is saved is the part that the outputs need, with
-the variables' values in it.
+A training graph of TensorFlow 1 contains many of them: broadcasts and reductions of gradients. A process that
+reads such a graph fails with "Op type not registered". So only the part that the outputs need is saved, with
+the values of the variables in it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def inference_graph(session: Any, outputs: Sequence[Any]) -> Any:
     names = [output if isinstance(output, str) else output.op.name for output in outputs]
     if not names:
         raise InvalidArgumentError("Name at least one output: without any, nothing is left of the graph.")
-    # In this order: functions that only training uses may hold ops of ours, and freezing keeps all functions.
+    # First this, then freezing, which keeps all functions: those of training alone may have ops of ours.
     graph = _without_unused_functions(
         tf.compat.v1.graph_util.extract_sub_graph(session.graph.as_graph_def(), names)
     )

@@ -1,8 +1,8 @@
-"""The ops where the glue does not fit this TensorFlow: the same functions, made of ``tf.numpy_function``.
+"""The ops for a TensorFlow that the glue does not fit: the same functions, made of ``tf.numpy_function``.
 
-Slower: every call goes through Python, holds its lock and a thread of TensorFlow; and graphs with them cannot
-be saved. Collectives within a ``tf.function`` run one after another, in the order in which they were written,
-which must be the same on all ranks.
+They are slower: every call goes through Python, and holds its lock and a thread of TensorFlow. Graphs with
+them cannot be saved. Collectives within a ``tf.function`` run one after another, in the order in which they
+were written; that order must be the same on all ranks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _UNKNOWN_SET = -3
 
 @dataclass(frozen=True)
 class _Node:
-    """What a gradient sees of an op."""
+    """An op, as its gradient sees it."""
 
     inputs: Sequence[Any]
     outputs: Sequence[Any]
@@ -92,7 +92,8 @@ def _call(
     outputs: Sequence[Any],
     shapes: Sequence[Any],
 ) -> list[Any]:
-    """``function`` of the arrays of ``inputs`` as an op; it may not be dropped, merged or run early."""
+    """An op that calls ``function`` with the arrays of ``inputs``. TensorFlow may not drop, merge or reorder
+    it."""
 
     eager = tf.executing_eagerly()
 
@@ -113,8 +114,8 @@ def _call(
 
 
 def _translated(type_: str, error: Exception, eager: bool) -> Exception:
-    """``error`` as the native ops would say it. In a graph TensorFlow translates what Python raises by
-    itself: a ``ValueError`` into InvalidArgumentError, nearly everything else into UnknownError."""
+    """``error`` as the native ops would raise it. In a graph TensorFlow itself translates exceptions of
+    Python: a ``ValueError`` into InvalidArgumentError, nearly everything else into UnknownError."""
     text = f"{type_}: {error}"
     if isinstance(error, MismatchError | NotInitializedError) or not lifecycle.is_initialized():
         return tf.errors.FailedPreconditionError(None, None, text)  # type: ignore[no-any-return]
@@ -124,7 +125,7 @@ def _translated(type_: str, error: Exception, eager: bool) -> Exception:
 
 
 def _set(number: int) -> ProcessSet:
-    """The process set of that number, as the neutral code wants it."""
+    """The process set of that number, as an object for the code that all frameworks share."""
     if number == 0:
         return global_process_set
     ranks = lifecycle.current().engine.process_sets().get(number)
@@ -136,8 +137,8 @@ def _set(number: int) -> ProcessSet:
 
 
 def _key(tensor_name: str, ignore_name_scope: bool, name: str | None) -> str | None:
-    """What ranks recognise the operation by: in a graph what its node would be called, with the scopes around
-    it and a number if there is another of that name."""
+    """The name by which ranks recognise the operation. In a graph that is the name that its node would have,
+    with the scopes around it, and a number if there is another of that name."""
     key = tensor_name or name
     if key is None or tf.executing_eagerly():
         return key and (key.rpartition("/")[2] if ignore_name_scope else key)

@@ -30,7 +30,7 @@ def broadcast_variables(
     """Overwrite ``variables`` with those of ``root_rank``.
 
     Args:
-        variables: of TensorFlow or of Keras, the same on all ranks, in one order: their positions say which
+        variables: of TensorFlow or of Keras, in the same order on all ranks: variables at the same position
             belong together.
         inplace: accepted; the variables are overwritten either way.
 
@@ -43,7 +43,7 @@ def broadcast_variables(
     if not tf.executing_eagerly():
         return _broadcast(plain, root_rank, process_set)
 
-    # As one function all of them are on their way together.
+    # One function, so that all of them are on their way together.
     @tf.function  # type: ignore[untyped-decorator]
     def run() -> None:
         _broadcast(plain, root_rank, process_set)

@@ -1,5 +1,4 @@
-"""Local sums of gradients over several backward passes, in v1 graphs and sessions; and what both helpers
-share."""
+"""Local sums of gradients over several backward passes: what all modes share, and the sums of v1 graphs."""
 
 from __future__ import annotations
 
@@ -135,7 +134,7 @@ class GraphAggregation(Aggregation):
                 initializer=tf.compat.v1.zeros_initializer(),
                 trainable=False,
                 collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES, "aggregating_collection"],
-                use_resource=True,  # reads then come in the order of the control dependencies
+                use_resource=True,  # so that reads follow the order of the control dependencies
             )
             made.append(variable)
             return variable

@@ -23,7 +23,7 @@ class EagerAggregation(Aggregation):
     def __init__(self, settings: GradientSettings, reduction: PartialReduction) -> None:
         super().__init__(settings, reduction)
         self.counter = tf.Variable(0, dtype=tf.int32, trainable=False, name="aggregation_counter")
-        # By identity of the variable, which is kept so that nobody else gets its number.
+        # By identity of the variable. The variable is kept, so that no other gets the same number.
         self._sums: dict[int, tuple[Any, Any]] = {}
 
     def sums_of(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The reduction of the gradients of a step, which optimizers and tapes share."""
+"""The reduction of the gradients of a step, for optimizers and tapes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["allreduce_gradients", "densified", "partial", "reduction"]
 
 
 def reduction(settings: GradientSettings) -> PartialReduction:
-    """What reduces the gradients of a step, except for those of local variables."""
+    """An object that reduces the gradients of a step, except for those of local variables."""
     return partial(allreduce_gradients(settings), settings)
 
 
 def partial(allreduce: Callable[..., Sequence[Any]], settings: GradientSettings) -> PartialReduction:
-    """``allreduce`` for all variables but those that are registered as local; of these, gradients are divided
-    by the number of ranks if the settings want that."""
+    """``allreduce`` for all variables that are not registered as local. Gradients of local variables are
+    divided by the number of ranks if the settings say so."""
     process_set = settings.process_set
 
     def scale(gradient: Any) -> Any:
@@ -38,7 +38,7 @@ def partial(allreduce: Callable[..., Sequence[Any]], settings: GradientSettings)
 
 
 def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
-    """What reduces the gradients of a step over the process set: ``fn(grads, vars=None,
+    """A function that reduces the gradients of a step over the process set: ``fn(grads, vars=None,
     use_generic_names=False)``.
 
     ``fn`` takes gradients (tensors, ``IndexedSlices`` or ``None``) and their variables (needed if the groups
@@ -130,7 +130,7 @@ def densified(gradient: Any) -> Any:
 
 
 def _kind(gradient: Any) -> tuple[Any, ...]:
-    """What must be equal within one operation."""
+    """The properties that all tensors of one operation share."""
     if isinstance(gradient, tf.IndexedSlices):
         return gradient.dtype, gradient.indices.dtype
     return (gradient.dtype,)

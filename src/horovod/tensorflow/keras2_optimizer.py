@@ -1,8 +1,8 @@
 """``DistributedOptimizer`` for Keras 2: a subclass of the class of the given optimizer that reduces gradients
-where they are computed. ``apply_gradients`` alone does not reduce there; loops of one's own use
+where they are computed. ``apply_gradients`` alone does not reduce: a loop that calls it uses
 ``DistributedGradientTape``.
 
-There are two families: the optimizers of Keras 2.11 to 2.15, and those before, which became
+There are two families of optimizers: those of Keras 2.11 to 2.15, and the older ones, which became
 ``tf.keras.optimizers.legacy``.
 """
 
@@ -21,7 +21,7 @@ from horovod.tensorflow.gradient_reduction import reduction
 
 __all__ = ["distributed"]
 
-_Wrapped: Any = object  # the class of the given optimizer comes behind
+_Wrapped: Any = object  # stands for the class of the given optimizer, which is added later
 
 
 def distributed(optimizer: Any, settings: GradientSettings) -> Any:
@@ -31,7 +31,7 @@ def distributed(optimizer: Any, settings: GradientSettings) -> Any:
     contents = {"__module__": kind.__module__, "__doc__": kind.__doc__, "_horovod_settings": settings}
     made: Any = type(kind.__name__, (mixin, kind), contents)
     if getattr(optimizer, "_built", False) or getattr(optimizer, "_weights", None):
-        # Slots cannot be made again without the variables, which it does not keep: both share them.
+        # Slots cannot be made again: the optimizer does not keep their variables. So both objects share them.
         instance = made.__new__(made)
         instance.__dict__.update(optimizer.__dict__)
         instance._begin()
@@ -90,7 +90,7 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
 
 
 class _Newer(_DistributedOptimizer):
-    """Before the optimizers of Keras 2.11 to 2.15."""
+    """For optimizers of Keras 2.11 to 2.15."""
 
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Any, Any]]:
         return self._pairs(super().compute_gradients(loss, var_list, tape))
@@ -100,7 +100,7 @@ class _Newer(_DistributedOptimizer):
 
 
 class _Older(_DistributedOptimizer):
-    """Before the optimizers of earlier versions."""
+    """For optimizers of earlier versions."""
 
     def _compute_gradients(
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None

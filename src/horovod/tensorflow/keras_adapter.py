@@ -1,4 +1,4 @@
-"""Keras on TensorFlow, of both generations: everything is done by ``horovod.tensorflow``."""
+"""Keras on TensorFlow, of both generations. ``horovod.tensorflow`` does the work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import broadcast_global_variables
 from horovod.tensorflow.moments import moments_of_all_ranks
 
-# Types of our operations other than questions, and errors that the fall-back writes into TensorFlow's.
+# Types of our operations, except those that ask about the world; the fall-back writes them into errors, too.
 _OURS: Final = re.compile(r"Horovod(?!(Local)?(Rank|Size)|ProcessSet)[A-Z]")
 
 __all__ = ["ADAPTER", "TensorFlowFramework"]
@@ -82,7 +82,7 @@ class TensorFlowFramework(Framework):
         return None
 
     def computed(self, value: Any) -> Any:
-        # That of Keras 2; Keras 3 has none.
+        # The session of Keras 2; Keras 3 has none.
         return tf.compat.v1.keras.backend.get_session().run(value) if self.in_session() else value
 
     def in_session(self) -> bool:
@@ -98,8 +98,8 @@ class TensorFlowFramework(Framework):
 
 
 def _may_be_mended(error: tf.errors.OpError, text: str) -> bool:
-    """Whether a new world can mend it. Our ops report a mismatch as FailedPrecondition, as they do that there
-    is no world, and what is refused as one of the other two."""
+    """Whether a new world can mend the error. Our ops report a mismatch and the lack of a world as
+    FailedPrecondition, and a refused argument as one of the other two."""
     if isinstance(error, tf.errors.FailedPreconditionError):
         return "has not been initialized" in text
     return not isinstance(error, tf.errors.InvalidArgumentError | tf.errors.AbortedError)

@@ -31,7 +31,7 @@ from horovod.tensorflow.collectives.reducescatter import _grouped_reducescatter 
 from horovod.tensorflow.collectives.reducescatter import _reducescatter as _reducescatter
 from horovod.tensorflow.world_ops import *  # noqa: F403
 
-if not TYPE_CHECKING:  # type checkers follow the imports; to some a list that is computed hides them
+if not TYPE_CHECKING:  # type checkers follow the imports; a computed list hides names from some
     __all__ = ["check_extension", "gpu_available", "init", "shutdown"]
     __all__ += everywhere.__all__
     __all__ += world_ops.__all__

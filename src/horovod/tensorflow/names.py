@@ -1,4 +1,4 @@
-"""How a collective is called: the name of its node, and what ranks recognise it by."""
+"""The names of a collective: that of its node, and the one by which ranks recognise it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def normalize(name: str) -> str:
 def identity(
     kind: str, name: str | None, tensors: Sequence[Any], ignore_name_scope: bool, process_set_id: int
 ) -> dict[str, Any]:
-    """What the generated function of an op of that kind (``"Allreduce"``) on ``tensors`` is told about who
-    belongs together: its arguments ``name``, ``tensor_name``, ``ignore_name_scope`` and ``process_set_id``.
+    """The arguments by which ranks recognise an op of a kind (``"Allreduce"``) on ``tensors``: ``name``,
+    ``tensor_name``, ``ignore_name_scope`` and ``process_set_id``, for the generated function.
 
-    In a graph the node's name, with the scopes around it, is the identity across ranks. An eager op has no
-    name that the kernel could see, so one that was given goes along as an attribute; without one, the order
-    of calls decides. Never a fresh string per call: TensorFlow keeps a kernel for each.
+    In a graph the identity across ranks is the node's name, with the scopes around it. The kernel of an eager
+    op sees no name, so a given name becomes an attribute; without one the order of calls decides. No call
+    makes a new string, as TensorFlow keeps a kernel for each.
     """
     node: str | None = None
     key = ""

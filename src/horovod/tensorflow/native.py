@@ -1,5 +1,5 @@
 """The ops: loaded from the glue, or made of ``tf.numpy_function`` where this TensorFlow lacks a name that the
-glue needs.
+glue needs (``fallback.py``).
 
 ``ops`` has the functions that TensorFlow generates for the glue's ops (``horovod_rank`` ...), or functions
 with the same arguments; those of the collectives come by :func:`function`.
@@ -70,8 +70,8 @@ def function(
     outputs: Callable[[Sequence[Any]], Sequence[tuple[Any, Any]]],
     inputs: tuple[str, ...] | None,
 ) -> Callable[..., Any]:
-    """The function that makes ops of that type (``HorovodAllreduce``), which from now on have ``gradient``;
-    see :func:`horovod.tensorflow.calls.define`. ``inputs``: None for those of a group."""
+    """The function that makes ops of a type (``HorovodAllreduce``), and registers their ``gradient``; see
+    :func:`horovod.tensorflow.calls.define`. ``inputs``: None for ops of a group."""
     if problem:
         made: Callable[..., Any] = ops.collective(type_, gradient, on_arrays, outputs, inputs)
         return made
@@ -82,10 +82,12 @@ def function(
 
 
 def _let_run_at_once(type_: str) -> None:
-    """A ``tf.function`` runs ops with effects one after another, in the order in which they were written.
-    Between ranks names decide what belongs together, so collectives need no order and shall overlap.
+    """Let ops of that type overlap.
 
-    TensorFlow keeps a list of such ops; it is not public. Without it collectives are merely serialised.
+    A ``tf.function`` runs ops with effects one after another, in the order in which they were written.
+    Collectives need no order: ranks recognise them by their names.
+
+    TensorFlow's list of ops without an order is not public. Without it collectives are merely serialised.
     """
     try:
         from tensorflow.python.framework import auto_control_deps
@@ -97,11 +99,13 @@ def _let_run_at_once(type_: str) -> None:
 
 
 def _leave_unconverted() -> None:
-    """AutoGraph rewrites the Python that a ``tf.function`` calls. Nothing of ours needs that, and it takes a
-    second or two of the first trace in every process.
+    """Let AutoGraph leave our code alone.
 
-    TensorFlow keeps a list of packages that it leaves alone; it is not public. Without it the first trace
-    merely takes longer.
+    AutoGraph rewrites the Python that a ``tf.function`` calls. Our code does not need that, and it takes one
+    or two seconds of the first trace in every process.
+
+    TensorFlow's list of packages to leave alone is not public. Without it the first trace merely takes
+    longer.
     """
     try:
         from tensorflow.python.autograph.core import config, config_lib

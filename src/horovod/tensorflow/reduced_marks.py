@@ -1,5 +1,5 @@
-"""Which gradients have been reduced already: a tape that reduces marks what it returns, so that an optimizer
-which reduces as well leaves those alone."""
+"""Marks on gradients that have been reduced already. A tape that reduces marks what it returns; an optimizer
+that reduces as well leaves marked gradients alone."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _marked: Final[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDiction
 
 
 def mark(tensors: Iterable[Any]) -> None:
-    """Remember that ``tensors`` (``None`` is passed over) are final: nothing is to reduce them again."""
+    """Mark ``tensors`` as reduced; ``None`` is passed over."""
     for tensor in tensors:
         if tensor is not None:
             _marked[id(tensor)] = tensor
 
 
 def is_marked(tensor: Any) -> bool:
-    """Whether ``tensor`` is one that was given to :func:`mark`; what is computed from it is another one."""
+    """Whether ``tensor`` was given to :func:`mark`. A tensor that is computed from it has no mark."""
     return tensor is not None and _marked.get(id(tensor)) is tensor

@@ -1,4 +1,4 @@
-"""What a graph asks when it runs, as an elastic world may have changed since it was built."""
+"""Questions of a graph to the world when it runs: an elastic world may have changed since it was built."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ def decides_at_run_time() -> bool:
 
 
 def members(process_set: ProcessSet) -> Any:
-    """Number of ranks in the set: an int, or where it is to be decided at run time an int32 scalar in host
-    memory."""
+    """Number of ranks in the set: an int; an int32 scalar in host memory if it is decided at run time."""
     if not decides_at_run_time():
         return member_count(process_set)
     with tf.device("/cpu:0"):

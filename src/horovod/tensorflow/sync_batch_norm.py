@@ -69,7 +69,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
 
 
 def _alone() -> bool:
-    """Whether there is nobody to exchange with; an elastic world may grow under the graph."""
+    """Whether there is nobody to exchange with. An elastic world may grow after a graph was built."""
     runtime = lifecycle.current()
     return runtime.topology.size == 1 and not runtime.config.elastic
 
@@ -77,7 +77,7 @@ def _alone() -> bool:
 def _moments_of_all_ranks(inputs: Any, axes: Sequence[int], keep_dims: bool, mask: Any) -> tuple[Any, Any]:
     """Mean and biased variance of all ranks' ``inputs`` over ``axes``, in their dtype; differentiable.
 
-    Squares are taken about the rank's own mean first, so that nothing cancels in the dtype of the inputs.
+    Squared deviations are from the rank's own mean, so that nothing cancels in the dtype of the inputs.
 
     Args:
         mask: bool, the shape of ``inputs`` without the last dimension; ``None``: everything counts.

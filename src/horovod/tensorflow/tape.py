@@ -21,7 +21,7 @@ __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
 
 class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
-    """What ``DistributedGradientTape`` puts before the class of the tape it is given."""
+    """The class that ``DistributedGradientTape`` puts before that of the given tape."""
 
     _horovod_reduction: PartialReduction
 
@@ -54,7 +54,7 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
             target, flat, output_gradients, unconnected_gradients=unconnected_gradients
         )
         reduced = self._horovod_reduction(gradients, flat, use_generic_names=use_generic_names)
-        # An optimizer that reduces by itself leaves these alone.
+        # An optimizer that reduces as well leaves marked gradients alone.
         reduced_marks.mark([gradient for gradient in reduced if gradient is not None])
         if isinstance(sources, list | tuple) and not any(tf.nest.is_nested(source) for source in sources):
             return reduced
@@ -98,9 +98,9 @@ def DistributedGradientTape(
 ) -> _DistributedGradientTape:
     """A tape that gives the gradients of what ``gradtape`` recorded, reduced over the ranks.
 
-    It shares the record: after ``gradient()`` of a tape that is not persistent, neither of both can be used
-    again. It may also be made before recording, as the context manager itself. ``jacobian()`` and
-    ``batch_jacobian()`` are not reduced.
+    Both tapes share the record: after ``gradient()`` of a tape that is not persistent, neither can be used
+    again. The new tape may also be made before recording, and record as a context manager itself.
+    ``jacobian()`` and ``batch_jacobian()`` are not reduced.
 
     Args:
         gradtape: an instance of ``tf.GradientTape``; the result is an instance of a subclass of its class.
@@ -156,7 +156,7 @@ def PartialDistributedGradientTape(
 def _distributed(gradtape: tf.GradientTape, settings: GradientSettings) -> _DistributedGradientTape:
     cls = type(gradtape)
     distributed: Any = type(cls.__name__, (_DistributedGradientTape, cls), {})
-    # Not through the constructor, which would begin a new record.
+    # Not by the constructor, which would begin a new record.
     tape: _DistributedGradientTape = object.__new__(distributed)
     tape.__dict__.update(gradtape.__dict__)
     tape._horovod_reduction = reduction(replace(settings, name="DistributedGradientTape"))

@@ -18,13 +18,13 @@ def _executing_eagerly() -> bool:
 
 
 def raw(tensor: Any) -> Any:
-    """What TensorFlow's ops take of ``tensor``: the variable inside of one of Keras 3, else itself."""
+    """``tensor`` as TensorFlow's ops take it: of a variable of Keras 3 the one inside, else itself."""
     value = getattr(tensor, "value", None)
     return tensor if value is None or callable(value) else value
 
 
 def vars_to_refs(variables: Any) -> Any:
-    """``variables``, a sequence of them or one, as what can be looked up in a dictionary."""
+    """``variables``, a sequence or one alone, as keys for a dictionary."""
     if isinstance(variables, Sequence):
         return tuple(vars_to_refs(variable) for variable in variables)
     return raw(variables).ref()

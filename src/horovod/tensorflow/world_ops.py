@@ -1,4 +1,4 @@
-"""What a graph asks about the world when it runs, as ops."""
+"""Ops that ask about the world when a graph runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frameworks that Keras computes with: the contract, and the module that fulfils it for each of them."""
+"""The frameworks that Keras computes with: their contract, and the module that fulfils it for each."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from horovod.errors import InvalidArgumentError
 
 __all__ = ["Framework", "framework"]
 
-# What Keras calls it -> the module whose ADAPTER is its `Framework`. Names, not imports: only the one that is
-# used gets loaded, and the modules of a framework import this package.
+# Keras's name of a framework -> the module whose ADAPTER is its `Framework`. These are names, as only the
+# framework in use is to be imported, and the modules of a framework import this package.
 _ADAPTERS: Final = {
     "tensorflow": "horovod.tensorflow.keras_adapter",
     "torch": "horovod.torch.keras_adapter",

@@ -31,7 +31,7 @@ class Framework(Protocol):
     # -- gradients ------------------------------------------------------------------------------------------
 
     def reduction(self, settings: GradientSettings) -> PartialReduction:
-        """What reduces gradients (none of them ``None``) of variables over the ranks; it may change them in
+        """An object that reduces gradients (none of them ``None``) over the ranks. It may change them in
         place."""
 
     def legacy_optimizer(self, optimizer: Any, settings: GradientSettings) -> Any:
@@ -59,7 +59,8 @@ class Framework(Protocol):
         return
 
     def keep_uncompiled(self, model: Any) -> bool:
-        """Make sure that the training step of ``model`` can have collectives. Whether that changed it."""
+        """Make sure that the training step of ``model`` can have collectives. Returns whether it was
+        changed."""
         return False
 
     def choose(
@@ -69,7 +70,8 @@ class Framework(Protocol):
         if_false: Callable[[], Any],
         variables: Sequence[Any],
     ) -> Any:
-        """What one of two functions returns, by a boolean scalar; in a step that is traced, part of it.
+        """Call one of two functions, by a boolean scalar, and return its result. In a step that is traced,
+        both become part of the step.
 
         Args:
             if_true, if_false: return lists of tensors of the same shapes, or nothing.
@@ -90,10 +92,10 @@ class Framework(Protocol):
     # -- other ----------------------------------------------------------------------------------------------
 
     def own_failure(self, error: BaseException) -> HorovodInternalError | None:
-        """What of us failed, if ``error`` is how the framework reports that."""
+        """Our failure, if ``error`` is the framework's report of one; else ``None``."""
 
     def computed(self, value: Any) -> Any:
-        """``value``, or in a v1 graph what it is when the session of Keras runs."""
+        """``value``; in a v1 graph its result in the session of Keras."""
         return value
 
     def in_session(self) -> bool:
@@ -115,8 +117,9 @@ class Framework(Protocol):
     # -- values ---------------------------------------------------------------------------------------------
 
     collectives: Any
-    """What has the framework's collectives, with the arguments that those of ``horovod.torch`` and
-    ``horovod.tensorflow`` have in common."""
+    """A module or object with the framework's collectives. They take the arguments that those of
+    ``horovod.torch`` and ``horovod.tensorflow`` have in common."""
 
     def tensor(self, value: Any, name: str | None) -> Any:
-        """``value``, a number, list or array, as the collectives take it; in a graph named after ``name``."""
+        """``value``, a number, list or array, as a tensor for the collectives; in a graph named after
+        ``name``."""

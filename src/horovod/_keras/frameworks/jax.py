@@ -1,8 +1,8 @@
-"""Keras on JAX: the gradients of a step leave the compiled function by one call of the host, which exchanges
+"""Keras on JAX. The compiled function calls the host once for all gradients of a step, and the host exchanges
 them as arrays of NumPy.
 
-A call costs for every array that goes through it, so the gradients of a group travel as one flat array, which
-XLA puts together and takes apart.
+Each array of such a call has a cost. So XLA joins the gradients of a group to one flat array, and cuts the
+result into pieces.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ __all__ = ["ADAPTER", "Compression", "JaxFramework"]
 
 _basics = HorovodBasics()
 
-# With steps dispatched from other threads, training whose gradients of a dtype are some 80 MB stops for good
-# before the host is called.
+# If other threads dispatch steps, training stops for ever before the host is called, from about 80 MB of
+# gradients of one dtype on.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
@@ -104,13 +104,13 @@ class _Collectives:
 
 
 class JaxFramework(Framework):
-    """JAX: the call of the host is part of what is compiled."""
+    """JAX. The call of the host is part of the compiled step."""
 
     Compression = Compression
     collectives = _Collectives()
     init = _basics.init
     shutdown = _basics.shutdown
-    failure: HorovodInternalError | None = None  # the last one on its way through a compiled function
+    failure: HorovodInternalError | None = None  # the last failure within a compiled function
 
     def reduction(self, settings: GradientSettings) -> PartialReduction:
         return PartialReduction(functools.partial(_reduced, settings), share_of_average(settings))
@@ -136,7 +136,7 @@ class JaxFramework(Framework):
 
             return run
 
-        # An assignment within a branch would leak what belongs to it: the values come out as results.
+        # An assignment within a branch would leak a tracer of the branch: the values come out as results.
         outcome, values = jax.lax.cond(condition, with_values(if_true), with_values(if_false))
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
@@ -174,7 +174,7 @@ def _reduced(settings: GradientSettings, gradients: list[Any], variables: list[A
 
 
 def _parts(whole: Any, like: list[Any]) -> list[Any]:
-    """Undo the concatenation of what is ``like`` the results."""
+    """Cut ``whole`` into arrays of the shapes of ``like``."""
     parts, start = [], 0
     for tensor in like:
         stop = start + math.prod(tensor.shape)
@@ -184,7 +184,7 @@ def _parts(whole: Any, like: list[Any]) -> list[Any]:
 
 
 def _on_the_host(function: Callable[..., list[Any]], like: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
-    """What ``function`` makes of ``arrays``, when the program that is being traced comes to it, if one is.
+    """Call ``function`` with ``arrays`` on the host: at once, or when the program runs that is being traced.
 
     Args:
         function: takes and returns arrays of NumPy.
@@ -201,7 +201,7 @@ def _on_the_host(function: Callable[..., list[Any]], like: Sequence[Any], arrays
     if not any(map(_traced, arrays)):
         return [jnp.asarray(out) for out in call(*arrays)]
     shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in like]
-    # Ordered: ranks could not tell the exchanges of two steps in one program apart otherwise.
+    # Ordered, as ranks could otherwise not tell the exchanges of two steps in one program apart.
     return list(io_callback(call, shapes, *arrays, ordered=True))
 
 
