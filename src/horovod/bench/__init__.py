@@ -1,4 +1,4 @@
-"""``python -m horovod.bench``: how fast collectives are here, beside the machine's limit and other libraries.
+"""``python -m horovod.bench`` measures collectives on this machine, against its limit and other libraries.
 
     options.py       the command line          work.py       a collective on tensors, and what must come out
     requirements.py  what has to be there      check.py      seeing that it does

@@ -1,4 +1,5 @@
-"""The command: find out where this process is, look whether all is there, then measure or start the job."""
+"""The command. It finds out whether this process is in a job, checks what it needs, then measures or starts
+a job."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def main() -> int:
     ranks_here = place.local[1] if in_job and place.local else ranks
     wrong = wrong or unmet(options, ranks, ranks_here)
     if wrong and place.rank > 0 and ranks_here == ranks:
-        return 0  # rank 0 finds the same; a failure here could end the job before it has said so
+        return 0  # rank 0 finds the same; a failure here could end the job before rank 0 has spoken
     if wrong:
         return _refuse(wrong)
     if not in_job:

@@ -1,4 +1,4 @@
-"""Seeing that a library's results are right, before anybody asks how fast they come."""
+"""Checking that a library's results are right, before they are timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What figures depend on: the machine and the versions."""
+"""The machine and the versions that figures depend on."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class _Server:
     def answer(self, request: Request) -> dict[str, Any]:
         peer, same = self._peer, dataclasses.replace(request, check=False)
         if self._made is None or self._made[0] != same:
-            self._made = None  # frees the old tensors first
+            self._made = None  # so that the old tensors are freed first
             self._made = (same, [self._work(request, i) for i in range(max(1, request.asynchronous))])
         works = self._made[1]
         call = peer.in_flight(works) if request.asynchronous else peer.blocking(works[0])

@@ -1,6 +1,6 @@
-"""A job of MPI beside the own one: started once, told what to measure when, asleep in between.
+"""A job of MPI beside the own job. It is started once, measures on request, and sleeps in between.
 
-Its processes (`mpi.py`) connect to a socket of ours and wait there, so that they take no CPU from the others:
+Its processes (`mpi.py`) connect to a socket of ours and wait there. They take no CPU from the others then;
 waiting in MPI would spin. Requests and replies are lines of JSON.
 """
 
@@ -32,7 +32,7 @@ _LAST_LINES = 10
 
 @dataclass(frozen=True)
 class Request:
-    """What to measure next. ``check``: see first whether the result is right."""
+    """What to measure next. ``check``: check first that the result is right."""
 
     operation: str
     dtype: str
@@ -70,7 +70,7 @@ def mpirun_environment(inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 class MpiJob:
-    """The processes of MPI, as whoever lets them measure sees them. A context manager.
+    """The processes of MPI, for those who let them measure. A context manager.
 
     Raises:
         LaunchError: ``mpirun`` cannot be started, or its processes do not come; with its last words.
@@ -94,7 +94,7 @@ class MpiJob:
                     stderr=subprocess.STDOUT,
                 )
                 self._accept(listener, processes)
-            self._folder.cleanup()  # all are connected: nothing to leave behind if this process is killed
+            self._folder.cleanup()  # all are connected; now no file stays if this process dies
         except OSError as error:
             self.close()
             raise LaunchError(f"{mpirun} could not be started: {error}") from error

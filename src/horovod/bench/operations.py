@@ -1,4 +1,4 @@
-"""What the tool knows about each collective: how it is called, what goes in and what must come out.
+"""What the tool knows about each collective: how to call it, its inputs, and the right results.
 
 *Bus bandwidth* multiplies algorithm bandwidth by what an ideal algorithm moves over each rank's link for each
 byte of the size. The size is the input's, for allgather the whole output's.
@@ -35,13 +35,13 @@ class Operation:
 
     Attributes:
         bus: one of ``BUS_FACTORS``.
-        gloo: of ``torch.distributed``, input, output and root: the function and its arguments.
+        gloo: takes ``torch.distributed``, input, output and root; returns the function and its arguments.
         mpi: name of the function in MPI.
         reduces: takes a reduction, by default any but those in ``without``.
         without: reductions that it does not have.
         in_place: the result replaces the input, which has its size.
         rooted: takes a root.
-        grouped: of several tensors; the others' work is that of each of them alone.
+        grouped: takes several tensors. Libraries without groups carry out each tensor alone.
         inputs, outputs: sizes where it is not in place, in shares of a rank; of the number of ranks.
         result: of the number of elements of the input, the rank and the number of ranks.
     """
@@ -60,7 +60,7 @@ class Operation:
 
 
 def _reduce_scatter(dist: Any, given: Any, result: Any, root: int) -> tuple[Callable[..., Any], list[Any]]:
-    # Newer versions of PyTorch have another name for it, and a warning at the old one.
+    # Newer versions of PyTorch have another name for it, and warn of the old one.
     name = "reduce_scatter_single"
     return getattr(dist, name if hasattr(dist, name) else "reduce_scatter_tensor"), [result, given]
 

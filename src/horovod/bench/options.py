@@ -88,7 +88,7 @@ class Options:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Every rank reads the same words: one of them is enough to say what is wrong with them."""
+    """Every rank reads the same command line, so only one rank reports what is wrong with it."""
 
     def __init__(self, *, silent: bool) -> None:
         super().__init__(
@@ -283,7 +283,7 @@ def _choices(name: str, words: Sequence[str], known: Sequence[str]) -> tuple[str
 
 
 def _told(read: Read) -> Read:
-    """What is wrong with the text is said as ``read`` says it."""
+    """``read`` for argparse: its error becomes the message of argparse."""
 
     def reader(text: str) -> Any:
         try:

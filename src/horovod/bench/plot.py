@@ -20,7 +20,7 @@ def missing() -> str:
 
 
 def over_size(axes: Any, points: Sequence[tuple[float, float]], name: str, *, limit: bool) -> None:
-    """A library's line; the limit's looks different, as it is none."""
+    """A library's line. That of the limit looks different, as the limit is no library."""
     style: dict[str, Any] = {"linestyle": "--", "color": "gray"} if limit else {"marker": "o"}
     axes.plot(*zip(*points, strict=True), label=name, **style)
 

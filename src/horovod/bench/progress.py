@@ -1,4 +1,4 @@
-"""How far it is, on standard error."""
+"""Reports of progress on standard error."""
 
 from __future__ import annotations
 

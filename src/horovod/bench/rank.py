@@ -1,4 +1,4 @@
-"""What each rank of the job does: measure, library by library and round by round; rank 0 tells."""
+"""The work of each rank of the job: it measures, library by library and round by round. Rank 0 reports."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def run(options: Options) -> int:
     except _Told:
         return 1
     except (HorovodError, OSError) as error:
-        # Where one rank failed the others lose it: its own words are enough.
+        # One rank has failed, and the others have lost it. Its own message is enough.
         if rank == 0 or not isinstance(error, PeerLostError):
             print(f"horovod.bench: rank {rank}: {error}", file=sys.stderr)
         return 1
@@ -77,7 +77,7 @@ def _write(options: Options, bench: _Bench, results: list[Result]) -> None:
 
 
 class _Told(Exception):
-    """The run ends, and the user knows why."""
+    """Ends the run; the user has been told why."""
 
 
 class _Bench:
@@ -117,7 +117,7 @@ class _Bench:
             raise BackendError("--compare gloo: this PyTorch was built without Gloo")
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         with tempfile.TemporaryDirectory(prefix="rueda-gloo-") as own:
-            # A file that all ranks of this machine see; nothing listens on the network.
+            # All ranks of this machine see the file, so nothing listens on the network.
             folder = hvd.broadcast_object(own if self._tells else None)
             store = _distributed.FileStore(os.path.join(folder, "store"), hvd.size())
             gloo = Gloo(store, hvd.rank(), hvd.size(), self._members)
@@ -131,7 +131,7 @@ class _Bench:
         return f"{members} rank{'s' if members > 1 else ''} on {here}, {self._options.dtype}"
 
     def results(self) -> Iterator[Result]:
-        """Measure everything; rank 0 prints each result when it is known, and is given it."""
+        """Measure everything. Rank 0 prints each result when it is known, and alone gets the results."""
         options = self._options
         self._title = self.title()
         cases = [
@@ -188,7 +188,7 @@ class _Bench:
         )
 
     def _result(self, operation: str, size: int, progress: Progress) -> Result | None:
-        """Only rank 0 has it."""
+        """The result; only rank 0 has it."""
         options = self._options
         works: list[Work] = []
         passes: list[Work] = []
@@ -202,7 +202,7 @@ class _Bench:
             if name not in (LIMIT, "mpi"):
                 self._check(name, works)
         for round_ in range(options.rounds):
-            # Every second round backwards: nobody is always first.
+            # Every second round goes backwards, so that no library is always first.
             for name in libraries[:: -1 if round_ % 2 else 1]:
                 progress.step(f"{operation} of {size_name(size)}, {name}, round {round_ + 1}")
                 if name == "mpi":
@@ -249,7 +249,7 @@ class _Bench:
     def _check(self, name: str, works: list[Work]) -> None:
         """End the run if a library in these processes gives wrong results.
 
-        Every rank hears of it, and rank 0 has said it before any of them fails and so ends the job.
+        Every rank learns of it. Rank 0 reports it before any rank fails, which ends the job.
         """
         wrong = ""
         if self._measures:
@@ -267,7 +267,7 @@ class _Bench:
         if not self._measures:
             return None
         call = self._call(name, works)
-        # Our own barrier brings ranks together best, so it does for all.
+        # Our own barrier is the most exact one, so all libraries are measured with it.
         timing = measure(self._peers[OWN], call, min_time_s=self._options.time_s, max_calls=_MAX_CALLS)
         return timing.per(len(works))
 
@@ -292,25 +292,26 @@ class _Bench:
         return self._peers[OWN].paths() if self._measures else {}
 
     def _tell(self, told: Any) -> Any:
-        """What the first member knows, on rank 0."""
+        """Tell rank 0 what the first member knows."""
         first = self._members[0]
         return told if first == 0 else hvd.broadcast_object(told, root_rank=first)
 
 
 def _facts(works: list[Work], path: str) -> tuple[str, str, int, int]:
-    """Path, reduction, bytes and elements of one operation; what a barrier used carried no bytes."""
+    """Path, reduction, bytes and elements of one operation; all empty for a barrier, which carries no
+    bytes."""
     if not works or not works[0].inputs:
         return "", "", 0, 0
     return path, works[0].op, works[0].size_bytes, works[0].count
 
 
 def _disturbance(result: Result) -> float:
-    """CPUs that other programs used in half of the measurements, of those long enough to tell."""
+    """CPUs that other programs used: the median over the measurements that are long enough to tell."""
     timings = [timing for rounds in result.timings.values() for timing in rounds]
     used = sorted(t.others_cpus for t in timings if t.calls * t.median_s >= _LONG_ENOUGH_S)
     return used[len(used) // 2] if used else 0.0
 
 
 def _pass_over(size_bytes: int) -> Work:
-    """As many bytes, as float32: how fast memory is does not depend on what they mean."""
+    """A work of as many bytes, as float32: the speed of memory does not depend on the dtype."""
     return single("allreduce", torch.zeros(-(-size_bytes // 4)), "pass")

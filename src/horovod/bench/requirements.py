@@ -1,4 +1,4 @@
-"""What must be there before anything is measured: libraries, ranks, memory, places for the output."""
+"""Requirements that are checked before measuring: libraries, ranks, memory, places for the output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["unmet"]
 
 
 def unmet(options: Options, ranks: int, ranks_here: int) -> str:
-    """What is missing or makes no sense, as a sentence; "" if nothing.
+    """Return what is missing or makes no sense, as a sentence; "" if nothing.
 
     Args:
         ranks: of the whole job.

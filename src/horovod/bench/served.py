@@ -1,4 +1,4 @@
-"""What the libraries that are compared can do, and their names for it."""
+"""What the compared libraries can do, and their names for it."""
 
 from __future__ import annotations
 

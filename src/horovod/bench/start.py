@@ -1,4 +1,4 @@
-"""Starting the job where none is: the same words again, in processes of a job on this machine."""
+"""Starting a job on this machine, whose processes get the same command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PREFIX = re.compile(r"^\[\d+\]<std(?:out|err)>:", re.MULTILINE)
 
 
 class _Plain:
-    """A stream without the launcher's prefixes: only one rank speaks, and tables are to be read."""
+    """A stream without the launcher's prefixes. Only one rank writes, and tables must stay readable."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

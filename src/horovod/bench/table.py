@@ -13,7 +13,7 @@ class Table:
     """Lines of one width.
 
     Args:
-        peers: libraries to compare with; each has two columns, its time and how many times that is ours.
+        peers: libraries to compare with. Each has two columns: its time, and that time as a multiple of ours.
     """
 
     def __init__(self, peers: Sequence[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""What timing a call gives."""
+"""The figures that timing a call gives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 __all__ = ["CALM_CPUS", "Timing"]
 
-CALM_CPUS = 0.35  # a figure during which other programs used more is disturbed
+CALM_CPUS = 0.35  # a figure is disturbed if other programs used more meanwhile
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,6 @@ class Timing:
     others_cpus: float  # CPUs that other programs used meanwhile
 
     def per(self, operations: int) -> Timing:
-        """Seconds per operation, of calls that consist of so many."""
+        """The figures per operation, if each call consists of so many operations."""
         each = (self.median_s / operations, self.p99_s / operations, self.min_s / operations)
         return Timing(*each, self.calls, self.others_cpus)

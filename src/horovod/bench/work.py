@@ -1,7 +1,7 @@
-"""A collective on tensors of one size, and what must come out of it.
+"""A collective on tensors of one size, and its right result.
 
-Inputs repeat a short pattern, so that what must come out is computed on the pattern alone, exactly, and in no
-time also for many ranks and large tensors.
+Inputs repeat a short pattern. So the right result is computed on the pattern alone: exactly, and at once,
+also for many ranks and large tensors.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Work:
 
     Attributes:
         inputs: one-dimensional, contiguous, in host memory; several only where grouped.
-        outputs: where a library that is given the place of the result puts it; the inputs themselves where
-            the collective works in place.
+        outputs: the place of the result, for libraries that are given one; the inputs themselves where the
+            collective works in place.
         op: name of the reduction, "" where nothing is reduced.
         size_bytes: the inputs' bytes, for allgather those of the whole output.
         name: the same on all ranks, and another one for each ``Work`` in flight.
@@ -124,7 +124,7 @@ def _pattern(rank: int, op: str, dtype: torch.dtype) -> torch.Tensor:
     if op == "product":
         return 1 + (index % 2 if rank < 4 else torch.zeros_like(index))
     if op == "adasum" or (op == "average" and not dtype.is_floating_point):
-        return index % 7  # the same on all ranks: so is the result
+        return index % 7  # equal on all ranks, as the result is
     if op in ("sum", "average"):
         return index % 3 + rank
     return (index + rank) % 5
@@ -146,7 +146,7 @@ def _reduced(op: str, dtype: torch.dtype, ranks: int) -> torch.Tensor:
 
 
 def _tolerance(op: str, dtype: torch.dtype, ranks: int) -> float:
-    """Relative; 0 where the result is exact whatever the order of summing."""
+    """The relative tolerance; 0 where the result is exact in any order of summing."""
     if not dtype.is_floating_point:
         return 0.0
     if op not in ("average", "adasum") and ranks <= _EXACT_RANKS:

@@ -1,8 +1,8 @@
-"""Where the processes of a compute job, which prepare data, and those of a training job, which use them, find
-each other: a registry of dispatchers and of the workers of each.
+"""A registry of dispatchers and their workers. There the processes of a compute job, which prepare data, and
+those of a training job, which use the data, find each other.
 
-It is a store of its own (``bootstrap/store.py``), with a key of its own: who does not prove the key gets
-nothing parsed, and what is parsed is JSON. The keys in it:
+The registry is a store of its own (``bootstrap/store.py``) with a key of its own. Nothing is parsed of a
+client that has not proved the key, and what is parsed is JSON. The keys in it:
 
     settings                          {dispatchers, workers}: how many there are, and workers of each
     dispatcher/<number>/address       what the training job connects to

@@ -12,8 +12,8 @@ __all__ = ["PassBuffer"]
 class PassBuffer:
     """A bounded queue of the items of successive passes over some data, for one producer and one consumer.
 
-    Passes are numbered from 1. The consumer may give one up at any item, or close the buffer, without waiting
-    for the producer; the producer learns of it from its next call, also if it is waiting for room.
+    Passes are numbered from 1. The consumer may give up a pass at any item, or close the buffer, without
+    waiting for the producer. The producer learns of it from its next call, or while it waits for room.
 
     Args:
         capacity: most items in the queue; more than 0.
@@ -24,7 +24,7 @@ class PassBuffer:
         self._changed = threading.Condition()
         # All below is guarded by _changed.
         self._items: collections.deque[tuple[int, Any]] = collections.deque()
-        self._wanted = 1  # items of earlier passes are of no use
+        self._wanted = 1  # items of earlier passes are dropped
         self._begun = 0  # the consumer is, or was, in this pass
         self._closed = False
 

@@ -1,4 +1,4 @@
-"""Which part of a data set is whose: the arithmetic that all frameworks share, and positions in arrays.
+"""Sharing a data set out among ranks: the arithmetic for all frameworks, and positions in arrays.
 
 Collectives need every rank to take the same number of steps. So all shards have equally many samples, and
 where the number of samples does not divide by that of ranks, ``remainder`` says what happens to the rest:
@@ -28,7 +28,7 @@ REMAINDERS: Final = ("repeat", "drop", "pad")
 
 
 class _Members(Protocol):
-    """What is used of a process set."""
+    """The part of a process set that is used here."""
 
     def size(self) -> int | None: ...
 
@@ -96,7 +96,7 @@ def shard_indices(
 
 
 def place(rank: int | None, size: int | None, process_set: _Members | None) -> tuple[int, int]:
-    """Which shard of how many is meant.
+    """Return the shard's number, and how many shards there are.
 
     Raises:
         ValueError: only one of ``rank`` and ``size`` is given, or they and a set; they are no rank and size;

@@ -1,4 +1,4 @@
-"""Sums of gradients over several backward passes: reduced once, in the last pass of a cycle.
+"""Sums of gradients over several backward passes, which are reduced once, in the last pass of a cycle.
 
 PyTorch adds up in ``parameter.grad`` by itself; there :mod:`horovod.gradients.exchange` only counts.
 """
@@ -99,7 +99,7 @@ class Accumulator(ABC):
         def added() -> list[Any]:
             return [self.read(total) + gradient for total, gradient in zip(kept, given, strict=True)]
 
-        # The first pass forgets whatever was there. Not a product with 0, which would keep infinities.
+        # The first pass replaces the old sums. A product with 0 would keep infinities.
         totals = self.choose(before < 1, lambda: given, added) if known else []
         written = [self.write(total, value) for total, value in zip(kept, totals, strict=True)]
         with self.after([before, *written]):

@@ -29,7 +29,8 @@ def stays_local(process_set: ProcessSet) -> bool:
 
 
 def share_of_average(settings: GradientSettings) -> Callable[[Any], Any] | None:
-    """What divides the gradient of a local variable by the number of ranks, if the settings want that."""
+    """A function that divides a local gradient by the number of ranks; None if the settings do not want
+    that."""
     if not settings.scale_local_gradients:
         return None
     return lambda gradient: gradient / member_count(settings.process_set)

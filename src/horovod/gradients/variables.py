@@ -34,7 +34,7 @@ def local_weights(local_layers: Any) -> list[Any]:
     layers = list(local_layers) if several else [local_layers]
     weights: list[Any] = []
     for layer in layers:
-        # Of either generation of Keras.
+        # True for layers of both generations of Keras.
         if not (hasattr(layer, "trainable_weights") and callable(getattr(layer, "call", None))):
             raise InvalidArgumentError(
                 f"local_layers must be a Keras layer or a collection of layers, got {layer!r}."
@@ -47,7 +47,7 @@ class VariableSet:
     """Variables by identity: some kinds compare element by element, and names need not be unique."""
 
     def __init__(self, variables: Iterable[Any] = ()) -> None:
-        self._kept: dict[int, Any] = {}  # with the object, whose number could be given away otherwise
+        self._kept: dict[int, Any] = {}  # with the object, so that no other gets its number
         for variable in variables:
             self.add(variable)
 

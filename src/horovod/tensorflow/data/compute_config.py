@@ -1,4 +1,4 @@
-"""What a training job has to know of a compute job, and the file by which it learns it."""
+"""What a training job has to know of a compute job, and the file that tells it."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class TfDataServiceConfig:
         return ComputeClient(self.addresses, self.key, verbose, timeout_s=self.timeout)
 
     def client_of(self, identity: str) -> ComputeClient:
-        """The same for who is called ``identity`` in messages."""
+        """The same, for a client that is called ``identity`` in messages."""
         return ComputeClient(self.addresses, self.key, timeout_s=self.timeout, identity=identity)
 
     def next_shared_job(self) -> str:
-        """The name that ranks find a common pipeline by: another for each that is sent, as TensorFlow hands
-        out the elements of the first one, or none, to a second of the same name."""
+        """A new name for a pipeline that ranks share. Each pipeline needs its own: to a second one of the
+        same name TensorFlow gives the elements of the first, or none."""
         count = len(self._shared_jobs)
         self._shared_jobs.append(f"job.{count}" if count else "job")
         return self._shared_jobs[-1]
@@ -95,7 +95,8 @@ class TfDataServiceConfig:
         )
 
     def write(self, filename: str | os.PathLike[str]) -> None:
-        """Write it as JSON: all at once, and for the eyes of this user alone, as it holds the key."""
+        """Write it as JSON. The file appears at once as a whole, and only this user can read it: it holds the
+        key."""
         path = Path(filename)
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -140,7 +141,7 @@ class TfDataServiceConfig:
 
     @classmethod
     def _read(cls, path: Path) -> TfDataServiceConfig:
-        # Not to wait for a writer, should it be a pipe.
+        # If it is a pipe, opening it would wait for a writer.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:

@@ -1,9 +1,9 @@
 """The data service of TensorFlow across two jobs: the processes of a compute job run its workers, and a
 training job sends its pipelines there.
 
-What these processes have to tell each other goes through a registry that asks for a key
-(``horovod.data.compute_service``). The dispatchers and workers are TensorFlow's own: they listen on every
-interface and ask nobody for anything, so they belong into a network whose hosts trust each other.
+These processes find each other through a registry that asks for a key (``horovod.data.compute_service``). The
+dispatchers and workers are TensorFlow's own. They listen on every interface and ask for no key, so they
+belong into a network whose hosts trust each other.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _end(server: Any) -> None:
 
 
 def _check_reachable(address: str, who: str, timeout_s: float) -> None:
-    """Connect once: TensorFlow itself would try forever, in silence.
+    """Connect once, as TensorFlow itself would try forever without a message.
 
     Raises:
         HorovodInternalError: nobody answers.

@@ -42,7 +42,7 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
     with ExitStack() as stack:
         if hvd.rank() == 0:
             path = Path(configfile)
-            path.unlink(missing_ok=True)  # of an earlier run: nobody shall read it any more
+            path.unlink(missing_ok=True)  # the file of an earlier run must not be read any more
             key = secrets.token_bytes(32)
             interfaces = lifecycle.current().config.network_interface
             nics = interfaces.split(",") if interfaces else None
@@ -56,7 +56,7 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
         config = hvd.broadcast_object(config, root_rank=0, name="TfDataServiceConfig")
         assert config is not None
         compute_worker_fn(config)
-        # Rank 0 serves until everybody has heard of the end.
+        # Rank 0 serves until all others know of the end.
         hvd.allgather_object(None, name="TfDataServiceConfig.end")
 
 

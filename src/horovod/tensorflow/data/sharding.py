@@ -245,7 +245,7 @@ class _Agreement:
         self._set = process_set or global_process_set
 
     def counts(self, mine: int) -> list[int]:
-        """Every rank's ``mine``.
+        """Return every rank's ``mine``.
 
         Raises:
             MismatchError: ranks have different files.
@@ -317,7 +317,7 @@ def _by_record(
                 ranks=range(len(counts)),
                 said=[f"{count} records" for count in counts],
             )
-    if total is None:  # before dealing out: then no shard can be empty
+    if total is None:  # repeated before it is shared out, so no shard can be empty
         return whole.repeat().shard(size, rank), None
     length = common_count([total // size + (each < total % size) for each in range(size)], remainder)
     filled = whole if length * size <= total else whole.repeat()
@@ -326,7 +326,7 @@ def _by_record(
 
 
 def _ended(dataset: Any, length: int, remainder: str, real: Callable[[Any], Any]) -> Any:
-    """``dataset``, which knows its length; with marks if padded."""
+    """``dataset`` with its length set, and with marks if it is padded."""
     if remainder == "pad":
         dataset = dataset.enumerate().map(lambda index, element: (element, real(index)))
     return dataset.apply(tf.data.experimental.assert_cardinality(length))
