@@ -1,9 +1,9 @@
 /// Adasum: an allreduce that adds what is orthogonal and averages what is parallel.
 /// Source: Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021.
 ///
-/// Members 1, 2, 4 … apart exchange their whole vectors, and both combine them: the one of the
-/// lower member is `a`. So after each round all members of a subtree have the same bits. How two
-/// tensors combine depends on all their elements, but never on the rest of the batch.
+/// Members at distances 1, 2, 4 … exchange their whole vectors, and both combine them; `a` is the
+/// vector of the lower member. So after each round all members of a subtree have the same bits. The
+/// combination of two tensors depends on all their elements, but never on the rest of the batch.
 
 #include <bit>
 #include <cstring>
@@ -19,7 +19,7 @@ namespace rueda {
 
 namespace {
 
-/// Elements that one step() computes with: a few 100 µs.
+/// Elements that one step() computes: a few 100 µs.
 constexpr std::size_t kChunk = 64 * kAdasumBlock;
 
 std::string disagreement(const Signature& one, const Signature& other) {

@@ -66,7 +66,7 @@ class Allgather final : public Counted {
     return {};
   }
 
-  /// The same for every member: all get everything.
+  /// The same for every member, as all get all rows.
   std::size_t bytes_for(std::size_t) const override {
     std::size_t bytes = 0;
     for (std::size_t t = 0; t < tasks_.size(); ++t) {

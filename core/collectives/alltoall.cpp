@@ -1,6 +1,6 @@
-/// Alltoall: every rank gives each rank some of its rows, and gets the rows meant for it, in the
-/// order of the ranks they come from. How many rows go where is each rank's own affair, so the
-/// members first exchange the numbers.
+/// Alltoall: every rank sends some of its rows to each rank, and gets the rows that are meant for
+/// it, in the order of their senders. Each rank decides alone how many rows go where, so the
+/// members first exchange these numbers.
 /// Source: MPI 4.1, section 6.8 (MPI_Alltoallv).
 
 #include <limits>
@@ -58,7 +58,7 @@ Result<void> check(const Task& task, const Members& members) {
   return {};
 }
 
-/// Adds and multiplies, and notices if that leaves the range.
+/// Adds and multiplies; reports a result that does not fit.
 class Bytes {
  public:
   explicit Bytes(std::size_t row_bytes) : row_bytes_(row_bytes) {}
@@ -82,7 +82,7 @@ class Bytes {
   bool fits_ = true;
 };
 
-/// Rows for each member: as given, or equally many.
+/// Rows for each member: the given numbers, or else equally many.
 std::vector<std::int64_t> splits_of(const Task& task, std::int64_t members) {
   if (!task.splits.empty()) return {task.splits.begin(), task.splits.end()};
   return std::vector<std::int64_t>(static_cast<std::size_t>(members),
@@ -117,7 +117,7 @@ class Alltoall final : public Counted {
     Shape shape = task_.signature->shape;
     const std::size_t row_bytes = this->row_bytes();
 
-    // Everybody looks at all of it, so that all refuse together.
+    // Every member checks the numbers of all members, so that all refuse together.
     bool fits = true;
     for (std::size_t m = 0; m < size(); ++m) {
       Bytes sent(row_bytes);
@@ -158,7 +158,7 @@ class Alltoall final : public Counted {
 };
 
 std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) {
-  return std::make_unique<Alltoall>(backend, tasks.front());  // not fusable: always one
+  return std::make_unique<Alltoall>(backend, tasks.front());  // not fusable: always one task
 }
 
 }  // namespace

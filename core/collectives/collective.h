@@ -1,4 +1,4 @@
-/// The record of a collective: all that the engine knows about one kind of operation.
+/// The record of a collective: everything that the engine knows about one kind of operation.
 /// To add one: a number in types.h, a file beside this with its record, its name in registry.h.
 #pragma once
 
@@ -15,11 +15,11 @@
 
 namespace rueda {
 
-/// How a kind goes by the fast path, where every member sees what all of them bring.
+/// How a kind runs on the fast path, where every member sees the inputs of all members.
 struct FastRule {
-  /// Writes the result of one tensor of `elements` elements to `out`, which may be `in`: what this
-  /// member was given. `sources`: what each member brings, by set rank, scaled by the prescale.
-  /// Null: the kind moves no data.
+  /// Writes the result of one tensor of `elements` elements to `out`, which may be `in`, the input
+  /// of this member. `sources`: the inputs by set rank, scaled by the prescale. Null: the kind
+  /// moves no data.
   void (*combine)(const Signature& signature, const Backend& backend,
                   std::span<const std::byte* const> sources, std::size_t elements,
                   const std::byte* in, std::byte* out) = nullptr;
@@ -28,12 +28,12 @@ struct FastRule {
 struct Collective {
   Kind kind;
   Rules rules;
-  /// What is wrong with a submission as far as this rank can see by itself. The task has no memory
-  /// yet that may be touched.
+  /// What is wrong with a submission, as far as this rank can see alone. The memory of the task
+  /// must not be touched yet.
   Result<void> (*check)(const Task& task, const Members& members);
   /// Starts a batch. The tasks agree in all that fusion compares and outlive the operation.
   std::unique_ptr<Operation> (*start)(Backend& backend, std::span<const Task> tasks);
-  /// No value: it always takes the regular way.
+  /// No value: the kind never takes the fast path.
   std::optional<FastRule> fast = std::nullopt;
 };
 
@@ -43,7 +43,7 @@ struct Collective {
 [[nodiscard]] std::string op_disagreement(const Signature& one, const Signature& other);
 [[nodiscard]] std::string root_disagreement(const Signature& one, const Signature& other);
 [[nodiscard]] std::string factor_disagreement(const Signature& one, const Signature& other);
-/// Where the number of rows is each rank's own affair: dimensions, and all extents but the first.
+/// The check for kinds whose number of rows may differ: dimensions, and all extents but the first.
 [[nodiscard]] std::string row_disagreement(const Signature& one, const Signature& other);
 [[nodiscard]] std::string device_disagreement(const Signature& one, const Signature& other);
 
@@ -55,11 +55,11 @@ struct Collective {
 /// Averaging is a sum whose postscale is divided by the number of members, on the double factor.
 [[nodiscard]] Reduction reduction_of(const Signature& signature, int members);
 
-/// The sentence of most kinds. `how` stands behind the name, `source` behind the tensor.
+/// The description of most kinds. `how` follows the name, `source` follows the tensor.
 [[nodiscard]] std::string describe_tensor(const Signature& signature, std::string_view how,
                                           std::string_view source);
 [[nodiscard]] std::string describe_tensor(const Signature& signature);
-/// With its op.
+/// The same with the reduction.
 [[nodiscard]] std::string describe_reduction(const Signature& signature);
 
 }  // namespace rueda

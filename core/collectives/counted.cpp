@@ -8,7 +8,7 @@ namespace rueda {
 
 namespace {
 
-/// Everybody gets everybody's `own`: equally many numbers, one after another in `all`.
+/// Every member gets the `own` numbers of all members, one member after another in `all`.
 GatherPlan gather(std::span<const std::int64_t> own, std::span<std::int64_t> all) {
   GatherPlan plan;
   plan.in = {std::as_bytes(own)};
@@ -67,7 +67,7 @@ void Counted::agree(bool ready) {
   exchange_ = backend_.allgather(gather({&own_word_, 1}, words_));
 }
 
-/// If a member has no memory: the same words on all of them.
+/// The error if a member has no memory: the same text on all members.
 void Counted::refuse() {
   for (std::size_t m = 0; m < size_; ++m) {
     if (words_[m] != 0) continue;

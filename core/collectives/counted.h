@@ -12,13 +12,13 @@
 
 namespace rueda {
 
-/// Every member brings equally many numbers. When all have all of them, each gets memory for its
-/// result; where that may fail, because results are large, they tell each other whether it did.
-/// Then the operation proper is made, or all members refuse it together.
+/// Every member brings equally many numbers. When every member has all numbers, each gets memory
+/// for its result. That may fail for large results, so the members then tell each other whether it
+/// did. Then the operation proper is made, or all members refuse it together.
 class Counted : public Operation {
  public:
-  /// From how many bytes of a member's result on all members agree. Below, where a meeting more
-  /// would be felt, a rank without memory ends the world.
+  /// The members agree if a member's result has so many bytes or more. An agreement would slow
+  /// smaller operations down; there a rank without memory ends the world.
   static constexpr std::size_t kAgreed = std::size_t{4} << 20;
 
   Result<Step> step() final;
@@ -39,7 +39,7 @@ class Counted : public Operation {
  private:
   enum class Phase : std::uint8_t { Counting, Agreeing, Moving };
 
-  // Once each, when number() may be asked.
+  // Each is called once, after number() has become valid.
   /// Memory for the result of this member.
   virtual Result<void> prepare() = 0;
   /// Bytes of a member's result; the same number on all members. SIZE_MAX: too many to count.

@@ -1,6 +1,6 @@
-/// Adding and removing a process set: operations of the world that all ranks agree on like on any
-/// other. What they change is the engine's affair; as operations they are the meeting of the set's
-/// members before its first and after its last operation.
+/// Adding and removing a process set: operations of the world, on which all ranks agree as on any
+/// other. The engine changes the table of sets; the operation itself is a barrier of the set's
+/// members, before its first and after its last operation.
 /// Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", 1988.
 
 #include <algorithm>
@@ -33,7 +33,7 @@ std::string disagreement(const Signature& one, const Signature& other) {
   return {};
 }
 
-/// Beyond lies what only somebody says who talks malformed.
+/// A larger number can only come from a malformed message.
 constexpr Rank kMaxQuotedRank = 1 << 20;
 
 std::string describe_addition(const Signature& signature) {

@@ -10,7 +10,7 @@ namespace rueda {
 
 namespace {
 
-/// Who averages and who sums disagree about the factor: averaging is part of the postscale.
+/// If one rank averages and another one sums, their postscales differ: they contain the division.
 std::string averaging_disagreement(const Signature& one, const Signature& other) {
   if (one.op == other.op) return {};
   return "Mismatched prescale and/or postscale factors: One rank specified " +
@@ -41,8 +41,8 @@ Result<void> check(const Task& task, const Members&) {
   return {};
 }
 
-/// The first row of that member's share; of the member beyond the last: the number of rows.
-/// Members share evenly; what is left over goes to the first ones, a row each.
+/// The first row of that member's share; for the member beyond the last, the number of rows.
+/// Shares are equal, but for the rest: the first members get one row more each.
 std::int64_t first_row(std::int64_t rows, std::int64_t size, std::int64_t member) {
   return rows / size * member + std::min(member, rows % size);
 }

@@ -1,4 +1,4 @@
-/// Which collectives exist: a declaration and an entry of the list each.
+/// The list of the collectives. Each has a declaration and an entry.
 #pragma once
 
 #include <array>
@@ -39,7 +39,8 @@ inline constexpr std::uint8_t kKinds = kCollectives.size() + 1;
 
 /// The record of a kind; null for kinds that this build lacks.
 [[nodiscard]] const Collective* find_collective(Kind kind) noexcept;
-/// What the negotiator needs to know about it. Valid for every kind (Join has no collective).
+/// What the negotiator needs to know about a kind. Valid for every kind, also Join, which has no
+/// collective.
 [[nodiscard]] const Rules& rules_of(Kind kind) noexcept;
 
 }  // namespace rueda

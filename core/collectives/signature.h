@@ -1,4 +1,4 @@
-/// What one submission of an operation is: its key says which, its signature says how.
+/// The identity of a submission: its key says which operation it is, its signature says how.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace rueda {
 
-/// Which operation: ranks that say the same key mean the same operation.
-/// Names are scoped per process set; the generation keeps a re-used set number apart.
+/// Which operation: submissions with the same key are the same operation.
+/// Names belong to a process set; the generation tells sets apart that had the same number.
 struct Key {
   std::int32_t process_set = 0;
   std::uint32_t generation = 0;
@@ -27,7 +27,7 @@ struct Group {
   friend bool operator==(const Group&, const Group&) = default;
 };
 
-/// How: everything that ranks must agree on, and what fusion needs to know.
+/// How: everything that ranks must agree on, and that fusion needs to know.
 struct Signature {
   Kind kind = Kind::Allreduce;
   DType dtype = DType::Float32;
@@ -51,8 +51,8 @@ struct Signature {
 struct Rules {
   std::string_view name;    ///< "ALLREDUCE": in messages and the timeline
   std::string_view prefix;  ///< "allreduce": of full names
-  /// The name under which tools know the phase in which data moves on host memory; empty: `name`.
-  /// There are none for Adasum and alltoall other than those of MPI.
+  /// Tools know the phase that moves data in host memory by this name; empty: by `name`. For Adasum
+  /// and alltoall only names of MPI exist.
   std::string_view transfer = {};
   bool fusable = false;
   bool runs_with_joined = false;  ///< joined ranks take part with zeros
@@ -64,7 +64,7 @@ struct Rules {
   std::string (*disagreement)(const Signature& one, const Signature& other) = nullptr;
   /// For messages: "ALLREDUCE Sum of float32 [17, 3]".
   std::string (*describe)(const Signature& signature) = nullptr;
-  /// Without names or handle numbers: the third on this rank in this set is the third on the
+  /// Matched by count, without names: the third submission of a rank in a set is the third of the
   /// others.
   bool matched_by_count = false;
 };

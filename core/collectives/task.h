@@ -1,4 +1,4 @@
-/// One tensor of a batch, and where its result goes.
+/// One tensor of a batch, and the memory of its result.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 namespace rueda {
 
 /// Gives memory for a result whose size is known only when the operation runs.
-/// Called by whoever drives the engine: must not block and must not take a language's lock.
+/// The thread that drives the engine calls it: it must not block or take a language's lock.
 class OutputAllocator {
  public:
   virtual ~OutputAllocator() = default;
@@ -27,11 +27,11 @@ struct Task {
   OutputAllocator* allocator = nullptr;
   /// Alltoall: how many rows go to each member; empty: equally many.
   std::span<const std::int64_t> splits = {};
-  /// Alltoall: where the numbers of rows that came from each member go; null: not wanted.
+  /// Alltoall: memory for the number of rows that came from each member; null: not wanted.
   std::int32_t* received = nullptr;
 };
 
-/// Where the result of a task goes, a tensor of that shape.
+/// Memory for the result of a task, a tensor of that shape.
 [[nodiscard]] inline Result<std::byte*> output_of(const Task& task, const Shape& shape) {
   if (task.out != nullptr) return task.out;
   return task.allocator->allocate(shape, task.signature->dtype);

@@ -14,10 +14,10 @@ namespace rueda::tf {
 
 /// TensorFlow's continuation of an op.
 ///
-/// TensorFlow passes the address of a std::function<void()> that is a parameter of its own caller,
-/// and so dies when the kernel returns: a copy is kept. That is the only thing here that relies on
-/// more than the C API, so the first one is looked at. If it is not what it was in every release so
-/// far, kernels wait for the end of their operation instead: slower, and right.
+/// TensorFlow passes the address of a std::function<void()>, which is a parameter of its own caller
+/// and dies when the kernel returns. So a copy is kept. Nothing else here relies on more than the C
+/// API, so the first function is checked. If it is not what it was in every release so far, kernels
+/// wait for the end of their operation instead, which is slower.
 class Continuation {
  public:
   explicit Continuation(TF_AsyncOpKernelDoneCallback* done) : given_(done) {
@@ -25,7 +25,7 @@ class Continuation {
   }
   [[nodiscard]] bool kept() const { return kept_.has_value(); }
 
-  /// The op's context is gone afterwards.
+  /// Ends the op. Its context is gone afterwards.
   void run() {
     if (kept_) {
       api().TF_RunAsyncOpKernelDoneCallback(
@@ -35,7 +35,7 @@ class Continuation {
     }
   }
 
-  /// Where it is not kept: in the kernel, which still has the original.
+  /// For a kernel whose continuation was not kept. It waits, and still has the original.
   void await() {
     ended_.acquire();
     api().TF_RunAsyncOpKernelDoneCallback(given_);

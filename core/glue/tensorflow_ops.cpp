@@ -1,7 +1,7 @@
-/// The collectives as TensorFlow ops: what they are called, take and give, and their registration.
+/// The collectives as TensorFlow ops: their names, inputs and outputs, and their registration.
 ///
-/// An op's identity across ranks is `tensor_name`, or else the name of its node; eager nodes have
-/// the name of their type, so those rely on the order of calls, which eager execution keeps.
+/// An op's identity across ranks is `tensor_name`, or else the name of its node. Eager nodes have
+/// the name of their type; they are matched by the order of calls, which eager execution keeps.
 
 #include <array>
 #include <memory>
@@ -303,14 +303,14 @@ void define(const Op& op, TF_Status* status) {
   for (const char* output : op.outputs) {
     if (output != nullptr) api().TF_OpDefinitionBuilderAddOutput(builder, output);
   }
-  // Neither dropped when nobody uses the result, nor merged with an equal one, nor run when the
-  // graph is optimised: other ranks count on it.
+  // TensorFlow must not drop an op whose result nobody uses, merge it with an equal one, or run it
+  // while it optimises the graph: other ranks wait for it.
   api().TF_OpDefinitionBuilderSetIsStateful(builder, true);
   api().TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, op.shapes);
   api().TF_RegisterOpDefinition(builder, status);
 }
 
-/// On a GPU TensorFlow brings the tensors to the host and back, in the order of its streams: its C
+/// On a GPU TensorFlow copies the tensors to the host and back, in the order of its streams. Its C
 /// API gives kernels no stream.
 template <std::size_t index>
 void add_kernel(const char* device, TF_Status* status) {

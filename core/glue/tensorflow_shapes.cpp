@@ -8,7 +8,7 @@ namespace {
 
 bool fine(const TF_Status* status) { return api().TF_GetCode(status) == kOk; }
 
-/// How many rows come out is known when the op runs; the other dimensions stay.
+/// The number of rows is known when the op runs; the other dimensions stay.
 void other_rows(TF_ShapeInferenceContext* context, int i, TF_Status* status) {
   const ShapeHandle shape(api().TF_NewShapeHandle());
   const ShapeHandle result(api().TF_NewShapeHandle());

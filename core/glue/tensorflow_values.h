@@ -1,4 +1,4 @@
-/// What TensorFlow's C API hands out, owned.
+/// Owners of what TensorFlow's C API hands out.
 #pragma once
 
 #include <memory>

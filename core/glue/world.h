@@ -17,10 +17,10 @@ struct World {
   std::int32_t local_size;
 };
 
-/// One world at a time, used by any number of threads. A thread that is inside may come in again.
+/// One world at a time, used by any number of threads. A thread that uses it may do so again.
 class CurrentWorld {
  public:
-  /// Keeps the world in being while somebody uses it; null if there is none.
+  /// Keeps the world alive while somebody uses it; null if there is none.
   class Use {
    public:
     explicit Use(CurrentWorld& current) noexcept : current_(current) {

@@ -10,9 +10,9 @@
 namespace rueda {
 namespace {
 
-/// Squares of float64 overflow beyond 2^512. So much smaller, 2^40 of the largest fit.
+/// Squares of float64 overflow beyond 2^512. With values below this limit, 2^40 squares add up.
 constexpr double kSmaller = 0x1p-540;
-/// The square root of the smallest normal float64: a squared norm below is taken for zero.
+/// The square root of the smallest normal float64. A smaller squared norm counts as zero.
 constexpr double kZero = 0x1p-511;
 static_assert(kZero * kZero == std::numeric_limits<double>::min());
 
@@ -23,7 +23,7 @@ AdasumProducts sum(const AdasumProducts& one, const AdasumProducts& other) {
 /// Of a vector that was multiplied with `scale`, `ratio` times as much as the other one was.
 double weight(double product, double square, double scale, double ratio) {
   if (square < kZero && scale == 1.0) return 1.0;
-  return 1.0 - product / square * 0.5 * ratio;  // twice the square might overflow
+  return 1.0 - product / square * 0.5 * ratio;  // 2 * square might overflow
 }
 
 }  // namespace
@@ -62,7 +62,7 @@ void AdasumTotal::clear() noexcept {
 }
 
 AdasumScales adasum_scales(const AdasumProducts& products, DType dtype) noexcept {
-  if (dtype != DType::Float64) return {};  // squares of the others are far from the limit
+  if (dtype != DType::Float64) return {};  // squares of the other types cannot overflow
   return {.a = std::isfinite(products.aa) ? 1.0 : kSmaller,
           .b = std::isfinite(products.bb) ? 1.0 : kSmaller};
 }

@@ -14,7 +14,7 @@
 
 namespace rueda {
 
-/// Dot products are the sums of blocks of so many elements, counted from the vector's start.
+/// Dot products are sums over blocks of this many elements, counted from the vector's start.
 inline constexpr std::size_t kAdasumBlock = 4096;
 
 /// <a, b>, <a, a> and <b, b>.
@@ -24,7 +24,7 @@ struct AdasumProducts {
   double bb = 0;
 };
 
-/// Powers of two that Float64 vectors are multiplied with, so that no square overflows.
+/// Powers of two by which Float64 vectors are multiplied, so that no square overflows.
 struct AdasumScales {
   double a = 1;
   double b = 1;
@@ -37,15 +37,15 @@ struct AdasumWeights {
   double b = 1;
 };
 
-/// Of one block, `count` <= kAdasumBlock: element i is added up in lane i % 16, then lanes 8, 4, 2
-/// and 1 apart are added.
+/// The products of one block, `count` <= kAdasumBlock. Element i is added up in lane i % 16; then
+/// lanes at distances 8, 4, 2 and 1 are added.
 [[nodiscard]] AdasumProducts adasum_products(const std::byte* a, const std::byte* b,
                                              std::size_t count, DType dtype,
                                              const AdasumScales& scales = {},
                                              Level level = best_level());
 
-/// Adds up blocks by pairs: 0 and 1, 2 and 3, …, then the sums of 0-1 and 2-3, …; one that is left
-/// over waits for the next round.
+/// Adds up blocks by pairs: 0 and 1, 2 and 3, …, then the sums of 0-1 and 2-3, …. A sum without a
+/// partner waits for the next round.
 class AdasumTotal {
  public:
   void add(const AdasumProducts& block);
@@ -53,12 +53,12 @@ class AdasumTotal {
   void clear() noexcept;
 
  private:
-  std::vector<AdasumProducts> waiting_;  // sums of ever fewer blocks, powers of two
+  std::vector<AdasumProducts> waiting_;  // sums of 2^k blocks, with falling k
   std::size_t blocks_ = 0;
 };
 
-/// With which scales to compute the products again, if those without scales (`products`)
-/// overflowed.
+/// The scales with which to compute the products again, if `products`, computed without scales,
+/// have overflowed.
 [[nodiscard]] AdasumScales adasum_scales(const AdasumProducts& products, DType dtype) noexcept;
 
 /// 1 - <a, b> / (2 <a, a>) and likewise for b; 1 for a vector that is practically zero.

@@ -10,7 +10,7 @@ using NarrowF32 = Vector<float, kVector / 2>;  ///< as many as F64 has
 inline constexpr std::size_t kLanes = 16;
 inline constexpr std::size_t kPerVector = kVector / 8;
 inline constexpr std::size_t kLaneVectors = kLanes / kPerVector;
-/// Vectors of lanes added up in one pass: their three sums have to fit into the registers.
+/// Vectors of lanes that one pass adds up. Their three sums have to fit into the registers.
 inline constexpr std::size_t kTogether = kLaneVectors < 4 ? kLaneVectors : 4;
 inline constexpr std::size_t kTile = 512;
 
@@ -93,14 +93,14 @@ RUEDA_INLINE void narrow(std::byte* to, const std::byte* in, std::size_t count) 
   }
 }
 
-/// What is added up of one block; lanes in order.
+/// The sums over one block, by lane.
 struct LaneSums {
   F64 ab[kLaneVectors]{};
   F64 aa[kLaneVectors]{};
   F64 bb[kLaneVectors]{};
 };
 
-/// `count` is a multiple of kLanes. T has no alignment but a byte's.
+/// `count` is a multiple of kLanes. T may have any alignment.
 template <typename T>
 RUEDA_INLINE void add_products(LaneSums& sums, const std::byte* a, const std::byte* b,
                                std::size_t count, double scale_a, double scale_b) {

@@ -10,8 +10,8 @@
 namespace rueda {
 namespace {
 
-/// Partial results stay in the first-level cache: a tree of h hosts has about log2(h) of them at
-/// once.
+/// Partial results stay in the first-level cache: a tree of h hosts has about log2(h) of them at a
+/// time.
 constexpr std::size_t kBlockBytes = 4096;
 /// Enough for 2^14 hosts.
 constexpr std::size_t kDepth = 16;
@@ -36,7 +36,7 @@ class Block {
     begin_ = begin;
     count_ = count;
     const std::size_t half = power_ / 2;
-    // The last step goes straight to the destinations; all sources have been read by then.
+    // The last step writes to the destinations. All sources have been read by then.
     const std::byte* left = subtree(0, half, 0);
     const std::byte* right = subtree(half, half, 1);
     const std::array pair{left, right};
@@ -128,7 +128,7 @@ Shares Association::shares(DType dtype, ReduceOp op, double postscale) const noe
   const bool half = dtype == DType::Float16 || dtype == DType::BFloat16;
   const bool shrinks = postscale != 0.0 && std::abs(postscale) < 1.0;
   if (hosts() < 2 || !half || op != ReduceOp::Sum || !shrinks) return {.last = postscale};
-  const int available = -std::ilogb(postscale);  // so often halved, the rest is 1 … 2
+  const int available = -std::ilogb(postscale);  // after so many halvings the rest is 1 … 2
   const int inside = std::min(available, doublings_);
   const int between = std::min(available - inside, rounds_ - 1);
   return {.host = std::ldexp(1.0, -inside),

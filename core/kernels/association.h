@@ -18,19 +18,19 @@ namespace rueda {
 
 /// What the steps of an association multiply by before they round.
 ///
-/// All of the factor goes with the last step. But sums of half types may not fit their type while
-/// their average does. So as far as the factor is small enough, every step that may double values
-/// halves them: hosts by the power of two that is not below the most ranks of a host, and each
-/// round of the tree but the last. What is combined so far is then never larger than the largest
-/// input, nor smaller than the result by more than a digit; and a power of two changes no digit of
-/// what neither overflows nor is subnormal.
+/// The last step multiplies by the factor. But a sum of half types may not fit its type although
+/// the average does. So every step that may double values also halves them, as far as the factor is
+/// small enough. A host divides by the smallest power of two that is not below the most ranks of a
+/// host; each round of the tree but the last divides by two. Then an intermediate value is never
+/// larger than the largest input, and smaller than the result by one digit at most. A power of two
+/// changes no digit of a value that neither overflows nor is subnormal.
 struct Shares {
   double host = 1.0;  ///< the value of every host, also of one with a single rank
   int halving = 0;    ///< rounds of the tree that halve, the first ones
   double last = 1.0;  ///< the last round
 
-  /// A round that is not the last. In the round of the surplus hosts, those which meet none are
-  /// multiplied, too.
+  /// The factor of a round that is not the last. In the round of the surplus hosts it applies to
+  /// hosts without a partner as well.
   [[nodiscard]] double round(int index) const noexcept { return index < halving ? 0.5 : 1.0; }
 };
 
@@ -54,9 +54,10 @@ class Association {
   [[nodiscard]] int hosts() const noexcept { return static_cast<int>(groups_.size()); }
   [[nodiscard]] const std::vector<std::vector<int>>& groups() const noexcept { return groups_; }
 
-  /// The tree between hosts, in an order in which it can be computed; the result ends up at host 0.
-  /// First every host beyond the largest power of two P into the host P below it, then distances
-  /// 1, 2, 4 … P/2: host i with host i + distance, i a multiple of 2 * distance.
+  /// The tree between hosts, in an order in which it can be computed; host 0 gets the result.
+  /// P is the largest power of two. First every host beyond P is combined into the host P below it.
+  /// Then come distances 1, 2, 4 … P/2: host i with host i + distance, i a multiple of
+  /// 2 * distance.
   [[nodiscard]] const std::vector<Step>& steps() const noexcept { return steps_; }
 
   /// With a single host `last` is everything.
@@ -73,7 +74,7 @@ class Association {
   std::vector<std::vector<int>> groups_;
   std::vector<Step> steps_;
   int size_ = 0;
-  int doublings_ = 0;  // inside of hosts
+  int doublings_ = 0;  // within hosts
   int rounds_ = 0;     // of the tree; one of them for the surplus hosts, if there are any
 };
 

@@ -14,13 +14,13 @@ namespace rueda {
 namespace {
 
 constexpr std::size_t kLine = 64;
-/// Lines asked for ahead of the stores; about as many requests as a core has under way.
+/// Cache lines that are requested ahead of the stores: about as many as a core can wait for.
 constexpr std::size_t kBlock = 1024;
 
 inline void prepare_to_write(std::byte* from) noexcept {
 #if defined(__x86_64__)
-  // The compiler's own prefetch for writing would be one for reading, as not every processor of the
-  // architecture has this instruction; those take it for a no-op.
+  // The compiler would turn its prefetch for writing into one for reading, as not every processor
+  // of the architecture has this instruction. Processors without it treat it as a no-op.
   asm volatile("prefetchw (%0)" : : "r"(from));
 #else
   __builtin_prefetch(from, 1);
@@ -68,7 +68,7 @@ void copy_streaming(std::byte* out, const std::byte* in, std::size_t bytes) noex
 
 std::size_t streaming_bytes() noexcept {
   static const std::size_t found = [] {
-    constexpr long kUsual = 1L << 20;  // where the system does not know its caches
+    constexpr long kUsual = 1L << 20;  // if the system does not know its caches
     const long second_level = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
     return static_cast<std::size_t>(second_level > 0 ? second_level : kUsual) * 4;
   }();

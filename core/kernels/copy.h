@@ -1,15 +1,15 @@
-/// Copies for memory whose cache lines are in unusual places. They differ in time only.
+/// Copies to memory whose cache lines other cores hold, or no cache. They differ only in time.
 ///
-/// No alignment is asked for; ranges do not overlap; zero bytes are legal with any pointers.
+/// Any alignment is legal; ranges do not overlap; zero bytes are legal with any pointers.
 #pragma once
 
 #include <cstddef>
 
 namespace rueda {
 
-/// Into memory that other cores have read since this one wrote it last: a slot. A store to such a
-/// line waits until the others have given it up, and a core waits for few stores at a time. Asking
-/// for ownership ahead of the stores keeps many requests under way.
+/// Copies to memory that other cores have read since this core wrote it last, such as a slot. A
+/// store to such a line waits until the other cores have given it up, and a core waits for few
+/// stores at a time. So the copy asks for ownership ahead of the stores, for many lines at a time.
 void copy_to_peers(std::byte* out, const std::byte* in, std::size_t bytes) noexcept;
 
 /// Copies to memory that will have left the caches before it is read: writes past the caches,
@@ -17,12 +17,12 @@ void copy_to_peers(std::byte* out, const std::byte* in, std::size_t bytes) noexc
 /// store of this thread.
 void copy_streaming(std::byte* out, const std::byte* in, std::size_t bytes) noexcept;
 
-/// From this size on a result is better written by copy_streaming(): a result larger than the
-/// caches of this core has left them when the user reads it. Local to a process: members need not
-/// agree on it. Determined once.
+/// From this size on, copy_streaming() is the better way to write a result: one that is larger than
+/// the caches of this core has left them when the user reads it. Members need not agree on the
+/// size. It is determined once.
 [[nodiscard]] std::size_t streaming_bytes() noexcept;
 
-/// To a result of which this is a part.
+/// Copies a part of a result, by the way that suits the whole result.
 void copy_out(std::byte* out, const std::byte* in, std::size_t bytes, bool streaming) noexcept;
 
 }  // namespace rueda

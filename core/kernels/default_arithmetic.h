@@ -9,8 +9,8 @@
 
 namespace rueda {
 
-/// What a thread computes floating-point numbers under: rounding, and whether subnormals are kept.
-/// Sticky exception flags are no setting.
+/// The floating-point settings of a thread: rounding, and whether subnormals are kept. The sticky
+/// exception flags do not belong to them.
 class ArithmeticSettings {
  public:
 #if defined(__x86_64__)

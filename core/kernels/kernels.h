@@ -1,13 +1,13 @@
 /// Element-wise arithmetic on raw memory: scale while copying, reduce many sources into one.
 ///
-/// Bits. Every function gives the same bits at every Level, for every alignment and however a call
-/// is cut into smaller ones (inputs decide, P4), whatever the calling thread's rounding and
-/// flush-to-zero settings are. Any NaN that arithmetic yields is the positive quiet NaN without
-/// payload; so Sum, Product, Min and Max of two values commute bit for bit. Nothing is ever
+/// Bits. The inputs alone decide the bits of a result (P4). The Level, the alignment, the way in
+/// which calls are cut into smaller ones, and the rounding and flush-to-zero settings of the
+/// calling thread have no influence. Any NaN that arithmetic yields is the positive quiet NaN
+/// without payload, so Sum, Product, Min and Max of two values commute bit for bit. Nothing is
 /// contracted to FMA.
 ///
-/// Memory. No alignment is asked for. A destination may be the very same pointer as a source
-/// (in place); other overlaps are not allowed. Zero elements are legal with any pointers.
+/// Memory. Any alignment is legal. A destination may be the very same pointer as a source (in
+/// place); other overlaps are not allowed. Zero elements are legal with any pointers.
 #pragma once
 
 #include <cstddef>

@@ -1,16 +1,17 @@
-/// The kernels, written once over vectors of RUEDA_VECTOR_BYTES bytes and included by the file of
-/// each level (above 16 after <immintrin.h>). Only the conversion of float16 differs between them.
+/// The kernels. They are written once, over vectors of RUEDA_VECTOR_BYTES bytes; the file of each
+/// level includes them (above 16 bytes after <immintrin.h>). Only the conversion of float16 differs
+/// between levels.
 ///
-/// Vectors are the compiler's own (vector_size): arithmetic, comparison and ?: work lane by lane,
-/// so all levels share this text and nothing depends on the auto-vectoriser, except integer
-/// scaling. Everything is in an unnamed namespace: see table.h for why.
+/// Vectors are the compiler's own (vector_size): arithmetic, comparison and ?: work lane by lane.
+/// So all levels share this text, and only integer scaling depends on the auto-vectoriser.
+/// Everything is in an unnamed namespace: see table.h for the reason.
 
 namespace rueda::kernels {
 namespace {
 
 #define RUEDA_INLINE [[gnu::always_inline]] inline
-// The rounds of the loop below do not depend on each other. Clang would fail where it does not use
-// it.
+// Says that the rounds of the following loop do not depend on each other. Clang would report an
+// error where it does not use this.
 #if defined(__clang__)
 #define RUEDA_INDEPENDENT
 #else
@@ -47,7 +48,7 @@ RUEDA_INLINE void store(std::byte* to, V value) {
 //   rounded    to the precision of E (the value of unpack(pack(v))), NaN stays NaN,
 //   scaled     times a factor, canonical.
 
-/// What all floating types share. T is the type that is computed in.
+/// What all floating types share. T is the type of the arithmetic.
 template <typename T, typename Bits, Bits kQuietNan, Bits kSignBit>
 struct Floating {
   using Vec = Vector<T>;
@@ -140,12 +141,13 @@ struct BFloat16 : InPairs {
 
 #if RUEDA_VECTOR_BYTES > 16
 
-/// As many 16-bit values as F32 has lanes: what the processor's own conversion takes.
+/// As many 16-bit values as F32 has lanes: the operand of the processor's conversion.
 struct Float16 : InFloat32 {
   using Packed = Vector<std::uint16_t, kVector / 2>;
   static constexpr std::size_t kSize = 2;
 #if RUEDA_VECTOR_BYTES == 64
-  // The forms with a mask, of all lanes: GCC 12 warns that its plain ones use uninitialised memory.
+  // The forms with a mask, of all lanes: GCC 12 warns that the plain forms use uninitialised
+  // memory.
   RUEDA_INLINE static Vec unpack(Packed p) {
     return (Vec)_mm512_maskz_cvtph_ps(__mmask16{0xffff}, (__m256i)p);
   }
@@ -164,7 +166,7 @@ struct Float16 : InFloat32 {
 
 #else
 
-/// Integer code, for want of an instruction.
+/// Integer code, for processors without an instruction.
 struct Float16 : InPairs {
   RUEDA_INLINE static Vec unpack(Packed p) { return {widened(p & 0xffffu), widened(p >> 16)}; }
   RUEDA_INLINE static Packed pack(Vec v) { return narrowed(v.even) | (narrowed(v.odd) << 16); }
@@ -282,7 +284,7 @@ struct Boolean {
   RUEDA_INLINE static Vec canonical(Vec v) { return v; }
   RUEDA_INLINE static Vec unpack(Packed p) { return (Vec)(p != 0) & 1; }
   RUEDA_INLINE static Packed pack(Vec v) { return v; }
-  /// The dispatcher never asks for it: a truth value has no multiple.
+  /// Never called: the dispatcher scales no Bool, as a truth value has no multiple.
   static void scale(std::byte*, const std::byte*, std::size_t, double) {}
 };
 
@@ -356,7 +358,7 @@ RUEDA_INLINE void fold_loop(std::byte* out, std::byte* also_out, const std::byte
     fold_at<E, Op, kScaled, 1>(out, also_out, sources, n, at, factor);
   }
   if (at == end) return;
-  // The rest goes through a whole vector on the stack, so that it takes the same instructions.
+  // The rest goes through a whole vector on the stack, so that the same instructions compute it.
   const std::size_t rest = end - at;
   typename E::Packed packed{};
   __builtin_memcpy(&packed, sources[0] + at, rest);
@@ -407,7 +409,7 @@ void scale(std::byte* out, const std::byte* in, std::size_t count, double factor
   }
 }
 
-/// Integers are scaled block by block, while what was just folded is still in the first-level
+/// Integers are scaled block by block, while the block that was just folded is in the first-level
 /// cache.
 template <typename E, typename Op>
 void fold_then_scale(std::byte* out, std::byte* also_out, const std::byte* const* sources,

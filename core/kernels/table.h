@@ -1,8 +1,9 @@
-/// Private to kernels/: what one level's translation unit gives to the dispatcher.
+/// Private to kernels/: the functions of one level, for the dispatcher.
 ///
-/// The files of a level are compiled with instruction sets that the processor may lack. So
-/// everything they define has internal linkage, and they call no inline function from outside: the
-/// linker keeps one copy of such a function for the whole program and might keep theirs.
+/// The files of a level are compiled with instruction sets that the processor may lack. So all
+/// their definitions have internal linkage, and they call no inline function from outside: the
+/// linker keeps one copy of such a function for the whole program, and might keep the copy of a
+/// level.
 #pragma once
 
 #include <cstddef>
