@@ -103,11 +103,7 @@ class Verbs(Protocol):
         """
 
     def alltoallv(
-        self,
-        data: memoryview,
-        out: memoryview,
-        send_lengths: tuple[int, ...],
-        recv_lengths: tuple[int, ...],
+        self, data: memoryview, out: memoryview, send_lengths: tuple[int, ...], recv_lengths: tuple[int, ...]
     ) -> Steps:
         """Send each member its part of ``data``, divided by ``send_lengths``. ``out`` gets the parts of all
         members, this member's own included.

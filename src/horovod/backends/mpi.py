@@ -143,11 +143,7 @@ class MpiBackend(Backend):
                 )
 
     def alltoallv(
-        self,
-        data: memoryview,
-        out: memoryview,
-        send_lengths: tuple[int, ...],
-        recv_lengths: tuple[int, ...],
+        self, data: memoryview, out: memoryview, send_lengths: tuple[int, ...], recv_lengths: tuple[int, ...]
     ) -> Iterator[object]:
         # Not Ialltoallv: whether its counts suffice is for each member to know, and all must do the same.
         return self._exchange(_cut(data, send_lengths), _cut(out, recv_lengths))

@@ -45,11 +45,7 @@ class HorovodBasics:
 
     # -- life cycle -----------------------------------------------------------------------------------------
 
-    def init(
-        self,
-        comm: Any = None,
-        process_sets: Sequence[ProcessSet] | str | None = None,
-    ) -> None:
+    def init(self, comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
         """Form the world with all other launched processes. A second call while initialised changes nothing.
 
         Args:

@@ -92,11 +92,7 @@ class PartialReduction:
         local: the variables that were registered.
     """
 
-    def __init__(
-        self,
-        reduce: Callable[..., Sequence[Any]],
-        scale: Callable[[Any], Any] | None,
-    ) -> None:
+    def __init__(self, reduce: Callable[..., Sequence[Any]], scale: Callable[[Any], Any] | None) -> None:
         self._reduce = reduce
         self._scale = scale
         self.local = VariableSet()

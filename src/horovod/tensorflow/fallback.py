@@ -15,12 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from horovod.collectives.numpy_frontend import collectives
-from horovod.errors import (
-    HorovodInternalError,
-    InvalidArgumentError,
-    MismatchError,
-    NotInitializedError,
-)
+from horovod.errors import HorovodInternalError, InvalidArgumentError, MismatchError, NotInitializedError
 from horovod.runtime import lifecycle
 from horovod.runtime.process_set import ProcessSet, global_process_set
 
@@ -59,12 +54,7 @@ def collective(
     """See :func:`horovod.tensorflow.native.function`."""
 
     def function(
-        *,
-        tensor_name: str,
-        ignore_name_scope: bool,
-        process_set_id: int,
-        name: str | None,
-        **given: Any,
+        *, tensor_name: str, ignore_name_scope: bool, process_set_id: int, name: str | None, **given: Any
     ) -> Any:
         tensors = given.pop("tensors") if inputs is None else [given.pop(each) for each in inputs]
         key = _key(tensor_name, ignore_name_scope, name)

@@ -38,19 +38,8 @@ class EagerAggregation(Aggregation):
 
 
 class LocalGradientAggregationHelperEager(EagerAggregation):
-    """:class:`EagerAggregation` for others, around a reduction of their own.
-
-    Args:
-        backward_passes_per_step: how many passes make one step.
-        allreduce_func: takes gradients and their variables as two lists, returns the reduced gradients.
-        sparse_as_dense: sum ``IndexedSlices`` as dense tensors; without it they are an error.
-        average_aggregated_gradients: divide by the number of passes.
-        process_set: ranks whose gradients are combined.
-        scale_local_gradients: divide gradients of local variables by the number of ranks.
-
-    Raises:
-        ValueError: no positive number of passes.
-    """
+    """:class:`EagerAggregation` for others, around a reduction of their own; the arguments are those of
+    :class:`~horovod.tensorflow.gradient_aggregation.LocalGradientAggregationHelper`."""
 
     def __init__(
         self,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from horovod._keras.frameworks.contract import Framework
+from horovod._keras.frameworks.contract import Branch, Framework
 from horovod.errors import HorovodInternalError
 from horovod.gradients.reduction import PartialReduction
 from horovod.gradients.settings import GradientSettings
@@ -60,13 +60,7 @@ class TensorFlowFramework(Framework):
             return True
         return False
 
-    def choose(
-        self,
-        condition: Any,
-        if_true: Callable[[], Any],
-        if_false: Callable[[], Any],
-        variables: Sequence[Any],
-    ) -> Any:
+    def choose(self, condition: Any, if_true: Branch, if_false: Branch, variables: Sequence[Any]) -> Any:
         return tf.cond(condition, if_true, if_false)
 
     def moments(self, own: Any) -> Any:

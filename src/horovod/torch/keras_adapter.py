@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from horovod._keras import moments
-from horovod._keras.frameworks.contract import Framework
+from horovod._keras.frameworks.contract import Branch, Framework
 from horovod.errors import HorovodInternalError
 from horovod.gradients.reduction import PartialReduction, exchange, reduce_in_groups, share_of_average
 from horovod.gradients.settings import GradientSettings
@@ -39,13 +39,7 @@ class TorchFramework(Framework):
     def dense(self, gradient: Any) -> Any | None:
         return gradient.to_dense() if gradient.layout != torch.strided else None
 
-    def choose(
-        self,
-        condition: Any,
-        if_true: Callable[[], Any],
-        if_false: Callable[[], Any],
-        variables: Sequence[Any],
-    ) -> Any:
+    def choose(self, condition: Any, if_true: Branch, if_false: Branch, variables: Sequence[Any]) -> Any:
         return if_true() if condition else if_false()
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]

@@ -22,9 +22,7 @@ class ParameterNames:
     """
 
     def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
+        self, optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
     ) -> None:
         """
         Raises:

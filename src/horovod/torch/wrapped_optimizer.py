@@ -167,11 +167,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
         return (
             _again,
             (kind._make, kind._wrapped_class, self.param_groups, self._arguments()),
-            {
-                "defaults": self.defaults,
-                "state": self.state,
-                "param_groups": self.param_groups,
-            },
+            {"defaults": self.defaults, "state": self.state, "param_groups": self.param_groups},
         )
 
 
@@ -209,11 +205,7 @@ def subclass_of(
             f"This {wrapped.__name__} is a DistributedOptimizer already; its gradients are exchanged once. "
             "Pass the plain optimizer."
         )
-    attributes = {
-        "__module__": wrapper.__module__,
-        "_wrapped_class": wrapped,
-        "_make": staticmethod(make),
-    }
+    attributes = {"__module__": wrapper.__module__, "_wrapped_class": wrapped, "_make": staticmethod(make)}
     return type(wrapped.__name__, (wrapper, wrapped), attributes)
 
 

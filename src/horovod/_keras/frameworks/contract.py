@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from horovod.errors import HorovodInternalError, InvalidArgumentError
 from horovod.gradients.reduction import PartialReduction
 from horovod.gradients.settings import GradientSettings
 
-__all__ = ["Framework"]
+__all__ = ["Branch", "Framework"]
+
+Branch: TypeAlias = Callable[[], Any]
+"""Returns a list of tensors, or nothing."""
 
 
 class Framework(Protocol):
@@ -63,18 +66,12 @@ class Framework(Protocol):
         changed."""
         return False
 
-    def choose(
-        self,
-        condition: Any,
-        if_true: Callable[[], Any],
-        if_false: Callable[[], Any],
-        variables: Sequence[Any],
-    ) -> Any:
+    def choose(self, condition: Any, if_true: Branch, if_false: Branch, variables: Sequence[Any]) -> Any:
         """Call one of two functions, by a boolean scalar, and return its result. In a step that is traced,
         both become part of the step.
 
         Args:
-            if_true, if_false: return lists of tensors of the same shapes, or nothing.
+            if_true, if_false: return tensors of the same shapes.
             variables: all that the two functions may assign to.
         """
 

@@ -19,7 +19,7 @@ import numpy as np
 from jax.experimental import io_callback
 
 from horovod._keras import moments
-from horovod._keras.frameworks.contract import Framework
+from horovod._keras.frameworks.contract import Branch, Framework
 from horovod.collectives.numpy_frontend import collectives
 from horovod.common.basics import HorovodBasics
 from horovod.errors import HorovodInternalError
@@ -115,19 +115,13 @@ class JaxFramework(Framework):
     def reduction(self, settings: GradientSettings) -> PartialReduction:
         return PartialReduction(functools.partial(_reduced, settings), share_of_average(settings))
 
-    def choose(
-        self,
-        condition: Any,
-        if_true: Callable[[], Any],
-        if_false: Callable[[], Any],
-        variables: Sequence[Any],
-    ) -> Any:
+    def choose(self, condition: Any, if_true: Branch, if_false: Branch, variables: Sequence[Any]) -> Any:
         if not _traced(condition):
             return if_true() if condition else if_false()
         if not variables:
             return jax.lax.cond(condition, if_true, if_false)
 
-        def with_values(branch: Callable[[], Any]) -> Callable[[], Any]:
+        def with_values(branch: Branch) -> Callable[[], Any]:
             def run() -> Any:
                 before = [(variable, variable.value) for variable in variables]
                 with keras.StatelessScope(state_mapping=before) as scope:

@@ -268,11 +268,7 @@ class _Agreement:
 
 
 def _by_file(
-    shares: Sequence[Any],
-    rank: int,
-    remainder: str,
-    known: list[int] | None,
-    agree: _Agreement | None,
+    shares: Sequence[Any], rank: int, remainder: str, known: list[int] | None, agree: _Agreement | None
 ) -> tuple[Any, int | None]:
     """``shares[rank]``, made as long as the others, and its length."""
     mine = shares[rank]
@@ -294,12 +290,7 @@ def _by_file(
 
 
 def _by_record(
-    whole: Any,
-    rank: int,
-    size: int,
-    remainder: str,
-    known: int | None,
-    agree: _Agreement | None,
+    whole: Any, rank: int, size: int, remainder: str, known: int | None, agree: _Agreement | None
 ) -> tuple[Any, int | None]:
     """Every ``size``-th element of ``whole``, made as many as others have, and their number."""
     total = known
