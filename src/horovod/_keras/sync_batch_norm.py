@@ -38,8 +38,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
         super().__init__(**kwargs)
 
     def _moments(self, inputs: Any, mask: Any) -> Any:
-        runtime = lifecycle.current()
-        if runtime.topology.size == 1 and not runtime.config.elastic:
+        if lifecycle.current().alone:
             return super()._moments(inputs, mask)
         ops, axes = keras.ops, self._reduction_axes
         x = ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))

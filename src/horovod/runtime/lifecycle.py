@@ -105,6 +105,11 @@ class Runtime:
     numbered: weakref.WeakSet[Numbered] = field(default_factory=weakref.WeakSet)
     sharing: weakref.WeakSet[Sharing] = field(default_factory=weakref.WeakSet)
 
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody to exchange with, now and later: an elastic world may grow."""
+        return self.topology.size == 1 and not self.config.elastic
+
     def wrong_ranks(self, ranks: Sequence[int]) -> str:
         """What is wrong with ``ranks`` (ascending) as a process set; empty if nothing is."""
         return wrong_ranks(ranks, self.topology.size)

@@ -56,22 +56,16 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
     if _KERAS_2:
 
         def _moments(self, inputs: Any, reduction_axes: Any, keep_dims: bool, mask: Any = None) -> Any:
-            if _alone():
+            if lifecycle.current().alone:
                 return super()._moments(inputs, reduction_axes, keep_dims, mask=mask)
             return _moments_of_all_ranks(inputs, reduction_axes, keep_dims, mask)
 
     else:
 
         def _moments(self, inputs: Any, mask: Any) -> Any:  # type: ignore[misc]
-            if _alone():
+            if lifecycle.current().alone:
                 return super()._moments(inputs, mask)
             return _moments_of_all_ranks(inputs, self._reduction_axes, False, mask)
-
-
-def _alone() -> bool:
-    """Whether there is nobody to exchange with. An elastic world may grow after a graph was built."""
-    runtime = lifecycle.current()
-    return runtime.topology.size == 1 and not runtime.config.elastic
 
 
 def _moments_of_all_ranks(inputs: Any, axes: Sequence[int], keep_dims: bool, mask: Any) -> tuple[Any, Any]:

@@ -27,7 +27,7 @@ from horovod.torch.functions import broadcast_object
 from horovod.torch.gradients import Gradients
 from horovod.torch.parameter_names import ParameterNames, find_duplicates
 from horovod.torch.shared_gradients import SharedGradients
-from horovod.torch.wrapped_optimizer import SetReference, WrappedOptimizer, alone, subclass_of
+from horovod.torch.wrapped_optimizer import SetReference, WrappedOptimizer, subclass_of
 
 __all__ = ["DistributedOptimizer"]
 
@@ -72,7 +72,7 @@ class _DistributedOptimizer(WrappedOptimizer):
         self._passes = settings.backward_passes_per_step
         self._groups = _lists_of_parameters(settings.groups)
 
-        if alone() or not self.process_set.included():
+        if lifecycle.current().alone or not self.process_set.included():
             return
         self._parameters, frozen = self._watched()
         indices = _group_indices(settings.groups, self._parameters, self._names, self.process_set)

@@ -12,7 +12,6 @@ import torch
 
 from horovod.errors import InvalidArgumentError
 from horovod.gradients.exchange import GradientExchange
-from horovod.runtime import lifecycle
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.torch.parameter_names import ParameterNames
 from horovod.torch.shared_gradients import SharedGradients
@@ -207,16 +206,6 @@ def subclass_of(
         )
     attributes = {"__module__": wrapper.__module__, "_wrapped_class": wrapped, "_make": staticmethod(make)}
     return type(wrapped.__name__, (wrapper, wrapped), attributes)
-
-
-def alone() -> bool:
-    """Whether there is nobody to exchange gradients with, now and later.
-
-    Raises:
-        NotInitializedError: ``init()`` has not been called.
-    """
-    runtime = lifecycle.current()
-    return runtime.topology.size == 1 and not runtime.config.elastic
 
 
 def local_step(optimizer: torch.optim.Optimizer) -> None:
