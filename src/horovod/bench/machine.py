@@ -6,18 +6,16 @@ import os
 import platform
 from collections.abc import Iterable
 from importlib import metadata
-from pathlib import Path
+
+from horovod.bootstrap.control_groups import PROC
+from horovod.bootstrap.proc import value_of
 
 __all__ = ["machine", "versions"]
 
 
 def machine() -> dict[str, str]:
     """Processors, memory and system, in words."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    cpu = next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
+    cpu = value_of("model name", PROC / "cpuinfo") or platform.machine()
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "cpu": f"{os.cpu_count()} x {cpu}",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from horovod.bench.timing import Timing
+from horovod.bootstrap.control_groups import PROC
+from horovod.bootstrap.proc import lines
 
 __all__ = ["Team", "busy_cpu_s", "measure", "wait_for_quiet"]
 
@@ -30,7 +31,7 @@ class Team(Protocol):
 
 def busy_cpu_s() -> float:
     """CPU seconds that the whole machine has spent working since it started."""
-    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    fields = lines(PROC / "stat")[0].split()[1:9]
     ticks = [int(field) for field in fields]
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["GROUPS", "PROC", "control_groups", "lines"]
+from horovod.bootstrap.proc import lines
+
+__all__ = ["GROUPS", "PROC", "control_groups"]
 
 PROC = Path("/proc")
 GROUPS = Path("/sys/fs/cgroup")
@@ -23,11 +25,3 @@ def control_groups(proc: Path = PROC, groups: Path = GROUPS) -> Iterator[Path]:
         while folder == groups or groups in folder.parents:
             yield folder
             folder = folder.parent
-
-
-def lines(path: Path) -> list[str]:
-    """The lines of a file; none if it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from horovod.bootstrap.control_groups import GROUPS, PROC, control_groups, lines
+from horovod.bootstrap.control_groups import GROUPS, PROC, control_groups
+from horovod.bootstrap.proc import lines
 
 __all__ = ["Share", "cores_per_rank", "own_share"]
 

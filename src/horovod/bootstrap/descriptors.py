@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 
+from horovod.bootstrap.proc import open_descriptors
 from horovod.errors import BackendError
 
 __all__ = ["Descriptors", "make_room"]
@@ -42,7 +43,7 @@ def make_room(more: int, what: str) -> None:
         BackendError: the hard limit is too low as well.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = len(os.listdir("/proc/self/fd")) + more + _MARGIN
+    needed = open_descriptors() + more + _MARGIN
     wanted = needed + _RESERVE
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from horovod.bootstrap.control_groups import GROUPS, PROC, control_groups, lines
+from horovod.bootstrap.control_groups import GROUPS, PROC, control_groups
+from horovod.bootstrap.proc import lines, value_of
 
 __all__ = ["available_bytes"]
 
@@ -23,9 +24,9 @@ def available_bytes(proc: Path = PROC, groups: Path = GROUPS) -> int | None:
 
 
 def _machine(proc: Path) -> Iterator[int]:
-    for line in lines(proc / "meminfo"):
-        if line.startswith("MemAvailable:"):
-            yield int(line.split()[1]) * 1024
+    available = value_of("MemAvailable", proc / "meminfo")
+    if available is not None:
+        yield int(available.split()[0]) * 1024
 
 
 def _control_groups(proc: Path, groups: Path) -> Iterator[int]:

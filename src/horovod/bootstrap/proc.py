@@ -11,7 +11,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Stat", "boot_id", "every_process", "namespace", "stat_of"]
+__all__ = [
+    "Stat",
+    "boot_id",
+    "every_process",
+    "lines",
+    "namespace",
+    "open_descriptors",
+    "stat_of",
+    "value_of",
+]
 
 
 class Stat:
@@ -44,6 +53,29 @@ def every_process() -> Iterator[tuple[int, Stat]]:
             stat = stat_of(int(name))
             if stat is not None:
                 yield int(name), stat
+
+
+def lines(path: str | os.PathLike[str]) -> list[str]:
+    """The lines of a file; none if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []
+
+
+def value_of(name: str, path: str | os.PathLike[str]) -> str | None:
+    """What stands behind the first ``name:`` of a file; None if there is none."""
+    for line in lines(path):
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return None
+
+
+def open_descriptors() -> int:
+    """How many this process has, with the one that looks."""
+    return len(os.listdir("/proc/self/fd"))
 
 
 def boot_id() -> str:
