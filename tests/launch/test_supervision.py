@@ -16,7 +16,7 @@ from horovod.launch.launchers.contract import Event, Exited, Failed, Finished, H
 from horovod.launch.output.console import Console
 from horovod.launch.placement.hosts import HostSlots, assign_ranks
 from horovod.launch.supervision.signals import Signals
-from horovod.launch.supervision.supervisor import supervise
+from horovod.launch.supervision.supervisor import Supervisor
 
 
 @pytest.fixture
@@ -267,7 +267,7 @@ def test_rank_that_was_killed_is_the_cause_though_it_is_heard_late(ends: list[Ex
     slots = assign_ranks([HostSlots("a", 2), HostSlots("b", 2)], 4)
     workers = Script(*(Started(rank, 100 + rank) for rank in range(4)), *ends, Finished(()))
     with Signals() as signals:
-        outcome = supervise(slots, workers, signals, Console())
+        outcome = Supervisor(slots, workers, signals, Console()).run()
     workers.close()
     assert outcome.failure is not None
     assert outcome.failure.rank == first
@@ -286,7 +286,7 @@ def test_host_that_is_lost_is_the_cause_or_comes_besides() -> None:
     for events, fails in cases:
         workers = Script(*events, Finished(()))
         with Signals() as signals:
-            outcome = supervise(slots, workers, signals, Console(), patience_s=30)
+            outcome = Supervisor(slots, workers, signals, Console(), patience_s=30).run()
         workers.close()
         assert outcome.lost == (lost,)
         assert (outcome.failure and outcome.failure.rank) == fails
@@ -310,7 +310,7 @@ def test_launcher_that_places_ranks_itself_is_supervised_alike() -> None:
     for events, (rank, error) in cases:
         workers = Script(placed, *started, *events)
         with Signals() as signals:
-            outcome = supervise((), workers, signals, Console(), patience_s=30, size=2)
+            outcome = Supervisor((), workers, signals, Console(), patience_s=30, size=2).run()
         workers.close()
         assert (outcome.failure and outcome.failure.rank, outcome.error) == (rank, error)
         assert outcome.hosts == {0: "a", 1: "b"}

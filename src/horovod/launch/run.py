@@ -29,7 +29,7 @@ from horovod.launch.output.streams import Output
 from horovod.launch.placement.addresses import names_of_this_machine
 from horovod.launch.supervision.failures import raise_for
 from horovod.launch.supervision.signals import Signals
-from horovod.launch.supervision.supervisor import supervise
+from horovod.launch.supervision.supervisor import Supervisor
 
 __all__ = ["conducting", "run_job"]
 
@@ -89,7 +89,7 @@ def run_job(
                     output,
                     signals,
                 ) as workers:
-                    outcome = supervise(
+                    outcome = Supervisor(
                         placed,
                         workers,
                         signals,
@@ -98,7 +98,7 @@ def run_job(
                         limits.patience_s,
                         _tell_store(store),
                         size=len(slots),
-                    )
+                    ).run()
             finally:
                 if results is not None:
                     results.sent.update(output.results())

@@ -42,7 +42,7 @@ from horovod.launch.output.streams import Output
 from horovod.launch.run import conducting
 from horovod.launch.supervision.failures import command_not_started
 from horovod.launch.supervision.signals import Signals
-from horovod.launch.supervision.supervisor import Outcome, supervise
+from horovod.launch.supervision.supervisor import Outcome, Supervisor
 
 __all__ = ["main", "rank_and_size"]
 
@@ -211,7 +211,7 @@ def _run(
         closing(_Lifeline(client, slot.rank, place.silence_s, signals)) as lifeline,
         conducting(lambda: launcher.start((slot,), plan, None, output), output, signals) as workers,
     ):
-        outcome = supervise((slot,), workers, signals, console)
+        outcome = Supervisor((slot,), workers, signals, console).run()
     if lifeline.lost:
         raise LaunchError(f"rank {slot.rank} was ended: the connection to horovodrun is lost.")
     report = _how_it_ended(outcome, command, slot.hostname, output.tail(slot.rank))

@@ -34,7 +34,7 @@ from horovod.launch.placement.hosts import Slot
 from horovod.launch.supervision.first_cause import End, blamed, first_cause, heard
 from horovod.launch.supervision.signals import Signals, signal_name
 
-__all__ = ["Outcome", "describe_exit", "supervise"]
+__all__ = ["Outcome", "Supervisor", "describe_exit"]
 
 _REORDERED_S = 1.0  # news of hosts may be so late
 _NOTICEABLE_S = 0.5  # who waits longer is told why
@@ -63,17 +63,8 @@ class Outcome:
     survivors: tuple[int, ...] = ()
 
 
-def supervise(
-    slots: Sequence[Slot],
-    workers: Workers,
-    signals: Signals,
-    console: Console,
-    status: Status | None = None,
-    patience_s: float = 0.0,
-    gone: Callable[[int, str, str], None] = lambda rank, host, how: None,
-    size: int = 0,
-) -> Outcome:
-    """Wait until nothing of the job runs.
+class Supervisor:
+    """Waits until nothing of the job runs.
 
     The first rank that fails, or the first signal to this process, ends the others; a rank that succeeds
     early does not. A second signal kills them without further waiting.
@@ -82,24 +73,18 @@ def supervise(
         patience_s: how long ranks that a world needs may take to end by themselves when one has failed.
         gone: is told of every rank that is gone, its host, and how: "exited with status 3".
         size: how many ranks there are, where `slots` is empty as the launcher will say it (`Placed`).
-
-    Raises:
-        LaunchError: the ranks can no longer be watched.
     """
-    return _Watch(slots, workers, signals, console, status, patience_s, gone, size or len(slots)).run()
 
-
-class _Watch:
     def __init__(
         self,
         slots: Sequence[Slot],
         workers: Workers,
         signals: Signals,
         console: Console,
-        status: Status | None,
-        patience_s: float,
-        gone: Callable[[int, str, str], None],
-        size: int,
+        status: Status | None = None,
+        patience_s: float = 0.0,
+        gone: Callable[[int, str, str], None] = lambda rank, host, how: None,
+        size: int = 0,
     ) -> None:
         self._status = status
         self._gone = gone
@@ -110,7 +95,7 @@ class _Watch:
         self._console = console
         self._started = time.monotonic()
         self._running: set[int] = set()
-        self._size = size
+        self._size = size or len(slots)
         self._not_ended = set(self._hosts or range(size))
         self._signals_seen = 0
         self._failure: End | None = None
@@ -124,6 +109,10 @@ class _Watch:
         self._explained = False
 
     def run(self) -> Outcome:
+        """
+        Raises:
+            LaunchError: the ranks can no longer be watched.
+        """
         finished: Finished | None = None
         with selectors.DefaultSelector() as selector:
             selector.register(self._workers.fileno(), selectors.EVENT_READ)
