@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from horovod.launch.launchers.registry import CHOICES, LAUNCHERS
+from horovod.launch.programs import ask
 from horovod.version import __version__
 
 __all__ = ["BuildReport", "build_report"]
@@ -203,11 +204,8 @@ def _devices() -> list[str]:
     if tool is None:
         return []
     query = [tool, "--query-gpu=index,name,driver_version,memory.total", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return done.stdout.splitlines() if done.returncode == 0 else []
+    said = ask(query, _LIMIT_S)
+    return said.stdout.splitlines() if said.status == 0 else []
 
 
 def _version(distribution: str) -> str | None:

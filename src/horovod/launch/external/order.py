@@ -6,7 +6,6 @@ Keys do not travel: see `key`.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ __all__ = [
     "Order",
     "StartLine",
     "exported_names",
-    "find_program",
 ]
 
 # Set by batch systems and MPI for the process that reads them: wrong in another one.
@@ -61,14 +59,6 @@ class StartLine:
     environment: Mapping[str, str]
     notes: tuple[str, ...] = field(default=())
     """What the user should be told about it."""
-
-
-def find_program(name: str, environ: Mapping[str, str]) -> str | None:
-    """The absolute path of a program on the PATH of `environ`."""
-    import shutil  # takes longer to import than the rest of this module
-
-    found = shutil.which(name, path=environ.get("PATH", os.defpath))
-    return None if found is None else os.path.abspath(found)
 
 
 def exported_names(environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from horovod.bootstrap.store import StoreServer
 from horovod.errors import ConfigError
 from horovod.launch.environment import for_other_hosts
 from horovod.launch.external.key import NO_CARD, make_key
-from horovod.launch.external.order import Order, StartLine, exported_names, find_program
+from horovod.launch.external.order import Order, StartLine, exported_names
 from horovod.launch.external.workers import ExternalWorkers
 from horovod.launch.job import Job
 from horovod.launch.launchers.contract import Prepared, Request, WorkerPlan
@@ -31,6 +31,7 @@ from horovod.launch.launchers.registry import LAUNCHERS, load_launcher
 from horovod.launch.output.streams import Output
 from horovod.launch.placement.addresses import store_hosts
 from horovod.launch.placement.hosts import HostSlots, Slot
+from horovod.launch.programs import find_program
 
 __all__ = ["ProgramLauncher", "dry_line", "make_order"]
 

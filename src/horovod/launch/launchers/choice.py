@@ -39,7 +39,7 @@ def look_around(environ: Mapping[str, str], request: str | None) -> Available:
 def _found(programs: Collection[str], environ: Mapping[str, str]) -> frozenset[str]:
     if not programs:
         return frozenset()
-    from horovod.launch.external.order import find_program
+    from horovod.launch.programs import find_program
 
     return frozenset(name for name in programs if find_program(name, environ) is not None)
 

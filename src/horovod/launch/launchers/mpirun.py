@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import enum
 import re
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.external.order import Order, StartLine
 from horovod.launch.external.program_launcher import ProgramLauncher
 from horovod.launch.placement.hosts import named
+from horovod.launch.programs import ask
 
 __all__ = ["Make", "Mpi", "MpirunLauncher", "mpirun_line", "recognise"]
 
@@ -64,10 +64,11 @@ def recognise(program: str, environ: Mapping[str, str]) -> Mpi:
     Raises:
         LaunchError: it does not work, or nobody knows it.
     """
-    status, text = _ask([program, "--version"], environ)
-    if status != 0 or not text.strip():
+    said = ask([program, "--version"], _LIMIT_S, environ)
+    text = said.stdout + said.stderr + said.broken
+    if said.status != 0 or not text.strip():
         raise LaunchError(
-            f"{program} --version ended with status {status}: {text.strip()[:500]!r}. {_INSTALL}"
+            f"{program} --version ended with status {said.status}: {text.strip()[:500]!r}. {_INSTALL}"
         )
     make = next((make for sign, make in _SIGNS if sign in text), None)
     if make is None:
@@ -174,21 +175,3 @@ def _hydra(mpi: Mpi, order: Order) -> StartLine:
         further = "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS" if intel else "HYDRA_LAUNCHER_EXTRA_ARGS"
         environment[further] = " ".join(filter(None, (environment.get(further), *order.ssh)))
     return StartLine((*words, *order.arguments, *order.command), environment)
-
-
-def _ask(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
-    try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_LIMIT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return 127, str(error)
-    return done.returncode, done.stdout

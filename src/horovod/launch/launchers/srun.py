@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping
 
 from horovod.errors import ConfigError
 from horovod.launch.external.order import Order, StartLine
 from horovod.launch.external.program_launcher import ProgramLauncher
+from horovod.launch.programs import ask
 
 __all__ = ["SrunLauncher"]
 
@@ -42,17 +42,9 @@ def _mpi_type(program: str, arguments: tuple[str, ...]) -> list[str]:
     """Ranks that use MPI need it to be told of each other, which the site's default may not do."""
     if any(word.startswith("--mpi") for word in arguments):
         return []
-    return next(([f"--mpi={kind}"] for kind in ("pmix", "pmi2") if kind in _mpi_types(program).split()), [])
-
-
-def _mpi_types(program: str) -> str:
-    try:
-        done = subprocess.run(
-            [program, "--mpi=list"], capture_output=True, text=True, timeout=_LIMIT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return f"{done.stdout} {done.stderr}"
+    said = ask([program, "--mpi=list"], _LIMIT_S)
+    known = f"{said.stdout} {said.stderr}".split()
+    return next(([f"--mpi={kind}"] for kind in ("pmix", "pmi2") if kind in known), [])
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:

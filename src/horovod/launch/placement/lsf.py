@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.placement.host_files import host_text
 from horovod.launch.placement.hosts import Allocated, HostSlots, merge_hosts, number_of, parse_hostfile
+from horovod.launch.programs import ask
 
 __all__ = ["NodeShape", "in_lsf", "lsf_allocation", "node_shape"]
 
@@ -135,24 +135,15 @@ def ask_program(command: Sequence[str]) -> str:
     Raises:
         LaunchError: it cannot be run, or fails; names the command and its status.
     """
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_QUERY_LIMIT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise LaunchError(f"{' '.join(command)} cannot be run: {error}. Give the hosts with -H.") from error
-    if done.returncode != 0:
+    said = ask(command, _QUERY_LIMIT_S)
+    if said.broken:
+        raise LaunchError(f"{' '.join(command)} cannot be run: {said.broken}. Give the hosts with -H.")
+    if said.status != 0:
         raise LaunchError(
-            f"{' '.join(command)} ended with status {done.returncode}: {done.stderr.strip()} "
+            f"{' '.join(command)} ended with status {said.status}: {said.stderr.strip()} "
             "Give the hosts with -H."
         )
-    return done.stdout
+    return said.stdout
 
 
 def _yaml(text: str, program: str) -> dict[str, Any]:
