@@ -83,8 +83,8 @@ def test_choice_follows_request_and_what_there_is(mpirun: bool, lsf: bool, has_j
 
 def test_errors_of_choosing_have_texts_of_their_own() -> None:
     nothing = Available(own=True, programs=frozenset(), lsf=False)
-    broken = dataclasses.replace(nothing, own=False)
-    lsf = dataclasses.replace(nothing, lsf=True)
+    broken = nothing._replace(own=False)
+    lsf = nothing._replace(lsf=True)
     cases = [("mpirun", nothing), ("srun", nothing), ("jsrun", nothing), ("jsrun", lsf), ("ssh", broken)]
     texts = set()
     for request, available in cases:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.bootstrap.store_address import store_environment
@@ -110,8 +110,7 @@ def silence_s(options: Mapping[str, str], inherited: Mapping[str, str]) -> float
     return max(given_s, _SHORTEST_SILENCE_S) if given_s else _DEFAULT_SILENCE_S
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """How long hosts and ranks may take to start, to give a sign of life, and to end by themselves when a
     rank has failed.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from horovod.runtime.ending import harmless
 
@@ -34,8 +34,7 @@ _HINTS: Sequence[tuple[str, bool, str]] = (
 )
 
 
-@dataclass(frozen=True)
-class SshOptions:
+class SshOptions(NamedTuple):
     """How other hosts are reached. None and empty: as the user's ssh configuration says."""
 
     port: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from horovod.errors import ConfigError
 from horovod.launch.launchers.registry import LAUNCHERS
@@ -13,8 +13,7 @@ from horovod.launch.placement.lsf import in_lsf
 __all__ = ["Available", "choose_launcher", "look_around"]
 
 
-@dataclass(frozen=True)
-class Available:
+class Available(NamedTuple):
     """What there is to choose from."""
 
     own: bool

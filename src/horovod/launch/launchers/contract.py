@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from horovod.bootstrap.secret import KEY_BYTES
 from horovod.bootstrap.store import StoreServer
@@ -86,8 +86,7 @@ class HostsUnreachable(LaunchError):
         self.exit_code = exit_code
 
 
-@dataclass(frozen=True)
-class HostFacts:
+class HostFacts(NamedTuple):
     """What a launcher has found out about a host."""
 
     machine: str
@@ -111,8 +110,7 @@ class Prepared:
     """The key is in the environment of the plan: on its way to the ranks nobody sees it."""
 
 
-@dataclass(frozen=True)
-class WorkerPlan:
+class WorkerPlan(NamedTuple):
     """What every rank runs, and what differs between them."""
 
     command: tuple[str, ...]
@@ -230,8 +228,7 @@ class Workers(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """What a launcher is asked for before its ranks are started."""
 
     job: Job

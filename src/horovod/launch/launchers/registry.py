@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from horovod.launch.launchers.contract import Launcher
 
 __all__ = ["CHOICES", "LAUNCHERS", "Row", "load_launcher"]
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """What is known of a launcher before it is imported."""
 
     name: str

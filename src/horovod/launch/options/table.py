@@ -9,8 +9,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from horovod.config import SETTINGS, Flag, Setting, at_least, one_of
 from horovod.launch.launchers.registry import CHOICES, LAUNCHERS
@@ -24,8 +23,7 @@ _NO_ELASTIC = "this version runs a fixed number of processes; give -np and -H in
 _NO_TUNING = "this version does not tune itself; set --fusion-threshold-mb and --cycle-time-ms by hand"
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """One option: how it is written, what it takes, and what it becomes.
 
     Attributes:
@@ -328,7 +326,7 @@ _LIBRARIES = (
 # A group of their own: hiding the log's time stamps goes together with --prefix-output-with-timestamp.
 _LOGGING = _of_settings("logging")
 _OLD = tuple(
-    replace(option, spellings=(old,), help="", key="", warning=f"use {' or '.join(_OLD_LOG_TIME)}")
+    option._replace(spellings=(old,), help="", key="", warning=f"use {' or '.join(_OLD_LOG_TIME)}")
     for option in _LOGGING
     if (old := _OLD_LOG_TIME.get(option.longest))
 )

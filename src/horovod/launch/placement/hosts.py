@@ -10,6 +10,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from horovod.errors import ConfigError, LaunchError
 
@@ -69,8 +70,7 @@ class HostSlots:
             raise ConfigError(f"Host {self.name} cannot have {self.slots:.6g} slots.")
 
 
-@dataclass(frozen=True)
-class Allocated:
+class Allocated(NamedTuple):
     """Hosts that a batch system has given to this job, and how it said so."""
 
     source: str

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.placement.host_files import host_text
@@ -21,8 +20,7 @@ Ask = Callable[[Sequence[str]], str]
 """Runs a command and returns what it prints."""
 
 
-@dataclass(frozen=True)
-class NodeShape:
+class NodeShape(NamedTuple):
     """What each host of a CSM allocation has."""
 
     cores: int
