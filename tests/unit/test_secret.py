@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -78,6 +79,23 @@ def test_damaged_file_and_link_are_refused(home: dict[str, str]) -> None:
     key_file(home).symlink_to(elsewhere)
     with pytest.raises(ConfigError, match="cannot be used"):
         job_key(home, "job")
+
+
+def test_pipe_in_place_of_the_file_is_refused_and_keeps_nobody_waiting(home: dict[str, str]) -> None:
+    key_file(home).parent.mkdir(parents=True)
+    os.mkfifo(key_file(home), 0o600)
+    said: list[str] = []
+
+    def ask() -> None:
+        with pytest.raises(ConfigError) as caught:
+            job_key(home, "job")
+        said.append(str(caught.value))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(10)
+    assert said
+    assert "must be a file of yours" in said[0]
 
 
 def test_unusable_home_is_an_error_that_says_what_to_set(tmp_path: Path) -> None:

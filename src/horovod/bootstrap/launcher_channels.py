@@ -15,7 +15,6 @@ import hashlib
 import logging
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import time
@@ -24,7 +23,7 @@ from pathlib import Path
 
 from horovod.bootstrap import pmi, pmix
 from horovod.bootstrap.launchers import FAMILIES
-from horovod.bootstrap.secret import settings_folder
+from horovod.bootstrap.secret import read_private, settings_folder, write_private
 from horovod.errors import ConfigError, RendezvousError
 
 __all__ = ["ChannelMissing", "channels", "forget", "give", "pmix_job_size", "take"]
@@ -34,6 +33,7 @@ _log = logging.getLogger("horovod.bootstrap")
 _LIBRARY = "libpmix.so.2"
 _SIZE_LIMIT_S = 20.0
 _POLL_S = 0.05
+_MOST_CARD_BYTES = 4096
 
 
 class ChannelMissing(Exception):
@@ -155,9 +155,7 @@ def _write(path: Path, card: str) -> None:
     draft = path.with_name(f"{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(card)
+        write_private(draft, card.encode())
         draft.replace(path)  # at once, so that no rank reads half of a card
     except OSError as error:
         draft.unlink(missing_ok=True)
@@ -168,15 +166,9 @@ def _wait_for(path: Path, timeout_s: float) -> str:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         try:
-            with os.fdopen(
-                os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), errors="replace"
-            ) as file:
-                status = os.fstat(file.fileno())
-                if stat.S_ISREG(status.st_mode) and (status.st_uid, status.st_mode & 0o077) == (
-                    os.getuid(),
-                    0,
-                ):
-                    return file.read(4096)
+            card = read_private(path, _MOST_CARD_BYTES)
+            if card is not None:
+                return card.decode(errors="replace")
             raise ChannelMissing(f"{path} is not a file of yours that nobody else can read")
         except FileNotFoundError:
             time.sleep(_POLL_S)

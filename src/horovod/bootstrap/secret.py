@@ -24,8 +24,10 @@ __all__ = [
     "name_of",
     "own_secret",
     "port_of",
+    "read_private",
     "settings_folder",
     "users_secret",
+    "write_private",
 ]
 
 SECRET_VARIABLE = "HOROVOD_SECRET_KEY"
@@ -119,6 +121,32 @@ def settings_folder(environ: Mapping[str, str]) -> Path:
     return Path(settings) / "rueda"
 
 
+def write_private(path: Path, data: bytes) -> None:
+    """Make a file that nobody but this user can read.
+
+    Raises:
+        OSError: it is there already, or cannot be made.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+
+
+def read_private(path: Path, limit_bytes: int) -> bytes | None:
+    """The beginning of a file; None if it is not one of this user's that nobody else can read.
+
+    Raises:
+        OSError: it cannot be opened, or is a link.
+    """
+    # Nobody keeps us waiting who puts a pipe in its place.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            return None
+        return file.read(limit_bytes)
+
+
 def _key_file(environ: Mapping[str, str]) -> Path:
     return settings_folder(environ) / "key"
 
@@ -138,23 +166,19 @@ def _user_key(path: Path, *, make: bool) -> bytes:
 def _create(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"key.{os.getpid()}.{secrets.token_hex(8)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(KEY_BYTES))
+        write_private(draft, secrets.token_bytes(KEY_BYTES))
         try:
             os.link(draft, path)  # atomic, complete, and never replaces a key that is already there
         except FileExistsError:
             pass
     finally:
-        draft.unlink()
+        draft.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> bytes:
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-        status = os.fstat(file.fileno())
-        key = file.read(KEY_BYTES + 1)
-    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+    key = read_private(path, KEY_BYTES + 1)
+    if key is None:
         raise ConfigError(
             f"The key file {path} must be a file of yours that nobody else can read. "
             f"Run: chmod 600 {path} (or delete it: a new one is made)."

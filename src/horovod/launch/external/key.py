@@ -13,10 +13,8 @@ side, the first of these that fits:
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
 import socket
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +25,9 @@ from horovod.bootstrap.secret import (
     check_of,
     key_of_job,
     own_secret,
+    read_private,
     users_secret,
+    write_private,
 )
 from horovod.errors import ConfigError
 
@@ -68,9 +68,7 @@ def make_key(environ: Mapping[str, str], folder: Path, *, elsewhere: bool) -> Ca
     else:
         key = secrets.token_bytes(KEY_BYTES)
     file = folder / "key"
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as out:
-        out.write(key)
+    write_private(file, key)
     return CarriedKey(key, f"{name}:{check_of(key)}:{file}")
 
 
@@ -108,13 +106,11 @@ def find_key(card: str, environ: Mapping[str, str], launcher: str) -> bytes:
 def _from_file(file: str) -> Iterator[bytes]:
     """Of the launching host, or one that shares its folder for files of the moment."""
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        key = read_private(Path(file), KEY_BYTES)
     except OSError:
         return
-    with os.fdopen(descriptor, "rb") as opened:
-        status = os.fstat(descriptor)
-        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077:
-            yield opened.read(KEY_BYTES)
+    if key is not None:
+        yield key
 
 
 def _from_environment(environ: Mapping[str, str], name: str) -> Iterator[bytes]:
