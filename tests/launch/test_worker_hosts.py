@@ -133,6 +133,18 @@ def test_a_host_that_keeps_the_ends_of_its_ranks_to_itself_is_lost(
     assert isinstance(found[-1], Finished)
 
 
+def test_what_wrappers_bring_home_is_kept_within_the_same_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_module, "most_result_bytes", lambda: 1000)
+    output = Output(2, Console())
+    output.keep(0, ["the last line"], bytearray(600))
+    with pytest.raises(LaunchError, match="half of this machine's memory"):
+        output.keep(1, [], bytearray(401))
+    output.start()
+    output.drain(lambda: False)
+    assert output.results() == {0: bytearray(600)}
+    assert (output.tail(0), output.tail(1)) == (("the last line",), ())
+
+
 def test_results_that_do_not_fit_into_this_machine_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_module, "most_result_bytes", lambda: 1000)
     output = Output(2, Console())
