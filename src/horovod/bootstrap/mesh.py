@@ -194,7 +194,8 @@ class _Bootstrap:
             segment_limit(self.identities),
         )
         prepare(topology, mesh)
-        self._meet(joined)
+        # No rank goes on in a world that another rank could not enter.
+        self._gather(joined.connected, "", "finish connecting")
         self._leave(joined)
         return topology, mesh
 
@@ -239,14 +240,8 @@ class _Bootstrap:
             except (OSError, AuthenticationError) as error:
                 failure = f"{self._me()}: {error}"
                 self.store.abort(joined.group(mine[0]), Cause(failure))
-        self.store.set(f"{joined.outcomes}{self.place.rank}", failure)
-        try:
-            outcomes = self.store.collect(joined.outcomes, self.place.size, self._left_s())
-        except StoreTimeout as error:
-            raise self._late(
-                "pass descriptors", (int(k.removeprefix(joined.outcomes)) for k in error.keys)
-            ) from error
-        failed = {int(rank): reason for rank, reason in outcomes.items() if reason}
+        outcomes = self._gather(joined.outcomes, failure, "pass descriptors")
+        failed = {rank: reason for rank, reason in enumerate(outcomes) if reason}
         if failed.keys() & set(mine):
             if self.place.rank == mine[0]:
                 _log.warning(
@@ -327,17 +322,6 @@ class _Bootstrap:
                 f"{self._me()} cannot listen for other ranks: {error}", library="system", code=error.errno
             ) from error
 
-    def _told_where(self, joined: Round, listeners: Sequence[socket.socket]) -> list[list[tuple[str, int]]]:
-        """Where each rank listens, once all have said it."""
-        mine = [listener.getsockname()[:2] for listener in listeners]
-        self.store.set(f"{joined.listening}{self.place.rank}", mine)
-        try:
-            book = self.store.collect(joined.listening, self.place.size, self._left_s())
-        except StoreTimeout as error:
-            late = (int(key.removeprefix(joined.listening)) for key in error.keys)
-            raise self._late("connect", late) from error
-        return [book[str(rank)] for rank in range(self.place.size)]
-
     def _connect_network(self, joined: Round, groups: Sequence[Sequence[int]]) -> list[NetworkPeer]:
         rank = self.place.rank
         wanted = network.connections_of(rank, groups, self.world, self._streams())
@@ -349,7 +333,8 @@ class _Bootstrap:
             listeners = self._listen({purpose.dialer for purpose in expected})
             for listener in listeners:
                 closing.enter_context(listener)
-            offered = self._told_where(joined, listeners)
+            here = [listener.getsockname()[:2] for listener in listeners]
+            offered = self._gather(joined.listening, here, "connect")
             made, sessions = self._dial_and_accept(joined, wanted, listeners, offered)
         return self._network_peers(wanted, made, sessions, levels)
 
@@ -484,20 +469,16 @@ class _Bootstrap:
             missing=(rank,),
         )
 
-    # -- 4. standing --
+    # -- parts of all --
 
-    def _meet(self, joined: Round) -> None:
-        """Wait until all are connected, so that no rank goes on in a world that another rank could not
-        enter."""
-        self.store.set(f"{joined.connected}{self.place.rank}", "")
+    def _gather(self, prefix: str, mine: Any, step: str) -> list[Any]:
+        """What each rank says below ``prefix``, once all have; who says nothing is late for ``step``."""
+        self.store.set(f"{prefix}{self.place.rank}", mine)
         try:
-            self.store.collect(joined.connected, self.place.size, self._left_s())
+            book = self.store.collect(prefix, self.place.size, self._left_s())
         except StoreTimeout as error:
-            raise self._late(
-                "finish connecting", (int(k.removeprefix(joined.connected)) for k in error.keys)
-            ) from error
-
-    # -- parts of both --
+            raise self._late(step, (int(key.removeprefix(prefix)) for key in error.keys)) from error
+        return [book[str(rank)] for rank in range(self.place.size)]
 
     def _watch(self, joined: Round, group_scope: str | None) -> Conversation[None]:
         """End the waiting when the round, or sharing memory in our group, is given up by anybody."""
