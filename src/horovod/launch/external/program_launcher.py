@@ -7,7 +7,6 @@ process how it ended (`workers`). A launcher of this kind is a subclass that say
 from __future__ import annotations
 
 import shlex
-import socket
 import sys
 import tempfile
 from abc import ABC, abstractmethod
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import cast
 
 from horovod.bootstrap import unix
+from horovod.bootstrap.network import source_towards
+from horovod.bootstrap.routes import resolve
 from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.bootstrap.store import StoreServer
 from horovod.errors import ConfigError
@@ -137,14 +138,7 @@ def used_hosts(job: Job) -> tuple[HostSlots, ...]:
 
 
 def _address_towards(host: str) -> str:
-    """Our own address for packets to `host`; empty if there is no way. Nothing is sent."""
-    try:
-        for family, kind, _, _, address in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM):
-            with socket.socket(family, kind) as probe:
-                probe.connect(address)
-                found = str(probe.getsockname()[0])
-                if not found.startswith("127.") and found != "::1":
-                    return found
-    except OSError:
-        pass  # unknown here, or no route: another host may be
-    return ""
+    """Our own address for packets to `host`; empty if there is no way that leaves this machine."""
+    routes, _ = resolve([(host, 0)])
+    found = (source_towards(route.host) for route in routes)
+    return next((own for own in found if own and own != "::1" and not own.startswith("127.")), "")
