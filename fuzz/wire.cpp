@@ -85,7 +85,7 @@ std::vector<Bytes> seeds() {
   set.kind = Kind::AddProcessSet;
   set.ranks = {0, 5, 4000};
   const KeyRef full{.process_set = 1, .generation = 8, .name = "allreduce.x", .group = "g"};
-  const KeyRef unnamed{.kind = Kind::Barrier, .handle = 1ULL << 40};
+  const KeyRef unnamed{.kind = Kind::Barrier, .number = 1ULL << 40};
   const std::vector<Rank> ranks{0, 5};
 
   Bytes up;
@@ -111,7 +111,7 @@ std::vector<Bytes> seeds() {
   stream.item({.id = 9}, 4, {});
   stream.item(full, 0, plain);
   stream.dispatch(0, 1);
-  stream.item({.kind = Kind::AddProcessSet, .handle = 3}, 0, set);
+  stream.item({.kind = Kind::AddProcessSet, .number = 3}, 0, set);
   stream.fail(full, 2, "why", "allreduce.z", ranks);
   stream.joined(6);
   stream.shutdown({.rank = 7});

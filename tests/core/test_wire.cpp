@@ -35,7 +35,7 @@ std::vector<std::byte> every_record() {
   writer.origin(5);
   writer.age(1500);
   writer.ready({.id = 9}, 4, {}, 123, 12, true);
-  writer.ready({.kind = Kind::Barrier, .handle = 1ULL << 40}, 4, {}, 0, 0, false);
+  writer.ready({.kind = Kind::Barrier, .number = 1ULL << 40}, 4, {}, 0, 0, false);
   const KeyRef full{.process_set = -1, .generation = 8, .name = "allreduce.x", .group = "g"};
   writer.ready(full, 0, some_signature(), 1, 0, true);
   writer.join(2);
@@ -49,9 +49,9 @@ std::vector<std::byte> every_record() {
   writer.item({.id = 9}, 4, {});
   writer.item(full, 0, some_signature());
   writer.dispatch(0, 1);
-  writer.item({.kind = Kind::AddProcessSet, .handle = 3}, 0, some_set());
+  writer.item({.kind = Kind::AddProcessSet, .number = 3}, 0, some_set());
   writer.dispatch(0, 1);
-  writer.item({.kind = Kind::AddProcessSet, .handle = 4}, 4, {});
+  writer.item({.kind = Kind::AddProcessSet, .number = 4}, 4, {});
   writer.fail(full, 2, "why", "allreduce.z", std::vector<Rank>{0, 5});
   writer.joined(6);
   writer.shutdown({.rank = 7, .reason = Departure::Reason::ScriptOver});
@@ -63,7 +63,7 @@ TEST(Wire, a_report_by_numbers_takes_16_bytes) {
   std::vector<std::byte> bytes;
   Writer(bytes).ready({.id = 1}, 1, {}, 1, 1, true);
   EXPECT_EQ(bytes.size(), 16U);
-  Writer(bytes).ready({.kind = Kind::Allreduce, .handle = 1}, 1, {}, 0, 1, true);
+  Writer(bytes).ready({.kind = Kind::Allreduce, .number = 1}, 1, {}, 0, 1, true);
   EXPECT_EQ(bytes.size(), 32U);
 }
 
@@ -102,7 +102,7 @@ TEST(Wire, every_record_reads_as_it_was_written) {
   EXPECT_TRUE(entry.whole);
   expect(Record::ReadyUnnamed);
   EXPECT_EQ(entry.key.kind, Kind::Barrier);
-  EXPECT_EQ(entry.key.handle, 1ULL << 40);
+  EXPECT_EQ(entry.key.number, 1ULL << 40);
   EXPECT_FALSE(entry.whole);
   expect(Record::ReadyInFull);
   expect_full_key();
@@ -131,7 +131,7 @@ TEST(Wire, every_record_reads_as_it_was_written) {
   expect_full_signature();
   expect(Record::Dispatch);
   ASSERT_TRUE(reader.item(entry));
-  EXPECT_EQ(entry.key.handle, 3U);
+  EXPECT_EQ(entry.key.number, 3U);
   EXPECT_EQ(entry.signature.full, some_set());
   expect(Record::Dispatch);
   ASSERT_TRUE(reader.item(entry));

@@ -20,13 +20,13 @@ namespace {
       static_cast<std::uint64_t>(static_cast<std::uint32_t>(key.process_set)) << 32 |
       key.generation;
   if (!key.name.empty()) return std::hash<std::string_view>{}(key.name) ^ mix(scope);
-  return combine(scope + 1 + static_cast<std::uint64_t>(key.kind), key.handle);
+  return combine(scope + 1 + static_cast<std::uint64_t>(key.kind), key.number);
 }
 
 [[nodiscard]] bool is(const Key& key, const wire::KeyRef& ref) noexcept {
   if (key.process_set != ref.process_set || key.generation != ref.generation) return false;
   if (key.name != ref.name) return false;
-  return !key.name.empty() || (key.kind == ref.kind && key.number == ref.handle);
+  return !key.name.empty() || (key.kind == ref.kind && key.number == ref.number);
 }
 
 /// The extents that ranks must agree on: all but the first one if the number of rows may differ.
@@ -66,7 +66,7 @@ wire::KeyRef in_full(const Key& key, std::string_view group) {
   return {.process_set = key.process_set,
           .generation = key.generation,
           .kind = key.kind,
-          .handle = key.number,
+          .number = key.number,
           .name = key.name,
           .group = group};
 }
@@ -92,7 +92,7 @@ KeyState& ResponseCache::obtain(const wire::KeyRef& key) {
   key_state.key.generation = key.generation;
   key_state.key.name.assign(key.name);
   key_state.key.kind = key.kind;
-  key_state.key.number = key.handle;
+  key_state.key.number = key.number;
   key_state.hash = hash;
   key_state.in_use = true;
   key_states_.insert(hash, &key_state);

@@ -164,7 +164,7 @@ void Stream::count(const KeyState* key_state, const wire::KeyRef& key) {
                         .generation = key.generation,
                         .name = {},
                         .kind = key.kind,
-                        .number = key.handle});
+                        .number = key.number});
   }
 }
 

@@ -52,12 +52,12 @@ void Writer::put(const KeyRef& key) {
   if (is_plain_unnamed(key)) {
     put(static_cast<std::uint8_t>(KeyForm::Unnamed));
     put(static_cast<std::uint8_t>(key.kind));
-    put(key.handle);
+    put(key.number);
     return;
   }
   put(static_cast<std::uint8_t>(KeyForm::Full));
   put(static_cast<std::uint8_t>(key.kind));
-  put(key.handle);
+  put(key.number);
   put(static_cast<std::uint32_t>(key.process_set));
   put(key.generation);
   put(key.name);
@@ -112,7 +112,7 @@ void Writer::ready(const KeyRef& key, std::uint32_t signature_id, const Signatur
   } else if (signature_id != 0 && is_plain_unnamed(key)) {
     head(Record::ReadyUnnamed);
     put(signature_id);
-    put(key.handle);
+    put(key.number);
   } else {
     head(Record::ReadyInFull);
     put(instance);
@@ -190,11 +190,11 @@ void Reader::take(KeyRef& key) {
       return;
     case static_cast<std::uint8_t>(KeyForm::Unnamed):
       key.kind = take_enum<Kind>(kKinds);
-      key.handle = take<std::uint64_t>();
+      key.number = take<std::uint64_t>();
       return;
     case static_cast<std::uint8_t>(KeyForm::Full):
       key.kind = take_enum<Kind>(kKinds);
-      key.handle = take<std::uint64_t>();
+      key.number = take<std::uint64_t>();
       key.process_set = static_cast<std::int32_t>(take<std::uint32_t>());
       key.generation = take<std::uint32_t>();
       key.name = take_text();
@@ -298,7 +298,7 @@ bool Reader::next(Entry& entry) {
       entry.key = {};
       entry.key.kind = take_ready_head(entry);
       entry.signature.id = take<std::uint32_t>();
-      entry.key.handle = take<std::uint64_t>();
+      entry.key.number = take<std::uint64_t>();
       entry.instance = 0;
       if (entry.signature.id == 0) ok_ = false;
       break;

@@ -42,7 +42,7 @@ struct KeyRef {
   std::int32_t process_set = 0;
   std::uint32_t generation = 0;
   Kind kind = Kind::Allreduce;  ///< of an unnamed key
-  std::uint64_t handle = 0;     ///< of an unnamed key
+  std::uint64_t number = 0;     ///< Key::number of an unnamed key
   std::string_view name = {};   ///< empty: unnamed
   std::string_view group = {};  ///< full name of the group it belongs to; empty: none
 };
