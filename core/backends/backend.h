@@ -83,7 +83,8 @@ class Backend {
   /// The data path of an operation of that kind and size, for reports: "shm.small".
   [[nodiscard]] virtual std::string_view path(Kind kind, std::size_t bytes) const noexcept;
 
-  /// Transfers that are started from now on carry that tag.
+  /// Transfers that are started from now on carry that tag. The reader compares it before it uses a
+  /// byte, so data of another operation are an error, never a wrong result.
   virtual void begin(OperationTag /*operation*/) {}
   /// Sends bytes to `peer` (set rank). Sends and receives of a pair match in order. The span stays
   /// valid until the operation is done.

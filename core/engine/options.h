@@ -16,7 +16,9 @@
 namespace rueda {
 
 /// A setting is a field here, or in the options of the part that uses it, and the line that names
-/// it: by that name it is given from outside, times in seconds.
+/// it: by that name it is given from outside, times in seconds. Python gives all that are named, so
+/// the values here are those of C++ tests; those of users are in src/horovod/config.py. A field
+/// that no line names is a constant but in tests.
 struct EngineOptions {
   Rank rank = 0;
   int size = 1;

@@ -222,7 +222,8 @@ std::unique_ptr<Operation> ForeignBackend::alltoall(AlltoallPlan plan) {
   return session_->start(std::move(job), all_but(members(), members().self));
 }
 
-/// What every member brings is put in the order of its owners, unless it is so already.
+/// The verb takes one array with the parts of member 0 first. So parts of several tensors are put
+/// in that order, unless they are in it already.
 std::unique_ptr<Operation> ForeignBackend::reducescatter(std::span<const ScatterPiece> pieces,
                                                          const Reduction& reduction) {
   if (auto refused = refuse(pieces, reduction)) return refused;

@@ -61,7 +61,7 @@ class ForeignSession : public std::enable_shared_from_this<ForeignSession> {
   /// The operation goes before its job is done: ends the session, and waits until nobody touches
   /// the buffers, for a while.
   void drop(ForeignJob& job);
-  /// Whether that was in vain for one of them.
+  /// True if drop() has waited in vain: a verb still runs, and may write to its buffers.
   [[nodiscard]] bool stuck();
 
   /// At least that much memory, kept from call to call. Holder of the progress lock only.

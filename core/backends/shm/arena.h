@@ -4,8 +4,8 @@
 /// same operations in the same order:
 ///
 /// * *Small operations.* Operation s uses small slot s mod 2. Every member raises its flag and
-/// waits
-///   for everybody's, so who starts s + 2 knows that all have finished s: two slots are enough.
+///   waits for everybody's. So a member that starts s + 2 knows that all have finished s, and two
+///   slots are enough.
 /// * *Chunks.* Every other operation is a number of chunks, the same on all members. Chunk s may be
 ///   written into its slot when all others have *drained* chunk s - 3, which used it before.
 ///   Nothing is assumed about how far members run ahead of each other, so any mix of operations is
@@ -43,12 +43,12 @@ class ShmArena {
   [[nodiscard]] bool same(int member, ShmMark mark, std::uint32_t target) const noexcept {
     return tag(at(member), mark, target).load(std::memory_order_relaxed) == operation_;
   }
-  /// The error if it does not.
+  /// The error of a member of which same() is false.
   [[nodiscard]] Error mixed(int member, ShmMark mark, std::uint32_t target) const {
     return mixed_up(at(member).rank, tag(at(member), mark, target).load(std::memory_order_relaxed),
                     operation_);
   }
-  /// The same for all members; else the member whose contribution does not.
+  /// Whether same() is true of all members; the error is that of the first of which it is not.
   [[nodiscard]] Result<void> check(ShmMark mark, std::uint32_t target) const;
 
   /// Stores the own flag and wakes the members that sleep. Drained wakes only those that asked.

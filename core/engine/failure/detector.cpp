@@ -35,9 +35,9 @@ bool FailureDetector::heard(Rank from, std::span<const std::byte> frame, TimePoi
 bool FailureDetector::take(Rank from, std::span<const std::byte> frame, TimePoint now) {
   auto cause = decode_cause(frame);
   if (!cause) return survey_.take(frame, now);
-  if (from == parent_) {
+  if (from == parent_) {  // the decision of rank 0
     owner_.abort(cause->error, from);
-  } else {
+  } else {  // evidence of a rank below
     report_failure(std::move(cause->error), cause->evidence, now);
   }
   return true;
