@@ -52,9 +52,9 @@ PRICES = (
     Price(
         "a backend",
         "1 folder in `core/backends`",
-        "1 row in `core/backends/registry.cpp`",
+        "1 row in `core/backends/registry.cpp`; the contract, for a library that does whole collectives",
         "hierarchical",
-        r"hierarchical",
+        r"hierarchical(?![-_]all)",  # not the options of that name, which choose no backend
         r"hierarchical",
     ),
     Price(
