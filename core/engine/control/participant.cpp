@@ -5,6 +5,7 @@
 
 #include "collectives/registry.h"
 #include "engine/base/names.h"
+#include "engine/base/refusals.h"
 
 namespace rueda {
 
@@ -37,28 +38,24 @@ Result<void> Participant::submit(std::span<const Key> keys, std::span<const Sign
   for (; done < keys.size(); ++done) {
     const Key& key = keys[done];
     const ProcessSet* set = world_.find_set(key.process_set, key.generation);
-    if (set == nullptr || !set->members.contains(world_.self())) {
-      result =
-          Error{.code = Code::InvalidArgument,
-                .message = set == nullptr ? "Process set " + std::to_string(key.process_set) +
-                                                " does not exist, or has not been registered"
-                                          : "Rank " + std::to_string(world_.self()) +
-                                                " is not a member of the provided process set " +
-                                                std::to_string(key.process_set),
-                .tensor = full_name(key)};
+    if (set == nullptr) {
+      result = no_such_set(key.process_set, full_name(key));
       break;
     }
-    KeyState& key_state = cache_.obtain(in_full(key, {}));
-    if (key_state.ticket != 0) {
-      result =
-          Error{.code = Code::Duplicate,
-                .message = full_name(key) +
-                           " was submitted with the same name as another tensor that is still in "
-                           "flight on this rank. Wait for that one first, or use another name",
-                .tensor = full_name(key)};
+    if (!set->members.contains(world_.self())) {
+      result = Error{.code = Code::InvalidArgument,
+                     .message = "Rank " + std::to_string(world_.self()) +
+                                " is not a member of the provided process set " +
+                                std::to_string(key.process_set),
+                     .tensor = full_name(key)};
       break;
     }
     const Signature& signature = signatures[done];
+    KeyState& key_state = cache_.obtain(in_full(key, {}));
+    if (key_state.ticket != 0) {
+      result = already_in_flight(signature.kind, full_name(key));
+      break;
+    }
     if (!key_state.canonical || key_state.canonical->id == 0 ||
         !ResponseCache::fits(*key_state.canonical, signature)) {
       key_state.canonical = cache_.canonical_of(signature);

@@ -1,0 +1,16 @@
+/// Why a rank refuses a submission of its own: sentences that more than one part has to say.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "result.h"
+
+namespace rueda {
+
+/// `name`: the full name of an operation of this rank, which is in flight already.
+[[nodiscard]] Error already_in_flight(Kind kind, std::string name);
+/// `name`: the full name of the operation that asks for the set; may be empty.
+[[nodiscard]] Error no_such_set(std::int32_t id, std::string name = {});
+
+}  // namespace rueda
