@@ -145,7 +145,7 @@ format: $(VENV)/.requirements  ## rewrite sources in the project's format
 	@find core tests/core fuzz -name '*.h' -o -name '*.cpp' -o -name '*.inl' | xargs -r $(BIN)/clang-format -i
 
 stub: build  ## write src/horovod/_core.pyi anew from the native module
-	@$(BIN)/python -m nanobind.stubgen -q -m horovod._core -o src/horovod/_core.pyi
+	@$(BIN)/python -m nanobind.stubgen -q -p core/bindings/stub.txt -m horovod._core -o src/horovod/_core.pyi
 	@$(BIN)/ruff format --quiet src/horovod/_core.pyi
 
 bench: build  ## compare with PyTorch Gloo and Open MPI, interleaved; writes benchmarks/results/

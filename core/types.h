@@ -54,10 +54,11 @@ enum class ReduceOp : std::uint8_t {
   Max = 4,
   Product = 5
 };
+inline constexpr std::uint8_t kReduceOps = 6;
 
 [[nodiscard]] constexpr std::string_view name_of(ReduceOp op) noexcept {
-  constexpr std::array<std::string_view, 6> names{"Average", "Sum", "Adasum",
-                                                  "Min",     "Max", "Product"};
+  constexpr std::array<std::string_view, kReduceOps> names{"Average", "Sum", "Adasum",
+                                                           "Min",     "Max", "Product"};
   return names[static_cast<std::size_t>(op)];
 }
 
@@ -89,8 +90,23 @@ enum class Kind : std::uint8_t {
   return kind == Kind::AddProcessSet || kind == Kind::RemoveProcessSet;
 }
 
-/// Where a tensor lives; ranks must agree on it for one operation.
-enum class Device : std::uint8_t { Host = 0, Accelerator = 1 };
+/// Where a tensor lives; ranks must agree on it for one operation. The numbers are part of the
+/// interface of the native module.
+enum class Device : std::uint8_t { Host = 0, Cuda = 1, Xpu = 2, Mps = 3 };
+inline constexpr std::uint8_t kDevices = 4;
+
+[[nodiscard]] constexpr std::string_view name_of(Device device) noexcept {
+  constexpr std::array<std::string_view, kDevices> names{"CPU", "CUDA", "XPU", "MPS"};
+  return names[static_cast<std::size_t>(device)];
+}
+
+/// How the caller learns of the end. The numbers are part of the interface of the native module.
+enum class Mode : std::uint8_t {
+  Asynchronous = 0,  ///< by a handle
+  Awaited = 1,       ///< by a handle that somebody will wait for at once
+  Blocking = 2,      ///< 0: it is over, and there is nothing to take; else a handle to go on with
+  Callback = 3,      ///< 0: it is over without an error; else `on_done` is called
+};
 
 using Shape = std::vector<std::int64_t>;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "bindings/numbers.h"
 #include "collectives/registry.h"
 #include "engine/engine.h"
 
@@ -16,35 +17,32 @@ struct Refusal {
   std::string message;
 };
 
-constexpr std::int32_t kMostDimensions = 64;  // as on the wire
-
-/// The first number of `request` that stands for nothing; empty if there is none. Enumerations are
-/// indices into tables, so they are checked before they become any.
-std::string nonsense_in(const RuedaRequest& request) {
-  const auto is = [](std::string what, std::int64_t number) {
-    return what + " " + std::to_string(number) + " means nothing";
-  };
-  if (request.kind < 0 || request.kind >= kKinds) {
-    return is("kind", request.kind);
+/// The first number of `submission` that stands for nothing; empty if there is none.
+std::string nonsense_in(const RuedaSubmission& submission) {
+  using bindings::is_below;
+  using bindings::kMostDimensions;
+  using bindings::means_nothing;
+  if (!is_below(kKinds, submission.kind)) return means_nothing("kind", submission.kind);
+  if (!is_below(kReduceOps, submission.op)) return means_nothing("op", submission.op);
+  if (submission.mode != static_cast<std::int32_t>(Mode::Callback)) {
+    return means_nothing("mode", submission.mode) + " here: the end comes by a callback";
   }
-  if (request.op < 0 || request.op > static_cast<std::int32_t>(ReduceOp::Product)) {
-    return is("op", request.op);
+  if (submission.done == nullptr) return "a submission without a callback";
+  const bool none = rules_of(static_cast<Kind>(submission.kind)).without_tensors;
+  if (submission.count < (none ? 0 : 1)) {
+    return means_nothing("a count of tensors of", submission.count);
   }
-  if (request.done == nullptr) return "a request without a callback";
-  if (request.kind == static_cast<std::int32_t>(Kind::Join)) return {};
-  if (request.count < 1) return is("a count of tensors of", request.count);
-  for (std::int32_t i = 0; i < request.count; ++i) {
-    const RuedaTensor& tensor = request.tensors[i];
-    if (tensor.dtype < 0 || tensor.dtype >= static_cast<std::int32_t>(kDTypes)) {
-      return is("dtype", tensor.dtype);
-    }
-    if (tensor.dims < 0 || tensor.dims > kMostDimensions) {
-      return is("a number of dimensions of", tensor.dims);
+  for (std::int32_t i = 0; i < submission.count; ++i) {
+    const RuedaTensor& tensor = submission.tensors[i];
+    if (!is_below(kDTypes, tensor.dtype)) return means_nothing("dtype", tensor.dtype);
+    if (!is_below(kDevices, tensor.device)) return means_nothing("device", tensor.device);
+    if (!is_below(kMostDimensions + 1, tensor.dims)) {
+      return means_nothing("a number of dimensions of", tensor.dims);
     }
     for (std::int32_t d = 0; d < tensor.dims; ++d) {
-      if (tensor.shape[d] < 0) return is("an extent of", tensor.shape[d]);
+      if (tensor.shape[d] < 0) return means_nothing("an extent of", tensor.shape[d]);
     }
-    if (tensor.members < 0) return is("a number of members of", tensor.members);
+    if (tensor.members < 0) return means_nothing("a number of members of", tensor.members);
   }
   return {};
 }
@@ -63,45 +61,42 @@ std::int32_t refuse(const Error& error, RuedaOutcome* outcome) {
 }
 
 /// Into `mine`, whose memory is used again.
-void read(const RuedaRequest& request, Request& mine) {
-  mine.kind = static_cast<Kind>(request.kind);
-  mine.op = static_cast<ReduceOp>(request.op);
-  mine.name.assign(request.name != nullptr ? request.name : "");
-  mine.prescale = request.prescale;
-  mine.postscale = request.postscale;
-  mine.root = request.root;
-  mine.process_set = request.process_set;
-  mine.grouped = request.grouped != 0;
-  mine.demanded = true;  // a graph goes on when it is done; other parts of it may go on before
+void read(const RuedaSubmission& submission, Submission& mine) {
+  mine.kind = static_cast<Kind>(submission.kind);
+  mine.op = static_cast<ReduceOp>(submission.op);
+  mine.name.assign(submission.name != nullptr ? submission.name : "");
+  mine.prescale = submission.prescale;
+  mine.postscale = submission.postscale;
+  mine.root = submission.root;
+  mine.process_set = submission.process_set;
+  mine.mode = static_cast<Mode>(submission.mode);
+  mine.grouped = submission.grouped != 0;
   mine.call = 0;
-  mine.tensors.resize(static_cast<std::size_t>(request.count));
+  mine.tensors.resize(static_cast<std::size_t>(submission.count));
   for (std::size_t i = 0; i < mine.tensors.size(); ++i) {
-    const RuedaTensor& tensor = request.tensors[i];
-    TensorRequest& to = mine.tensors[i];
-    to.dtype = static_cast<DType>(tensor.dtype);
-    to.shape.assign(tensor.shape, tensor.shape + tensor.dims);
+    const RuedaTensor& tensor = submission.tensors[i];
+    Tensor& to = mine.tensors[i];
     to.in = static_cast<const std::byte*>(tensor.in);
     to.out = static_cast<std::byte*>(tensor.out);
+    to.dtype = static_cast<DType>(tensor.dtype);
+    to.shape.assign(tensor.shape, tensor.shape + tensor.dims);
+    to.device = static_cast<Device>(tensor.device);
+    to.device_index = tensor.device_index;
+    to.stream = tensor.stream;
     to.splits.clear();
     if (tensor.splits != nullptr) to.splits.assign(tensor.splits, tensor.splits + tensor.members);
     to.received = tensor.received;
   }
   mine.provide = nullptr;
-  if (request.allocate != nullptr) {
-    mine.provide = [allocate = request.allocate, context = request.context](
+  if (submission.allocate != nullptr) {
+    mine.provide = [allocate = submission.allocate, context = submission.context](
                        std::size_t index, const Shape& shape, DType) {
       return static_cast<std::byte*>(allocate(context, static_cast<std::int32_t>(index),
                                               shape.data(),
                                               static_cast<std::int32_t>(shape.size())));
     };
   }
-}
-
-std::int32_t submit(void* engine, const RuedaRequest* request, RuedaOutcome* outcome) {
-  if (auto wrong = nonsense_in(*request); !wrong.empty()) {
-    return refuse({.code = Code::InvalidArgument, .message = std::move(wrong)}, outcome);
-  }
-  auto on_done = [done = request->done, context = request->context](const Work& work) {
+  mine.on_done = [done = submission.done, context = submission.context](const Work& work) {
     RuedaOutcome end{.code = nullptr,
                      .message = nullptr,
                      .rank = -1,
@@ -118,16 +113,16 @@ std::int32_t submit(void* engine, const RuedaRequest* request, RuedaOutcome* out
     }
     done(context, &end);
   };
+}
+
+std::int32_t submit(void* engine, const RuedaSubmission* submission, RuedaOutcome* outcome) {
+  if (auto wrong = nonsense_in(*submission); !wrong.empty()) {
+    return refuse({.code = Code::InvalidArgument, .message = std::move(wrong)}, outcome);
+  }
   auto* mine_engine = static_cast<Engine*>(engine);
-  const auto handle = [&]() -> Result<Handle> {
-    if (request->kind == static_cast<std::int32_t>(Kind::Join)) {
-      return mine_engine->join(std::move(on_done));
-    }
-    thread_local Request mine;
-    read(*request, mine);
-    mine.on_done = std::move(on_done);
-    return mine_engine->launch(mine);
-  }();
+  thread_local Submission mine;
+  read(*submission, mine);
+  const auto handle = mine_engine->submit(std::move(mine));
   if (!handle) return refuse(handle.error(), outcome);
   if (*handle == 0) return kOver;
   mine_engine->take(*handle);  // the callback is all there is

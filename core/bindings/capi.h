@@ -7,13 +7,16 @@
 
 extern "C" {
 
-/// One tensor. Memory is the host's, contiguous, and stays valid until the callback.
+/// One tensor, as rueda::Tensor. Memory is contiguous, and stays valid until the callback.
 struct RuedaTensor {
+  const void* in;
+  void* out;           ///< null: `allocate` is asked
   std::int32_t dtype;  ///< numbers of rueda::DType
   std::int32_t dims;
   const std::int64_t* shape;
-  const void* in;
-  void* out;  ///< null: `allocate` is asked
+  std::int32_t device;        ///< numbers of rueda::Device; 0: host memory
+  std::int32_t device_index;  ///< among those of its kind
+  void* stream;               ///< of the device; null: none
   /// Alltoall: rows for each member of the set, `members` numbers; null: equally many.
   const std::int64_t* splits;
   std::int32_t members;
@@ -32,7 +35,8 @@ struct RuedaOutcome {
   std::int32_t in_use;
 };
 
-struct RuedaRequest {
+/// As rueda::Submission.
+struct RuedaSubmission {
   std::int32_t kind;  ///< numbers of rueda::Kind
   std::int32_t op;    ///< numbers of rueda::ReduceOp
   const char* name;   ///< null: by handle number
@@ -40,8 +44,9 @@ struct RuedaRequest {
   double postscale;
   std::int32_t root;
   std::int32_t process_set;
+  std::int32_t mode;     ///< rueda::Mode::Callback; there is no other way to learn of the end
   std::int32_t grouped;  ///< not 0: a group, also of one tensor
-  std::int32_t count;    ///< tensors; a join has none
+  std::int32_t count;    ///< tensors; 0 for a kind that has none
   const RuedaTensor* tensors;
   /// Memory for the result of tensor `index`, which stays valid until the callback; null: there is
   /// none. On any thread, before done(); must not block. Null: no tensor lacks `out`.
@@ -57,7 +62,7 @@ struct RuedaApi {
   std::uint32_t bytes;
   /// kUnderWay: done() is called at the end. kOver: that was all, and done() is not called.
   /// kRefused: `*outcome` says why, and done() is not called.
-  std::int32_t (*submit)(void* engine, const RuedaRequest* request, RuedaOutcome* outcome);
+  std::int32_t (*submit)(void* engine, const RuedaSubmission* submission, RuedaOutcome* outcome);
   /// Number of members of a process set, and the place of this rank among them, -1 if it is none.
   /// 0: the set exists.
   std::int32_t (*process_set)(void* engine, std::int32_t number, std::int32_t* size,
@@ -66,7 +71,7 @@ struct RuedaApi {
 }
 
 namespace rueda {
-inline constexpr std::uint32_t kApiVersion = 4;
+inline constexpr std::uint32_t kApiVersion = 5;
 inline constexpr std::int32_t kUnderWay = 0;
 inline constexpr std::int32_t kRefused = 1;
 inline constexpr std::int32_t kOver = 2;

@@ -14,25 +14,28 @@ namespace rueda::bindings {
 /// What comes of results that overlap depends on which is written first, so they are refused. One
 /// tensor may come twice, as tied weights do: it gets the result of its first place, and the later
 /// ones are reduced in copies that nobody sees. They live until the operation is done.
-inline Result<std::vector<HostBuffer>> separate_duplicates(Request& request, const Engine& engine) {
+inline Result<std::vector<HostBuffer>> separate_duplicates(Submission& submission,
+                                                           const Engine& engine) {
   std::vector<HostBuffer> copies;
-  if (!rules_of(request.kind).in_place) return copies;
-  std::vector<TensorRequest>& tensors = request.tensors;
-  const auto bytes = [](const TensorRequest& tensor) {
+  std::vector<Tensor>& tensors = submission.tensors;
+  // What is elsewhere is refused by the engine.
+  const auto here = [](const Tensor& tensor) { return tensor.device == Device::Host; };
+  if (!rules_of(submission.kind).in_place || !std::ranges::all_of(tensors, here)) return copies;
+  const auto bytes = [](const Tensor& tensor) {
     return static_cast<std::size_t>(element_count(tensor.shape)) * size_of(tensor.dtype);
   };
   std::vector<std::size_t> order;
   order.reserve(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (bytes(tensors[i]) > 0) order.push_back(i);
+    if (tensors[i].out != nullptr && bytes(tensors[i]) > 0) order.push_back(i);
   }
   std::ranges::sort(order, [&tensors](std::size_t a, std::size_t b) {
     return std::pair(tensors[a].out, a) < std::pair(tensors[b].out, b);
   });
   std::size_t last = 0;
   for (std::size_t next = 1; next < order.size(); ++next) {
-    const TensorRequest& before = tensors[order[last]];
-    TensorRequest& tensor = tensors[order[next]];
+    const Tensor& before = tensors[order[last]];
+    Tensor& tensor = tensors[order[next]];
     if (tensor.out >= before.out + bytes(before)) {
       last = next;
       continue;

@@ -17,6 +17,7 @@
 #include "bindings/foreign.h"
 #include "bindings/kept.h"
 #include "bindings/options.h"
+#include "bindings/submission_reader.h"
 #include "bindings/translation.h"
 #include "engine/engine.h"
 
@@ -114,82 +115,31 @@ class Engine {
   void open() { without_gil(&rueda::Engine::open); }
   void start() { without_gil(&rueda::Engine::start); }
 
-  rueda::Handle submit(int kind, const std::optional<std::string>& name, std::uintptr_t data,
-                       std::uintptr_t out, int dtype, const nb::tuple& shape, int op,
-                       double prescale, double postscale, int root, int process_set, bool waited,
-                       nb::handle owners) {
-    rueda::Request request = describe(kind, name, op, prescale, postscale, process_set, waited);
-    request.root = root;
-    request.tensors.push_back(tensor(data, out, dtype, to_shape(shape)));
-    return submit(std::move(request), owners);
-  }
-
-  /// Submits and waits, with as little as possible in between.
-  void run(int kind, nb::handle name, std::uintptr_t data, std::uintptr_t out, int dtype,
-           const nb::tuple& shape, int op, double prescale, double postscale, int root,
-           int process_set, nb::handle owners) {
-    rueda::Request& request = scratch(kind, name, op, prescale, postscale, process_set);
-    request.root = root;
-    request.tensors.resize(1);
-    fill(request.tensors.front(), data, out, dtype, shape);
-    run(request, owners);
-  }
-
-  void run_group(int kind, nb::handle name, const nb::list& data, const nb::list& out,
-                 const nb::list& dtypes, const nb::list& shapes, int op, double prescale,
-                 double postscale, int process_set, nb::handle owners) {
-    rueda::Request& request = scratch(kind, name, op, prescale, postscale, process_set);
-    const std::size_t count = check_group(data.size(), out.size(), dtypes.size(), shapes.size());
-    request.grouped = true;
-    request.tensors.resize(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      fill(request.tensors[i], nb::cast<std::uintptr_t>(data[i]), nb::cast<std::uintptr_t>(out[i]),
-           nb::cast<int>(dtypes[i]), nb::cast<nb::tuple>(shapes[i]));
-    }
-    const nb::object all = with_copies(request, owners);
-    run(request, all);
-  }
-
-  rueda::Handle submit_alltoall(const std::optional<std::string>& name, std::uintptr_t data,
-                                int dtype, const nb::tuple& shape, std::vector<std::int64_t> splits,
-                                std::uintptr_t received, int process_set, bool waited,
-                                nb::handle owners) {
-    rueda::Request request =
-        describe(static_cast<int>(Kind::Alltoall), name, static_cast<int>(ReduceOp::Sum), 1.0, 1.0,
-                 process_set, waited);
-    request.tensors.push_back(tensor(data, 0, dtype, to_shape(shape)));
-    request.tensors.back().splits = std::move(splits);
-    request.tensors.back().received = reinterpret_cast<std::int32_t*>(received);
-    return submit(std::move(request), owners);
-  }
-
-  rueda::Handle submit_group(int kind, const std::optional<std::string>& name,
-                             const std::vector<std::uintptr_t>& data,
-                             const std::vector<std::uintptr_t>& out, const std::vector<int>& dtypes,
-                             const nb::list& shapes, int op, double prescale, double postscale,
-                             int process_set, bool waited, nb::handle owners) {
-    check_group(data.size(), out.size(), dtypes.size(), shapes.size());
-    rueda::Request request = describe(kind, name, op, prescale, postscale, process_set, waited);
-    request.grouped = true;
-    for (std::size_t i = 0; i < data.size(); ++i) {
-      request.tensors.push_back(
-          tensor(data[i], out[i], dtypes[i], to_shape(nb::cast<nb::tuple>(shapes[i]))));
-    }
-    const nb::object all = with_copies(request, owners);
-    return submit(std::move(request), all);
-  }
-
-  rueda::Handle join() {
-    const Call call(*this);
-    return checked(engine_->join());
+  /// The handle; in blocking mode 0 if it is over and there is nothing to take.
+  rueda::Handle submit(int kind, nb::handle name, nb::handle tensors, int op, double prescale,
+                       double postscale, int root, int process_set, int mode, nb::handle owners) {
+    // Keeps its memory from call to call.
+    thread_local rueda::Submission submission;
+    submission.kind = enumerator<Kind>("kind", kind, kKinds);
+    read_name(name, submission.name);
+    read_tensors(tensors, submission);
+    submission.op = enumerator<ReduceOp>("op", op, kReduceOps);
+    submission.prescale = prescale;
+    submission.postscale = postscale;
+    submission.root = root;
+    submission.process_set = process_set;
+    // The last one has a callback.
+    submission.mode = enumerator<Mode>("mode", mode, static_cast<int>(Mode::Callback));
+    submission.call = 0;
+    return submit(submission, owners);
   }
   rueda::Handle add_process_set(std::vector<rueda::Rank> ranks) {
-    const Call call(*this);
-    return checked(engine_->add_process_set(std::move(ranks)));
+    rueda::Submission addition{.kind = Kind::AddProcessSet, .ranks = std::move(ranks)};
+    return submit(addition, nb::none());
   }
   rueda::Handle remove_process_set(std::int32_t process_set) {
-    const Call call(*this);
-    return checked(engine_->remove_process_set(process_set));
+    rueda::Submission removal{.kind = Kind::RemoveProcessSet, .root = process_set};
+    return submit(removal, nb::none());
   }
   std::map<std::int32_t, std::vector<rueda::Rank>> process_sets() {
     const Call call(*this);
@@ -373,52 +323,9 @@ class Engine {
     return std::move(*segment);
   }
 
-  static std::size_t check_group(std::size_t data, std::size_t out, std::size_t dtypes,
-                                 std::size_t shapes) {
-    if (data == 0 || out != data || dtypes != data || shapes != data) {
-      throw nb::value_error(
-          "a group needs at least one tensor, and as many outputs, dtypes and shapes");
-    }
-    return data;
-  }
-
-  /// A request of this thread that keeps its memory from call to call.
-  static rueda::Request& scratch(int kind, nb::handle name, int op, double prescale,
-                                 double postscale, int process_set) {
-    thread_local rueda::Request request;
-    check_op(op);
-    request.kind = static_cast<Kind>(kind);
-    request.name.clear();
-    if (!name.is_none()) {
-      Py_ssize_t length = 0;
-      const char* text = PyUnicode_AsUTF8AndSize(name.ptr(), &length);
-      if (text == nullptr) throw nb::python_error();
-      request.name.assign(text, static_cast<std::size_t>(length));
-    }
-    request.op = static_cast<ReduceOp>(op);
-    request.prescale = prescale;
-    request.postscale = postscale;
-    request.process_set = process_set;
-    request.root = 0;
-    request.grouped = false;
-    request.call = 0;
-    return request;
-  }
-
-  static void fill(rueda::TensorRequest& tensor, std::uintptr_t data, std::uintptr_t out, int dtype,
-                   const nb::tuple& shape) {
-    check_dtype(dtype);
-    tensor.dtype = static_cast<DType>(dtype);
-    tensor.in = reinterpret_cast<const std::byte*>(data);
-    tensor.out = reinterpret_cast<std::byte*>(out);
-    tensor.shape.clear();
-    for (nb::handle extent : shape) tensor.shape.push_back(nb::cast<std::int64_t>(extent));
-  }
-
   /// Parts the tensors of a group; what keeps the memory of all of them then.
-  nb::object with_copies(rueda::Request& request, nb::handle owners) {
-    const Call call(*this);
-    auto copies = separate_duplicates(request, *engine_);
+  nb::object part(rueda::Submission& submission, nb::handle owners) {
+    auto copies = separate_duplicates(submission, *engine_);
     if (!copies) raise(copies.error(), hosts_);
     if (copies->empty()) return nb::borrow(owners);
     using Copies = std::vector<rueda::HostBuffer>;
@@ -427,31 +334,45 @@ class Engine {
     return nb::make_tuple(owners, capsule);
   }
 
-  /// `owners`: what keeps the memory of `request`; as an argument of the caller, until it returns.
-  void run(rueda::Request& request, nb::handle owners) {
+  /// `owners`: what keeps the memory of the tensors; as an argument of the caller, until it
+  /// returns. Nothing of Python runs between the engine's answer and the entry among what is kept.
+  rueda::Handle submit(rueda::Submission& submission, nb::handle owners) {
     const Call call(*this);
     if (kept_.abandoned()) [[unlikely]] {
       clear_abandoned();
     }
-    rueda::Result<rueda::Handle> handle = rueda::Handle{0};
-    {
-      const nb::gil_scoped_release release;
-      handle = engine_->run(request);
+    nb::object with_copies;
+    if (submission.grouped) {
+      with_copies = part(submission, owners);
+      owners = with_copies;
     }
+    if (submission.mode == Mode::Blocking) {
+      rueda::Result<rueda::Handle> handle = rueda::Handle{0};
+      {
+        const nb::gil_scoped_release release;
+        handle = engine_->submit(std::move(submission));
+      }
+      if (!handle) raise(handle.error(), hosts_);
+      return *handle == 0 ? 0 : go_on(*handle, owners);
+    }
+    const auto handle = engine_->submit(std::move(submission));
     if (!handle) raise(handle.error(), hosts_);
-    if (*handle != 0) [[unlikely]] {
-      go_on(*handle, owners);
-    }
+    kept_.keep(engine_->find(*handle), owners);
+    return *handle;
   }
 
   /// The rest of a call that took longer than a moment. If it is interrupted the operation goes on
   /// without it, and nobody will ask.
-  void go_on(rueda::Handle handle, nb::handle owners) {
-    kept_.keep(engine_->find(handle), owners);
+  rueda::Handle go_on(rueda::Handle handle, nb::handle owners) {
+    const auto work = engine_->find(handle);
+    kept_.keep(work, owners);
     try {
-      const auto work = finish(handle);
+      if (!await(handle)) return 0;
+      if (!work->error && work->has_result()) return handle;
+      engine_->take(handle);
       kept_.release(handle);
-      if (work && work->error) raise(*work->error, hosts_);
+      if (work->error) raise(*work->error, hosts_);
+      return 0;
     } catch (const nb::python_error&) {
       if (engine_->find(handle)) kept_.abandon(handle);
       throw;
@@ -465,67 +386,16 @@ class Engine {
     }
   }
 
-  /// Numbers of the caller become enumerators here; beyond this line they are known to be in range.
-  static void check_op(int op) {
-    if (op < 0 || op > static_cast<int>(ReduceOp::Product)) {
-      throw nb::value_error(("unknown reduction operator " + std::to_string(op)).c_str());
-    }
-  }
-  static void check_dtype(int dtype) {
-    if (dtype < 0 || dtype >= static_cast<int>(rueda::kDTypes)) {
-      throw nb::value_error(("unknown dtype code " + std::to_string(dtype)).c_str());
-    }
-  }
-
-  static rueda::Request describe(int kind, const std::optional<std::string>& name, int op,
-                                 double prescale, double postscale, int process_set, bool waited) {
-    check_op(op);
-    rueda::Request request;
-    request.kind = static_cast<Kind>(kind);
-    if (name) request.name = *name;
-    request.op = static_cast<ReduceOp>(op);
-    request.prescale = prescale;
-    request.postscale = postscale;
-    request.process_set = process_set;
-    request.waited = waited;
-    return request;
-  }
-
-  static rueda::TensorRequest tensor(std::uintptr_t data, std::uintptr_t out, int dtype,
-                                     rueda::Shape shape) {
-    check_dtype(dtype);
-    return {.dtype = static_cast<DType>(dtype),
-            .shape = std::move(shape),
-            .in = reinterpret_cast<const std::byte*>(data),
-            .out = reinterpret_cast<std::byte*>(out)};
-  }
-
-  /// Nothing of Python runs between the engine's answer and the entry among what is kept.
-  rueda::Handle submit(rueda::Request request, nb::handle owners) {
-    const Call call(*this);
-    if (kept_.abandoned()) [[unlikely]] {
-      clear_abandoned();
-    }
-    const rueda::Handle handle = checked(engine_->submit(std::move(request)));
-    kept_.keep(engine_->find(handle), owners);
-    return handle;
-  }
-  rueda::Handle checked(rueda::Result<rueda::Handle> handle) {
-    if (!handle) raise(handle.error(), hosts_);
-    return *handle;
-  }
-
-  /// Waits without the interpreter lock, and lets Python see Ctrl-C meanwhile. Null: unknown, or
+  /// Waits without the interpreter lock, and lets Python see Ctrl-C meanwhile. False: unknown, or
   /// another thread was faster.
-  std::shared_ptr<rueda::Work> finish(rueda::Handle handle) {
+  bool await(rueda::Handle handle) {
     for (;;) {
       std::optional<bool> done;
       {
         const nb::gil_scoped_release release;
         done = engine_->wait(handle, rueda::Clock::now() + kSignalSlice);
       }
-      if (!done) return nullptr;
-      if (*done) return engine_->take(handle);
+      if (!done || *done) return done.has_value();
       if (engine_->in_child()) {
         raise({.code = rueda::Code::Internal,
                .message = "this process was forked after init; handles belong to the parent"},
@@ -533,6 +403,10 @@ class Engine {
       }
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }
+  }
+  /// The same, and takes what the handle stands for; null: unknown.
+  std::shared_ptr<rueda::Work> finish(rueda::Handle handle) {
+    return await(handle) ? engine_->take(handle) : nullptr;
   }
 
   const std::vector<std::string> hosts_;

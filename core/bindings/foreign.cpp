@@ -206,8 +206,6 @@ class PythonBackend final : public Foreign {
   std::shared_ptr<Owned> backend_;
 };
 
-constexpr std::size_t kOps = 6;
-
 class PythonClass final : public ForeignClass {
  public:
   PythonClass(nb::object type, std::string name)
@@ -220,10 +218,10 @@ class PythonClass final : public ForeignClass {
     }
     const bool asks = nb::hasattr(named, "reduces");
     for (std::size_t dtype = 0; dtype < kDTypes; ++dtype) {
-      for (std::size_t op = 0; op < kOps; ++op) {
+      for (std::size_t op = 0; op < kReduceOps; ++op) {
         const auto code = static_cast<ReduceOp>(op);
         if (code == ReduceOp::Average || code == ReduceOp::Adasum) continue;
-        reduces_[dtype * kOps + op] =
+        reduces_[dtype * kReduceOps + op] =
             !asks || nb::cast<bool>(nb::bool_(named.attr("reduces")(dtype, op)));
       }
     }
@@ -232,7 +230,7 @@ class PythonClass final : public ForeignClass {
   std::string_view name() const noexcept override { return name_; }
   bool has(Verb verb) const noexcept override { return verbs_[static_cast<std::size_t>(verb)]; }
   bool reduces(DType dtype, ReduceOp op) const noexcept override {
-    return reduces_[static_cast<std::size_t>(dtype) * kOps + static_cast<std::size_t>(op)];
+    return reduces_[static_cast<std::size_t>(dtype) * kReduceOps + static_cast<std::size_t>(op)];
   }
 
   Result<std::shared_ptr<Foreign>> open(const Members& members) override {
@@ -257,7 +255,7 @@ class PythonClass final : public ForeignClass {
   std::string name_;
   std::shared_ptr<Owned> type_;
   std::bitset<kVerbs> verbs_;
-  std::bitset<kDTypes * kOps> reduces_;
+  std::bitset<kDTypes * kReduceOps> reduces_;
 };
 
 }  // namespace

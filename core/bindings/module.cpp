@@ -11,8 +11,10 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
+using rueda::Device;
 using rueda::DType;
 using rueda::Kind;
+using rueda::Mode;
 using rueda::ReduceOp;
 using rueda::bindings::Engine;
 
@@ -29,6 +31,13 @@ void add_constants(nb::module_& module) {
       {"AVERAGE", ReduceOp::Average}, {"SUM", ReduceOp::Sum}, {"ADASUM", ReduceOp::Adasum},
       {"MIN", ReduceOp::Min},         {"MAX", ReduceOp::Max}, {"PRODUCT", ReduceOp::Product}};
   for (const auto& [name, value] : ops) module.attr(name) = static_cast<int>(value);
+  const std::pair<const char*, Mode> modes[] = {{"ASYNCHRONOUS", Mode::Asynchronous},
+                                                {"AWAITED", Mode::Awaited},
+                                                {"BLOCKING", Mode::Blocking}};
+  for (const auto& [name, value] : modes) module.attr(name) = static_cast<int>(value);
+  const std::pair<const char*, Device> devices[] = {
+      {"HOST", Device::Host}, {"CUDA", Device::Cuda}, {"XPU", Device::Xpu}, {"MPS", Device::Mps}};
+  for (const auto& [name, value] : devices) module.attr(name) = static_cast<int>(value);
   for (std::uint8_t number = 0; number < rueda::kKinds; ++number) {
     const auto kind = static_cast<Kind>(number);
     // Users ask for these by an op, and by methods.
@@ -74,66 +83,30 @@ void add_set_up(nb::class_<Engine>& engine) {
 
 void add_submissions(nb::class_<Engine>& engine) {
   engine
-      .def(
-          "submit",
-          nb::overload_cast<int, const std::optional<std::string>&, std::uintptr_t, std::uintptr_t,
-                            int, const nb::tuple&, int, double, double, int, int, bool, nb::handle>(
-              &Engine::submit),
-          "kind"_a, "name"_a.none(), "data"_a, "out"_a, "dtype"_a, "shape"_a, "op"_a, "prescale"_a,
-          "postscale"_a, "root"_a, "process_set"_a, "waited"_a, "owners"_a = nb::none(),
-          nb::sig("def submit(self, kind: int, name: str | None, data: int, out: int, dtype: int, "
-                  "shape: tuple[int, ...], op: int, prescale: float, postscale: float, root: int, "
-                  "process_set: int, waited: bool, owners: object = None) -> int"),
-          "Submit one contiguous host tensor by address; out 0: the engine allocates. Returns the "
-          "handle. owners: what keeps that memory; it is held until the engine is done with it, "
-          "also if nobody waits for the handle.")
-      .def("run",
-           nb::overload_cast<int, nb::handle, std::uintptr_t, std::uintptr_t, int, const nb::tuple&,
-                             int, double, double, int, int, nb::handle>(&Engine::run),
-           "kind"_a, "name"_a.none(), "data"_a, "out"_a, "dtype"_a, "shape"_a, "op"_a, "prescale"_a,
-           "postscale"_a, "root"_a, "process_set"_a, "owners"_a = nb::none(),
-           nb::sig("def run(self, kind: int, name: str | None, data: int, out: int, dtype: int, "
-                   "shape: tuple[int, ...], op: int, prescale: float, postscale: float, root: int, "
-                   "process_set: int, owners: object = None) -> None"),
-           "Submit one tensor and wait for it. If a signal handler raises meanwhile (Ctrl-C), the "
-           "operation goes on without the caller; owners, which keep the memory, are held until it "
-           "is done.")
-      .def("run_group", &Engine::run_group, "kind"_a, "name"_a.none(), "data"_a, "out"_a,
-           "dtypes"_a, "shapes"_a, "op"_a, "prescale"_a, "postscale"_a, "process_set"_a,
-           "owners"_a = nb::none(),
-           nb::sig("def run_group(self, kind: int, name: str | None, data: list[int], out: "
-                   "list[int], dtypes: list[int], shapes: list[tuple[int, ...]], op: int, "
-                   "prescale: float, postscale: float, process_set: int, owners: object = None) -> "
-                   "None"),
-           "The same for several tensors that run together.")
-      .def("submit_alltoall", &Engine::submit_alltoall, "name"_a.none(), "data"_a, "dtype"_a,
-           "shape"_a,
-           nb::sig("def submit_alltoall(self, name: str | None, data: int, dtype: int, shape: "
-                   "tuple[int, ...], splits: Sequence[int], received: int, process_set: int, "
-                   "waited: bool, owners: object = None) -> int"),
-           "splits"_a, "received"_a, "process_set"_a, "waited"_a, "owners"_a = nb::none(),
-           "Submit one tensor whose rows go to the members: splits[m] of them to member m, equally "
-           "many if splits is empty. received: address of an int32 for every member, where the "
-           "numbers of rows that came go; 0: not wanted. The engine allocates the output. Returns "
-           "the handle.")
-      .def("join", &Engine::join,
-           "This rank has no more data. Returns the handle; its result is the rank that joined "
-           "last.")
+      .def("submit",
+           nb::overload_cast<int, nb::handle, nb::handle, int, double, double, int, int, int,
+                             nb::handle>(&Engine::submit),
+           "kind"_a, "name"_a.none(), "tensors"_a.none(), "op"_a, "prescale"_a, "postscale"_a,
+           "root"_a, "process_set"_a, "mode"_a, "owners"_a = nb::none(),
+           nb::sig("def submit(self, kind: int, name: str | None, tensors: Tensor | list[Tensor] | "
+                   "None, op: int, prescale: float, postscale: float, root: int, process_set: int, "
+                   "mode: int, owners: object = None) -> int"),
+           "Submit a contiguous tensor, a list of them that run together, or None for a kind that "
+           "has none. A tensor is (in, out, dtype, shape, device, device_index, stream, splits, "
+           "received), short where the rest is nothing: addresses, out 0 where the engine "
+           "allocates; of alltoall, how many rows go to each member, and the address of an int32 "
+           "for each member, where the numbers of rows that came go.\n\n"
+           "Returns the handle. BLOCKING waits: 0 if there is nothing to take then. If a signal "
+           "handler raises meanwhile (Ctrl-C), the operation goes on without the caller. AWAITED: "
+           "somebody waits for the handle at once. owners: what keeps that memory; it is held "
+           "until the engine is done with it, also if nobody waits for the handle.")
       .def("add_process_set", &Engine::add_process_set, "ranks"_a,
            "Collective over the world. Returns the handle; its result is the number of the new "
            "set.")
       .def("remove_process_set", &Engine::remove_process_set, "process_set"_a,
            "Collective over the world. Returns the handle; its result is the number of the set.")
       .def("process_sets", &Engine::process_sets,
-           "Members of the process sets by number; 0 is the world.")
-      .def("submit_group", &Engine::submit_group, "kind"_a, "name"_a.none(), "data"_a, "out"_a,
-           "dtypes"_a, "shapes"_a, "op"_a, "prescale"_a, "postscale"_a, "process_set"_a, "waited"_a,
-           "owners"_a = nb::none(),
-           nb::sig("def submit_group(self, kind: int, name: str | None, data: Sequence[int], "
-                   "out: Sequence[int], dtypes: Sequence[int], shapes: list[tuple[int, ...]], "
-                   "op: int, prescale: float, postscale: float, process_set: int, waited: bool, "
-                   "owners: object = None) -> int"),
-           "Submit several tensors that run together, under one handle.");
+           "Members of the process sets by number; 0 is the world.");
 }
 
 void add_results(nb::class_<Engine>& engine) {

@@ -68,7 +68,8 @@ const Collective kAddProcessSet{.kind = Kind::AddProcessSet,
                                           .prefix = "process_set",
                                           .disagreement = disagreement,
                                           .describe = describe_addition,
-                                          .matched_by_count = true},
+                                          .matched_by_count = true,
+                                          .without_tensors = true},
                                 .check = check,
                                 .start = start};
 
@@ -77,7 +78,8 @@ const Collective kRemoveProcessSet{.kind = Kind::RemoveProcessSet,
                                              .prefix = "process_set",
                                              .disagreement = disagreement,
                                              .describe = describe_removal,
-                                             .matched_by_count = true},
+                                             .matched_by_count = true,
+                                             .without_tensors = true},
                                    .check = check,
                                    .start = start};
 

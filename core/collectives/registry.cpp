@@ -7,8 +7,11 @@ namespace rueda {
 namespace {
 
 constexpr Rules kUnknown{.name = "UNKNOWN", .prefix = "unknown", .describe = describe_tensor};
-constexpr Rules kJoin{
-    .name = "JOIN", .prefix = "join", .describe = describe_tensor, .matched_by_count = true};
+constexpr Rules kJoin{.name = "JOIN",
+                      .prefix = "join",
+                      .describe = describe_tensor,
+                      .matched_by_count = true,
+                      .without_tensors = true};
 
 }  // namespace
 

@@ -67,6 +67,7 @@ struct Rules {
   /// Matched by count, without names: the third submission of a rank in a set is the third of the
   /// others.
   bool matched_by_count = false;
+  bool without_tensors = false;  ///< no data of the user moves
 };
 
 }  // namespace rueda

@@ -150,14 +150,27 @@ Result<void> Engine::start_thread() {
   return {};
 }
 
-Result<Handle> Engine::run(Request& request) {
+Result<Handle> Engine::submit(Submission&& submission) {
   if (in_child()) return ForkGuard::refusal();
-  request.waited = true;
+  if (auto fine = Submissions::prepare(submission); !fine) return std::move(fine).error();
+  switch (submission.mode) {
+    case Mode::Blocking:
+      return submit_blocking(submission);
+    case Mode::Callback:
+      return submit_callback(submission);
+    case Mode::Asynchronous:
+    case Mode::Awaited:
+      break;
+  }
+  return submissions_.submit(submission);
+}
+
+Result<Handle> Engine::submit_blocking(Submission& submission) {
   Progress& progress = loop_->progress();
   const bool driving = progress.take();
-  const bool proposed = driving && fast_path_ && fast_path_->propose(request);
+  const bool proposed = driving && fast_path_ && fast_path_->propose(submission);
   Result<Handle> handle =
-      proposed ? fast_path_->see_through(true) : submissions_.submit(std::move(request));
+      proposed ? fast_path_->see_through(true) : submissions_.submit(submission);
   if (!handle || *handle == 0) {
     if (driving) progress.give_back();
     return handle;
@@ -167,12 +180,11 @@ Result<Handle> Engine::run(Request& request) {
   return done ? Handle{0} : *handle;
 }
 
-Result<Handle> Engine::launch(Request& request) {
-  if (in_child()) return ForkGuard::refusal();
+Result<Handle> Engine::submit_callback(Submission& submission) {
   const bool driving = fast_path_ && submissions_.unfinished() == 0 && loop_->progress().take();
-  const bool proposed = driving && fast_path_->propose(request);
+  const bool proposed = driving && fast_path_->propose(submission);
   Result<Handle> handle =
-      proposed ? fast_path_->see_through(false) : submissions_.submit(std::move(request));
+      proposed ? fast_path_->see_through(false) : submissions_.submit(submission);
   if (driving) loop_->progress().give_back();
   return handle;
 }

@@ -19,7 +19,7 @@
 #include "engine/control_loop.h"
 #include "engine/execution/dispatcher.h"
 #include "engine/execution/executor.h"
-#include "engine/execution/request.h"
+#include "engine/execution/submission.h"
 #include "engine/execution/submissions.h"
 #include "engine/fast_path/fast_path.h"
 #include "engine/options.h"
@@ -42,28 +42,11 @@ class Engine final {
   Result<void> open();
   Result<void> start();
 
-  /// Any thread, never blocks. The memory stays valid until the handle is done.
-  Result<Handle> submit(Request request) {
-    if (in_child()) return ForkGuard::refusal();
-    return submissions_.submit(std::move(request));
-  }
-  /// Submits and waits, for a moment: results are in memory that the request names. 0: done; else
-  /// the handle to go on with. May take what is in the request.
-  Result<Handle> run(Request& request);
-  /// Submits what no thread waits for; the caller stays for a moment only, as the other ranks may
-  /// be there already. 0: done, and `on_done` is not called; else it is. May take what is in the
-  /// request.
-  Result<Handle> launch(Request& request);
-  /// This rank has no more data. Ends when all ranks have joined, with the one that was last.
-  Result<Handle> join(std::function<void(const Work&)> on_done = {}) {
-    if (in_child()) return ForkGuard::refusal();
-    return submissions_.join(std::move(on_done));
-  }
-  /// Collective over the world, like their removal. Ends with the number of the set.
-  Result<Handle> add_process_set(std::vector<Rank> ranks) {
-    return submit(addition_of_set(std::move(ranks)));
-  }
-  Result<Handle> remove_process_set(std::int32_t id) { return submit(removal_of_set(id)); }
+  /// Any thread. The memory stays valid until the handle is done. May take what is in the
+  /// submission. In the first two modes it never blocks. In blocking mode the caller stays for a
+  /// moment; in callback mode it does so only where nothing else is under way, as the other ranks
+  /// may be there already.
+  Result<Handle> submit(Submission&& submission);
   [[nodiscard]] Rank rank() const noexcept { return options_.rank; }
   /// Members by number; 0 is the world.
   [[nodiscard]] std::map<std::int32_t, std::vector<Rank>> process_sets() const {
@@ -128,6 +111,8 @@ class Engine final {
   }
 
  private:
+  Result<Handle> submit_blocking(Submission& submission);
+  Result<Handle> submit_callback(Submission& submission);
   Result<void> open_parts();
   void wire();
   Result<void> start_thread();

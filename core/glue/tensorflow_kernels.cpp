@@ -179,11 +179,14 @@ bool prepare(Run& run, int i, const Status& status) {
   }
   void* const out = output ? api().TF_TensorData(output.get()) : nullptr;
   run.types.push_back(type->theirs);
-  run.tensors.push_back({.dtype = static_cast<std::int32_t>(type->ours),
+  run.tensors.push_back({.in = input ? api().TF_TensorData(input.get()) : out,
+                         .out = out,
+                         .dtype = static_cast<std::int32_t>(type->ours),
                          .dims = dims,
                          .shape = nullptr,
-                         .in = input ? api().TF_TensorData(input.get()) : out,
-                         .out = out,
+                         .device = static_cast<std::int32_t>(Device::Host),
+                         .device_index = 0,
+                         .stream = nullptr,
                          .splits = nullptr,
                          .members = 0,
                          .received = nullptr});
@@ -267,21 +270,22 @@ bool submit(Run& run) {
     if (!prepare_all(run, inputs)) return false;
     if (kernel.kind == Kind::Alltoall && !prepare_splits(run, members)) return false;
   }
-  const RuedaRequest request{.kind = static_cast<std::int32_t>(kernel.kind),
-                             .op = kernel.op,
-                             .name = kernel.name.c_str(),
-                             .prescale = kernel.prescale,
-                             .postscale = kernel.postscale,
-                             .root = kernel.root,
-                             .process_set = kernel.process_set,
-                             .grouped = kernel.grouped,
-                             .count = static_cast<std::int32_t>(run.tensors.size()),
-                             .tensors = run.tensors.data(),
-                             .allocate = allocate,
-                             .done = done,
-                             .context = &run};
+  const RuedaSubmission submission{.kind = static_cast<std::int32_t>(kernel.kind),
+                                   .op = kernel.op,
+                                   .name = kernel.name.c_str(),
+                                   .prescale = kernel.prescale,
+                                   .postscale = kernel.postscale,
+                                   .root = kernel.root,
+                                   .process_set = kernel.process_set,
+                                   .mode = static_cast<std::int32_t>(Mode::Callback),
+                                   .grouped = kernel.grouped,
+                                   .count = static_cast<std::int32_t>(run.tensors.size()),
+                                   .tensors = run.tensors.data(),
+                                   .allocate = allocate,
+                                   .done = done,
+                                   .context = &run};
   RuedaOutcome refused{};
-  switch (world->api->submit(world->engine, &request, &refused)) {
+  switch (world->api->submit(world->engine, &submission, &refused)) {
     case kUnderWay:
       return true;
     case kOver:

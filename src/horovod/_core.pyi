@@ -3,6 +3,15 @@ The native engine: see horovod.runtime.lifecycle for the one instance of a proce
 """
 
 from collections.abc import Sequence
+from typing import TypeAlias
+
+Tensor: TypeAlias = (
+    tuple[int, int, int, tuple[int, ...]]
+    | tuple[int, int, int, tuple[int, ...], int, int]
+    | tuple[int, int, int, tuple[int, ...], int, int, int]
+    | tuple[int, int, int, tuple[int, ...], int, int, int, Sequence[int], int]
+)
+"""in, out, dtype, shape[, device, device_index[, stream[, splits, received]]]: see Engine.submit"""
 
 UINT8: int = 0
 
@@ -37,6 +46,20 @@ MIN: int = 3
 MAX: int = 4
 
 PRODUCT: int = 5
+
+ASYNCHRONOUS: int = 0
+
+AWAITED: int = 1
+
+BLOCKING: int = 2
+
+HOST: int = 0
+
+CUDA: int = 1
+
+XPU: int = 2
+
+MPS: int = 3
 
 ALLREDUCE: int = 0
 
@@ -97,76 +120,19 @@ class Engine:
         self,
         kind: int,
         name: str | None,
-        data: int,
-        out: int,
-        dtype: int,
-        shape: tuple[int, ...],
+        tensors: Tensor | list[Tensor] | None,
         op: int,
         prescale: float,
         postscale: float,
         root: int,
         process_set: int,
-        waited: bool,
+        mode: int,
         owners: object = None,
     ) -> int:
         """
-        Submit one contiguous host tensor by address; out 0: the engine allocates. Returns the handle. owners: what keeps that memory; it is held until the engine is done with it, also if nobody waits for the handle.
-        """
+        Submit a contiguous tensor, a list of them that run together, or None for a kind that has none. A tensor is (in, out, dtype, shape, device, device_index, stream, splits, received), short where the rest is nothing: addresses, out 0 where the engine allocates; of alltoall, how many rows go to each member, and the address of an int32 for each member, where the numbers of rows that came go.
 
-    def run(
-        self,
-        kind: int,
-        name: str | None,
-        data: int,
-        out: int,
-        dtype: int,
-        shape: tuple[int, ...],
-        op: int,
-        prescale: float,
-        postscale: float,
-        root: int,
-        process_set: int,
-        owners: object = None,
-    ) -> None:
-        """
-        Submit one tensor and wait for it. If a signal handler raises meanwhile (Ctrl-C), the operation goes on without the caller; owners, which keep the memory, are held until it is done.
-        """
-
-    def run_group(
-        self,
-        kind: int,
-        name: str | None,
-        data: list[int],
-        out: list[int],
-        dtypes: list[int],
-        shapes: list[tuple[int, ...]],
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: int,
-        owners: object = None,
-    ) -> None:
-        """The same for several tensors that run together."""
-
-    def submit_alltoall(
-        self,
-        name: str | None,
-        data: int,
-        dtype: int,
-        shape: tuple[int, ...],
-        splits: Sequence[int],
-        received: int,
-        process_set: int,
-        waited: bool,
-        owners: object = None,
-    ) -> int:
-        """
-        Submit one tensor whose rows go to the members: splits[m] of them to member m, equally many if splits is empty. received: address of an int32 for every member, where the numbers of rows that came go; 0: not wanted. The engine allocates the output. Returns the handle.
-        """
-
-    def join(self) -> int:
-        """
-        This rank has no more data. Returns the handle; its result is the rank that joined last.
+        Returns the handle. BLOCKING waits: 0 if there is nothing to take then. If a signal handler raises meanwhile (Ctrl-C), the operation goes on without the caller. AWAITED: somebody waits for the handle at once. owners: what keeps that memory; it is held until the engine is done with it, also if nobody waits for the handle.
         """
 
     def add_process_set(self, ranks: Sequence[int]) -> int:
@@ -181,23 +147,6 @@ class Engine:
 
     def process_sets(self) -> dict[int, list[int]]:
         """Members of the process sets by number; 0 is the world."""
-
-    def submit_group(
-        self,
-        kind: int,
-        name: str | None,
-        data: Sequence[int],
-        out: Sequence[int],
-        dtypes: Sequence[int],
-        shapes: list[tuple[int, ...]],
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: int,
-        waited: bool,
-        owners: object = None,
-    ) -> int:
-        """Submit several tensors that run together, under one handle."""
 
     def empty(self, dtype: int, shape: tuple[int, ...], shared: bool = False) -> object:
         """

@@ -27,6 +27,7 @@ from tests.contract.world import Cases
 
 import horovod
 import horovod.torch as hvd
+from horovod import _core
 from horovod.runtime import lifecycle
 from horovod.torch.autograd import collectives
 
@@ -72,8 +73,8 @@ class Watch:
     first: int | None = None
     """So many had been run when the first address was taken."""
 
-    def describe(self, real: Callable[[torch.Tensor], Any], tensor: torch.Tensor) -> Any:
-        described = real(tensor)
+    def describe(self, real: Callable[..., Any], tensor: torch.Tensor, *out: int | None) -> Any:
+        described = real(tensor, *out)
         if described is None:
             return None
         self.described.append(weakref.ref(tensor))
@@ -81,17 +82,17 @@ class Watch:
             self.first = self.instructions
         return described
 
-    def submit(self, real: Callable[..., int], name: int, *arguments: Any) -> int:
-        handle = real(*arguments)
-        self.submitted.append(arguments[name])
-        return handle
-
-    def run(self, real: Callable[..., Any], *arguments: Any) -> Any:
+    def submit(self, real: Callable[..., int], *arguments: Any) -> int:
+        name, mode = arguments[1], arguments[8]
+        if mode != _core.BLOCKING:
+            handle = real(*arguments)
+            self.submitted.append(name)
+            return handle
         self.waits.set()
         try:
             return real(*arguments)
         finally:
-            self.submitted.append(arguments[1])
+            self.submitted.append(name)
 
     def wait(self, real: Callable[..., Any], *arguments: Any) -> Any:
         self.waits.set()
@@ -104,11 +105,7 @@ def watching() -> Iterator[Watch]:
     watch = Watch()
     engine = lifecycle.current().engine
     ways = {
-        "submit": functools.partial(watch.submit, engine.submit, 1),
-        "submit_group": functools.partial(watch.submit, engine.submit_group, 1),
-        "submit_alltoall": functools.partial(watch.submit, engine.submit_alltoall, 0),
-        "run": functools.partial(watch.run, engine.run),
-        "run_group": functools.partial(watch.run, engine.run_group),
+        "submit": functools.partial(watch.submit, engine.submit),
         "wait": functools.partial(watch.wait, engine.wait),
     }
     frontend = collectives.frontend

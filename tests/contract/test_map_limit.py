@@ -27,7 +27,7 @@ engine = lifecycle.start().engine
 
 def allreduce(name, array):
     at = array.ctypes.data
-    engine.wait(engine.submit(_core.ALLREDUCE, name, at, at, 9, array.shape, 1, 1.0, 1.0, 0, 0, True))
+    engine.submit(_core.ALLREDUCE, name, (at, at, 9, array.shape), 1, 1.0, 1.0, 0, 0, _core.BLOCKING)
 
 
 def shared():

@@ -58,7 +58,7 @@ try:
     engine = lifecycle.start(core=Core).engine
     array = np.ones(3)
     at = array.ctypes.data
-    engine.wait(engine.submit(_core.ALLREDUCE, "x", at, at, 9, (3,), 1, 1.0, 1.0, 0, 0, True))
+    engine.submit(_core.ALLREDUCE, "x", (at, at, 9, (3,)), 1, 1.0, 1.0, 0, 0, _core.BLOCKING)
 except HorovodInternalError as error:
     print("told", json.dumps([rank, error.rank, error.host, str(error)]), flush=True)
     raise

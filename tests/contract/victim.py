@@ -29,16 +29,13 @@ def submit(
     return engine.submit(
         kind,
         name,
-        address,
-        0 if kind == _core.ALLGATHER else address,
-        _core.FLOAT32,
-        values.shape,
+        (address, 0 if kind == _core.ALLGATHER else address, _core.FLOAT32, values.shape),
         _core.SUM,
         1.0,
         1.0,
         0,
         0,
-        waited,
+        _core.AWAITED if waited else _core.ASYNCHRONOUS,
     )
 
 

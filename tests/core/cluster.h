@@ -237,23 +237,29 @@ struct DTypeOf<std::int64_t> {
 };
 
 template <typename T>
-TensorRequest tensor_of(std::vector<T>& values) {
+Tensor tensor_of(std::vector<T>& values) {
   auto* bytes = reinterpret_cast<std::byte*>(values.data());
-  return {.dtype = DTypeOf<T>::value,
-          .shape = {static_cast<std::int64_t>(values.size())},
-          .in = bytes,
-          .out = bytes};
+  return {.in = bytes,
+          .out = bytes,
+          .dtype = DTypeOf<T>::value,
+          .shape = {static_cast<std::int64_t>(values.size())}};
+}
+
+/// The same, for a thread that stays until it is over.
+inline Submission blocking(Submission submission) {
+  submission.mode = Mode::Blocking;
+  return submission;
 }
 
 /// An in-place allreduce of `values` by that name.
 template <typename T>
-Request allreduce_of(std::vector<T>& values, std::string name, bool waited = true) {
-  Request request;
-  request.kind = Kind::Allreduce;
-  request.name = std::move(name);
-  request.tensors.push_back(tensor_of(values));
-  request.waited = waited;
-  return request;
+Submission allreduce_of(std::vector<T>& values, std::string name, bool waited = true) {
+  Submission submission;
+  submission.kind = Kind::Allreduce;
+  submission.name = std::move(name);
+  submission.tensors.push_back(tensor_of(values));
+  submission.mode = waited ? Mode::Awaited : Mode::Asynchronous;
+  return submission;
 }
 
 }  // namespace rueda::testing

@@ -65,15 +65,13 @@ class ProgramThread {
       const std::uint32_t most_us = thread_ == 0 ? 500 : number_ % 8 == 7 ? 40000 : 5000;
       std::this_thread::sleep_for(std::chrono::microseconds(below(own_, most_us)));
       Call call;
-      Request request;
-      reduce(call, request, sets_[0], {count});
+      Submission submission;
+      reduce(call, submission, sets_[0], {count});
       call.name = "t" + std::to_string(thread_) + ".same." + std::to_string(count);
-      request.name = call.name;
-      request.waited = below(own_, 2) == 0;
-      const bool launched = below(own_, 4) == 0;
-      auto handle = thread_ != 0 ? engine_.submit(std::move(request))
-                    : launched   ? engine_.launch(request)
-                                 : engine_.run(request);
+      submission.name = call.name;
+      submission.mode = below(own_, 2) == 0 ? Mode::Awaited : Mode::Asynchronous;
+      if (thread_ == 0) submission.mode = below(own_, 4) == 0 ? Mode::Callback : Mode::Blocking;
+      auto handle = engine_.submit(std::move(submission));
       if (!handle) return fail(call, handle.error().what());
       call.handle = *handle;
       end(std::move(call));
@@ -122,62 +120,63 @@ class ProgramThread {
     const auto& ranks = sets_[other];
     if (!std::ranges::binary_search(ranks, engine_.rank())) return;
     Call call;
-    Request request;
-    request.process_set = static_cast<std::int32_t>(other);
+    Submission submission;
+    submission.process_set = static_cast<std::int32_t>(other);
     if (kind < 9) {
-      reduce(call, request, ranks, {size});
+      reduce(call, submission, ranks, {size});
     } else if (kind == 9) {
-      request.grouped = true;
-      reduce(call, request, ranks, {size, 5, size / 3 + 1});
+      submission.grouped = true;
+      reduce(call, submission, ranks, {size, 5, size / 3 + 1});
     } else if (kind < 12) {
-      broadcast(call, request, size, ranks[root % ranks.size()]);
+      broadcast(call, submission, size, ranks[root % ranks.size()]);
     } else if (kind == 12) {
-      gather(call, request, ranks, size);
+      gather(call, submission, ranks, size);
     } else if (kind == 13) {
-      exchange(call, request, ranks, size, root);
+      exchange(call, submission, ranks, size, root);
     } else if (kind == 14) {
-      scatter(call, request, ranks, size);
+      scatter(call, submission, ranks, size);
     } else {
-      barrier(request);
+      barrier(submission);
     }
     call.name = "t" + std::to_string(thread_) + "." + std::to_string(other) + "." +
                 std::to_string(kind) + "." + std::to_string(size) + "." + std::to_string(name);
-    if (request.kind == Kind::Broadcast) call.name += "." + std::to_string(request.root);
-    if (request.kind == Kind::Alltoall) call.name += "." + std::to_string(root % 5);
-    submit(std::move(call), std::move(request));
+    if (submission.kind == Kind::Broadcast) call.name += "." + std::to_string(submission.root);
+    if (submission.kind == Kind::Alltoall) call.name += "." + std::to_string(root % 5);
+    submit(std::move(call), std::move(submission));
   }
 
-  static TensorRequest tensor(const std::vector<float>& in, std::vector<float>& out) {
-    return {.dtype = DType::Float32,
-            .shape = {static_cast<std::int64_t>(in.size())},
-            .in = reinterpret_cast<const std::byte*>(in.data()),
-            .out = reinterpret_cast<std::byte*>(out.data())};
+  static Tensor tensor(const std::vector<float>& in, std::vector<float>& out) {
+    return {.in = reinterpret_cast<const std::byte*>(in.data()),
+            .out = reinterpret_cast<std::byte*>(out.data()),
+            .dtype = DType::Float32,
+            .shape = {static_cast<std::int64_t>(in.size())}};
   }
 
-  void reduce(Call& call, Request& request, const std::vector<Rank>& ranks,
+  void reduce(Call& call, Submission& submission, const std::vector<Rank>& ranks,
               std::vector<std::uint32_t> counts) {
-    request.kind = Kind::Allreduce;
+    submission.kind = Kind::Allreduce;
     for (const std::uint32_t count : counts) {
       call.in.push_back(values(engine_.rank(), count));
       call.out.emplace_back(count);
       call.want.push_back(sum(ranks, count));
     }
     for (std::size_t i = 0; i < counts.size(); ++i) {
-      request.tensors.push_back(tensor(call.in[i], call.out[i]));
+      submission.tensors.push_back(tensor(call.in[i], call.out[i]));
     }
   }
 
-  void broadcast(Call& call, Request& request, std::uint32_t count, Rank root) {
-    request.kind = Kind::Broadcast;
-    request.root = root;
+  void broadcast(Call& call, Submission& submission, std::uint32_t count, Rank root) {
+    submission.kind = Kind::Broadcast;
+    submission.root = root;
     call.in.push_back(values(engine_.rank(), count));
     call.out.emplace_back(count);
     call.want.push_back(values(root, count));
-    request.tensors.push_back(tensor(call.in[0], call.out[0]));
+    submission.tensors.push_back(tensor(call.in[0], call.out[0]));
   }
 
-  void gather(Call& call, Request& request, const std::vector<Rank>& ranks, std::uint32_t size) {
-    request.kind = Kind::Allgather;
+  void gather(Call& call, Submission& submission, const std::vector<Rank>& ranks,
+              std::uint32_t size) {
+    submission.kind = Kind::Allgather;
     const auto rows = [&](Rank rank) { return size / 4 + static_cast<std::uint32_t>(rank); };
     call.in.push_back(values(engine_.rank(), rows(engine_.rank())));
     call.want.emplace_back();
@@ -186,8 +185,8 @@ class ProgramThread {
       call.want[0].insert(call.want[0].end(), part.begin(), part.end());
     }
     call.out.emplace_back();
-    request.tensors.push_back(tensor(call.in[0], call.out[0]));
-    request.tensors[0].out = nullptr;  // the engine allocates
+    submission.tensors.push_back(tensor(call.in[0], call.out[0]));
+    submission.tensors[0].out = nullptr;  // the engine allocates
   }
 
   /// Rows from one rank to another; none between some.
@@ -195,10 +194,10 @@ class ProgramThread {
                                           std::uint32_t salt) {
     return (static_cast<std::uint32_t>(from * 3 + to) + salt) % 3 * (size / 8 + 1);
   }
-  void exchange(Call& call, Request& request, const std::vector<Rank>& ranks, std::uint32_t size,
-                std::uint32_t salt) {
+  void exchange(Call& call, Submission& submission, const std::vector<Rank>& ranks,
+                std::uint32_t size, std::uint32_t salt) {
     salt %= 5;
-    request.kind = Kind::Alltoall;
+    submission.kind = Kind::Alltoall;
     std::vector<std::int64_t> splits;
     std::size_t total = 0;
     for (const Rank rank : ranks) {
@@ -218,14 +217,15 @@ class ProgramThread {
       call.want[0].insert(call.want[0].end(), part.begin(), part.end());
     }
     call.received.resize(ranks.size());
-    request.tensors.push_back(tensor(call.in[0], call.out[0]));
-    request.tensors[0].out = nullptr;
-    request.tensors[0].splits = splits;
-    request.tensors[0].received = call.received.data();
+    submission.tensors.push_back(tensor(call.in[0], call.out[0]));
+    submission.tensors[0].out = nullptr;
+    submission.tensors[0].splits = splits;
+    submission.tensors[0].received = call.received.data();
   }
 
-  void scatter(Call& call, Request& request, const std::vector<Rank>& ranks, std::uint32_t size) {
-    request.kind = Kind::Reducescatter;
+  void scatter(Call& call, Submission& submission, const std::vector<Rank>& ranks,
+               std::uint32_t size) {
+    submission.kind = Kind::Reducescatter;
     const std::size_t members = ranks.size();
     const std::size_t self =
         static_cast<std::size_t>(std::ranges::lower_bound(ranks, engine_.rank()) - ranks.begin());
@@ -237,36 +237,28 @@ class ProgramThread {
     call.want.emplace_back(whole.begin() + static_cast<std::ptrdiff_t>(begin),
                            whole.begin() + static_cast<std::ptrdiff_t>(begin + count));
     call.out.emplace_back();
-    request.tensors.push_back(tensor(call.in[0], call.out[0]));
-    request.tensors[0].out = nullptr;
+    submission.tensors.push_back(tensor(call.in[0], call.out[0]));
+    submission.tensors[0].out = nullptr;
   }
 
-  static void barrier(Request& request) {
-    request.kind = Kind::Barrier;
-    request.tensors.push_back({.dtype = DType::UInt8, .shape = {}});
-  }
+  static void barrier(Submission& submission) { submission.kind = Kind::Barrier; }
 
-  void submit(Call call, Request request) {
-    if (request.kind == Kind::Barrier) {
+  void submit(Call call, Submission submission) {
+    if (submission.kind == Kind::Barrier) {
       if (thread_ != 0) return;  // matched by count: by one thread of each rank
     } else {
-      request.name = call.name;
+      submission.name = call.name;
     }
     // A name is in flight once.
     while (std::ranges::any_of(open_, [&](const Call& one) { return one.name == call.name; })) {
       end_one();
     }
-    const bool own_result = request.tensors[0].out == nullptr && request.kind != Kind::Barrier;
     const std::uint32_t way = below(own_, 3);
     if (outcome_.broken) return;
-    Result<Handle> handle = Handle{0};
-    if (way == 0 && !own_result) {
-      handle = engine_.run(request);
-    } else {
-      request.waited = way == 1;
-      handle = engine_.submit(std::move(request));
-      if (handle && way == 2) engine_.poll(*handle);
-    }
+    constexpr Mode kModes[] = {Mode::Blocking, Mode::Awaited, Mode::Asynchronous};
+    submission.mode = kModes[way];
+    const auto handle = engine_.submit(std::move(submission));
+    if (handle && way == 2) engine_.poll(*handle);
     if (!handle) return fail(call, handle.error().what());
     call.handle = *handle;
     open_.push_back(std::move(call));

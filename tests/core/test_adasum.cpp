@@ -121,17 +121,18 @@ struct Tensor {
   std::vector<Bytes> by_rank;
 };
 
-Request adasum_of(Bytes& bytes, DType dtype, const std::string& name, bool waited) {
-  Request request;
-  request.kind = Kind::Allreduce;
-  request.op = ReduceOp::Adasum;
-  request.name = name;
-  request.waited = waited;
-  request.tensors.push_back({.dtype = dtype,
-                             .shape = {static_cast<std::int64_t>(bytes.size() / size_of(dtype))},
-                             .in = bytes.data(),
-                             .out = bytes.data()});
-  return request;
+Submission adasum_of(Bytes& bytes, DType dtype, const std::string& name, bool waited) {
+  Submission submission;
+  submission.kind = Kind::Allreduce;
+  submission.op = ReduceOp::Adasum;
+  submission.name = name;
+  submission.mode = waited ? Mode::Awaited : Mode::Asynchronous;
+  submission.tensors.push_back(
+      {.in = bytes.data(),
+       .out = bytes.data(),
+       .dtype = dtype,
+       .shape = {static_cast<std::int64_t>(bytes.size() / size_of(dtype))}});
+  return submission;
 }
 
 /// All at once, so that they are fused; or one after another. Checks that all ranks have the same
@@ -146,10 +147,11 @@ std::vector<Bytes> run(Cluster& cluster, const std::vector<Tensor>& tensors, boo
     }
     std::vector<Handle> handles;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
-      Request request = adasum_of(mine[t], tensors[t].dtype, "t" + std::to_string(t), !together);
-      request.prescale = prescale;
-      request.postscale = postscale;
-      auto handle = engine.submit(std::move(request));
+      Submission submission =
+          adasum_of(mine[t], tensors[t].dtype, "t" + std::to_string(t), !together);
+      submission.prescale = prescale;
+      submission.postscale = postscale;
+      auto handle = engine.submit(std::move(submission));
       ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
       handles.push_back(*handle);
       if (together && t + 1 < tensors.size()) continue;
@@ -313,7 +315,7 @@ TEST_P(AdasumWorld, unnamed_and_grouped_tensors) {
     EXPECT_EQ(alone, want);
     Bytes one = tensor.by_rank[static_cast<std::size_t>(rank)];
     Bytes other = one;
-    Request group = adasum_of(one, DType::Float32, "", true);
+    Submission group = adasum_of(one, DType::Float32, "", true);
     group.tensors.push_back(adasum_of(other, DType::Float32, "", true).tensors.front());
     group.grouped = true;
     handle = engine.submit(std::move(group));
@@ -330,9 +332,9 @@ TEST(AdasumErrors, sum_elsewhere_under_the_same_name_is_a_mismatch) {
     Cluster cluster({{0, 1}});
     cluster.each([&](Rank rank, Engine& engine) {
       Bytes bytes(64);
-      Request request = adasum_of(bytes, DType::Float32, name, true);
-      if (rank == 0) request.op = ReduceOp::Sum;
-      auto handle = engine.submit(std::move(request));
+      Submission submission = adasum_of(bytes, DType::Float32, name, true);
+      if (rank == 0) submission.op = ReduceOp::Sum;
+      auto handle = engine.submit(std::move(submission));
       ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
       const auto work = finish(engine, *handle);
       ASSERT_TRUE(work && work->error);

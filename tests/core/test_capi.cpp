@@ -33,17 +33,20 @@ constexpr std::int64_t kOne[] = {1};
 
 /// `shape` has one dimension.
 RuedaTensor in_place(float* values, const std::int64_t* shape) {
-  return {.dtype = static_cast<std::int32_t>(DType::Float32),
+  return {.in = values,
+          .out = values,
+          .dtype = static_cast<std::int32_t>(DType::Float32),
           .dims = 1,
           .shape = shape,
-          .in = values,
-          .out = values,
+          .device = 0,
+          .device_index = 0,
+          .stream = nullptr,
           .splits = nullptr,
           .members = 0,
           .received = nullptr};
 }
 
-RuedaRequest allreduce(const RuedaTensor* tensors, int count, const char* name, Ending& ending) {
+RuedaSubmission allreduce(const RuedaTensor* tensors, int count, const char* name, Ending& ending) {
   return {.kind = static_cast<std::int32_t>(Kind::Allreduce),
           .op = static_cast<std::int32_t>(ReduceOp::Sum),
           .name = name,
@@ -51,6 +54,7 @@ RuedaRequest allreduce(const RuedaTensor* tensors, int count, const char* name, 
           .postscale = 1.0,
           .root = -1,
           .process_set = 0,
+          .mode = static_cast<std::int32_t>(Mode::Callback),
           .grouped = count > 1,
           .count = count,
           .tensors = tensors,
@@ -60,10 +64,10 @@ RuedaRequest allreduce(const RuedaTensor* tensors, int count, const char* name, 
 }
 
 /// Submits, and waits for the end.
-void submit(Engine& engine, const RuedaRequest& request, Ending& ending) {
+void submit(Engine& engine, const RuedaSubmission& submission, Ending& ending) {
   const int before = ending.calls;
   RuedaOutcome outcome{};
-  const auto state = capi_table()->submit(&engine, &request, &outcome);
+  const auto state = capi_table()->submit(&engine, &submission, &outcome);
   if (state == kOver) return;
   ASSERT_EQ(state, kUnderWay) << outcome.message;
   ending.calls.wait(before);
@@ -87,23 +91,29 @@ TEST(CapiNumbers, that_mean_nothing_are_refused_before_they_index_anything) {
     const auto expect_refused = [&](auto&& change, const std::string& what) {
       const std::int64_t negative[] = {-1};
       RuedaTensor tensor = in_place(&value, kOne);
-      RuedaRequest request = allreduce(&tensor, 1, "x", ending);
-      change(request, tensor);
+      RuedaSubmission submission = allreduce(&tensor, 1, "x", ending);
+      change(submission, tensor);
       if (tensor.shape == nullptr) tensor.shape = negative;
       RuedaOutcome outcome{};
-      ASSERT_EQ(api.submit(&engine, &request, &outcome), 1) << what;
+      ASSERT_EQ(api.submit(&engine, &submission, &outcome), 1) << what;
       EXPECT_STREQ(outcome.code, "invalid_argument");
       EXPECT_NE(std::string(outcome.message).find(what), std::string::npos) << outcome.message;
     };
-    using R = RuedaRequest;
+    using R = RuedaSubmission;
     using T = RuedaTensor;
     expect_refused([](R& r, T&) { r.kind = 10; }, "kind 10");
     expect_refused([](R& r, T&) { r.kind = -1; }, "kind -1");
     expect_refused([](R& r, T&) { r.op = 6; }, "op 6");
+    expect_refused([](R& r, T&) { r.mode = 4; }, "mode 4");
+    for (int mode = 0; mode < static_cast<int>(Mode::Callback); ++mode) {
+      expect_refused([mode](R& r, T&) { r.mode = mode; }, "mode " + std::to_string(mode));
+    }
     expect_refused([](R& r, T&) { r.count = 0; }, "count of tensors of 0");
     expect_refused([](R&, T& t) { t.dtype = 11; }, "dtype 11");
     expect_refused([](R&, T& t) { t.dtype = -1; }, "dtype -1");
     expect_refused([](R&, T& t) { t.dtype = 256; }, "dtype 256");
+    expect_refused([](R&, T& t) { t.device = kDevices; }, "device 4");
+    expect_refused([](R&, T& t) { t.device = -1; }, "device -1");
     expect_refused([](R&, T& t) { t.dims = -1; }, "dimensions of -1");
     expect_refused([](R&, T& t) { t.dims = 65; }, "dimensions of 65");
     expect_refused([](R&, T& t) { t.shape = nullptr; }, "extent of -1");
@@ -127,8 +137,8 @@ TEST_P(Capi, single_tensors_and_groups_end_in_one_callback) {
         tensors.push_back(in_place(value.data(), shape));
       }
       Ending ending;
-      const auto request = allreduce(tensors.data(), count, "x", ending);
-      submit(engine, request, ending);
+      const auto submission = allreduce(tensors.data(), count, "x", ending);
+      submit(engine, submission, ending);
       EXPECT_EQ(ending.code, "");
       const float want = GetParam() == 1 ? 1.0F : 3.0F;
       for (int i = 0; i < count; ++i) EXPECT_EQ(values[static_cast<std::size_t>(i)][4], want);
@@ -145,8 +155,8 @@ TEST_P(Capi, what_is_over_at_once_calls_nobody) {
       const std::int64_t shape[] = {5};
       const RuedaTensor tensor = in_place(values.data(), shape);
       Ending ending;
-      const auto request = allreduce(&tensor, 1, "x", ending);
-      submit(engine, request, ending);
+      const auto submission = allreduce(&tensor, 1, "x", ending);
+      submit(engine, submission, ending);
       if (ending.calls == 0) ++at_once;
       ASSERT_EQ(ending.code, "");
       ASSERT_EQ(values[4], static_cast<float>(GetParam() == 1 ? round : 2 * round + 1));
@@ -159,9 +169,9 @@ TEST_P(Capi, a_join_ends_with_the_rank_that_was_last) {
   Cluster cluster(group_of(GetParam()));
   cluster.each([&](Rank, Engine& engine) {
     Ending ending;
-    RuedaRequest request = allreduce(nullptr, 0, nullptr, ending);
-    request.kind = static_cast<std::int32_t>(Kind::Join);
-    submit(engine, request, ending);
+    RuedaSubmission submission = allreduce(nullptr, 0, nullptr, ending);
+    submission.kind = static_cast<std::int32_t>(Kind::Join);
+    submit(engine, submission, ending);
     EXPECT_EQ(ending.code, "");
     EXPECT_GE(ending.value, 0);
     EXPECT_LT(ending.value, GetParam());
@@ -176,24 +186,24 @@ TEST_P(Capi, results_of_unknown_size_go_where_the_caller_says) {
     RuedaTensor tensor = in_place(values.data(), shape);
     tensor.out = nullptr;
     Ending ending;
-    RuedaRequest request = allreduce(&tensor, 1, "x", ending);
-    request.kind = static_cast<std::int32_t>(Kind::Allgather);
-    request.allocate = [](void* context, std::int32_t, const std::int64_t* made,
-                          std::int32_t dims) {
+    RuedaSubmission submission = allreduce(&tensor, 1, "x", ending);
+    submission.kind = static_cast<std::int32_t>(Kind::Allgather);
+    submission.allocate = [](void* context, std::int32_t, const std::int64_t* made,
+                             std::int32_t dims) {
       auto& result = static_cast<Ending*>(context)->result;
       EXPECT_EQ(dims, 1);
       result.resize(static_cast<std::size_t>(made[0]));
       return static_cast<void*>(result.data());
     };
-    submit(engine, request, ending);
+    submit(engine, submission, ending);
     EXPECT_EQ(ending.result,
               GetParam() == 1 ? std::vector<float>{0} : (std::vector<float>{0, 1, 1}));
     // And where it has no memory to give, the operation fails and the world goes on.
-    request.name = "y";
-    request.allocate = [](void*, std::int32_t, const std::int64_t*, std::int32_t) -> void* {
+    submission.name = "y";
+    submission.allocate = [](void*, std::int32_t, const std::int64_t*, std::int32_t) -> void* {
       return nullptr;
     };
-    submit(engine, request, ending);
+    submit(engine, submission, ending);
     EXPECT_EQ(ending.code, "internal");
   });
 }
@@ -212,9 +222,9 @@ TEST_P(Capi, alltoall_says_how_many_rows_came) {
     tensor.members = ranks;
     tensor.received = received.data();
     Ending ending;
-    RuedaRequest request = allreduce(&tensor, 1, "x", ending);
-    request.kind = static_cast<std::int32_t>(Kind::Alltoall);
-    submit(engine, request, ending);  // without allocate: the engine's memory, which nobody sees
+    RuedaSubmission submission = allreduce(&tensor, 1, "x", ending);
+    submission.kind = static_cast<std::int32_t>(Kind::Alltoall);
+    submit(engine, submission, ending);  // without allocate: the engine's memory, which nobody sees
     EXPECT_EQ(ending.code, "");
     EXPECT_EQ(received,
               ranks == 1 ? std::vector<std::int32_t>{1} : (std::vector<std::int32_t>{1, 2}));
@@ -238,10 +248,10 @@ TEST(Capi, a_refused_submission_says_why_and_calls_nobody) {
   float value = 1.0F;
   const RuedaTensor tensor = in_place(&value, kOne);
   Ending ending;
-  auto request = allreduce(&tensor, 1, "x", ending);
-  request.op = static_cast<std::int32_t>(ReduceOp::Adasum);
+  auto submission = allreduce(&tensor, 1, "x", ending);
+  submission.op = static_cast<std::int32_t>(ReduceOp::Adasum);
   RuedaOutcome outcome{};
-  ASSERT_NE(capi_table()->submit(&cluster[0], &request, &outcome), 0);
+  ASSERT_NE(capi_table()->submit(&cluster[0], &submission, &outcome), 0);
   EXPECT_STREQ(outcome.code, "unsupported");
   EXPECT_NE(std::string(outcome.message).find("Adasum"), std::string::npos);
   EXPECT_EQ(ending.calls, 0);
@@ -252,9 +262,9 @@ TEST(Capi, a_lost_rank_comes_as_a_code) {
   float value = 1.0F;
   const RuedaTensor tensor = in_place(&value, kOne);
   Ending ending;
-  const auto request = allreduce(&tensor, 1, "x", ending);
+  const auto submission = allreduce(&tensor, 1, "x", ending);
   RuedaOutcome outcome{};
-  ASSERT_EQ(capi_table()->submit(&cluster[0], &request, &outcome), 0);
+  ASSERT_EQ(capi_table()->submit(&cluster[0], &submission, &outcome), 0);
   cluster.cut(1);
   ending.calls.wait(0);
   EXPECT_EQ(ending.code, "peer_lost");

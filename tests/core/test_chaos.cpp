@@ -117,7 +117,7 @@ class Chaotic {
       EXPECT_EQ(values[99], static_cast<float>(size_ - 1 - more / 2))
           << outcome_.world << ", with joined ranks";
     }
-    auto joined = engine.join();
+    auto joined = engine.submit({.kind = Kind::Join});
     const auto work = joined ? finish(engine, *joined) : nullptr;
     if (work == nullptr || work->error) outcome_.broken = true;
   }

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <ctime>
 #include <numeric>
 #include <random>
+#include <semaphore>
 
 #include "cluster.h"
 
@@ -98,12 +100,12 @@ TEST_P(EngineWorld, operations_that_nobody_waits_for_complete_all_the_same) {
   cluster.each([&](Rank rank, Engine& engine) {
     std::vector<float> values(3, static_cast<float>(rank));
     std::atomic<bool> done{false};
-    Request request = allreduce_of(values, "quiet", false);
-    request.on_done = [&done](const Work&) {
+    Submission submission = allreduce_of(values, "quiet", false);
+    submission.on_done = [&done](const Work&) {
       done = true;
       done.notify_all();
     };
-    auto handle = engine.submit(std::move(request));
+    auto handle = engine.submit(std::move(submission));
     ASSERT_TRUE(static_cast<bool>(handle));
     done.wait(false);
     EXPECT_EQ(values[0], sum_of_ranks(cluster.size()));
@@ -116,13 +118,13 @@ TEST_P(EngineWorld, allgather_rows_differ_between_ranks) {
   cluster.each([&](Rank rank, Engine& engine) {
     for (int round = 0; round < 20; ++round) {
       std::vector<std::int64_t> rows(static_cast<std::size_t>((rank + round) % 3 * 1000) * 2, rank);
-      Request request;
-      request.kind = Kind::Allgather;
-      request.waited = true;
-      request.tensors.push_back(tensor_of(rows));
-      request.tensors.front().shape = {static_cast<std::int64_t>(rows.size() / 2), 2};
-      request.tensors.front().out = nullptr;
-      auto handle = engine.submit(std::move(request));
+      Submission submission;
+      submission.kind = Kind::Allgather;
+      submission.mode = Mode::Awaited;
+      submission.tensors.push_back(tensor_of(rows));
+      submission.tensors.front().shape = {static_cast<std::int64_t>(rows.size() / 2), 2};
+      submission.tensors.front().out = nullptr;
+      auto handle = engine.submit(std::move(submission));
       ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
       const auto work = finish(engine, *handle);
       ASSERT_TRUE(work && !work->error) << (work ? work->error->what() : "");
@@ -143,20 +145,18 @@ TEST_P(EngineWorld, broadcast_and_barrier) {
     for (Rank root = 0; root < cluster.size(); ++root) {
       for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{300'001}}) {
         std::vector<float> values(count, static_cast<float>(rank + 1));
-        Request request = allreduce_of(values, "b");
-        request.kind = Kind::Broadcast;
-        request.root = root;
-        auto handle = engine.submit(std::move(request));
+        Submission submission = allreduce_of(values, "b");
+        submission.kind = Kind::Broadcast;
+        submission.root = root;
+        auto handle = engine.submit(std::move(submission));
         ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
         const auto work = finish(engine, *handle);
         ASSERT_TRUE(work && !work->error);
         for (const float value : values) ASSERT_EQ(value, static_cast<float>(root + 1));
       }
-      Request barrier;
+      Submission barrier;
       barrier.kind = Kind::Barrier;
-      barrier.tensors.push_back(
-          {.dtype = DType::UInt8, .shape = {}, .in = nullptr, .out = nullptr});
-      barrier.waited = true;
+      barrier.mode = Mode::Awaited;
       auto handle = engine.submit(std::move(barrier));
       ASSERT_TRUE(static_cast<bool>(handle));
       const auto work = finish(engine, *handle);
@@ -171,12 +171,12 @@ TEST_P(EngineWorld, groups_complete_under_one_handle) {
     std::vector<float> a(10, static_cast<float>(rank));
     std::vector<std::int64_t> b(70'001, rank);
     std::vector<float> c(0);
-    Request request;
-    request.kind = Kind::Allreduce;
-    request.grouped = true;
-    request.name = "g";
-    request.tensors = {tensor_of(a), tensor_of(b), tensor_of(c)};
-    auto handle = engine.submit(std::move(request));
+    Submission submission;
+    submission.kind = Kind::Allreduce;
+    submission.grouped = true;
+    submission.name = "g";
+    submission.tensors = {tensor_of(a), tensor_of(b), tensor_of(c)};
+    auto handle = engine.submit(std::move(submission));
     ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
     const auto work = finish(engine, *handle);
     ASSERT_TRUE(work && !work->error);
@@ -314,24 +314,32 @@ TEST(Engine, two_threads_of_a_rank_submit_and_wait_at_once) {
 }
 
 TEST(Engine, callbacks_may_submit_the_next_operation) {
+  struct Chain {
+    std::vector<float> values = std::vector<float>(4);
+    std::function<void()> next;
+    int left = 50;
+    std::binary_semaphore over{0};
+  };
+  std::array<Chain, 2> chains;  // outlive the engines
   Cluster cluster(Groups{{0, 1}});
   cluster.each([&](Rank rank, Engine& engine) {
-    std::vector<float> values(4, static_cast<float>(rank + 1));
-    std::atomic<int> left{50};
-    std::function<void(const Work&)> next = [&](const Work& work) {
-      EXPECT_FALSE(work.error);
-      if (--left > 0) {
-        Request request = allreduce_of(values, "chain");
-        request.on_done = next;
-        EXPECT_TRUE(static_cast<bool>(engine.submit(std::move(request))));
-      } else {
-        left.notify_all();
+    Chain& chain = chains[static_cast<std::size_t>(rank)];
+    chain.next = [&chain, &engine] {
+      while (--chain.left > 0) {
+        Submission submission = allreduce_of(chain.values, "chain");
+        submission.mode = Mode::Callback;
+        submission.on_done = [&chain](const Work& work) {
+          EXPECT_FALSE(work.error);
+          chain.next();
+        };
+        const auto handle = engine.submit(std::move(submission));
+        ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
+        if (*handle != 0) return;  // else it was over at once
       }
+      chain.over.release();
     };
-    Request request = allreduce_of(values, "chain");
-    request.on_done = next;
-    ASSERT_TRUE(static_cast<bool>(engine.submit(std::move(request))));
-    for (int now = left; now > 0; now = left) left.wait(now);
+    chain.next();
+    ASSERT_TRUE(chain.over.try_acquire_for(std::chrono::seconds(30)));
   });
 }
 
@@ -407,8 +415,8 @@ TEST(Engine, a_shutdown_reaches_a_thread_that_sleeps_in_a_wait) {
 
 TEST(Engine, a_request_without_tensors_is_refused) {
   Cluster cluster(Groups{{0}});
-  Request request;
-  const auto refused = cluster[0].submit(std::move(request));
+  Submission submission;
+  const auto refused = cluster[0].submit(std::move(submission));
   ASSERT_FALSE(static_cast<bool>(refused));
   EXPECT_EQ(refused.error().code, Code::InvalidArgument);
 }

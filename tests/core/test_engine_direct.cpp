@@ -32,11 +32,11 @@ std::size_t rows_of(int round, Rank rank, std::size_t tensor) {
 }
 
 void start(Engine& engine, Gather& one, Rank rank, int round, std::size_t tensors) {
-  Request request;
-  request.kind = Kind::Allgather;
-  request.name = "set" + std::to_string(one.set) + "." + std::to_string(round);
-  request.process_set = one.set;
-  request.grouped = tensors > 1;
+  Submission submission;
+  submission.kind = Kind::Allgather;
+  submission.name = "set" + std::to_string(one.set) + "." + std::to_string(round);
+  submission.process_set = one.set;
+  submission.grouped = tensors > 1;
   for (std::size_t t = 0; t < tensors; ++t) {
     one.expected.emplace_back();
     for (const Rank member : kSets[static_cast<std::size_t>(one.set)]) {
@@ -46,10 +46,10 @@ void start(Engine& engine, Gather& one, Rank rank, int round, std::size_t tensor
     one.inputs.emplace_back(rows_of(round, rank, t), rank * 100 + round);
   }
   for (auto& input : one.inputs) {
-    request.tensors.push_back(tensor_of(input));
-    request.tensors.back().out = nullptr;
+    submission.tensors.push_back(tensor_of(input));
+    submission.tensors.back().out = nullptr;
   }
-  auto handle = engine.submit(std::move(request));
+  auto handle = engine.submit(std::move(submission));
   ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
   one.handle = *handle;
 }

@@ -126,8 +126,8 @@ TEST_P(CloseSuccession, of_calls_does_not_silence_a_rank) {
       if (rank == 0 && Clock::now() >= end) over.store(true);
       more[0] = rank == 0 && over.load() ? 1.0F : 0.0F;
       for (auto* buffer : {&values, &more}) {
-        Request request = allreduce_of(*buffer, buffer == &more ? "more" : "x");
-        const auto handle = engine.run(request);
+        Submission submission = allreduce_of(*buffer, buffer == &more ? "more" : "x");
+        const auto handle = engine.submit(blocking(std::move(submission)));
         ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
         if (*handle == 0) continue;
         const auto work = finish(engine, *handle);

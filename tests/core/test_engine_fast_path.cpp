@@ -32,18 +32,18 @@ std::string world_name(const ::testing::TestParamInfo<Groups>& info) {
 INSTANTIATE_TEST_SUITE_P(Worlds, ProposalWorld, ::testing::ValuesIn(kWorlds), world_name);
 
 /// Launched, and waited for here.
-std::optional<Error> launch(Engine& engine, Request request) {
+std::optional<Error> launch(Engine& engine, Submission submission) {
   struct Ending {
     std::binary_semaphore over{0};
     std::optional<Error> error;
   };
   const auto ending = std::make_shared<Ending>();
-  request.demanded = true;
-  request.on_done = [ending](const Work& work) {
+  submission.mode = Mode::Callback;
+  submission.on_done = [ending](const Work& work) {
     ending->error = work.error;
     ending->over.release();
   };
-  auto handle = engine.launch(request);
+  auto handle = engine.submit(std::move(submission));
   if (!handle) return std::move(handle).error();
   if (*handle == 0) {
     EXPECT_FALSE(ending->over.try_acquire()) << "told of what was over at once";
@@ -55,10 +55,10 @@ std::optional<Error> launch(Engine& engine, Request request) {
 }
 
 /// Runs to the end, this way or that; what went wrong, if anything did.
-std::optional<Error> run(Engine& engine, Request request) {
+std::optional<Error> run(Engine& engine, Submission submission) {
   thread_local std::minstd_rand choice(static_cast<unsigned>(engine.rank()) + 1);
-  if (choice() / 7 % 2 == 0) return launch(engine, std::move(request));
-  auto handle = engine.run(request);
+  if (choice() / 7 % 2 == 0) return launch(engine, std::move(submission));
+  auto handle = engine.submit(blocking(std::move(submission)));
   if (!handle) return std::move(handle).error();
   if (*handle == 0) return std::nullopt;
   const auto work = finish(engine, *handle);
@@ -82,11 +82,11 @@ void expect_mixed_group(Engine& engine, Rank rank, int size, const std::string& 
   std::vector<float> one(floats, static_cast<float>(rank));
   std::vector<std::int64_t> two(integers, rank);
   std::vector<float> three(5, static_cast<float>(2 * rank));
-  Request request;
-  request.name = name;
-  request.grouped = true;
-  request.tensors = {tensor_of(one), tensor_of(two), tensor_of(three)};
-  const auto error = run(engine, std::move(request));
+  Submission submission;
+  submission.name = name;
+  submission.grouped = true;
+  submission.tensors = {tensor_of(one), tensor_of(two), tensor_of(three)};
+  const auto error = run(engine, std::move(submission));
   ASSERT_FALSE(error) << error->what();
   const int want = size * (size - 1) / 2;
   for (float value : one) ASSERT_EQ(value, static_cast<float>(want));
@@ -115,11 +115,10 @@ std::uint64_t direct(const Engine& engine) {
          (between == paths.end() ? 0 : between->second.operations);
 }
 
-Request barrier() {
-  Request request;
-  request.kind = Kind::Barrier;
-  request.tensors.push_back({.dtype = DType::UInt8, .shape = {}});
-  return request;
+Submission barrier() {
+  Submission submission;
+  submission.kind = Kind::Barrier;
+  return submission;
 }
 
 TEST_P(ProposalWorld, sums_of_all_sizes_named_and_not) {
@@ -168,12 +167,12 @@ TEST_P(ProposalWorld, results_are_those_of_the_regular_way_bit_for_bit) {
       for (float& value : one) value = normal(random) * 1e3F;
       std::vector<float> other = one;
       const auto scaled = [&](std::vector<float>& values, const char* name) {
-        Request request = allreduce_of(values, name + std::to_string(round % 10));
-        request.op = ReduceOp::Average;
-        request.tensors[0].shape = {static_cast<std::int64_t>(values.size())};
-        request.prescale = 0.3;
-        request.postscale = 1.7;
-        return request;
+        Submission submission = allreduce_of(values, name + std::to_string(round % 10));
+        submission.op = ReduceOp::Average;
+        submission.tensors[0].shape = {static_cast<std::int64_t>(values.size())};
+        submission.prescale = 0.3;
+        submission.postscale = 1.7;
+        return submission;
       };
       ASSERT_FALSE(run(engine, scaled(one, "r")));
       auto handle = engine.submit(scaled(other, "s"));
@@ -206,14 +205,14 @@ TEST_P(ProposalWorld, groups_of_as_many_tensors_as_can_be_offered_and_more) {
     for (const std::size_t count : {1023U, 1024U, 1025U, 1500U}) {
       for (int again = 0; again < 3; ++again) {
         std::vector<std::vector<float>> tensors;
-        Request request;
-        request.name = "g" + std::to_string(count);
-        request.grouped = true;
+        Submission submission;
+        submission.name = "g" + std::to_string(count);
+        submission.grouped = true;
         for (std::size_t i = 0; i < count; ++i) {
           tensors.push_back({static_cast<float>(rank), static_cast<float>(i)});
-          request.tensors.push_back(tensor_of(tensors.back()));
+          submission.tensors.push_back(tensor_of(tensors.back()));
         }
-        const auto error = run(engine, std::move(request));
+        const auto error = run(engine, std::move(submission));
         ASSERT_FALSE(error) << error->what();
         const auto size = static_cast<float>(cluster.size());
         for (std::size_t i = 0; i < count; ++i) {
@@ -243,9 +242,9 @@ TEST_P(ProposalWorld, sets_beside_the_world) {
         expect_sum<float>(engine, rank, size, name, 4, round);
         if (own == 0) continue;
         std::vector<float> values(4, static_cast<float>(rank + 1));
-        Request request = allreduce_of(values, name);
-        request.process_set = own;
-        const auto error = run(engine, std::move(request));
+        Submission submission = allreduce_of(values, name);
+        submission.process_set = own;
+        const auto error = run(engine, std::move(submission));
         ASSERT_FALSE(error) << error->what();
         for (const float value : values) ASSERT_EQ(value, static_cast<float>(rank + 1));
       }
@@ -280,11 +279,11 @@ TEST_P(ProposalWorld, groups_at_the_border_of_what_is_small) {
       for (int again = 0; again < 3; ++again) {
         std::vector<std::vector<float>> tensors(128, std::vector<float>(1, 1.0F));
         tensors[60].assign(longest, static_cast<float>(rank));
-        Request request;
-        request.name = "g" + std::to_string(longest);
-        request.grouped = true;
-        for (auto& values : tensors) request.tensors.push_back(tensor_of(values));
-        const auto error = run(engine, std::move(request));
+        Submission submission;
+        submission.name = "g" + std::to_string(longest);
+        submission.grouped = true;
+        for (auto& values : tensors) submission.tensors.push_back(tensor_of(values));
+        const auto error = run(engine, std::move(submission));
         ASSERT_FALSE(error) << error->what();
         for (std::size_t i = 0; i < tensors.size(); ++i) {
           const int want = i == 60 ? cluster.size() * (cluster.size() - 1) / 2 : cluster.size();
@@ -389,11 +388,11 @@ TEST_P(ProposalWorld, groups_whose_later_tensors_differ_fail_on_every_rank) {
     const auto group = [&](std::size_t length) {
       first.assign(4, 1.0F);
       second.assign(length, 1.0F);
-      Request request;
-      request.name = "g";
-      request.grouped = true;
-      request.tensors = {tensor_of(first), tensor_of(second)};
-      return run(engine, std::move(request));
+      Submission submission;
+      submission.name = "g";
+      submission.grouped = true;
+      submission.tensors = {tensor_of(first), tensor_of(second)};
+      return run(engine, std::move(submission));
     };
     for (int round = 0; round < 6; ++round) {
       for (const std::size_t length : {5U, 5U, 6U, 6U}) {
@@ -443,7 +442,7 @@ TEST_P(ProposalWorld, a_rank_that_has_joined_takes_part_with_zeros) {
           for (const float value : values) ASSERT_EQ(value, static_cast<float>(want)) << more;
         }
       }
-      auto joined = engine.join();
+      auto joined = engine.submit({.kind = Kind::Join});
       ASSERT_TRUE(static_cast<bool>(joined));
       const auto work = finish(engine, *joined);
       ASSERT_TRUE(work && !work->error);
@@ -462,8 +461,9 @@ TEST(EngineFastPath, a_name_on_offer_is_in_flight) {
       return;
     }
     std::vector<float> values(4, 0.0F);
-    Request request = allreduce_of(values, "x");
-    auto handle = engine.run(request);  // until it would look for signals
+    Submission submission = allreduce_of(values, "x");
+    auto handle =
+        engine.submit(blocking(std::move(submission)));  // until it would look for signals
     ASSERT_TRUE(handle && *handle != 0);
     std::vector<float> others(4, 0.0F);
     auto again = engine.submit(allreduce_of(others, "x"));

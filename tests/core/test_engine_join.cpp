@@ -14,7 +14,7 @@ class EngineJoin : public ::testing::TestWithParam<Groups> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, EngineJoin, ::testing::ValuesIn(kWorlds), world_name);
 
 Rank join(Engine& engine) {
-  auto handle = engine.join();
+  auto handle = engine.submit({.kind = Kind::Join});
   EXPECT_TRUE(static_cast<bool>(handle)) << handle.error().what();
   if (!handle) return -1;
   const auto work = finish(engine, *handle);
@@ -24,8 +24,8 @@ Rank join(Engine& engine) {
 }
 
 /// The error of an operation that is waited for; none if it succeeds.
-std::optional<Error> run(Engine& engine, Request request) {
-  auto handle = engine.submit(std::move(request));
+std::optional<Error> run(Engine& engine, Submission submission) {
+  auto handle = engine.submit(std::move(submission));
   if (!handle) return handle.error();
   const auto work = finish(engine, *handle);
   if (!work) return Error{.message = "it did not end"};
@@ -44,9 +44,10 @@ TEST_P(EngineJoin, ranks_with_more_data_go_on_and_all_hear_who_was_last) {
         // Those with a place below `step` have joined: they count as zeros, in the divisor too.
         std::vector<float> small(5, 1.0F), large(80'000, 1.0F);
         for (auto* values : {&small, &large}) {
-          Request request = allreduce_of(*values, values == &small ? "small" : "large", false);
-          request.op = ReduceOp::Average;
-          ASSERT_FALSE(run(engine, std::move(request)));
+          Submission submission =
+              allreduce_of(*values, values == &small ? "small" : "large", false);
+          submission.op = ReduceOp::Average;
+          ASSERT_FALSE(run(engine, std::move(submission)));
           for (const float value : *values) {
             ASSERT_FLOAT_EQ(value, (size - static_cast<float>(step)) / size);
           }
@@ -74,9 +75,9 @@ TEST_P(EngineJoin, zeros_take_part_in_every_reduction) {
            {std::pair(ReduceOp::Min, 0.0F), {ReduceOp::Max, 0.0F}, {ReduceOp::Product, 0.0F}}) {
         const float mine = op == ReduceOp::Max ? -2.0F : 2.0F;
         std::vector<float> values(100, mine);
-        Request request = allreduce_of(values, "x");
-        request.op = op;
-        ASSERT_FALSE(run(engine, std::move(request)));
+        Submission submission = allreduce_of(values, "x");
+        submission.op = op;
+        ASSERT_FALSE(run(engine, std::move(submission)));
         for (const float value : values) ASSERT_EQ(value, want);
       }
     }
@@ -93,7 +94,7 @@ TEST_P(EngineJoin, calls_without_a_name_are_counted_anew) {
       join(engine);
       values.assign(10, 1.0F);
       ASSERT_FALSE(run(engine, allreduce_of(values, "")));
-      Request grouped = allreduce_of(values, "");
+      Submission grouped = allreduce_of(values, "");
       grouped.grouped = true;
       ASSERT_FALSE(run(engine, std::move(grouped)));
     }
@@ -108,31 +109,30 @@ TEST_P(EngineJoin, what_needs_all_ranks_fails_and_the_world_goes_on) {
       if (rank != first) {
         std::vector<float> values(10, 1.0F);
         for (const Kind kind : {Kind::Broadcast, Kind::Allgather, Kind::Barrier}) {
-          Request request = allreduce_of(values, "x");
-          request.kind = kind;
-          request.root = 0;
+          Submission submission = allreduce_of(values, "x");
+          submission.kind = kind;
+          submission.root = 0;
           if (kind == Kind::Barrier) {
-            request.tensors.front() = {.dtype = DType::UInt8, .shape = {}};
+            submission.tensors.clear();
           }
-          const auto error = run(engine, std::move(request));
+          const auto error = run(engine, std::move(submission));
           ASSERT_TRUE(error);
           EXPECT_NE(error->what().find("is not supported with Join at this time"),
                     std::string::npos)
               << error->what();
         }
-        auto change = engine.add_process_set({0});
+        auto change = engine.submit({.kind = Kind::AddProcessSet, .ranks = {0}});
         ASSERT_TRUE(static_cast<bool>(change));
         const auto work = finish(engine, *change);
         ASSERT_TRUE(work && work->error);
       }
       ASSERT_NE(join(engine), cluster.size());
-      Request barrier;
+      Submission barrier;
       barrier.kind = Kind::Barrier;
-      barrier.tensors.push_back({.dtype = DType::UInt8, .shape = {}});
-      barrier.waited = true;
+      barrier.mode = Mode::Awaited;
       ASSERT_FALSE(run(engine, std::move(barrier)));
     }
-    auto change = engine.add_process_set({0});
+    auto change = engine.submit({.kind = Kind::AddProcessSet, .ranks = {0}});
     ASSERT_TRUE(static_cast<bool>(change));
     const auto work = finish(engine, *change);
     ASSERT_TRUE(work && !work->error) << work->error->what();
@@ -143,9 +143,9 @@ TEST_P(EngineJoin, a_second_join_and_a_submission_meanwhile_are_errors_of_the_ca
   if (GetParam().size() == 1 && GetParam().front().size() == 1) return;  // it has ended at once
   Cluster cluster(GetParam());
   const Rank early = cluster.size() - 1;
-  auto handle = cluster[early].join();
+  auto handle = cluster[early].submit({.kind = Kind::Join});
   ASSERT_TRUE(static_cast<bool>(handle));
-  const auto again = cluster[early].join();
+  const auto again = cluster[early].submit({.kind = Kind::Join});
   ASSERT_FALSE(static_cast<bool>(again));
   EXPECT_EQ(again.error().code, Code::Duplicate);
   std::vector<float> values(3, 1.0F);
@@ -168,7 +168,7 @@ TEST_P(EngineJoin, a_shutdown_or_a_loss_ends_a_pending_join) {
       engine.shutdown();
       return;
     }
-    auto handle = engine.join();
+    auto handle = engine.submit({.kind = Kind::Join});
     if (!handle) {
       EXPECT_EQ(handle.error().code, Code::Shutdown);
       return;
@@ -181,7 +181,7 @@ TEST_P(EngineJoin, a_shutdown_or_a_loss_ends_a_pending_join) {
 
 TEST(Join, the_loss_of_a_rank_ends_a_pending_join) {
   Cluster cluster(Groups{{0, 1, 2}});
-  auto handle = cluster[0].join();
+  auto handle = cluster[0].submit({.kind = Kind::Join});
   ASSERT_TRUE(static_cast<bool>(handle));
   cluster.cut(1);
   const auto work = finish(cluster[0], *handle);

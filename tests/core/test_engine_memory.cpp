@@ -16,16 +16,16 @@ INSTANTIATE_TEST_SUITE_P(Worlds, NoMemory, ::testing::ValuesIn(kWorlds), world_n
 /// Each rank brings `rows` rows; one of them has no memory for what comes.
 std::optional<Error> gather(Engine& engine, Rank rank, Kind kind, std::vector<float>& rows,
                             bool poor) {
-  Request request;
-  request.kind = kind;
-  request.name = "x";
-  request.tensors.push_back(tensor_of(rows));
-  request.tensors.front().out = nullptr;
-  request.waited = true;
+  Submission submission;
+  submission.kind = kind;
+  submission.name = "x";
+  submission.tensors.push_back(tensor_of(rows));
+  submission.tensors.front().out = nullptr;
+  submission.mode = Mode::Awaited;
   if (poor && rank == kPoor) {
-    request.provide = [](std::size_t, const Shape&, DType) -> std::byte* { return nullptr; };
+    submission.provide = [](std::size_t, const Shape&, DType) -> std::byte* { return nullptr; };
   }
-  auto handle = engine.submit(std::move(request));
+  auto handle = engine.submit(std::move(submission));
   EXPECT_TRUE(static_cast<bool>(handle)) << handle.error().what();
   if (!handle) return handle.error();
   const auto work = finish(engine, *handle);

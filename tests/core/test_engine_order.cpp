@@ -202,8 +202,8 @@ class TwoHosts : public ::testing::Test {
   static void expect_blocking(Engine& engine, const std::string& name, std::size_t count,
                               float value, float sum) {
     std::vector<float> values(count, value);
-    Request request = allreduce_of(values, name);
-    auto handle = engine.run(request);
+    Submission submission = allreduce_of(values, name);
+    auto handle = engine.submit(blocking(std::move(submission)));
     ASSERT_TRUE(handle) << handle.error().what();
     if (*handle != 0) expect_finished(engine, *handle);
     for (const float got : values) ASSERT_EQ(got, sum) << name;
@@ -213,8 +213,8 @@ class TwoHosts : public ::testing::Test {
   static void expect_right_or_failed(Engine& engine, const std::string& name, std::size_t count,
                                      float value, float sum) {
     std::vector<float> values(count, value);
-    Request request = allreduce_of(values, name);
-    auto handle = engine.run(request);
+    Submission submission = allreduce_of(values, name);
+    auto handle = engine.submit(blocking(std::move(submission)));
     if (!handle) return;
     if (*handle != 0) {
       const auto work = finish(engine, *handle);
@@ -231,10 +231,10 @@ class TwoHosts : public ::testing::Test {
 
   /// Of `values` of rank 1, by name y.
   static Handle start_broadcast(Engine& engine, std::vector<float>& values) {
-    Request request = allreduce_of(values, "y", false);
-    request.kind = Kind::Broadcast;
-    request.root = 1;
-    auto handle = engine.submit(std::move(request));
+    Submission submission = allreduce_of(values, "y", false);
+    submission.kind = Kind::Broadcast;
+    submission.root = 1;
+    auto handle = engine.submit(std::move(submission));
     EXPECT_TRUE(handle);
     engine.mark_all_waited();
     return handle ? *handle : Handle{0};

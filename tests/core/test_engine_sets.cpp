@@ -25,13 +25,12 @@ std::int64_t number_of(Engine& engine, Result<Handle> handle) {
   return work && work->value ? *work->value : -1;
 }
 
-Request barrier_of(std::int32_t set) {
-  Request request;
-  request.kind = Kind::Barrier;
-  request.tensors.push_back({.dtype = DType::UInt8, .shape = {}});
-  request.process_set = set;
-  request.waited = true;
-  return request;
+Submission barrier_of(std::int32_t set) {
+  Submission submission;
+  submission.kind = Kind::Barrier;
+  submission.process_set = set;
+  submission.mode = Mode::Awaited;
+  return submission;
 }
 
 bool in(const std::vector<Rank>& ranks, Rank rank) {
@@ -56,9 +55,9 @@ void start(Engine& engine, Running& one, Rank rank, std::int32_t set,
            bool waited) {
   one.values.assign(count, static_cast<float>(rank));
   one.want = sum_of(members);
-  Request request = allreduce_of(one.values, name, waited);
-  request.process_set = set;
-  auto handle = engine.submit(std::move(request));
+  Submission submission = allreduce_of(one.values, name, waited);
+  submission.process_set = set;
+  auto handle = engine.submit(std::move(submission));
   ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
   one.handle = *handle;
 }
@@ -74,7 +73,8 @@ TEST_P(EngineSets, a_set_reduces_over_its_members_only) {
   cluster.each([](Rank rank, Engine& engine) {
     const std::vector<std::vector<Rank>> sets{{0, 1}, {1, 2, 3}, {2}, {0, 3}};
     for (std::size_t i = 0; i < sets.size(); ++i) {
-      ASSERT_EQ(number_of(engine, engine.add_process_set(sets[i])), static_cast<int>(i) + 1);
+      ASSERT_EQ(number_of(engine, engine.submit({.kind = Kind::AddProcessSet, .ranks = sets[i]})),
+                static_cast<int>(i) + 1);
     }
     ASSERT_EQ(engine.process_sets().size(), 5U);
     ASSERT_EQ(engine.process_sets().at(2), (std::vector<Rank>{1, 2, 3}));
@@ -111,11 +111,12 @@ TEST_P(EngineSets, gathers_broadcasts_and_barriers_of_a_set) {
   Cluster cluster(GetParam());
   cluster.each([](Rank rank, Engine& engine) {
     const std::vector<Rank> members{1, 2, 3};
-    const auto id = static_cast<std::int32_t>(number_of(engine, engine.add_process_set(members)));
+    const auto id = static_cast<std::int32_t>(
+        number_of(engine, engine.submit({.kind = Kind::AddProcessSet, .ranks = members})));
     if (!in(members, rank)) return;
     for (int round = 0; round < 5; ++round) {
       std::vector<float> values(1000, static_cast<float>(rank));
-      Request broadcast = allreduce_of(values, "b");
+      Submission broadcast = allreduce_of(values, "b");
       broadcast.kind = Kind::Broadcast;
       broadcast.root = 2;
       broadcast.process_set = id;
@@ -125,10 +126,10 @@ TEST_P(EngineSets, gathers_broadcasts_and_barriers_of_a_set) {
       ASSERT_TRUE(work && !work->error);
       for (const float value : values) ASSERT_EQ(value, 2.0F);
       std::vector<std::int64_t> rows(static_cast<std::size_t>(rank), rank);
-      Request gather;
+      Submission gather;
       gather.kind = Kind::Allgather;
       gather.process_set = id;
-      gather.waited = true;
+      gather.mode = Mode::Awaited;
       gather.tensors.push_back(tensor_of(rows));
       gather.tensors.front().out = nullptr;
       handle = engine.submit(std::move(gather));
@@ -142,7 +143,7 @@ TEST_P(EngineSets, gathers_broadcasts_and_barriers_of_a_set) {
       ASSERT_TRUE(work && !work->error);
     }
     std::vector<float> values(3, 1.0F);
-    Request foreign = allreduce_of(values, "b");
+    Submission foreign = allreduce_of(values, "b");
     foreign.kind = Kind::Broadcast;
     foreign.root = 0;
     foreign.process_set = id;
@@ -163,18 +164,19 @@ TEST_P(EngineSets, calls_without_a_name_are_counted_set_by_set) {
     const std::vector<Rank> all{0, 1, 2, 3};
     const std::vector<Rank> some{1, 2};
     for (int round = 0; round < 2; ++round) {  // the second set gets the number of the first
-      const auto id = static_cast<std::int32_t>(number_of(engine, engine.add_process_set(some)));
+      const auto id = static_cast<std::int32_t>(
+          number_of(engine, engine.submit({.kind = Kind::AddProcessSet, .ranks = some})));
       for (int i = 0; in(some, rank) && i < 3 + round; ++i) call(id, some);
       call(0, all);
       for (int i = 0; in(some, rank) && i < 2; ++i) call(id, some);
       call(0, all);
-      number_of(engine, engine.remove_process_set(id));
+      number_of(engine, engine.submit({.kind = Kind::RemoveProcessSet, .root = id}));
       // Others have not used the number: the members' calls with it must not count for them.
       const std::vector<Rank> others{0, 1};
-      const auto other =
-          static_cast<std::int32_t>(number_of(engine, engine.add_process_set(others)));
+      const auto other = static_cast<std::int32_t>(
+          number_of(engine, engine.submit({.kind = Kind::AddProcessSet, .ranks = others})));
       if (in(others, rank)) call(other, others);
-      number_of(engine, engine.remove_process_set(other));
+      number_of(engine, engine.submit({.kind = Kind::RemoveProcessSet, .root = other}));
     }
   });
 }
@@ -182,36 +184,40 @@ TEST_P(EngineSets, calls_without_a_name_are_counted_set_by_set) {
 TEST_P(EngineSets, errors_on_the_caller_alone) {
   Cluster cluster(GetParam());
   cluster.each([](Rank rank, Engine& engine) {
-    ASSERT_EQ(number_of(engine, engine.add_process_set({1, 2})), 1);
+    ASSERT_EQ(number_of(engine, engine.submit({.kind = Kind::AddProcessSet, .ranks = {1, 2}})), 1);
     std::vector<float> values(3, 1.0F);
-    Request request = allreduce_of(values, "x");
-    request.process_set = 5;
-    auto refused = engine.submit(std::move(request));
+    Submission submission = allreduce_of(values, "x");
+    submission.process_set = 5;
+    auto refused = engine.submit(std::move(submission));
     ASSERT_FALSE(static_cast<bool>(refused));
     EXPECT_EQ(refused.error().code, Code::InvalidArgument);
     EXPECT_NE(refused.error().what().find("does not exist, or has not been registered"),
               std::string::npos);
     if (rank == 0) {
-      request = allreduce_of(values, "x");
-      request.process_set = 1;
-      refused = engine.submit(std::move(request));
+      submission = allreduce_of(values, "x");
+      submission.process_set = 1;
+      refused = engine.submit(std::move(submission));
       ASSERT_FALSE(static_cast<bool>(refused));
       EXPECT_NE(refused.error().what().find("is not a member of the provided process set"),
                 std::string::npos);
     }
-    EXPECT_EQ(engine.add_process_set({2, 1}).error().code, Code::InvalidArgument);
-    EXPECT_EQ(engine.add_process_set({0, 4}).error().code, Code::InvalidArgument);
-    EXPECT_EQ(engine.remove_process_set(7).error().code, Code::InvalidArgument);
-    EXPECT_EQ(engine.remove_process_set(0).error().code, Code::InvalidArgument);
+    EXPECT_EQ(engine.submit({.kind = Kind::AddProcessSet, .ranks = {2, 1}}).error().code,
+              Code::InvalidArgument);
+    EXPECT_EQ(engine.submit({.kind = Kind::AddProcessSet, .ranks = {0, 4}}).error().code,
+              Code::InvalidArgument);
+    EXPECT_EQ(engine.submit({.kind = Kind::RemoveProcessSet, .root = 7}).error().code,
+              Code::InvalidArgument);
+    EXPECT_EQ(engine.submit({.kind = Kind::RemoveProcessSet, .root = 0}).error().code,
+              Code::InvalidArgument);
     // Known by all ranks only at its place in the order: an error of the operation.
-    auto duplicate = engine.add_process_set({1, 2});
+    auto duplicate = engine.submit({.kind = Kind::AddProcessSet, .ranks = {1, 2}});
     ASSERT_TRUE(static_cast<bool>(duplicate));
     const auto work = finish(engine, *duplicate);
     ASSERT_TRUE(work && work->error);
     EXPECT_EQ(work->error->code, Code::InvalidArgument);
     EXPECT_NE(work->error->what().find("duplicate process set"), std::string::npos);
-    ASSERT_EQ(number_of(engine, engine.remove_process_set(1)), 1);
-    ASSERT_EQ(number_of(engine, engine.add_process_set({1, 2})), 1);
+    ASSERT_EQ(number_of(engine, engine.submit({.kind = Kind::RemoveProcessSet, .root = 1})), 1);
+    ASSERT_EQ(number_of(engine, engine.submit({.kind = Kind::AddProcessSet, .ranks = {1, 2}})), 1);
   });
 }
 
@@ -221,7 +227,8 @@ TEST_P(EngineSets, a_number_and_its_memory_are_used_again_by_others) {
     const std::vector<std::vector<Rank>> sets{{0, 1}, {0, 2}, {1, 2, 3}, {2, 3}, {0, 1, 3}};
     for (int round = 0; round < 40; ++round) {
       const auto& members = sets[static_cast<std::size_t>(round) % sets.size()];
-      ASSERT_EQ(number_of(engine, engine.add_process_set(members)), 1);
+      ASSERT_EQ(number_of(engine, engine.submit({.kind = Kind::AddProcessSet, .ranks = members})),
+                1);
       if (in(members, rank)) {
         for (const std::size_t count : {std::size_t{5}, std::size_t{100'000}, std::size_t{7}}) {
           Running one;
@@ -229,7 +236,7 @@ TEST_P(EngineSets, a_number_and_its_memory_are_used_again_by_others) {
           expect_done(engine, one);
         }
       }
-      ASSERT_EQ(number_of(engine, engine.remove_process_set(1)), 1);
+      ASSERT_EQ(number_of(engine, engine.submit({.kind = Kind::RemoveProcessSet, .root = 1})), 1);
     }
   });
 }
@@ -237,10 +244,11 @@ TEST_P(EngineSets, a_number_and_its_memory_are_used_again_by_others) {
 TEST_P(EngineSets, what_is_pending_on_a_removed_set_fails) {
   Cluster cluster(GetParam());
   cluster.each([](Rank rank, Engine& engine) {
-    ASSERT_EQ(number_of(engine, engine.add_process_set({0, 1, 2})), 1);
+    ASSERT_EQ(number_of(engine, engine.submit({.kind = Kind::AddProcessSet, .ranks = {0, 1, 2}})),
+              1);
     Running left;
     if (rank == 1) start(engine, left, rank, 1, {}, "left", 10, false);
-    ASSERT_EQ(number_of(engine, engine.remove_process_set(1)), 1);
+    ASSERT_EQ(number_of(engine, engine.submit({.kind = Kind::RemoveProcessSet, .root = 1})), 1);
     if (rank != 1) return;
     const auto work = finish(engine, left.handle);
     ASSERT_TRUE(work && work->error);
@@ -313,7 +321,9 @@ void traffic(const Groups& groups, unsigned seed, int phases) {
           start(engine, hole, rank, at->first, {}, "hole", 20, false);
           doomed.push_back(hole.handle);
         }
-        ASSERT_EQ(number_of(engine, engine.remove_process_set(at->first)), at->first);
+        ASSERT_EQ(
+            number_of(engine, engine.submit({.kind = Kind::RemoveProcessSet, .root = at->first})),
+            at->first);
         sets.erase(at);
       } else {
         std::vector<Rank> members;
@@ -323,7 +333,8 @@ void traffic(const Groups& groups, unsigned seed, int phases) {
         const bool known =
             std::ranges::any_of(sets, [&](const auto& set) { return set.second == members; });
         if (!members.empty() && !known) {
-          const auto id = number_of(engine, engine.add_process_set(members));
+          const auto id =
+              number_of(engine, engine.submit({.kind = Kind::AddProcessSet, .ranks = members}));
           ASSERT_GT(id, 0);
           sets[static_cast<std::int32_t>(id)] = members;
         }
@@ -360,8 +371,8 @@ TEST(EngineSetTraffic, another_pair_goes_on_while_a_set_waits_for_its_last_membe
   Cluster cluster(Groups{{0, 1, 2, 3}});
   std::atomic<bool> pair_is_done{false};
   cluster.each([&](Rank rank, Engine& engine) {
-    ASSERT_EQ(number_of(engine, engine.add_process_set({0, 1})), 1);
-    ASSERT_EQ(number_of(engine, engine.add_process_set({2, 3})), 2);
+    ASSERT_EQ(number_of(engine, engine.submit({.kind = Kind::AddProcessSet, .ranks = {0, 1}})), 1);
+    ASSERT_EQ(number_of(engine, engine.submit({.kind = Kind::AddProcessSet, .ranks = {2, 3}})), 2);
     if (rank == 0) pair_is_done.wait(false);  // late for its set
     const std::int32_t set = rank < 2 ? 1 : 2;
     for (int round = 0; round < 10; ++round) {

@@ -47,9 +47,9 @@ TEST_P(Busy, ranks_of_another_set_are_waited_for) {
     std::vector<float> small(3, static_cast<float>(rank));
     std::vector<Handle> handles;
     const auto submit_large = [&](const std::string& name, bool waited) {
-      Request request = allreduce_of(large, name, waited);
-      request.process_set = 1;
-      auto handle = engine.submit(std::move(request));
+      Submission submission = allreduce_of(large, name, waited);
+      submission.process_set = 1;
+      auto handle = engine.submit(std::move(submission));
       ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
       handles.push_back(*handle);
     };
@@ -73,9 +73,9 @@ TEST_P(Busy, ranks_of_another_set_are_waited_for) {
     submitted.arrive_and_wait();  // what comes now is dispatched behind all that
     const auto start = Clock::now();
     if (rank != 0) {
-      Request request = allreduce_of(small, "small");
-      request.process_set = 2;
-      auto handle = engine.submit(std::move(request));
+      Submission submission = allreduce_of(small, "small");
+      submission.process_set = 2;
+      auto handle = engine.submit(std::move(submission));
       ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
       handles.push_back(*handle);
     }

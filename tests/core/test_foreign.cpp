@@ -31,9 +31,9 @@ std::function<void(Engine&)> over(const std::shared_ptr<FakeWorld>& world) {
 /// Runs an allreduce to its end; the error, if there was one.
 std::optional<Error> allreduce(Engine& engine, std::vector<float>& values,
                                std::int32_t process_set = 0) {
-  Request request = allreduce_of(values, "x");
-  request.process_set = process_set;
-  const auto handle = engine.submit(std::move(request));
+  Submission submission = allreduce_of(values, "x");
+  submission.process_set = process_set;
+  const auto handle = engine.submit(std::move(submission));
   if (!handle) return handle.error();
   const auto work = finish(engine, *handle);
   return work ? work->error : std::nullopt;
@@ -57,7 +57,7 @@ TEST_P(Worlds, SendAndRecvAreEnoughForEverything) {
       EXPECT_EQ(values, std::vector<float>(count, sum));
     }
     std::vector<std::int64_t> rows(static_cast<std::size_t>(rank), rank);
-    Request gather = allreduce_of(rows, "rows");
+    Submission gather = allreduce_of(rows, "rows");
     gather.kind = Kind::Allgather;
     gather.tensors.front().out = nullptr;
     const auto handle = engine.submit(std::move(gather));
@@ -99,15 +99,15 @@ TEST(Foreign, FactorsAndPackingAreDoneAroundIt) {
     std::vector<float> one(3, 1.0F);
     std::vector<float> two(5, 2.0F);
     std::vector<float> out(5);
-    Request request;
-    request.name = "group";
-    request.tensors = {tensor_of(one), tensor_of(two)};
-    request.tensors.back().out = reinterpret_cast<std::byte*>(out.data());
-    request.grouped = true;
-    request.waited = true;
-    request.prescale = 3.0;
-    request.postscale = 0.5;
-    const auto handle = engine.submit(std::move(request));
+    Submission submission;
+    submission.name = "group";
+    submission.tensors = {tensor_of(one), tensor_of(two)};
+    submission.tensors.back().out = reinterpret_cast<std::byte*>(out.data());
+    submission.grouped = true;
+    submission.mode = Mode::Awaited;
+    submission.prescale = 3.0;
+    submission.postscale = 0.5;
+    const auto handle = engine.submit(std::move(submission));
     ASSERT_TRUE(static_cast<bool>(handle));
     EXPECT_FALSE(finish(engine, *handle)->error);
     EXPECT_EQ(one, std::vector<float>(3, 3.0F));
@@ -122,7 +122,7 @@ TEST(Foreign, EverySetHasABackendOfItsOwnAndVerbsComeInOneOrder) {
   {
     Cluster cluster({{0, 1}, {2}}, {}, -1, over(world));
     cluster.each([&](Rank rank, Engine& engine) {
-      const auto added = engine.add_process_set({0, 2});
+      const auto added = engine.submit({.kind = Kind::AddProcessSet, .ranks = {0, 2}});
       ASSERT_TRUE(static_cast<bool>(added));
       const auto number = static_cast<std::int32_t>(*finish(engine, *added)->value);
       std::vector<float> values{1};
@@ -133,7 +133,7 @@ TEST(Foreign, EverySetHasABackendOfItsOwnAndVerbsComeInOneOrder) {
       }
       EXPECT_FALSE(allreduce(engine, all));
       EXPECT_EQ(all.front(), 3);
-      const auto removed = engine.remove_process_set(number);
+      const auto removed = engine.submit({.kind = Kind::RemoveProcessSet, .root = number});
       ASSERT_TRUE(static_cast<bool>(removed));
       finish(engine, *removed);
     });
@@ -213,35 +213,40 @@ TEST(Foreign, WhatAStuckVerbMayStillWriteToIsInUse) {
     } ending;
     const std::int64_t shape[] = {100};
     float* const data = values[static_cast<std::size_t>(rank)].data();
-    const RuedaTensor tensor{.dtype = static_cast<std::int32_t>(DType::Float32),
+    const RuedaTensor tensor{.in = data,
+                             .out = data,
+                             .dtype = static_cast<std::int32_t>(DType::Float32),
                              .dims = 1,
                              .shape = shape,
-                             .in = data,
-                             .out = data,
+                             .device = 0,
+                             .device_index = 0,
+                             .stream = nullptr,
                              .splits = nullptr,
                              .members = 0,
                              .received = nullptr};
-    const RuedaRequest request{.kind = static_cast<std::int32_t>(Kind::Allreduce),
-                               .op = static_cast<std::int32_t>(ReduceOp::Sum),
-                               .name = "x",
-                               .prescale = 1.0,
-                               .postscale = 1.0,
-                               .root = -1,
-                               .process_set = 0,
-                               .grouped = 0,
-                               .count = 1,
-                               .tensors = &tensor,
-                               .allocate = nullptr,
-                               .done =
-                                   [](void* context, const RuedaOutcome* outcome) {
-                                     auto* const mine = static_cast<Ending*>(context);
-                                     mine->code = outcome->code != nullptr ? outcome->code : "";
-                                     mine->in_use = outcome->in_use;
-                                     mine->over.release();
-                                   },
-                               .context = &ending};
+    const RuedaSubmission submission{.kind = static_cast<std::int32_t>(Kind::Allreduce),
+                                     .op = static_cast<std::int32_t>(ReduceOp::Sum),
+                                     .name = "x",
+                                     .prescale = 1.0,
+                                     .postscale = 1.0,
+                                     .root = -1,
+                                     .process_set = 0,
+                                     .mode = static_cast<std::int32_t>(Mode::Callback),
+                                     .grouped = 0,
+                                     .count = 1,
+                                     .tensors = &tensor,
+                                     .allocate = nullptr,
+                                     .done =
+                                         [](void* context, const RuedaOutcome* outcome) {
+                                           auto* const mine = static_cast<Ending*>(context);
+                                           mine->code =
+                                               outcome->code != nullptr ? outcome->code : "";
+                                           mine->in_use = outcome->in_use;
+                                           mine->over.release();
+                                         },
+                                     .context = &ending};
     RuedaOutcome refused{};
-    ASSERT_EQ(capi_table()->submit(&engine, &request, &refused), kUnderWay);
+    ASSERT_EQ(capi_table()->submit(&engine, &submission, &refused), kUnderWay);
     ending.over.acquire();
     EXPECT_EQ(ending.code, "timeout");
     EXPECT_EQ(ending.in_use, rank == 0 ? 1 : 0);

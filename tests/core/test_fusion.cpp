@@ -57,7 +57,7 @@ TEST(Fusion, every_property_of_a_batch_must_agree) {
   std::vector<Signature> others(7, one);
   others[0].dtype = DType::Float16;
   others[1].op = ReduceOp::Max;
-  others[2].device = Device::Accelerator;
+  others[2].device = Device::Cuda;
   others[3].prescale = 2.0;
   others[4].postscale = 2.0;
   others[5].kind = Kind::Allgather;

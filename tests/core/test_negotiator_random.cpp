@@ -48,7 +48,7 @@ Signature disagreeing(Simulator& sim, const Signature& one) {
       other.kind = one.kind == Kind::Broadcast ? Kind::Allreduce : Kind::Broadcast;
       break;
     case 3:
-      other.device = Device::Accelerator;
+      other.device = Device::Cuda;
       break;
     case 4:
       if (one.kind == Kind::Allreduce) {

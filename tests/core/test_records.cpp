@@ -43,21 +43,21 @@ INSTANTIATE_TEST_SUITE_P(Worlds, RecordWorld, ::testing::ValuesIn(kWorlds), [](c
 std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
 /// `columns` elements per row.
-Request rows_of(Kind kind, const std::string& name, std::vector<float>& values,
-                std::int64_t columns, bool waited = true) {
-  Request request;
-  request.kind = kind;
-  request.name = name;
-  request.waited = waited;
-  TensorRequest tensor = tensor_of(values);
+Submission rows_of(Kind kind, const std::string& name, std::vector<float>& values,
+                   std::int64_t columns, bool waited = true) {
+  Submission submission;
+  submission.kind = kind;
+  submission.name = name;
+  submission.mode = waited ? Mode::Awaited : Mode::Asynchronous;
+  Tensor tensor = tensor_of(values);
   tensor.shape = {static_cast<std::int64_t>(values.size()) / columns, columns};
   tensor.out = nullptr;
-  request.tensors.push_back(std::move(tensor));
-  return request;
+  submission.tensors.push_back(std::move(tensor));
+  return submission;
 }
 
-std::shared_ptr<Work> run(Engine& engine, Request request) {
-  auto handle = engine.submit(std::move(request));
+std::shared_ptr<Work> run(Engine& engine, Submission submission) {
+  auto handle = engine.submit(std::move(submission));
   EXPECT_TRUE(static_cast<bool>(handle)) << (handle ? "" : handle.error().what());
   return handle ? finish(engine, *handle) : nullptr;
 }
@@ -97,10 +97,10 @@ void expect_alltoall(Cluster& cluster, const Counts& counts, std::int64_t column
     }
     values.resize(values.size() + index(static_cast<int>(stay * columns)), -1.0f);
     std::vector<std::int32_t> received(index(size), -1);
-    Request request = rows_of(Kind::Alltoall, name, values, columns);
-    request.tensors[0].splits = counts[index(rank)];
-    request.tensors[0].received = received.data();
-    const auto work = run(engine, std::move(request));
+    Submission submission = rows_of(Kind::Alltoall, name, values, columns);
+    submission.tensors[0].splits = counts[index(rank)];
+    submission.tensors[0].received = received.data();
+    const auto work = run(engine, std::move(submission));
     ASSERT_TRUE(work && !work->error) << (work ? work->error->what() : "");
     EXPECT_EQ(received, came);
     ASSERT_NE(work->outputs[0].buffer.data(), nullptr) << "frontends take it, also if it is empty";
@@ -159,8 +159,8 @@ TEST_P(RecordWorld, alltoall_without_splits_shares_evenly) {
   });
 }
 
-Error refusal(Engine& engine, Request request) {
-  auto handle = engine.submit(std::move(request));
+Error refusal(Engine& engine, Submission submission) {
+  auto handle = engine.submit(std::move(submission));
   EXPECT_FALSE(static_cast<bool>(handle));
   return handle ? Error{} : std::move(handle).error();
 }
@@ -169,9 +169,9 @@ TEST(AlltoallErrors, unfit_splits_are_refused_at_once) {
   Cluster cluster({{0, 1}});
   std::vector<float> values(5);
   const auto with = [&](std::vector<std::int64_t> splits) {
-    Request request = rows_of(Kind::Alltoall, "x", values, 1);
-    request.tensors[0].splits = std::move(splits);
-    return refusal(cluster[0], std::move(request));
+    Submission submission = rows_of(Kind::Alltoall, "x", values, 1);
+    submission.tensors[0].splits = std::move(splits);
+    return refusal(cluster[0], std::move(submission));
   };
   EXPECT_NE(with({}).message.find("not a multiple of the 2 members"), std::string::npos);
   EXPECT_NE(with({1}).message.find("splits has 1 entries, but 2"), std::string::npos);
@@ -182,19 +182,19 @@ TEST(AlltoallErrors, unfit_splits_are_refused_at_once) {
   EXPECT_NE(with({std::int64_t{1} << 31, 0}).message.find("2^31"), std::string::npos);
   constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
   EXPECT_EQ(with({kHuge, kHuge}).code, Code::InvalidArgument);
-  Request scalar = rows_of(Kind::Alltoall, "x", values, 1);
+  Submission scalar = rows_of(Kind::Alltoall, "x", values, 1);
   scalar.tensors[0].shape = {};
   EXPECT_EQ(refusal(cluster[0], std::move(scalar)).code, Code::InvalidArgument);
 }
 
 /// All ranks get that mismatch, and the name can be used again.
-void expect_mismatch(const std::function<Request(Rank, std::vector<float>&)>& request,
+void expect_mismatch(const std::function<Submission(Rank, std::vector<float>&)>& submission,
                      const std::string& text) {
   Cluster cluster({{0, 1}});
   cluster.each([&](Rank rank, Engine& engine) {
     for (int round = 0; round < 2; ++round) {
       std::vector<float> values(24);
-      const auto work = run(engine, request(rank, values));
+      const auto work = run(engine, submission(rank, values));
       ASSERT_TRUE(work && work->error) << text;
       EXPECT_EQ(work->error->code, Code::Mismatch);
       EXPECT_NE(work->error->message.find(text), std::string::npos) << work->error->message;
@@ -204,9 +204,9 @@ void expect_mismatch(const std::function<Request(Rank, std::vector<float>&)>& re
 
 TEST(AlltoallErrors, disagreements_are_errors_everywhere) {
   const auto shaped = [](std::vector<float>& values, Shape shape) {
-    Request request = rows_of(Kind::Alltoall, "x", values, 1);
-    request.tensors[0].shape = std::move(shape);
-    return request;
+    Submission submission = rows_of(Kind::Alltoall, "x", values, 1);
+    submission.tensors[0].shape = std::move(shape);
+    return submission;
   };
   expect_mismatch([&](Rank rank, auto& v) { return shaped(v, {2, 3 + rank}); },
                   "Mismatched ALLTOALL tensor shapes: One rank sent a tensor with dimension 1 "
@@ -217,9 +217,9 @@ TEST(AlltoallErrors, disagreements_are_errors_everywhere) {
       "another rank sent a tensor of rank 2.");
   expect_mismatch(
       [&](Rank rank, auto& v) {
-        Request request = shaped(v, {2, 3});
-        if (rank == 1) request.tensors[0].dtype = DType::Int32;
-        return request;
+        Submission submission = shaped(v, {2, 3});
+        if (rank == 1) submission.tensors[0].dtype = DType::Int32;
+        return submission;
       },
       "Mismatched data types: One rank had type float32, but another rank had type int32.");
 }
@@ -267,16 +267,16 @@ TEST_P(RecordWorld, reducescatter_gives_the_rows_of_the_allreduce) {
         auto all = values;
         const auto begin = first_row(one.rows, size, rank) * one.columns;
         const auto end = first_row(one.rows, size, rank + 1) * one.columns;
-        Request reduce = allreduce_of(all, "all");
-        Request scatter = rows_of(Kind::Reducescatter, "own", values, 1);
+        Submission reduce = allreduce_of(all, "all");
+        Submission scatter = rows_of(Kind::Reducescatter, "own", values, 1);
         scatter.tensors[0].shape = {static_cast<std::int64_t>(one.rows),
                                     static_cast<std::int64_t>(one.columns)};
         std::vector<float> own(end - begin + 1, -1.0f);
         if (given) scatter.tensors[0].out = reinterpret_cast<std::byte*>(own.data());
-        for (Request* request : {&reduce, &scatter}) {
-          request->op = one.op;
-          request->prescale = one.prescale;
-          request->postscale = one.postscale;
+        for (Submission* submission : {&reduce, &scatter}) {
+          submission->op = one.op;
+          submission->prescale = one.prescale;
+          submission->postscale = one.postscale;
         }
         const auto whole = run(engine, std::move(reduce));
         const auto part = run(engine, std::move(scatter));
@@ -314,7 +314,7 @@ TEST_P(RecordWorld, reducescatters_of_a_batch_and_of_a_group) {
   cluster.each([&](Rank rank, Engine& engine) {
     std::vector<std::vector<float>> tensors;
     std::vector<Handle> handles;
-    Request group;
+    Submission group;
     group.grouped = true;
     for (std::size_t t = 0; t < kTensors; ++t) {
       auto& values = tensors.emplace_back(rows(t) * 3);
@@ -323,10 +323,11 @@ TEST_P(RecordWorld, reducescatters_of_a_batch_and_of_a_group) {
       }
     }
     for (std::size_t t = 0; t < kTensors; ++t) {
-      Request request = rows_of(Kind::Reducescatter, "t" + std::to_string(t), tensors[t], 3, false);
-      group.kind = request.kind;
-      group.tensors.push_back(request.tensors[0]);
-      auto handle = engine.submit(std::move(request));
+      Submission submission =
+          rows_of(Kind::Reducescatter, "t" + std::to_string(t), tensors[t], 3, false);
+      group.kind = submission.kind;
+      group.tensors.push_back(submission.tensors[0]);
+      auto handle = engine.submit(std::move(submission));
       ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
       handles.push_back(*handle);
     }
@@ -346,11 +347,11 @@ TEST(ReducescatterErrors, other_operators_and_scalars_are_refused_at_once) {
   Cluster cluster({{0, 1}});
   std::vector<float> values(4);
   for (const ReduceOp op : {ReduceOp::Adasum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product}) {
-    Request request = rows_of(Kind::Reducescatter, "x", values, 1);
-    request.op = op;
-    EXPECT_EQ(refusal(cluster[0], std::move(request)).code, Code::Unsupported) << name_of(op);
+    Submission submission = rows_of(Kind::Reducescatter, "x", values, 1);
+    submission.op = op;
+    EXPECT_EQ(refusal(cluster[0], std::move(submission)).code, Code::Unsupported) << name_of(op);
   }
-  Request scalar = rows_of(Kind::Reducescatter, "x", values, 1);
+  Submission scalar = rows_of(Kind::Reducescatter, "x", values, 1);
   scalar.tensors[0].shape = {};
   EXPECT_EQ(refusal(cluster[0], std::move(scalar)).code, Code::InvalidArgument);
 }
@@ -361,32 +362,32 @@ TEST(ReducescatterErrors, disagreements_are_errors_everywhere) {
   };
   expect_mismatch(
       [&](Rank rank, auto& v) {
-        Request request = plain(v);
-        request.tensors[0].shape = {3 + rank, 2};
-        return request;
+        Submission submission = plain(v);
+        submission.tensors[0].shape = {3 + rank, 2};
+        return submission;
       },
       "Mismatched REDUCESCATTER tensor shapes: One rank sent a tensor of shape [3, 2], but another "
       "rank sent a tensor of shape [4, 2].");
   expect_mismatch(
       [&](Rank rank, auto& v) {
-        Request request = plain(v);
-        request.op = rank == 0 ? ReduceOp::Average : ReduceOp::Sum;
-        return request;
+        Submission submission = plain(v);
+        submission.op = rank == 0 ? ReduceOp::Average : ReduceOp::Sum;
+        return submission;
       },
       "Mismatched prescale and/or postscale factors: One rank specified Average, but another rank "
       "specified Sum.");
   expect_mismatch(
       [&](Rank rank, auto& v) {
-        Request request = plain(v);
-        request.prescale = 1.0 + rank;
-        return request;
+        Submission submission = plain(v);
+        submission.prescale = 1.0 + rank;
+        return submission;
       },
       "Mismatched prescale and/or postscale factors: One rank sent factors");
   expect_mismatch(
       [&](Rank rank, auto& v) {
-        Request request = plain(v);
-        if (rank == 1) request.tensors[0].dtype = DType::Int32;
-        return request;
+        Submission submission = plain(v);
+        if (rank == 1) submission.tensors[0].dtype = DType::Int32;
+        return submission;
       },
       "Mismatched data types: One rank had type float32, but another rank had type int32.");
 }

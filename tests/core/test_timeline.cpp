@@ -305,20 +305,20 @@ class TimelineWorld : public ::testing::TestWithParam<Groups> {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, TimelineWorld, ::testing::ValuesIn(kWorlds), world_name);
 
-std::shared_ptr<Work> run(Engine& engine, Request request) {
-  auto handle = engine.submit(std::move(request));
+std::shared_ptr<Work> run(Engine& engine, Submission submission) {
+  auto handle = engine.submit(std::move(submission));
   EXPECT_TRUE(static_cast<bool>(handle));
   return handle ? finish(engine, *handle) : nullptr;
 }
 
-Request allgather_of(std::vector<float>& rows) {
-  Request request;
-  request.kind = Kind::Allgather;
-  request.name = "g";
-  request.waited = true;
-  request.tensors.push_back(tensor_of(rows));
-  request.tensors.front().out = nullptr;
-  return request;
+Submission allgather_of(std::vector<float>& rows) {
+  Submission submission;
+  submission.kind = Kind::Allgather;
+  submission.name = "g";
+  submission.mode = Mode::Awaited;
+  submission.tensors.push_back(tensor_of(rows));
+  submission.tensors.front().out = nullptr;
+  return submission;
 }
 
 TEST_P(TimelineWorld, operations_are_drawn_with_a_tick_for_every_rank) {
@@ -333,10 +333,9 @@ TEST_P(TimelineWorld, operations_are_drawn_with_a_tick_for_every_rank) {
       }
       std::vector<float> rows(static_cast<std::size_t>(rank + 1));
       ASSERT_FALSE(run(engine, allgather_of(rows))->error);
-      Request barrier;
+      Submission barrier;
       barrier.kind = Kind::Barrier;
-      barrier.waited = true;
-      barrier.tensors.emplace_back();
+      barrier.mode = Mode::Awaited;
       ASSERT_FALSE(run(engine, std::move(barrier))->error);
     });
   }

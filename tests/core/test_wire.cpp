@@ -12,7 +12,7 @@ Signature some_signature() {
   signature.kind = Kind::Reducescatter;
   signature.dtype = DType::BFloat16;
   signature.op = ReduceOp::Max;
-  signature.device = Device::Accelerator;
+  signature.device = Device::Cuda;
   signature.root = 3;
   signature.prescale = 0.1;
   signature.postscale = -2.5;

@@ -37,16 +37,13 @@ def main() -> None:
         handle = engine.submit(
             _core.ALLREDUCE,
             f"x{number}",
-            address,
-            address,
-            _core.FLOAT64,
-            (COUNT,),
+            (address, address, _core.FLOAT64, (COUNT,)),
             _core.SUM,
             1.0,
             1.0,
             -1,
             0,
-            True,
+            _core.AWAITED,
         )
         engine.wait(handle)
         assert len(set(values)) == 1

@@ -39,10 +39,8 @@ def say(event: str, **more: Any) -> None:
 
 def allreduce(engine: _core.Engine, name: str, buffer: Any, count: int) -> None:
     address = ctypes.addressof(buffer)
-    handle = engine.submit(
-        _core.ALLREDUCE, name, address, address, _core.FLOAT32, (count,), _core.SUM, 1.0, 1.0, 0, 0, True
-    )
-    engine.wait(handle)
+    tensor = address, address, _core.FLOAT32, (count,)
+    engine.submit(_core.ALLREDUCE, name, tensor, _core.SUM, 1.0, 1.0, 0, 0, _core.BLOCKING)
 
 
 def stand_still_in_init() -> None:

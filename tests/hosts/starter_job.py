@@ -22,10 +22,8 @@ def main() -> None:
     place, engine = runtime.topology, runtime.engine
     numbers = array.array("d", [float(place.rank + 1 + index) for index in range(COUNT)])
     address = numbers.buffer_info()[0]
-    handle = engine.submit(
-        _core.ALLREDUCE, "x", address, address, _core.FLOAT64, (COUNT,), _core.SUM, 1.0, 1.0, -1, 0, True
-    )
-    engine.wait(handle)
+    tensor = address, address, _core.FLOAT64, (COUNT,)
+    engine.submit(_core.ALLREDUCE, "x", tensor, _core.SUM, 1.0, 1.0, -1, 0, _core.BLOCKING)
     expected = [sum(rank + 1 + index for rank in range(place.size)) for index in range(COUNT)]
     said = {
         "rank": place.rank,

@@ -21,7 +21,7 @@ runtime = lifecycle.start()
 value = numpy.full(4, runtime.topology.rank + 1.0)
 total = numpy.empty(4)
 engine = runtime.engine
-engine.wait(engine.submit(0, "x", value.ctypes.data, total.ctypes.data, 9, (4,), 1, 1.0, 1.0, 0, 0, True))
+engine.submit(0, "x", (value.ctypes.data, total.ctypes.data, 9, (4,)), 1, 1.0, 1.0, 0, 0, 2)
 print(total[0], *runtime.topology.hosts, flush=True)
 lifecycle.stop()
 """

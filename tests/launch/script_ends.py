@@ -36,7 +36,7 @@ def allreduce(name: str) -> None:
     engine: Any = lifecycle.current().engine
     array = np.ones(3)
     at = array.ctypes.data
-    engine.wait(engine.submit(_core.ALLREDUCE, name, at, at, 9, (3,), 1, 1.0, 1.0, 0, 0, True))
+    engine.submit(_core.ALLREDUCE, name, (at, at, 9, (3,)), 1, 1.0, 1.0, 0, 0, _core.BLOCKING)
 
 
 def fail() -> None:

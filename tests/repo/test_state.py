@@ -201,7 +201,7 @@ def test_a_module_that_keeps_something_is_recognised(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["  static std::mutex mutex;", "thread_local Request mine;", "inline std::atomic<int> made{0};"]
+    "text", ["  static std::mutex mutex;", "thread_local Tensor mine;", "inline std::atomic<int> made{0};"]
 )
 def test_a_variable_that_outlives_a_call_is_recognised(text: str) -> None:
     assert CPP_STATE.search(text)

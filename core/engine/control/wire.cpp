@@ -10,8 +10,6 @@ namespace rueda::wire {
 
 namespace {
 
-constexpr std::uint8_t kOps = 6;
-constexpr std::uint8_t kDevices = 2;
 /// More than any tensor has. The limit keeps the product of a hostile shape from overflowing.
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 56;
 constexpr std::size_t kMaxDimensions = 64;
@@ -211,7 +209,7 @@ void Reader::take(SignatureRef& signature) {
   Signature& full = signature.full;
   full.kind = take_enum<Kind>(kKinds);
   full.dtype = take_enum<DType>(kDTypes);
-  full.op = take_enum<ReduceOp>(kOps);
+  full.op = take_enum<ReduceOp>(kReduceOps);
   full.device = take_enum<Device>(kDevices);
   full.root = static_cast<std::int32_t>(take<std::uint32_t>());
   full.prescale = take_double();

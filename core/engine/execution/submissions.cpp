@@ -21,7 +21,7 @@ void Decided::append(Effects& effects) {
   }
 }
 
-/// How a request is known to other ranks, before its tensors are looked at.
+/// How a submission is known to other ranks, before its tensors are looked at.
 struct Submissions::Naming {
   const ProcessSet* set = nullptr;  // null: there is none, as the negotiator will say
   bool member = false;              // if this rank may not use the set, the negotiator says so
@@ -31,52 +31,52 @@ struct Submissions::Naming {
   std::string full_name;
 };
 
-Submissions::Naming Submissions::name(const Request& request) {
-  const Rules& rules = rules_of(request.kind);
+Submissions::Naming Submissions::name(const Submission& submission) {
+  const Rules& rules = rules_of(submission.kind);
   Naming naming;
-  naming.set = negotiation_.negotiator()->process_set(request.process_set);
+  naming.set = negotiation_.negotiator()->process_set(submission.process_set);
   naming.member = naming.set != nullptr && naming.set->members.contains(peers_.self());
-  naming.unnamed = request.name.empty();
+  naming.unnamed = submission.name.empty();
   naming.counted = rules.matched_by_count;
   if (naming.unnamed && !naming.counted) {
-    naming.call = request.call != 0
-                      ? request.call
+    naming.call = submission.call != 0
+                      ? submission.call
                       : next_unnamed(naming.set != nullptr ? naming.set->generation : 0);
   }
   if (naming.counted) {
-    naming.full_name = full_name({.name = {}, .kind = request.kind});
+    naming.full_name = full_name({.name = {}, .kind = submission.kind});
     return naming;
   }
-  naming.full_name = request.grouped ? "grouped_" : "";
+  naming.full_name = submission.grouped ? "grouped_" : "";
   naming.full_name += rules.prefix;
-  naming.full_name += "." + (naming.unnamed ? unnamed_call(naming.call) : request.name);
+  naming.full_name += "." + (naming.unnamed ? unnamed_call(naming.call) : submission.name);
   return naming;
 }
 
 /// What this rank can see by itself; whether the set is a duplicate is decided at its place among
 /// the dispatches, the same way on all ranks.
-Result<void> Submissions::check_change(const Request& request) const {
-  if (request.kind == Kind::AddProcessSet) return check_members(request.ranks, peers_.size());
-  if (request.kind != Kind::RemoveProcessSet) return {};
-  if (negotiation_.negotiator()->process_set(request.root) != nullptr) return {};
+Result<void> Submissions::check_change(const Submission& submission) const {
+  if (submission.kind == Kind::AddProcessSet) return check_members(submission.ranks, peers_.size());
+  if (submission.kind != Kind::RemoveProcessSet) return {};
+  if (negotiation_.negotiator()->process_set(submission.root) != nullptr) return {};
   return Error{.code = Code::InvalidArgument,
-               .message = "Process set " + std::to_string(request.root) +
+               .message = "Process set " + std::to_string(submission.root) +
                           " does not exist, or has not been registered"};
 }
 
-Result<Submissions::Draft> Submissions::draft(Request& request, std::shared_ptr<Work> work) {
-  request.kind = kind_of(request);
+Result<Submissions::Draft> Submissions::draft(Submission& submission, std::shared_ptr<Work> work) {
+  submission.kind = kind_of(submission);
   Draft draft;
-  draft.collective = find_collective(request.kind);
+  draft.collective = find_collective(submission.kind);
   draft.fresh = work == nullptr;
   const Handle handle = draft.fresh ? next_handle() : work->handle;
   if (negotiation_.failed()) return *negotiation_.failed();
   if (draft.collective == nullptr) {
     return Error{.code = Code::Unsupported, .message = "this operation is not available"};
   }
-  const Naming naming = name(request);
-  if (auto fine = check_change(request); !fine) return std::move(fine).error();
-  const std::size_t count = request.tensors.size();
+  const Naming naming = name(submission);
+  if (auto fine = check_change(submission); !fine) return std::move(fine).error();
+  const std::size_t count = submission.tensors.size();
   if (count == 0) {
     return Error{.code = Code::InvalidArgument,
                  .message = "an operation needs at least one tensor"};
@@ -86,8 +86,8 @@ Result<Submissions::Draft> Submissions::draft(Request& request, std::shared_ptr<
     work->handle = handle;
     work->name = naming.full_name;
     work->outputs.resize(count);
-    work->on_done = std::move(request.on_done);
-    work->provide = std::move(request.provide);
+    work->on_done = std::move(submission.on_done);
+    work->provide = std::move(submission.provide);
   }
   work->remaining = count;
   draft.name = naming.full_name;
@@ -97,29 +97,29 @@ Result<Submissions::Draft> Submissions::draft(Request& request, std::shared_ptr<
   draft.signatures.resize(count);
   draft.tickets.resize(count);
   for (std::size_t i = 0; i < count; ++i) {
-    if (auto fine = add_entry(draft, request, naming); !fine) return std::move(fine).error();
+    if (auto fine = add_entry(draft, submission, naming); !fine) return std::move(fine).error();
   }
   draft.work->tickets = draft.tickets;
   return draft;
 }
 
-/// The next tensor of the request.
-Result<void> Submissions::add_entry(Draft& draft, Request& request, const Naming& naming) {
+/// The next tensor of the submission.
+Result<void> Submissions::add_entry(Draft& draft, Submission& submission, const Naming& naming) {
   const std::size_t i = draft.entries.size();
-  const std::size_t count = request.tensors.size();
-  TensorRequest& tensor = request.tensors[i];
+  const std::size_t count = submission.tensors.size();
+  Tensor& tensor = submission.tensors[i];
   Signature& signature = draft.signatures[i];
-  signature.kind = request.kind;
+  signature.kind = submission.kind;
   signature.dtype = tensor.dtype;
-  signature.op = request.op;
-  signature.root = request.root;
-  signature.ranks = request.ranks;
-  signature.prescale = request.prescale;
-  signature.postscale = request.postscale;
+  signature.op = submission.op;
+  signature.root = submission.root;
+  signature.ranks = submission.ranks;
+  signature.prescale = submission.prescale;
+  signature.postscale = submission.postscale;
   signature.shape = std::move(tensor.shape);
   auto entry = std::make_unique<Entry>();
   entry->name = naming.full_name;
-  if (request.grouped) {
+  if (submission.grouped) {
     entry->name += "_" + std::to_string(i + 1) + "of" + std::to_string(count);
     signature.group = {.name = naming.full_name, .size = static_cast<std::uint32_t>(count)};
   }
@@ -136,12 +136,12 @@ Result<void> Submissions::add_entry(Draft& draft, Request& request, const Naming
     }
   }
   Key& key = draft.keys[i];
-  key.process_set = request.process_set;
+  key.process_set = submission.process_set;
   if (naming.set != nullptr) key.generation = naming.set->generation;
   if (naming.counted && naming.member) {
-    key = negotiation_.negotiator()->counted_key(request.kind, *naming.set);
-  } else if (naming.unnamed && !request.grouped) {
-    key.kind = request.kind == Kind::Adasum ? Kind::Allreduce : request.kind;
+    key = negotiation_.negotiator()->counted_key(submission.kind, *naming.set);
+  } else if (naming.unnamed && !submission.grouped) {
+    key.kind = submission.kind == Kind::Adasum ? Kind::Allreduce : submission.kind;
     key.number = naming.call;
   } else {
     key.name = entry->name;
@@ -154,14 +154,14 @@ Result<void> Submissions::add_entry(Draft& draft, Request& request, const Naming
   return {};
 }
 
-Result<void> Submissions::negotiate(Draft& draft, const Request& request) {
+Result<void> Submissions::negotiate(Draft& draft, const Submission& submission) {
   const auto now = Clock::now();
   const FastPathGate* const fast_path = negotiation_.fast_path();
-  Result<void> submitted =
-      fast_path != nullptr && fast_path->has_proposed(draft.keys[0])
-          ? Error{.code = Code::Duplicate}
-          : negotiation_.negotiator()->submit_group(draft.keys, draft.signatures, draft.tickets,
-                                                    request.waited, now, negotiation_.effects());
+  Result<void> submitted = fast_path != nullptr && fast_path->has_proposed(draft.keys[0])
+                               ? Error{.code = Code::Duplicate}
+                               : negotiation_.negotiator()->submit_group(
+                                     draft.keys, draft.signatures, draft.tickets,
+                                     is_awaited(submission), now, negotiation_.effects());
   if (!submitted) {
     Error error = std::move(submitted).error();
     if (error.code == Code::Duplicate) {
@@ -177,7 +177,7 @@ Result<void> Submissions::negotiate(Draft& draft, const Request& request) {
     entries_.emplace(draft.tickets[i], std::move(draft.entries[i]));
   }
   if (draft.fresh) add(draft.work);
-  if (request.demanded) negotiation_.negotiator()->flush_held(now, negotiation_.effects());
+  if (is_demanded(submission)) negotiation_.negotiator()->flush_held(now, negotiation_.effects());
   negotiation_.submitted();
   return {};
 }
@@ -203,23 +203,61 @@ const Members& Submissions::members_of(const ProcessSet& set) {
   return found->second;
 }
 
-Result<Handle> Submissions::submit(Request request) {
-  const bool waits = request.waited && !request.on_done;
-  const bool nobody_waits = request.on_done != nullptr;
+Result<void> Submissions::prepare(Submission& submission) {
+  std::vector<Tensor>& tensors = submission.tensors;
+  if (tensors.empty() && rules_of(submission.kind).without_tensors) {
+    tensors.push_back({.dtype = DType::UInt8});  // what ranks negotiate has a signature
+  }
+  const auto elsewhere = [](const Tensor& tensor) { return tensor.device != Device::Host; };
+  const auto wrong = std::ranges::find_if(tensors, [&](const Tensor& tensor) {
+    return elsewhere(tensor) || (tensor.out == nullptr && rules_of(submission.kind).in_place &&
+                                 element_count(tensor.shape) > 0);
+  });
+  if (wrong == tensors.end()) [[likely]] {
+    return {};
+  }
+  std::string name = submission.grouped ? "grouped_" : "";
+  name += rules_of(kind_of(submission)).prefix;
+  if (!submission.name.empty()) name += "." + submission.name;
+  std::string who = "Tensor";
+  if (submission.grouped) {
+    who +=
+        " " + std::to_string(wrong - tensors.begin() + 1) + " of " + std::to_string(tensors.size());
+  }
+  who += " of " + name;
+  if (!elsewhere(*wrong)) {
+    return Error{.code = Code::InvalidArgument,
+                 .message = who + " has no memory for its result",
+                 .tensor = name};
+  }
+  const std::string device(name_of(wrong->device));
+  return Error{.code = Code::Unsupported,
+               .message = who + " is on device " + device + " " +
+                          std::to_string(wrong->device_index) + ": " + device +
+                          " tensors are not supported yet; move the tensor to the CPU first",
+               .tensor = name};
+}
+
+Result<Handle> Submissions::submit(Submission& submission) {
   std::unique_lock lock(negotiation_.mutex());
-  auto made = draft(request, nullptr);
-  if (!made) return std::move(made).error();
-  if (auto fine = negotiate(*made, request); !fine) return std::move(fine).error();
-  const Handle handle = made->work->handle;
+  auto handle = submission.kind == Kind::Join ? join(submission) : negotiate(submission);
+  if (!handle) return handle;
   lock.unlock();
-  tell(waits);
-  if (nobody_waits) drive_alone();
+  tell(is_awaited(submission));
+  if (submission.mode == Mode::Callback) drive_alone();
   return handle;
 }
 
-Result<Handle> Submissions::join(std::function<void(const Work&)> on_done) {
-  const bool nobody_waits = on_done != nullptr;
-  std::unique_lock lock(negotiation_.mutex());
+/// With the lock held.
+Result<Handle> Submissions::negotiate(Submission& submission) {
+  auto made = draft(submission, nullptr);
+  if (!made) return std::move(made).error();
+  if (auto fine = negotiate(*made, submission); !fine) return std::move(fine).error();
+  return made->work->handle;
+}
+
+/// With the lock held.
+Result<Handle> Submissions::join(Submission& submission) {
   const Handle handle = next_handle();
   if (negotiation_.failed()) return *negotiation_.failed();
   const std::uint64_t ticket = ++last_ticket_;
@@ -238,14 +276,11 @@ Result<Handle> Submissions::join(std::function<void(const Work&)> on_done) {
   auto work = std::make_shared<Work>();
   work->handle = handle;
   work->name = entry->name;
-  work->on_done = std::move(on_done);
+  work->on_done = std::move(submission.on_done);
   entry->work = work;
   entries_.emplace(ticket, std::move(entry));
   add(std::move(work));
   negotiation_.submitted();
-  lock.unlock();
-  tell(false);
-  if (nobody_waits) drive_alone();
   return handle;
 }
 
@@ -320,7 +355,7 @@ bool Submissions::stay(Handle handle, bool driving) {
   } else {
     progress_->until(done, deadline);
   }
-  return done() && !work->error && take(handle) != nullptr;
+  return done() && !work->error && !work->has_result() && take(handle) != nullptr;
 }
 
 std::shared_ptr<Work> Submissions::find(Handle handle) const {

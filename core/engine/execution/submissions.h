@@ -1,4 +1,4 @@
-/// What users have submitted: from the request, through the negotiator, to the batch that runs it
+/// What users have submitted: from the record, through the negotiator, to the batch that runs it
 /// and the handle that tells its end.
 #pragma once
 
@@ -19,7 +19,7 @@
 #include "engine/control/peers.h"
 #include "engine/execution/dispatcher.h"
 #include "engine/execution/host_pool.h"
-#include "engine/execution/request.h"
+#include "engine/execution/submission.h"
 #include "engine/execution/work.h"
 
 namespace rueda {
@@ -53,13 +53,16 @@ class Submissions {
 
   // Any thread; takes the lock of the engine.
 
-  /// See Engine for what they promise.
-  Result<Handle> submit(Request request);
-  Result<Handle> join(std::function<void(const Work&)> on_done);
+  /// Completes a submission of a kind without tensors, and refuses memory that nothing here serves,
+  /// and none. Changes nothing of the engine: before any part of it has seen the submission. No
+  /// lock.
+  [[nodiscard]] static Result<void> prepare(Submission& submission);
+  /// See Engine for what they promise. In all modes the handle, to begin with.
+  Result<Handle> submit(Submission& submission);
   std::optional<bool> poll(Handle handle);
   std::optional<bool> wait(Handle handle, TimePoint deadline);
   /// The caller stays for a moment, in which it drives if it holds the progress lock. True: it is
-  /// done without an error, and forgotten.
+  /// done without an error or anything to take, and forgotten.
   bool stay(Handle handle, bool driving);
   void mark_all_waited() { tell_negotiator(&Negotiator::mark_all_waited); }
   [[nodiscard]] std::shared_ptr<Work> find(Handle handle) const;
@@ -73,7 +76,7 @@ class Submissions {
 
   // With the lock held.
 
-  /// A request that this rank has nothing to say against, ready to be negotiated.
+  /// A submission that this rank has nothing to say against, ready to be negotiated.
   struct Draft {
     const Collective* collective = nullptr;
     std::string name;  ///< full name, of the group if it is one
@@ -84,10 +87,10 @@ class Submissions {
     std::vector<Signature> signatures;
     std::vector<std::uint64_t> tickets;
   };
-  /// `work`: what the request stands for, if it has a handle already; or null.
-  Result<Draft> draft(Request& request, std::shared_ptr<Work> work);
-  /// Gives it to the negotiator. The request is what the draft was made of.
-  Result<void> negotiate(Draft& draft, const Request& request);
+  /// `work`: what the submission stands for, if it has a handle already; or null.
+  Result<Draft> draft(Submission& submission, std::shared_ptr<Work> work);
+  /// Gives it to the negotiator. The submission is what the draft was made of.
+  Result<void> negotiate(Draft& draft, const Submission& submission);
   /// Its handle is known from now on, and the engine has something to do.
   void add(std::shared_ptr<Work> work);
   [[nodiscard]] Handle next_handle() noexcept { return ++last_handle_; }
@@ -117,9 +120,11 @@ class Submissions {
 
  private:
   struct Naming;
-  [[nodiscard]] Naming name(const Request& request);
-  [[nodiscard]] Result<void> check_change(const Request& request) const;
-  Result<void> add_entry(Draft& draft, Request& request, const Naming& naming);
+  [[nodiscard]] Naming name(const Submission& submission);
+  [[nodiscard]] Result<void> check_change(const Submission& submission) const;
+  Result<void> add_entry(Draft& draft, Submission& submission, const Naming& naming);
+  Result<Handle> negotiate(Submission& submission);
+  Result<Handle> join(Submission& submission);
   [[nodiscard]] const Members& members_of(const ProcessSet& set);
   [[nodiscard]] Dispatcher::Batch batch_of(Dispatch& dispatch);
   [[nodiscard]] Dispatcher::Batch batch_of_join(Rank last);

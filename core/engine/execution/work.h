@@ -1,6 +1,7 @@
 /// One submission of the user: a handle, and the tensors behind it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -45,6 +46,13 @@ struct Work {
   std::function<void(const Work&)> on_done;  ///< runs on the notifier
   OutputProvider provide;                    ///< memory of results; null: the engine allocates
   std::atomic<bool> polled{false};           ///< the first poll says no, see Engine::poll()
+
+  /// Once it is done: there is something to take().
+  [[nodiscard]] bool has_result() const noexcept {
+    return value.has_value() || std::ranges::any_of(outputs, [](const Output& output) {
+             return output.buffer.data() != nullptr;
+           });
+  }
 };
 
 /// One tensor of a submission, from submit() to the end of its batch.

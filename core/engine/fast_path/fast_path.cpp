@@ -44,20 +44,20 @@ static_assert(aligned(kMostTensors * sizeof(std::uint32_t)) + kMostProposed <= k
 }  // namespace
 
 /// Nothing else is under way.
-bool FastPath::may_propose(const Request& request) const {
-  const std::size_t count = request.tensors.size();
+bool FastPath::may_propose(const Submission& submission) const {
+  const std::size_t count = submission.tensors.size();
   const Effects& effects = parts_.negotiation.effects();
   return !parts_.negotiation.failed() && parts_.submissions.unfinished() == 0 &&
-         request.process_set == 0 && count != 0 && count <= kMostTensors &&
+         submission.process_set == 0 && count != 0 && count <= kMostTensors &&
          !parts_.timeline.recording() && parts_.dispatcher.idle() && effects.dispatches.empty() &&
          !effects.joined_last;
 }
 
-std::optional<FastPath::Load> FastPath::load_of(const Request& request) const {
+std::optional<FastPath::Load> FastPath::load_of(const Submission& submission) const {
   if (!moves_data()) return Load{};
   std::size_t bytes = 0;
   std::size_t room_bytes = 0;
-  for (const TensorRequest& tensor : request.tensors) {
+  for (const Tensor& tensor : submission.tensors) {
     const auto elements = element_count(tensor.shape);
     if (elements <= 0) return std::nullopt;
     const std::size_t length = static_cast<std::size_t>(elements) * size_of(tensor.dtype);
@@ -71,46 +71,46 @@ std::optional<FastPath::Load> FastPath::load_of(const Request& request) const {
 }
 
 /// What the others know the operation by, and all of its signature but the first tensor's.
-void FastPath::name(const Request& request, const ProcessSet& world) {
+void FastPath::name(const Submission& submission, const ProcessSet& world) {
   Key& key = proposed_.key;
   Signature& signature = proposed_.signature;
-  const std::size_t count = request.tensors.size();
-  const bool unnamed = request.name.empty();
+  const std::size_t count = submission.tensors.size();
+  const bool unnamed = submission.name.empty();
   signature.group.name.clear();
   signature.group.size = 0;
   key.generation = world.generation;
   key.name.clear();
-  key.kind = request.kind;
+  key.kind = submission.kind;
   const Rules& rules = proposed_.collective->rules;
   if (rules.matched_by_count) {
-    key = parts_.negotiation.negotiator()->counted_key(request.kind, world);
+    key = parts_.negotiation.negotiator()->counted_key(submission.kind, world);
   } else if (!unnamed) {
-    if (request.grouped) key.name.append("grouped_");
-    key.name.append(rules.prefix).append(".").append(request.name);
+    if (submission.grouped) key.name.append("grouped_");
+    key.name.append(rules.prefix).append(".").append(submission.name);
   }
-  if (request.grouped) {
+  if (submission.grouped) {
     signature.group.size = static_cast<std::uint32_t>(count);
     if (!unnamed) {
       signature.group.name.assign(key.name);
       key.name.append("_1of").append(std::to_string(count));  // it stands for all of them
     }
   }
-  signature.kind = request.kind;
-  signature.op = request.op;
-  signature.root = request.root;
-  signature.prescale = request.prescale;
-  signature.postscale = request.postscale;
+  signature.kind = submission.kind;
+  signature.op = submission.op;
+  signature.root = submission.root;
+  signature.prescale = submission.prescale;
+  signature.postscale = submission.postscale;
 }
 
 /// In numbers that all ranks know. False: there are none yet. `said`: of each tensor.
-bool FastPath::spell(const Request& request, Proposals::Tag& tag, std::uint32_t* said) {
+bool FastPath::spell(const Submission& submission, Proposals::Tag& tag, std::uint32_t* said) {
   const Negotiator& negotiator = *parts_.negotiation.negotiator();
-  const std::size_t count = request.tensors.size();
+  const std::size_t count = submission.tensors.size();
   Signature& signature = proposed_.signature;
   tag.count = static_cast<std::uint32_t>(count);
   tag.position = negotiator.position();
   for (std::size_t i = 0; i < count; ++i) {
-    const TensorRequest& tensor = request.tensors[i];
+    const Tensor& tensor = submission.tensors[i];
     if (i > 0 && tensor.dtype == signature.dtype && tensor.shape == signature.shape) {
       said[i] = said[i - 1];
       continue;
@@ -127,51 +127,51 @@ bool FastPath::spell(const Request& request, Proposals::Tag& tag, std::uint32_t*
   return true;
 }
 
-bool FastPath::propose(Request& request) {
+bool FastPath::propose(Submission& submission) {
   const std::lock_guard lock(parts_.negotiation.mutex());
-  proposed_.collective = find_collective(kind_of(request));
+  proposed_.collective = find_collective(kind_of(submission));
   if (proposed_.collective == nullptr || !proposed_.collective->fast) return false;
-  if (!may_propose(request)) return false;
-  const auto load = load_of(request);
+  if (!may_propose(submission)) return false;
+  const auto load = load_of(submission);
   if (!load) return false;
   const ProcessSet& world = *parts_.negotiation.negotiator()->process_set(0);
-  name(request, world);
+  name(submission, world);
   Proposals::Tag tag;
   std::array<std::uint32_t, kMostTensors> said;
-  if (!spell(request, tag, said.data())) return false;
+  if (!spell(submission, tag, said.data())) return false;
   proposals_.reopen();
   if (!proposals_.may_propose()) return false;
 
   if (proposed_.collective->rules.matched_by_count) {
     tag.call = proposed_.key.number;
-  } else if (request.name.empty()) {
-    request.call = parts_.submissions.next_unnamed(world.generation);
-    tag.call = proposed_.key.number = request.call;
+  } else if (submission.name.empty()) {
+    submission.call = parts_.submissions.next_unnamed(world.generation);
+    tag.call = proposed_.key.number = submission.call;
   }
-  proposed_.request = &request;
+  proposed_.submission = &submission;
   proposed_.handle = parts_.submissions.next_handle();
   proposed_.end = Proposed::End::None;
   proposed_.ask_at = TimePoint{};
-  publish(request, tag, said.data(), *load);
+  publish(submission, tag, said.data(), *load);
   proposed_.round = proposals_.round();
   return true;
 }
 
-void FastPath::publish(const Request& request, const Proposals::Tag& tag, const std::uint32_t* said,
-                       const Load& load) {
+void FastPath::publish(const Submission& submission, const Proposals::Tag& tag,
+                       const std::uint32_t* said, const Load& load) {
   std::byte* const begin = proposals_.room();
   std::byte* room = begin;
-  const std::size_t said_bytes = request.grouped ? request.tensors.size() * sizeof *said : 0;
+  const std::size_t said_bytes = submission.grouped ? submission.tensors.size() * sizeof *said : 0;
   std::memcpy(room, said, said_bytes);
   room += aligned(said_bytes);
   if (moves_data() && !load.large) {
-    for (const TensorRequest& tensor : request.tensors) {
+    for (const Tensor& tensor : submission.tensors) {
       const auto elements = static_cast<std::size_t>(element_count(tensor.shape));
       const std::size_t length = elements * size_of(tensor.dtype);
-      if (request.prescale == 1.0) {
+      if (submission.prescale == 1.0) {
         copy_to_peers(room, tensor.in, length);
       } else {
-        scale_copy(room, tensor.in, elements, tensor.dtype, request.prescale);
+        scale_copy(room, tensor.in, elements, tensor.dtype, submission.prescale);
       }
       room += aligned(length);
     }
@@ -223,8 +223,8 @@ void FastPath::await(bool stays) {
 
 /// The thread has to look around, or has something else to do; the engine goes on without it.
 void FastPath::leave() {
-  proposed_.kept = std::move(*proposed_.request);
-  proposed_.request = &proposed_.kept;
+  proposed_.kept = std::move(*proposed_.submission);
+  proposed_.submission = &proposed_.kept;
   auto work = std::make_shared<Work>();
   work->handle = proposed_.handle;
   work->name = full_name(proposed_.key);
@@ -275,15 +275,15 @@ void FastPath::settle(bool agreed) {
   if (!agreed) proposals_.close();
   proposals_.settle();
   proposed_.ask_at = TimePoint{};
-  Request request = std::move(*proposed_.request);
+  Submission submission = std::move(*proposed_.submission);
   Result<void> fine;
-  auto draft = parts_.submissions.draft(request, proposed_.work);
+  auto draft = parts_.submissions.draft(submission, proposed_.work);
   if (!draft) {
     fine = std::move(draft).error();
   } else if (agreed) {
     start(*draft);
   } else {
-    fine = parts_.submissions.negotiate(*draft, request);
+    fine = parts_.submissions.negotiate(*draft, submission);
   }
   release_held();  // behind what was agreed
   if (!fine) {
@@ -297,7 +297,7 @@ void FastPath::settle(bool agreed) {
 
 /// With the engine lock held: everybody's contribution becomes the result.
 void FastPath::take_results() {
-  const Request& request = *proposed_.request;
+  const Submission& submission = *proposed_.submission;
   if (proposed_.collective->rules.matched_by_count) {
     parts_.negotiation.negotiator()->passed(proposed_.key);
   }
@@ -308,7 +308,7 @@ void FastPath::take_results() {
   for (std::size_t q = 0; q < members; ++q) {
     sources[q] = proposals_.room_of(static_cast<int>(q)) + proposed_.data_begin;
   }
-  for (const TensorRequest& tensor : request.tensors) {
+  for (const Tensor& tensor : submission.tensors) {
     proposed_.signature.dtype = tensor.dtype;
     const auto elements = static_cast<std::size_t>(element_count(tensor.shape));
     rule.combine(proposed_.signature, parts_.peers.backend(), sources, elements, tensor.in,

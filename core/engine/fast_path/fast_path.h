@@ -47,8 +47,8 @@ class FastPath final : public FastPathGate {
 
   // By the holder of the progress lock; takes the engine lock.
 
-  /// Proposes the request if all ranks may agree on it. False: it has to go the regular way.
-  [[nodiscard]] bool propose(Request& request);
+  /// Proposes it if all ranks may agree on it. False: it has to go the regular way.
+  [[nodiscard]] bool propose(Submission& submission);
   /// After a proposal, which the caller has just made; goes on to wait for its end if it `stays`.
   /// 0: done; else the handle of an operation that is under way.
   Result<Handle> see_through(bool stays);
@@ -96,8 +96,8 @@ class FastPath final : public FastPathGate {
     const Collective* collective = nullptr;
     Key key;  // with the signature: kept between calls for their memory
     Signature signature;
-    Request* request = nullptr;  // of the caller, who stands still; or `kept`
-    Request kept;
+    Submission* submission = nullptr;  // of the caller, who stands still; or `kept`
+    Submission kept;
     std::shared_ptr<Work> work;  // null while the caller stands still
     Handle handle = 0;
     std::size_t data_begin = 0;
@@ -108,7 +108,7 @@ class FastPath final : public FastPathGate {
     End end = End::None;
     Error error;  // if it failed
   };
-  /// How much a request brings, and whether that goes with the proposal.
+  /// How much a submission brings, and whether that goes with the proposal.
   struct Load {
     std::size_t bytes = 0;
     bool large = false;
@@ -117,11 +117,11 @@ class FastPath final : public FastPathGate {
   [[nodiscard]] bool moves_data() const noexcept {
     return proposed_.collective->fast->combine != nullptr;
   }
-  [[nodiscard]] bool may_propose(const Request& request) const;
-  [[nodiscard]] std::optional<Load> load_of(const Request& request) const;
-  void name(const Request& request, const ProcessSet& world);
-  [[nodiscard]] bool spell(const Request& request, Proposals::Tag& tag, std::uint32_t* said);
-  void publish(const Request& request, const Proposals::Tag& tag, const std::uint32_t* said,
+  [[nodiscard]] bool may_propose(const Submission& submission) const;
+  [[nodiscard]] std::optional<Load> load_of(const Submission& submission) const;
+  void name(const Submission& submission, const ProcessSet& world);
+  [[nodiscard]] bool spell(const Submission& submission, Proposals::Tag& tag, std::uint32_t* said);
+  void publish(const Submission& submission, const Proposals::Tag& tag, const std::uint32_t* said,
                const Load& load);
   void await(bool stays);
   void leave();

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from horovod import _core
-from horovod.collectives.base import Base
+from horovod.collectives.base import ASYNCHRONOUS, AWAITED, Base
 from horovod.collectives.frontend import T
 from horovod.runtime.process_set import ProcessSet, global_process_set
 
@@ -29,7 +29,9 @@ class Allgather(Base[T]):
         Raises:
             HorovodInternalError: ``tensor`` has no dimensions ("rank-zero tensor").
         """
-        return self._start(_ALLGATHER, name, tensor, None, process_set, waited=waited)
+        return self._start(
+            _ALLGATHER, name, tensor, None, process_set, mode=AWAITED if waited else ASYNCHRONOUS
+        )
 
     def grouped_allgather(
         self,
@@ -39,4 +41,6 @@ class Allgather(Base[T]):
         waited: bool = False,
     ) -> int:
         """Gather all of ``tensors`` as one operation with one handle."""
-        return self._start(_ALLGATHER, name, tuple(tensors), None, process_set, waited=waited)
+        return self._start(
+            _ALLGATHER, name, tuple(tensors), None, process_set, mode=AWAITED if waited else ASYNCHRONOUS
+        )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from horovod import _core
-from horovod.collectives.base import Base, current_engine
+from horovod.collectives.base import BLOCKING, Base, current_engine
 from horovod.collectives.frontend import T
 from horovod.collectives.ops import Adasum
 from horovod.errors import InvalidArgumentError
@@ -56,21 +56,18 @@ class Allreduce(Base[T]):
         """:meth:`allreduce`, waited for; returns ``out``."""
         if op == Adasum:
             self._check_adasum([tensor], process_set)
-        # What `_run` and `_given` do, in place: the shortest calls are a tenth shorter.
+        # What `_start` does, in place: the shortest calls are a tenth shorter.
         engine = lifecycle.running or current_engine()
-        address, dtype, shape = self._describe(tensor)
-        engine.run(
+        engine.submit(
             _ALLREDUCE,
             name,
-            address,
-            address if out is tensor else self._describe(out)[0],
-            dtype,
-            shape,
+            self._describe(tensor) if out is tensor else self._describe(tensor, self._describe(out)[0]),
             op,
             prescale,
             postscale,
             0,
             0 if process_set is global_process_set else process_set_id(process_set),
+            BLOCKING,
             tensor if out is tensor else (tensor, out),
         )
         return out
@@ -110,15 +107,23 @@ class Allreduce(Base[T]):
             self._check_adasum(tensors, process_set)
         inputs = tuple(tensors)
         results = inputs if outs is tensors else tuple(outs)
-        self._run(
-            _ALLREDUCE, name, inputs, results, process_set, op=op, prescale=prescale, postscale=postscale
+        self._start(
+            _ALLREDUCE,
+            name,
+            inputs,
+            results,
+            process_set,
+            op=op,
+            prescale=prescale,
+            postscale=postscale,
+            mode=BLOCKING,
         )
         return results
 
     def _check_adasum(self, tensors: Sequence[T], process_set: ProcessSet) -> None:
         check_adasum(process_set)
         for tensor in tensors:
-            if self._describe(tensor)[1] not in _ADASUM_DTYPES:
+            if self._describe(tensor)[2] not in _ADASUM_DTYPES:
                 raise InvalidArgumentError(
                     f"Tensor type {self.frontend.dtype_name(tensor)} is not supported by Adasum: floating "
                     "types of 16, 32 and 64 bits are."

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from horovod import _core
-from horovod.collectives.base import Base, current_engine
+from horovod.collectives.base import ASYNCHRONOUS, AWAITED, Base, current_engine
 from horovod.collectives.frontend import T
 from horovod.errors import InvalidArgumentError
 from horovod.runtime.process_set import ProcessSet, global_process_set, member_count, process_set_id
@@ -41,18 +41,26 @@ class Alltoall(Base[T]):
         """
         process_set_id(process_set)
         current_engine()
-        address, dtype, shape = self._describe(tensor)
+        described = self._describe(tensor, 0)
         members = member_count(process_set)
-        _check_splits(shape, splits, members)
+        _check_splits(described[3], splits, members)
         received = self.frontend.empty_counts(members)
 
         def collect(made: list[object]) -> tuple[T, T]:
             return self.frontend.from_dlpack(made[0]), received if place is None else place(received)
 
-        given = address, 0, dtype, shape, splits, self._describe(received)[0]
+        device = described[4:6] or (_core.HOST, 0)
+        given = (*described[:4], *device, 0, splits, self._describe(received)[0])
         inputs = tensor, received
         return self._start(
-            _ALLTOALL, name, inputs, None, process_set, given=given, waited=waited, collect=collect
+            _ALLTOALL,
+            name,
+            inputs,
+            None,
+            process_set,
+            given=given,
+            mode=AWAITED if waited else ASYNCHRONOUS,
+            collect=collect,
         )
 
 

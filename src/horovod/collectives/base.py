@@ -12,25 +12,22 @@ been written down.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import repeat
-from typing import Any, Generic, TypeAlias
+from collections.abc import Callable
+from typing import Any, Final, Generic
 
 from horovod import _core
-from horovod.collectives.frontend import Frontend, T
+from horovod.collectives.frontend import Description, Frontend, T
 from horovod.collectives.ops import Sum
 from horovod.errors import HorovodInternalError, InvalidArgumentError, NotInitializedError
 from horovod.runtime import lifecycle
 from horovod.runtime.handle import Collect, HandleTable
 from horovod.runtime.process_set import ProcessSet, global_process_set, process_set_id
 
-__all__ = ["Base", "Given", "current_engine"]
+__all__ = ["ASYNCHRONOUS", "AWAITED", "BLOCKING", "Base", "current_engine"]
 
-Given: TypeAlias = (
-    tuple[int, int, int, tuple[int, ...]] | tuple[int, int, int, tuple[int, ...], Sequence[int], int]
-)
-"""A tensor as the engine takes it: address, address of its result (0: the engine allocates it), dtype code
-and shape; for alltoall also how many rows go to each member, and where the numbers of those that come go."""
+ASYNCHRONOUS: Final[int] = _core.ASYNCHRONOUS
+AWAITED: Final[int] = _core.AWAITED
+BLOCKING: Final[int] = _core.BLOCKING
 
 
 def current_engine() -> _core.Engine:
@@ -133,89 +130,59 @@ class Base(Generic[T]):
         result: Any,
         process_set: ProcessSet,
         *,
-        given: Given | list[Given] | None = None,
+        given: Description | list[Description] | None = None,
         op: int = Sum,
         prescale: float = 1.0,
         postscale: float = 1.0,
         root: int = 0,
-        waited: bool = False,
+        mode: int = ASYNCHRONOUS,
         collect: Collect | None = None,
     ) -> int:
-        """Submit a tensor, or a tuple of them as a group; returns the handle.
+        """Submit a tensor, a tuple of them as a group, or no tensor (``None``); returns the handle.
 
         Args:
             inputs, result: of the same structure; ``result`` may be ``inputs`` itself. ``None``: the engine
                 allocates what ``synchronize`` returns.
             given: ``inputs`` and ``result`` as the engine takes them, if the caller knows.
+            mode: ``AWAITED``: ``synchronize`` follows at once. ``BLOCKING``: it is over on return, and there
+                is no handle (0), where ``result`` is given.
             collect: what makes the result of that which the engine allocated, if not the frontend alone.
         """
         engine = lifecycle.running or current_engine()
-        number = 0 if process_set is global_process_set else process_set_id(process_set)
-        owners = inputs, result
-        if given is None and isinstance(inputs, tuple):
-            given = self._given_all(inputs, result)
-            if result is None:
-                collect = self._from_many
-        if given is None:  # the common case, with as few calls as possible
-            address, dtype, shape = self._describe(inputs)
-            if result is None:
-                out, collect = 0, self._from_one
+        if given is None and inputs is not None:
+            if isinstance(inputs, tuple):
+                given = self._given_all(inputs, result)
+                if result is None:
+                    collect = self._from_many
+            elif result is None:
+                given = self._describe(inputs, 0)
+                collect = self._from_one
             else:
-                out = address if result is inputs else self._describe(result)[0]
-            handle = engine.submit(
-                kind, name, address, out, dtype, shape, op, prescale, postscale, root, number, waited, owners
-            )
-        elif isinstance(given, list):
-            data, outs, dtypes, shapes = map(list, zip(*given, strict=True))
-            handle = engine.submit_group(
-                kind, name, data, outs, dtypes, shapes, op, prescale, postscale, number, waited, owners
-            )
-        elif len(given) == 4:
-            handle = engine.submit(kind, name, *given, op, prescale, postscale, root, number, waited, owners)
-        else:
-            address, _, dtype, shape, splits, received = given
-            handle = engine.submit_alltoall(
-                name, address, dtype, shape, splits, received, number, waited, owners
-            )
-        self._pending[handle] = engine, inputs, result, collect
+                given = self._describe(inputs, None if result is inputs else self._describe(result)[0])
+        handle = engine.submit(
+            kind,
+            name,
+            given,
+            op,
+            prescale,
+            postscale,
+            root,
+            0 if process_set is global_process_set else process_set_id(process_set),
+            mode,
+            (inputs, result),
+        )
+        if handle:
+            self._pending[handle] = engine, inputs, result, collect
         return handle
 
-    def _run(
-        self,
-        kind: int,
-        name: str | None,
-        inputs: Any,
-        result: Any,
-        process_set: ProcessSet,
-        *,
-        given: Given | list[Given] | None = None,
-        op: int = Sum,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        root: int = 0,
-    ) -> None:
-        """:meth:`_start`, waited for in the same native call; the engine allocates nothing."""
-        engine = current_engine()
-        if given is None:
-            group = isinstance(inputs, tuple)
-            given = self._given_all(inputs, result) if group else self._given(inputs, result)
-        number = 0 if process_set is global_process_set else process_set_id(process_set)
-        owners = inputs, result
-        if isinstance(given, list):
-            data, outs, dtypes, shapes = map(list, zip(*given, strict=True))
-            engine.run_group(kind, name, data, outs, dtypes, shapes, op, prescale, postscale, number, owners)
-        else:
-            address, out, dtype, shape = given[:4]
-            engine.run(kind, name, address, out, dtype, shape, op, prescale, postscale, root, number, owners)
-
-    def _given(self, tensor: T, out: T | None) -> Given:
-        """How the engine takes a tensor and the place of its result."""
-        address, dtype, shape = self._describe(tensor)
-        if out is tensor:
-            return address, address, dtype, shape
-        return address, 0 if out is None else self._describe(out)[0], dtype, shape
-
-    def _given_all(self, tensors: tuple[T, ...], outs: tuple[T, ...] | None) -> list[Given]:
+    def _given_all(self, tensors: tuple[T, ...], outs: tuple[T, ...] | None) -> list[Description]:
         if not tensors:
             raise InvalidArgumentError("A grouped operation needs at least one tensor.")
-        return list(map(self._given, tensors, repeat(None) if outs is None else outs))
+        if outs is None:
+            return [self._describe(tensor, 0) for tensor in tensors]
+        if outs is tensors:
+            return list(map(self._describe, tensors))
+        return [
+            self._describe(tensor, None if out is tensor else self._describe(out)[0])
+            for tensor, out in zip(tensors, outs, strict=True)
+        ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from horovod import _core
-from horovod.collectives.base import Base
+from horovod.collectives.base import BLOCKING, Base
 from horovod.collectives.frontend import T
 from horovod.runtime.process_set import ProcessSet, global_process_set
 
@@ -34,5 +34,5 @@ class Broadcast(Base[T]):
         self, tensor: T, out: T, root_rank: int, name: str | None, process_set: ProcessSet
     ) -> T:
         """:meth:`broadcast`, waited for; returns ``out``."""
-        self._run(_BROADCAST, name, tensor, out, process_set, root=root_rank)
+        self._start(_BROADCAST, name, tensor, out, process_set, root=root_rank, mode=BLOCKING)
         return out

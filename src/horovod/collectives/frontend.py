@@ -7,31 +7,39 @@ is written over it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from horovod import _core
 
 T = TypeVar("T")
 
-Description: TypeAlias = tuple[int, int, tuple[int, ...]]
-"""Address of contiguous host memory, dtype code of the core, shape. A plain tuple: it is built for every
-call."""
+Description: TypeAlias = "_core.Tensor"
+"""A tensor as the core takes it: address, address of its result, dtype code and shape; if it is not in host
+memory also the code of its device, and its number among those of its kind. A plain tuple: it is built for
+every call."""
 
 
 class Frontend(Protocol[T]):
-    """One framework's tensors, seen as contiguous host memory.
+    """One framework's tensors, seen as contiguous memory.
 
     The buffers handed to the core are written behind the framework's back; whoever calls keeps the tensor
     alive until the operation has completed.
     """
 
     def peek(self, tensor: T) -> Description | None:
-        """Describe ``tensor`` if the core can work on its memory as it is, else ``None``. The hot path."""
+        """Describe ``tensor``, which is its own result, if it is in host memory and the core can work on it
+        as it is; else ``None``. The hot path."""
 
-    def describe(self, tensor: T) -> Description:
-        """Like :meth:`peek`, but a tensor that cannot be described is an error.
+    def describe(self, tensor: T, out: int | None = None) -> Description:
+        """Like :meth:`peek`, but of tensors on any device, and one that cannot be described is an error.
+
+        Args:
+            out: address of the result; 0: the engine allocates it; ``None``: ``tensor`` is its own result.
 
         Raises:
             InvalidArgumentError: dtype not supported, not dense, or not contiguous.
-            HorovodInternalError: not in host memory.
+            HorovodInternalError: it has no memory, or on a device that the core has no code for.
         """
 
     def compute_threads(self) -> int:

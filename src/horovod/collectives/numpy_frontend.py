@@ -44,14 +44,15 @@ class NumpyFrontend:
         if tensor.flags.c_contiguous and tensor.dtype.isnative:
             code = _CODES.get(tensor.dtype.name)
             if code is not None:
-                return tensor.ctypes.data, code, tensor.shape
+                address: int = tensor.ctypes.data
+                return address, address, code, tensor.shape
         return None
 
-    def describe(self, tensor: Array) -> Description:
+    def describe(self, tensor: Array, out: int | None = None) -> Description:
         described = self.peek(tensor) if isinstance(tensor, np.ndarray) else None
         if described is None:
             raise _refusal(tensor)
-        return described
+        return described if out is None else (described[0], out, described[2], described[3])
 
     def compute_threads(self) -> int:
         return len(os.sched_getaffinity(0))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from horovod import _core
-from horovod.collectives.base import Base, Given, current_engine
-from horovod.collectives.frontend import T
+from horovod.collectives.base import ASYNCHRONOUS, AWAITED, Base, current_engine
+from horovod.collectives.frontend import Description, T
 from horovod.collectives.ops import Average, Sum
 from horovod.errors import HorovodInternalError, InvalidArgumentError
 from horovod.runtime.process_set import ProcessSet, global_process_set, member_count, process_set_id
@@ -49,7 +49,7 @@ class Reducescatter(Base[T]):
             op=op,
             prescale=prescale,
             postscale=postscale,
-            waited=waited,
+            mode=AWAITED if waited else ASYNCHRONOUS,
         )
 
     def grouped_reducescatter(
@@ -77,12 +77,13 @@ class Reducescatter(Base[T]):
             op=op,
             prescale=prescale,
             postscale=postscale,
-            waited=waited,
+            mode=AWAITED if waited else ASYNCHRONOUS,
         )
 
-    def _own_rows(self, tensor: T, op: int, process_set: ProcessSet) -> tuple[T, Given]:
+    def _own_rows(self, tensor: T, op: int, process_set: ProcessSet) -> tuple[T, Description]:
         """Memory for this rank's share of the rows of ``tensor``, and how the engine takes both."""
-        address, dtype, shape = self._describe(tensor)
+        given = self._describe(tensor)
+        shape = given[3]
         if op not in (Average, Sum):
             raise HorovodInternalError(
                 f"Reducescatter supports Average and Sum only, got operator {op}.", recoverable=False
@@ -97,4 +98,4 @@ class Reducescatter(Base[T]):
         members = member_count(process_set)
         rows, more = divmod(shape[0], members)
         out = self.frontend.empty_rows(tensor, rows + ((process_set.rank() or 0) < more))
-        return out, (address, self._describe(out)[0], dtype, shape)
+        return out, (given[0], self._describe(out)[0], *given[2:])

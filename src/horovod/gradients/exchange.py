@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic
 
 from horovod import _core
-from horovod.collectives.base import current_engine
+from horovod.collectives.base import ASYNCHRONOUS, current_engine
 from horovod.collectives.forms import Collectives
 from horovod.collectives.frontend import T
 from horovod.errors import DuplicateNameError
@@ -215,23 +215,19 @@ class GradientExchange(Generic[T]):
         described = self._peek(gradient)
         if described is None:
             return False
-        address, dtype, shape = described
         engine = current_engine()
         name = self._names[index]
         try:
             handle = engine.submit(
                 _ALLREDUCE,
                 name,
-                address,
-                address,
-                dtype,
-                shape,
+                described,
                 self._op,
                 self._prescale,
                 self._postscale,
                 0,
                 self._set_id,
-                False,
+                ASYNCHRONOUS,
                 gradient,
             )
         except DuplicateNameError as error:

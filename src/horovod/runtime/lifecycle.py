@@ -428,8 +428,8 @@ def _release(engines: list[_core.Engine]) -> None:
 
 def _meet_over(engine: _core.Engine) -> None:
     """Let the ranks meet over their backend in Python, so that its errors are raised here."""
-    barrier = importlib.import_module("horovod._core").BARRIER
-    engine.wait(engine.submit(barrier, None, 0, 0, 0, (), 1, 1.0, 1.0, 0, 0, True))
+    core = importlib.import_module("horovod._core")
+    engine.submit(core.BARRIER, None, None, core.SUM, 1.0, 1.0, 0, 0, core.BLOCKING)
 
 
 def _options(

@@ -22,7 +22,7 @@ class Engine(_core.Engine):
 
     def __init__(self, settings: dict[str, object]) -> None:
         super().__init__(settings)
-        for name in ("submit", "submit_group", "submit_alltoall", "join", "poll", "wait", "wait_all"):
+        for name in ("submit", "poll", "wait", "wait_all"):
             if hasattr(_core.Engine, name):  # a native part that was built earlier may lack some
                 setattr(self, name, getattr(super(), name))
 

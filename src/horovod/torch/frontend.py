@@ -31,6 +31,8 @@ _CODES: Final[dict[torch.dtype, int]] = {
 if hasattr(torch, "uint16"):  # since PyTorch 2.3
     _CODES[torch.uint16] = _core.UINT16
 
+_DEVICES: Final[dict[str, int]] = {"cuda": _core.CUDA, "xpu": _core.XPU, "mps": _core.MPS}
+
 # PyTorch gives memory of such tensors back to the system, and fresh pages cost more than the exchange.
 _POOLED_ELEMENTS: Final = 2 << 20
 _ONE_ELEMENT: Final = torch.Size((1,))
@@ -69,24 +71,28 @@ class TorchFrontend:
                 if (len(shape) and shape[0] != 1) or not tensor.is_neg():  # see `describe`
                     address = tensor.data_ptr()
                     if address or not tensor.numel():
-                        return address, code, shape
+                        return address, address, code, shape
         return None
 
-    def describe(self, tensor: torch.Tensor) -> Description:
+    def describe(self, tensor: torch.Tensor, out: int | None = None) -> Description:
         try:
-            if tensor.is_cpu:
-                shape = tensor.shape
-                # In memory of a tensor with the negative bit lie the values with the other sign. It is the
-                # imaginary part of a conjugate, and contiguous only if it has one element. One element always
-                # is; one without an address (sparse) raises.
-                if (
-                    not tensor.is_neg()
-                    if shape == _ONE_ELEMENT
-                    else tensor.is_contiguous() and ((shape and shape[0] != 1) or not tensor.is_neg())
-                ):
-                    address = tensor.data_ptr()
-                    if address or not tensor.numel():
-                        return address, _CODES[tensor.dtype], shape
+            shape = tensor.shape
+            # In memory of a tensor with the negative bit lie the values with the other sign. It is the
+            # imaginary part of a conjugate, and contiguous only if it has one element. One element always
+            # is; one without an address (sparse) raises.
+            if (
+                not tensor.is_neg()
+                if shape == _ONE_ELEMENT
+                else tensor.is_contiguous() and ((shape and shape[0] != 1) or not tensor.is_neg())
+            ):
+                address = tensor.data_ptr()
+                if address or not tensor.numel():
+                    if out is None:
+                        out = address
+                    if tensor.is_cpu:
+                        return address, out, _CODES[tensor.dtype], shape
+                    device = tensor.device
+                    return address, out, _CODES[tensor.dtype], shape, _DEVICES[device.type], device.index or 0
         except (AttributeError, KeyError, RuntimeError):
             pass  # `_refusal` says what is wrong
         raise _refusal(tensor)
@@ -99,14 +105,14 @@ class TorchFrontend:
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.numel() >= _POOLED_ELEMENTS and (described := self.peek(tensor)) is not None:
-            return _pooled(described[1], tensor.shape)
+            return _pooled(described[2], tensor.shape)
         # Keeps the strides: only contiguous tensors get here. Options would double the time.
         return torch.empty_like(tensor)
 
     def empty_rows(self, like: torch.Tensor, rows: int) -> torch.Tensor:
         shape = (rows, *like.shape[1:])
         if like.numel() >= _POOLED_ELEMENTS and (described := self.peek(like)) is not None:
-            return _pooled(described[1], shape)
+            return _pooled(described[2], shape)
         return torch.empty(shape, dtype=like.dtype, device=like.device)
 
     def empty_counts(self, count: int) -> torch.Tensor:
@@ -143,10 +149,10 @@ def _refusal(tensor: Any) -> HorovodError:
         )
     if tensor.dtype not in _CODES:
         return InvalidArgumentError(f"Tensor type {tensor.dtype} is not supported.")
-    if not tensor.is_cpu:
-        device = "CUDA tensors are" if tensor.is_cuda else f"Tensors on device {tensor.device} are"
+    if not tensor.is_cpu and tensor.device.type not in _DEVICES:
         return HorovodInternalError(
-            f"{device} not supported yet; move the tensor to the CPU first.", recoverable=False
+            f"Tensors on device {tensor.device} are not supported yet; move the tensor to the CPU first.",
+            recoverable=False,
         )
     if not tensor.is_contiguous():
         return InvalidArgumentError(

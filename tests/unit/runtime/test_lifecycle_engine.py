@@ -14,14 +14,16 @@ import array, threading
 from horovod import _core
 from horovod.runtime import lifecycle
 from tests.held import held, left_since
+def at(numbers):
+    return numbers.buffer_info()[0]
 def total(runtime):
     ours = array.array("f", [runtime.topology.rank + 1.0] * 8)
     summed = array.array("f", [0.0] * 8)
     left = array.array("f", ours)
     nobody_waits = runtime.engine.submit(
-        0, "y", left.buffer_info()[0], left.buffer_info()[0], 8, (8,), 1, 1.0, 1.0, -1, 0, False, left)
+        0, "y", (at(left), at(left), 8, (8,)), 1, 1.0, 1.0, -1, 0, _core.ASYNCHRONOUS, left)
     handle = runtime.engine.submit(
-        0, "x", ours.buffer_info()[0], summed.buffer_info()[0], 8, (8,), 1, 1.0, 1.0, -1, 0, True)
+        0, "x", (at(ours), at(summed), 8, (8,)), 1, 1.0, 1.0, -1, 0, _core.AWAITED)
     runtime.engine.wait(handle)
     kept.append((runtime.engine, nobody_waits))
     return list(summed)
@@ -63,7 +65,7 @@ if child == 0:
         raise SystemExit(7)  # an ordinary end: module variables are cleared, the engine with them
     raise SystemExit(1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-runtime.engine.wait(runtime.engine.submit(5, None, 0, 0, 8, (), 1, 1.0, 1.0, -1, 0, True))
+runtime.engine.submit(5, None, None, 1, 1.0, 1.0, -1, 0, 2)
 lifecycle.stop()
 print("still together")
 """
@@ -82,7 +84,7 @@ from horovod.runtime import lifecycle
 engine = lifecycle.start().engine
 values = [array.array("f", [float(i)]) for i in range(3)]
 handles = [
-    engine.submit(0, f"x{i}", v.buffer_info()[0], v.buffer_info()[0], 8, (1,), 1, 2.0, 1.0, -1, 0, False)
+    engine.submit(0, f"x{i}", (v.buffer_info()[0], v.buffer_info()[0], 8, (1,)), 1, 2.0, 1.0, -1, 0, 0)
     for i, v in enumerate(values)
 ]
 engine.wait(handles[0])

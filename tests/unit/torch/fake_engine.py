@@ -56,19 +56,38 @@ def _addresses(owners: Any) -> Iterator[int]:
 class Submission:
     kind: int
     name: str | None
-    data: list[int]
-    out: list[int]
-    dtypes: list[int]
-    shapes: list[tuple[int, ...]]
-    op: int = 1
-    prescale: float = 1.0
-    postscale: float = 1.0
-    root: int = 0
-    waited: bool = False
-    grouped: bool = False
-    process_set: int = 0
-    splits: tuple[int, ...] = ()
-    received: int = 0
+    tensors: list[Any]
+    grouped: bool
+    op: int
+    prescale: float
+    postscale: float
+    root: int
+    process_set: int
+    mode: int
+
+    @property
+    def data(self) -> list[int]:
+        return [tensor[0] for tensor in self.tensors]
+
+    @property
+    def out(self) -> list[int]:
+        return [tensor[1] for tensor in self.tensors]
+
+    @property
+    def dtypes(self) -> list[int]:
+        return [tensor[2] for tensor in self.tensors]
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        return [tuple(tensor[3]) for tensor in self.tensors]
+
+    @property
+    def splits(self) -> tuple[int, ...]:
+        return tuple(self.tensors[0][7]) if len(self.tensors[0]) == 9 else ()
+
+    @property
+    def received(self) -> int:
+        return self.tensors[0][8] if self.tensors and len(self.tensors[0]) == 9 else 0
 
 
 @dataclass
@@ -99,107 +118,27 @@ class FakeEngine:
         self,
         kind: int,
         name: str | None,
-        data: int,
-        out: int,
-        dtype: int,
-        shape: tuple[int, ...],
+        tensors: _core.Tensor | list[_core.Tensor] | None,
         op: int,
         prescale: float,
         postscale: float,
         root: int,
         process_set: int,
-        waited: bool,
+        mode: int,
         owners: object = None,
     ) -> int:
-        return self._add(
-            Submission(
-                kind,
-                name,
-                [data],
-                [out],
-                [dtype],
-                [tuple(shape)],
-                op,
-                prescale,
-                postscale,
-                root,
-                waited,
-                process_set=process_set,
-            ),
-            owners,
+        if kind == _core.JOIN:
+            return self._end_with(self.size - 1)
+        grouped = isinstance(tensors, list)
+        given: list[Any] = tensors if isinstance(tensors, list) else [] if tensors is None else [tensors]
+        handle = self._add(
+            Submission(kind, name, given, grouped, op, prescale, postscale, root, process_set, mode), owners
         )
-
-    def run(
-        self,
-        kind: int,
-        name: str | None,
-        data: int,
-        out: int,
-        dtype: int,
-        shape: tuple[int, ...],
-        op: int,
-        prescale: float,
-        postscale: float,
-        root: int,
-        process_set: int,
-        owners: object = None,
-    ) -> None:
-        self.wait(
-            self.submit(
-                kind, name, data, out, dtype, shape, op, prescale, postscale, root, process_set, True, owners
-            )
-        )
-
-    def run_group(
-        self,
-        kind: int,
-        name: str | None,
-        data: list[int],
-        out: list[int],
-        dtypes: list[int],
-        shapes: list[tuple[int, ...]],
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: int,
-        owners: object = None,
-    ) -> None:
-        self.wait(
-            self.submit_group(
-                kind, name, data, out, dtypes, shapes, op, prescale, postscale, process_set, True, owners
-            )
-        )
-
-    def submit_alltoall(
-        self,
-        name: str | None,
-        data: int,
-        dtype: int,
-        shape: tuple[int, ...],
-        splits: list[int],
-        received: int,
-        process_set: int,
-        waited: bool,
-        owners: object = None,
-    ) -> int:
-        return self._add(
-            Submission(
-                _core.ALLTOALL,
-                name,
-                [data],
-                [0],
-                [dtype],
-                [tuple(shape)],
-                waited=waited,
-                process_set=process_set,
-                splits=tuple(splits),
-                received=received,
-            ),
-            owners,
-        )
-
-    def join(self) -> int:
-        return self._end_with(self.size - 1)
+        if mode != _core.BLOCKING:
+            return handle
+        assert all(tensor[1] for tensor in given), "nobody would take the result"
+        self.wait(handle)
+        return 0
 
     def add_process_set(self, ranks: list[int]) -> int:
         number = next(n for n in range(1, len(self.sets) + 1) if n not in self.sets)
@@ -217,29 +156,6 @@ class FakeEngine:
         self.count += 1
         self.numbers[self.count] = number
         return self.count
-
-    def submit_group(
-        self,
-        kind: int,
-        name: str | None,
-        data: list[int],
-        out: list[int],
-        dtypes: list[int],
-        shapes: list[tuple[int, ...]],
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: int,
-        waited: bool,
-        owners: object = None,
-    ) -> int:
-        shapes = [tuple(shape) for shape in shapes]
-        return self._add(
-            Submission(
-                kind, name, data, out, dtypes, shapes, op, prescale, postscale, 0, waited, True, process_set
-            ),
-            owners,
-        )
 
     def _add(self, submission: Submission, owners: object) -> int:
         self.count += 1

@@ -69,7 +69,11 @@ def test_splits_of_every_kind(splits: Any, make_world: MakeWorld) -> None:
     engine = make_world(2)
     result, received = hvd.alltoall(torch.arange(6.0).reshape(3, 2), splits, name="x")
     assert engine.log[0].splits == (2, 1)
-    assert (engine.log[0].kind, engine.log[0].name, engine.log[0].waited) == (_core.ALLTOALL, "x", True)
+    assert (engine.log[0].kind, engine.log[0].name, engine.log[0].mode) == (
+        _core.ALLTOALL,
+        "x",
+        _core.AWAITED,
+    )
     assert result.tolist() == [[0.0, 1.0], [2.0, 3.0]] * 2
     assert received.dtype == torch.int32
     assert received.tolist() == [2, 2]
@@ -95,7 +99,7 @@ def test_an_asynchronous_alltoall_always_gives_the_pair(make_world: MakeWorld) -
     for splits in (None, [2, 2]):
         result, received = hvd.synchronize(hvd.alltoall_async(torch.ones(4), splits))
         assert (result.shape, received.tolist()) == ((4,), [2, 2])
-    assert [submission.waited for submission in engine.log] == [False, False]
+    assert [submission.mode for submission in engine.log] == [_core.ASYNCHRONOUS] * 2
 
 
 def test_the_last_rows_may_stay_home(make_world: MakeWorld) -> None:

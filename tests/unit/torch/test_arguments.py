@@ -276,7 +276,7 @@ def test_blocking_calls_say_that_somebody_waits(make_world: MakeWorld) -> None:
     engine = make_world(2)
     hvd.allreduce(torch.ones(1))
     hvd.allreduce_async(torch.ones(1))
-    assert [submission.waited for submission in engine.log] == [True, False]
+    assert [submission.mode for submission in engine.log] == [_core.BLOCKING, _core.ASYNCHRONOUS]
 
 
 def test_a_positional_compression_comes_before_op(make_world: MakeWorld) -> None:

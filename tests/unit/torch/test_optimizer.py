@@ -27,7 +27,7 @@ def test_gradients_are_submitted_during_backward_and_in_place(make_world: MakeWo
     optimizer = wrap(model, op=hvd.Sum)
     backward(model)
     assert sorted(str(name) for name in engine.names) == sorted(NAMES)
-    assert not any(submission.waited for submission in engine.log)
+    assert all(submission.mode == _core.ASYNCHRONOUS for submission in engine.log)
     by_name = dict(model.named_parameters())
     for submission in engine.log:
         gradient = by_name[str(submission.name)].grad

@@ -1,0 +1,161 @@
+/// What Python says of tensors becomes the record. A tensor is a tuple in the order of
+/// rueda::Tensor,
+/// `(in, out, dtype, shape, device, device_index, stream, splits, received)`, short where the rest
+/// is nothing; None, one of them, or a list of them for a group.
+///
+/// This runs for every operation, so it is written on the interpreter's own functions. Only numbers
+/// that are int are taken: no code of Python runs here, which might submit something meanwhile.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "bindings/numbers.h"
+#include "engine/execution/submission.h"
+
+namespace rueda::bindings {
+
+template <typename E>
+[[nodiscard]] E enumerator(const char* what, std::int64_t number, std::int64_t end) {
+  if (!is_below(end, number)) [[unlikely]] {
+    throw nanobind::value_error(means_nothing(what, number).c_str());
+  }
+  return static_cast<E>(number);
+}
+
+inline void read_name(nanobind::handle name, std::string& to) {
+  to.clear();
+  if (name.is_none()) return;
+  if (!PyUnicode_Check(name.ptr())) {
+    throw nanobind::type_error("A name is a str, or None to go by the order of calls");
+  }
+  Py_ssize_t length = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(name.ptr(), &length);
+  if (text == nullptr) throw nanobind::python_error();
+  to.assign(text, static_cast<std::size_t>(length));
+}
+
+/// Reads one tensor of a submission.
+class TensorReader {
+ public:
+  /// Tensor `index` of `count`; `count` 0: it is no group.
+  TensorReader(Py_ssize_t index, Py_ssize_t count) : index_(index), count_(count) {}
+
+  void read(PyObject* tuple, Tensor& to) const {
+    if (!PyTuple_Check(tuple)) wrong_type("a tensor", "a tuple", tuple);
+    const Py_ssize_t length = PyTuple_GET_SIZE(tuple);
+    if (length < 4 || length > 9) [[unlikely]] {
+      refuse(
+          "a tensor is (in, out, dtype, shape[, device, device_index, stream, splits, received])"
+          ", 4 to 9 entries, not " +
+          std::to_string(length));
+    }
+    to.in = address<const std::byte>("in", PyTuple_GET_ITEM(tuple, 0));
+    to.out = address<std::byte>("out", PyTuple_GET_ITEM(tuple, 1));
+    to.dtype = number<DType>("dtype", PyTuple_GET_ITEM(tuple, 2), kDTypes);
+    read_shape(PyTuple_GET_ITEM(tuple, 3), to.shape);
+    const auto item = [&](Py_ssize_t i) {
+      return i < length ? PyTuple_GET_ITEM(tuple, i) : nullptr;
+    };
+    to.device = length > 4 ? number<Device>("device", item(4), kDevices) : Device::Host;
+    to.device_index = length > 5 ? number<std::int32_t>("device_index", item(5), INT32_MAX) : 0;
+    to.stream = length > 6 ? address<void>("stream", item(6)) : nullptr;
+    to.splits.clear();
+    if (length > 7) read_splits(item(7), to.splits);
+    to.received = length > 8 ? address<std::int32_t>("received", item(8)) : nullptr;
+  }
+
+ private:
+  [[nodiscard]] std::string place() const {
+    if (count_ == 0) return {};
+    return "tensor " + std::to_string(index_ + 1) + " of " + std::to_string(count_) + ": ";
+  }
+  [[noreturn]] void refuse(const std::string& why) const {
+    PyErr_Clear();
+    throw nanobind::value_error((place() + why).c_str());
+  }
+  [[noreturn]] void wrong_type(const char* what, const char* wanted, PyObject* got) const {
+    throw nanobind::type_error(
+        (place() + what + " must be " + wanted + ", not " + Py_TYPE(got)->tp_name).c_str());
+  }
+
+  [[nodiscard]] std::int64_t integer(const char* what, PyObject* value) const {
+    if (!PyLong_Check(value)) [[unlikely]] {
+      wrong_type(what, "an int", value);
+    }
+    const std::int64_t number = PyLong_AsLongLong(value);
+    if (number == -1 && PyErr_Occurred() != nullptr) refuse(std::string(what) + " is too large");
+    return number;
+  }
+  template <typename T>
+  [[nodiscard]] T number(const char* what, PyObject* value, std::int64_t end) const {
+    const std::int64_t number = integer(what, value);
+    if (!is_below(end, number)) [[unlikely]] {
+      refuse(means_nothing(what, number));
+    }
+    return static_cast<T>(number);
+  }
+  template <typename T>
+  [[nodiscard]] T* address(const char* what, PyObject* value) const {
+    if (!PyLong_Check(value)) [[unlikely]] {
+      wrong_type(what, "an int", value);
+    }
+    void* const pointer = PyLong_AsVoidPtr(value);
+    if (pointer == nullptr && PyErr_Occurred() != nullptr) {
+      refuse(std::string(what) + " is no address");
+    }
+    return static_cast<T*>(pointer);
+  }
+  void read_shape(PyObject* extents, Shape& to) const {
+    if (!PyTuple_Check(extents)) [[unlikely]] {
+      wrong_type("a shape", "a tuple", extents);
+    }
+    const Py_ssize_t dimensions = PyTuple_GET_SIZE(extents);
+    if (dimensions > kMostDimensions) [[unlikely]] {
+      refuse(means_nothing("a number of dimensions of", dimensions));
+    }
+    to.clear();
+    for (Py_ssize_t d = 0; d < dimensions; ++d) {
+      to.push_back(number<std::int64_t>("an extent of", PyTuple_GET_ITEM(extents, d), INT64_MAX));
+    }
+  }
+  void read_splits(PyObject* splits, std::vector<std::int64_t>& to) const {
+    const bool list = PyList_Check(splits) != 0;
+    if (!list && !PyTuple_Check(splits)) wrong_type("splits", "a list or a tuple", splits);
+    const Py_ssize_t members = PySequence_Fast_GET_SIZE(splits);
+    for (Py_ssize_t m = 0; m < members; ++m) {
+      to.push_back(integer("a split", PySequence_Fast_GET_ITEM(splits, m)));
+    }
+  }
+
+  Py_ssize_t index_;
+  Py_ssize_t count_;
+};
+
+inline void read_tensors(nanobind::handle tensors, Submission& to) {
+  to.grouped = false;
+  if (PyTuple_Check(tensors.ptr())) [[likely]] {
+    to.tensors.resize(1);
+    TensorReader(0, 0).read(tensors.ptr(), to.tensors.front());
+    return;
+  }
+  to.tensors.clear();
+  if (tensors.is_none()) return;
+  if (!PyList_Check(tensors.ptr())) {
+    throw nanobind::type_error(
+        "tensors must be the tuple of one, a list of tuples for a group, or None");
+  }
+  const Py_ssize_t count = PyList_GET_SIZE(tensors.ptr());
+  if (count == 0) throw nanobind::value_error("A group needs at least one tensor");
+  to.grouped = true;
+  to.tensors.resize(static_cast<std::size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    TensorReader(i, count).read(PyList_GET_ITEM(tensors.ptr(), i),
+                                to.tensors[static_cast<std::size_t>(i)]);
+  }
+}
+
+}  // namespace rueda::bindings

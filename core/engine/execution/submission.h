@@ -1,0 +1,66 @@
+/// What users ask for: the record that crosses every border, with the same names and fields in the
+/// binding and in the C functions for glue.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "collectives/signature.h"
+#include "engine/execution/work.h"
+
+namespace rueda {
+
+/// One tensor of a submission; contiguous.
+struct Tensor {
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;  ///< null: the engine allocates
+  DType dtype = DType::Float32;
+  Shape shape = {};
+  Device device = Device::Host;
+  std::int32_t device_index = 0;  ///< among those of its kind
+  void* stream = nullptr;         ///< of the device: what is in it comes before; null: none
+  /// Alltoall: rows for each member; empty: equally many.
+  std::vector<std::int64_t> splits = {};
+  /// Alltoall: gets the number of rows from each member; null: not wanted.
+  std::int32_t* received = nullptr;
+};
+
+/// One tensor, or a group under one handle; some kinds have no tensors (Rules::without_tensors).
+struct Submission {
+  Kind kind = Kind::Allreduce;
+  std::string name = {};  ///< the user's, without prefix; empty: counted
+  std::vector<Tensor> tensors = {};
+  bool grouped = false;
+  ReduceOp op = ReduceOp::Sum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  Rank root = -1;  ///< of a removal: the set
+  std::int32_t process_set = 0;
+  std::vector<Rank> ranks = {};  ///< of the set to add
+  Mode mode = Mode::Asynchronous;
+  std::function<void(const Work&)> on_done = {};  ///< at its end; see Mode::Callback
+  OutputProvider provide = {};  ///< of results without `out`; null: the engine allocates
+  std::uint64_t call = 0;  ///< of a call without name: its number, if it has been counted already
+};
+
+/// A thread waits for it, or will at once.
+[[nodiscard]] inline bool is_awaited(const Submission& submission) noexcept {
+  return submission.mode == Mode::Awaited || submission.mode == Mode::Blocking;
+}
+/// Its end is wanted now, but no thread stands still for it: a graph goes on when it is done, and
+/// other parts of the graph may go on before.
+[[nodiscard]] inline bool is_demanded(const Submission& submission) noexcept {
+  return submission.mode == Mode::Callback || is_set_change(submission.kind);
+}
+
+/// The kind that ranks negotiate. How Adasum combines has little in common with the other
+/// operators, but users ask for it by the operator of an allreduce.
+[[nodiscard]] inline Kind kind_of(const Submission& submission) noexcept {
+  const bool adasum = submission.kind == Kind::Allreduce && submission.op == ReduceOp::Adasum;
+  return adasum ? Kind::Adasum : submission.kind;
+}
+
+}  // namespace rueda
