@@ -248,7 +248,7 @@ Result<Handle> Submissions::submit(Submission& submission) {
   return handle;
 }
 
-/// With the lock held.
+/// With the engine lock held.
 Result<Handle> Submissions::negotiate(Submission& submission) {
   auto made = draft(submission, nullptr);
   if (!made) return std::move(made).error();
@@ -256,7 +256,7 @@ Result<Handle> Submissions::negotiate(Submission& submission) {
   return made->work->handle;
 }
 
-/// With the lock held.
+/// With the engine lock held.
 Result<Handle> Submissions::join(Submission& submission) {
   const Handle handle = next_handle();
   if (negotiation_.failed()) return *negotiation_.failed();

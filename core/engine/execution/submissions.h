@@ -51,7 +51,7 @@ class Submissions {
   /// Who drives. Before anything is submitted.
   void use(Progress& progress) noexcept { progress_ = &progress; }
 
-  // Any thread; takes the lock of the engine.
+  // Any thread; takes the engine lock.
 
   /// Completes a submission of a kind without tensors, and refuses memory that nothing here serves,
   /// and none. Changes nothing of the engine: before any part of it has seen the submission. No
@@ -74,7 +74,7 @@ class Submissions {
     return unfinished_.load(std::memory_order_relaxed);
   }
 
-  // With the lock held.
+  // With the engine lock held.
 
   /// A submission that this rank has nothing to say against, ready to be negotiated.
   struct Draft {
@@ -99,14 +99,14 @@ class Submissions {
   /// call equally often.
   [[nodiscard]] std::uint64_t next_unnamed(std::uint32_t generation);
 
-  // By the holder of the progress lock, with the lock held.
+  // By the holder of the progress lock, with the engine lock held.
 
   /// What was decided gets its place in the order of batches.
   void enqueue(Decided& decided, Dispatcher& dispatcher);
   /// What has not been dispatched: nothing of it runs any more.
   [[nodiscard]] std::vector<std::unique_ptr<Entry>> take_entries();
 
-  // By the holder of the progress lock, with or without the lock.
+  // By the holder of the progress lock, with or without the engine lock.
 
   /// All of it is over.
   void complete(const std::shared_ptr<Work>& work);
@@ -139,7 +139,7 @@ class Submissions {
   Notifier& notifier_;
   Progress* progress_ = nullptr;
 
-  // Guarded by the lock of the engine.
+  // Guarded by the engine lock.
   std::unordered_map<std::uint64_t, std::unique_ptr<Entry>>
       entries_;  // by ticket, until dispatched
   std::unordered_map<Handle, std::shared_ptr<Work>> works_;
