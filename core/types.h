@@ -83,6 +83,7 @@ enum class Kind : std::uint8_t {
   Adasum = 7,  ///< an allreduce by Adasum; users ask for it by ReduceOp::Adasum
   AddProcessSet = 8,
   RemoveProcessSet = 9,
+  Reduce = 10,
 };
 
 /// Operations of the world that change which process sets there are.

@@ -16,6 +16,7 @@ extern const Collective kAllgather;
 extern const Collective kBroadcast;
 extern const Collective kAlltoall;
 extern const Collective kReducescatter;
+extern const Collective kReduce;
 extern const Collective kBarrier;
 extern const Collective kAddProcessSet;
 extern const Collective kRemoveProcessSet;
@@ -28,6 +29,7 @@ inline constexpr std::array kCollectives{
     &kBroadcast,
     &kAlltoall,
     &kReducescatter,
+    &kReduce,
     &kBarrier,
     &kAddProcessSet,
     &kRemoveProcessSet,

@@ -75,6 +75,8 @@ BARRIER: int = 5
 
 JOIN: int = 6
 
+REDUCE: int = 10
+
 def segment_bytes(local_size: int) -> int:
     """
     Bytes of the memfd that each rank of a transport group makes, if no limit is lower.

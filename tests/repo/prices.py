@@ -45,9 +45,9 @@ PRICES = (
         "`src/horovod/tensorflow/collectives`",
         "number, registry row, the stub, the lists in `forms.py` and both `mpi_ops.py`, the op's row in the "
         "glue, 2 files of Keras; with a new verb `backend.h` and backends in Python",
-        "reducescatter",
-        r"reduce_?scatter",
-        r"reducescatter",
+        "reduce",
+        r"kReduce\b|Kind::Reduce\b|\bReduce = 10|collectives\.reduce\b|def reduce\(\s*self|\bREDUCE: int",
+        r"collectives/reduce\.",
     ),
     Price(
         "a backend",

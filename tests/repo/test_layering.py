@@ -34,7 +34,9 @@ ENGINE_ARROWS = {
 # A collective works with any backend: it sees the contract only.
 BACKEND_CONTRACT = {
     "backends/backend.h",
+    "backends/algorithms/scale_pieces.h",
     "backends/algorithms/transfers.h",
+    "backends/buffers/piece_array.h",
     "backends/failed_operation.h",
     "backends/operation.h",
 }

@@ -184,6 +184,27 @@ class Interface:
         """The number, list or array of ``root_rank`` on every rank, as a tensor."""
         return self._collective("broadcast", value, name, root_rank=root_rank)
 
+    def reduce(
+        self,
+        value: Any,
+        root_rank: int,
+        name: str | None = None,
+        op: int = Average,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+    ) -> Any:
+        """Reduce a number, list or array over all ranks: the result on ``root_rank``, elsewhere ``value``, as
+        a tensor."""
+        return self._collective(
+            "reduce",
+            value,
+            name,
+            root_rank=root_rank,
+            op=op,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+        )
+
     def reducescatter(self, value: Any, name: str | None = None, op: int = Average) -> Any:
         """Reduce a list or array over all ranks and return this rank's share of its rows, as a tensor."""
         return self._collective("reducescatter", value, name, op=op)
@@ -229,5 +250,6 @@ if TYPE_CHECKING:  # what a module gets by `names`, for those who read it withou
     broadcast_global_variables = _one.broadcast_global_variables
     init = _one.init
     load_model = _one.load_model
+    reduce = _one.reduce
     reducescatter = _one.reducescatter
     shutdown = _one.shutdown

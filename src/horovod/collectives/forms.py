@@ -14,6 +14,7 @@ from horovod.collectives.barrier import Barrier
 from horovod.collectives.broadcast import Broadcast
 from horovod.collectives.frontend import T
 from horovod.collectives.join import Join
+from horovod.collectives.reduce import Reduce
 from horovod.collectives.reducescatter import Reducescatter
 
 __all__ = ["Collectives"]
@@ -25,6 +26,7 @@ class Collectives(
     Broadcast[T],
     Alltoall[T],
     Reducescatter[T],
+    Reduce[T],
     Barrier[T],
     Join[T],
 ):

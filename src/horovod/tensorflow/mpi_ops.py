@@ -26,6 +26,7 @@ from horovod.tensorflow.collectives.allreduce import _grouped_allreduce as _grou
 from horovod.tensorflow.collectives.alltoall import *  # noqa: F403
 from horovod.tensorflow.collectives.broadcast import *  # noqa: F403
 from horovod.tensorflow.collectives.join import *  # noqa: F403
+from horovod.tensorflow.collectives.reduce import *  # noqa: F403
 from horovod.tensorflow.collectives.reducescatter import *  # noqa: F403
 from horovod.tensorflow.collectives.reducescatter import _grouped_reducescatter as _grouped_reducescatter
 from horovod.tensorflow.collectives.reducescatter import _reducescatter as _reducescatter
@@ -40,6 +41,7 @@ if not TYPE_CHECKING:  # type checkers follow the imports; a computed list hides
     __all__ += _files.alltoall.__all__
     __all__ += _files.broadcast.__all__
     __all__ += _files.join.__all__
+    __all__ += _files.reduce.__all__
     __all__ += _files.reducescatter.__all__
 
 _basics = everywhere._basics

@@ -24,6 +24,7 @@ from horovod.torch.collectives.alltoall import *  # noqa: F403
 from horovod.torch.collectives.barrier import *  # noqa: F403
 from horovod.torch.collectives.broadcast import *  # noqa: F403
 from horovod.torch.collectives.join import *  # noqa: F403
+from horovod.torch.collectives.reduce import *  # noqa: F403
 from horovod.torch.collectives.reducescatter import *  # noqa: F403
 from horovod.torch.collectives.sparse_allreduce import *  # noqa: F403
 
@@ -36,6 +37,7 @@ if not TYPE_CHECKING:  # type checkers follow the imports; a computed list hides
     __all__ += _files.barrier.__all__
     __all__ += _files.broadcast.__all__
     __all__ += _files.join.__all__
+    __all__ += _files.reduce.__all__
     __all__ += _files.reducescatter.__all__
     __all__ += _files.sparse_allreduce.__all__
 

@@ -39,6 +39,15 @@ def values_of_ranks_are_combined() -> None:
         np.testing.assert_allclose(array(hvd.allreduce([1.0], average=False)), [size])
     np.testing.assert_array_equal(array(hvd.allgather([rank] * (rank + 1))), np.repeat([0, 1], [1, 2]))
     assert int(hvd.broadcast(10 + rank, size - 1, name="epoch")) == 10 + size - 1
+    for root in range(size):
+        kept = [float(rank), 2.0]
+        np.testing.assert_allclose(array(hvd.reduce(kept, root)), [mean, 2.0] if rank == root else kept)
+        scaled = hvd.reduce(kept, root, name="r", op=hvd.Sum, prescale_factor=2.0, postscale_factor=3.0)
+        want = [6.0 * size * mean, 12.0 * size] if rank == root else kept
+        np.testing.assert_allclose(array(scaled), want)
+        np.testing.assert_allclose(
+            array(hvd.reduce(rank, root, op=hvd.Max)), size - 1 if rank == root else rank
+        )
     np.testing.assert_allclose(array(hvd.reducescatter([1.0, 2.0])), [rank + 1.0])
     np.testing.assert_allclose(array(hvd.reducescatter([1.0, 2.0], op=hvd.Sum)), [2.0 * (rank + 1)])
 

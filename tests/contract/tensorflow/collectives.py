@@ -56,6 +56,26 @@ for _name, (_op, _expected) in {**REDUCTIONS, "average": (hvd.Average, average)}
         CASES.add_as(f"allreduce_{_name}_{_dtype.name}", functools.partial(reduces, _op, _expected, _dtype))
 
 
+def reduces_to_a_root(op: int, expected: Any, dtype: Any) -> None:
+    root = hvd.size() - 1
+    given = [mine(hvd.rank(), shape, dtype) for shape in SHAPES]
+    want = [expected(of_all(shape, dtype)) for shape in SHAPES] if hvd.rank() == root else given
+    how = functools.partial(hvd.reduce, root_rank=root, op=op)
+    for results in all_in_every_way([(how, value) for value in given]):
+        for got, value in zip(results, want, strict=True):
+            same(got, value)
+    for group in every_way(lambda *ts: hvd.grouped_reduce(list(ts), root, op=op), *given).values():
+        for got, value in zip(group, want, strict=True):
+            same(got, value)
+
+
+for _name, (_op, _expected) in {**REDUCTIONS, "average": (hvd.Average, average)}.items():
+    for _dtype in (tf.float32, tf.int64, tf.bfloat16) if _name == "sum" else (tf.float64,):
+        CASES.add_as(
+            f"reduce_{_name}_{_dtype.name}", functools.partial(reduces_to_a_root, _op, _expected, _dtype)
+        )
+
+
 @CASES.add
 def factors_are_applied_around_the_sum() -> None:
     for dtype in (tf.float32, tf.float64, tf.float16, tf.int32):

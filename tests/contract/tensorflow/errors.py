@@ -44,6 +44,7 @@ def ranks_disagree() -> None:
         fails(collective, rows, FailedPrecondition, "Mismatched")
         fails(collective, dtype, FailedPrecondition, "Mismatched data types")
     fails(lambda t: hvd.broadcast(t, r % 2, name="e.root"), [1.0], FailedPrecondition, "root rank")
+    fails(lambda t: hvd.reduce(t, r % 2, name="e.reduce"), [1.0], FailedPrecondition, "REDUCE root rank")
     fails(
         lambda t: hvd.allreduce(t, op=hvd.Sum if r == 0 else hvd.Max, name="e.op"), [1.0], FailedPrecondition
     )
@@ -61,6 +62,7 @@ def the_message_names_the_op_and_who_said_what() -> None:
 def roots_that_do_not_exist() -> None:
     for root in (-1, hvd.size()):
         fails(lambda t, root=root: hvd.broadcast(t, root), [1.0], Invalid, "root rank")
+        fails(lambda t, root=root: hvd.reduce(t, root), [1.0], Invalid, "root rank")
 
 
 @CASES.add
@@ -82,6 +84,11 @@ def scalars_have_no_rows() -> None:
         lambda t: hvd.grouped_reducescatter([tf.ones(2), t]),
     ):
         fails(collective, float32(1.0), wrong)
+
+
+@CASES.add
+def reduce_knows_no_adasum() -> None:
+    fails(lambda t: hvd.reduce(t, 0, op=hvd.Adasum), np.ones(2, np.float32), tf.errors.AbortedError, "Adasum")
 
 
 @CASES.add

@@ -99,6 +99,21 @@ def of_a_reducescatter() -> None:
     check(lambda t: hvd.reducescatter(t, op=hvd.Average), lambda g: g, rows=2 * n)
 
 
+def _sum_of_a_group(root: int, t: Any) -> Any:
+    return tf.add_n(hvd.grouped_reduce([t, t], root, op=hvd.Sum))
+
+
+@CASES.add
+def of_a_reduce_the_roots_and_elsewhere_the_own() -> None:
+    n = hvd.size()
+    for root in {0, n - 1}:
+        own = float(hvd.rank() != root)
+        for op, share in ((hvd.Sum, 1.0), (hvd.Average, 1.0 / n)):
+            how = functools.partial(hvd.reduce, root_rank=root, op=op, prescale_factor=2.0)
+            check(how, functools.partial(np.multiply, 2.0 * share + own))
+        check(functools.partial(_sum_of_a_group, root), functools.partial(np.multiply, 2 * (1 + own)))
+
+
 @CASES.add
 def of_gradients() -> None:
     x = tf.Variable(3.0)

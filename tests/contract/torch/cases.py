@@ -15,6 +15,7 @@ from tests.contract.torch import (
     optimizer_loops,
     optimizer_sets,
     process_sets,
+    reduce,
     reducescatter,
     shared_gradients,
     state,
@@ -28,6 +29,7 @@ CASES = Cases()
 for module in (
     collectives,
     alltoall,
+    reduce,
     reducescatter,
     adasum,
     types,

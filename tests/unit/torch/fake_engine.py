@@ -193,7 +193,9 @@ class FakeEngine:
         for data, out, dtype, shape in zip(
             submission.data, submission.out, submission.dtypes, submission.shapes, strict=True
         ):
-            if submission.kind == _core.ALLREDUCE:
+            if submission.kind == _core.ALLREDUCE or (
+                submission.kind == _core.REDUCE and submission.root == 0
+            ):
                 values = view(data, dtype, shape) * submission.prescale
                 if submission.op == _core.SUM:
                     values = values * members
@@ -205,7 +207,7 @@ class FakeEngine:
                 if submission.op == _core.SUM:
                     values = values * members
                 view(out, dtype, (rows, *shape[1:]))[...] = values * submission.postscale
-            elif submission.kind == _core.BROADCAST:
+            elif submission.kind in (_core.BROADCAST, _core.REDUCE):
                 view(out, dtype, shape)[...] = view(data, dtype, shape)
         return None
 

@@ -38,18 +38,28 @@ BLOCKING: dict[str, Callable[[Any], Any]] = {
     "broadcast_async_": lambda t: hvd.broadcast_async_(t, 0),
     "alltoall": lambda t: hvd.alltoall(t, torch.tensor([], dtype=torch.int32)),
     "alltoall_async": lambda t: hvd.alltoall_async(t, torch.tensor([], dtype=torch.int32)),
+    "reduce": lambda t: hvd.reduce(t, 0),
+    "reduce_": lambda t: hvd.reduce_(t, 0),
+    "reduce_async": lambda t: hvd.reduce_async(t, 0),
+    "reduce_async_": lambda t: hvd.reduce_async_(t, 0),
+    "grouped_reduce": lambda t: hvd.grouped_reduce([torch.ones(1), t], 0),
+    "grouped_reduce_": lambda t: hvd.grouped_reduce_([torch.ones(1), t], 0),
+    "grouped_reduce_async": lambda t: hvd.grouped_reduce_async([torch.ones(1), t], 0),
+    "grouped_reduce_async_": lambda t: hvd.grouped_reduce_async_([torch.ones(1), t], 0),
     "reducescatter": hvd.reducescatter,
     "reducescatter_async": hvd.reducescatter_async,
     "grouped_reducescatter": lambda t: hvd.grouped_reducescatter([torch.ones(1), t]),
     "grouped_reducescatter_async": lambda t: hvd.grouped_reducescatter_async([torch.ones(1), t]),
 }
 REDUCING = {name: call for name, call in BLOCKING.items() if "reduce" in name}
-AVERAGING = {name: call for name, call in REDUCING.items() if "scatter" not in name}
+AVERAGING = {name: call for name, call in REDUCING.items() if "allreduce" in name}
 GROUPED = {
     "grouped_allreduce": hvd.grouped_allreduce,
     "grouped_allreduce_async": hvd.grouped_allreduce_async,
     "grouped_allgather": hvd.grouped_allgather,
     "grouped_allgather_async": hvd.grouped_allgather_async,
+    "grouped_reduce": lambda ts: hvd.grouped_reduce(ts, 0),
+    "grouped_reduce_async": lambda ts: hvd.grouped_reduce_async(ts, 0),
     "grouped_reducescatter": hvd.grouped_reducescatter,
     "grouped_reducescatter_async": hvd.grouped_reducescatter_async,
 }
@@ -211,6 +221,9 @@ def calls_in(some: hvd.ProcessSet) -> list[Callable[[], Any]]:
         lambda: hvd.allgather(ones, process_set=some),
         lambda: hvd.grouped_allgather([floats], process_set=some),
         lambda: hvd.broadcast(ones, 0, process_set=some),
+        lambda: hvd.reduce(ones, 0, process_set=some),
+        lambda: hvd.reduce(floats, 0, process_set=some),
+        lambda: hvd.grouped_reduce([ones], 0, process_set=some),
         lambda: hvd.alltoall(ones, process_set=some),
         lambda: hvd.alltoall(floats, torch.tensor([1], dtype=torch.int32), process_set=some),
         lambda: hvd.alltoall_async(ones, [1], process_set=some),
@@ -242,7 +255,7 @@ def test_numbers_of_process_sets_that_do_not_exist_are_refused(make_world: MakeW
 def test_the_process_set_reaches_the_engine(make_world: MakeWorld) -> None:
     engine = make_world(3)
     some = hvd.add_process_set([0, 2])
-    for call in calls_in(some)[:7]:
+    for call in calls_in(some)[:10]:
         call()
     hvd.alltoall(torch.ones(2), process_set=some)
     hvd.reducescatter(torch.ones(2), process_set=some)

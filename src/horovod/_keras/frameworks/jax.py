@@ -98,6 +98,20 @@ class _Collectives:
         array = np.array(tensor)
         return jnp.asarray(collectives.run_broadcast(array, array, root_rank, name, global_process_set))
 
+    def reduce(
+        self,
+        tensor: Any,
+        *,
+        name: str | None,
+        root_rank: int,
+        op: int,
+        prescale_factor: float,
+        postscale_factor: float,
+    ) -> Any:
+        array = np.array(tensor)
+        how = root_rank, name, op, prescale_factor, postscale_factor, global_process_set
+        return jnp.asarray(collectives.run_reduce(array, array, *how))
+
     def reducescatter(self, tensor: Any, *, name: str | None, op: int) -> Any:
         handle = collectives.reducescatter(np.asarray(tensor), name, op, waited=True)
         return jnp.asarray(collectives.synchronize(handle))
