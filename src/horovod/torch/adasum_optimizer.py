@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
+from horovod.collectives.allreduce import check_adasum
 from horovod.collectives.ops import Adasum
 from horovod.errors import InvalidArgumentError
 from horovod.gradients.exchange import GradientExchange, GradientStore
 from horovod.gradients.settings import GradientSettings
-from horovod.runtime import lifecycle
 from horovod.runtime.process_set import global_process_set
 from horovod.torch.autograd import collectives
 from horovod.torch.wrapped_optimizer import WrappedOptimizer, local_step
@@ -63,9 +63,7 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
         settings: GradientSettings,
     ) -> None:
         self._take_over(optimizer, named_parameters)
-        size = lifecycle.current().topology.size
-        if size & (size - 1):
-            raise NotImplementedError(f"Adasum needs a number of ranks that is a power of two, not {size}.")
+        check_adasum(global_process_set)
         if isinstance(optimizer, torch.optim.LBFGS):
             raise InvalidArgumentError("Adasum cannot combine steps of LBFGS, which need a closure.")
         self.op = Adasum

@@ -12,6 +12,7 @@ import tensorflow as tf
 from horovod.collectives.allreduce import check_adasum
 from horovod.collectives.numpy_frontend import collectives
 from horovod.collectives.ops import Adasum, Average, Sum, reduce_op
+from horovod.common.util import num_rank_is_power_2
 from horovod.gradients.reduction import reduce_in_groups
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.tensorflow.calls import (
@@ -48,7 +49,7 @@ def handle_average_backwards_compatibility(op: int | None, average: bool | None)
 
 def check_num_rank_power_of_2(num_rank: int) -> bool:
     """Whether Adasum can combine so many ranks."""
-    return num_rank > 0 and num_rank & (num_rank - 1) == 0
+    return num_rank_is_power_2(num_rank)
 
 
 def allreduce(
