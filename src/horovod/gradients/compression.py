@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["CastCompressor", "Compressor", "NoneCompressor"]
+__all__ = ["CastCompressor", "Compressor", "NoneCompressor", "reduce_compressed"]
 
 
 class Compressor:
@@ -65,3 +66,14 @@ class CastCompressor(Compressor):
     @classmethod
     def decompress(cls, tensor: Any, ctx: Any) -> Any:
         return cls.cast(tensor, ctx) if cls.is_floating(ctx) else tensor
+
+
+def reduce_compressed(
+    compression: Any, tensors: Sequence[Any], reduce: Callable[[list[Any]], Sequence[Any]]
+) -> list[Any]:
+    """Let ``reduce`` have what ``compression`` makes of ``tensors``, and decompress its results."""
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    reduced = reduce([tensor for tensor, _ in pairs])
+    return [
+        compression.decompress(tensor, context) for tensor, (_, context) in zip(reduced, pairs, strict=True)
+    ]

@@ -10,6 +10,7 @@ from typing import Any
 
 from horovod.collectives.forms import Collectives
 from horovod.collectives.frontend import T
+from horovod.gradients.compression import reduce_compressed
 from horovod.gradients.groups import Groups, plan_groups
 from horovod.gradients.settings import GradientSettings
 from horovod.gradients.variables import VariableSet
@@ -53,14 +54,17 @@ def reduce_in_groups(
         variables, groups: see :func:`horovod.gradients.groups.plan_groups`.
         kind: what must be equal within one operation.
     """
-    compressed = [compression.compress(tensor) for tensor in tensors]
-    plan = plan_groups([kind(tensor) for tensor, _ in compressed], variables, groups)
-    results: list[Any] = [None] * len(compressed)
-    outcome = reduce([[compressed[position][0] for position in group] for group in plan])
-    for group, reduced in zip(plan, outcome, strict=True):
-        for position, tensor in zip(group, reduced, strict=True):
-            results[position] = compression.decompress(tensor, compressed[position][1])
-    return results
+
+    def in_groups(small: list[Any]) -> list[Any]:
+        plan = plan_groups([kind(tensor) for tensor in small], variables, groups)
+        results = list(small)
+        outcome = reduce([[small[position] for position in group] for group in plan])
+        for group, reduced in zip(plan, outcome, strict=True):
+            for position, tensor in zip(group, reduced, strict=True):
+                results[position] = tensor
+        return results
+
+    return reduce_compressed(compression, tensors, in_groups)
 
 
 def exchange(

@@ -15,7 +15,7 @@ from torch.autograd.graph import increment_version
 from horovod.collectives.forms import Collectives
 from horovod.torch.frontend import TorchFrontend
 
-__all__ = ["apply", "changed", "collectives", "compressed_group", "differentiable", "new_output", "tracked"]
+__all__ = ["apply", "changed", "collectives", "differentiable", "new_output", "tracked"]
 
 R = TypeVar("R")
 
@@ -54,19 +54,6 @@ def differentiable(run: Callable[..., R], gradient: Callable[..., Any], *tensors
     """
     result: R = apply(_Node, run, gradient, *tensors)
     return result
-
-
-def compressed_group(
-    compression: Any,
-    tensors: Sequence[torch.Tensor],
-    reduce: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]],
-) -> list[torch.Tensor]:
-    """Compress ``tensors``, ``reduce`` them and decompress the results."""
-    pairs = [compression.compress(tensor) for tensor in tensors]
-    reduced = reduce([tensor for tensor, _ in pairs])
-    return [
-        compression.decompress(tensor, context) for tensor, (_, context) in zip(reduced, pairs, strict=True)
-    ]
 
 
 def changed(tensors: Sequence[torch.Tensor]) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from horovod.collectives.ops import reduce_op
+from horovod.gradients.compression import reduce_compressed
 from horovod.runtime.process_set import ProcessSet, global_process_set
-from horovod.torch.autograd import changed, collectives, compressed_group, differentiable, new_output, tracked
+from horovod.torch.autograd import changed, collectives, differentiable, new_output, tracked
 from horovod.torch.compression import Compression
 
 __all__ = [
@@ -130,7 +131,7 @@ def grouped_allreduce(
 ) -> list[torch.Tensor]:
     """:func:`allreduce` of all ``tensors`` as one operation; ``name`` is the base of the members' names."""
     how = reduce_op(op, average), prescale_factor, postscale_factor, process_set
-    return compressed_group(compression, tensors, lambda small: _reduce_group(small, name, *how))
+    return reduce_compressed(compression, tensors, lambda small: _reduce_group(small, name, *how))
 
 
 def grouped_allreduce_async(

@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 import torch
 
 from horovod.collectives.ops import Average, Sum
+from horovod.gradients.compression import reduce_compressed
 from horovod.runtime.process_set import ProcessSet, global_process_set, member_count
-from horovod.torch.autograd import collectives, compressed_group, differentiable, tracked
+from horovod.torch.autograd import collectives, differentiable, tracked
 from horovod.torch.collectives.allgather import allgather, grouped_allgather
 from horovod.torch.compression import Compression
 
@@ -87,7 +88,7 @@ def grouped_reducescatter(
     names."""
     _need_op(op)
     how = op, prescale_factor, postscale_factor, process_set
-    return compressed_group(compression, tensors, lambda small: _reduce_group(small, name, how))
+    return reduce_compressed(compression, tensors, lambda small: _reduce_group(small, name, how))
 
 
 def grouped_reducescatter_async(
