@@ -1,4 +1,4 @@
-"""Every exception that Rueda raises, and where each comes from.
+"""Every exception that Rueda raises, and where each comes from; and how it warns of what is deprecated.
 
     HorovodError
     ├ ConfigError (a ValueError)              a setting or the launch environment makes no sense
@@ -31,7 +31,10 @@ default protocol (class, ``args``, ``__dict__``) restores them.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 __all__ = [
@@ -56,6 +59,7 @@ __all__ = [
     "StoreTimeout",
     "VersionError",
     "WorkerFailed",
+    "deprecated",
     "from_core",
     "get_version_mismatch_message",
 ]
@@ -381,3 +385,13 @@ def from_core(
         case "internal":
             return HorovodInternalError(message, rank=who, host=where, tensor=operation)
     return HorovodInternalError(f"{message} (unknown error code {code!r} from the core)")
+
+
+def deprecated(message: str) -> None:
+    """Warn that a script uses what will go, at the line of the script: the first outside of this package."""
+    level = 1
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "horovod":
+        level += 1
+        frame = frame.f_back
+    warnings.warn(message, DeprecationWarning, stacklevel=level)

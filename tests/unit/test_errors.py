@@ -50,7 +50,7 @@ def test_public_names_are_exactly_those_listed() -> None:
         for name, value in vars(errors).items()
         if not name.startswith("_") and getattr(value, "__module__", "horovod.errors") == "horovod.errors"
     }
-    assert defined - {"annotations", "Sequence", "Any"} == set(errors.__all__)
+    assert defined - {"annotations", "Sequence", "Any", "sys", "warnings"} == set(errors.__all__)
 
 
 @pytest.mark.parametrize(
@@ -108,3 +108,11 @@ def test_types_that_scripts_catch() -> None:
     assert issubclass(errors.HostsUpdatedInterrupt, RuntimeError)
     assert not issubclass(errors.HostsUpdatedInterrupt, errors.HorovodError)
     assert str(errors.NotInitializedError()) == "Horovod has not been initialized; use hvd.init()."
+
+
+def test_what_is_deprecated_is_said_at_the_line_of_the_script() -> None:
+    ours = {"__name__": "horovod.torch.some", "deprecated": errors.deprecated}
+    exec("def inner(): deprecated('old')\ndef outer(): inner()", ours)
+    with pytest.warns(DeprecationWarning, match="old") as warned:
+        ours["outer"]()  # type: ignore[operator]
+    assert [each.filename for each in warned] == [__file__]

@@ -60,7 +60,6 @@ def distributed(keras: Any, arguments: Mapping[str, Any]) -> Any:
         raise InvalidArgumentError(f"op currently only supports Average and Sum, not {op}.")
     settings = GradientSettings.of(
         arguments,
-        stacklevel=5,
         name=arguments["name"] or f"Distributed{type(optimizer).__name__}",
         # A sum ignores it; it is no error here.
         gradient_predivide_factor=arguments["gradient_predivide_factor"] if op == Average else 1.0,
@@ -112,7 +111,7 @@ def allreduce(
         backend,
         value,
         name,
-        op=reduce_op(op, average, stacklevel=3),
+        op=reduce_op(op, average),
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
         compression=compression,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Final
 
 from horovod import _core
-from horovod.errors import InvalidArgumentError
+from horovod.errors import InvalidArgumentError, deprecated
 
 __all__ = ["Adasum", "Average", "Max", "Min", "Product", "Sum", "reduce_op"]
 
@@ -19,7 +18,7 @@ Max: Final[int] = _core.MAX
 Product: Final[int] = _core.PRODUCT
 
 
-def reduce_op(op: int | None, average: bool | None, *, stacklevel: int = 3) -> int:
+def reduce_op(op: int | None, average: bool | None) -> int:
     """Combine the two ways to name a reduction; ``average`` is the deprecated one.
 
     Raises:
@@ -29,9 +28,5 @@ def reduce_op(op: int | None, average: bool | None, *, stacklevel: int = 3) -> i
         return Average if op is None else op
     if op is not None:
         raise InvalidArgumentError("The op parameter supersedes average. Please provide only one of them.")
-    warnings.warn(
-        "Parameter `average` has been replaced with `op` and will be removed.",
-        DeprecationWarning,
-        stacklevel=stacklevel,
-    )
+    deprecated("Parameter `average` has been replaced with `op` and will be removed.")
     return Average if average else Sum

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from horovod.collectives.ops import Adasum, Average
-from horovod.errors import InvalidArgumentError
+from horovod.errors import InvalidArgumentError, deprecated
 from horovod.gradients.compression import NoneCompressor
 from horovod.gradients.groups import Groups, checked_groups
 from horovod.runtime.process_set import ProcessSet, global_process_set
@@ -67,7 +66,7 @@ class GradientSettings:
         object.__setattr__(self, "groups", checked_groups(self.groups))
 
     @classmethod
-    def of(cls, arguments: Mapping[str, Any], *, stacklevel: int = 4, **instead: Any) -> GradientSettings:
+    def of(cls, arguments: Mapping[str, Any], **instead: Any) -> GradientSettings:
         """The settings among the arguments of a public function.
 
         Such functions have explicit signatures, for ``help()`` and editors; what they do with a dozen
@@ -76,7 +75,6 @@ class GradientSettings:
         Args:
             arguments: ``locals()`` at the beginning of the function. ``num_groups``, the deprecated form of
                 ``groups``, may be among them.
-            stacklevel: of the warning that ``num_groups`` is deprecated, counted from where that is said.
             instead: fields that differ from the arguments.
 
         Raises:
@@ -86,7 +84,7 @@ class GradientSettings:
         groups = given.pop("groups", None)
         settings = cls(**given)  # the groups are the last to be looked at
         if "groups" not in instead:
-            groups = chosen_groups(arguments.get("num_groups", 0), groups, stacklevel)
+            groups = chosen_groups(arguments.get("num_groups", 0), groups)
         return replace(settings, groups=groups)
 
     @property
@@ -96,13 +94,9 @@ class GradientSettings:
         return 1.0 / factor, factor
 
 
-def chosen_groups(num_groups: int, groups: Any, stacklevel: int = 3) -> Any:
+def chosen_groups(num_groups: int, groups: Any) -> Any:
     """Combine ``groups`` with ``num_groups``, its deprecated form."""
     if num_groups == 0:
         return groups
-    warnings.warn(
-        "Parameter `num_groups` has been replaced by `groups` and will be removed.",
-        DeprecationWarning,
-        stacklevel=stacklevel,
-    )
+    deprecated("Parameter `num_groups` has been replaced by `groups` and will be removed.")
     return num_groups if groups is None else groups

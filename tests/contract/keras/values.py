@@ -35,8 +35,9 @@ def values_of_ranks_are_combined() -> None:
         array(hvd.allreduce([float(rank)], prescale_factor=2.0, postscale_factor=3.0)), [6 * mean]
     )
     np.testing.assert_allclose(array(hvd.allreduce([float(rank)], compression=hvd.Compression.fp16)), [mean])
-    with pytest.warns(DeprecationWarning, match="average"):
+    with pytest.warns(DeprecationWarning, match="average") as warned:
         np.testing.assert_allclose(array(hvd.allreduce([1.0], average=False)), [size])
+    assert [each.filename for each in warned] == [__file__]
     np.testing.assert_array_equal(array(hvd.allgather([rank] * (rank + 1))), np.repeat([0, 1], [1, 2]))
     assert int(hvd.broadcast(10 + rank, size - 1, name="epoch")) == 10 + size - 1
     for root in range(size):

@@ -44,7 +44,7 @@ def handle_average_backwards_compatibility(op: int | None, average: bool | None)
     Raises:
         ValueError: both are given.
     """
-    return reduce_op(op, average, stacklevel=4)
+    return reduce_op(op, average)
 
 
 def check_num_rank_power_of_2(num_rank: int) -> bool:
