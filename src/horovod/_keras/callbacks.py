@@ -280,7 +280,8 @@ def callback_classes(keras: Any, module: str) -> tuple[Any, Any, Any, Any]:
 
 
 def _variables(given: Any) -> Iterable[Any]:
-    """
+    """The variables in ``given``, which may be one of them.
+
     Raises:
         ValueError: neither a variable nor a collection of variables.
     """

@@ -39,7 +39,8 @@ def get_value(backend: Any, variable: Any) -> float:
 
 
 def set_learning_rate(backend: Any, optimizer: Any, rate: float) -> None:
-    """
+    """Give ``optimizer`` the learning rate ``rate``.
+
     Raises:
         ValueError: it belongs to a schedule.
     """

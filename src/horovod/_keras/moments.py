@@ -26,7 +26,8 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 def combined(own: Array) -> Array:
-    """
+    """Combine the moments of all ranks. Blocks.
+
     Args:
         own: shape ``(3, channels)``: count, mean and sum of squared deviations of this rank.
 
@@ -67,7 +68,8 @@ def gradient(upstream: Array, own: Array, whole: Array) -> Array:
 
 
 def refuse_fused(fused: bool | None) -> None:
-    """
+    """Refuse the argument ``fused`` of a layer.
+
     Raises:
         ValueError: ``fused`` is not ``False``.
     """

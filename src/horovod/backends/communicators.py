@@ -177,7 +177,7 @@ def form(communicator: Any, environ: Mapping[str, str]) -> CommunicatorWorld:
 
 
 def _with_key(said: Mapping[str, str], environ: Mapping[str, str], who: str) -> tuple[dict[str, str], str]:
-    """What rank 0 said, with the key that is found here; and what is wrong with that, or ""."""
+    """Put the key that is found here to what rank 0 said. Also returns what is wrong with it, or ""."""
     rest = {name: value for name, value in said.items() if name != _CHECK}
     try:
         key = job_key(environ, rest["HOROVOD_JOB_ID"])

@@ -15,7 +15,7 @@ _MICROSECONDS = 1e6
 
 
 def missing() -> str:
-    """What to install before anything can be drawn, "" if nothing."""
+    """Name what to install before anything can be drawn; "" if nothing is missing."""
     return "" if importlib.util.find_spec("matplotlib") else "matplotlib"
 
 

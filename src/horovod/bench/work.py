@@ -87,7 +87,7 @@ def fill(work: Work, rank: int) -> None:
 
 
 def expected(work: Work, rank: int, ranks: int) -> tuple[torch.Tensor, ...]:
-    """What ``rank`` of ``ranks`` must get."""
+    """The results that ``rank`` of ``ranks`` must get."""
     if not work.inputs:
         return ()
     dtype, count = work.inputs[0].dtype, work.inputs[0].numel()

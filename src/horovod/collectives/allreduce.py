@@ -131,7 +131,8 @@ class Allreduce(Base[T]):
 
 
 def check_adasum(process_set: ProcessSet) -> None:
-    """
+    """Refuse ranks whose vectors Adasum cannot combine.
+
     Raises:
         NotImplementedError: a set of its own, or a number of ranks that is no power of two.
     """

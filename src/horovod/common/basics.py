@@ -204,7 +204,7 @@ class HorovodBasics:
 
 
 def _world_of(comm: Any) -> communicators.CommunicatorWorld | None:
-    """What ``init(comm)`` asks for; None: the world that the environment describes."""
+    """The world that ``init(comm)`` asks for; None: that of the environment."""
     if comm is None or lifecycle.is_initialized():
         return None
     communicator = comm

@@ -58,7 +58,8 @@ def get_extension_full_path(pkg_path: str, *args: str) -> str:
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """
+    """Look for the native module ``args`` beside the file ``pkg_path``.
+
     Raises:
         ImportError: the native module does not exist.
     """

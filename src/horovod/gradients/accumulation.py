@@ -67,12 +67,12 @@ class Accumulator(ABC):
         """Assign; returns what :meth:`after` takes."""
 
     def after(self, done: Sequence[Any]) -> AbstractContextManager[Any]:
-        """What is computed in the block comes after what :meth:`write` returned and after these tensors."""
+        """Compute the block after what :meth:`write` returned, and after the tensors in ``done``."""
         return nullcontext()
 
     @abstractmethod
     def choose(self, condition: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
-        """What one of two functions returns: lists of tensors of the same shapes, or nothing."""
+        """The result of one of two functions. Both return lists of tensors of the same shapes, or nothing."""
 
     # -- passes ---------------------------------------------------------------------------------------------
 

@@ -120,7 +120,9 @@ class GradientExchange(Generic[T]):
         self._given: list[T | None] = []
         self._collect: list[Callable[[], None]] = []
         self._prepare_local: Callable[[int, T], T] | None = None
+        # Gradients wait for `finish` if somebody must see all of them before the exchange (`hold`) ...
         self._deferred = False
+        # ... or if an exchange during backward would take cores from the ranks that compute.
         self._late = self._exchanges_late()
         self._noted: dict[int, T] = {}
         self.in_flight = False
@@ -151,7 +153,7 @@ class GradientExchange(Generic[T]):
         )
 
     def hold(self, prepare_local: Callable[[int, T], T] | None, *, deferred: bool = False) -> None:
-        """What happens to gradients that are complete, but still local.
+        """Say what happens to gradients that are complete, but still local.
 
         Args:
             prepare_local: called with the number of a parameter and its gradient right before that is handed

@@ -111,7 +111,7 @@ class Runtime:
         return self.topology.size == 1 and not self.config.elastic
 
     def wrong_ranks(self, ranks: Sequence[int]) -> str:
-        """What is wrong with ``ranks`` (ascending) as a process set; empty if nothing is."""
+        """Say what is wrong with ``ranks`` (ascending) as a process set; empty if nothing is."""
         return wrong_ranks(ranks, self.topology.size)
 
     def share_memory(self, ranks: Sequence[int] | None) -> bool:
@@ -317,7 +317,7 @@ def _tell_end(runtime: Runtime, end: ending.Ending | None) -> None:
 
 
 def _last_word(runtime: Runtime) -> Word:
-    """What to tell on leaving. If the script has failed already, that reason remains."""
+    """The word for the launcher on leaving. If the script has failed already, it has that reason."""
     end = ending.noted()
     if end is None:
         return Word(in_world=False)

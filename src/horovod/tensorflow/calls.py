@@ -130,7 +130,8 @@ def other_rows(inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
 
 
 def check_world(process_set: ProcessSet) -> None:
-    """
+    """Look whether an operation of ``process_set`` can be called.
+
     Raises:
         ValueError: there is no world, or no such set.
     """

@@ -63,7 +63,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         self._reduce.register(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """What the wrapped optimizer's method of this name returns, with reduced gradients."""
+        """Call the wrapped optimizer's method of this name, and reduce the gradients that it returns."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         gradients = [gradient for gradient, _ in pairs]
         variables = [variable for _, variable in pairs]

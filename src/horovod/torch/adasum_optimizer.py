@@ -120,7 +120,8 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """
+        """Refuse the context that other distributed optimizers have.
+
         Raises:
             AssertionError: always; the changes of the weights cannot be used without their exchange.
         """

@@ -20,7 +20,8 @@ _ADAPTERS: Final = {
 
 
 def framework(name: str) -> Framework:
-    """
+    """Load the adapter of a framework.
+
     Args:
         name: what ``keras.backend.backend()`` says.
 

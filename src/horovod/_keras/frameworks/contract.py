@@ -54,7 +54,8 @@ class Framework(Protocol):
         return None
 
     def refuse_compiled(self) -> None:
-        """
+        """Raise an error where the exchange that follows could not run.
+
         Raises:
             HorovodInternalError: in a computation that is being compiled in a way that no collective can be
                 part of.
