@@ -26,6 +26,7 @@ from horovod.errors import HorovodInternalError
 from horovod.gradients.compression import CastCompressor, NoneCompressor
 from horovod.gradients.reduction import PartialReduction, exchange, reduce_in_groups, share_of_average
 from horovod.gradients.settings import GradientSettings
+from horovod.runtime import lifecycle
 from horovod.runtime.process_set import global_process_set
 
 __all__ = ["ADAPTER", "Compression", "JaxFramework"]
@@ -118,7 +119,7 @@ class _Collectives:
 
 
 class JaxFramework(Framework):
-    """JAX. The call of the host is part of the compiled step."""
+    """JAX. The call of the host is part of the compiled step. Implements ``lifecycle.Follower``."""
 
     Compression = Compression
     collectives = _Collectives()
@@ -158,6 +159,12 @@ class JaxFramework(Framework):
             return error
         failure, self.failure = self.failure, None
         return failure if isinstance(error, RuntimeError) else None
+
+    def enter(self, runtime: lifecycle.Runtime) -> None:
+        self.failure = None  # of the world before: a script may have caught the error of JAX by itself
+
+    def leave(self) -> None:
+        """The failure may be what ended the world: it is still asked for."""
 
     # -- values ---------------------------------------------------------------------------------------------
 
@@ -241,3 +248,4 @@ _moments.defvjp(_moments_forward, _moments_backward)
 
 
 ADAPTER = JaxFramework()
+lifecycle.follow(ADAPTER)
