@@ -28,7 +28,7 @@ from horovod.bootstrap.mesh import connect
 from horovod.bootstrap.signing import ObjectSigner
 from horovod.bootstrap.starter import Word, tell
 from horovod.bootstrap.static_sets import Sets, agree_on_sets, wrong_ranks
-from horovod.bootstrap.topology import Topology, alone, read_place
+from horovod.bootstrap.topology import Place, Topology, alone, read_place
 from horovod.config import TIMELINE_DYNAMIC, Config
 from horovod.errors import HorovodInternalError, InvalidArgumentError, NotInitializedError
 from horovod.runtime import blame, ending
@@ -205,24 +205,13 @@ def start(
             ending.note_endings(_script_failed, _thread_failed)
             atexit.unregister(_say_why)
             atexit.register(_say_why)
-            tell(Word(in_world=True))  # from now on this rank may wait for others
-            try:
-                _current = _form(
-                    settings,
-                    process_sets,
-                    _native() if core is None else core,
-                    meeting,
-                    communicator and communicator.communicator,
-                )
-            except InvalidArgumentError as error:
-                _current = _Stopped(meeting, str(error))
-                raise
-            except HorovodInternalError as error:
-                _current = _Stopped(meeting, because=blame.first_failed(place.rank, error, None))
-                raise
-            finally:
-                if not isinstance(_current, Runtime):
-                    tell(Word(in_world=False))
+            _current = _attempt(
+                settings,
+                process_sets,
+                _native() if core is None else core,
+                meeting,
+                communicator and communicator.communicator,
+            )
             running = _current.engine
             for follower in _followers:
                 follower.enter(_current)
@@ -346,22 +335,30 @@ def is_initialized() -> bool:
     return isinstance(_current, Runtime)
 
 
+def _attempt(config: Config, process_sets: Sets, core: Core, meeting: Meeting, communicator: Any) -> Runtime:
+    """Form the world. What a failure means for the next attempt is kept."""
+    global _current
+    formed = None
+    tell(Word(in_world=True))  # from now on this rank may wait for others
+    try:
+        formed = _form(config, process_sets, core, meeting, communicator)
+    except InvalidArgumentError as error:
+        _current = _Stopped(meeting, str(error))
+        raise
+    except HorovodInternalError as error:
+        _current = _Stopped(meeting, because=blame.first_failed(meeting.place.rank, error, None))
+        raise
+    finally:
+        if formed is None:
+            tell(Word(in_world=False))
+    return formed
+
+
 def _form(config: Config, process_sets: Sets, core: Core, meeting: Meeting, communicator: Any) -> Runtime:
     place = meeting.place
     if place.size == 1:
-        topology = alone(place)
-        engine = core.Engine(_options(config, topology, [[0]], agree_on_sets([process_sets])))
-        with _released_by_failure([engine]):
-            engine.start()
-        return Runtime(engine, topology, config, meeting, communicator=communicator)
-    backend = backends.load(config)
-    if backend is not None:
-        kind, name = backend
-        if communicator is not None and hasattr(kind, "over"):
-            kind = kind.over(communicator)
-        if hasattr(kind, "check"):
-            kind.check(place.rank, place.size)
-        backend = kind, name
+        return _form_alone(config, process_sets, core, meeting, communicator)
+    backend = _backend(config, place, communicator)
     made: list[_core.Engine] = []
 
     def prepare(topology: Topology, mesh: Mesh) -> None:
@@ -409,6 +406,33 @@ def _form(config: Config, process_sets: Sets, core: Core, meeting: Meeting, comm
         communicator,
         ObjectSigner(meeting.key, mesh.world, topology.hosts),
     )
+
+
+def _form_alone(
+    config: Config, process_sets: Sets, core: Core, meeting: Meeting, communicator: Any
+) -> Runtime:
+    topology = alone(meeting.place)
+    engine = core.Engine(_options(config, topology, [[0]], agree_on_sets([process_sets])))
+    with _released_by_failure([engine]):
+        engine.start()
+    return Runtime(engine, topology, config, meeting, communicator=communicator)
+
+
+def _backend(config: Config, place: Place, communicator: Any) -> tuple[Any, str] | None:
+    """The class that moves the bytes, and its name; None: the engine does.
+
+    Raises:
+        HorovodError: it cannot serve this world.
+    """
+    found = backends.load(config)
+    if found is None:
+        return None
+    kind, name = found
+    if communicator is not None and hasattr(kind, "over"):
+        kind = kind.over(communicator)
+    if hasattr(kind, "check"):
+        kind.check(place.rank, place.size)
+    return kind, name
 
 
 @contextmanager
