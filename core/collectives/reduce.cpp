@@ -3,7 +3,8 @@
 ///
 /// A short batch is an allreduce whose result only the root keeps. A longer one goes in windows, so
 /// that what is between two steps stays in a cache: every member reduces a share of the window,
-/// which then goes to the root. That is half of what an allreduce moves.
+/// which then goes to the root. Of n members all together send (n + 1) / 2n of what they send in an
+/// allreduce.
 
 #include <algorithm>
 #include <cstring>
