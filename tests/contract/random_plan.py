@@ -17,8 +17,10 @@ Array = np.ndarray[Any, Any]
 INTEGERS = ("uint8", "int8", "int32", "int64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 REDUCTIONS = ("Average", "Sum", "Min", "Max", "Product")
-KINDS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
-GROUPED = ("allreduce", "allgather", "reducescatter")
+KINDS = ("allreduce", "allgather", "broadcast", "alltoall", "reduce", "reducescatter")
+GROUPED = ("allreduce", "allgather", "reduce", "reducescatter")
+OF_ALL_OPERATORS = ("allreduce", "reduce")
+REDUCING = (*OF_ALL_OPERATORS, "reducescatter")
 
 
 @dataclass(frozen=True)
@@ -143,12 +145,13 @@ class Planner:
         self._names += 1
         grouped = kind in GROUPED and not clean and draw.random() < 0.25
         tensors = [self._tensor(kind, members) for _ in range(draw.randint(1, 4) if grouped else 1)]
-        if grouped:  # one operator and one pair of factors for all
+        if grouped:  # one operator, one pair of factors and one root for all
             like = tensors[0]
             if any(t.dtype in INTEGERS for t in tensors):
                 like = replace(like, prescale=1.0, postscale=1.0)
             tensors = [
-                replace(t, op=like.op, prescale=like.prescale, postscale=like.postscale) for t in tensors
+                replace(t, op=like.op, prescale=like.prescale, postscale=like.postscale, root=like.root)
+                for t in tensors
             ]
         said = {rank: tuple(self._own(kind, members, t) for t in tensors) for rank in members}
         disagreement = ""
@@ -157,24 +160,26 @@ class Planner:
             disagreement, other = self._disagree(kind, members, said[rank][which])
             changed = list(said[rank])
             changed[which] = other
-            if disagreement in ("operator", "factor") and grouped:
+            if disagreement in ("operator", "factor", "root") and grouped:
                 changed = [
-                    replace(t, op=other.op, prescale=other.prescale, postscale=other.postscale)
+                    replace(
+                        t, op=other.op, prescale=other.prescale, postscale=other.postscale, root=other.root
+                    )
                     for t in changed
                 ]
             said[rank] = tuple(changed)
-        in_place = kind in ("allreduce", "broadcast") and draw.random() < 0.5
+        in_place = kind in ("allreduce", "broadcast", "reduce") and draw.random() < 0.5
         return Operation(f"op{self._names}", kind, members, said, grouped, disagreement, in_place)
 
     def _tensor(self, kind: str, members: tuple[int, ...]) -> Tensor:
         draw = self._random
         dtype = draw.choice(INTEGERS + FLOATS)
         tensor = Tensor(dtype, self._shape(), root=draw.choice(members))
-        if kind == "allreduce":
+        if kind in OF_ALL_OPERATORS:
             tensor = replace(tensor, op=draw.choice(REDUCTIONS))
         if kind == "reducescatter":
             tensor = replace(tensor, op=draw.choice(("Average", "Sum")))
-        if kind in ("allreduce", "reducescatter") and dtype in FLOATS and draw.random() < 0.3:
+        if kind in REDUCING and dtype in FLOATS and draw.random() < 0.3:
             # Powers of two: scaling is exact in every type.
             tensor = replace(
                 tensor, prescale=draw.choice((0.5, 2.0, 0.25)), postscale=draw.choice((1.0, 4.0))
@@ -198,11 +203,11 @@ class Planner:
     def _disagree(self, kind: str, members: tuple[int, ...], tensor: Tensor) -> tuple[str, Tensor]:
         draw = self._random
         ways = ["dtype", "shape"]
-        if kind == "allreduce":
+        if kind in OF_ALL_OPERATORS:
             ways += ["operator", "factor"]
         if kind == "reducescatter":
             ways += ["operator"]
-        if kind == "broadcast":
+        if kind in ("broadcast", "reduce"):
             ways += ["root"]
         way = draw.choice(ways)
         if way == "dtype":
@@ -211,7 +216,7 @@ class Planner:
         if way == "shape":
             return way, replace(tensor, shape=(*tensor.shape, 2))
         if way == "operator":
-            choices = REDUCTIONS if kind == "allreduce" else ("Average", "Sum")
+            choices = REDUCTIONS if kind in OF_ALL_OPERATORS else ("Average", "Sum")
             return way, replace(tensor, op=draw.choice([op for op in choices if op != tensor.op]))
         if way == "factor":
             return way, replace(tensor, postscale=tensor.postscale * 3.0)
@@ -241,9 +246,11 @@ def expected(seed: int, operation: Operation, rank: int, which: int, joined: tup
     tensor = operation.said[rank][which]
     brought = [values(seed, operation, member, which) * (0 if member in joined else 1) for member in members]
     place = members.index(rank)
-    if operation.kind in ("allreduce", "reducescatter"):
+    if operation.kind == "reduce" and rank != tensor.root:
+        return brought[place]
+    if operation.kind in REDUCING:
         reduced = _reduce(np.stack(brought), tensor)
-        if operation.kind == "allreduce":
+        if operation.kind in OF_ALL_OPERATORS:
             return reduced
         rows, more = divmod(tensor.shape[0], len(members))
         begin = place * rows + min(place, more)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.contract.random_plan import (
     FLOATS,
+    OF_ALL_OPERATORS,
     Joining,
     Misuse,
     Operation,
@@ -74,7 +75,10 @@ class RandomRank:
         if hvd.rank() not in step.first:
             for operation in step.operations:
                 handle = self._submit(operation)
-                if operation.kind == "allreduce":
+                root = operation.said[hvd.rank()][0].root
+                if operation.kind == "reduce" and root in step.first:
+                    self._refused(operation, handle, f"rank {root} has joined")
+                elif operation.kind in OF_ALL_OPERATORS:
                     self._check(operation, hvd.synchronize(handle), step.first)
                 else:
                     self._refused(operation, handle, "not supported with Join")
@@ -117,12 +121,14 @@ class RandomRank:
             form = ("grouped_" if operation.grouped else "") + operation.kind + "_async"
             form += "_" if operation.in_place else ""
             call = getattr(hvd, form)
+            roots = {"root_rank": first.root} if operation.kind == "reduce" else {}
             handle = call(
                 tensors if operation.grouped else tensors[0],
                 op=op,
                 name=name,
                 process_set=process_set,
                 **factors,
+                **roots,
             )
         return handle
 

@@ -55,8 +55,8 @@ def work(engine: _core.Engine, seed: int) -> None:
 
     for step in range(1_000_000):
         owners: list[np.ndarray] = []
-        tensors = [zeros(int(n), where, owners) for where, n in enumerate(sizes.integers(1, 400_000, 4))]
-        kinds = (_core.ALLREDUCE, _core.ALLGATHER, _core.BROADCAST, _core.ALLREDUCE)
+        tensors = [zeros(int(n), where, owners) for where, n in enumerate(sizes.integers(1, 400_000, 5))]
+        kinds = (_core.ALLREDUCE, _core.ALLGATHER, _core.BROADCAST, _core.REDUCE, _core.ALLREDUCE)
         handles = [
             submit(engine, t, f"{step}.{i}", waited=False, kind=kind)
             for i, (t, kind) in enumerate(zip(tensors, kinds, strict=True))

@@ -2,7 +2,7 @@
 in one or two of the ways to call it.
 """
 
-from tests.contract.torch import alltoall, collectives, process_sets, reducescatter
+from tests.contract.torch import alltoall, collectives, process_sets, reduce, reducescatter
 from tests.contract.world import Cases
 
 _WAYS = ("allreduce_", "allgather_", "broadcast_", "reducescatter_", "alltoall_")
@@ -13,7 +13,7 @@ def _chosen(name: str) -> bool:
 
 
 CASES = Cases()
-for module in (collectives, alltoall, reducescatter, process_sets):
+for module in (collectives, alltoall, reduce, reducescatter, process_sets):
     for name, case in module.CASES.table.items():
         if _chosen(name):
             CASES.add_as(f"{module.__name__.rsplit('.', 1)[-1]}-{name}", case)
