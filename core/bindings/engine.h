@@ -118,6 +118,10 @@ class Engine {
   /// The handle; in blocking mode 0 if it is over and there is nothing to take.
   rueda::Handle submit(int kind, nb::handle name, nb::handle tensors, int op, double prescale,
                        double postscale, int root, int process_set, int mode, nb::handle owners) {
+    // May run code of Python that submits: before anything is read.
+    if (kept_.abandoned()) [[unlikely]] {
+      clear_abandoned();
+    }
     // Keeps its memory from call to call.
     thread_local rueda::Submission submission;
     submission.kind = enumerator<Kind>("kind", kind, kKinds);
@@ -338,9 +342,6 @@ class Engine {
   /// returns. Nothing of Python runs between the engine's answer and the entry among what is kept.
   rueda::Handle submit(rueda::Submission& submission, nb::handle owners) {
     const Call call(*this);
-    if (kept_.abandoned()) [[unlikely]] {
-      clear_abandoned();
-    }
     nb::object with_copies;
     if (submission.grouped) {
       with_copies = part(submission, owners);
@@ -380,6 +381,7 @@ class Engine {
   }
 
   void clear_abandoned() {
+    const Call call(*this);
     for (const rueda::Handle handle : kept_.take_abandoned()) {
       static_cast<void>(engine_->take(handle));
       kept_.release(handle);

@@ -232,6 +232,9 @@ BLOCKING: dict[str, Call] = {
     "grouped_allreduce": lambda name: hvd.grouped_allreduce([tensor(), tensor()], name=name),
     "grouped_allreduce_": lambda name: hvd.grouped_allreduce_([tensor(), tensor()], name=name),
     "allgather": lambda name: hvd.allgather(tensor(), name=name),
+    "reduce": lambda name: hvd.reduce(tensor(), 1, name=name),
+    "reduce_": lambda name: hvd.reduce_(tensor(), 1, name=name),
+    "grouped_reduce_": lambda name: hvd.grouped_reduce_([tensor(), tensor()], 1, name=name),
     "broadcast": lambda name: hvd.broadcast(tensor(), 1, name=name),
     "broadcast_": lambda name: hvd.broadcast_(tensor(), 1, name=name),
     "alltoall": lambda name: hvd.alltoall(tensor(), name=name),
@@ -310,3 +313,32 @@ def what_was_interrupted_is_let_go_when_it_is_done() -> None:
             hvd.allreduce_(tensor(), name="interrupted.gone")
             hvd.barrier()
             hvd.barrier()
+
+
+@CASES.add
+def what_is_let_go_may_submit() -> None:
+    """The tensors of an interrupted operation go when the next one is submitted: their finalizers, which may
+    submit, leave that one as it is."""
+    nested: list[int] = []
+
+    def submit() -> None:
+        nested.append(hvd.allreduce_async(torch.full((4,), 100.0), name="interrupted.nested", op=hvd.Sum))
+
+    def call() -> None:
+        given = tensor()
+        weakref.finalize(given, submit)
+        hvd.allreduce_(given, name="interrupted.finalized")
+
+    if hvd.rank() == 0:
+        with _pipe().open("w", encoding="ascii", buffering=1) as pipe:
+            _, watch = attempt(call, LATE)
+            assert watch.struck
+            pipe.write("come\n")
+            hvd.synchronize(hvd.allreduce_async(torch.ones(1), name="interrupted.first"))
+    else:
+        for _ in line():
+            hvd.allreduce_(tensor(), name="interrupted.finalized")
+            hvd.synchronize(hvd.allreduce_async(torch.ones(1), name="interrupted.first"))
+        submit()
+    assert hvd.allreduce(torch.full((3,), 2.0), name="interrupted.outer", op=hvd.Sum).tolist() == [4.0] * 3
+    assert hvd.synchronize(nested.pop()).tolist() == [200.0] * 4
