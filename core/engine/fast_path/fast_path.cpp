@@ -390,9 +390,10 @@ std::string FastPath::proposed_name() const {
   return proposals_.open() ? full_name(proposed_.key) : std::string();
 }
 
-/// A group is known by its first member.
+/// A group is known by its first member. The same name in another set is another operation.
 bool FastPath::has_proposed(const Key& key) const {
-  return proposals_.open() && !key.name.empty() && key.name == proposed_.key.name;
+  return proposals_.open() && !key.name.empty() && key.name == proposed_.key.name &&
+         key.process_set == proposed_.key.process_set;
 }
 
 /// What goes to other hosts and comes from there. True: something did.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -109,6 +110,32 @@ def large_tensors_in_even_and_odd_sets() -> None:
                 assert_reduced(hvd.synchronize(handle), (count,), torch.float32, hvd.Sum, members)
             hvd.allreduce_(value, op=hvd.Sum, process_set=members)
             assert_reduced(value, (count,), torch.float32, hvd.Sum, members)
+
+
+@CASES.add
+def a_name_on_offer_among_all_ranks_is_free_in_a_set() -> None:
+    """While a blocking operation waits for a rank that is late, a set uses the same name."""
+    if hvd.size() == 1:
+        return
+    value = torch.ones(4)
+    alone = hvd.add_process_set([0])
+    for _ in range(3):  # from the second on, ranks agree on it by themselves
+        assert hvd.allreduce(value, name="s.name", op=hvd.Sum).tolist() == [hvd.size()] * 4
+    hvd.barrier()
+    others: list[torch.Tensor] = []
+    waiting = threading.Thread(
+        target=lambda: others.append(hvd.allreduce(value, name="s.name", op=hvd.Sum)), daemon=True
+    )
+    if hvd.rank() == 0:
+        waiting.start()
+        time.sleep(0.05)
+        assert hvd.allreduce(value, name="s.name", op=hvd.Sum, process_set=alone).tolist() == [1.0] * 4
+    else:
+        time.sleep(0.5)
+        waiting.start()
+    waiting.join(20.0)
+    assert others[0].tolist() == [hvd.size()] * 4
+    assert hvd.remove_process_set(alone)
 
 
 @CASES.add
