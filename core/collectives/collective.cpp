@@ -1,6 +1,7 @@
 #include "collectives/collective.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace rueda {
 
@@ -43,7 +44,8 @@ std::string root_disagreement(const Signature& one, const Signature& other) {
 }
 
 std::string factor_disagreement(const Signature& one, const Signature& other) {
-  if (one.prescale == other.prescale && one.postscale == other.postscale) return {};
+  const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+  if (same(one.prescale, other.prescale) && same(one.postscale, other.postscale)) return {};
   return "Mismatched prescale and/or postscale factors: One rank sent factors (" +
          std::to_string(one.prescale) + ", " + std::to_string(one.postscale) +
          "), but another rank sent factors (" + std::to_string(other.prescale) + ", " +

@@ -246,6 +246,15 @@ def factors_apply_to_min_and_max_too() -> None:
 
 
 @CASES.add
+def factors_that_are_no_number_agree() -> None:
+    for _ in range(3):  # also with what ranks remember
+        got = hvd.allreduce(torch.ones(3), name="c.nan", prescale_factor=float("nan"))
+        assert bool(got.isnan().all())
+        handle = hvd.grouped_allreduce_async([torch.ones(2)], name="c.nan", postscale_factor=float("nan"))
+        assert bool(hvd.synchronize(handle)[0].isnan().all())
+
+
+@CASES.add
 def results_have_the_same_bits_on_all_ranks_and_runs() -> None:
     generator = torch.Generator().manual_seed(hvd.rank())
     for count in (5, 1000, 300_001):
