@@ -131,6 +131,15 @@ def a_scalar_cannot_be_gathered() -> None:
 
 
 @CASES.add
+def what_is_no_tensor() -> None:
+    for given in ([1.0], None, 3):
+        for call in (hvd.allreduce, hvd.allgather, hvd.reducescatter, hvd.alltoall):
+            with pytest.raises(ValueError):
+                call(given)
+    works()
+
+
+@CASES.add
 def roots_that_do_not_exist() -> None:
     for root in (-1, hvd.size(), 1000):
         for call in (hvd.broadcast, hvd.broadcast_, hvd.broadcast_async, hvd.broadcast_async_):

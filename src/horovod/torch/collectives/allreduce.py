@@ -58,7 +58,7 @@ def allreduce(
     """
     op = reduce_op(op, average)
     small, context = compression.compress(tensor)
-    if small.requires_grad and torch.is_grad_enabled():
+    if tracked(small):
         reduced = _tracked(small, name, op, prescale_factor, postscale_factor, process_set)
     else:
         reduced = collectives.run_allreduce(
