@@ -332,10 +332,14 @@ class Engine {
     auto copies = separate_duplicates(submission, *engine_);
     if (!copies) raise(copies.error(), hosts_);
     if (copies->empty()) return nb::borrow(owners);
-    using Copies = std::vector<rueda::HostBuffer>;
-    nb::capsule capsule(new Copies(*std::move(copies)),
-                        [](void* p) noexcept { delete static_cast<Copies*>(p); });
-    return nb::make_tuple(owners, capsule);
+    struct Memory {
+      std::vector<rueda::HostBuffer> copies;
+      nb::object owners;
+    };
+    // One object that Python does not collect: a collection would run finalizers, which may submit
+    // while the record of this thread is in use.
+    return nb::capsule(new Memory{*std::move(copies), nb::borrow(owners)},
+                       [](void* p) noexcept { delete static_cast<Memory*>(p); });
   }
 
   /// `owners`: what keeps the memory of the tensors; as an argument of the caller, until it

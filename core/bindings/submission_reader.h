@@ -57,6 +57,7 @@ class TensorReader {
     to.out = address<std::byte>("out", PyTuple_GET_ITEM(tuple, 1));
     to.dtype = number<DType>("dtype", PyTuple_GET_ITEM(tuple, 2), kDTypes);
     read_shape(PyTuple_GET_ITEM(tuple, 3), to.shape);
+    check_bytes(to);
     const auto item = [&](Py_ssize_t i) {
       return i < length ? PyTuple_GET_ITEM(tuple, i) : nullptr;
     };
@@ -119,8 +120,22 @@ class TensorReader {
     }
     to.clear();
     for (Py_ssize_t d = 0; d < dimensions; ++d) {
-      to.push_back(number<std::int64_t>("an extent of", PyTuple_GET_ITEM(extents, d), INT64_MAX));
+      const std::int64_t extent = integer("an extent", PyTuple_GET_ITEM(extents, d));
+      if (extent < 0) [[unlikely]] {
+        refuse(means_nothing("an extent of", extent));
+      }
+      to.push_back(extent);
     }
+  }
+  /// Whatever follows counts its bytes in 64 bits.
+  void check_bytes(const Tensor& tensor) const {
+    auto bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
+    bool fits = true;
+    for (const std::int64_t extent : tensor.shape) {
+      if (extent == 0) return;
+      fits = fits && !__builtin_mul_overflow(bytes, extent, &bytes);
+    }
+    if (!fits) refuse("a shape of more bytes than an address space has");
   }
   void read_splits(PyObject* splits, std::vector<std::int64_t>& to) const {
     const bool list = PyList_Check(splits) != 0;
