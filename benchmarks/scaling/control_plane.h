@@ -162,8 +162,10 @@ class ControlPlane {
     signature.shape = {1000};
     act(rank, std::max(time, at(rank).free), [&](Negotiator& negotiator, TimePoint now) {
       for (const std::string& name : tensors) {
-        (void)static_cast<bool>(negotiator.submit({.name = name, .kind = {}}, signature,
-                                                  ++at(rank).tickets, false, now, effects_));
+        const Key key{.name = name, .kind = {}};
+        const std::uint64_t ticket = ++at(rank).tickets;
+        (void)static_cast<bool>(negotiator.submit_group({&key, 1}, {&signature, 1}, {&ticket, 1},
+                                                        false, now, effects_));
       }
       negotiator.mark_all_waited(now, effects_);
     });
