@@ -100,8 +100,12 @@ test-tsan: $(VENV)/.requirements  ## C++ tests under the thread sanitizer
 	$(call build_sanitized,tsan,$(if $(WHOLE),,--target gate_tests))
 	@$(FIXED_ADDRESSES) $(BIN)/ctest --preset tsan $(if $(WHOLE),,-L gate) --parallel $(JOBS)
 
+# Ranks wait for each other much of the time: one process more than cores keeps the cores busy. Tests that are asked
+# for by name run in one, where a debugger works. tests/conftest.py says which stay together.
+PYTEST_LANES ?= $(shell expr $(JOBS) + 1)
+
 test-python: build  ## Python tests (PYTEST_ARGS="-k name")
-	@$(RUN) $(BIN)/python -m pytest tests $(PYTEST_ARGS)
+	@$(RUN) $(BIN)/python -m pytest tests $(or $(PYTEST_ARGS),--numprocesses $(PYTEST_LANES))
 
 # The same library under the newest and the oldest TensorFlow of the table.
 versions-check: build .venv-tf216/.requirements  ## check two versions of TensorFlow with what was built

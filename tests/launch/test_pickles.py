@@ -29,7 +29,9 @@ def address_range(memory: memoryview) -> range:
     return range(start, start + memory.nbytes)
 
 
-@pytest.mark.parametrize("value", [None, [1, "ä", {2: b"x"}], b"x" * 100_000, lambda: 3], ids=repr)
+@pytest.mark.parametrize(
+    "value", [None, [1, "ä", {2: b"x"}], b"x" * 100_000, lambda: 3], ids=["none", "nested", "bytes", "lambda"]
+)
 def test_small_things_arrive(value: Any) -> None:
     got, _ = carried(value)
     assert got() == 3 if callable(value) else got == value
