@@ -20,13 +20,14 @@ WORLD_FIRST = ("test_torch", "test_tensorflow", "test_keras")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Groups with most tests come first."""
+    """Groups come in the order of their names: the longest, of ranks and hosts, are not among the last."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
 
+    config.option.loadscopereorder = False
     return ByGroup(config, log)
 
 

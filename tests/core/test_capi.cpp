@@ -101,7 +101,7 @@ TEST(CapiNumbers, that_mean_nothing_are_refused_before_they_index_anything) {
     };
     using R = RuedaSubmission;
     using T = RuedaTensor;
-    expect_refused([](R& r, T&) { r.kind = 10; }, "kind 10");
+    expect_refused([](R& r, T&) { r.kind = kKinds; }, "kind " + std::to_string(kKinds));
     expect_refused([](R& r, T&) { r.kind = -1; }, "kind -1");
     expect_refused([](R& r, T&) { r.op = 6; }, "op 6");
     expect_refused([](R& r, T&) { r.mode = 4; }, "mode 4");

@@ -88,7 +88,7 @@ def running(
 
 def processes(hosts: SimulatedHosts, host: int) -> list[str]:
     """The command lines of what runs on a host, except what is always there."""
-    listed = hosts.run(host, "ps", "-eo", "pid=,args=").stdout.decode().splitlines()
+    listed = hosts.run(host, "ps", "-wweo", "pid=,args=").stdout.decode().splitlines()
     return [line.strip() for line in listed if not any(word in line for word in _OF_THE_HOST)]
 
 
