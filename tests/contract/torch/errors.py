@@ -132,7 +132,8 @@ def a_scalar_cannot_be_gathered() -> None:
 
 @CASES.add
 def what_is_no_tensor() -> None:
-    for given in ([1.0], None, 3):
+    none: tuple[Any, ...] = ([1.0], None, 3)
+    for given in none:
         for call in (hvd.allreduce, hvd.allgather, hvd.reducescatter, hvd.alltoall):
             with pytest.raises(ValueError):
                 call(given)
