@@ -128,10 +128,10 @@ def a_name_on_offer_among_all_ranks_is_free_in_a_set() -> None:
     )
     if hvd.rank() == 0:
         waiting.start()
-        time.sleep(0.05)
+        time.sleep(0.05)  # nothing tells that it is on offer; too short, and the case sees nothing
         assert hvd.allreduce(value, name="s.name", op=hvd.Sum, process_set=alone).tolist() == [1.0] * 4
     else:
-        time.sleep(0.5)
+        time.sleep(0.5)  # an offer ends when its rank says anything else: this one is late and silent
         waiting.start()
     waiting.join(20.0)
     assert others[0].tolist() == [hvd.size()] * 4
