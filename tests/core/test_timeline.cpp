@@ -133,10 +133,11 @@ TEST_F(TimelineTest, the_current_file_once_more_changes_nothing) {
 }
 
 TEST_F(TimelineTest, a_file_that_cannot_be_written_leaves_everything_as_it_is) {
-  timeline.start(folder / "nowhere/a", false);
+  std::ofstream(folder / "file") << "is no folder";
+  timeline.start(folder / "file/a", false);
   EXPECT_FALSE(timeline.recording());
   timeline.start(folder / "a", false);
-  timeline.start(folder / "nowhere/a", false);
+  timeline.start(folder / "file/a", false);
   EXPECT_TRUE(timeline.recording());
   record_operation(timeline, "allreduce.x");
   timeline.stop();

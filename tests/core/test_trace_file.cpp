@@ -86,6 +86,17 @@ TEST_F(TraceFileTest, nothing_is_written_through_a_link_or_into_what_is_no_file)
   EXPECT_EQ(text_of(old), "[]");
 }
 
+TEST_F(TraceFileTest, folders_that_are_missing_are_made) {
+  const std::string deep = folder / "logs/of today//trace.json";
+  auto opened = TraceFile::open(deep, origin, 0, log);
+  ASSERT_TRUE(static_cast<bool>(opened)) << opened.error().what();
+  (*opened)->begin();
+  EXPECT_EQ(text_of(deep), "[]");
+  auto below_a_file = TraceFile::open(path + "/trace.json", origin, 0, log);
+  ASSERT_FALSE(static_cast<bool>(below_a_file));
+  EXPECT_NE(below_a_file.error().what().find(path), std::string::npos);
+}
+
 TEST_F(TraceFileTest, a_file_without_events_is_an_empty_array) { EXPECT_EQ(text_of(path), "[]"); }
 
 TEST_F(TraceFileTest, the_life_of_an_operation_is_written_to_the_letter) {

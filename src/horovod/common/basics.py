@@ -90,7 +90,7 @@ class HorovodBasics:
         logged and nothing else happens.
 
         Args:
-            file_path: an existing file is replaced.
+            file_path: an existing file is replaced; folders that are missing are made.
             mark_cycles: also mark each time the engine begins to work on something new, at most once per
                 ``HOROVOD_CYCLE_TIME``.
 

@@ -347,9 +347,22 @@ def a_file_without_operations_is_an_empty_array() -> None:
 @CASES.add
 def a_file_that_cannot_be_written_is_no_exception() -> None:
     with folder() as here:
-        hvd.start_timeline(str(here / "no" / "such" / "folder"), mark_cycles=True)
+        if hvd.rank() == 0:
+            (here / "file").touch()
+        hvd.start_timeline(str(here / "file" / "trace.json"), mark_cycles=True)
         work("tl.nowhere")
         hvd.stop_timeline()
+
+
+@CASES.add
+def folders_of_the_file_are_made() -> None:
+    with folder() as here:
+        path = here / "hvd_logs" / "of_today" / "trace.log"
+        hvd.start_timeline(str(path))
+        work("tl.folder")
+        hvd.stop_timeline()
+        if hvd.rank() == 0:
+            read(path)
 
 
 @CASES.add
