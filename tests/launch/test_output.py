@@ -4,12 +4,14 @@ import io
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.errors import LaunchError
+from horovod.launch.output import console as console_module
 from horovod.launch.output import streams as output_module
 from horovod.launch.output.console import Console, Sink, text_stream_sink
 from horovod.launch.output.streams import LinePrefixer, Output, rank_directory
@@ -111,9 +113,43 @@ def test_unfinished_line_of_one_rank_is_not_continued_by_another() -> None:
     sink = Sink(written.append)
     sink.write(b"[0]half", 0)
     sink.write(b"[1]whole\n", 1)
-    sink.write(b"[0]bar\r", 0)
-    sink.write(b"[1]more\n", 1)
-    assert b"".join(written) == b"[0]half\n[1]whole\n[0]bar\r[1]more\n"
+    sink.write(b"[0]rest\n", 0)
+    assert b"".join(written) == b"[0]half\n[1]whole\n[0]rest\n"
+
+
+def test_progress_bars_of_several_ranks_are_whole_lines_and_that_of_one_stays_in_place() -> None:
+    written: list[bytes] = []
+    sink = Sink(written.append)
+    for step in (b"10%", b"20%"):
+        sink.write(b"[0]" + step + b"\r", 0)
+    for rank in (1, 0, 1):
+        sink.write(b"[%d]30%%\r" % rank, rank)
+    sink.write(b"[1]done\n", 1)
+    sink.write(b"[0]done\n", 0)
+    assert b"".join(written) == (b"[0]10%\r[0]20%\r\n[1]30%\r\n[0]30%\r\n[1]30%\r[1]done\n[0]done\n")
+
+
+def test_on_a_terminal_the_bars_of_several_ranks_begin_few_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(console_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    written: list[bytes] = []
+    sink = Sink(written.append, is_terminal=True)
+    for step in range(100):
+        for rank in (0, 1):
+            sink.write(b"[%d]%d%%\r" % (rank, step), rank)
+        now[0] += console_module.BAR_S / 50
+    assert b"".join(written).count(b"\n") == 4  # twice rank 1 comes between rank 0's
+    sink.write(b"[0]done\n", 0)
+    sink.flush()
+    assert written[-2:] == [b"[0]done\n", b"[1]99%\r"]  # nothing is lost but what the next step replaces
+
+
+def test_half_of_a_line_end_is_no_step_of_a_bar() -> None:
+    written: list[bytes] = []
+    sink = Sink(written.append, is_terminal=True)
+    for rank, text in ((0, b"bar\r"), (1, b"bar\r"), (0, b"bar\r"), (1, b"line\r"), (1, b"\nmore\n")):
+        sink.write(text, rank)
+    assert b"line\r\nmore\n" in b"".join(written)
 
 
 def test_lost_sink_says_so_once_and_discards_the_rest() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import threading
@@ -14,6 +15,9 @@ from horovod.launch.output.escapes import harmless
 __all__ = ["Console", "Footer", "Sink", "TextSink", "file_descriptor_sink", "text_stream_sink"]
 
 _LAUNCHER = "launcher"
+BAR_S = 1.0
+"""Between two lines for the steps of one progress bar, where others write in between."""
+
 _USUAL_COLUMNS = 80  # of a terminal that does not know
 
 
@@ -24,8 +28,22 @@ class TextSink(Protocol):
     def flush(self) -> object: ...
 
 
+class _Line:
+    """The last line of a terminal or file. ``writer``: who wrote text there that no newline has followed yet;
+    guarded by ``lock``.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.writer: object = None
+
+
 class Sink:
-    """A place several writers put whole lines into; lines of two writers never share a line.
+    """A place several writers put whole lines into; lines of two writers never share a line. What ends with a
+    carriage return, as progress bars do, is a line like any other once another writer goes on.
+
+    On a terminal, where the bars of several writers would take a line for each step, no writer begins more
+    than one such line each ``BAR_S``: the newest step waits until then, or until `flush`.
 
     A sink that can no longer be written to (its reader is gone, the disk is full) discards what follows:
     a viewer that goes away must not end a training job.
@@ -43,37 +61,64 @@ class Sink:
         self._write = write
         self._on_lost = on_lost
         self._footer = footer
-        self._lock = footer.lock if footer is not None else threading.RLock()
-        # Guarded by _lock: who wrote text that no line end has followed yet, and whether writing failed.
-        self._mid_line: object = None
+        self._line = footer.line if footer is not None else _Line()
+        self._lock = self._line.lock
+        # Guarded by _lock: steps of bars that wait, when each writer began a line for one, and whether
+        # writing failed.
+        self._waiting: dict[object, bytes] = {}
+        self._began: dict[object, float] = {}
         self._lost = False
-        if footer is not None:
-            footer.sinks.append(self)
 
     def write(self, data: bytes, writer: object) -> None:
         """Write complete lines, or the unterminated last one of `writer`."""
         if not data:
             return
         with self._lock:
-            if self._lost:
+            if self.is_terminal and self._has_to_wait(data, writer):
+                self._waiting[writer] = data
                 return
-            if self._footer is not None:
-                self._footer.erase()
-            if self._mid_line is not None and self._mid_line != writer:
-                data = b"\n" + data
-            self._mid_line = None if data.endswith((b"\n", b"\r")) else writer
-            try:
-                self._write(data)
-                return
-            except OSError as failure:
-                self._lost = True
-                error = failure
-        if self._on_lost is not None:  # outside the lock: it may write to this sink
-            self._on_lost(error)
+            waited = self._waiting.pop(writer, b"")
+            if data.startswith(b"\n"):  # the other half of a line end
+                data = waited + data  # else this text would stand over it on a terminal of its own
+            lost = self._put(data, writer)
+        self._tell_lost(lost)
 
-    @property
-    def between_lines(self) -> bool:
-        return self._mid_line is None
+    def flush(self) -> None:
+        """Write what waits."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+            lost = [self._put(data, writer) for writer, data in waiting.items()]
+        self._tell_lost(next(filter(None, lost), None))
+
+    def _has_to_wait(self, data: bytes, writer: object) -> bool:
+        """Whether these are steps of a bar that would begin a line too soon."""
+        if b"\n" in data or not data.endswith(b"\r") or self._line.writer in (None, writer):
+            return False
+        now = time.monotonic()
+        if now < self._began.get(writer, -math.inf) + BAR_S:
+            return True
+        self._began[writer] = now
+        return False
+
+    def _put(self, data: bytes, writer: object) -> OSError | None:
+        """The error by which this sink was lost, if it is lost now."""
+        if self._lost:
+            return None
+        if self._footer is not None:
+            self._footer.erase()
+        if self._line.writer is not None and self._line.writer != writer:
+            data = b"\n" + data
+        self._line.writer = None if data.endswith(b"\n") else writer
+        try:
+            self._write(data)
+        except OSError as error:
+            self._lost = True
+            return error
+        return None
+
+    def _tell_lost(self, error: OSError | None) -> None:
+        if error is not None and self._on_lost is not None:  # outside the lock: it may write to this sink
+            self._on_lost(error)
 
 
 class Footer:
@@ -82,22 +127,22 @@ class Footer:
     """
 
     def __init__(self, descriptor: int) -> None:
-        self.lock = threading.RLock()
-        self.sinks: list[Sink] = []
+        self.line = _Line()
+        """What the sinks on this terminal have in common."""
         self._descriptor = descriptor
-        self._shown = ""  # guarded by lock
+        self._shown = ""  # guarded by the lock of the line
 
     def show(self, text: str) -> None:
-        with self.lock:
+        with self.line.lock:
             if text != self._shown:
                 self.erase()
-            if not self._shown and all(sink.between_lines for sink in self.sinks):
+            if not self._shown and self.line.writer is None:
                 columns = os.get_terminal_size(self._descriptor).columns or _USUAL_COLUMNS
                 self._write(text[: columns - 1].encode("utf-8", "surrogateescape"))
                 self._shown = text
 
     def erase(self) -> None:
-        with self.lock:
+        with self.line.lock:
             if self._shown:
                 self._shown = ""
                 self._write(b"\r\x1b[K")
@@ -154,6 +199,11 @@ class Console:
             self.stdout = file_descriptor_sink(1, self._stdout_lost, footer)
         else:
             self.stdout = text_stream_sink(stdout, self._stdout_lost)
+
+    def flush(self) -> None:
+        """Write what still waits: see `Sink`."""
+        self.stdout.flush()
+        self.stderr.flush()
 
     def tell(self, text: str) -> None:
         """Say something the user must know."""

@@ -281,6 +281,7 @@ class Output:
         for source in [*attached, *self._away.values()]:
             self._deliver(source, source.prefixer.close())
             self._close(source)
+        self._console.flush()
         self._selector.close()
 
     def _empty_inbox(self) -> bool:
