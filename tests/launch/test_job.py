@@ -155,6 +155,19 @@ def test_output_is_also_kept_in_files(processes: int, first: str, tmp_path: Path
     assert done.stdout.count(b"text") == processes
 
 
+def test_one_rank_is_shown_and_all_are_kept(tmp_path: Path) -> None:
+    words = ["-np", "3", "--output-filename", str(tmp_path), "--show-ranks", "1"]
+    done = horovodrun(
+        *words, "sh", "-c", "echo $HOROVOD_RANK; [ $HOROVOD_RANK != 2 ] || { echo why >&2; exit 3; }"
+    )
+    assert done.stdout == b"[1]<stdout>:1\n"
+    for rank in range(3):
+        assert (tmp_path / f"rank.{rank}" / "stdout").read_text() == f"[{rank}]<stdout>:{rank}\n"
+    assert done.returncode == 3
+    assert b"<stderr>:" not in done.stderr
+    assert done.stderr.decode().endswith("horovodrun: its last lines:\n    why\n")
+
+
 def test_viewer_that_goes_away_does_not_end_the_job(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)

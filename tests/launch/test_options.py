@@ -302,6 +302,35 @@ def test_every_option_of_the_reference_is_there() -> None:
     assert set(spellings()) - documented == ours
 
 
+def test_ranks_that_are_shown_are_ranks_of_the_job() -> None:
+    assert job("-np", "4", "true").shown is None
+    assert job("-np", "4", "--show-ranks", "0,2-3", "true").shown == frozenset({0, 2, 3})
+    with pytest.raises(ConfigError, match="--show-ranks names rank 4, but the last of 4 is 3"):
+        job("-np", "4", "--show-ranks", "0,2-4", "true")
+    with pytest.raises(ConfigError, match="names rank 999999999"):
+        job("-np", "4", "--show-ranks", "0-999999999", "true")
+
+
+@pytest.mark.parametrize("row", WITHOUT_EFFECT, ids=lambda row: row.variables[0])
+def test_help_says_of_every_option_without_effect_that_it_has_none(row: Ineffective) -> None:
+    for variable in (*row.variables, *row.further):
+        for option in every_option():
+            if option.variable == variable and option.help:
+                assert option.help.startswith("no effect")
+    given = [spelling for spelling in row.options if "..." not in spelling]
+    assert {spellings()[spelling].variable for spelling in given} <= set(row.variables)
+
+
+def test_options_of_autotuning_are_accepted() -> None:
+    assert environment("--autotune", "--autotune-log-file", "f", "--autotune-warmup-samples", "3") == {
+        "HOROVOD_AUTOTUNE": "1",
+        "HOROVOD_AUTOTUNE_LOG": "f",
+        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "3",
+    }
+    assert environment("--no-autotune", "--autotune-log-file", "f") == {"HOROVOD_AUTOTUNE": "0"}
+    assert environment("--autotune-gaussian-process-noise", "0.5") == {}
+
+
 def test_rank_map_shows_where_every_rank_would_run() -> None:
     assert rank_map(job("-H", "a:1,b:2", "true")).splitlines() == [
         "rank  host  local rank  cross rank",

@@ -214,3 +214,18 @@ def test_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     output.drain(lambda: False)
     os.close(read)
     os.close(write)
+
+
+def test_output_that_is_not_shown_is_in_files_and_last_lines(tmp_path: Path) -> None:
+    stdout = io.StringIO()
+    output = Output(2, Console(stdout=stdout), directory=tmp_path, shown={1})
+    for rank in (0, 1):
+        read, write = os.pipe()
+        output.attach(read, rank, "stdout")
+        os.write(write, b"text of %d\n" % rank)
+        os.close(write)
+    output.start()
+    output.drain(lambda: False)
+    assert stdout.getvalue() == "[1]<stdout>:text of 1\n"
+    assert (tmp_path / "rank.0" / "stdout").read_text() == "[0]<stdout>:text of 0\n"
+    assert output.tail(0) == ("text of 0",)

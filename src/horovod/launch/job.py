@@ -32,6 +32,8 @@ class Job:
     """Environment variables that command-line options stand for."""
     timestamps: bool = False
     output_directory: Path | None = None
+    shown: frozenset[int] | None = None
+    """Ranks whose output is shown; None: all."""
     ssh: SshOptions = field(default_factory=SshOptions)
     call: Sequence[memoryview] = ()
     """What ranks read and answer, if the command calls a function; see `WorkerPlan.call`."""

@@ -82,7 +82,13 @@ def run_job(
         placed = slots if prepared.hosts else ()
         with _make_store(prepared) as store:
             console.narrate(f"serving the store at {shown(store.addresses)}")
-            output = Output(len(slots), console, timestamps=job.timestamps, directory=job.output_directory)
+            output = Output(
+                len(slots),
+                console,
+                timestamps=job.timestamps,
+                directory=job.output_directory,
+                shown=job.shown,
+            )
             try:
                 with conducting(
                     lambda: launcher.start(placed, _plan(request, prepared, store), store, output),

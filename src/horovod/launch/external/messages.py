@@ -72,6 +72,7 @@ class Place:
     patience_s: float
     call_parts: int
     timestamps: bool
+    shown: bool
     directory: str
 
     def __post_init__(self) -> None:

@@ -204,7 +204,8 @@ def _run(
         command, environment, {slot.rank: slot_environment(slot)}, (memoryview(call),) if call else ()
     )
     directory = Path(place.directory) if place.directory else None
-    output = Output(slot.size, console, timestamps=place.timestamps, directory=directory)
+    shown = None if place.shown else frozenset[int]()
+    output = Output(slot.size, console, timestamps=place.timestamps, directory=directory, shown=shown)
     descriptors = [int(environ[name]) for name in _DESCRIPTORS if environ.get(name, "").isdecimal()]
     launcher = LocalLauncher(descriptors)
     with (

@@ -266,6 +266,7 @@ class ExternalWorkers:
                 patience_s=self._limits.patience_s,
                 call_parts=call_parts,
                 timestamps=self._job.timestamps,
+                shown=self._job.shown is None or slot.rank in self._job.shown,
                 directory=str(directory.absolute()) if directory is not None else "",
             )
             self._client.set(f"{messages.PLACE}{slot.rank}", said(place))

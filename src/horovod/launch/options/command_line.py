@@ -42,7 +42,7 @@ examples:
                                                  MPIJob pod: on all that was allocated
   horovodrun -np 8 --launcher srun python train.py
   horovodrun --config-file job.yaml --verbose python train.py
-  horovodrun -np 2 --output-filename logs python train.py
+  horovodrun -np 8 --output-filename logs --show-ranks 0 python train.py
   horovodrun --check-build                       what this installation can do
   eval "$(horovodrun --completion bash)"         complete options in this shell
 
@@ -182,6 +182,7 @@ def to_job(arguments: argparse.Namespace, allocated: Allocated | None = None) ->
         options=option_environment(arguments),
         timestamps=bool(arguments.prefix_output_with_timestamp),
         output_directory=Path(arguments.output_filename) if arguments.output_filename else None,
+        shown=_shown_ranks(arguments.show_ranks, processes),
         ssh=SshOptions(
             port=arguments.ssh_port,
             identity_file=arguments.ssh_identity_file,
@@ -292,3 +293,13 @@ def _hosts(arguments: argparse.Namespace) -> tuple[HostSlots, ...]:
     if arguments.hostfile is not None:
         return parse_hostfile(host_text(arguments.hostfile), arguments.hostfile)
     return ()
+
+
+def _shown_ranks(ranges: Sequence[range] | None, processes: int) -> frozenset[int] | None:
+    """The ranks whose output is shown; None: all."""
+    if ranges is None:
+        return None
+    last = max(ranks[-1] for ranks in ranges)
+    if last >= processes:
+        raise ConfigError(f"--show-ranks names rank {last}, but the last of {processes} is {processes - 1}.")
+    return frozenset(rank for ranks in ranges for rank in ranks)

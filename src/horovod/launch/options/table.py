@@ -7,6 +7,7 @@ Options of settings are made from ``horovod.config``.
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -104,6 +105,15 @@ def _words(text: str) -> tuple[str, ...]:
         return tuple(shlex.split(text))
     except ValueError as error:
         raise ValueError(f"{text!r} cannot be split into words: {error}") from None
+
+
+def _rank_ranges(text: str) -> tuple[range, ...]:
+    found = re.fullmatch(r"\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*", text)
+    ranges = [part.partition("-") for part in text.split(",")] if found else []
+    ranks = tuple(range(int(first), int(last or first) + 1) for first, _, last in ranges)
+    if not all(ranks) or not ranks:
+        raise ValueError(f"{text!r} does not name ranks; expected: 0 or 0,4-7")
+    return ranks
 
 
 def _of_settings(group: str) -> tuple[Option, ...]:
@@ -264,6 +274,11 @@ _OUTPUT = (
     Option(
         ("--output-filename",), "output_filename",
         "also write what rank R prints to DIR/rank.R/stdout and DIR/rank.R/stderr", "DIR", path="directory",
+    ),
+    Option(
+        ("--show-ranks",), "show_ranks",
+        "show only what these ranks print, such as 0 or 0,4-7; --output-filename keeps that of all", "RANKS",
+        _rank_ranges, ours=True,
     ),
     Option(
         ("-prefix-timestamp", "--prefix-output-with-timestamp"), "prefix_output_with_timestamp",

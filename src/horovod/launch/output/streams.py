@@ -11,7 +11,7 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import BinaryIO
 
@@ -138,19 +138,27 @@ class _Source:
 class Output:
     """Forwards what all ranks print in a thread of its own, and owns that thread, the pipes and the files.
 
-    Ranks of this host write to pipes that are attached; what others print is put.
+    Ranks of this host write to pipes that are attached; what others print is put. Of ranks that are not
+    ``shown`` (None: all are) only files and the last lines are kept.
 
     The thread may block as long as it likes in a write to a slow terminal: supervision goes on without it.
     """
 
     def __init__(
-        self, size: int, console: Console, *, timestamps: bool = False, directory: Path | None = None
+        self,
+        size: int,
+        console: Console,
+        *,
+        timestamps: bool = False,
+        directory: Path | None = None,
+        shown: Set[int] | None = None,
     ) -> None:
         self._size = size
         self._results_left = most_result_bytes()
         self._console = console
         self._timestamps = timestamps
         self._directory = directory
+        self._shown = shown
         self._prefixers: dict[tuple[int, str], LinePrefixer] = {}
         self._kept: dict[int, _Kept] = {}
         self._tails: dict[int, tuple[str, ...]] = {}
@@ -304,6 +312,8 @@ class Output:
                 self._console.tell(f"the file of rank {rank}'s {stream} ends here: {error.strerror or error}")
                 source.file.close()
                 source.file = None
+        if self._shown is not None and source.writer[0] not in self._shown:
+            return
         sink = self._console.stdout if source.writer[1] == "stdout" else self._console.stderr
         sink.write(harmless(lines) if sink.is_terminal else lines, source.writer)
 
