@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from horovod.errors import ConfigError, LaunchError
+from horovod.errors import ConfigError
 from horovod.launch.options.command_line import option_environment, parse_command_line, to_job
 from horovod.launch.options.table import every_option
 from horovod.launch.placement.hosts import HostSlots
@@ -232,7 +232,7 @@ def test_wrong_values_name_file_section_and_key(text: str, message: str, file: P
     ],
 )
 def test_options_of_later_versions_are_refused(text: str, message: str, file: Path) -> None:
-    with pytest.raises(LaunchError, match=message):
+    with pytest.raises(ConfigError, match=message):
         read(file, text)
 
 

@@ -258,9 +258,15 @@ def test_verbose_narrates_on_standard_error() -> None:
         (["./no/such/file"], 127, "The command ./no/such/file cannot be run: not found."),
         (["/"], 126, "The command / cannot be run: permission denied."),
         (["./plain.py"], 126, "Did you mean: python ./plain.py?"),
+        (["plain.py"], 127, "not found on PATH, but in this folder. Did you mean: python plain.py?"),
+        (["gone.py"], 127, "not found. Did you mean: python gone.py? There is no such file in "),
+        (["text"], 127, "not found on PATH, but in this folder. Did you mean: ./text?"),
+        (["./script"], 126, "permission denied. Is it a script? Then make it executable: chmod +x ./script"),
         (["./text"], 126, "neither a program nor a script"),
         (["./lost"], 127, "its interpreter was not found"),
-        (["-H", "localhost:1", "true"], 2, "2 processes were requested, but the hosts have 1 slots"),
+        (["-H", "localhost:1", "true"], 2, "2 processes were requested, but the hosts have 1 slot ("),
+        (["--min-np", "1", "true"], 2, "--min-np: this version runs a fixed number of processes"),
+        (["--nproc-per-node", "2", "plain.py"], 2, "which is torchrun's. Here: -np N"),
         (["-H", "localhost", "true"], 2, "'localhost' in it is not host:slots"),
         (["-H", "no.such.host.invalid:2", "true"], 1, "no.such.host.invalid: ssh"),
         (["--autotune", "true"], 1, "--autotune: this version does not tune itself"),
@@ -273,6 +279,7 @@ def test_what_cannot_be_started_is_explained(
     words: list[str], status: int, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "plain.py").write_text("print()\n")
+    (tmp_path / "script").write_text("#!/bin/sh\n")
     (tmp_path / "text").write_text("just text\n")
     (tmp_path / "text").chmod(0o755)
     (tmp_path / "lost").write_text("#!/no/such/interpreter\n")

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from horovod.config import SETTINGS
-from horovod.errors import ConfigError, LaunchError
+from horovod.errors import ConfigError
 from horovod.launch.job import Job, SshOptions
+from horovod.launch.options import foreign
 from horovod.launch.options.command_line import option_environment, parse_command_line, rank_map, to_job
 from horovod.launch.options.table import spellings
 from horovod.launch.placement.hosts import Allocated, HostSlots
@@ -140,7 +142,7 @@ def test_everything_after_the_command_belongs_to_it(words: list[str], command: t
         (["-np", "2", "--fusion-treshold-mb", "3", "true"], "Did you mean --fusion-threshold-mb?"),
         (["-np", "2", "--numproc", "3", "true"], "Did you mean --num-proc"),
         (["-np", "2", "--cycle_time_ms", "3", "true"], "Did you mean --cycle-time-ms?"),
-        (["-np", "2", "-x", "true"], "unknown option -x\n"),
+        (["-np", "2", "-y", "true"], "unknown option -y\n"),
         (["-np"], "expected one argument"),
         (["-np", "2", "--gloo", "--mpi", "true"], "argument --mpi: not allowed with argument --gloo"),
         (["-np", "2", "--jsrun", "--launcher", "srun", "true"], "not allowed with argument --jsrun"),
@@ -196,9 +198,55 @@ def test_wrong_usage_ends_with_status_2(
     ],
 )
 def test_options_of_later_versions_are_refused_by_name(words: list[str], message: str) -> None:
-    with pytest.raises(LaunchError, match=message) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:  # status 2
         parse_command_line([*words, "-np", "2", "true"])
     assert str(caught.value).startswith(words[0].partition("=")[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--nproc-per-node", "4"], "unknown option --nproc-per-node, which is torchrun's. Here: -np N"),
+        (["--nproc_per_node=4"], "unknown option --nproc_per_node, which is torchrun's. Here: -np N"),
+        (["--nnodes=2"], "-H server1:4,server2:4"),
+        (["--node_rank", "0"], "-H server1:4,server2:4"),
+        (["--standalone"], "leave it out"),
+        (["--log-dir", "logs"], "--output-filename DIR"),
+        (["--log_dir=logs", "--tee", "3"], "--output-filename DIR"),
+        (["--tee", "3"], "--output-filename DIR"),
+        (["--redirects", "3"], "--show-ranks 0"),
+        (["-m", "package"], "python -m MODULE"),
+        (["-n", "4"], "unknown option -n, which is mpirun's. Here: -np N"),
+        (["-x", "NAME"], "NAME=VALUE in front of horovodrun"),
+        (["--num_processes", "4"], "which is accelerate's. Here: -np N"),
+    ],
+)
+def test_spellings_of_other_launchers_are_answered_with_ours(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_command_line([*words, "train.py"])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("spelling", foreign.ANSWERS)
+def test_every_spelling_of_another_launcher_is_recognised(
+    spelling: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, words = foreign.ANSWERS[spelling]
+    for word in (spelling, f"{spelling}=1"):
+        with pytest.raises(SystemExit):
+            parse_command_line(["-np", "2", word, "train.py"])
+        expected = f"unknown option {spelling}, which is {program}'s. Here: {words}\n"
+        assert expected in capsys.readouterr().err
+
+
+def test_answers_to_spellings_of_other_launchers_name_options_that_exist() -> None:
+    ours = spellings()
+    for _, words in foreign.ANSWERS.values():
+        words = re.sub(r'="[^"]*"', "", words)  # arguments of another program
+        assert set(re.findall(r"(?<![\w-])--?[A-Za-z][a-z-]*", words)) - {"-m"} <= set(ours), words
 
 
 @pytest.mark.parametrize("words", [["--check-build"], ["-cb"], ["-v"], ["--version"]])

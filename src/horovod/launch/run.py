@@ -26,6 +26,7 @@ from horovod.launch.launchers.registry import LAUNCHERS, load_launcher
 from horovod.launch.output.console import Console
 from horovod.launch.output.status import Status
 from horovod.launch.output.streams import Output
+from horovod.launch.phrases import counted
 from horovod.launch.placement.addresses import names_of_this_machine
 from horovod.launch.supervision.failures import raise_for
 from horovod.launch.supervision.signals import Signals
@@ -168,7 +169,7 @@ def _plan(request: Request, prepared: Prepared, store: StoreServer) -> WorkerPla
         if threads is not None and "OMP_NUM_THREADS" not in job.options:
             console.narrate(
                 f"OMP_NUM_THREADS={threads} on {name} (not set before): "
-                f"{facts.cores} cores for {len(placed)} ranks"
+                f"{counted(facts.cores, 'core')} for {counted(len(placed), 'rank')}"
             )
             for rank in placed:
                 own_environment[rank]["OMP_NUM_THREADS"] = str(threads)

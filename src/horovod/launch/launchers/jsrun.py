@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from horovod.errors import ConfigError
 from horovod.launch.external.order import Order, StartLine
 from horovod.launch.external.program_launcher import ProgramLauncher
-from horovod.launch.placement.hosts import HostSlots
+from horovod.launch.phrases import counted
+from horovod.launch.placement.hosts import HostSlots, too_few_slots
 from horovod.launch.placement.lsf import NodeShape, node_shape
 
 __all__ = ["JsrunLauncher", "rank_file"]
@@ -43,7 +44,8 @@ def rank_file(hosts: Sequence[HostSlots], processes: int, shape: NodeShape) -> s
     for host in hosts:
         if host.slots > shape.gpus:
             raise ConfigError(
-                f"Host {host.name} has {shape.gpus} GPUs, not {host.slots}: jsrun places one rank on each. "
+                f"Host {host.name} has {counted(shape.gpus, 'GPU')}, not {host.slots}: jsrun places one rank "
+                "on each. "
                 "Ask for fewer, or place them with --binding-args."
             )
         if rank < processes and host.slots:
@@ -53,5 +55,5 @@ def rank_file(hosts: Sequence[HostSlots], processes: int, shape: NodeShape) -> s
             lines.append(f"rank: {rank}: {{ hostname: {host.name}; cpu: {cpus} ; gpu: * ; mem: * }}")
             rank += 1
     if rank < processes:
-        raise ConfigError(f"{processes} processes were requested, but the hosts have {rank} slots.")
+        raise ConfigError(f"{too_few_slots(processes, rank)}.")
     return "\n".join(lines) + "\n"

@@ -13,9 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from horovod.errors import ConfigError, LaunchError
+from horovod.errors import ConfigError
 from horovod.launch.job import Job, SshOptions
-from horovod.launch.options.table import TABLE, Option, every_option, spellings
+from horovod.launch.launchers.registry import LAUNCHERS
+from horovod.launch.options import foreign
+from horovod.launch.options.table import AUTO, TABLE, Option, every_option, spellings
+from horovod.launch.phrases import counted
 from horovod.launch.placement.host_files import host_text
 from horovod.launch.placement.hosts import Allocated, HostSlots, parse_hostfile, parse_hosts
 
@@ -85,7 +88,7 @@ class _Give(argparse.Action):
             if option.apart and other.apart == option.apart and other != option:
                 parser.error(f"argument {spelling}: not allowed with argument {before}")
         if option.refused:
-            raise LaunchError(f"{spelling}: {option.refused}.")
+            raise ConfigError(f"{spelling}: {option.refused}.")
         if option.warning:
             warnings.warn(f"{spelling} is deprecated: {option.warning}", DeprecationWarning, stacklevel=2)
         namespace.given.append((spelling, option))
@@ -128,8 +131,7 @@ def parse_command_line(words: Sequence[str]) -> argparse.Namespace:
         order; ``notices``, what the user should be told about the file.
 
     Raises:
-        LaunchError: an option that this version does not serve.
-        ConfigError: the config file cannot be used.
+        ConfigError: an option that this version does not serve, or the config file cannot be used.
     """
     parser = make_parser()
     options, command = _split_command(parser, words)
@@ -246,6 +248,8 @@ def _split_command(
             break
         name, equals, value = word.partition("=")
         full = _full_spelling(parser, name, known)
+        if full is None and (what := foreign.answer(name)):
+            parser.error(f"unknown option {name}{what}")
         index += 1
         own.append(f"{full}{equals}{value}" if full else word)
         if full and not equals and not known[full].is_switch:

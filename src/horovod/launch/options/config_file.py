@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from horovod.errors import ConfigError, LaunchError
+from horovod.errors import ConfigError
 from horovod.launch.launchers.registry import CHOICES
 from horovod.launch.options.table import Option, every_option
 
@@ -48,8 +48,8 @@ def apply_config_file(arguments: argparse.Namespace, path: Path) -> None:
     Unknown sections and keys become ``arguments.notices``.
 
     Raises:
-        ConfigError: the file cannot be read, or a value makes no sense; names file, section and key.
-        LaunchError: an option that this version does not serve.
+        ConfigError: the file cannot be read, a value makes no sense, or this version does not serve the
+            option; names file, section and key.
     """
     decided = {option.name for _, option in arguments.given}
     decided |= {option.apart for _, option in arguments.given if option.apart}
@@ -65,7 +65,7 @@ def apply_config_file(arguments: argparse.Namespace, path: Path) -> None:
         if option.refused and option.key.startswith("autotune.") and option.name != "autotune":
             continue  # says how to tune, not to do it
         if option.refused:
-            raise LaunchError(f"{setting.where}: {option.refused}.")
+            raise ConfigError(f"{setting.where}: {option.refused}.")
         if option.warning:
             warnings.warn(
                 f"{setting.where} is deprecated: {option.warning}", DeprecationWarning, stacklevel=2

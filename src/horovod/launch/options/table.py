@@ -16,9 +16,11 @@ from horovod.config import SETTINGS, Flag, Setting, at_least, one_of
 from horovod.launch.launchers.registry import CHOICES, LAUNCHERS
 from horovod.launch.placement.hosts import HOSTS_FORM
 
-__all__ = ["SHELLS", "TABLE", "Option", "every_option", "spellings"]
+__all__ = ["AUTO", "SHELLS", "TABLE", "Option", "every_option", "spellings"]
 
 SHELLS = ("bash", "zsh", "fish")
+AUTO = "auto"
+"""The number of processes that fits, as if no number were given."""
 
 _NO_ELASTIC = "this version runs a fixed number of processes; give -np and -H instead"
 _NO_TUNING = "this version does not tune itself; set --fusion-threshold-mb and --cycle-time-ms by hand"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from horovod.errors import ConfigError
+from horovod.launch.phrases import counted
 from horovod.launch.placement.host_files import host_text
 from horovod.launch.placement.hosts import (
     MOST_HOSTS,
@@ -91,7 +92,8 @@ def _slurm_slots(environ: Mapping[str, str], nodes: int) -> list[int]:
         per_task = max(1, number_of(environ.get("SLURM_CPUS_PER_TASK") or "1", "SLURM_CPUS_PER_TASK"))
         return [max(1, count // per_task) for count in cores]
     raise ConfigError(
-        f"Slurm's job has {nodes} nodes (SLURM_JOB_NODELIST={environ.get('SLURM_JOB_NODELIST', '')}), but "
+        f"Slurm's job has {counted(nodes, 'node')} "
+        f"(SLURM_JOB_NODELIST={environ.get('SLURM_JOB_NODELIST', '')}), but "
         f"SLURM_TASKS_PER_NODE={environ.get('SLURM_TASKS_PER_NODE', '')} does not say how many processes "
         "each of them takes. Give the hosts with -H.",
         variable="SLURM_TASKS_PER_NODE",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from horovod.errors import ConfigError, LaunchError
+from horovod.launch.phrases import counted
 
 __all__ = [
     "HOSTS_FORM",
@@ -31,6 +32,7 @@ __all__ = [
     "parse_hostfile",
     "parse_hosts",
     "place_ranks",
+    "too_few_slots",
 ]
 
 HOSTS_FORM = "host:slots[,host:slots...], for example localhost:4, server1:2,server2:2 or server[1-2]:2"
@@ -210,9 +212,8 @@ def assign_ranks(
     available = sum(host.slots for host in hosts)
     if available < min_processes:
         raise ConfigError(
-            f"{min_processes} processes were requested, but the hosts have {available} slots "
-            f"({named(hosts)}). "
-            "Lower -np or give the hosts more slots."
+            f"{too_few_slots(min_processes, available)} ({named(hosts)}). Lower -np or give the hosts more "
+            "slots."
         )
     to_place = available if max_processes is None else min(available, max_processes)
     local_sizes: list[int] = []
@@ -236,6 +237,12 @@ def assign_ranks(
             )
             hosts_before[local_rank] += 1
     return tuple(slots)
+
+
+def too_few_slots(processes: int, slots: int) -> str:
+    """That there is no room for so many, without the end of the sentence."""
+    asked = f"{counted(processes, 'process', 'processes')} {'was' if processes == 1 else 'were'} requested"
+    return f"{asked}, but the hosts have {counted(slots, 'slot')}"
 
 
 def place_ranks(hosts: Sequence[str]) -> tuple[Slot, ...]:

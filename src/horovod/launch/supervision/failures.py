@@ -154,16 +154,30 @@ def _others_ended(count: int) -> str:
 def command_not_started(refused: Refused, command: str, host: str) -> CommandNotStarted:
     """Why `command` could not be run on `host`, and what to try."""
     where = "" if host in names_of_this_machine([host]) else f" on {host}"
-    if refused.errno in (errno.ENOENT, errno.ENOTDIR):
-        if "/" in command and os.path.exists(command):
-            why, what = "its interpreter was not found", "Look at its first line."
-        else:
-            why, what = "not found", "Check its spelling and PATH."
-        return CommandNotStarted(f"The command {command} cannot be run{where}: {why}. {what}", exit_code=127)
-    if refused.errno == errno.ENOEXEC:
+    status = 127 if refused.errno in (errno.ENOENT, errno.ENOTDIR) else 126
+    if status == 127:
+        why, what = _not_found(command)
+    elif refused.errno == errno.ENOEXEC:
         why, what = "it is neither a program nor a script with an interpreter in its first line", ""
     else:
         why, what = os.strerror(refused.errno).lower(), ""
     if command.endswith(".py"):
-        what = f" Did you mean: python {command}?"
-    return CommandNotStarted(f"The command {command} cannot be run{where}: {why}.{what}", exit_code=126)
+        here = "" if os.path.exists(command) else f" There is no such file in {os.getcwd()}, though."
+        what = f"Did you mean: python {command}?{here}"
+    elif refused.errno == errno.EACCES and os.path.isfile(command):
+        what = f"Is it a script? Then make it executable: chmod +x {command}"
+    return CommandNotStarted(
+        f"The command {command} cannot be run{where}: {why}. {what}".rstrip(), exit_code=status
+    )
+
+
+def _not_found(command: str) -> tuple[str, str]:
+    """Why a command was not found, and what to do."""
+    exists = os.path.isfile(command)
+    if "/" in command:
+        if exists:
+            return "its interpreter was not found", "Look at its first line."
+        return "not found", "Check its spelling."
+    if exists:
+        return "not found on PATH, but in this folder", f"Did you mean: ./{command}?"
+    return "not found", "Check its spelling and PATH."

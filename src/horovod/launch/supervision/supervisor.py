@@ -30,6 +30,7 @@ from horovod.launch.launchers.contract import (
 )
 from horovod.launch.output.console import Console
 from horovod.launch.output.status import Status
+from horovod.launch.phrases import counted
 from horovod.launch.placement.hosts import Slot
 from horovod.launch.supervision.first_cause import End, blamed, first_cause, heard
 from horovod.launch.supervision.signals import Signals, signal_name
@@ -187,7 +188,7 @@ class Supervisor:
                 if not self._has_cause():
                     self._cause_finder.begin(self._not_ended)
             case LeftBehind(processes):
-                left = _count(processes, "process", "processes")
+                left = counted(processes, "process", "processes")
                 self._console.tell(f"ending {left} that the ranks left behind")
             case Finished():
                 return event
@@ -281,7 +282,7 @@ class Supervisor:
         ranks = ", ".join(str(rank) for rank in sorted(self._running)[:8])
         more = ", ..." if len(self._running) > 8 else ""
         self._console.tell(
-            f"waiting for {_count(len(self._running), 'rank', 'ranks')} ({ranks}{more}) to end; "
+            f"waiting for {counted(len(self._running), 'rank')} ({ranks}{more}) to end; "
             "SIGKILL follows 5 s after the first signal"
         )
 
@@ -350,7 +351,3 @@ def describe_exit(exit_code: int | None) -> str:
     if exit_code < 0:
         return f"was killed by {signal_name(-exit_code)} (status {128 - exit_code})"
     return f"exited with status {exit_code}"
-
-
-def _count(number: int, singular: str, plural: str) -> str:
-    return f"{number} {singular if number == 1 else plural}"
