@@ -173,6 +173,10 @@ def test_everything_after_the_command_belongs_to_it(words: list[str], command: t
         (["-np", "2", "--start-timeout", "0", "true"], "must be more than 0 seconds"),
         (["-np", "2", "--log-level", "LOUD", "true"], "invalid choice"),
         (["-np", "2", "--hierarchical", "true"], "ambiguous"),
+        (["-np", "all", "true"], "'all' is not a whole number"),
+        (["-np", "2", "--show-ranks", "a", "true"], "'a' does not name ranks; expected: 0 or 0,4-7"),
+        (["-np", "2", "--show-ranks", "3-1", "true"], "does not name ranks"),
+        (["-np", "2", "--show-ranks", "1,", "true"], "does not name ranks"),
     ],
 )
 def test_wrong_usage_ends_with_status_2(
@@ -267,12 +271,6 @@ def test_hosts_of_an_allocation_count_unless_hosts_are_given() -> None:
     assert (found.processes, found.hosts) == (3, allocated.hosts)
     found = to_job(parse_command_line(["-H", "localhost:1", "true"]), allocated)
     assert (found.processes, found.hosts) == (1, (HostSlots("localhost", 1),))
-
-
-@pytest.mark.parametrize("words", [["true"], ["python", "-np", "2"]])
-def test_missing_number_of_processes_is_an_error(words: list[str]) -> None:
-    with pytest.raises(ConfigError, match="-np is missing: how many processes"):
-        job(*words)
 
 
 def test_hosts_without_slots_are_no_hosts() -> None:

@@ -69,10 +69,10 @@ def run_commandline(words: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace, console: Console) -> None:
-    for notice in arguments.notices:
-        console.tell(notice)
     allocated = None if hosts_are_named(arguments) else find_allocation(os.environ)
     job = to_job(arguments, allocated)
+    for notice in arguments.notices:
+        console.tell(notice)
     if allocated is not None:
         console.tell(f"hosts of {allocated.source}: {named(allocated.hosts)}")
     launcher = choose_launcher(arguments.launcher, look_around(os.environ, arguments.launcher))

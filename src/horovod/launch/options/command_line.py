@@ -7,6 +7,7 @@ not given leaves an inherited variable alone.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,18 +32,19 @@ __all__ = [
     "to_job",
 ]
 
-_USAGE = "horovodrun -np N [options] command [arguments]"
+_USAGE = "horovodrun [-np N] [options] command [arguments]"
 
 _DESCRIPTION = "Start N processes of a program that train together, and look after them."
 
 _EPILOG = """\
 examples:
   horovodrun -np 4 python train.py               four processes on this machine
+  horovodrun python train.py                     one for each GPU here, else each core;
+                                                 in a Slurm, PBS, LSF or SGE job or an
+                                                 MPIJob pod: on all that was allocated
   horovodrun -np 8 -H server1:4,server2:4 python train.py --epochs 3
   horovodrun -H gpu[01-16]:8 python train.py     128 processes on 16 hosts
   horovodrun --hostfile hosts --network-interfaces eth1 python train.py
-  horovodrun python train.py                     in a Slurm, PBS, LSF or SGE job or an
-                                                 MPIJob pod: on all that was allocated
   horovodrun -np 8 --launcher srun python train.py
   horovodrun --config-file job.yaml --verbose python train.py
   horovodrun -np 8 --output-filename logs --show-ranks 0 python train.py
@@ -157,7 +159,8 @@ def hosts_are_named(arguments: argparse.Namespace) -> bool:
 
 
 def to_job(arguments: argparse.Namespace, allocated: Allocated | None = None) -> Job:
-    """What the parsed command line asks for; `allocated` counts if it names no hosts.
+    """What the parsed command line asks for; `allocated` counts if it names no hosts. How many processes fit
+    this machine, where nobody has said it, becomes one of ``arguments.notices``.
 
     Raises:
         ConfigError: hosts cannot be read, or there is no number of processes.
@@ -165,14 +168,14 @@ def to_job(arguments: argparse.Namespace, allocated: Allocated | None = None) ->
     """
     hosts = _hosts(arguments) or (allocated.hosts if allocated is not None else ())
     meant = allocated.processes if allocated is not None and not hosts_are_named(arguments) else 0
-    processes = arguments.num_proc or meant or sum(host.slots for host in hosts)
-    if not processes:
+    given = None if arguments.num_proc == AUTO else arguments.num_proc
+    processes = given or meant or sum(host.slots for host in hosts)
+    if not processes and hosts:
         raise ConfigError(
-            "-np is missing: how many processes? (Without -H, a host file or an allocation of a batch system "
-            "that decides it.)"
-            if not hosts
-            else "The hosts have no slots: how many processes? Give some of them slots, as in -H server1:4."
+            "The hosts have no slots: how many processes? Give some of them slots, as in -H server1:4."
         )
+    if not processes:
+        processes = _processes_here(arguments)
     interfaces = [name for names in arguments.network_interfaces or () for name in names]
     return Job(
         command=tuple(arguments.command),
@@ -289,6 +292,22 @@ def _filled(words: Iterable[str]) -> list[str]:
             lines.append("")
         lines[-1] += f"{word} "
     return [line.rstrip() for line in lines]
+
+
+def _processes_here(arguments: argparse.Namespace) -> int:
+    """How many fit this machine, if the ranks will be on it."""
+    if arguments.launcher is not None and not LAUNCHERS[arguments.launcher].stays_here:
+        raise ConfigError(
+            f"-np is missing: how many processes? {arguments.launcher} may start them on other machines, of "
+            "which nothing is known here."
+        )
+    from horovod.launch.placement.machine import room_here  # only who gives no number pays for it
+
+    room = room_here(os.environ)
+    arguments.notices.append(
+        f"{counted(room.processes, 'process', 'processes')} on this machine: {room.why} (-np N decides)"
+    )
+    return room.processes
 
 
 def _hosts(arguments: argparse.Namespace) -> tuple[HostSlots, ...]:

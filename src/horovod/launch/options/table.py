@@ -102,6 +102,11 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
+def _processes(text: str) -> int | str:
+    number: int | str = text if text == AUTO else at_least(1)(text)
+    return number
+
+
 def _words(text: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
@@ -197,8 +202,9 @@ _GENERAL = (
     ),
     Option(
         ("-np", "--num-proc"), "num_proc",
-        "number of processes to start (default: every slot of the hosts given, or of the allocation)",
-        "N", at_least(1),
+        "number of processes to start; auto (the default): every slot of the hosts given, or of the "
+        "allocation; else one for each GPU of this machine, or for each core",
+        "N", _processes,
     ),
     Option(
         ("--config-file",), "config_file", "YAML file with options; those given here win over it", "FILE",
@@ -350,7 +356,7 @@ _OLD = tuple(
 
 TABLE: Mapping[str, Sequence[Option]] = {
     "general": _GENERAL,
-    "hosts (default: those of the allocation this runs in, else N slots on this machine)": _HOSTS,
+    "hosts (default: those of the allocation this runs in, else this machine)": _HOSTS,
     "network": _NETWORK,
     "launcher": _LAUNCHERS,
     "output": _OUTPUT,
