@@ -20,6 +20,7 @@ __all__ = [
     "OWN_OPERATIONS",
     "SETTINGS",
     "TIMELINE_DYNAMIC",
+    "WARNING_LEVEL",
     "Config",
     "Flag",
     "Read",
@@ -32,6 +33,8 @@ __all__ = [
 _log = logging.getLogger("horovod")
 
 _LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")  # the index is the level of the core
+
+WARNING_LEVEL = _LOG_LEVELS.index("WARNING")
 
 TIMELINE_DYNAMIC = "DYNAMIC"
 """Instead of a path: a timeline may be started later, none is recorded before."""

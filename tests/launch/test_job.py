@@ -269,7 +269,6 @@ def test_verbose_narrates_on_standard_error() -> None:
         (["--nproc-per-node", "2", "plain.py"], 2, "which is torchrun's. Here: -np N"),
         (["-H", "localhost", "true"], 2, "'localhost' in it is not host:slots"),
         (["-H", "no.such.host.invalid:2", "true"], 1, "no.such.host.invalid: ssh"),
-        (["--autotune", "true"], 1, "--autotune: this version does not tune itself"),
         (["--output-filename", "./text", "true"], 1, "cannot be kept in text/rank.0/stdout"),
         (["--nonsense", "true"], 2, "--nonsense"),
         ([], 2, "command to run is missing"),
@@ -344,6 +343,37 @@ def test_check_build_lists_its_rows_in_order(verbose: bool) -> None:
     rows = [line.split("] ")[1].split("  ")[0] for line in text.splitlines() if line.startswith("    [")]
     assert rows == ["TensorFlow", "PyTorch", "MXNet", "MPI", "Gloo", "NCCL", "DDL", "CCL", "MPI", "Gloo"]
     assert ("(" in text) is verbose
+
+
+def test_what_was_set_in_vain_is_told_once_for_a_job() -> None:
+    rank = """
+from horovod.runtime import lifecycle
+from tests.unit.runtime.test_lifecycle import CORE
+for _ in range(2):
+    lifecycle.start(core=CORE)
+    lifecycle.stop()
+"""
+    extra = {"HOROVOD_FUSION_TRESHOLD": "0", "HOROVOD_GPU_OPERATIONS": "NCCL"}
+    words = ["-np", "2", "--autotune", "--num-nccl-streams", "4", "--no-torus-allreduce"]
+    done = horovodrun(*words, PYTHON, "-c", rank, extra=extra, cwd=Path(__file__).resolve().parents[2])
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stderr.decode().splitlines() == [
+        "[0]<stderr>:HOROVOD_AUTOTUNE=1 has no effect: this version does not tune itself; "
+        "HOROVOD_FUSION_THRESHOLD and HOROVOD_CYCLE_TIME can be set by hand.",
+        "[0]<stderr>:HOROVOD_NUM_NCCL_STREAMS=4 has no effect: tensors in device memory are to come.",
+        "[0]<stderr>:HOROVOD_FUSION_TRESHOLD is not read. Did you mean HOROVOD_FUSION_THRESHOLD?",
+    ]
+    quiet = horovodrun(
+        *words,
+        "--log-level",
+        "ERROR",
+        PYTHON,
+        "-c",
+        rank,
+        extra=extra,
+        cwd=Path(__file__).resolve().parents[2],
+    )
+    assert quiet.stderr == b""
 
 
 def test_nothing_heavy_is_imported() -> None:

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from horovod.bootstrap.variables import WITHOUT_EFFECT, Ineffective
 from horovod.config import SETTINGS
 from horovod.errors import ConfigError
 from horovod.launch.job import Job, SshOptions
 from horovod.launch.options import foreign
 from horovod.launch.options.command_line import option_environment, parse_command_line, rank_map, to_job
-from horovod.launch.options.table import spellings
+from horovod.launch.options.table import every_option, spellings
 from horovod.launch.placement.hosts import Allocated, HostSlots
 
 
@@ -191,8 +192,6 @@ def test_wrong_usage_ends_with_status_2(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--autotune"], "--fusion-threshold-mb"),
-        (["--autotune-log-file", "f"], "--fusion-threshold-mb"),
         (["--min-np", "1"], "fixed number of processes"),
         (["--min-num-proc", "1"], "fixed number of processes"),
         (["--max-np", "1"], "fixed number of processes"),

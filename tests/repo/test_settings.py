@@ -1,8 +1,10 @@
 """The page of settings says what the settings are."""
 
-from tests.repo.settings import BEGIN, END, PAGE, table
+import pytest
+from tests.repo.settings import PAGE, TABLES, written
 
 
-def test_the_table_of_settings_is_made_from_them() -> None:
-    written = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
-    assert written == table(), "a setting has changed? python -m tests.repo.settings --write"
+@pytest.mark.parametrize("name", TABLES)
+def test_the_tables_of_settings_are_made_from_them(name: str) -> None:
+    table = written(PAGE.read_text(encoding="utf-8"), name)
+    assert table == TABLES[name](), "a setting has changed? python -m tests.repo.settings --write"

@@ -29,7 +29,8 @@ from horovod.bootstrap.signing import ObjectSigner
 from horovod.bootstrap.starter import Word, tell
 from horovod.bootstrap.static_sets import Sets, agree_on_sets, wrong_ranks
 from horovod.bootstrap.topology import Place, Topology, alone, read_place
-from horovod.config import TIMELINE_DYNAMIC, Config
+from horovod.bootstrap.variables import remarks
+from horovod.config import TIMELINE_DYNAMIC, WARNING_LEVEL, Config
 from horovod.errors import HorovodInternalError, InvalidArgumentError, NotInitializedError
 from horovod.runtime import blame, ending
 
@@ -196,6 +197,8 @@ def start(
                 environ = communicator.environ
                 settings = replace(settings, job_id=environ.get("HOROVOD_JOB_ID", ""))
             place = read_place(environ)
+            if place.rank == 0 and _current.meeting is None:
+                _remark(settings, environ)
             if _current.refusal:
                 raise InvalidArgumentError(_current.refusal)
             meeting = meet(place, settings, environ, _current.meeting)
@@ -218,6 +221,13 @@ def start(
             atexit.unregister(_exit)  # one registration is enough, however often a world is formed
             atexit.register(_exit)
         return _current
+
+
+def _remark(settings: Config, environ: Mapping[str, str]) -> None:
+    """Tell what was set in vain; once, when rank 0 forms its first world."""
+    if settings.log_level <= WARNING_LEVEL:
+        for remark in remarks(environ):
+            _log.warning("%s", remark)
 
 
 def follow(follower: Follower) -> None:

@@ -218,7 +218,8 @@ def option_environment(arguments: argparse.Namespace) -> dict[str, str]:
     environment = {}
     for option in every_option():
         value = getattr(arguments, option.name)
-        if option.variable and value is not None:
+        needed = not option.needs or getattr(arguments, option.needs)
+        if option.variable and value is not None and needed:
             environment[option.variable] = option.as_text(value)
     return environment
 

@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from horovod.bootstrap.variables import WITHOUT_EFFECT
 from horovod.config import SETTINGS, Flag, Setting, at_least, one_of
 from horovod.launch.launchers.registry import CHOICES, LAUNCHERS
 from horovod.launch.placement.hosts import HOSTS_FORM
@@ -23,7 +24,7 @@ AUTO = "auto"
 """The number of processes that fits, as if no number were given."""
 
 _NO_ELASTIC = "this version runs a fixed number of processes; give -np and -H instead"
-_NO_TUNING = "this version does not tune itself; set --fusion-threshold-mb and --cycle-time-ms by hand"
+_AS_TUNING = "no effect, as --autotune has none"
 
 
 class Option(NamedTuple):
@@ -39,6 +40,7 @@ class Option(NamedTuple):
         listed: the value is a tuple of texts; a config file may have a list of them.
         repeatable: may be given several times; the values are collected in a list.
         variable: environment variable of the workers; ``as_text`` makes its text.
+        needs: the name of a switch; without it the variable is not set.
         key: its place ``section.key`` in a config file, beside the long spellings.
         implied: what it is if the file has the section without the key; None: not given.
         apart: options with the same text here exclude each other.
@@ -60,6 +62,7 @@ class Option(NamedTuple):
     repeatable: bool = False
     variable: str = ""
     as_text: Callable[[Any], str] = str
+    needs: str = ""
     key: str = ""
     implied: bool | None = None
     apart: str = ""
@@ -167,17 +170,22 @@ def _of_setting(setting: Setting, flag: Flag) -> Iterator[Option]:
     )  # fmt: skip
 
 
-def _switches(name: str, help: str) -> tuple[Option, Option]:
+def _switches(name: str) -> tuple[Option, Option]:
     """``--x`` and ``--no-x`` for a parameter that has a variable and a place in the section `params`."""
     underscored = name.replace("-", "_")
     variable = f"HOROVOD_{underscored.upper()}"
     return (
         Option(
-            (f"--{name}",), underscored, f"{help} ({variable}); --no-{name}: never",
-            value=1, variable=variable, key=f"params.{underscored}", apart=name,
+            (f"--{name}",), underscored, _in_vain(variable), value=1, variable=variable,
+            key=f"params.{underscored}", apart=name,
         ),
         Option((f"--no-{name}",), underscored, value=0, variable=variable, apart=name),
     )  # fmt: skip
+
+
+def _in_vain(variable: str) -> str:
+    """The help of an option whose variable has no effect."""
+    return f"no effect: {next(row.why for row in WITHOUT_EFFECT if variable in row.variables)}"
 
 
 def _later(spellings: tuple[str, ...], name: str, why: str, **further: Any) -> Option:
@@ -296,29 +304,29 @@ _OUTPUT = (
 
 _TUNING = (
     *_of_settings("tuning"),
-    *_switches("hierarchical-allreduce", "allreduce within hosts first"),
-    *_switches("hierarchical-allgather", "allgather within hosts first"),
-    *_switches("torus-allreduce", "allreduce in two dimensions"),
-    _later(
-        ("--autotune",), "autotune", _NO_TUNING, value=1, variable="HOROVOD_AUTOTUNE", key="autotune.enabled",
-        implied=False, apart="autotune",
+    *_switches("hierarchical-allreduce"),
+    *_switches("hierarchical-allgather"),
+    *_switches("torus-allreduce"),
+    Option(
+        ("--autotune",), "autotune", _in_vain("HOROVOD_AUTOTUNE"), value=1, variable="HOROVOD_AUTOTUNE",
+        key="autotune.enabled", implied=False, apart="autotune",
     ),
     Option(("--no-autotune",), "autotune", value=0, variable="HOROVOD_AUTOTUNE", apart="autotune"),
-    _later(
-        ("--autotune-log-file",), "autotune_log_file", _NO_TUNING, metavar="FILE", path="file",
-        variable="HOROVOD_AUTOTUNE_LOG", key="autotune.log_file",
+    Option(
+        ("--autotune-log-file",), "autotune_log_file", _AS_TUNING, "FILE", path="file",
+        variable="HOROVOD_AUTOTUNE_LOG", needs="autotune", key="autotune.log_file",
     ),
     *(
-        _later(
-            (f"--autotune-{name.replace('_', '-')}",), f"autotune_{name}", _NO_TUNING, metavar="N",
-            read=_COUNT, variable=f"HOROVOD_AUTOTUNE_{name.upper()}", key=f"autotune.{name}",
+        Option(
+            (f"--autotune-{name.replace('_', '-')}",), f"autotune_{name}", _AS_TUNING, "N", _COUNT,
+            variable=f"HOROVOD_AUTOTUNE_{name.upper()}", needs="autotune", key=f"autotune.{name}",
         )
         for name in ("warmup_samples", "steps_per_sample", "bayes_opt_max_samples")
     ),
-    _later(
-        ("--autotune-gaussian-process-noise",), "autotune_gaussian_process_noise", _NO_TUNING,
-        metavar="NOISE", read=at_least(0, float, at_most=1),
-        variable="HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", key="autotune.gaussian_process_noise",
+    Option(
+        ("--autotune-gaussian-process-noise",), "autotune_gaussian_process_noise", _AS_TUNING, "NOISE",
+        at_least(0, float, at_most=1), variable="HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
+        needs="autotune", key="autotune.gaussian_process_noise",
     ),
 )  # fmt: skip
 
@@ -341,7 +349,7 @@ _ELASTIC = (
 _LIBRARIES = (
     *_of_settings("libraries"),
     Option(
-        ("--num-nccl-streams",), "num_nccl_streams", "HOROVOD_NUM_NCCL_STREAMS (default 1)", "N", _COUNT,
+        ("--num-nccl-streams",), "num_nccl_streams", _in_vain("HOROVOD_NUM_NCCL_STREAMS"), "N", _COUNT,
         variable="HOROVOD_NUM_NCCL_STREAMS", key="library_options.num_nccl_streams",
     ),
 )  # fmt: skip
