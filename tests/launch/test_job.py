@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import resource
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.launch.launching import COMMAND, LIMIT_S, PYTHON, environment, horovodrun, running
 
+from horovod.common import util
 from horovod.launch import check_build
 
 
@@ -296,9 +298,11 @@ def test_remote_host_that_is_not_needed_is_no_obstacle() -> None:
     assert horovodrun("-np", "1", "-H", "localhost:1,192.0.2.1:4", "true").returncode == 0
 
 
-def test_version_is_the_interface_version() -> None:
+def test_version_is_that_of_the_interface_and_ours() -> None:
     done = horovodrun("--version")
-    assert (done.returncode, done.stdout) == (0, b"0.28.1\n")
+    assert done.returncode == 0
+    version = importlib.metadata.version("rueda")
+    assert done.stdout.decode() == f"0.28.1 (Rueda {version})\n"
 
 
 def test_help_shows_groups_and_examples() -> None:
@@ -313,7 +317,14 @@ def test_check_build_is_data_on_demand() -> None:
     assert report["version"] == "0.28.1"
     assert report["controllers"]["Gloo"]["available"] is True
     assert report["frameworks"]["PyTorch"]["available"] is True
+    assert report["frameworks"]["PyTorch"]["version"] == importlib.metadata.version("torch")
     assert report["operations"]["DDL"] == {"available": False, "found": "not supported"}
+    assert report["transports"]["TCP"]["available"] is True
+    assert isinstance(report["devices"], list)
+    for name in ("MPI", "Gloo", "NCCL", "DDL", "CCL"):
+        built = bool(getattr(util, f"{name.lower()}_built")())
+        assert report["operations"][name]["available"] is built, name
+        assert report["controllers"].get(name, {"available": built})["available"] is built, name
     assert "lo" in report["interfaces"]
     assert report["cores"] >= 1
 
@@ -323,6 +334,8 @@ def test_check_build_survives_what_crashes_and_tells_a_broken_core(monkeypatch: 
         "core": "raise ImportError('it is broken')",
         "mpi": "import os; os.abort()",
         "nccl": "print('NCCL 2.0')",
+        "cipher": "import sys; sys.exit('no library')",
+        "direct": "print('yes')",
     }
     monkeypatch.setattr(check_build, "_PROBES", probes)
     report = check_build.build_report()
@@ -332,6 +345,20 @@ def test_check_build_survives_what_crashes_and_tells_a_broken_core(monkeypatch: 
     assert "[ ] MPI  (cannot be loaded: loading it ended with signal 6: without a word)" in said
     assert "[ ] NCCL  (NCCL 2.0 is there, but" in said
     assert "[ ] PyTorch" in said
+    assert "[ ] Direct copies" in said
+    assert "[ ] TCP with encryption  (no library)" in said
+
+
+def test_devices_are_listed_with_what_they_are_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho '0, NVIDIA H200, 570.1, 143771 MiB'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    done = horovodrun("--check-build", extra={"PATH": os.environ["PATH"]})
+    assert done.stdout.decode().endswith(
+        "\nDevices:\n    0, NVIDIA H200, 570.1, 143771 MiB\n"
+        "    Tensors in their memory are to come: this version takes tensors in host memory.\n"
+    )
 
 
 @pytest.mark.parametrize("verbose", [False, True])
@@ -340,8 +367,12 @@ def test_check_build_lists_its_rows_in_order(verbose: bool) -> None:
     text = done.stdout.decode()
     assert done.returncode == 0
     assert text.startswith("\nHorovod v0.28.1:" if verbose else "Horovod v0.28.1:")
+    assert f"Rueda {importlib.metadata.version('rueda')}\n" in text
+    assert f"    [X] PyTorch  {importlib.metadata.version('torch')}" in text
+    assert "\nDevices:\n    " in text
     rows = [line.split("] ")[1].split("  ")[0] for line in text.splitlines() if line.startswith("    [")]
-    assert rows == ["TensorFlow", "PyTorch", "MXNet", "MPI", "Gloo", "NCCL", "DDL", "CCL", "MPI", "Gloo"]
+    assert rows[:10] == ["TensorFlow", "PyTorch", "MXNet", "MPI", "Gloo", "NCCL", "DDL", "CCL", "MPI", "Gloo"]
+    assert rows[10:] == ["Shared memory", "Direct copies", "TCP", "TCP with encryption"]
     assert ("(" in text) is verbose
 
 

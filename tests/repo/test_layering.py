@@ -76,7 +76,7 @@ PYTHON_ARROWS = {
     # A program on top of everything: it measures what users call.
     "bench": {"torch", "observe", "launch", "bootstrap"},
     # Compatibility names: thin files over the parts that do the work.
-    "common": NEUTRAL | {"_core", "backends", "elastic"},
+    "common": NEUTRAL | {"_core", "backends", "bootstrap", "elastic"},
     "runner": {"launch", "common"},
     "spark": {"launch", "common", "runtime"},
     "ray": {"launch", "common", "runtime"},

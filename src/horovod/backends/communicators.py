@@ -26,7 +26,6 @@ from horovod.errors import BackendError, ConfigError, InvalidArgumentError
 
 __all__ = [
     "CommunicatorWorld",
-    "available",
     "form",
     "is_communicator",
     "load",
@@ -47,11 +46,6 @@ _INSTALL = (
 )
 
 
-def available() -> bool:
-    """Whether mpi4py is installed. Does not start MPI."""
-    return importlib.util.find_spec("mpi4py") is not None
-
-
 def load(threads_disable: bool = False) -> Any:
     """The module ``mpi4py.MPI``; starts MPI unless it runs.
 
@@ -59,7 +53,7 @@ def load(threads_disable: bool = False) -> Any:
         ConfigError: there is no mpi4py, or it finds no MPI library.
     """
     if "mpi4py.MPI" not in sys.modules:
-        if not available():
+        if importlib.util.find_spec("mpi4py") is None:
             raise ConfigError(f"MPI is asked for, but mpi4py is not installed. {_INSTALL}")
         if threads_disable:
             importlib.import_module("mpi4py").rc.thread_level = "serialized"

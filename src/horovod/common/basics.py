@@ -10,6 +10,7 @@ from typing import Any
 from horovod import _core
 from horovod.backends import communicators
 from horovod.backends.mpi import MpiBackend
+from horovod.bootstrap import mpi_library
 from horovod.config import Config
 from horovod.errors import InvalidArgumentError
 from horovod.runtime import lifecycle
@@ -167,8 +168,8 @@ class HorovodBasics:
         )
 
     def mpi_built(self) -> bool:
-        """Whether mpi4py is installed, through which MPI is used. MPI is not started by asking."""
-        return communicators.available()
+        """Whether there is mpi4py, through which MPI is used, and finds a library. Does not start MPI."""
+        return mpi_library.usable()
 
     def gloo_enabled(self) -> bool:
         """Whether the TCP controller, which scripts know as Gloo, runs."""

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from horovod.backends import communicators
+from horovod.bootstrap import mpi_library
 from horovod.errors import HorovodVersionMismatchError
 from horovod.gradients import groups
 
@@ -87,8 +87,8 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    """Whether mpi4py is installed, through which MPI is used. MPI is not started by asking."""
-    return communicators.available()
+    """Whether there is mpi4py, through which MPI is used, and finds a library. Does not start MPI."""
+    return mpi_library.usable()
 
 
 def gloo_built(verbose: bool = False) -> bool:

@@ -16,13 +16,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from horovod.bootstrap import mpi_library
 from horovod.launch.launchers.registry import CHOICES, LAUNCHERS
 from horovod.launch.programs import ask
 from horovod.version import __version__
 
-__all__ = ["BuildReport", "build_report"]
+__all__ = ["BuildReport", "build_report", "own_version"]
 
 _LIMIT_S = 60.0
 _CORE = "horovod._core"
@@ -39,11 +40,42 @@ _FRAMEWORKS = (
 # Programs that load something and print what they found.
 _PROBES: Mapping[str, str] = {
     "core": "import horovod._core as core; print(core.__file__)",
-    "mpi": """
-import mpi4py
-mpi4py.rc.initialize = False  # the version is known without opening any port
-from mpi4py import MPI
-print(MPI.Get_library_version().splitlines()[0].rstrip(chr(0)).partition(", package")[0])
+    "mpi": mpi_library.PROGRAM,
+    "cipher": """
+import horovod._core as core, sys
+missing = core.missing_cipher()
+if missing:
+    sys.exit(missing)
+print("AES-256-GCM of OpenSSL")
+""",
+    "direct": """
+import ctypes, os, sys
+if not hasattr(os, "pidfd_open"):
+    sys.exit("this Python or kernel has no pidfd_open")
+place = ctypes.create_string_buffer(8)
+ready, over = os.pipe(), os.pipe()
+owner = os.fork()
+if owner == 0:
+    place.raw = b"of owner"
+    os.write(ready[1], b"x")
+    os.close(over[1])
+    os.read(over[0], 1)
+    os._exit(0)
+os.read(ready[0], 1)
+reader = os.fork()  # beside the owner, as ranks are: a parent may often do more
+if reader == 0:
+    here = ctypes.create_string_buffer(8)
+    ours, theirs = ((ctypes.c_size_t * 2)(ctypes.addressof(each), 8) for each in (here, place))
+    libc = ctypes.CDLL(None, use_errno=True)
+    one, none = ctypes.c_ulong(1), ctypes.c_ulong(0)
+    count = libc.process_vm_readv(owner, ours, one, theirs, one, none)
+    os._exit(0 if count == 8 and here.raw == b"of owner" else ctypes.get_errno() or 1)
+status = os.waitstatus_to_exitcode(os.waitpid(reader, 0)[1])
+os.close(over[1])
+os.waitpid(owner, 0)
+if status:
+    sys.exit(f"ranks may not read each other's memory: {os.strerror(status)}")
+print("ranks read each other's memory")
 """,
     "nccl": """
 import ctypes, glob, os, sys
@@ -73,6 +105,7 @@ class _Check:
     name: str
     available: bool
     found: str
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,54 +113,81 @@ class BuildReport:
     """What this installation can do."""
 
     groups: Mapping[str, Sequence[_Check]]
+    devices: Sequence[str]
+    """A line for each GPU."""
     facts: Mapping[str, object]
     working: bool
     """The native core can be loaded, without which nothing works."""
 
     def text(self, *, verbose: bool = False) -> str:
         """As people read it; `verbose` adds why."""
-        lines = [f"Horovod v{__version__}:"]
+        lines = [f"Horovod v{__version__}: the interface, of {own_version()}"]
         if verbose:
             lines.insert(0, "")
         for title, checks in self.groups.items():
             lines += ["", f"{title}:"]
             for check in checks:
+                version = f"  {check.version}" if check.available and check.version else ""
                 why = f"  ({check.found})" if verbose else ""
-                lines.append(f"    [{'X' if check.available else ' '}] {check.name}{why}")
+                lines.append(f"    [{'X' if check.available else ' '}] {check.name}{version}{why}")
+        lines += ["", "Devices:", *(f"    {device}" for device in self.devices or ["no GPU was found"])]
+        if self.devices:
+            lines.append(
+                "    Tensors in their memory are to come: this version takes tensors in host memory."
+            )
         return "\n".join(lines) + "\n"
 
     def json(self) -> str:
         """As programs read it."""
         groups = {
             title.rpartition(" ")[2].lower(): {
-                check.name: {"available": check.available, "found": check.found} for check in checks
+                check.name: {
+                    "available": check.available,
+                    "found": check.found,
+                    **({"version": check.version} if check.version else {}),
+                }
+                for check in checks
             }
             for title, checks in self.groups.items()
         }
-        report = {"version": __version__, "working": self.working, **groups, **self.facts}
+        report = {
+            "version": __version__, "working": self.working, **groups, **self.facts, "devices": self.devices,
+        }  # fmt: skip
         return json.dumps(report, indent=2) + "\n"
 
 
 def build_report() -> BuildReport:
-    """Which frameworks, controllers and operations this installation has."""
+    """Which frameworks, controllers, operations, transports and devices there are for this installation."""
     probes = _probe_all()
     core, why_core = probes["core"]
     own = f"the built-in transport, which takes Gloo's place: {why_core}" if core else f"{_CORE}: {why_core}"
+    mpi = _operations("MPI", _MPI, *probes["mpi"], core=core)  # as mpi_built() has it
     groups = {
         "Available Frameworks": [_framework(*row, core=core) for row in _FRAMEWORKS],
         "Available Controllers": [
-            _Check("MPI", core and shutil.which("mpirun") is not None, _mpirun()),
+            replace(mpi, found=f"{mpi.found}; {_mpirun()}"),
             _Check("Gloo", core, own),
         ],
         "Available Tensor Operations": [
             _operations("NCCL", _NCCL, *probes["nccl"], core=core),
             _Check("DDL", False, "not supported"),
             _Check("CCL", False, "not supported"),
-            _operations("MPI", _MPI, *probes["mpi"], core=core),
+            mpi,
             _Check("Gloo", core, own),
         ],
+        "Available Transports": [
+            _Check("Shared memory", core, "between ranks of a machine" if core else own),
+            _Check("Direct copies", core and probes["direct"][0], probes["direct"][1]),
+            _Check("TCP", core, "between hosts" if core else own),
+            _Check("TCP with encryption", *probes["cipher"]),
+        ],
     }
-    return BuildReport(groups, _facts(), core)
+    return BuildReport(groups, _devices(), _facts(), core)
+
+
+def own_version() -> str:
+    """This package's name and version; the other version is that of the interface."""
+    return f"Rueda {_version('rueda') or '(of unknown version: it was not installed as a package)'}"
 
 
 def _framework(name: str, module: str, distributions: Sequence[str], frontend: str, *, core: bool) -> _Check:
@@ -138,7 +198,7 @@ def _framework(name: str, module: str, distributions: Sequence[str], frontend: s
         return _Check(name, False, f"{module} {version} is installed, but this version has no {frontend}")
     if not core:
         return _Check(name, False, f"{module} {version} is installed, but {_CORE} cannot be loaded")
-    return _Check(name, True, f"{module} {version}, used through {frontend}")
+    return _Check(name, True, f"{module} {version}, used through {frontend}", version)
 
 
 def _operations(name: str, backend: str, loads: bool, found: str, *, core: bool) -> _Check:
@@ -193,7 +253,6 @@ def _facts() -> dict[str, object]:
         "platform": platform.platform(),
         "cores": len(os.sched_getaffinity(0)),
         "interfaces": [name for _, name in socket.if_nameindex()],
-        "devices": _devices(),
         "launchers": {name: shutil.which(LAUNCHERS[name].program or name) for name in CHOICES},
     }
 

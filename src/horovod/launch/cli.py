@@ -40,8 +40,12 @@ def run_commandline(words: Sequence[str] | None = None) -> int:
     console = Console()
     try:
         arguments = parse_command_line(sys.argv[1:] if words is None else words)
+        # Reading versions of distributions takes longer to import than all the rest together: only who asks
+        # pays for it.
         if arguments.version:
-            print(__version__)
+            from horovod.launch.check_build import own_version
+
+            print(f"{__version__} ({own_version()})")
             return 0
         if arguments.completion:
             from horovod.launch.options.completion import completion_script
@@ -49,7 +53,6 @@ def run_commandline(words: Sequence[str] | None = None) -> int:
             print(completion_script(arguments.completion), end="")
             return 0
         if arguments.check_build:
-            # Reading versions of distributions takes longer to import than all the rest together.
             from horovod.launch.check_build import build_report
 
             report = build_report()

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from horovod.backends import Backend, communicators, load
+from horovod.backends import Backend, load
+from horovod.bootstrap import mpi_library
 from horovod.bootstrap.operations import agree_on_operations
 from horovod.config import Config
 from horovod.errors import ConfigError
@@ -56,7 +57,7 @@ def test_what_cannot_be_chosen_is_an_error_that_names_the_variable(operations: s
 def test_without_mpi4py_mpi_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(__import__("sys").modules, "mpi4py.MPI", raising=False)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert not communicators.available()
+    assert not mpi_library.usable()
     with pytest.raises(ConfigError, match="pip install mpi4py"):
         chosen("mpi")
 

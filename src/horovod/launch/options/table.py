@@ -199,7 +199,10 @@ _OLD_LOG_TIME = {
 }
 _GENERAL = (
     Option(("-h", "--help"), "help", "show this and exit", in_file=False),
-    Option(("-v", "--version"), "version", "show the version and exit", in_file=False),
+    Option(
+        ("-v", "--version"), "version", "show the versions of the interface and of Rueda, and exit",
+        in_file=False,
+    ),
     Option(
         ("-cb", "--check-build"), "check_build", "show what this installation can do, and exit", in_file=False
     ),

@@ -1,0 +1,47 @@
+"""Whether MPI can be used here: ``mpi4py`` is installed and finds a library. A process of its own is asked,
+as a library that is loaded stays, and one that does not fit this machine may crash.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import subprocess
+import sys
+
+__all__ = ["PROGRAM", "usable"]
+
+_LIMIT_S = 60.0
+
+PROGRAM = """
+import mpi4py
+mpi4py.rc.initialize = False  # the version is known without opening any port
+from mpi4py import MPI
+print(MPI.Get_library_version().splitlines()[0].rstrip(chr(0)).partition(", package")[0])
+"""
+"""For a Python of its own: prints which library there is, or fails."""
+
+
+def usable() -> bool:
+    """Whether there is one. Does not start MPI."""
+    if "mpi4py.MPI" in sys.modules:
+        return True
+    return importlib.util.find_spec("mpi4py") is not None and _loads()
+
+
+@functools.cache
+def _loads() -> bool:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
