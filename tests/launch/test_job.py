@@ -452,3 +452,40 @@ def test_many_ranks_raise_the_limit_on_descriptors_for_the_launcher_only() -> No
         check=True,
     )
     assert lines(done.stdout) == sorted(f"[{rank}]<stdout>:128" for rank in range(40))
+
+
+@pytest.fixture
+def another_python(tmp_path: Path) -> Path:
+    """A folder with a command ``python`` that does not find our package, as outside a virtual environment."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
+    (folder / "python").chmod(0o755)
+    (folder / "train").write_text("#!/usr/bin/env python\nimport horovod.torch\n")
+    (folder / "train").chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words", [["-c", "import horovod.torch"], ["-m", "horovod.bench"], ["-m", "horovod"]], ids=" ".join
+)
+def test_the_wrong_python_is_named_and_the_right_one(words: list[str], another_python: Path) -> None:
+    extra = {"PATH": f"{another_python}:{os.environ['PATH']}"}
+    done = horovodrun("-np", "1", "python", *words, extra=extra)
+    said = done.stderr.decode()
+    assert done.returncode == 1
+    assert (
+        f"python means {another_python}/python here, which has no horovod; {sys.executable} has it." in said
+    )
+    done = horovodrun("-np", "1", "train", extra=extra)
+    assert f"The Python that runs {another_python}/train has no horovod; {sys.executable} has it." in (
+        done.stderr.decode()
+    )
+
+
+def test_a_part_of_the_package_that_is_missing_is_no_matter_of_the_python(another_python: Path) -> None:
+    (another_python / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    extra = {"PATH": f"{another_python}:{os.environ['PATH']}"}
+    done = horovodrun("-np", "1", "python", "-c", "import horovod.no_such_part", extra=extra)
+    assert b"No module named 'horovod.no_such_part'" in done.stderr
+    assert b"has no horovod" not in done.stderr

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from horovod.errors import LaunchError, WorkerFailed
@@ -16,6 +18,7 @@ from horovod.launch.launchers.contract import (
     Refused,
 )
 from horovod.launch.placement.addresses import names_of_this_machine
+from horovod.launch.programs import find_program
 from horovod.launch.supervision.first_cause import End
 from horovod.launch.supervision.signals import signal_name
 from horovod.launch.supervision.supervisor import Outcome, describe_exit
@@ -27,6 +30,9 @@ _HINTS: Mapping[int, str] = {
     signal.SIGSEGV: "PYTHONFAULTHANDLER=1 in the environment shows where a Python program crashed.",
     signal.SIGBUS: "Often there is no room left in /dev/shm or on a disk that a file is mapped from.",
 }
+# What Python says of a package that is missing, with an exception or without (`python -m horovod.demo`).
+_NO_PACKAGE = re.compile(r"No module named (?:'horovod'|horovod$)")
+_PYTHON = re.compile(r"python[0-9.]*")
 
 
 def raise_for(outcome: Outcome, program: str, tail: Callable[[int], tuple[str, ...]]) -> None:
@@ -38,7 +44,7 @@ def raise_for(outcome: Outcome, program: str, tail: Callable[[int], tuple[str, .
     if outcome.refused is not None:
         raise command_not_started(outcome.refused, program, outcome.hosts[outcome.refused.rank])
     if outcome.failure is not None:
-        raise _worker_failed(outcome, outcome.failure, tail, stuck)
+        raise _worker_failed(outcome, outcome.failure, program, tail, stuck)
     if outcome.error is not None:
         raise outcome.error
     if outcome.lost and outcome.signum is None:
@@ -53,20 +59,41 @@ def raise_for(outcome: Outcome, program: str, tail: Callable[[int], tuple[str, .
 
 
 def _worker_failed(
-    outcome: Outcome, failure: End, tail: Callable[[int], tuple[str, ...]], stuck: str
+    outcome: Outcome, failure: End, program: str, tail: Callable[[int], tuple[str, ...]], stuck: str
 ) -> WorkerFailed:
     host = outcome.hosts[failure.rank]
     sentence = _describe_failure(failure, host, outcome.elapsed_s) + _others_ended(outcome.ended)
     for lost in outcome.lost:
         sentence += f". Host {lost.host} was lost besides: {lost.reason}"
-    hint = _HINTS.get(-(failure.exit_code or 0), "")
+    last_lines = tail(failure.rank)
+    hint = _HINTS.get(-(failure.exit_code or 0), "") or _wrong_python(program, host, last_lines)
     return WorkerFailed(
         f"{sentence}.{stuck}{' ' if hint else ''}{hint}",
         rank=failure.rank,
         host=host,
         exit_code=failure.exit_code or 1,
-        last_lines=tail(failure.rank),
+        last_lines=last_lines,
     )
+
+
+def _wrong_python(program: str, host: str, last_lines: Sequence[str]) -> str:
+    """Which Python the command meant and which has this package, if a rank could not import it."""
+    if not any(_NO_PACKAGE.search(line) for line in last_lines):
+        return ""
+    ours = sys.executable
+    if host not in names_of_this_machine([host]):
+        return (
+            f"The Python that {program} means on {host} has no horovod. Install it there, or name another "
+            f"Python in the command; here {ours} has it."
+        )
+    found = find_program(program, os.environ)
+    if found is None or os.path.dirname(found) == os.path.dirname(ours):
+        return ""
+    if not _PYTHON.fullmatch(os.path.basename(found)):
+        return f"The Python that runs {found} has no horovod; {ours} has it."
+    activate = os.path.join(os.path.dirname(ours), "activate")
+    first = f"Activate its environment (. {activate})" if os.path.exists(activate) else "Put it first on PATH"
+    return f"{program} means {found} here, which has no horovod; {ours} has it. {first}, or name it there."
 
 
 def why_unreported(
