@@ -78,14 +78,16 @@ bool negotiates(const TimelineEvent& event) {
 
 /// Makes the folders of `path` that are missing. Returns 0, or an errno.
 int make_folders(const std::string& path) {
-  for (std::size_t end = path.find('/', 1); end != std::string::npos; end = path.find('/', end + 1)) {
+  for (std::size_t end = path.find('/', 1); end != std::string::npos;
+       end = path.find('/', end + 1)) {
     if (::mkdir(path.substr(0, end).c_str(), 0777) != 0 && errno != EEXIST) return errno;
   }
   return 0;
 }
 
-/// Opens the file at `path`, or creates it, with its folders. An existing one must be a regular file of this user:
-/// otherwise another user who may write to the folder could have put a link or a pipe there.
+/// Opens the file at `path`, or creates it, with its folders. An existing one must be a regular
+/// file of this user: otherwise another user who may write to the folder could have put a link or a
+/// pipe there.
 Result<Fd> open_own_file(const std::string& path) {
   constexpr int kFlags = O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   const auto make = [&] { return Fd(::open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0666)); };
