@@ -16,10 +16,10 @@ RUN := OMP_NUM_THREADS=1
 FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 LOCK := $(shell command -v flock >/dev/null && echo flock build/.lock)
 REQUIREMENTS := requirements/build.txt requirements/test.txt requirements/lint.txt requirements/bench.txt
-PYTHON_SOURCES := src tests fuzz benchmarks examples
+PYTHON_SOURCES := src tests fuzz benchmarks examples docs docker
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-mpich venv-tensorflow versions versions-check build demo test test-all test-core test-asan test-tsan test-python fuzz fuzz-merge mutants lint format stub bench bench-check wheel clean
+.PHONY: help docs venv venv-mpich venv-tensorflow versions versions-check build demo test test-all test-core test-asan test-tsan test-python fuzz fuzz-merge mutants lint format stub bench bench-check wheel clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,16 @@ CLANG ?= $(shell for cxx in $$(ls /usr/bin/clang++* 2>/dev/null | sort -rV); do 
 with_clang = $(and $(CLANG),-DCMAKE_CXX_COMPILER=$(CLANG) $(if $(filter asan,$(1)),-DRUEDA_BUILD_FUZZERS=ON) \
   $$(grep -qs '^CMAKE_CXX_COMPILER:[A-Z]*=$(CLANG)$$' build/$(1)/CMakeCache.txt || echo --fresh))
 build_sanitized = $(call build_preset,$(1),$(2),$(with_clang))
+
+# Reads docstrings out of the sources: neither the package nor a framework is installed beside the generator.
+docs: .venv-docs/.requirements  ## make the site in build/docs; a link that leads nowhere is an error
+	@.venv-docs/bin/python -m sphinx --fail-on-warning --keep-going --quiet --jobs auto -c docs/site docs build/docs
+	@echo "build/docs/index.html"
+
+.venv-docs/.requirements: requirements/docs.txt
+	@test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/python -m pip install --quiet -r requirements/docs.txt
+	@touch $@
 
 build: $(VENV)/.editable  ## compile the native module into src/horovod (PRESET=release or dev)
 	$(call build_preset,$(PRESET),--target _core --target _tensorflow)

@@ -21,7 +21,13 @@ class HostUpdateResult(enum.IntFlag):
 class Listener(Protocol):
     """Who wants to know; called from any thread."""
 
-    def on_hosts_updated(self, timestamp: int, update_res: int) -> None: ...
+    def on_hosts_updated(self, timestamp: int, update_res: int) -> None:
+        """Hosts have changed.
+
+        Args:
+            timestamp: when, in seconds since 1970.
+            update_res: how, one of or several :class:`HostUpdateResult`.
+        """
 
 
 class WorkerNotificationManager:

@@ -39,7 +39,6 @@ class ProcessSet:
 
     Attributes:
         process_set_id: number of the set; ``None`` until it is registered, 0 for all ranks.
-        ranks: the members in ascending order.
         mpi_comm: communicator that describes the set, or ``None``.
     """
 
@@ -73,6 +72,7 @@ class ProcessSet:
 
     @property
     def ranks(self) -> list[int] | None:
+        """The members in ascending order; ``None`` until ``init()`` for those of a communicator."""
         return self._ranks
 
     def _describe(self, ranks: list[int] | None) -> None:
