@@ -65,6 +65,14 @@ def test_ranks_know_their_places_and_output_is_as_ever(launcher: Launcher, tmp_p
     assert (tmp_path / "out" / "rank.1" / "stdout").read_text() == "[1]<stdout>:1 2 1 2 1\n"
 
 
+def test_one_rank_is_shown_and_all_are_kept(launcher: Launcher, tmp_path: Path) -> None:
+    words = ["--output-filename", str(tmp_path / "out"), "--show-ranks", "1"]
+    done = run(launcher(), *words, "sh", "-c", "echo $HOROVOD_RANK")
+    assert (done.returncode, done.stdout) == (0, b"[1]<stdout>:1\n"), done.stderr.decode()
+    for rank in (0, 1):
+        assert (tmp_path / "out" / f"rank.{rank}" / "stdout").read_text() == f"[{rank}]<stdout>:{rank}\n"
+
+
 def test_variables_of_an_outer_job_are_not_taken_for_the_launchers(launcher: Launcher) -> None:
     outer = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_STEP_ID": "0", "HOROVOD_RANK": "5", "RANK": "6"}
     done = run(launcher() | outer, "-H", "localhost:2", "sh", "-c", "echo $HOROVOD_RANK of $HOROVOD_SIZE")

@@ -349,6 +349,25 @@ def test_check_build_survives_what_crashes_and_tells_a_broken_core(monkeypatch: 
     assert "[ ] TCP with encryption  (no library)" in said
 
 
+def test_mpi4py_without_a_library_is_no_mpi_for_anybody(tmp_path: Path) -> None:
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("class rc: pass\n")
+    (tmp_path / "mpi4py" / "MPI.py").write_text("raise RuntimeError('cannot load MPI library')\n")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    program += """
+from horovod.common import util
+from horovod.common.basics import HorovodBasics
+from horovod.launch.check_build import build_report
+groups = build_report().groups.values()
+rows = [check.available for checks in groups for check in checks if check.name == "MPI"]
+print(util.mpi_built(), HorovodBasics().mpi_built(), *rows)
+"""
+    done = subprocess.run(
+        [PYTHON, "-c", program], env=environment(), capture_output=True, timeout=LIMIT_S, check=True
+    )
+    assert done.stdout == b"False False False False\n"
+
+
 def test_devices_are_listed_with_what_they_are_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho '0, NVIDIA H200, 570.1, 143771 MiB'\n")
