@@ -1,0 +1,83 @@
+"""Makes the files of a release: the sources, a wheel for each machine and Python, and a name for dependants.
+
+The wheels are made from the sources that are released, not from the working tree: what is missing there is
+noticed.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tarfile
+from pathlib import Path
+
+from tools.release.commands import output, python, run
+from tools.release.targets import Abi, Machine
+
+__all__ = ["ROOT", "horovod_name", "native_wheel", "pure_wheel", "source_distribution", "unpacked"]
+
+ROOT = Path(__file__).resolve().parents[2]
+_BUILD_SDIST = "import sys; from scikit_build_core.build import build_sdist; print(build_sdist(sys.argv[1]))"
+
+
+def source_distribution(into: Path) -> Path:
+    """The sources, as ``rueda-VERSION.tar.gz``."""
+    into.mkdir(parents=True, exist_ok=True)
+    return into / output(sys.executable, "-c", _BUILD_SDIST, into, cwd=ROOT).splitlines()[-1]
+
+
+def unpacked(sources: Path, into: Path) -> Path:
+    """The folder with the sources. Its path is always the same, as compilers' caches know paths."""
+    folder, parent = into / "sources", into / "unpacking"
+    for old in (folder, parent):
+        shutil.rmtree(old, ignore_errors=True)
+    with tarfile.open(sources) as archive:
+        archive.extractall(parent, filter="data")
+    (parent / sources.name.removesuffix(".tar.gz")).rename(folder)
+    return folder
+
+
+def pure_wheel(source: Path, into: Path) -> Path:
+    """Everything but the native modules: the part that all wheels share."""
+    shutil.rmtree(into, ignore_errors=True)
+    _pip_wheel(source, into, "--config-settings=wheel.cmake=false", "--config-settings=wheel.py-api=py3")
+    (wheel,) = into.glob("rueda-*.whl")
+    return wheel
+
+
+def horovod_name(into: Path) -> Path:
+    """The empty distribution ``horovod``, so that packages that require it get Rueda."""
+    _pip_wheel(Path(__file__).parent / "horovod", into)
+    (wheel,) = into.glob("horovod-*.whl")
+    return wheel
+
+
+def native_wheel(pure: Path, modules: Path, machine: Machine, abi: Abi, work: Path, into: Path) -> Path:
+    """A wheel for one machine and Python: ``pure`` with the native ``modules``."""
+    shutil.rmtree(work, ignore_errors=True)
+    output(*python("wheel", "unpack", "--dest", work, pure))
+    (tree,) = work.iterdir()
+    shutil.copytree(modules, tree, dirs_exist_ok=True)
+    (about,) = tree.glob("*.dist-info/WHEEL")
+    about.write_text(_retagged(about.read_text(), f"{abi.python}-{abi.abi}-{machine.platform}"))
+    output(*python("wheel", "pack", "--dest-dir", into, tree))
+    (wheel,) = into.glob(f"rueda-*-{abi.python}-{abi.abi}-{machine.platform}.whl")
+    return wheel
+
+
+def _retagged(about: str, tag: str) -> str:
+    """The text of the file WHEEL, for a wheel that holds native modules."""
+    about = re.sub(r"^Root-Is-Purelib: .*$", "Root-Is-Purelib: false", about, flags=re.MULTILINE)
+    kept = [line for line in about.splitlines() if line and not line.startswith("Tag:")]
+    return "\n".join([*kept, f"Tag: {tag}", ""])
+
+
+def _pip_wheel(source: Path, into: Path, *options: str) -> None:
+    run(
+        *python("pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps"),
+        *options,
+        "--wheel-dir",
+        into,
+        source,
+    )

@@ -1,0 +1,72 @@
+"""Compiles C++ tests with the compiler of the wheels and runs them, for another machine under its emulator.
+
+python -m tools.release.trial_tests aarch64 'test_(kernels|shm_.*)'
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import re
+import sys
+from pathlib import Path
+
+from tools.release.commands import run
+from tools.release.compiler import cross_options
+from tools.release.debian import tree
+from tools.release.distributions import ROOT
+from tools.release.targets import MACHINES
+from tools.release.trial_tree import PLACE, emulator
+
+__all__ = ["main"]
+
+_GOOGLETEST = Path("/usr/src/googletest")
+
+
+def main(words: list[str]) -> int:
+    """Compile and run; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("machine", choices=[machine.name for machine in MACHINES])
+    parser.add_argument("tests", help="a regular expression: files of tests/core, without the ending")
+    args = parser.parse_args(words)
+    (machine,) = [machine for machine in MACHINES if machine.name == args.machine]
+    folder = ROOT / "build" / "release" / f"tests-{machine.name}"
+    options = cross_options(folder, machine)
+    googletest = _googletest(ROOT / "build" / "release" / f"googletest-{machine.name}", options)
+    names = sorted(file.stem for file in (ROOT / "tests" / "core").glob("test_*.cpp"))
+    chosen = [name for name in names if re.fullmatch(args.tests, name)]
+    if machine.name != platform.machine():
+        debian = tree(PLACE, "trixie", machine.debian, ["libc6"])
+        words = [str(word) for word in emulator(debian, machine)]
+        options.append(f"-DCMAKE_CROSSCOMPILING_EMULATOR={';'.join(words)}")
+    options += [f"-DGTest_ROOT={googletest}", "-DRUEDA_BUILD_TESTS=ON", "-DRUEDA_BUILD_PYTHON=OFF"]
+    run("cmake", "-S", ROOT, "-B", folder, "--log-level=WARNING", *options)
+    run("cmake", "--build", folder, "--target", *chosen)
+    pattern = f"^({'|'.join(chosen)})\\."
+    run(
+        "ctest",
+        "--test-dir",
+        folder,
+        "-R",
+        pattern,
+        "--output-on-failure",
+        "--no-tests=error",
+        "--timeout",
+        "900",
+    )
+    return 0
+
+
+def _googletest(folder: Path, options: list[str]) -> Path:
+    """GoogleTest for the machine that ``options`` compile for."""
+    prefix = folder / "installed"
+    if not prefix.exists():
+        run("cmake", "-S", _GOOGLETEST, "-B", folder, *options, f"-DCMAKE_INSTALL_PREFIX={prefix}")
+        run("cmake", "--build", folder, "--target", "install")
+    return prefix
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
