@@ -1,11 +1,11 @@
 """How many images a second does a training step take, with the exchange of its gradients? No data is needed.
 
-python examples/synthetic_benchmark.py                                          # one process
-horovodrun -np 2 python examples/synthetic_benchmark.py                         # PyTorch
-horovodrun -np 2 python examples/synthetic_benchmark.py --framework tensorflow  # or keras
+python examples/synthetic_benchmark.py                                # one process
+horovodrun -np 2 python examples/synthetic_benchmark.py               # PyTorch
+horovodrun -np 2 python examples/synthetic_benchmark.py --framework tensorflow   # or keras
 
-A convolutional network of 1.5 million parameters trains on random images. Compare the rate of several processes
-with that of one, for which OMP_NUM_THREADS says how many cores it may use.
+A convolutional network of 1.5 million parameters trains on random images. Compare the rate of several
+processes with that of one, for which OMP_NUM_THREADS says how many cores it may use.
 """
 
 from __future__ import annotations
