@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from tests.launch.launching import COMMAND, LIMIT_S, PYTHON, environment, horovodrun, running
 
+from horovod.bootstrap.cores import usable_cores
 from horovod.common import util
 from horovod.launch import check_build
 
@@ -55,7 +57,7 @@ def test_inherited_rank_variables_do_not_win() -> None:
 
 def test_compute_threads_are_shared_out_unless_set() -> None:
     show = ("-np", "2", "sh", "-c", "echo $OMP_NUM_THREADS")
-    expected = max(1, len(os.sched_getaffinity(0)) // 2)
+    expected = max(1, usable_cores()[0] // 2)
     assert horovodrun(*show).stdout.splitlines()[0].endswith(b":%d" % expected)
     assert horovodrun(*show, extra={"OMP_NUM_THREADS": "3"}).stdout.splitlines()[0].endswith(b":3")
 
@@ -117,6 +119,14 @@ def test_lines_of_ranks_never_mix() -> None:
         mine = [line for line in found if line.startswith(f"[{rank}]")]
         assert mine == [f"[{rank}]<stdout>:{number} {body}" for number in range(500)]
     assert len(found) == 2000
+
+
+def test_progress_bars_of_two_ranks_share_no_line() -> None:
+    program = "import time\nfor i in range(50): print(f'\\r{i}%', end='', flush=True); time.sleep(0.01)"
+    shown = horovodrun("-np", "2", PYTHON, "-c", program).stdout.decode()
+    for line in shown.split("\n"):
+        assert len({part.partition(">:")[0] for part in line.split("\r") if part}) <= 1, line
+    assert {f"[{rank}]<stdout>:49%" for rank in (0, 1)} <= set(re.split("[\r\n]", shown))
 
 
 def test_megabytes_of_output_arrive_complete() -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
 import pytest
 from tests.launch.launching import horovodrun
 
+from horovod.bootstrap.cores import usable_cores
 from horovod.errors import ConfigError
 from horovod.launch.job import Job
+from horovod.launch.launchers import local
 from horovod.launch.options.command_line import parse_command_line, to_job
+from horovod.launch.output.console import Console
 from horovod.launch.placement import machine
 from horovod.launch.placement.hosts import Allocated, HostSlots
+from horovod.launch.run import run_job
 
 
 @pytest.fixture
@@ -45,21 +50,6 @@ def test_gpus_are_those_that_are_visible(visible: str | None, usable: int, four_
 def test_without_devices_there_is_nothing_to_be_visible(tmp_path: Path) -> None:
     assert machine.usable_gpus({"CUDA_VISIBLE_DEVICES": "0"}, tmp_path) == 0
     assert machine.usable_gpus({}, tmp_path / "none") == 0
-
-
-@pytest.mark.parametrize(
-    ("limit", "cores", "limited"),
-    [("max 100000", 8, False), ("250000 100000", 2, True), ("50000 100000", 1, True)],
-)
-def test_cores_are_those_of_the_process_as_far_as_its_group_allows(
-    limit: str, cores: int, limited: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    (tmp_path / "self").mkdir()
-    (tmp_path / "self" / "cgroup").write_text("0::/job\n")
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "cpu.max").write_text(f"{limit}\n")
-    assert machine.usable_cores(tmp_path, tmp_path) == (cores, limited)
 
 
 @pytest.mark.parametrize(
@@ -109,9 +99,24 @@ def test_where_ranks_go_elsewhere_a_number_is_needed() -> None:
 
 def test_a_job_without_a_number_runs_on_every_core() -> None:
     done = horovodrun("sh", "-c", "echo $HOROVOD_SIZE", extra={"CUDA_VISIBLE_DEVICES": ""})
-    cores, _ = machine.usable_cores()
+    cores, _ = usable_cores()
     assert done.stdout.decode().splitlines()[0].endswith(f":{cores}")
     assert done.stdout.count(b"\n") == cores
     said = done.stderr.decode()
     assert said.startswith(f"horovodrun: {cores} process")
     assert said.count("\n") == 1
+
+
+def test_compute_threads_share_what_the_control_group_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "usable_cores", lambda: (6, True))
+    assert threads_of_a_job() == "3"
+    monkeypatch.setattr(local, "usable_cores", lambda: (1, True))
+    assert threads_of_a_job() == "1"
+
+
+def threads_of_a_job() -> str:
+    """``OMP_NUM_THREADS`` of a rank of two on this machine."""
+    stdout = io.StringIO()
+    environ = {"PATH": os.environ["PATH"]}
+    run_job(Job(("sh", "-c", "echo $OMP_NUM_THREADS"), 2), environ, Console(stdout=stdout))
+    return stdout.getvalue().splitlines()[0].partition(">:")[2]

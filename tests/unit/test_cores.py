@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.bootstrap.cores import Share, cores_per_rank, own_share
+from horovod.bootstrap.cores import Share, cores_per_rank, own_share, usable_cores
 
 
 def groups(folder: Path, **limits: str) -> tuple[Path, Path]:
@@ -58,3 +58,14 @@ def test_cores_are_shared_out_on_each_machine(
     shares: list[Share], machines: str, expected: list[float]
 ) -> None:
     assert [cores_per_rank(rank, shares, machines) for rank in range(len(shares))] == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "cores", "limited"),
+    [("max 100000", 8, False), ("250000 100000", 2, True), ("50000 100000", 1, True)],
+)
+def test_cores_are_those_of_the_process_as_far_as_its_group_allows(
+    limit: str, cores: int, limited: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert usable_cores(*groups(tmp_path, container=limit)) == (cores, limited)

@@ -10,7 +10,7 @@ from pathlib import Path
 from horovod.bootstrap.control_groups import GROUPS, PROC, control_groups
 from horovod.bootstrap.proc import lines
 
-__all__ = ["Share", "cores_per_rank", "own_share"]
+__all__ = ["Share", "cores_per_rank", "own_share", "usable_cores"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,17 @@ def own_share(proc: Path = PROC, groups: Path = GROUPS) -> Share:
             if quota.isdecimal() and period.isdecimal() and int(period) > 0:
                 quotas.append(int(quota) / int(period))
     return Share(cores, min(quotas, default=None))
+
+
+def usable_cores(proc: Path = PROC, groups: Path = GROUPS) -> tuple[int, bool]:
+    """Cores that this process may run on, or fewer if its control groups allow less time than these have;
+    then True besides.
+    """
+    share = own_share(proc, groups)
+    cores = share.cores.bit_count()
+    if share.quota is not None and share.quota < cores:
+        return max(1, int(share.quota)), True
+    return cores, False
 
 
 def cores_per_rank(rank: int, shares: Sequence[Share], machines: Sequence[str]) -> float:

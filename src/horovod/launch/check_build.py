@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from horovod.bootstrap import mpi_library
+from horovod.bootstrap.cores import usable_cores
 from horovod.launch.launchers.registry import CHOICES, LAUNCHERS
 from horovod.launch.programs import ask
 from horovod.version import __version__
@@ -251,7 +252,7 @@ def _facts() -> dict[str, object]:
         "distribution": _version("rueda"),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores()[0],
         "interfaces": [name for _, name in socket.if_nameindex()],
         "launchers": {name: shutil.which(LAUNCHERS[name].program or name) for name in CHOICES},
     }

@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
+from horovod.bootstrap.cores import usable_cores
 from horovod.bootstrap.launchers import FAMILIES
 from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.bootstrap.store import StoreClient
@@ -196,7 +197,7 @@ def _run(
 ) -> Report:
     slot = place.slot
     environment = dict(environ)
-    threads = compute_threads(environ, slot.local_size, len(os.sched_getaffinity(0)))
+    threads = compute_threads(environ, slot.local_size, usable_cores()[0])
     if threads is not None:
         environment["OMP_NUM_THREADS"] = str(threads)
     call = fetch(client, CALL, place.call_parts, "the launching process")

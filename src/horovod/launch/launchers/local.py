@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from horovod.bootstrap import unix
+from horovod.bootstrap.cores import usable_cores
 from horovod.bootstrap.store import StoreServer
 from horovod.errors import LaunchError
 from horovod.launch.agent_client.messages import plan_request, request_line, to_event
@@ -38,7 +39,7 @@ class LocalLauncher:
         """The limit on descriptors that ranks shall have, if this process has raised its own before."""
 
     def prepare(self, request: Request) -> Prepared:
-        facts = HostFacts(machine="", cores=len(os.sched_getaffinity(0)))
+        facts = HostFacts(machine="", cores=usable_cores()[0])
         return Prepared([unix.fresh_name()], dict.fromkeys(request.here, facts))
 
     def start(

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from horovod.bootstrap.control_groups import GROUPS, PROC
-from horovod.bootstrap.cores import own_share
+from horovod.bootstrap.cores import usable_cores
 
-__all__ = ["Room", "room_here", "usable_cores", "usable_gpus"]
+__all__ = ["Room", "room_here", "usable_gpus"]
 
 _DEVICES = Path("/dev")
 
@@ -52,14 +51,3 @@ def usable_gpus(environ: Mapping[str, str], devices: Path = _DEVICES) -> int:
             break
         named += 1
     return named
-
-
-def usable_cores(proc: Path = PROC, groups: Path = GROUPS) -> tuple[int, bool]:
-    """Cores that this process may run on, or fewer if its control groups allow less time than these have;
-    then True besides.
-    """
-    share = own_share(proc, groups)
-    cores = share.cores.bit_count()
-    if share.quota is not None and share.quota < cores:
-        return max(1, int(share.quota)), True
-    return cores, False
