@@ -104,10 +104,9 @@ def remarks(environ: Mapping[str, str]) -> Iterator[str]:
     """
     given = {name for name, text in environ.items() if name.startswith(PREFIX) and text}
     for row in WITHOUT_EFFECT:
-        asked = [name for name in row.variables if name in given and environ[name] not in ("0", row.usual)]
-        if asked:
-            have = "has" if len(asked) == 1 else "have"
-            yield f"{', '.join(f'{name}={environ[name]}' for name in asked)} {have} no effect: {row.why}."
+        for name in row.variables:
+            if name in given and environ[name] not in ("0", row.usual):
+                yield f"{name}={environ[name]} has no effect: {row.why}."
     strange = []
     for name in sorted(name for name in given if not is_known(name)):
         nearest = _nearest(name)
