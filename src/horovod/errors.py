@@ -81,7 +81,8 @@ class ConfigError(HorovodError, ValueError):
 
 
 class NotInitializedError(HorovodError, ValueError):
-    """A question about the world was asked before ``init()`` or after ``shutdown()``."""
+    """There is no world: a call came before ``init()`` or after ``shutdown()``. No new world mends a script
+    that does so: elastic loops do not try again."""
 
     def __init__(self, message: str = "Horovod has not been initialized; use hvd.init().") -> None:
         super().__init__(message)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from horovod._keras.frameworks import framework
-from horovod.collectives.ops import Average, Sum, reduce_op
+from horovod.collectives.ops import Average, Sum, checked_op, reduce_op
 from horovod.errors import InvalidArgumentError
 from horovod.gradients.groups import Groups
 from horovod.gradients.settings import GradientSettings
@@ -55,7 +55,7 @@ def distributed(keras: Any, arguments: Mapping[str, Any]) -> Any:
     Args:
         arguments: the ``locals()`` of the public function.
     """
-    optimizer, op = arguments["optimizer"], arguments["op"]
+    optimizer, op = arguments["optimizer"], checked_op(arguments["op"])
     if op not in (Average, Sum):
         raise InvalidArgumentError(f"op currently only supports Average and Sum, not {op}.")
     settings = GradientSettings.of(
@@ -71,7 +71,20 @@ def distributed(keras: Any, arguments: Mapping[str, Any]) -> Any:
         return keras3.distributed(optimizer, work, settings)
     if hasattr(optimizer, "apply_gradients"):
         return work.legacy_optimizer(optimizer, settings)
-    raise InvalidArgumentError(f"Expected an optimizer of Keras, got {optimizer!r}.")
+    raise InvalidArgumentError(_no_optimizer(optimizer))
+
+
+def _no_optimizer(given: Any) -> str:
+    """What to say of something else in the place of an optimizer."""
+    if hasattr(given, "trainable_weights"):
+        wanted = "wrap the optimizer, not the model"
+    else:
+        wanted = "it wraps an optimizer of Keras"
+    what = repr(given) if isinstance(given, str | type) else f"a {type(given).__name__}"
+    return (
+        f"DistributedOptimizer got {what}: {wanted}. Write optimizer = "
+        "hvd.DistributedOptimizer(keras.optimizers.Adam(0.001)) and model.compile(optimizer=optimizer, ...)"
+    )
 
 
 # -- values -------------------------------------------------------------------------------------------------

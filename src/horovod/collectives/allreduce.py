@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from horovod import _core
-from horovod.collectives.base import BLOCKING, Base, current_engine
+from horovod.collectives.base import BLOCKING, Base, current_engine, explained
 from horovod.collectives.frontend import T
 from horovod.collectives.ops import Adasum
 from horovod.errors import InvalidArgumentError
@@ -35,7 +35,7 @@ class Allreduce(Base[T]):
         Raises:
             InvalidArgumentError: dtype, layout, the name is in flight, or this rank is not in the set.
             NotImplementedError: Adasum in a set of its own, or of a number of ranks that is no power of two.
-            HorovodInternalError: not initialised, or the world has ended.
+            HorovodInternalError: the world has ended.
         """
         if op == Adasum:
             self._check_adasum([tensor], process_set)
@@ -58,18 +58,21 @@ class Allreduce(Base[T]):
             self._check_adasum([tensor], process_set)
         # What `_start` does, in place: the shortest calls are a tenth shorter.
         engine = lifecycle.running or current_engine()
-        engine.submit(
-            _ALLREDUCE,
-            name,
-            self._describe(tensor) if out is tensor else self._describe(tensor, self._describe(out)[0]),
-            op,
-            prescale,
-            postscale,
-            0,
-            0 if process_set is global_process_set else process_set_id(process_set),
-            BLOCKING,
-            tensor if out is tensor else (tensor, out),
-        )
+        try:
+            engine.submit(
+                _ALLREDUCE,
+                name,
+                self._describe(tensor) if out is tensor else self._describe(tensor, self._describe(out)[0]),
+                op,
+                prescale,
+                postscale,
+                0,
+                0 if process_set is global_process_set else process_set_id(process_set),
+                BLOCKING,
+                tensor if out is tensor else (tensor, out),
+            )
+        except (TypeError, ValueError) as error:
+            raise explained(error, op, prescale, postscale) from None
         return out
 
     def grouped_allreduce(

@@ -12,18 +12,20 @@ been written down.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, Final, Generic
 
 from horovod import _core
 from horovod.collectives.frontend import Description, Frontend, T
-from horovod.collectives.ops import Sum
-from horovod.errors import HorovodInternalError, InvalidArgumentError, NotInitializedError
+from horovod.collectives.ops import Sum, checked_op
+from horovod.errors import InvalidArgumentError
 from horovod.runtime import lifecycle
 from horovod.runtime.handle import Collect, HandleTable
 from horovod.runtime.process_set import ProcessSet, global_process_set, process_set_id
 
-__all__ = ["ASYNCHRONOUS", "AWAITED", "BLOCKING", "Base", "current_engine"]
+__all__ = ["ASYNCHRONOUS", "AWAITED", "BLOCKING", "Base", "checked_root", "current_engine", "explained"]
 
 ASYNCHRONOUS: Final[int] = _core.ASYNCHRONOUS
 AWAITED: Final[int] = _core.AWAITED
@@ -34,16 +36,47 @@ def current_engine() -> _core.Engine:
     """The engine of the current world.
 
     Raises:
-        HorovodInternalError: there is none. Operations raise this one, questions about the world raise
-            ``NotInitializedError``: existing scripts tell the two apart.
+        NotInitializedError: there is none. That is an error of the script, which no new world mends: so no
+            ``HorovodInternalError``, at which elastic loops try again.
+        HorovodInternalError: this process was forked from one that had a world.
     """
-    engine = lifecycle.running
-    if engine is not None:
-        return engine
+    return lifecycle.running or lifecycle.current().engine
+
+
+_MOST_RANKS: Final = 1 << 31
+
+
+def checked_root(root_rank: Any) -> int:
+    """``root_rank`` as the core takes it. Whether there is such a rank is seen later, by its set.
+
+    Raises:
+        ValueError: it is no number of a rank.
+    """
     try:
-        return lifecycle.current().engine
-    except NotInitializedError as error:
-        raise HorovodInternalError(str(error)) from error
+        number = operator.index(root_rank)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"root_rank must be the number of a rank, such as 0, got {root_rank!r}."
+        ) from None
+    if not -_MOST_RANKS <= number < _MOST_RANKS:
+        raise InvalidArgumentError(
+            f"root_rank={number} is out of range: ranks are numbered from 0 to hvd.size() - 1."
+        )
+    return number
+
+
+def explained(error: Exception, op: Any, prescale: Any, postscale: Any, root: Any = 0) -> Exception:
+    """``error`` of the core, which refused arguments: in the words of the caller, if they are among these.
+    Its own words list C++ signatures."""
+    try:
+        checked_op(op)
+        for what, factor in (("prescale_factor", prescale), ("postscale_factor", postscale)):
+            if not isinstance(factor, Real):
+                return InvalidArgumentError(f"{what} must be a number, got {factor!r}.")
+        checked_root(root)
+    except InvalidArgumentError as better:
+        return better
+    return error
 
 
 class Base(Generic[T]):
@@ -149,6 +182,8 @@ class Base(Generic[T]):
             collect: what makes the result of that which the engine allocated, if not the frontend alone.
         """
         engine = lifecycle.running or current_engine()
+        if op.__class__ is not int:
+            op = checked_op(op)
         if given is None and inputs is not None:
             if isinstance(inputs, tuple):
                 given = self._given_all(inputs, result)
@@ -159,18 +194,21 @@ class Base(Generic[T]):
                 collect = self._from_one
             else:
                 given = self._describe(inputs, None if result is inputs else self._describe(result)[0])
-        handle = engine.submit(
-            kind,
-            name,
-            given,
-            op,
-            prescale,
-            postscale,
-            root,
-            0 if process_set is global_process_set else process_set_id(process_set),
-            mode,
-            (inputs, result),
-        )
+        try:
+            handle = engine.submit(
+                kind,
+                name,
+                given,
+                op,
+                prescale,
+                postscale,
+                root,
+                0 if process_set is global_process_set else process_set_id(process_set),
+                mode,
+                (inputs, result),
+            )
+        except (TypeError, ValueError) as error:
+            raise explained(error, op, prescale, postscale, root) from None
         if handle:
             self._pending[handle] = engine, inputs, result, collect
         return handle

@@ -20,7 +20,7 @@ class Join(Base[T]):
         others' allreduces, with zeros.
 
         Raises:
-            HorovodInternalError: not initialised; a rank was lost.
+            HorovodInternalError: a rank was lost.
         """
         engine = current_engine()
         last = engine.wait(engine.submit(_JOIN, None, None, Sum, 1.0, 1.0, 0, 0, AWAITED))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from numbers import Integral
+from typing import Any, Final
 
 from horovod import _core
 from horovod.errors import InvalidArgumentError, deprecated
 
-__all__ = ["Adasum", "Average", "Max", "Min", "Product", "Sum", "reduce_op"]
+__all__ = ["Adasum", "Average", "Max", "Min", "Product", "Sum", "checked_op", "reduce_op"]
 
 # Plain ints: scripts store them, compare them and pass them through other libraries.
 Average: Final[int] = _core.AVERAGE
@@ -17,15 +18,46 @@ Min: Final[int] = _core.MIN
 Max: Final[int] = _core.MAX
 Product: Final[int] = _core.PRODUCT
 
+_NAMES: Final = {
+    Average: "Average",
+    Sum: "Sum",
+    Adasum: "Adasum",
+    Min: "Min",
+    Max: "Max",
+    Product: "Product",
+}
+_MEANT: Final = {"mean": "Average", "avg": "Average", "add": "Sum", "prod": "Product"} | {
+    name.lower(): name for name in _NAMES.values()
+}
+
+
+def checked_op(op: Any) -> int:
+    """``op`` as the core takes it. Others would be taken for integers: ``ReduceOp.SUM`` of PyTorch is 0,
+    which is ``Average`` here.
+
+    Raises:
+        ValueError: it is none of the constants above.
+    """
+    if isinstance(op, Integral) and op in _NAMES:
+        return int(op)
+    meant = _MEANT.get(str(op).rpartition(".")[2].lower())
+    raise InvalidArgumentError(
+        f"op={op!r} is no reduction. There are {', '.join(f'hvd.{name}' for name in _NAMES.values())}"
+        + (f": write op=hvd.{meant}." if meant else ".")
+    )
+
 
 def reduce_op(op: int | None, average: bool | None) -> int:
     """Combine the two ways to name a reduction; ``average`` is the deprecated one.
 
     Raises:
-        ValueError: both are given.
+        ValueError: both are given, or ``op`` is none.
     """
     if average is None:
-        return Average if op is None else op
+        if op is None:
+            return Average
+        # The core looks at plain integers.
+        return op if op.__class__ is int else checked_op(op)
     if op is not None:
         raise InvalidArgumentError("The op parameter supersedes average. Please provide only one of them.")
     deprecated("Parameter `average` has been replaced with `op` and will be removed.")

@@ -33,7 +33,7 @@ class Reduce(Base[T]):
         Raises:
             InvalidArgumentError: the root is not a rank of the set; dtype, layout, the name is in flight, or
                 this rank is not in the set.
-            HorovodInternalError: ``op`` is Adasum; not initialised, or the world has ended.
+            HorovodInternalError: ``op`` is Adasum; the world has ended.
         """
         return self._start(
             _REDUCE,

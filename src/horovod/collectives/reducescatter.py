@@ -34,7 +34,7 @@ class Reducescatter(Base[T]):
         Raises:
             InvalidArgumentError: ``tensor`` has no dimensions; dtype, layout, or the name is in flight; this
                 rank is not in the set.
-            HorovodInternalError: ``op`` is neither Sum nor Average; not initialised, or the world has ended.
+            HorovodInternalError: ``op`` is neither Sum nor Average; the world has ended.
         """
         process_set_id(process_set)
         current_engine()

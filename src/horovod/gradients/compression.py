@@ -60,7 +60,7 @@ class CastCompressor(Compressor):
 
     @classmethod
     def compress(cls, tensor: Any) -> tuple[Any, Any]:
-        dtype = tensor.dtype
+        dtype = getattr(tensor, "dtype", None)  # what is no tensor is refused later
         return (cls.cast(tensor, cls.travels_as) if cls.is_floating(dtype) else tensor), dtype
 
     @classmethod

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from horovod.collectives.ops import Adasum, Average
+from horovod.collectives.ops import Adasum, Average, checked_op
 from horovod.errors import InvalidArgumentError, deprecated
 from horovod.gradients.compression import NoneCompressor
 from horovod.gradients.groups import Groups, checked_groups
@@ -34,8 +34,8 @@ class GradientSettings:
         scale_local_gradients: divide gradients of local variables by the number of ranks.
 
     Raises:
-        ValueError: a predivide factor with another reduction than ``Average``; averages of passes with
-            ``Adasum``; no positive number of passes; wrong groups.
+        ValueError: no reduction; a predivide factor with another one than ``Average``; averages of passes
+            with ``Adasum``; no positive number of passes; wrong groups.
     """
 
     name: str | None = None
@@ -52,6 +52,7 @@ class GradientSettings:
     scale_local_gradients: bool = True
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "op", checked_op(self.op))
         if self.gradient_predivide_factor != 1.0 and self.op != Average:
             raise InvalidArgumentError(
                 f"gradient_predivide_factor={self.gradient_predivide_factor} needs op=Average: it splits the "

@@ -141,9 +141,15 @@ def process_set_id(process_set: ProcessSet) -> int:
     """Number of ``process_set``, for the core.
 
     Raises:
-        TypeError: the set is not registered.
+        TypeError: the set is not registered, or is none.
     """
-    number = process_set.process_set_id
+    try:
+        number = process_set.process_set_id
+    except AttributeError:
+        raise TypeError(
+            f"process_set must be a hvd.ProcessSet, got {process_set!r}. Register one by "
+            "hvd.init(process_sets=[hvd.ProcessSet([0, 1])]) and pass it."
+        ) from None
     if number is None:
         raise TypeError(f"{process_set} is not registered; register it before using it in an operation.")
     return number

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
+from horovod.collectives.ops import checked_op
 from horovod.errors import InvalidArgumentError
 from horovod.runtime import lifecycle
 from horovod.runtime.process_set import ProcessSet, global_process_set, process_set_id
@@ -96,8 +97,12 @@ def call_grouped(
 
 
 def reduction(op: int, prescale: float, postscale: float) -> dict[str, Any]:
-    """The arguments that only reductions have."""
-    return {"reduce_op": op, "prescale_factor": prescale, "postscale_factor": postscale}
+    """The arguments that only reductions have.
+
+    Raises:
+        ValueError: ``op`` is no reduction.
+    """
+    return {"reduce_op": checked_op(op), "prescale_factor": prescale, "postscale_factor": postscale}
 
 
 def reduction_of(node: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.collectives import numpy_frontend, objects
+from horovod.collectives.base import checked_root
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.tensorflow.mpi_ops import broadcast, broadcast_
 from horovod.tensorflow.util import raw
@@ -36,7 +37,11 @@ def broadcast_variables(
 
     Returns:
         None in eager mode, where it has happened. In a graph an op that does it.
+
+    Raises:
+        ValueError: ``root_rank`` is no number of a rank.
     """
+    root_rank = checked_root(root_rank)
     plain = [raw(variable) for variable in variables]
     if inplace and not tf.executing_eagerly():
         return tf.group(*broadcast_(plain, root_rank, "broadcast_variables", process_set))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from horovod.gradients.compression import CastCompressor, Compressor, NoneCompressor
@@ -11,8 +13,8 @@ __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "Non
 
 class _FloatCompressor(CastCompressor):
     @staticmethod
-    def is_floating(dtype: torch.dtype) -> bool:
-        return dtype.is_floating_point
+    def is_floating(dtype: Any) -> bool:
+        return isinstance(dtype, torch.dtype) and dtype.is_floating_point
 
     @staticmethod
     def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

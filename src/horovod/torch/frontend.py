@@ -14,7 +14,7 @@ from horovod.collectives.base import current_engine
 from horovod.collectives.frontend import Description
 from horovod.errors import HorovodError, HorovodInternalError, InvalidArgumentError
 
-__all__ = ["TorchFrontend", "shared_like"]
+__all__ = ["TorchFrontend", "not_a_tensor", "shared_like"]
 
 _CODES: Final[dict[torch.dtype, int]] = {
     torch.uint8: _core.UINT8,
@@ -138,10 +138,23 @@ class TorchFrontend:
         return integers
 
 
+def not_a_tensor(value: Any) -> str:
+    """What to say of a ``value`` that should be a tensor."""
+    kind = type(value)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}."
+    remedy = {
+        "numpy.ndarray": " Pass torch.from_numpy(array); the result has numpy().",
+        "list": " Pass torch.tensor(values).",
+        "float": " Pass torch.tensor(value).",
+        "int": " Pass torch.tensor(value).",
+    }.get(module + kind.__name__, "")
+    return f"Expected a torch.Tensor, got {module}{kind.__name__}.{remedy}"
+
+
 def _refusal(tensor: Any) -> HorovodError:
     """Why ``describe`` cannot describe ``tensor``."""
     if not isinstance(tensor, torch.Tensor):
-        return InvalidArgumentError(f"Expected a torch.Tensor, got {type(tensor).__name__}.")
+        return InvalidArgumentError(not_a_tensor(tensor))
     if tensor.layout != torch.strided:
         return InvalidArgumentError(
             f"Tensor type {tensor.type() if tensor.layout == torch.sparse_coo else tensor.layout} is not "

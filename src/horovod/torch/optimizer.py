@@ -163,6 +163,25 @@ class _DistributedOptimizer(WrappedOptimizer):
 
         self._exchange.hold(prepare if hooks else None, deferred=bool(self._synchronize_pre_hooks))
 
+    def _allreduce_grad_async(self, p: torch.Tensor) -> tuple[int, Any]:
+        """Begin to reduce the gradient of the parameter ``p`` at once, for scripts that reduce by themselves;
+        :meth:`step` knows nothing of it.
+
+        Returns:
+            A handle, and what the compression has to remember: ``decompress(synchronize(handle), context)``
+            is the reduced gradient. Without compression it is in ``p.grad`` as well.
+
+        Raises:
+            ValueError: this gradient is being reduced already; or it cannot be, see ``allreduce``.
+        """
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+        small, context = self._compression.compress(p.grad)
+        factor = self.gradient_predivide_factor
+        name = self._names.of_exchange(p)
+        handle = collectives.allreduce(small, small, name, self.op, 1.0 / factor, factor, self.process_set)
+        return handle, context
+
     # -- the exchange ---------------------------------------------------------------------------------------
 
     def synchronize(self) -> None:
@@ -354,6 +373,7 @@ def DistributedOptimizer(
         ValueError: an argument is wrong (see each message), or ``init()`` has not been called.
         NotImplementedError: ``Adasum`` on a process set, or with a number of ranks that is no power of two.
     """
+    _check_optimizer(optimizer)
     settings = GradientSettings.of(locals(), groups=None)
     groups = chosen_groups(num_groups, groups)
     if op == Adasum and lifecycle.current().topology.size > 1:
@@ -365,6 +385,29 @@ def DistributedOptimizer(
     distributed = subclass_of(_DistributedOptimizer, type(optimizer), DistributedOptimizer)
     instance: _DistributedOptimizer = distributed(optimizer, named_parameters, settings, groups)
     return instance
+
+
+def _check_optimizer(given: Any) -> None:
+    """Refuse what is no optimizer.
+
+    Raises:
+        ValueError: with the line to write.
+    """
+    if isinstance(given, torch.optim.Optimizer) or hasattr(given, "param_groups"):
+        return
+    is_model = isinstance(given, torch.nn.Module)
+    wanted = "wrap the optimizer, not the model" if is_model else "it wraps an optimizer of PyTorch"
+    raise InvalidArgumentError(
+        f"DistributedOptimizer got {_kind_of(given)}: {wanted}. Write optimizer = "
+        "hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), "
+        "named_parameters=model.named_parameters())"
+    )
+
+
+def _kind_of(given: Any) -> str:
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
+    return repr(given) if isinstance(given, str) else f"a {type(given).__name__}"
 
 
 def _call(hooks: dict[int, Hook], argument: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -129,3 +130,20 @@ def a_failure_within_a_step_is_known_as_one_of_ours() -> None:
     failure = framework(backend()).own_failure(caught.value)
     assert isinstance(failure, hvd.HorovodInternalError), caught.value
     assert framework(backend()).own_failure(RuntimeError("another")) is None
+
+
+@CASES.add
+def a_call_without_a_world_is_not_tried_again() -> None:
+    """That is an error of the script; a new world would not mend it."""
+    from horovod._keras.frameworks import framework
+
+    hvd.shutdown()
+    try:
+        calls: list[Callable[[], Any]] = [lambda: hvd.allreduce(1.0), lambda: hvd.broadcast(1.0, 0)]
+        for call in calls:
+            with pytest.raises(Exception, match=r"hvd\.init\(\)") as caught:
+                call()
+            failure = framework(backend()).own_failure(caught.value)
+            assert failure is None or not failure.recoverable
+    finally:
+        hvd.init()

@@ -125,6 +125,49 @@ def a_name_twice_at_once() -> None:
 
 
 @CASES.add
+def reductions_and_roots_that_do_not_exist() -> None:
+    reducing: list[Callable[[Any], Any]] = [
+        lambda op: hvd.allreduce(tf.ones(2), op=op),
+        lambda op: hvd.grouped_allreduce([tf.ones(2)], op=op),
+        lambda op: hvd.reducescatter(tf.ones(2), op=op),
+        lambda op: hvd.reduce(tf.ones(2), 0, op=op),
+        lambda op: hvd.DistributedGradientTape(tf.GradientTape(), op=op),
+    ]
+    rooted: list[Callable[[int], Any]] = [
+        lambda root: hvd.broadcast(tf.ones(2), root),
+        lambda root: hvd.reduce(tf.ones(2), root),
+        lambda root: hvd.grouped_reduce([tf.ones(2)], root),
+        lambda root: hvd.broadcast_variables([tf.Variable(1.0)], root),
+        lambda root: hvd.broadcast_object(1, root),
+    ]
+    for function in reducing:
+        for op in ("sum", 17):
+            with pytest.raises(ValueError, match=r"is no reduction\. There are hvd\.Average, "):
+                function(op)
+    for function in rooted:
+        for root in (2**40, -(2**31) - 1):
+            with pytest.raises(ValueError, match=rf"root_rank={root} is out of range"):
+                function(root)
+    same(hvd.allreduce(tf.ones(2), op=hvd.Sum).numpy(), float32([hvd.size()] * 2))
+
+
+@CASES.add
+def arrays_are_converted() -> None:
+    ones = np.ones((hvd.size(), 2), np.float32)
+    for result in (
+        hvd.allreduce(ones),
+        hvd.grouped_allreduce([ones])[0],
+        hvd.broadcast(ones, 0),
+        hvd.reduce(ones, 0),
+        hvd.alltoall(ones),
+        hvd.allgather(ones)[: hvd.size()],
+        hvd.grouped_allgather([ones])[0][: hvd.size()],
+    ):
+        same(result.numpy(), ones)
+    same(hvd.reducescatter(ones).numpy(), ones[:1])
+
+
+@CASES.add
 def before_init_and_after_shutdown() -> None:
     hvd.shutdown()
     try:

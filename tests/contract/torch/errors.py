@@ -149,6 +149,42 @@ def roots_that_do_not_exist() -> None:
     works()
 
 
+@CASES.add
+def roots_that_no_world_has() -> None:
+    calls: list[Callable[[Any], Any]] = [
+        lambda root: hvd.broadcast(torch.ones(1), root),
+        lambda root: hvd.broadcast_(torch.ones(1), root),
+        lambda root: hvd.broadcast_async(torch.ones(1), root),
+        lambda root: hvd.reduce(torch.ones(1), root),
+        lambda root: hvd.reduce_async_(torch.ones(1), root),
+        lambda root: hvd.grouped_reduce([torch.ones(1)], root),
+        lambda root: hvd.broadcast_parameters([torch.ones(1)], root),
+        lambda root: hvd.broadcast_object(1, root),
+    ]
+    for root, message in (
+        (2**40, "root_rank=1099511627776 is out of range"),
+        (-(2**40), "out of range"),
+        (2**31, "out of range"),
+        ("0", "root_rank must be the number of a rank, such as 0, got '0'"),
+        (None, "must be the number of a rank"),
+        (0.0, "must be the number of a rank"),
+    ):
+        for call in calls:
+            with pytest.raises(ValueError, match=message):
+                call(root)
+    works()
+
+
+@CASES.add
+def factors_that_are_no_numbers() -> None:
+    wrong: Any = "2"
+    with pytest.raises(ValueError, match="prescale_factor must be a number, got '2'"):
+        hvd.allreduce(torch.ones(2), prescale_factor=wrong)
+    with pytest.raises(ValueError, match="postscale_factor must be a number, got '2'"):
+        hvd.reducescatter(torch.ones(2), postscale_factor=wrong)
+    works()
+
+
 def duplicate_case(submit: Callable[[str], int]) -> None:
     """The second submission of a name is refused while the first is pending; the first is not affected."""
     if hvd.size() == 1:
@@ -198,8 +234,10 @@ def local_errors_do_not_disturb_the_others() -> None:
 @CASES.add
 def unknown_operators_are_refused() -> None:
     for op in (-1, 6, 1000):
-        with pytest.raises((ValueError, hvd.HorovodInternalError)):
+        with pytest.raises(ValueError, match=rf"op={op} is no reduction\. There are hvd\.Average, "):
             hvd.allreduce(torch.ones(2), name="e.unknown", op=op)
+        with pytest.raises(ValueError, match="is no reduction"):
+            hvd.reduce_async(torch.ones(2), 0, name="e.unknown", op=op)
     works("e.unknown")
 
 

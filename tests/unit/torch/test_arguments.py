@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.unit.torch.conftest import MakeWorld
@@ -14,7 +15,7 @@ from tests.unit.torch.conftest import MakeWorld
 import horovod.torch as hvd
 from horovod import _core
 from horovod.common.basics import HorovodBasics
-from horovod.errors import DuplicateNameError
+from horovod.errors import DuplicateNameError, NotInitializedError
 from horovod.torch.autograd import collectives
 
 pytestmark = pytest.mark.timeout(30)
@@ -66,12 +67,76 @@ GROUPED = {
 
 
 @pytest.mark.parametrize("call", BLOCKING.values(), ids=BLOCKING)
-def test_collectives_before_init_raise_internal_error(call: Callable[[Any], Any], no_world: None) -> None:
-    with pytest.raises(
-        hvd.HorovodInternalError, match=r"has not been initialized; use hvd.init\(\)\."
-    ) as info:
+def test_collectives_before_init_raise_what_size_raises(call: Callable[[Any], Any], no_world: None) -> None:
+    with pytest.raises(ValueError, match=r"has not been initialized; use hvd.init\(\)\.") as info:
         call(torch.ones(3))
-    assert not isinstance(info.value, ValueError)
+    with pytest.raises(ValueError) as of_size:
+        hvd.size()
+    assert type(info.value) is type(of_size.value)
+    # At that one elastic loops would try again, for ever.
+    assert not isinstance(info.value, hvd.HorovodInternalError)
+
+
+@pytest.mark.parametrize("call", BLOCKING.values(), ids=BLOCKING)
+def test_what_to_do_with_arrays(call: Callable[[Any], Any], make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    with pytest.raises(ValueError, match=r"got numpy\.ndarray\. Pass torch\.from_numpy\(array\)"):
+        call(np.ones(3, np.float32))
+    assert engine.log == []
+
+
+def test_what_to_do_with_arrays_that_are_compressed_or_sparse(make_world: MakeWorld) -> None:
+    make_world(2)
+    array: Any = np.ones(3)
+    for call in (
+        lambda: hvd.allreduce(array, compression=hvd.Compression.fp16),
+        lambda: hvd.grouped_allreduce([array], compression=hvd.Compression.bf16),
+        lambda: hvd.sparse_allreduce_async(array, "array", hvd.Sum),
+        lambda: hvd.broadcast_parameters([array], 0),
+    ):
+        with pytest.raises(ValueError, match=r"torch\.from_numpy\(array\)"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("op", "remedy"),
+    [
+        ("sum", r"write op=hvd\.Sum\."),
+        ("mean", r"write op=hvd\.Average\."),
+        (torch.distributed.ReduceOp.SUM, r"write op=hvd\.Sum\."),
+        ("all", r"hvd\.Max, hvd\.Product\."),
+        (1.0, r"hvd\.Average, hvd\.Sum, "),
+    ],
+)
+def test_reductions_by_other_names(op: Any, remedy: str, make_world: MakeWorld) -> None:
+    """PyTorch's ``ReduceOp.SUM`` is 0 as a number, which would be an average here."""
+    engine = make_world(2)
+    ones, model = torch.ones(2), torch.nn.Linear(1, 1)
+    for call in (
+        lambda: hvd.allreduce(ones, op=op),
+        lambda: hvd.allreduce_(ones, op=op),
+        lambda: hvd.allreduce_async(ones, op=op),
+        lambda: hvd.grouped_allreduce([ones], op=op),
+        lambda: hvd.reduce(ones, 0, op=op),
+        lambda: hvd.reducescatter(ones, op=op),
+        lambda: hvd.sparse_allreduce_async(ones.to_sparse(), "s", op),
+        lambda: hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), op=op),
+    ):
+        with pytest.raises(ValueError, match=remedy):
+            call()
+    assert engine.log == []
+
+
+def test_numbers_of_numpy_are_numbers(make_world: MakeWorld) -> None:
+    make_world(2)
+    assert hvd.allreduce(torch.ones(2), op=np.int64(hvd.Sum)).tolist() == [2, 2]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("process_set", [[0, 1], 0, "world"])
+def test_what_is_no_process_set(process_set: Any, make_world: MakeWorld) -> None:
+    make_world(2)
+    with pytest.raises(TypeError, match=r"process_set must be a hvd\.ProcessSet, got"):
+        hvd.allreduce(torch.ones(2), process_set=process_set)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +168,8 @@ def test_questions_about_the_world_before_init_raise_value_error(
 
 
 @pytest.mark.parametrize("call", [hvd.barrier, hvd.join])
-def test_barrier_and_join_before_init_raise_internal_error(call: Callable[[], Any], no_world: None) -> None:
-    with pytest.raises(hvd.HorovodInternalError):
+def test_barrier_and_join_before_init_raise_what_size_raises(call: Callable[[], Any], no_world: None) -> None:
+    with pytest.raises(NotInitializedError):
         call()
 
 

@@ -378,6 +378,39 @@ def test_every_argument_arrives(
     assert vars(made[-1]) == vars(GradientSettings()) | values
 
 
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        (torch.nn.Linear(1, 1), "got a Linear: wrap the optimizer, not the model"),
+        ("sgd", "got 'sgd': it wraps an optimizer of PyTorch"),
+        (torch.optim.SGD, "got the class SGD: it wraps an optimizer"),
+        ([torch.nn.Parameter(torch.ones(1))], "got a list: it wraps an optimizer"),
+    ],
+)
+def test_what_is_no_optimizer_is_refused_with_the_line_to_write(
+    given: Any, what: str, make_world: MakeWorld
+) -> None:
+    make_world(2)
+    with pytest.raises(ValueError, match=what) as caught:
+        hvd.DistributedOptimizer(given)
+    line = str(caught.value).partition("Write ")[2]
+    scope: dict[str, Any] = {"hvd": hvd, "torch": torch, "model": two_layers()}
+    exec(line, scope)
+    assert isinstance(scope["optimizer"], torch.optim.SGD)
+
+
+def test_one_gradient_is_reduced_at_once_by_hand(make_world: MakeWorld) -> None:
+    make_world(2)
+    model = two_layers()
+    optimizer = wrap(model, op=hvd.Sum, compression=hvd.Compression.fp16)
+    weight = next(model.parameters())
+    weight.grad = torch.full_like(weight, 3.0)
+    handle, context = optimizer._allreduce_grad_async(weight)
+    reduced = hvd.Compression.fp16.decompress(hvd.synchronize(handle), context)
+    assert reduced.dtype == torch.float32
+    assert torch.equal(reduced, torch.full_like(weight, 6.0))
+
+
 def test_duplicate_names_are_found_even_before_init(no_world: None) -> None:
     model = two_layers()
     pairs = [("same", p) for p in model.parameters()]

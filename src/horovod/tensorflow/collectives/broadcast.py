@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from horovod.collectives.base import checked_root
 from horovod.collectives.numpy_frontend import collectives
 from horovod.collectives.ops import Average
 from horovod.errors import InvalidArgumentError
@@ -27,7 +28,7 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """The ``tensor`` of ``root_rank`` (a global rank), which has the same shape and dtype everywhere."""
-    return call("Broadcast", tensor, name, ignore_name_scope, process_set, root_rank=root_rank)
+    return call("Broadcast", tensor, name, ignore_name_scope, process_set, root_rank=checked_root(root_rank))
 
 
 def broadcast_(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from horovod.collectives.base import checked_root
 from horovod.collectives.numpy_frontend import collectives
 from horovod.collectives.ops import Average
 from horovod.gradients.reduction import reduce_in_groups
@@ -46,13 +47,14 @@ def reduce(
         prescale_factor, postscale_factor: factors before and after the reduction; rounded to float32.
 
     Raises:
-        ValueError: before ``init()``; the set does not exist.
+        ValueError: before ``init()``; the set does not exist; ``op`` is no reduction; ``root_rank`` is no
+            number of a rank.
         tf.errors.InvalidArgumentError: the root is no member.
         tf.errors.AbortedError: ``op`` is Adasum.
     """
     check_world(process_set)
-    how = reduction(op, prescale_factor, postscale_factor)
-    return call("Reduce", dense(tensor), name, ignore_name_scope, process_set, root_rank=root_rank, **how)
+    how = reduction(op, prescale_factor, postscale_factor) | {"root_rank": checked_root(root_rank)}
+    return call("Reduce", dense(tensor), name, ignore_name_scope, process_set, **how)
 
 
 def grouped_reduce(
@@ -67,7 +69,7 @@ def grouped_reduce(
 ) -> list[Any]:
     """:func:`reduce` of all ``tensors`` as one operation for each dtype."""
     check_world(process_set)
-    how = reduction(op, prescale_factor, postscale_factor)
+    how = reduction(op, prescale_factor, postscale_factor) | {"root_rank": checked_root(root_rank)}
 
     def reduce_groups(groups: list[list[Any]]) -> list[list[Any]]:
         return [
@@ -77,7 +79,6 @@ def grouped_reduce(
                 name if name is None or number == 0 else f"{name}_{number}",
                 ignore_name_scope,
                 process_set,
-                root_rank=root_rank,
                 **how,
             )
             for number, group in enumerate(groups)

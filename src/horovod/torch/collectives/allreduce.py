@@ -50,11 +50,11 @@ def allreduce(
         process_set: ranks that take part.
 
     Raises:
-        ValueError: dtype, layout, ``name`` in flight, both ``average`` and ``op``, or this rank is not in the
-            set; with Adasum also: not initialised.
+        ValueError: dtype, layout, ``name`` in flight, both ``average`` and ``op``, no reduction; this rank is
+            not in the set; not initialised.
         TypeError: ``process_set`` is not registered.
         NotImplementedError: Adasum in a set of its own, or of a number of ranks that is no power of two.
-        HorovodInternalError: not initialised; ranks disagree; a rank was lost.
+        HorovodInternalError: ranks disagree; a rank was lost.
     """
     op = reduce_op(op, average)
     small, context = compression.compress(tensor)
@@ -94,8 +94,9 @@ def allreduce_(
 ) -> torch.Tensor:
     """:func:`allreduce` into ``tensor`` itself, which may be a leaf that requires grad; returns ``tensor``.
     To autograd it is a change in place: a backward pass that needs the old values raises."""
-    if average is not None or op is None:
+    if average is not None or op.__class__ is not int:
         op = reduce_op(op, average)
+    assert op is not None
     collectives.run_allreduce(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set)
     if tensor.requires_grad:
         changed([tensor])

@@ -59,8 +59,8 @@ def alltoall(
     Raises:
         ValueError: on this rank alone: no dimensions; ``splits`` with another length, dtype or number of
             dimensions, negative, or more than there are; without ``splits`` a number of rows that the members
-            do not divide; without a tensor as ``splits`` also: not initialised.
-        HorovodInternalError: not initialised; ranks disagree; a rank was lost.
+            do not divide; not initialised.
+        HorovodInternalError: ranks disagree; a rank was lost.
     """
     sizes, place = _read_splits(splits)
     run = _tracked if tracked(tensor) else _exchange
@@ -109,7 +109,7 @@ def _read_splits(splits: Any) -> tuple[list[int], Callable[[torch.Tensor], torch
     """The values of ``splits``, and what moves the received ones to where the caller expects them. What
     depends on the number of members is checked at submission."""
     if not isinstance(splits, torch.Tensor):
-        lifecycle.current()  # before init this is a ValueError, unlike for a tensor
+        lifecycle.current()  # before init that is the error, whatever the splits are
         if splits is None:
             return [], None
         try:

@@ -15,6 +15,6 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         TypeError: ``process_set`` is not registered.
         IndexError: it has been removed.
         ValueError: this rank is not in it.
-        HorovodInternalError: not initialised; a rank was lost.
+        HorovodInternalError: a rank was lost.
     """
     collectives.barrier(process_set)

@@ -17,6 +17,6 @@ def join(device: int = -1) -> int:
         device: where a GPU build makes those zeros, -1 for the CPU; has no effect here.
 
     Raises:
-        HorovodInternalError: not initialised; a rank was lost.
+        HorovodInternalError: a rank was lost.
     """
     return collectives.join()

@@ -51,7 +51,7 @@ def reduce(
         ValueError: ``root_rank`` is not a rank of the set; dtype, layout, ``name`` in flight, or this rank is
             not in the set.
         TypeError: ``process_set`` is not registered.
-        HorovodInternalError: ``op`` is Adasum; not initialised; ranks disagree; a rank was lost.
+        HorovodInternalError: ``op`` is Adasum; ranks disagree; a rank was lost.
     """
     how = op, prescale_factor, postscale_factor, process_set
     if tracked(tensor):

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from horovod.collectives.ops import Average, Sum
+from horovod.collectives.ops import Average, Sum, checked_op
 from horovod.gradients.compression import reduce_compressed
 from horovod.runtime.process_set import ProcessSet, global_process_set, member_count
 from horovod.torch.autograd import collectives, differentiable, tracked
@@ -53,7 +53,7 @@ def reducescatter(
     Raises:
         TypeError: ``op`` is ``None``, or ``process_set`` is not registered.
         ValueError: dtype, layout, no dimensions, ``name`` in flight, or this rank is not in the set.
-        HorovodInternalError: another ``op``; not initialised; ranks disagree; a rank was lost.
+        HorovodInternalError: another ``op``; ranks disagree; a rank was lost.
     """
     _need_op(op)
     small, context = compression.compress(tensor)
@@ -107,9 +107,11 @@ def grouped_reducescatter_async(
     )
 
 
-def _need_op(op: int) -> None:
+def _need_op(op: Any) -> None:
+    if op is None:
+        raise TypeError("op must be hvd.Average or hvd.Sum, got None.")
     if not isinstance(op, int):
-        raise TypeError(f"op must be Average or Sum, got {op!r}.")
+        checked_op(op)
 
 
 def _reduce(tensor: torch.Tensor, name: str | None, how: _How) -> torch.Tensor:

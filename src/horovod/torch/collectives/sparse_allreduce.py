@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import torch
 
-from horovod.collectives.ops import Average
+from horovod.collectives.ops import Average, checked_op
 from horovod.errors import InvalidArgumentError
 from horovod.runtime.process_set import ProcessSet, global_process_set, member_count
 from horovod.torch.autograd import collectives
+from horovod.torch.frontend import not_a_tensor
 
 __all__ = ["sparse_allreduce_async"]
 
@@ -28,8 +29,12 @@ def sparse_allreduce_async(
 
     Raises:
         ValueError: not a COO tensor, a dtype that cannot be gathered, or this rank is not in the set.
-        HorovodInternalError: not initialised; ranks disagree; a rank was lost.
+        HorovodInternalError: ranks disagree; a rank was lost.
     """
+    if op is not None:
+        op = checked_op(op)
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidArgumentError(not_a_tensor(tensor))
     if tensor.layout != torch.sparse_coo:
         raise InvalidArgumentError(f"Expected a sparse COO tensor, got layout {tensor.layout}.")
     # Entries are rows of both, so that they can be concatenated. Coalescing first is up to the caller.
