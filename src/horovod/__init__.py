@@ -4,14 +4,18 @@ Import a frontend: ``import horovod.torch as hvd``. This package imports nothing
 or a script that only asks for the version does not pay for a framework.
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
 
+from horovod.requirements import ComingModules
 from horovod.version import __version__
 
 if TYPE_CHECKING:
     from horovod.launch.calls.functions import run
 
 __all__ = ["__version__", "run"]
+
+sys.meta_path.append(ComingModules)  # last: modules that are there are found before
 
 
 def __getattr__(name: str) -> Any:

@@ -53,11 +53,12 @@ BACKEND_WIRING = {"backends/backend.cpp", "backends/registry.cpp", "backends/bac
 
 NEUTRAL = {"runtime", "collectives", "gradients"}
 FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "mxnet"}
-EVERYBODY = {"errors", "config"}
+EVERYBODY = {"errors", "config", "requirements"}
 # First name below horovod -> what it may import besides itself and `EVERYBODY`.
 PYTHON_ARROWS = {
     "errors": set[str](),
     "version": set[str](),
+    "requirements": set[str](),
     "config": set[str](),
     "_core": set[str](),
     "bootstrap": {"_core"},
@@ -77,7 +78,7 @@ PYTHON_ARROWS = {
     "bench": {"torch", "observe", "launch", "bootstrap"},
     # Compatibility names: thin files over the parts that do the work.
     "common": NEUTRAL | {"_core", "backends", "bootstrap", "elastic"},
-    "runner": {"launch", "common"},
+    "runner": {"launch", "common", "bootstrap"},
     "spark": {"launch", "common", "runtime"},
     "ray": {"launch", "common", "runtime"},
     # The package itself offers run() and __version__.

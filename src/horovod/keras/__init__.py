@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from horovod import requirements
+
+requirements.require_keras("horovod.keras")
+
 import keras
 
 from horovod._keras import distributed

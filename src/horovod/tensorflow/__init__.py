@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
+
+from horovod import requirements
+
+requirements.require("horovod.tensorflow", "tensorflow")
 
 from horovod.errors import HorovodInternalError as HorovodInternalError
 from horovod.tensorflow import compression as compression
@@ -43,6 +48,7 @@ if not TYPE_CHECKING:  # type checkers follow the imports; to some a list that i
         "PartialDistributedGradientTape",
         "SyncBatchNormalization",  # noqa: F405  (made below)
         "compression",
+        "elastic",  # noqa: F405
         "functions",
         "mpi_ops",
         "refs_to_vars",
@@ -59,4 +65,6 @@ def __getattr__(name: str) -> Any:
         from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
 
         return SyncBatchNormalization
+    if name == "elastic":
+        return importlib.import_module("horovod.tensorflow.elastic")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 import typing
 
-if not typing.TYPE_CHECKING:  # type checkers follow the imports; a computed list hides names from some
-    __all__ = []
-try:
-    from horovod import _core  # noqa: F401
-except ImportError as error:  # a source tree without its native part: scripts may still ask what is available
-    print(f"horovod.torch: the native core could not be loaded ({error}).", file=sys.stderr)
-else:
-    from horovod.errors import HorovodInternalError as HorovodInternalError
-    from horovod.torch import elastic as elastic
-    from horovod.torch import functions as functions
-    from horovod.torch import mpi_ops as mpi_ops
-    from horovod.torch.compression import Compression as Compression
-    from horovod.torch.functions import *  # noqa: F403  (republished)
-    from horovod.torch.mpi_ops import *  # noqa: F403  (republished)
-    from horovod.torch.optimizer import DistributedOptimizer as DistributedOptimizer
-    from horovod.torch.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
+from horovod import requirements
 
-    if not typing.TYPE_CHECKING:
-        __all__ += ["Compression", "DistributedOptimizer", "HorovodInternalError", "SyncBatchNorm", "elastic"]
-        __all__ += functions.__all__
-        __all__ += mpi_ops.__all__
-        __all__.remove("is_homogeneous")
-        del is_homogeneous  # noqa: F821
+requirements.require("horovod.torch", "torch")
+
+from horovod.errors import HorovodInternalError as HorovodInternalError
+from horovod.torch import elastic as elastic
+from horovod.torch import functions as functions
+from horovod.torch import mpi_ops as mpi_ops
+from horovod.torch.compression import Compression as Compression
+from horovod.torch.functions import *  # noqa: F403  (republished)
+from horovod.torch.mpi_ops import *  # noqa: F403  (republished)
+from horovod.torch.optimizer import DistributedOptimizer as DistributedOptimizer
+from horovod.torch.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
+
+if not typing.TYPE_CHECKING:  # type checkers follow the imports; a computed list hides names from some
+    __all__ = ["Compression", "DistributedOptimizer", "HorovodInternalError", "SyncBatchNorm", "elastic"]
+    __all__ += functions.__all__
+    __all__ += mpi_ops.__all__
+    __all__.remove("is_homogeneous")
+    del is_homogeneous  # noqa: F821

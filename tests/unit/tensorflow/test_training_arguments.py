@@ -192,3 +192,8 @@ def test_before_init_reducing_says_so() -> None:
             wrapped.gradient(loss, [weight])
     finally:
         hvd.init()
+
+
+def test_elastic_training_is_there_with_the_module() -> None:
+    assert callable(hvd.elastic.run)
+    assert "elastic" in hvd.__all__
