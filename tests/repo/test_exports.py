@@ -35,7 +35,12 @@ PUBLIC_MODULES = [
     "horovod.elastic.sampler",
     "horovod.elastic.state",
     "horovod.runner",
+    "horovod.runner.common.util.hosts",
+    "horovod.runner.common.util.secret",
+    "horovod.runner.common.util.timeout",
     "horovod.runner.elastic.worker",
+    "horovod.runner.gloo_run",
+    "horovod.runner.http.http_server",
     "horovod.errors",
     "horovod.observe",
 ]

@@ -13,7 +13,6 @@ TABLE = Path(__file__).with_name("signatures.txt")
 LATER = {
     "horovod.runner.elastic.driver": "elastic launching is to come",
     "horovod.runner.elastic.discovery": "elastic launching is to come",
-    "horovod.runner.common.util.hosts": "the launcher has a host table of its own; these are for drivers",
 }
 # Parameters with defaults that the library accepts beyond the table: calls written for the table still work.
 EXTENSIONS = {

@@ -21,7 +21,15 @@ from horovod.bootstrap import launcher_channels, unix
 from horovod.bootstrap.addresses import is_number, own_addresses
 from horovod.bootstrap.descriptors import make_room
 from horovod.bootstrap.routes import Route
-from horovod.bootstrap.secret import SECRET_VARIABLE, check_of, job_key, key_of_job, name_of, port_of
+from horovod.bootstrap.secret import (
+    SECRET_VARIABLE,
+    check_of,
+    job_key,
+    key_of_job,
+    key_of_port,
+    name_of,
+    port_of,
+)
 from horovod.bootstrap.serving import serve_store
 from horovod.bootstrap.store import StoreServer
 from horovod.bootstrap.topology import PORT_OF_KEY, Place, no_store
@@ -83,7 +91,7 @@ def meet(place: Place, config: Config, environ: Mapping[str, str], earlier: Meet
         if earlier is not None:
             earlier.end(environ)
         return _tell(place, config, environ) if place.rank == 0 else _hear(place, config, environ)
-    key = job_key(environ, config.job_id or place.job) if place.size > 1 else b""
+    key = _key(place, config, environ) if place.size > 1 else b""
     # One key in the environment may be that of many jobs.
     ours = key_of_job(key, place.job)
     place = replace(
@@ -95,6 +103,15 @@ def meet(place: Place, config: Config, environ: Mapping[str, str], earlier: Meet
         earlier.end(environ)
     served = serve_store(place, key, config.network_interface) if place.serves else None
     return Meeting(place, key, served, place)
+
+
+def _key(place: Place, config: Config, environ: Mapping[str, str]) -> bytes:
+    """Of a job whose place to meet the environment says."""
+    job = config.job_id or place.job
+    first, port = place.store[0]
+    if not job and not unix.is_name(first):
+        return key_of_port(environ, port)
+    return job_key(environ, job)
 
 
 def _found(address: tuple[str, int], key: bytes) -> tuple[str, int]:

@@ -21,6 +21,7 @@ __all__ = [
     "check_of",
     "job_key",
     "key_of_job",
+    "key_of_port",
     "name_of",
     "own_secret",
     "port_of",
@@ -59,6 +60,16 @@ def job_key(environ: Mapping[str, str], job_id: str) -> bytes:
 def key_of_job(secret: bytes, name: str) -> bytes:
     """The key of the job ``name``, for all who have ``secret``. The name may be known to anybody."""
     return hmac.digest(secret, b"rueda job\x00" + name.encode(), "sha256")
+
+
+def key_of_port(environ: Mapping[str, str], port: int) -> bytes:
+    """The key of a job whose ranks know nothing but where a launcher of the user's own serves the store:
+    ``HOROVOD_SECRET_KEY``, else one for this port. Anybody may know that; the user's secret is in it.
+
+    Raises:
+        ConfigError: see :func:`job_key`.
+    """
+    return job_key(environ, f"store at port {port}")
 
 
 def check_of(key: bytes, said: str = "") -> str:

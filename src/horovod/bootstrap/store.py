@@ -18,7 +18,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from horovod.bootstrap import unix
@@ -53,7 +53,7 @@ class StoreServer:
     """Serves one job's store until ``stop``; a context manager.
 
     Args:
-        key: the job's key; at least 16 bytes.
+        key: the job's key, at least 16 bytes; or a function of the port that returns it.
         bind_host: addresses of the interfaces on which the workers come; the loopback interface by default.
             Or the name of a Unix socket (``unix.fresh_name``), where only this user is let in.
         port: the same on all; 0 = any free one; ``address`` tells.
@@ -64,7 +64,7 @@ class StoreServer:
 
     def __init__(
         self,
-        key: bytes,
+        key: bytes | Callable[[int], bytes],
         bind_host: str | Sequence[str] = "127.0.0.1",
         port: int = 0,
         *,
@@ -72,7 +72,6 @@ class StoreServer:
         handshake_timeout_s: float = 10.0,
         max_strangers: int = 256,
     ) -> None:
-        self._key = key
         self.job = job
         self._purpose = store_purpose(job)
         self._handshake_timeout_s = handshake_timeout_s
@@ -92,6 +91,12 @@ class StoreServer:
         self._failures: queue.SimpleQueue[tuple[str, Cause]] = queue.SimpleQueue()
         self._listeners = listen_at([bind_host] if isinstance(bind_host, str) else bind_host, port)
         self._addresses = tuple(map(_address_of, self._listeners))
+        try:
+            self._key = key(self.address[1]) if callable(key) else key
+        except BaseException:
+            for listener in self._listeners:
+                listener.close()
+            raise
         self._stop_reader, self._stop_writer = socket.socketpair()
         self._selector = selectors.DefaultSelector()
 

@@ -1,0 +1,42 @@
+"""What a launcher of the user's own needs to start ranks: the server where they meet, and their variables."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from horovod.bootstrap.store_address import store_environment
+from horovod.launch.environment import interface_environment, slot_environment
+from horovod.runner.http.http_server import RendezvousServer
+
+__all__ = ["RendezvousServer", "create_run_env_vars", "create_slot_env_vars"]
+
+
+def create_slot_env_vars(slot_info: Any) -> dict[str, str]:
+    """The variables that say who a rank is.
+
+    Args:
+        slot_info: one of ``get_host_assignments``.
+    """
+    return slot_environment(slot_info)
+
+
+def create_run_env_vars(
+    server_ip: str, nics: Collection[str], port: int, elastic: bool = False
+) -> dict[str, str]:
+    """The variables that say to all ranks where they meet.
+
+    Args:
+        server_ip: an address of the host where the ``RendezvousServer`` is started, as the ranks know it.
+        nics: names of the interfaces that ranks may use; empty: all.
+        port: that ``RendezvousServer.start`` returned.
+        elastic: jobs that grow are to come: ``False``.
+    """
+    if elastic:
+        raise NotImplementedError("elastic=True: jobs that grow are to come.")
+    return {
+        **store_environment([(server_ip, port)]),
+        **interface_environment(sorted(nics)),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+    }
