@@ -110,6 +110,11 @@ def test_extension_available_answers_without_raising() -> None:
     assert util.extension_available("no_such_framework") is False
 
 
+def test_extensions_can_be_asked_for() -> None:
+    found = {name: util.extension_available(name) for name in util.EXTENSIONS}
+    assert found == {"tensorflow": True, "torch": True, "mxnet": False}
+
+
 def test_capabilities_without_a_world() -> None:
     b = basics.HorovodBasics(__file__, "lib")
     assert b.gloo_built() is True

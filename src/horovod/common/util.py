@@ -11,13 +11,14 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from horovod.bootstrap import mpi_library
 from horovod.errors import HorovodVersionMismatchError
 from horovod.gradients import groups
 
 __all__ = [
+    "EXTENSIONS",
     "ccl_built",
     "check_extension",
     "check_installed_version",
@@ -36,6 +37,9 @@ __all__ = [
     "num_rank_is_power_2",
     "split_list",
 ]
+
+EXTENSIONS: Final = ["tensorflow", "torch", "mxnet"]
+"""The frontends that scripts ask :func:`extension_available` for; it says which there are."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

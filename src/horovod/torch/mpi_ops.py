@@ -5,8 +5,9 @@ Of every collective there are up to four forms: ``x`` blocks, returns new tensor
 :func:`synchronize`. A tensor must not be modified, and a result not be read, between submission and
 ``synchronize``.
 
-All raise ``ValueError`` for what is wrong on this rank alone (dtype, layout, a name in flight, a root that
-does not exist) and ``HorovodInternalError`` for what fails between ranks, at the latest in ``synchronize``.
+All raise ``ValueError`` for what is wrong on this rank alone (no ``init()``, dtype, layout, a name in flight,
+a root that does not exist) and ``HorovodInternalError`` for what fails between ranks, at the latest in
+``synchronize``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,14 @@ from horovod.common import everywhere
 from horovod.common.everywhere import *  # noqa: F403  (republished)
 from horovod.torch import collectives as _files
 from horovod.torch.autograd import collectives
+from horovod.torch.autograd_functions import HorovodAllgather as HorovodAllgather
+from horovod.torch.autograd_functions import HorovodAllreduce as HorovodAllreduce
+from horovod.torch.autograd_functions import HorovodAlltoall as HorovodAlltoall
+from horovod.torch.autograd_functions import HorovodBroadcast as HorovodBroadcast
+from horovod.torch.autograd_functions import HorovodGroupedAllgather as HorovodGroupedAllgather
+from horovod.torch.autograd_functions import HorovodGroupedAllreduce as HorovodGroupedAllreduce
+from horovod.torch.autograd_functions import HorovodGroupedReducescatter as HorovodGroupedReducescatter
+from horovod.torch.autograd_functions import HorovodReducescatter as HorovodReducescatter
 from horovod.torch.collectives.allgather import *  # noqa: F403
 from horovod.torch.collectives.allreduce import *  # noqa: F403
 from horovod.torch.collectives.alltoall import *  # noqa: F403

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from tests.contract.torch.values import assert_same
@@ -41,6 +42,75 @@ def factors_apply_to_gradients() -> None:
     x = leaf(4)
     hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0).sum().backward()
     assert_same(x.grad, torch.full((4,), 2.0 * hvd.size()))
+
+
+@CASES.add
+def the_classes_of_autograd_do_what_their_functions_do() -> None:
+    """Classes that research code calls and derives from: results and gradients of the functions."""
+    ops: Any = hvd.mpi_ops
+    everybody, size = hvd.global_process_set, hvd.size()
+    rows = torch.tensor([1] * size, dtype=torch.int32)
+    pairs: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
+        (
+            lambda x, y: ops.HorovodAllreduce.apply(x, None, None, hvd.Sum, 2.0, 1.0, everybody),
+            lambda x, y: hvd.allreduce(x, op=hvd.Sum, prescale_factor=2.0),
+        ),
+        (lambda x, y: ops.HorovodAllreduce.apply(x, None, "c.mean"), lambda x, y: hvd.allreduce(x)),
+        (
+            lambda x, y: ops.HorovodGroupedAllreduce.apply(None, None, hvd.Sum, 1.0, 3.0, everybody, x, y),
+            lambda x, y: hvd.grouped_allreduce([x, y], op=hvd.Sum, postscale_factor=3.0),
+        ),
+        (lambda x, y: ops.HorovodAllgather.apply(x, None, everybody), lambda x, y: hvd.allgather(x)),
+        (
+            lambda x, y: ops.HorovodGroupedAllgather.apply(None, everybody, x, y),
+            lambda x, y: hvd.grouped_allgather([x, y]),
+        ),
+        (lambda x, y: ops.HorovodBroadcast.apply(x, 0, None, everybody), lambda x, y: hvd.broadcast(x, 0)),
+        (
+            lambda x, y: ops.HorovodAlltoall.apply(x, rows, None, everybody),
+            lambda x, y: hvd.alltoall(x, rows),
+        ),
+        (
+            lambda x, y: ops.HorovodAlltoall.apply(x, None, None, everybody),
+            lambda x, y: hvd.alltoall(x, rows[:0]),
+        ),
+        (
+            lambda x, y: ops.HorovodReducescatter.apply(x, None, hvd.Sum, everybody, 1.0, 2.0),
+            lambda x, y: hvd.reducescatter(x, op=hvd.Sum, postscale_factor=2.0),
+        ),
+        (
+            lambda x, y: ops.HorovodGroupedReducescatter.apply(None, hvd.Sum, everybody, 1.0, 1.0, x, y),
+            lambda x, y: hvd.grouped_reducescatter([x, y], op=hvd.Sum),
+        ),
+    ]
+    for ours, wanted in pairs:
+        outcomes = []
+        for call in (ours, wanted):
+            x, y = leaf(2 * size, 3), leaf(size)
+            result = call(x, y)
+            results = list(result) if isinstance(result, list | tuple) else [result]
+            floats = [each for each in results if each.is_floating_point()]
+            torch.stack([(each**2).sum() for each in floats]).sum().backward()
+            outcomes.append([*results, x.grad, y.grad])
+        for one, other in zip(*outcomes, strict=True):
+            assert (one is None and other is None) or torch.equal(one, other)
+
+
+@CASES.add
+def a_class_that_derives_from_one_of_autograd() -> None:
+    class Doubled(hvd.mpi_ops.HorovodAllreduce):
+        @staticmethod
+        def backward(ctx: Any, *upstreams: torch.Tensor) -> Any:
+            assert ctx.op == hvd.Sum
+            own, *others = hvd.mpi_ops.HorovodAllreduce.backward(ctx, *upstreams)
+            return 2 * own, *others
+
+    doubled: Any = Doubled
+    x = leaf(3)
+    result = doubled.apply(x, None, None, hvd.Sum)
+    assert_same(result.detach(), hvd.allreduce(x.detach(), op=hvd.Sum))
+    result.sum().backward()
+    assert_same(x.grad, torch.full((3,), 2.0 * hvd.size()))
 
 
 @CASES.add
