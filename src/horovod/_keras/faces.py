@@ -1,11 +1,21 @@
-"""Callbacks as users see them: made from those of ``callbacks.py`` and ``elastic.py`` for one Keras."""
+"""What users see: callbacks, made from those of ``callbacks.py`` and ``elastic.py`` for one Keras, and the
+text of an optimizer."""
 
 from __future__ import annotations
 
 import inspect
 from typing import Any
 
-__all__ = ["face"]
+__all__ = ["face", "shown_as_distributed"]
+
+
+def shown_as_distributed(own: str) -> str:
+    """``repr`` of a distributed optimizer; ``own``: that of the class it wraps.
+
+    The class has the name and module of the wrapped one, as files name it by these. Libraries look for
+    ``horovod._keras`` in the text, to know which optimizers reduce gradients.
+    """
+    return f"<horovod._keras.DistributedOptimizer of {own}>"
 
 
 def face(implementation: type[Any], keras: Any, module: str) -> Any:

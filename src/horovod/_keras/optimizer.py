@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from horovod._keras.faces import shown_as_distributed
 from horovod._keras.frameworks import Framework
 from horovod.errors import InvalidArgumentError
 from horovod.gradients.accumulation import Accumulator
@@ -92,6 +93,9 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
         if self.built:
             self._add_accumulator(list(self._trainable_variables))
 
+    def __repr__(self) -> str:
+        return shown_as_distributed(super().__repr__())
+
     # -- what scripts call ----------------------------------------------------------------------------------
 
     def register_local_var(self, var: Any) -> None:
@@ -115,6 +119,36 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
             return
         for index, variable in enumerate(shared):
             variable.assign(store[str(index)])
+
+    # -- names of Keras 2 -----------------------------------------------------------------------------------
+
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> list[tuple[Any, Any]]:
+        """Reduced gradients with their variables, on TensorFlow. :meth:`apply_gradients` takes these
+        gradients as they are; what is computed from them (clipped ones) it reduces again.
+
+        With ``backward_passes_per_step`` they are those of this rank: sums are reduced, in
+        :meth:`apply_gradients`.
+
+        Args:
+            loss: a function without arguments; or a tensor, in a graph or with the ``tape`` that saw it.
+            var_list: variables, or a function that returns them.
+            grad_loss: the gradient of ``loss`` itself, by default ones.
+
+        Raises:
+            ValueError: a tensor in eager mode, without ``tape``; Keras computes with another framework.
+        """
+        variables = list(var_list() if callable(var_list) else var_list)
+        gradients = self._framework.gradients(loss, variables, grad_loss, tape)
+        if self._reduces and self._horovod_settings.backward_passes_per_step == 1:
+            gradients = self._reduced(gradients, variables, self._come_reduced(gradients))
+            self._framework.note_reduced(gradients)
+        return list(zip(gradients, variables, strict=True))
+
+    def get_gradients(self, loss: Any, params: Any) -> list[Any]:
+        """The gradients of :meth:`_compute_gradients`, of a ``loss`` in a graph."""
+        return [gradient for gradient, _ in self._compute_gradients(loss, params)]
 
     # -- where gradients go in ------------------------------------------------------------------------------
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod._keras.faces import shown_as_distributed
+from horovod.errors import InvalidArgumentError
 from horovod.gradients.reduction import PartialReduction
 from horovod.gradients.settings import GradientSettings
 from horovod.tensorflow.gradient_aggregation import Aggregation, GraphAggregation
@@ -47,6 +49,9 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._begin()
+
+    def __repr__(self) -> str:
+        return shown_as_distributed(super().__repr__())
 
     def _begin(self) -> None:
         settings = self._horovod_settings
@@ -94,6 +99,20 @@ class _Newer(_DistributedOptimizer):
 
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Any, Any]]:
         return self._pairs(super().compute_gradients(loss, var_list, tape))
+
+    # The names that these methods had before, and that scripts still call.
+
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> list[tuple[Any, Any]]:
+        if grad_loss is not None:
+            raise InvalidArgumentError("These optimizers take no grad_loss: multiply the loss by it.")
+        return self.compute_gradients(loss, var_list, tape)
+
+    def get_gradients(self, loss: Any, params: Any) -> list[Any]:
+        """The reduced gradients of a v1 graph."""
+        variables = tf.nest.flatten(params)
+        return self._allreduce(tf.gradients(loss, variables), variables)
 
     def _make_variables(self, variables: list[Any]) -> None:
         self.build(variables)

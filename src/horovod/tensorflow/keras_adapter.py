@@ -10,13 +10,14 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from horovod._keras.frameworks.contract import Branch, Framework
-from horovod.errors import HorovodInternalError
+from horovod.errors import HorovodInternalError, InvalidArgumentError
 from horovod.gradients.reduction import PartialReduction
 from horovod.gradients.settings import GradientSettings
 from horovod.tensorflow import gradient_reduction, keras2_optimizer, mpi_ops, reduced_marks
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import broadcast_global_variables
 from horovod.tensorflow.moments import moments_of_all_ranks
+from horovod.tensorflow.util import raw
 
 # Types of our operations, except those that ask about the world; the fall-back writes them into errors, too.
 _OURS: Final = re.compile(r"Horovod(?!(Local)?(Rank|Size)|ProcessSet)[A-Z]")
@@ -37,6 +38,24 @@ class TensorFlowFramework(Framework):
 
     def legacy_optimizer(self, optimizer: Any, settings: GradientSettings) -> Any:
         return keras2_optimizer.distributed(optimizer, settings)
+
+    def gradients(self, loss: Any, variables: Sequence[Any], grad_loss: Any, tape: Any) -> list[Any]:
+        plain = [raw(variable) for variable in variables]
+        if callable(loss):
+            with tf.GradientTape() as tape:
+                tape.watch(plain)
+                loss = loss()
+        if tape is not None:
+            return list(tape.gradient(loss, plain, grad_loss))
+        if tf.executing_eagerly():
+            raise InvalidArgumentError(
+                "In eager mode the gradients of a tensor need the tape that saw it computed: pass tape=, or "
+                "a function that computes the loss."
+            )
+        return list(tf.gradients(loss, plain, grad_loss))
+
+    def note_reduced(self, gradients: Sequence[Any]) -> None:
+        reduced_marks.mark(gradients)
 
     def is_reduced(self, gradient: Any) -> bool:
         return reduced_marks.is_marked(gradient)
@@ -70,7 +89,7 @@ class TensorFlowFramework(Framework):
         if isinstance(error, HorovodInternalError):
             return error
         if isinstance(error, tf.errors.OpError) and _OURS.search(text := str(error)):
-            failure = HorovodInternalError(text, recoverable=_may_be_mended(error, text))
+            failure = HorovodInternalError(text, recoverable=_may_be_mended(error))
             failure.__cause__ = error
             return failure
         return None
@@ -91,12 +110,11 @@ class TensorFlowFramework(Framework):
         return tf.convert_to_tensor(value, name=None if name is None else f"{name}_value")
 
 
-def _may_be_mended(error: tf.errors.OpError, text: str) -> bool:
+def _may_be_mended(error: tf.errors.OpError) -> bool:
     """Whether a new world can mend the error. Our ops report a mismatch and the lack of a world as
     FailedPrecondition, and a refused argument as one of the other two."""
-    if isinstance(error, tf.errors.FailedPreconditionError):
-        return "has not been initialized" in text
-    return not isinstance(error, tf.errors.InvalidArgumentError | tf.errors.AbortedError)
+    refused = tf.errors.FailedPreconditionError | tf.errors.InvalidArgumentError | tf.errors.AbortedError
+    return not isinstance(error, refused)
 
 
 ADAPTER = TensorFlowFramework()

@@ -59,8 +59,21 @@ def fit_trains_alike_on_all_ranks_with_every_callback() -> None:
 def gradients_are_reduced_where_they_are_computed() -> None:
     newer, older = families()
     rank = float(tf_hvd.rank())
-    for kind, compute in ((newer.SGD, "compute_gradients"), (older.SGD, "_compute_gradients")):
+    for kind, compute in (
+        (newer.SGD, "compute_gradients"),
+        (newer.SGD, "_compute_gradients"),
+        (older.SGD, "_compute_gradients"),
+    ):
         optimizer = tf_hvd.DistributedOptimizer(kind(1.0))
+        assert "horovod._keras" in str(optimizer)
+        assert type(optimizer).__module__ == kind.__module__
+
+        def of_a_graph(optimizer: Any = optimizer) -> Any:
+            weight = tf.constant([2.0])
+            return optimizer.get_gradients(tf.reduce_sum(rank * weight), [weight])
+
+        if kind is newer.SGD:
+            np.testing.assert_allclose(tf.function(of_a_graph)()[0].numpy(), [0.5])
         value, local = tf.Variable([1.0]), tf.Variable([1.0])
         optimizer.register_local_var(local)
 

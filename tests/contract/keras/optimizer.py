@@ -49,6 +49,85 @@ def gradients_are_averaged_summed_scaled_grouped_and_compressed() -> None:
 
 
 @CASES.add
+def the_text_of_an_optimizer_says_that_it_is_distributed() -> None:
+    """Libraries look for it. The module of the class is that of Keras, by which saved files name it."""
+    plain = keras.optimizers.SGD(1.0)
+    assert "horovod._keras" not in str(plain)
+    for optimizer in (sgd(), hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(plain))):
+        assert "horovod._keras" in str(optimizer)
+        assert "horovod._keras" in repr(optimizer)
+        assert type(optimizer).__module__ == "keras.optimizers"
+
+
+@CASES.add
+def what_is_no_optimizer_is_refused_with_the_line_to_write() -> None:
+    for given, what in (
+        (dense_model(), "got a Sequential: wrap the optimizer, not the model"),
+        ("adam", "got 'adam': it wraps an optimizer of Keras"),
+    ):
+        for wrap in (hvd.DistributedOptimizer, hvd.PartialDistributedOptimizer):
+            with pytest.raises(ValueError, match=what) as caught:
+                wrap(given)
+        line = str(caught.value).partition("Write ")[2].partition(" and ")[0]
+        scope: dict[str, Any] = {"hvd": hvd, "keras": keras}
+        exec(line, scope)
+        assert isinstance(scope["optimizer"], keras.optimizers.Adam)
+
+
+def step_of_keras_2(optimizer: Any, value: Any, local: Any) -> Any:
+    """A step with this rank's number plus one as the gradient of both variables; returns the gradients."""
+
+    def step() -> Any:
+        pairs = optimizer._compute_gradients(
+            lambda: tf.reduce_sum((hvd.rank() + 1.0) * (value.value + local.value)), [value, local]
+        )
+        optimizer.apply_gradients(pairs)
+        return [gradient for gradient, _ in pairs]
+
+    return step
+
+
+@CASES.add
+def gradients_that_an_optimizer_computes_are_reduced_once() -> None:
+    rank, size = float(hvd.rank()), hvd.size()
+    if backend() != "tensorflow":
+        with pytest.raises(ValueError, match="with TensorFlow only"):
+            sgd()._compute_gradients(lambda: tensor(1.0), [variable(0.0)])
+        return
+    for compiled in (False, True):
+        for passes in (1, 2):
+            value, local = variable(0.0), variable(0.0)
+            optimizer = sgd(op=hvd.Sum, backward_passes_per_step=passes, scale_local_gradients=False)
+            optimizer.register_local_var(local)
+            optimizer.build([value, local])
+
+            step = step_of_keras_2(optimizer, value, local)
+            run = tf.function(step) if compiled else step
+            every = [run() for _ in range(passes)]
+            total = size * (size + 1) / 2
+            np.testing.assert_allclose(every[0][0].numpy(), [total if passes == 1 else rank + 1])
+            near(value, -passes * total)
+            near(local, -passes * (rank + 1))
+
+    value = variable(2.0)
+    optimizer = sgd(op=hvd.Sum)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum((rank + 1.0) * value.value)
+    with pytest.raises(ValueError, match="pass tape="):
+        optimizer._compute_gradients(loss, [value])
+    ((gradient, of),) = optimizer._compute_gradients(
+        loss, lambda: [value], grad_loss=tensor(2.0)[0], tape=tape
+    )
+    assert of is value
+    np.testing.assert_allclose(gradient.numpy(), [size * (size + 1)])
+
+    def in_a_graph() -> Any:
+        return optimizer.get_gradients(tf.reduce_sum((rank + 1.0) * value.value), [value])
+
+    np.testing.assert_allclose(tf.function(in_a_graph)()[0].numpy(), [size * (size + 1) / 2])
+
+
+@CASES.add
 def groups_of_variables_are_found_by_identity() -> None:
     variables = [variable(0.0) for _ in range(4)]  # all of one name
     optimizer = sgd(groups=[[variables[3], variables[0]], [variables[2]]])

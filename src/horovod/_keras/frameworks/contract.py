@@ -45,6 +45,21 @@ class Framework(Protocol):
         """
         raise InvalidArgumentError(f"Expected an optimizer of Keras 3, got {optimizer!r}.")
 
+    def gradients(self, loss: Any, variables: Sequence[Any], grad_loss: Any, tape: Any) -> list[Any]:
+        """The gradients of this rank, see ``_compute_gradients`` of the distributed optimizer.
+
+        Raises:
+            ValueError: the framework has no optimizers that compute gradients.
+        """
+        raise InvalidArgumentError(
+            "Optimizers compute gradients with TensorFlow only. Compute them with the framework, and pass "
+            "them to optimizer.apply(), which reduces them."
+        )
+
+    def note_reduced(self, gradients: Sequence[Any]) -> None:
+        """From now on :meth:`is_reduced` says yes to each of ``gradients``."""
+        return
+
     def is_reduced(self, gradient: Any) -> bool:
         """Whether something else has reduced ``gradient`` already."""
         return False
