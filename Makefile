@@ -19,40 +19,58 @@ REQUIREMENTS := requirements/build.txt requirements/test.txt requirements/lint.t
 PYTHON_SOURCES := src tests fuzz benchmarks examples docs docker
 
 .DEFAULT_GOAL := help
-.PHONY: help docs venv venv-mpich venv-tensorflow versions versions-check build demo test test-all test-core test-asan test-tsan test-python fuzz fuzz-merge mutants lint format stub bench bench-check wheel clean
+.PHONY: help docs system venv venv-mpich venv-tensorflow versions versions-check build demo test test-all test-core test-asan test-tsan test-python fuzz fuzz-merge mutants lint format stub bench bench-check wheel clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(VENV)/.requirements  ## make .venv with everything that building and testing needs
 
-$(VENV)/.requirements: $(REQUIREMENTS) requirements/alone.txt
+# A stamp for each step, so that nobody waits for what he does not need: what compiles, what the demo runs on, and
+# everything. Bytecode is compiled where a module is first imported: most of what is installed never is.
+PIP := $(BIN)/python -m pip install --quiet --no-compile
+
+$(VENV)/.build: requirements/build.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "rueda needs Python 3.10 or newer; name one with: make PYTHON=python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing requirements into $(VENV)"
-	@$(BIN)/python -m pip install --quiet $(addprefix -r ,$(REQUIREMENTS))
-	@$(BIN)/python -m pip install --quiet --no-deps -r requirements/alone.txt
+	@echo "installing what compiles into $(VENV)"
+	@$(PIP) -r $<
 	@touch $@
+
+$(VENV)/.demo: requirements/demo.txt $(VENV)/.build
+	@echo "installing what the demo runs on into $(VENV)"
+	@$(PIP) -r $<
+	@touch $@
+
+$(VENV)/.requirements: $(REQUIREMENTS) requirements/demo.txt requirements/alone.txt $(VENV)/.build
+	@echo "installing everything that tests need into $(VENV)"
+	@$(PIP) $(addprefix -r ,$(REQUIREMENTS))
+	@$(PIP) --no-deps -r requirements/alone.txt
+	@touch $@ $(VENV)/.demo
+
+# Debian's and Ubuntu's packages, before anything else: as root they are installed, else a line says how.
+system:  ## the system packages that tests need
+	@sh requirements/system.sh
 
 venv-mpich: .venv-mpich/.requirements  ## make .venv-mpich, whose mpiexec some tests start ranks with
 
 # Beside Open MPI in one environment each would find the other's library.
 .venv-mpich/.requirements: requirements/mpich.txt
 	@test -x .venv-mpich/bin/python || $(PYTHON) -m venv .venv-mpich
-	@.venv-mpich/bin/python -m pip install --quiet -r requirements/mpich.txt
+	@.venv-mpich/bin/python -m pip install --quiet --no-compile -r requirements/mpich.txt
 	@touch $@
 
 venv-tensorflow: .venv-tf216/.requirements .venv-tf218/.requirements  ## environments with older versions of TensorFlow
 
 .venv-tf%/.requirements: requirements/tf%.txt
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	@$(@D)/bin/python -m pip install --quiet -r $<
+	@$(@D)/bin/python -m pip install --quiet --no-compile -r $<
 	@touch $@
 
 # The editable install adds src/ to the path of .venv and the command horovodrun; CMake puts _core beside it.
-$(VENV)/.editable: $(VENV)/.requirements pyproject.toml
-	@$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e . --config-settings=wheel.cmake=false --config-settings=wheel.py-api=py3
+$(VENV)/.editable: $(VENV)/.build pyproject.toml
+	@$(PIP) --no-build-isolation --no-deps -e . --config-settings=wheel.cmake=false --config-settings=wheel.py-api=py3
 	@touch $@
 
 # Two builds in one folder would disturb each other: the second waits.
@@ -88,11 +106,11 @@ docs: .venv-docs/.requirements  ## make the site in build/docs; a link that lead
 build: $(VENV)/.editable  ## compile the native module into src/horovod (PRESET=release or dev)
 	$(call build_preset,$(PRESET),--target _core --target _tensorflow)
 
-demo: build  ## train a small network with 1 and then 2 processes
-	@$(RUN) $(BIN)/python examples/demo.py
+demo: build $(VENV)/.demo  ## train a small network with 1 and then 2 processes
+	@$(RUN) $(BIN)/python -m horovod.demo
 
 # What the gate leaves out is a table in CONTRIBUTING.md.
-test: test-core test-asan test-tsan test-python  ## the tests of the gate
+test: system test-core test-asan test-tsan test-python  ## the tests of the gate
 
 test-all: export RUEDA_FULL_MATRIX := 1
 test-all:  ## every test in every build and every world: for a night
@@ -102,11 +120,11 @@ test-core: $(VENV)/.editable  ## C++ tests
 	$(call build_preset,$(PRESET))
 	@$(BIN)/ctest --preset $(PRESET) --parallel $(JOBS)
 
-test-asan: $(VENV)/.requirements  ## C++ tests under the address and undefined-behaviour sanitizers
+test-asan: $(VENV)/.build  ## C++ tests under the address and undefined-behaviour sanitizers
 	$(call build_sanitized,asan,$(if $(WHOLE),,--target gate_tests))
 	@$(BIN)/ctest --preset asan $(if $(WHOLE),,-L gate) --parallel $(JOBS)
 
-test-tsan: $(VENV)/.requirements  ## C++ tests under the thread sanitizer
+test-tsan: $(VENV)/.build  ## C++ tests under the thread sanitizer
 	$(call build_sanitized,tsan,$(if $(WHOLE),,--target gate_tests))
 	@$(FIXED_ADDRESSES) $(BIN)/ctest --preset tsan $(if $(WHOLE),,-L gate) --parallel $(JOBS)
 
@@ -114,19 +132,19 @@ test-tsan: $(VENV)/.requirements  ## C++ tests under the thread sanitizer
 # for by name run in one, where a debugger works. tests/conftest.py says which stay together.
 PYTEST_LANES ?= $(shell expr $(JOBS) + 1)
 
-test-python: build  ## Python tests (PYTEST_ARGS="-k name")
+test-python: build $(VENV)/.requirements  ## Python tests (PYTEST_ARGS="-k name")
 	@$(RUN) $(BIN)/python -m pytest tests $(or $(PYTEST_ARGS),--numprocesses $(PYTEST_LANES))
 
 # The same library under the newest and the oldest TensorFlow of the table.
-versions-check: build .venv-tf216/.requirements  ## check two versions of TensorFlow with what was built
+versions-check: build $(VENV)/.requirements .venv-tf216/.requirements  ## check two versions of TensorFlow with what was built
 	@$(RUN) $(BIN)/python -m tests.versions.run .venv-tf216 $(VENV)
 
-versions: build venv-tensorflow  ## check every version of TensorFlow and write the table of docs/versions.md
+versions: build $(VENV)/.requirements venv-tensorflow  ## check every version of TensorFlow and write the table of docs/versions.md
 	@$(RUN) $(BIN)/python -m tests.versions.run --write docs/versions.md .venv-tf216 .venv-tf218 $(VENV)
 
 FUZZ_S ?= 3
 
-fuzz: $(VENV)/.editable  ## feed nonsense to every parser for FUZZ_S seconds each (FUZZ_S=3600 for an hour)
+fuzz: $(VENV)/.editable $(VENV)/.requirements  ## feed nonsense to every parser for FUZZ_S seconds each (FUZZ_S=3600 for an hour)
 ifeq ($(CLANG),)
 	@echo "fuzz: the C++ parsers are left out: no clang with libFuzzer here (Debian: clang, libclang-rt-14-dev)"
 else
@@ -135,14 +153,14 @@ else
 endif
 	@$(RUN) FUZZ_S=$(FUZZ_S) $(BIN)/python -m pytest -q --show-capture=no fuzz
 
-fuzz-merge: $(VENV)/.requirements  ## take what fuzzers have learned here into fuzz/corpus
+fuzz-merge: $(VENV)/.build  ## take what fuzzers have learned here into fuzz/corpus
 	$(call build_sanitized,asan,--target fuzzers)
 	@$(BIN)/python fuzz/run.py --merge build/asan
 
 MUTANTS_ARGS ?=
 
 # Takes a night: it gives way to everybody else.
-mutants: $(VENV)/.requirements  ## which changes of the engine do the C++ tests notice? (MUTANTS_ARGS="--sample 300")
+mutants: $(VENV)/.build  ## which changes of the engine do the C++ tests notice? (MUTANTS_ARGS="--sample 300")
 	@$(BIN)/python -m pip install --quiet -r requirements/mutants.txt
 	@nice -n 19 $(BIN)/python -m tests.mutation.run --jobs $(JOBS) $(MUTANTS_ARGS)
 
@@ -158,17 +176,17 @@ format: $(VENV)/.requirements  ## rewrite sources in the project's format
 	@$(BIN)/ruff format .
 	@find core tests/core fuzz -name '*.h' -o -name '*.cpp' -o -name '*.inl' | xargs -r $(BIN)/clang-format -i
 
-stub: build  ## write src/horovod/_core.pyi anew from the native module
+stub: build $(VENV)/.requirements  ## write src/horovod/_core.pyi anew from the native module
 	@$(BIN)/python -m nanobind.stubgen -q -p core/bindings/stub.txt -m horovod._core -o src/horovod/_core.pyi
 	@$(BIN)/ruff format --quiet src/horovod/_core.pyi
 
-bench: build  ## compare with PyTorch Gloo and Open MPI, interleaved; writes benchmarks/results/
+bench: build $(VENV)/.requirements  ## compare with PyTorch Gloo and Open MPI, interleaved; writes benchmarks/results/
 	@$(RUN) $(BIN)/python -m benchmarks.run $(BENCH_ARGS)
 
-bench-check: build  ## fail if a collective has become slower beside Gloo than recorded (BENCH_ARGS=--record)
+bench-check: build $(VENV)/.requirements  ## fail if a collective has become slower beside Gloo than recorded (BENCH_ARGS=--record)
 	@$(RUN) $(BIN)/python -m benchmarks.check $(BENCH_ARGS)
 
-wheel: $(VENV)/.requirements  ## a wheel for this Python in dist/
+wheel: $(VENV)/.build  ## a wheel for this Python in dist/
 	@$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
 	@ls dist/*.whl
 

@@ -76,6 +76,8 @@ PYTHON_ARROWS = {
     "observe": {"runtime"},
     # A program on top of everything: it measures what users call.
     "bench": {"torch", "observe", "launch", "bootstrap"},
+    # A script as users write it.
+    "demo": {"torch", "observe"},
     # Compatibility names: thin files over the parts that do the work.
     "common": NEUTRAL | {"_core", "backends", "bootstrap", "elastic"},
     "runner": {"launch", "common", "bootstrap"},
@@ -187,7 +189,7 @@ def test_python_imports_point_only_downwards(file: Path) -> None:
 
 @pytest.mark.parametrize("file", files(), ids=lambda f: str(f.relative_to(PACKAGE)))
 def test_only_the_folder_of_a_framework_imports_it(file: Path) -> None:
-    through = {"_keras": {"keras", "jax"}, "bench": {"torch"}}
+    through = {"_keras": {"keras", "jax"}, "bench": {"torch"}, "demo": {"torch"}}
     allowed = {part_of(file)} | through.get(part_of(file), set())
     wrong = [name for name in imported(file) if name.split(".")[0] in FRAMEWORKS - allowed]
     assert wrong == []

@@ -1,0 +1,1 @@
+"""A small network, trained with one process and with several: ``python -m horovod.demo``."""
