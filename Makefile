@@ -169,6 +169,7 @@ lint: $(VENV)/.requirements  ## formatting, types, layering
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python -m mypy --strict $(PYTHON_SOURCES)
 	@find core tests/core fuzz -name '*.h' -o -name '*.cpp' -o -name '*.inl' | xargs -r $(BIN)/clang-format --dry-run -Werror
+	@$(BIN)/hadolint docker/Dockerfile
 	@$(BIN)/python -m pytest -q tests/repo/test_layering.py
 
 format: $(VENV)/.requirements  ## rewrite sources in the project's format

@@ -1,10 +1,10 @@
 """Run the steps of a Dockerfile without Docker: each stage in a folder that debootstrap fills, with chroot.
 
-    sudo python -m docker.try_steps FOLDER [--build-arg NAME=VALUE]... [--bind PATH]...
+    sudo python -m docker.try_steps FOLDER [--build-arg NAME=VALUE]... [--bind PATH]... [--env NAME=VALUE]...
 
 Run it by hand when a Dockerfile changes. It needs root, debootstrap, a network and some minutes, and knows
-images of Debian only. ``--bind`` shows a file or folder of this machine inside, such as a configuration of
-pip. At the end the ``CMD`` runs. FOLDER is left as it is, to look at.
+images of Debian only. ``--bind`` shows a file or folder of this machine inside, to read, and ``--env`` sets a
+variable, such as PIP_CONFIG_FILE. At the end the ``CMD`` runs. FOLDER is left as it is, to look at.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Place:
             sys.exit(f"status {done.returncode}: {shlex.join(words)}")
 
 
-def fill(stage: Stage, folder: Path, bound: list[Path]) -> Place:
+def fill(stage: Stage, folder: Path, bound: list[Path], variables: dict[str, str]) -> Place:
     """A fresh Debian in ``folder / stage.name``, with ``/dev``, ``/proc`` and what is bound."""
     image = re.fullmatch(r"debian:(\w+)-slim", stage.image)
     if image is None:
@@ -71,9 +71,11 @@ def fill(stage: Stage, folder: Path, bound: list[Path]) -> Place:
             inner.parent.mkdir(parents=True, exist_ok=True)
             inner.touch()
         subprocess.run(["mount", "--bind", path, str(inner)], check=True)
+        if path not in ("/dev", "/proc"):
+            subprocess.run(["mount", "-o", "remount,bind,ro", str(inner)], check=True)
     for name in ("resolv.conf", "hosts"):
         shutil.copy(f"/etc/{name}", root / "etc" / name)
-    return Place(root, {"PATH": PATH, "DEBIAN_FRONTEND": "noninteractive"})
+    return Place(root, {"PATH": PATH, "DEBIAN_FRONTEND": "noninteractive", **variables})
 
 
 def leave(root: Path) -> None:
@@ -132,15 +134,17 @@ def main() -> None:
     parser.add_argument("--file", type=Path, default=CONTEXT / "docker" / "Dockerfile")
     parser.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--bind", action="append", default=[], type=Path, metavar="PATH")
+    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
     options = parser.parse_args()
     given = dict(each.split("=", 1) for each in options.build_arg)
+    variables = dict(each.split("=", 1) for each in options.env)
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     places: dict[str, Place] = {}
     try:
         for stage in stages(options.file):
             print(f"FROM {stage.image} ({stage.name})", flush=True)
-            place = places[stage.name] = fill(stage, folder, options.bind)
+            place = places[stage.name] = fill(stage, folder, options.bind, variables)
             for step in stage.steps:
                 carry_out(place, step, given, places)
         if place.command:
