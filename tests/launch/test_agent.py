@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from horovod.launch.agent import bundle
+from horovod.bootstrap import cores
+from horovod.launch.agent import bundle, host
 from horovod.launch.agent.terms import MARK, MOST_LINE_BYTES
 
 LIMIT_S = 20.0
@@ -168,3 +169,8 @@ def test_what_becomes_of_ranks_whose_agent_is_ended_is_no_news_of_theirs() -> No
         one.process.wait(LIMIT_S)
         assert one.rest() == []
         assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_an_agent_counts_the_cores_that_its_control_group_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "usable_cores", lambda: (3, True))
+    assert host.facts()["cores"] == 3

@@ -1,11 +1,17 @@
-"""The control groups (version 2) that this process is in, as files to read limits from."""
+"""The control groups (version 2) that this process is in, as files to read limits from.
+
+Also part of the agent's text (`horovod.launch.agent.bundle`): only the standard library, and Python 3.7.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from horovod.bootstrap.proc import lines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["GROUPS", "PROC", "control_groups"]
 

@@ -1,14 +1,20 @@
-"""How many cores there are for each rank of a machine."""
+"""How many cores there are for each rank of a machine.
+
+Also part of the agent's text (`horovod.launch.agent.bundle`): only the standard library, and Python 3.7.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from horovod.bootstrap.control_groups import GROUPS, PROC, control_groups
 from horovod.bootstrap.proc import lines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["Share", "cores_per_rank", "own_share", "usable_cores"]
 
@@ -46,7 +52,7 @@ def usable_cores(proc: Path = PROC, groups: Path = GROUPS) -> tuple[int, bool]:
     then True besides.
     """
     share = own_share(proc, groups)
-    cores = share.cores.bit_count()
+    cores = _count(share.cores)
     if share.quota is not None and share.quota < cores:
         return max(1, int(share.quota)), True
     return cores, False
@@ -63,9 +69,13 @@ def cores_per_rank(rank: int, shares: Sequence[Share], machines: Sequence[str]) 
     cores = 0
     for share in here:
         cores |= share.cores
-    count = float(cores.bit_count())
+    count = float(_count(cores))
     quota = shares[rank].quota
     # Ranks with the same quota are taken to be in one container, which shares it.
     if quota is not None:
         count = min(count, quota * len(here) / sum(share.quota == quota for share in here))
     return count / len(here)
+
+
+def _count(cores: int) -> int:
+    return bin(cores).count("1")

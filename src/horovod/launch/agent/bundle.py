@@ -8,6 +8,8 @@ import sys
 AGENT = "horovod.launch.agent"
 MODULES = (  # each after those that it imports
     "horovod.bootstrap.proc",
+    "horovod.bootstrap.control_groups",
+    "horovod.bootstrap.cores",
     *(
         AGENT + "." + name
         for name in (
