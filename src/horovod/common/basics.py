@@ -184,19 +184,19 @@ class HorovodBasics:
         return 0
 
     def ddl_built(self) -> bool:
-        """False: there is no IBM's DDL, which is not supported; for scripts that ask."""
+        """False: IBM's DDL is not supported. For scripts that ask."""
         return False
 
     def ccl_built(self) -> bool:
-        """False: there is no oneCCL, which is not supported; for scripts that ask."""
+        """False: oneCCL is not supported. For scripts that ask."""
         return False
 
     def cuda_built(self) -> bool:
-        """False: there is no CUDA, as tensors in device memory are not supported yet."""
+        """False: tensors in the memory of CUDA devices are not supported yet."""
         return False
 
     def rocm_built(self) -> bool:
-        """False: there is no ROCm, as tensors in device memory are not supported yet."""
+        """False: tensors in the memory of ROCm devices are not supported yet."""
         return False
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
