@@ -120,7 +120,7 @@ def after_shutdown_nothing_works_until_init() -> None:
         lambda: hvd.broadcast(torch.ones(1), 0),
         hvd.barrier,
     ):
-        with pytest.raises(ValueError, match="use hvd.init") as caught:
+        with pytest.raises(ValueError, match=r"use hvd\.init") as caught:
             call()
         assert not isinstance(caught.value, hvd.HorovodInternalError)
     hvd.shutdown()
