@@ -4,10 +4,10 @@
 #include <dlfcn.h>
 
 #include <cstring>
-#include <functional>
 #include <optional>
 #include <semaphore>
 
+#include "glue/libstdcxx_function.h"
 #include "glue/tensorflow_api.h"
 
 namespace rueda::tf {
@@ -21,7 +21,7 @@ namespace rueda::tf {
 class Continuation {
  public:
   explicit Continuation(TF_AsyncOpKernelDoneCallback* done) : given_(done) {
-    if (can_keep(done)) kept_.emplace(*reinterpret_cast<Function*>(done));
+    if (can_keep(done)) kept_.emplace(*reinterpret_cast<const LibstdcxxFunction*>(done));
   }
   [[nodiscard]] bool kept() const { return kept_.has_value(); }
 
@@ -42,15 +42,12 @@ class Continuation {
   }
 
  private:
-  using Function = std::function<void()>;
-
-  /// Whether the words of libstdc++'s std::function (two of storage, manager, invoker) point into
-  /// TensorFlow. Asked once: each look-up takes a quarter of a millisecond in a library that big.
-  static bool can_keep(void* done) {
+  /// Whether the words of what is given point into TensorFlow, as those of a function of its do.
+  /// Asked once: each look-up takes a quarter of a millisecond in a library that big.
+  static bool can_keep(const void* done) {
     static const bool can = [done] {
-      static_assert(sizeof(Function) == 4 * sizeof(void*));
-      auto* const* words = static_cast<void**>(done);
-      for (const void* code : {words[2], words[3]}) {
+      const auto& given = *static_cast<const LibstdcxxFunction*>(done);
+      for (const void* code : {given.manager(), given.invoker()}) {
         Dl_info found{};
         if (code == nullptr || dladdr(code, &found) == 0 || found.dli_fname == nullptr ||
             std::strstr(found.dli_fname, "tensorflow") == nullptr) {
@@ -63,7 +60,7 @@ class Continuation {
   }
 
   TF_AsyncOpKernelDoneCallback* given_;
-  std::optional<Function> kept_;
+  std::optional<LibstdcxxFunction> kept_;
   std::binary_semaphore ended_{0};
 };
 
