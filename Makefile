@@ -16,10 +16,10 @@ RUN := OMP_NUM_THREADS=1
 FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 LOCK := $(shell command -v flock >/dev/null && echo flock build/.lock)
 REQUIREMENTS := requirements/build.txt requirements/test.txt requirements/lint.txt requirements/bench.txt
-PYTHON_SOURCES := src tests fuzz benchmarks examples docs docker
+PYTHON_SOURCES := src tests fuzz benchmarks examples docs docker tools
 
 .DEFAULT_GOAL := help
-.PHONY: help docs system venv venv-mpich venv-tensorflow versions versions-check build demo test test-all test-core test-asan test-tsan test-python fuzz fuzz-merge mutants lint format stub bench bench-check wheel clean
+.PHONY: help docs system venv venv-mpich venv-tensorflow versions versions-check build demo test test-all test-core test-asan test-tsan test-python fuzz fuzz-merge mutants lint format stub bench bench-check wheel wheels wheels-try clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -190,6 +190,24 @@ bench-check: build $(VENV)/.requirements  ## fail if a collective has become slo
 wheel: $(VENV)/.build  ## a wheel for this Python in dist/
 	@$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
 	@ls dist/*.whl
+
+$(VENV)/.release: $(VENV)/.requirements requirements/release.txt
+	@$(BIN)/python -m pip install --quiet -r requirements/release.txt
+	@touch $@
+
+WHEELS_ARGS ?=
+
+wheels: $(VENV)/.release  ## wheels for every machine and Python, and the sources, in dist/, checked (docs/howto/release.md)
+	@$(BIN)/python -m tools.release build check $(WHEELS_ARGS)
+
+# The Pythons on the path, another Debian, another machine. Needs qemu-user, libgtest-dev and googletest.
+wheels-try: $(VENV)/.release  ## run the wheels of dist/ where their users may
+	@$(BIN)/python -m tools.release.trial_here dist $(foreach minor,10 11 12 13 14,$(shell command -v python3.$(minor)))
+	@$(BIN)/python -m tools.release.trial_here dist $(PYTHON) --torch "$$(grep ^torch requirements/test.txt)"
+	@$(BIN)/python -m tools.release.trial_here dist $(PYTHON) --sources
+	@$(BIN)/python -m tools.release.trial_tree dist trixie amd64
+	@$(BIN)/python -m tools.release.trial_tree dist trixie arm64
+	@$(BIN)/python -m tools.release.trial_tests aarch64 'test_(.*kernels|shm.*)'
 
 clean:  ## remove what was built (not .venv)
 	rm -rf build dist src/horovod/_core*.so .mypy_cache .ruff_cache .pytest_cache

@@ -53,12 +53,15 @@ def cross_options(folder: Path, machine: Machine) -> list[str]:
         "-GNinja",
         f"-DPython_EXECUTABLE={sys.executable}",
         "-DCMAKE_BUILD_TYPE=Release",
+        # Also for what CMake tries: the compiler makes its C++ library anew for every level that it meets.
+        "-DCMAKE_CXX_FLAGS=-O3",
         "-DCMAKE_SYSTEM_NAME=Linux",
         f"-DCMAKE_SYSTEM_PROCESSOR={machine.name}",
         f"-DCMAKE_CXX_COMPILER={compiler}",
         f"-DCMAKE_AR={_program(tools / 'ar', 'ar')}",
         f"-DCMAKE_RANLIB={_program(tools / 'ranlib', 'ranlib')}",
         "-DCMAKE_MODULE_LINKER_FLAGS=-s",  # the strip of this machine knows this machine's files only
+        "-DCMAKE_SKIP_RPATH=ON",  # nothing is looked for in folders of this machine
         "-DCCACHE=OFF",  # the compiler has a cache of its own
         "-DRUEDA_WERROR=ON",
     ]

@@ -15,9 +15,12 @@ from pathlib import Path
 from tools.release.commands import output, python, run
 from tools.release.targets import Abi, Machine
 
-__all__ = ["ROOT", "horovod_name", "native_wheel", "pure_wheel", "source_distribution", "unpacked"]
+__all__ = ["ROOT", "WORK", "horovod_name", "native_wheel", "pure_wheel", "source_distribution", "unpacked"]
 
 ROOT = Path(__file__).resolve().parents[2]
+WORK = ROOT / "build" / "wheels"
+"""What is made on the way and kept: the sources, compiled objects of each machine, what is tried."""
+
 _BUILD_SDIST = "import sys; from scikit_build_core.build import build_sdist; print(build_sdist(sys.argv[1]))"
 
 
@@ -28,13 +31,21 @@ def source_distribution(into: Path) -> Path:
 
 
 def unpacked(sources: Path, into: Path) -> Path:
-    """The folder with the sources. Its path is always the same, as compilers' caches know paths."""
+    """The folder with the sources. Files that are as they were keep their time: only changes are compiled."""
     folder, parent = into / "sources", into / "unpacking"
-    for old in (folder, parent):
-        shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(parent, ignore_errors=True)
     with tarfile.open(sources) as archive:
         archive.extractall(parent, filter="data")
-    (parent / sources.name.removesuffix(".tar.gz")).rename(folder)
+    fresh = parent / sources.name.removesuffix(".tar.gz")
+    wanted = {file.relative_to(fresh): file for file in fresh.rglob("*") if file.is_file()}
+    for old in [file for file in folder.rglob("*") if file.is_file()]:
+        if old.relative_to(folder) not in wanted:
+            old.unlink()
+    for name, file in wanted.items():
+        place = folder / name
+        if not place.exists() or place.read_bytes() != file.read_bytes():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, place)
     return folder
 
 

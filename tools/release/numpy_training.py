@@ -19,9 +19,9 @@ from horovod.collectives.numpy_frontend import collectives
 from horovod.collectives.ops import Average, Sum
 from horovod.common import basics
 
-STEPS = 200
-RATE = 0.5
-REACH = 0.93
+STEPS = 300
+RATE = 1.0
+REACH = 0.88
 
 
 def main(file: str) -> int:

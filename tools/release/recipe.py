@@ -10,13 +10,12 @@ from pathlib import Path
 from tools.release import audit, distributions, headers
 from tools.release.commands import output, python, run
 from tools.release.compiler import native_modules
-from tools.release.distributions import ROOT
+from tools.release.distributions import ROOT, WORK
 from tools.release.targets import ABIS, MACHINES, Abi, Machine
 
 __all__ = ["DIST", "RecipeError", "build", "check", "missing", "tag", "upload", "version"]
 
 DIST = ROOT / "dist"
-_WORK = ROOT / "build" / "release"
 
 
 class RecipeError(Exception):
@@ -64,12 +63,12 @@ def build(
     """
     found = {abi: headers.find(abi, includes) for abi in abis}
     shutil.rmtree(DIST, ignore_errors=True)
-    source = distributions.unpacked(distributions.source_distribution(DIST), _WORK)
-    pure = distributions.pure_wheel(source, _WORK / "pure")
+    source = distributions.unpacked(distributions.source_distribution(DIST), WORK)
+    pure = distributions.pure_wheel(source, WORK / "pure")
     for machine in machines:
         for abi, include in found.items():
-            modules = native_modules(source, _WORK / machine.name, machine, abi, include)
-            wheel = distributions.native_wheel(pure, modules, machine, abi, _WORK / "packing", DIST)
+            modules = native_modules(source, WORK / machine.name, machine, abi, include)
+            wheel = distributions.native_wheel(pure, modules, machine, abi, WORK / "packing", DIST)
             print(f"made {wheel.name}, headers of {include}", flush=True)
     distributions.horovod_name(DIST)
 

@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from tools.release.distributions import ROOT
+from tools.release.distributions import WORK
 
 __all__ = ["main"]
 
@@ -43,7 +43,7 @@ def main(words: list[str]) -> int:
 
 
 def _try(dist: Path, python: str, torch: str | None, sources: bool) -> None:
-    folder = ROOT / "build" / "release" / "trial" / Path(python).name
+    folder = WORK / "trial" / Path(python).name
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([python, "-m", "venv", folder], check=True)
     program = folder / "bin" / "python"

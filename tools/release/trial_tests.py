@@ -1,4 +1,5 @@
-"""Compiles C++ tests with the compiler of the wheels and runs them, for another machine under its emulator.
+"""Runs C++ tests of the engine that the wheels of one machine hold, for another machine under its emulator.
+Only the tests are compiled: the engine is what the build of the wheels left.
 
 python -m tools.release.trial_tests aarch64 'test_(kernels|shm_.*)'
 """
@@ -13,10 +14,9 @@ from pathlib import Path
 
 from tools.release.commands import run
 from tools.release.compiler import cross_options
-from tools.release.debian import tree
-from tools.release.distributions import ROOT
+from tools.release.distributions import WORK
 from tools.release.targets import MACHINES
-from tools.release.trial_tree import PLACE, emulator
+from tools.release.trial_tree import debian_with_python, emulator
 
 __all__ = ["main"]
 
@@ -32,17 +32,16 @@ def main(words: list[str]) -> int:
     parser.add_argument("tests", help="a regular expression: files of tests/core, without the ending")
     args = parser.parse_args(words)
     (machine,) = [machine for machine in MACHINES if machine.name == args.machine]
-    folder = ROOT / "build" / "release" / f"tests-{machine.name}"
+    source, folder = WORK / "sources", WORK / machine.name
     options = cross_options(folder, machine)
-    googletest = _googletest(ROOT / "build" / "release" / f"googletest-{machine.name}", options)
-    names = sorted(file.stem for file in (ROOT / "tests" / "core").glob("test_*.cpp"))
+    googletest = _googletest(WORK / f"googletest-{machine.name}", options)
+    names = sorted(file.stem for file in (source / "tests" / "core").glob("test_*.cpp"))
     chosen = [name for name in names if re.fullmatch(args.tests, name)]
     if machine.name != platform.machine():
-        debian = tree(PLACE, "trixie", machine.debian, ["libc6"])
-        words = [str(word) for word in emulator(debian, machine)]
-        options.append(f"-DCMAKE_CROSSCOMPILING_EMULATOR={';'.join(words)}")
-    options += [f"-DGTest_ROOT={googletest}", "-DRUEDA_BUILD_TESTS=ON", "-DRUEDA_BUILD_PYTHON=OFF"]
-    run("cmake", "-S", ROOT, "-B", folder, "--log-level=WARNING", *options)
+        emulated = emulator(debian_with_python("trixie", machine.debian), machine)
+        options.append(f"-DCMAKE_CROSSCOMPILING_EMULATOR={';'.join(map(str, emulated))}")
+    options += [f"-DGTest_ROOT={googletest}", "-DRUEDA_BUILD_TESTS=ON"]
+    run("cmake", "-S", source, "-B", folder, "--log-level=WARNING", *options)
     run("cmake", "--build", folder, "--target", *chosen)
     pattern = f"^({'|'.join(chosen)})\\."
     run(

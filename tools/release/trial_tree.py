@@ -17,13 +17,13 @@ import sys
 from pathlib import Path
 
 from tools.release.debian import Tree, tree
-from tools.release.distributions import ROOT
+from tools.release.distributions import WORK
 from tools.release.targets import GLIBC, MACHINES, Machine
 from tools.release.trial_here import digits
 
-__all__ = ["PLACE", "emulator", "machine_of", "main", "program"]
+__all__ = ["debian_with_python", "emulator", "machine_of", "main", "program"]
 
-PLACE = ROOT / "build" / "release" / "trees"
+_PLACE = WORK / "trees"
 _PYTHONS = {"bookworm": "python3.11", "trixie": "python3.13"}
 _TRAINING = Path(__file__).with_name("numpy_training.py")
 
@@ -38,14 +38,19 @@ def main(words: list[str]) -> int:
     parser.add_argument("architecture", choices=sorted(machine.debian for machine in MACHINES))
     args = parser.parse_args(words)
     python = _PYTHONS[args.suite]
-    debian = tree(PLACE, args.suite, args.architecture, [python, "libstdc++6", "zlib1g"])
+    debian = debian_with_python(args.suite, args.architecture)
     machine = machine_of(args.architecture)
-    site = _site(args.dist.resolve(), machine, python, PLACE / f"site-{args.suite}-{args.architecture}")
+    site = _site(args.dist.resolve(), machine, python, _PLACE / f"site-{args.suite}-{args.architecture}")
     run = [*program(debian, machine), debian.root / "usr" / "bin" / python]
     job: list[str | Path] = [*run, "-m", "horovod.runner.launch", "-np", "2", *run, _TRAINING, digits()]
     environment = os.environ | {"PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
     subprocess.run(job, check=True, env=environment, timeout=600)
     return 0
+
+
+def debian_with_python(suite: str, architecture: str) -> Tree:
+    """A Debian with the libraries that Python and NumPy need."""
+    return tree(_PLACE, suite, architecture, [_PYTHONS[suite], "libstdc++6", "zlib1g"])
 
 
 def machine_of(architecture: str) -> Machine:
