@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <string>
 
+#include "bindings/items.h"
 #include "bindings/numbers.h"
 #include "engine/execution/submission.h"
 
@@ -46,21 +47,19 @@ class TensorReader {
 
   void read(PyObject* tuple, Tensor& to) const {
     if (!PyTuple_Check(tuple)) wrong_type("a tensor", "a tuple", tuple);
-    const Py_ssize_t length = PyTuple_GET_SIZE(tuple);
+    const Py_ssize_t length = length_of_tuple(tuple);
     if (length < 4 || length > 9) [[unlikely]] {
       refuse(
           "a tensor is (in, out, dtype, shape[, device, device_index, stream, splits, received])"
           ", 4 to 9 entries, not " +
           std::to_string(length));
     }
-    to.in = address<const std::byte>("in", PyTuple_GET_ITEM(tuple, 0));
-    to.out = address<std::byte>("out", PyTuple_GET_ITEM(tuple, 1));
-    to.dtype = number<DType>("dtype", PyTuple_GET_ITEM(tuple, 2), kDTypes);
-    read_shape(PyTuple_GET_ITEM(tuple, 3), to.shape);
+    to.in = address<const std::byte>("in", item_of_tuple(tuple, 0));
+    to.out = address<std::byte>("out", item_of_tuple(tuple, 1));
+    to.dtype = number<DType>("dtype", item_of_tuple(tuple, 2), kDTypes);
+    read_shape(item_of_tuple(tuple, 3), to.shape);
     check_bytes(to);
-    const auto item = [&](Py_ssize_t i) {
-      return i < length ? PyTuple_GET_ITEM(tuple, i) : nullptr;
-    };
+    const auto item = [&](Py_ssize_t i) { return i < length ? item_of_tuple(tuple, i) : nullptr; };
     to.device = length > 4 ? number<Device>("device", item(4), kDevices) : Device::Host;
     to.device_index = length > 5 ? number<std::int32_t>("device_index", item(5), INT32_MAX) : 0;
     to.stream = length > 6 ? address<void>("stream", item(6)) : nullptr;
@@ -79,8 +78,9 @@ class TensorReader {
     throw nanobind::value_error((place() + why).c_str());
   }
   [[noreturn]] void wrong_type(const char* what, const char* wanted, PyObject* got) const {
+    const nanobind::str kind(nanobind::handle(got).type().attr("__name__"));
     throw nanobind::type_error(
-        (place() + what + " must be " + wanted + ", not " + Py_TYPE(got)->tp_name).c_str());
+        (place() + what + " must be " + wanted + ", not " + kind.c_str()).c_str());
   }
 
   [[nodiscard]] std::int64_t integer(const char* what, PyObject* value) const {
@@ -114,13 +114,13 @@ class TensorReader {
     if (!PyTuple_Check(extents)) [[unlikely]] {
       wrong_type("a shape", "a tuple", extents);
     }
-    const Py_ssize_t dimensions = PyTuple_GET_SIZE(extents);
+    const Py_ssize_t dimensions = length_of_tuple(extents);
     if (dimensions > kMostDimensions) [[unlikely]] {
       refuse(means_nothing("a number of dimensions of", dimensions));
     }
     to.clear();
     for (Py_ssize_t d = 0; d < dimensions; ++d) {
-      const std::int64_t extent = integer("an extent", PyTuple_GET_ITEM(extents, d));
+      const std::int64_t extent = integer("an extent", item_of_tuple(extents, d));
       if (extent < 0) [[unlikely]] {
         refuse(means_nothing("an extent of", extent));
       }
@@ -140,9 +140,9 @@ class TensorReader {
   void read_splits(PyObject* splits, std::vector<std::int64_t>& to) const {
     const bool list = PyList_Check(splits) != 0;
     if (!list && !PyTuple_Check(splits)) wrong_type("splits", "a list or a tuple", splits);
-    const Py_ssize_t members = PySequence_Fast_GET_SIZE(splits);
+    const Py_ssize_t members = list ? length_of_list(splits) : length_of_tuple(splits);
     for (Py_ssize_t m = 0; m < members; ++m) {
-      to.push_back(integer("a split", PySequence_Fast_GET_ITEM(splits, m)));
+      to.push_back(integer("a split", list ? item_of_list(splits, m) : item_of_tuple(splits, m)));
     }
   }
 
@@ -163,12 +163,12 @@ inline void read_tensors(nanobind::handle tensors, Submission& to) {
     throw nanobind::type_error(
         "tensors must be the tuple of one, a list of tuples for a group, or None");
   }
-  const Py_ssize_t count = PyList_GET_SIZE(tensors.ptr());
+  const Py_ssize_t count = length_of_list(tensors.ptr());
   if (count == 0) throw nanobind::value_error("A group needs at least one tensor");
   to.grouped = true;
   to.tensors.resize(static_cast<std::size_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
-    TensorReader(i, count).read(PyList_GET_ITEM(tensors.ptr(), i),
+    TensorReader(i, count).read(item_of_list(tensors.ptr(), i),
                                 to.tensors[static_cast<std::size_t>(i)]);
   }
 }
