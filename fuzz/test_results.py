@@ -125,7 +125,7 @@ def repr_of(value: Any) -> str:
 SLOT = Slot("b", 1, 2, 0, 1, 1, 2)
 ACCOUNTS: list[Any] = [
     Arrival("b", 2),
-    Place(SLOT, 5.0, 1.0, 1, False, "/out"),
+    Place(SLOT, 5.0, 1.0, 1, False, True, "/out"),
     Report(-9, "was killed", 0, ("last", "lines"), False, True, 3),
 ]
 

@@ -28,7 +28,7 @@ fi
 rm -rf "${folder:?}/$suite"
 tar --extract --file "$folder/$suite.tar" --directory "$folder"
 root=$folder/$suite
-git clone --quiet --no-hardlinks "$sources" "$root/root/rueda"
+git clone --quiet --no-hardlinks "$sources" "$root/srv/rueda"
 cp /etc/resolv.conf "$root/etc/resolv.conf"
 
 # Mounts of a namespace of its own end with it, and so do the processes.
@@ -42,6 +42,6 @@ unshare --mount --pid --fork --kill-child sh -eu -c '
     if [ -d "$path" ]; then mkdir -p "$root$path"; else mkdir -p "$root${path%/*}" && touch "$root$path"; fi
     mount --bind "$path" "$root$path"
   done
-  exec chroot "$root" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
-    sh -c "cd /root/rueda && $commands"'
+  exec chroot "$root" env -i HOME=/srv PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
+    sh -c "cd /srv/rueda && $commands"'
 echo "$suite: \"$commands\" succeeded in $(($(date +%s) - began)) s"
