@@ -16,6 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tools.release.commands import python as python_command
 from tools.release.debian import Tree, tree
 from tools.release.distributions import WORK
 from tools.release.targets import GLIBC, MACHINES, Machine
@@ -26,6 +27,9 @@ __all__ = ["debian_with_python", "emulator", "machine_of", "main", "program"]
 _PLACE = WORK / "trees"
 _PYTHONS = {"bookworm": "python3.11", "trixie": "python3.13"}
 _TRAINING = Path(__file__).with_name("numpy_training.py")
+_WITH_WHEEL = (
+    "import runpy, sys; sys.path.insert(0, {site!r}); runpy.run_path({script!r}, run_name='__main__')"
+)
 
 
 def main(words: list[str]) -> int:
@@ -42,8 +46,10 @@ def main(words: list[str]) -> int:
     machine = machine_of(args.architecture)
     site = _site(args.dist.resolve(), machine, python, _PLACE / f"site-{args.suite}-{args.architecture}")
     run = [*program(debian, machine), debian.root / "usr" / "bin" / python]
-    job: list[str | Path] = [*run, "-m", "horovod.runner.launch", "-np", "2", *run, _TRAINING, digits()]
-    environment = os.environ | {"PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+    # The launcher starts Python by its file, which for another system or machine takes more: so it is ours.
+    ranks = [*run, "-c", _WITH_WHEEL.format(site=str(site), script=str(_TRAINING)), digits()]
+    job: list[str | Path] = [*python_command("horovod.runner.launch", "-np", "2"), *ranks]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run(job, check=True, env=environment, timeout=600)
     return 0
 
