@@ -153,6 +153,15 @@ def test_a_release_is_tagged_once_with_a_place_in_the_changelog(checkout: Path) 
         recipe.tag()
 
 
+def test_auditwheel_may_grant_more_than_a_wheel_is_called() -> None:
+    name = "manylinux_2_28_x86_64"
+    assert [recipe.serves(f"manylinux_2_{minor}_x86_64", name) for minor in (5, 26, 28, 29)] == [True] * 3 + [
+        False
+    ]
+    assert not recipe.serves("manylinux_2_26_aarch64", name)
+    assert not recipe.serves("linux_x86_64", name)
+
+
 def test_nothing_is_uploaded_that_is_not_whole_and_tagged(checkout: Path) -> None:
     with pytest.raises(
         recipe.RecipeError, match=r"dist lacks .*cp310-manylinux_2_28_x86_64.*aarch64.*tar\.gz"

@@ -13,7 +13,7 @@ from tools.release.compiler import native_modules
 from tools.release.distributions import ROOT, WORK
 from tools.release.targets import ABIS, MACHINES, Abi, Machine
 
-__all__ = ["DIST", "RecipeError", "build", "check", "missing", "tag", "upload", "version"]
+__all__ = ["DIST", "RecipeError", "build", "check", "missing", "serves", "tag", "upload", "version"]
 
 DIST = ROOT / "dist"
 
@@ -125,13 +125,21 @@ def _look(wheel: Path) -> list[str]:
     told = output(*python("auditwheel", "show", wheel))
     platform = wheel.stem.rpartition("-")[2]
     granted = re.search(r'following platform tag:\s+"(\w+)"', told)
-    if granted is None or granted[1] != platform:
+    if granted is None or not serves(granted[1], platform):
         wrong.append(f"{wheel.name}: auditwheel does not grant {platform}. It says:\n{told}")
     print(
         f"{wheel.name}: {wheel.stat().st_size} bytes, auditwheel says {granted[1] if granted else 'no'}",
         flush=True,
     )
     return wrong
+
+
+def serves(granted: str, platform: str) -> bool:
+    """Whether a wheel that auditwheel calls ``granted`` may be called ``platform``: of no newer C library."""
+    one, other = (re.fullmatch(r"manylinux_(\d+)_(\d+)_(\w+)", name) for name in (granted, platform))
+    if one is None or other is None or one[3] != other[3]:
+        return False
+    return (int(one[1]), int(one[2])) <= (int(other[1]), int(other[2]))
 
 
 def _text(name: str) -> str:
