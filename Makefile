@@ -10,6 +10,8 @@ BENCH_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Tests start thousands of processes. If none may keep the bytecode of our modules, each compiles them anew.
+unexport PYTHONDONTWRITEBYTECODE
 # One compute thread per rank: ranks share the machine's cores.
 RUN := OMP_NUM_THREADS=1
 # The thread sanitizer of older compilers cannot place its shadow memory where addresses are very random.
@@ -27,8 +29,8 @@ help:  ## this list
 venv: $(VENV)/.requirements  ## make .venv with everything that building and testing needs
 
 # A stamp for each step, so that nobody waits for what he does not need: what compiles, what the demo runs on, and
-# everything. Bytecode is compiled where a module is first imported: most of what is installed never is.
-PIP := $(BIN)/python -m pip install --quiet --no-compile
+# everything.
+PIP := $(BIN)/python -m pip install --quiet
 
 $(VENV)/.build: requirements/build.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -58,14 +60,14 @@ venv-mpich: .venv-mpich/.requirements  ## make .venv-mpich, whose mpiexec some t
 # Beside Open MPI in one environment each would find the other's library.
 .venv-mpich/.requirements: requirements/mpich.txt
 	@test -x .venv-mpich/bin/python || $(PYTHON) -m venv .venv-mpich
-	@.venv-mpich/bin/python -m pip install --quiet --no-compile -r requirements/mpich.txt
+	@.venv-mpich/bin/python -m pip install --quiet -r requirements/mpich.txt
 	@touch $@
 
 venv-tensorflow: .venv-tf216/.requirements .venv-tf218/.requirements  ## environments with older versions of TensorFlow
 
 .venv-tf%/.requirements: requirements/tf%.txt
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	@$(@D)/bin/python -m pip install --quiet --no-compile -r $<
+	@$(@D)/bin/python -m pip install --quiet -r $<
 	@touch $@
 
 # The editable install adds src/ to the path of .venv and the command horovodrun; CMake puts _core beside it.
