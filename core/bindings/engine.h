@@ -9,7 +9,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <unordered_map>
 
 #include "bindings/capi.h"
@@ -18,6 +20,7 @@
 #include "bindings/kept.h"
 #include "bindings/options.h"
 #include "bindings/submission_reader.h"
+#include "bindings/thread_end.h"
 #include "bindings/translation.h"
 #include "engine/engine.h"
 
@@ -27,6 +30,8 @@ namespace nb = nanobind;
 
 /// Python sees signals at least this often while it waits.
 constexpr auto kSignalSlice = std::chrono::milliseconds(100);
+/// How long a look whether calls have come back sleeps.
+constexpr auto kComingBack = std::chrono::milliseconds(1);
 
 /// The engine of this process.
 class Engine {
@@ -35,11 +40,13 @@ class Engine {
   class Call {
    public:
     explicit Call(Engine& engine) : engine_(engine) {
-      if (engine.engine_ == nullptr) raise(ended_error(), engine.hosts_);
+      if (engine.engine_ == nullptr || engine.released_) raise(ended_error(), engine.hosts_);
       ++engine.calls_;
     }
     ~Call() {
-      if (--engine_.calls_ == 0 && engine_.released_) engine_.let_go();
+      // Counted until the engine is gone: release() waits for that.
+      if (engine_.calls_ == 1 && engine_.released_ && engine_.engine_ != nullptr) engine_.let_go();
+      --engine_.calls_;
     }
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
@@ -166,7 +173,7 @@ class Engine {
     const Call call(*this);
     std::optional<bool> done;
     {
-      const nb::gil_scoped_release release;
+      const Unlocked unlocked;
       done = engine_->poll(handle);
     }
     if (!done) throw nb::value_error(unknown(handle).c_str());
@@ -198,7 +205,7 @@ class Engine {
     if (first) raise(*first, hosts_);
     const Call call(*this);
     {
-      const nb::gil_scoped_release release;
+      const Unlocked unlocked;
       engine_->mark_all_waited();
     }
     // All end before any error is raised: the caller may let go of their memory then.
@@ -220,16 +227,24 @@ class Engine {
     if (engine_ == nullptr) return;
     const Call call(*this);
     {
-      const nb::gil_scoped_release release;
+      const Unlocked unlocked;
       engine_->shutdown(std::move(why));
     }
     if (!engine_->in_child()) settle(*engine_);
   }
 
   /// After shutdown(): nothing of the engine stays, whoever still refers to this object. What a
-  /// call of another thread still uses goes with the last of these.
-  void release() {
+  /// call of another thread still uses goes with the last of these; new ones are refused. The old
+  /// ones get `patience_s` to come back: when the interpreter ends they cannot any more, and the
+  /// engine's threads would run on while the process is taken down.
+  void release(double patience_s) {
     released_ = true;
+    const auto until = rueda::Clock::now() + std::chrono::duration<double>(patience_s);
+    const auto in_child = [this] { return engine_ != nullptr && engine_->in_child(); };
+    while (calls_ > 0 && !in_child() && rueda::Clock::now() < until) {
+      const Unlocked unlocked;
+      std::this_thread::sleep_for(kComingBack);
+    }
     if (calls_ == 0 && engine_ != nullptr && !engine_->in_child()) let_go();
   }
 
@@ -240,13 +255,13 @@ class Engine {
 
   void start_timeline(const std::string& path, bool mark_cycles) {
     const Call call(*this);
-    const nb::gil_scoped_release release;
+    const Unlocked unlocked;
     engine_->start_timeline(path, mark_cycles);
   }
 
   void stop_timeline() {
     const Call call(*this);
-    const nb::gil_scoped_release release;
+    const Unlocked unlocked;
     engine_->stop_timeline();
   }
 
@@ -286,7 +301,7 @@ class Engine {
   void let_go() {
     auto engine = std::move(engine_);
     {
-      const nb::gil_scoped_release release;  // it may have to wait, and callbacks may need the lock
+      const Unlocked unlocked;  // it may have to wait, and callbacks may need the lock
       engine->shutdown();
     }
     settle(*engine);
@@ -296,7 +311,7 @@ class Engine {
       error.message += " before anybody waited for " + work->name;
       outlived_.emplace(work->handle, work->error.value_or(std::move(error)));
     }
-    const nb::gil_scoped_release release;
+    const Unlocked unlocked;
     engine.reset();
   }
 
@@ -308,7 +323,7 @@ class Engine {
     const Call call(*this);
     rueda::Result<void> done;
     {
-      const nb::gil_scoped_release release;
+      const Unlocked unlocked;
       done = (*engine_.*step)();
     }
     if (!done) raise(done.error(), hosts_);
@@ -354,7 +369,7 @@ class Engine {
     if (submission.mode == Mode::Blocking) {
       rueda::Result<rueda::Handle> handle = rueda::Handle{0};
       {
-        const nb::gil_scoped_release release;
+        const Unlocked unlocked;
         handle = engine_->submit(std::move(submission));
       }
       if (!handle) raise(handle.error(), hosts_);
@@ -398,7 +413,7 @@ class Engine {
     for (;;) {
       std::optional<bool> done;
       {
-        const nb::gil_scoped_release release;
+        const Unlocked unlocked;
         done = engine_->wait(handle, rueda::Clock::now() + kSignalSlice);
       }
       if (!done || *done) return done.has_value();

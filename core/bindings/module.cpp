@@ -132,11 +132,11 @@ void add_end(nb::class_<Engine>& engine) {
           "shutdown", &Engine::shutdown, "script_over"_a = false, "failure"_a = "",
           "End the world for all ranks; idempotent. `script_over`: the script has come to its end; "
           "`failure`: how it failed.")
-      .def("release", &Engine::release,
+      .def("release", &Engine::release, "patience_s"_a = 0.0,
            "After shutdown(): end the engine, with its descriptors, memory and threads, whoever "
-           "still "
-           "refers to this object. Handles that nobody has waited for raise when they are waited "
-           "for.")
+           "still refers to this object. Calls of other threads get `patience_s` seconds to end; "
+           "what they use goes with the last of them. Handles that nobody has waited for raise "
+           "when they are waited for.")
       .def("failure", &Engine::failure, nb::sig("def failure(self) -> BaseException | None"),
            "Why the world has failed, if it has: the first cause, or how the script of a rank "
            "failed.");
@@ -155,6 +155,8 @@ void add_observation(nb::class_<Engine>& engine) {
 }  // namespace
 
 NB_MODULE(_core, module) {
+  // A daemon thread that outlives the interpreter keeps what it refers to: no news for users.
+  nb::set_leak_warnings(false);
   module.doc() =
       "The native engine: see horovod.runtime.lifecycle for the one instance of a process.";
   add_constants(module);

@@ -4,6 +4,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings/thread_end.h"
+
 namespace nb = nanobind;
 
 namespace rueda::bindings {
@@ -36,6 +38,12 @@ nb::dlpack::dtype dlpack_dtype(DType dtype) {
   return {};
 }
 
+/// A new reference that CPython has returned, or the exception that it has raised.
+nb::object checked(PyObject* returned) {
+  if (returned == nullptr) throw nb::python_error();
+  return nb::steal(returned);
+}
+
 }  // namespace
 
 nb::object as_text(const std::string& text) {
@@ -50,9 +58,12 @@ nb::object to_exception(const Error& error, const std::vector<std::string>& host
     host = hosts[static_cast<std::size_t>(error.peer)];
   }
   const std::string_view code = name_of(error.code);
-  return nb::module_::import_("horovod.errors")
-      .attr("from_core")(nb::str(code.data(), code.size()), as_text(error.what()), error.peer,
-                         as_text(error.tensor), error.missing, error.waited_s, host);
+  const nb::tuple said =
+      nb::make_tuple(nb::str(code.data(), code.size()), as_text(error.what()), error.peer,
+                     as_text(error.tensor), error.missing, error.waited_s, host);
+  const nb::object module = checked(import_module("horovod.errors"));
+  const nb::object made = module.attr("from_core");
+  return checked(call_object(made.ptr(), said.ptr()));
 }
 
 void raise(const Error& error, const std::vector<std::string>& hosts) {

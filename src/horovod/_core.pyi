@@ -171,9 +171,9 @@ class Engine:
         End the world for all ranks; idempotent. `script_over`: the script has come to its end; `failure`: how it failed.
         """
 
-    def release(self) -> None:
+    def release(self, patience_s: float = 0.0) -> None:
         """
-        After shutdown(): end the engine, with its descriptors, memory and threads, whoever still refers to this object. Handles that nobody has waited for raise when they are waited for.
+        After shutdown(): end the engine, with its descriptors, memory and threads, whoever still refers to this object. Calls of other threads get `patience_s` seconds to end; what they use goes with the last of them. Handles that nobody has waited for raise when they are waited for.
         """
 
     def failure(self) -> BaseException | None:

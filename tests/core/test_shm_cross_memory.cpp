@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -31,6 +32,15 @@ Bytes content(int rank, std::size_t bytes) {
   Bytes made(bytes);
   for (std::size_t i = 0; i < bytes; ++i) made[i] = static_cast<std::byte>(i * 7 + rank * 31 + 1);
   return made;
+}
+
+/// Emulators of other machines, and containers of old, refuse it even to the owner of the memory.
+bool readable() {
+  std::byte to{};
+  std::byte from{1};
+  const iovec here{&to, 1};
+  const iovec there{&from, 1};
+  return ::process_vm_readv(::getpid(), &here, 1, &there, 1, 0) == 1 && to == from;
 }
 
 /// One member of an allgather of `bytes` from each.
@@ -94,6 +104,7 @@ TEST(CrossMemory, ARankThatSleepsIsAlwaysRung) {
 }
 
 TEST(CrossMemory, ThePathSaysWhetherMemoryWasRead) {
+  if (!readable()) GTEST_SKIP() << "no process may read its own memory this way here";
   for (const bool cross_memory : {false, true}) {
     const ShmWorld world({.size = 3, .tuning = kTiny, .cross_memory = cross_memory});
     world.run([&](int rank, ShmBackend& backend) {
@@ -133,6 +144,7 @@ TEST(CrossMemory, AnotherNumberThanTheCardSaysIsAnotherProcess) {
 }
 
 TEST(CrossMemory, MorePiecesThanASlotCanNameGoThroughTheSlots) {
+  if (!readable()) GTEST_SKIP() << "no process may read its own memory this way here";
   const ShmWorld world({.size = 2, .tuning = kTiny, .cross_memory = true});
   world.run([&](int rank, ShmBackend& backend) {
     for (const std::size_t pieces : {3000U, 5000U, 40U}) {
@@ -201,6 +213,7 @@ TEST(CrossMemory, WhoReadsWhileTheOwnerGivesUpDoesNotComeToAnEnd) {
 }
 
 TEST(CrossMemory, ANoticeThatDoesNotFitIsAnErrorThatNamesTheRank) {
+  if (!readable()) GTEST_SKIP() << "no process may read its own memory this way here";
   const ShmWorld world({.size = 2, .tuning = kTiny, .cross_memory = true});
   const auto zero = world.backend(0);
   const auto one = world.backend(1);

@@ -48,6 +48,9 @@ _FUSION_UNIT_BYTES = 8 * 64
 _DRAIN_S = 10.0
 """How long a process that ends goes on to serve ranks that are behind. They need milliseconds."""
 
+_COME_BACK_S = 1.0
+"""How long a process that ends waits for other threads' calls. What they wait for has ended then."""
+
 
 class Core(Protocol):
     """The part of the native module ``horovod._core`` that is used here; tests replace it."""
@@ -260,7 +263,9 @@ def _end(runtime: Runtime, script_over: bool = False) -> None:
     finally:
         for follower in _followers:
             follower.leave()
-        runtime.engine.release()  # the Python object may live on: handles, tracebacks and others refer to it
+        # The Python object may live on: handles, tracebacks and others refer to it. Where the interpreter
+        # ends, calls of daemon threads come back before.
+        runtime.engine.release(_COME_BACK_S if script_over else 0.0)
         for process_set in list(runtime.numbered):
             process_set.process_set_id = None
         _current, running = _Stopped(runtime.meeting), None

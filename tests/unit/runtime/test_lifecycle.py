@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from horovod import _core
-from horovod.bootstrap.store import StoreServer
+from horovod.bootstrap.store_server import StoreServer
 from horovod.config import Config
 from horovod.errors import ConfigError, HorovodInternalError, NotInitializedError
 from horovod.runtime import lifecycle
@@ -62,7 +62,7 @@ class FakeEngine:
     def shutdown(self, script_over: bool = False, failure: str = "") -> None:
         self.states.append("shutdown")
 
-    def release(self) -> None:
+    def release(self, patience_s: float = 0.0) -> None:
         self.states.append("release")
         while self.descriptors:
             os.close(self.descriptors.pop())
