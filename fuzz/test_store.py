@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from horovod.bootstrap.handshake import REPLY_BYTES, Dialer, store_purpose
 from horovod.bootstrap.messages import MAX_FRAME_BYTES, FrameError, FrameReader
-from horovod.bootstrap.store import StoreClient, StoreServer
+from horovod.bootstrap.store_client import StoreClient
+from horovod.bootstrap.store_server import StoreServer
 from horovod.bootstrap.table import Table
 from horovod.errors import HorovodError
 

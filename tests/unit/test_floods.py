@@ -22,7 +22,8 @@ from horovod.bootstrap.network import listen_at
 from horovod.bootstrap.refusals import Refusals
 from horovod.bootstrap.routes import Race, Route
 from horovod.bootstrap.session import Session
-from horovod.bootstrap.store import StoreClient, StoreServer
+from horovod.bootstrap.store_client import StoreClient
+from horovod.bootstrap.store_server import StoreServer
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -14,12 +14,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from horovod.bootstrap import store as store_module
+from horovod.bootstrap import store_server
 from horovod.bootstrap import table as table_module
 from horovod.bootstrap.handshake import HELLO_BYTES, REPLY_BYTES, Dialer, store_purpose
 from horovod.bootstrap.messages import FrameError, encode
 from horovod.bootstrap.session import Signer
-from horovod.bootstrap.store import StoreClient, StoreServer
+from horovod.bootstrap.store_client import StoreClient
+from horovod.bootstrap.store_server import StoreServer
 from horovod.bootstrap.table import MOST_KEY_CHARACTERS, Table
 from horovod.errors import RendezvousError
 
@@ -144,7 +145,7 @@ def test_strangers_that_hold_every_place_do_not_keep_a_rank_out() -> None:
 def test_a_store_without_descriptors_serves_those_that_it_has() -> None:
     program = """
 import os, resource, sys
-from horovod.bootstrap.store import StoreServer
+from horovod.bootstrap.store_server import StoreServer
 accept, attempts = StoreServer._accept, []
 StoreServer._accept = lambda server, listener: (attempts.append(listener), accept(server, listener))[1]
 with StoreServer(bytes(range(32)), max_strangers=10_000) as server:
@@ -186,7 +187,7 @@ with StoreServer(bytes(range(32)), max_strangers=10_000) as server:
 
 
 def test_answers_that_nobody_reads_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "_MOST_UNREAD_BYTES", 1 << 20)
+    monkeypatch.setattr(store_server, "_MOST_UNREAD_BYTES", 1 << 20)
     with StoreServer(KEY) as server, authenticated(server) as known:
         known.say(encode({"id": 0, "op": "set", "key": "big", "value": "x" * (1 << 20)}))
         request = encode({"id": 1, "op": "get", "key": "big", "timeout_s": 0.0})

@@ -19,7 +19,7 @@ import pytest
 from horovod.bootstrap import launcher_channels, pmi, unix
 from horovod.bootstrap.meeting import Meeting, meet
 from horovod.bootstrap.mesh import connect
-from horovod.bootstrap.store import StoreClient
+from horovod.bootstrap.store_client import StoreClient
 from horovod.bootstrap.topology import PORT_OF_KEY, Place
 from horovod.config import Config
 from horovod.errors import AuthenticationError, ConfigError, RendezvousError

@@ -24,7 +24,8 @@ from horovod.bootstrap.descriptors import Descriptors
 from horovod.bootstrap.handshake import Dialer, Purpose, Role
 from horovod.bootstrap.mesh import connect
 from horovod.bootstrap.session import TAG_BYTES, Session
-from horovod.bootstrap.store import StoreClient, StoreServer
+from horovod.bootstrap.store_client import StoreClient
+from horovod.bootstrap.store_server import StoreServer
 from horovod.bootstrap.table import Cause
 from horovod.bootstrap.topology import Place, Topology
 from horovod.config import Config

@@ -14,7 +14,8 @@ import pytest
 from horovod.bootstrap import pmi
 from horovod.bootstrap.meeting import _decode
 from horovod.bootstrap.messages import MAX_FRAME_BYTES, FrameError
-from horovod.bootstrap.store import StoreClient, StoreServer
+from horovod.bootstrap.store_client import StoreClient
+from horovod.bootstrap.store_server import StoreServer
 from horovod.bootstrap.table import Table
 from horovod.errors import HorovodInternalError, LaunchError, RendezvousError
 from horovod.launch.agent.terms import MARK

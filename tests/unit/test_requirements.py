@@ -85,6 +85,13 @@ def test_modules_that_are_to_come(module: str) -> None:
     assert importlib.util.find_spec(first) is None
 
 
+@pytest.mark.parametrize("name", ["spark", "ray", "mxnet", "jax"])
+def test_a_name_that_is_to_come_says_so_too(name: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match=f"^horovod.{name} does not exist yet: .* is to come"):
+        exec(f"from horovod import {name}")
+    assert not hasattr(importlib.import_module("horovod"), name)
+
+
 def test_other_modules_that_do_not_exist_are_as_always() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'horovod\.nothing'$"):
         importlib.import_module("horovod.nothing")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from horovod.bootstrap.rounds import claim_round
-from horovod.bootstrap.store import StoreClient, StoreServer
+from horovod.bootstrap.store_client import StoreClient
+from horovod.bootstrap.store_server import StoreServer
 from horovod.bootstrap.table import Cause
 from horovod.bootstrap.topology import Place
 from horovod.errors import RendezvousError

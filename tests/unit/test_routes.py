@@ -18,7 +18,8 @@ from horovod.bootstrap.handshake import Purpose, Role
 from horovod.bootstrap.network import listen_at
 from horovod.bootstrap.routes import Race, Route, numeric_routes, resolve
 from horovod.bootstrap.session import Session
-from horovod.bootstrap.store import StoreClient, StoreServer
+from horovod.bootstrap.store_client import StoreClient
+from horovod.bootstrap.store_server import StoreServer
 from horovod.errors import AuthenticationError, BackendError, RendezvousError
 
 KEY = bytes(range(32))

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.middle import Middle
 
-from horovod.bootstrap import store as store_module
+from horovod.bootstrap import store_client
 from horovod.bootstrap.handshake import (
     HELLO_BYTES,
     PROOF_BYTES,
@@ -28,7 +28,8 @@ from horovod.bootstrap.handshake import (
 )
 from horovod.bootstrap.messages import MAX_FRAME_BYTES
 from horovod.bootstrap.session import TAG_BYTES, Signer
-from horovod.bootstrap.store import StoreClient, StoreServer
+from horovod.bootstrap.store_client import StoreClient
+from horovod.bootstrap.store_server import StoreServer
 from horovod.bootstrap.table import Cause
 from horovod.errors import AuthenticationError, RendezvousError, StoreTimeout
 
@@ -487,7 +488,7 @@ def test_a_message_that_was_left_out_is_noticed_with_the_next(server: StoreServe
     with Middle(server.address) as middle, through(middle) as mine:
         mine.add("n")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(store_module, "_ANSWER_GRACE_S", 0.2)
+            patch.setattr(store_client, "_ANSWER_GRACE_S", 0.2)
             middle.requests = lambda start, data: b""
             with pytest.raises(RendezvousError, match="does not answer"):
                 mine.add("n")

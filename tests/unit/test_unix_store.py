@@ -16,7 +16,8 @@ import pytest
 
 from horovod.bootstrap import unix
 from horovod.bootstrap.network import namespace
-from horovod.bootstrap.store import StoreClient, StoreServer
+from horovod.bootstrap.store_client import StoreClient
+from horovod.bootstrap.store_server import StoreServer
 from horovod.errors import AuthenticationError, RendezvousError
 
 pytestmark = pytest.mark.timeout(60)
@@ -54,8 +55,10 @@ def test_the_store_of_a_machine_has_no_port() -> None:
         StoreClient((name, 0), KEY, 0.2, "rank 1")
 
 
+# What a client imports when it connects is imported before: the other user may not read this Python.
 TRIES = """
-from horovod.bootstrap.store import StoreClient
+import horovod.bootstrap.reaching
+from horovod.bootstrap.store_client import StoreClient
 os.setuid(int(sys.argv[2]))
 try:
     StoreClient((sys.argv[1], 0), bytes(range(32)), 5.0, "stranger")
@@ -94,7 +97,7 @@ def test_the_store_of_a_machine_answers_no_other_user_even_with_the_key(
 
 
 SERVES = """
-from horovod.bootstrap.store import StoreServer
+from horovod.bootstrap.store_server import StoreServer
 os.setuid(int(sys.argv[2]))
 with StoreServer(bytes(range(32)), sys.argv[1]) as server:
     print("serving", flush=True)

@@ -19,8 +19,8 @@ from horovod.bootstrap import unix
 from horovod.bootstrap.addresses import own_addresses
 from horovod.bootstrap.network import listening_hosts, namespace
 from horovod.bootstrap.secret import KEY_BYTES, SECRET_VARIABLE, check_of, job_key
-from horovod.bootstrap.store import StoreServer
 from horovod.bootstrap.store_address import store_environment
+from horovod.bootstrap.store_server import StoreServer
 from horovod.config import Config
 from horovod.errors import BackendError, ConfigError, InvalidArgumentError
 

@@ -31,7 +31,7 @@ from horovod.bootstrap.secret import (
     port_of,
 )
 from horovod.bootstrap.serving import serve_store
-from horovod.bootstrap.store import StoreServer
+from horovod.bootstrap.store_server import StoreServer
 from horovod.bootstrap.topology import PORT_OF_KEY, Place, no_store
 from horovod.config import Config
 from horovod.errors import ConfigError, RendezvousError

@@ -41,7 +41,7 @@ from horovod.bootstrap.rounds import Round, claim_round
 from horovod.bootstrap.routes import Race, Route, numeric_routes
 from horovod.bootstrap.session import Session
 from horovod.bootstrap.static_sets import Sets, agree_on_sets
-from horovod.bootstrap.store import StoreClient
+from horovod.bootstrap.store_client import StoreClient
 from horovod.bootstrap.table import Cause
 from horovod.bootstrap.topology import Place, Topology, agree
 from horovod.config import Config

@@ -12,10 +12,16 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-__all__ = ["MAX_FRAME_BYTES", "AlteredError", "FrameError", "FrameReader", "encode", "encode_body"]
+__all__ = ["ALTERED", "MAX_FRAME_BYTES", "AlteredError", "FrameError", "FrameReader", "encode", "encode_body"]
 
 MAX_FRAME_BYTES = 64 << 20
 """Largest frame accepted: the address book of 100,000 ranks fits, a wrong length does not exhaust memory."""
+
+ALTERED = (
+    "what came over that connection is not what the other side sent. Somebody between the two hosts changed, "
+    "repeated or left out a part of it; nothing of it was used."
+)
+"""The sentence for ``AlteredError``."""
 
 _LENGTH = struct.Struct(">I")
 

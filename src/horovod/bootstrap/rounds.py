@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from horovod.bootstrap import proc
-from horovod.bootstrap.store import StoreClient
+from horovod.bootstrap.store_client import StoreClient
 from horovod.bootstrap.table import Cause
 from horovod.errors import RendezvousError, StoreTimeout
 

@@ -6,7 +6,7 @@ from horovod.bootstrap import unix
 from horovod.bootstrap.addresses import loopback_addresses, own_addresses
 from horovod.bootstrap.descriptors import make_room
 from horovod.bootstrap.routes import Route, resolve
-from horovod.bootstrap.store import StoreServer
+from horovod.bootstrap.store_server import StoreServer
 from horovod.bootstrap.topology import Place
 from horovod.errors import ConfigError
 

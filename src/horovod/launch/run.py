@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 
 from horovod.bootstrap.addresses import join_hosts
 from horovod.bootstrap.rounds import ROUNDS
-from horovod.bootstrap.store import StoreServer
 from horovod.bootstrap.store_address import shown
+from horovod.bootstrap.store_server import StoreServer
 from horovod.bootstrap.table import Cause
 from horovod.errors import LaunchError
 from horovod.launch.environment import (

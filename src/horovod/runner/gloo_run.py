@@ -28,7 +28,7 @@ def create_run_env_vars(
 
     Args:
         server_ip: an address of the host where the ``RendezvousServer`` is started, as the ranks know it.
-        nics: names of the interfaces that ranks may use; empty: all.
+        nics: names of the interfaces that ranks may use, or one name; empty: all.
         port: that ``RendezvousServer.start`` returned.
         elastic: jobs that grow are to come: ``False``.
     """
@@ -36,7 +36,7 @@ def create_run_env_vars(
         raise NotImplementedError("elastic=True: jobs that grow are to come.")
     return {
         **store_environment([(server_ip, port)]),
-        **interface_environment(sorted(nics)),
+        **interface_environment([nics] if isinstance(nics, str) else sorted(nics)),
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
     }

@@ -20,7 +20,7 @@ from horovod.bootstrap import unix
 from horovod.bootstrap.network import source_towards
 from horovod.bootstrap.routes import resolve
 from horovod.bootstrap.secret import SECRET_VARIABLE
-from horovod.bootstrap.store import StoreServer
+from horovod.bootstrap.store_server import StoreServer
 from horovod.errors import ConfigError
 from horovod.launch.environment import for_other_hosts
 from horovod.launch.external.key import NO_CARD, make_key

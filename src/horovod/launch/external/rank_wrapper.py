@@ -25,8 +25,8 @@ from types import FrameType
 from horovod.bootstrap.cores import usable_cores
 from horovod.bootstrap.launchers import FAMILIES
 from horovod.bootstrap.secret import SECRET_VARIABLE
-from horovod.bootstrap.store import StoreClient
 from horovod.bootstrap.store_address import read_store
+from horovod.bootstrap.store_client import StoreClient
 from horovod.bootstrap.topology import checked_rank
 from horovod.errors import ConfigError, HorovodError, LaunchError, RendezvousError, StoreTimeout
 from horovod.launch.environment import compute_threads, slot_environment, start_timeout_s

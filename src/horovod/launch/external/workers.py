@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from horovod.bootstrap.starter import Word, line_of
-from horovod.bootstrap.store import StoreClient, StoreServer
+from horovod.bootstrap.store_client import StoreClient
+from horovod.bootstrap.store_server import StoreServer
 from horovod.bootstrap.table import Cause
 from horovod.errors import LaunchError, RendezvousError, StoreTimeout, WorkerFailed
 from horovod.launch.external import messages

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from horovod.bootstrap.secret import KEY_BYTES
-from horovod.bootstrap.store import StoreServer
+from horovod.bootstrap.store_server import StoreServer
 from horovod.errors import LaunchError
 from horovod.launch.environment import Limits
 from horovod.launch.job import Job

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from horovod.bootstrap.store import StoreServer
+from horovod.bootstrap.store_server import StoreServer
 from horovod.errors import LaunchError
 from horovod.launch.agent import bundle
 from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S

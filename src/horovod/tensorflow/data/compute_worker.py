@@ -35,8 +35,8 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
     size = hvd.size()
     if dispatchers < 1 or size % dispatchers:
         raise InvalidArgumentError(
-            f"{size} processes cannot be shared evenly among {dispatchers} dispatchers: choose a number of "
-            "processes (horovodrun -np) that is a multiple of --dispatchers."
+            f"The number of processes ({size}) is no multiple of --dispatchers ({dispatchers}): choose one "
+            "that is, with horovodrun -np."
         )
     config: TfDataServiceConfig | None = None
     with ExitStack() as stack:

@@ -33,8 +33,10 @@ class HostInfo:
         Raises:
             ValueError: it is not that.
         """
-        (host,) = parse_hosts(host_string)
-        return host
+        found = parse_hosts(host_string)
+        if len(found) != 1:
+            raise ValueError(f"{host_string!r} names several hosts: parse_hosts reads them.")
+        return found[0]
 
 
 @dataclass

@@ -1,11 +1,11 @@
 """The store: a small key-value server where ranks leave their addresses and wait for those of the others.
 
-The server runs in the launcher, or in rank 0; one thread serves all connections, and waiting requests cost
-nothing. Every connection first passes the handshake (``handshake.py``), during which a stranger can hold no
-more than 116 bytes, 10 seconds and one of a limited number of places; who comes when all are taken gets that
-of the stranger who has been there longest, as a handshake takes no longer than milliseconds. So many come in
-one turn, and then everything else is served. After the handshake every message is signed with keys that
-follow from it (``session.py``). What requests mean is in ``table.py``.
+It runs in the launcher, or in rank 0; one thread serves all connections, and waiting requests cost nothing.
+Every connection first passes the handshake (``handshake.py``), during which a stranger can hold no more than
+116 bytes, 10 seconds and one of a limited number of places; who comes when all are taken gets that of the
+stranger who has been there longest, as a handshake takes no longer than milliseconds. So many come in one
+turn, and then everything else is served. After the handshake every message is signed with keys that follow
+from it (``session.py``). What requests mean is in ``table.py``.
 """
 
 from __future__ import annotations
@@ -19,34 +19,26 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 from horovod.bootstrap import unix
 from horovod.bootstrap.admission import MOST_AT_ONCE
 from horovod.bootstrap.conversation import tune
 from horovod.bootstrap.handshake import store_purpose
-from horovod.bootstrap.messages import MAX_FRAME_BYTES, AlteredError, FrameError, FrameReader, encode
+from horovod.bootstrap.messages import ALTERED, MAX_FRAME_BYTES, AlteredError, FrameError
 from horovod.bootstrap.network import listen_at
 from horovod.bootstrap.refusals import Refusals
 from horovod.bootstrap.store_connection import RECEIVE_BYTES, StoreConnection
 from horovod.bootstrap.table import Cause, Table
 from horovod.bootstrap.unix import other_user, whence
-from horovod.errors import AuthenticationError, HorovodInternalError, RendezvousError, StoreTimeout
+from horovod.errors import AuthenticationError
 
-__all__ = ["StoreClient", "StoreServer"]
+__all__ = ["StoreServer"]
 
 _log = logging.getLogger("horovod.bootstrap")
 
 _MOST_UNREAD_BYTES = 2 * MAX_FRAME_BYTES  # answers that a client leaves lying
 _NO_DESCRIPTOR_PAUSE_S = 0.1
-_ALTERED = (
-    "what came over that connection is not what the other side sent. Somebody between the two hosts changed, "
-    "repeated or left out a part of it; nothing of it was used."
-)
-_NONSENSE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
-"""What looking for the parts of a message raises that is of another shape."""
-
-_ANSWER_GRACE_S = 5.0  # the server answers time-outs itself; this is for a server that answers nothing at all
 
 
 class StoreServer:
@@ -308,8 +300,8 @@ class StoreServer:
                     self._ways[connection.from_afar].add(connection.listener)
                 self._flush(connection)
         except AlteredError:
-            _log.warning("The store drops the connection from %s: %s", whence(connection.socket), _ALTERED)
-            self._close(connection, _ALTERED)
+            _log.warning("The store drops the connection from %s: %s", whence(connection.socket), ALTERED)
+            self._close(connection, ALTERED)
         except AuthenticationError as error:
             self._refuse(connection, str(error))
         except (OSError, FrameError) as error:
@@ -355,223 +347,3 @@ def _address_of(listener: socket.socket) -> tuple[str, int]:
         return unix.name_of(listener), unix.NO_PORT
     name = listener.getsockname()
     return name[0], name[1]
-
-
-class StoreClient:
-    """One connection to the store, used by one thread; a context manager.
-
-    Args:
-        address: host and port of the server, or several: those that work are found by trying. Or the name of
-            its Unix socket, at which nobody but this user is believed.
-        key: the job's key.
-        timeout_s: for connecting and the handshake; a server that is not there yet is tried again until then.
-        identity: who this is, for messages: ``rank 3 on host b``.
-        job: the name of the job, as the server has it.
-
-    Raises:
-        AuthenticationError: the two sides do not have the same key, job and user.
-        RendezvousError: nobody answers at ``address``.
-    """
-
-    def __init__(
-        self,
-        address: tuple[str, int] | Sequence[tuple[str, int]],
-        key: bytes,
-        timeout_s: float,
-        identity: str,
-        *,
-        job: str = "",
-    ) -> None:
-        from horovod.bootstrap.reaching import reach_store  # who only serves needs no way to itself
-
-        self.identity = identity
-        self.aborted: dict[str, Cause] = {}
-        self._next_id = 0
-        self._silent = False
-        self._arrived: list[dict[str, Any]] = []
-        places = [cast("tuple[str, int]", address)] if isinstance(address[0], str) else address
-        self._socket, route, session = reach_store(
-            cast("Sequence[tuple[str, int]]", places), key, timeout_s, identity, job
-        )
-        self._reader = FrameReader(checker=session.checker())
-        self._signer = session.signer()
-        self._where = str(route)
-
-    def local_host(self) -> str:
-        """The address of this machine on the interface that reaches the store; "" for a Unix socket."""
-        return "" if self._socket.family == socket.AF_UNIX else str(self._socket.getsockname()[0])
-
-    def fileno(self) -> int:
-        """The descriptor to wait on for events; see ``pump``."""
-        return self._socket.fileno()
-
-    def close(self) -> None:
-        """End the connection. Scopes that are still watched are aborted by this. Idempotent."""
-        self._socket.close()
-
-    def __enter__(self) -> StoreClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def set(self, key: str, value: Any) -> None:
-        """Store ``value`` (anything that JSON can say) under ``key``."""
-        self._call("set", key=key, value=value)
-
-    def get(self, key: str, timeout_s: float) -> Any:
-        """The value under ``key``, waiting for it. Raises ``StoreTimeout`` that names the key."""
-        return self._call("get", wait_s=timeout_s, key=key, timeout_s=timeout_s)
-
-    def compare_and_set(self, key: str, expected: Any, value: Any) -> tuple[bool, Any]:
-        """Store ``value`` if the key holds ``expected`` (None = does not exist). Returns (stored?, value
-        now).
-        """
-        swapped, current = self._call("compare_and_set", key=key, expected=expected, value=value)
-        return bool(swapped), current
-
-    def add(self, key: str, amount: int = 1) -> int:
-        """Add to a counter that begins at 0. Returns the new number."""
-        return int(self._call("add", key=key, amount=amount))
-
-    def collect(self, prefix: str, count: int, timeout_s: float) -> dict[str, Any]:
-        """Everything below ``prefix`` in one reply, as soon as ``count`` keys are there.
-
-        Returns:
-            The values by the rest of their keys, in no order.
-
-        Raises:
-            StoreTimeout: fewer came in time. ``keys`` names the missing ones if they are numbered from 0.
-        """
-        answer: dict[str, Any] = self._call(
-            "collect", wait_s=timeout_s, prefix=prefix, count=count, timeout_s=timeout_s
-        )
-        return answer
-
-    def remove(self, prefix: str) -> None:
-        """Forget every key that begins with ``prefix``."""
-        self._call("remove", prefix=prefix)
-
-    def watch(self, scope: str, rank: int = -1, host: str = "") -> None:
-        """Hear of aborts below ``scope`` (they appear in ``aborted``), and abort it if this connection is
-        lost: that of ``rank`` on ``host``, or -1: of no rank.
-        """
-        self._call("watch", scope=scope, who=self.identity, rank=rank, host=host)
-
-    def unwatch(self, scope: str) -> None:
-        """Undo ``watch``: what this process does no longer concerns the scope."""
-        self._call("unwatch", scope=scope)
-
-    def abort(self, scope: str, cause: Cause) -> None:
-        """Make everybody fail who waits for a key below ``scope``, now or later. The first cause stays."""
-        self._call("abort", scope=scope, cause=cause.to_json())
-
-    def pump(self) -> None:
-        """Take in events that have arrived, without waiting. Raises ``RendezvousError`` if the store is
-        gone.
-        """
-        self._socket.setblocking(False)
-        try:
-            self._take(self._socket.recv(RECEIVE_BYTES))
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            raise self._lost(error) from error
-
-    def _call(self, op: str, *, wait_s: float = 0.0, **operands: Any) -> Any:
-        if self._silent:
-            raise self._no_answer()
-        self._next_id += 1
-        request_id = self._next_id
-        deadline = time.monotonic() + wait_s + _ANSWER_GRACE_S
-        try:
-            self._socket.settimeout(_ANSWER_GRACE_S)
-            self._socket.sendall(self._signer.signed(encode({"id": request_id, "op": op, **operands})))
-            while True:
-                for message in self._arrived:
-                    if message.get("id") == request_id:
-                        self._arrived.clear()
-                        return self._understood(op, message, operands)
-                self._arrived.clear()
-                self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-                self._take(self._socket.recv(RECEIVE_BYTES))
-        except TimeoutError as error:
-            self._silent = True  # whoever tries again need not wait again
-            raise self._no_answer() from error
-        except OSError as error:
-            raise self._lost(error) from error
-
-    def _take(self, data: bytes) -> None:
-        if not data:
-            raise ConnectionResetError("it closed the connection")
-        try:
-            for message in self._reader.feed(data):
-                if message.get("event") == "aborted":
-                    self.aborted.setdefault(message["scope"], Cause.from_json(message["cause"]))
-                else:
-                    self._arrived.append(message)
-        except AlteredError as error:
-            raise AuthenticationError(
-                f"{self.identity} has lost the store at {self._where}: {_ALTERED}"
-            ) from error
-        except _NONSENSE as error:
-            raise self._nonsense(error) from error
-
-    def _understood(self, op: str, message: dict[str, Any], operands: dict[str, Any]) -> Any:
-        """What the answer says, of the kind that ``op`` has."""
-        try:
-            result = self._result(message, operands)
-            if op == "compare_and_set" and not (isinstance(result, list) and len(result) == 2):
-                raise TypeError("not a pair")
-            if op == "collect" and not isinstance(result, dict):
-                raise TypeError("not a collection")
-            if op == "add" and type(result) is not int:
-                raise TypeError("not a number")
-        except _NONSENSE as error:
-            raise self._nonsense(error) from error
-        return result
-
-    def _nonsense(self, error: Exception) -> HorovodInternalError:
-        return HorovodInternalError(f"The store at {self._where} sent nonsense: {error!r}")
-
-    def _result(self, message: dict[str, Any], operands: dict[str, Any]) -> Any:
-        error = message.get("error")
-        if error is None:
-            return message["ok"]
-        if error == "aborted":
-            cause = self.aborted.setdefault(message["scope"], Cause.from_json(message["cause"]))
-            raise cause.error()
-        if error == "full":
-            raise RendezvousError(f"The store at {self._where} has no room: {message['text']}.")
-        if "key" in operands:
-            keys, what = [operands["key"]], repr(operands["key"])
-        else:
-            keys = _missing_keys(operands["prefix"], operands["count"], message["present"])
-            present = len(message["present"])
-            what = f"{operands['count'] - present} of {operands['count']} keys below {operands['prefix']!r}"
-            what += f" ({', '.join(keys)})" if keys else ""
-        raise StoreTimeout(
-            f"The store at {self._where} did not get {what} within {message['waited_s']:g} s.",
-            keys=keys,
-            waited_s=message["waited_s"],
-        )
-
-    def _no_answer(self) -> RendezvousError:
-        return RendezvousError(
-            f"The store at {self._where} does not answer {self.identity}: the process that serves it is "
-            "stopped, or one of the two hosts is cut off from the network."
-        )
-
-    def _lost(self, error: OSError) -> RendezvousError:
-        return RendezvousError(
-            f"{self.identity} lost the store at {self._where} ({error}): its server has ended, or closed the "
-            "connection because the keys differ (HOROVOD_SECRET_KEY), or because what this process said was "
-            "altered on the way. The output of the process that serves it says which."
-        )
-
-
-def _missing_keys(prefix: str, count: int, present: Sequence[str]) -> list[str]:
-    """The keys that are not there, if the keys are numbered from 0; else nobody can know their names."""
-    if not all(name.isdecimal() for name in present):
-        return []
-    return [f"{prefix}{number}" for number in range(count) if str(number) not in set(present)]
