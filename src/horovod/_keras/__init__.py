@@ -64,6 +64,8 @@ def distributed(keras: Any, arguments: Mapping[str, Any]) -> Any:
         # A sum ignores it; it is no error here.
         gradient_predivide_factor=arguments["gradient_predivide_factor"] if op == Average else 1.0,
     )
+    if isinstance(optimizer, type):
+        raise InvalidArgumentError(_no_optimizer(optimizer))
     work = framework(keras.backend.backend())
     if hasattr(optimizer, "stateless_apply"):  # Keras 3
         from horovod._keras import optimizer as keras3

@@ -11,10 +11,12 @@ import keras
 
 from horovod._keras.faces import shown_as_distributed
 from horovod._keras.frameworks import Framework
+from horovod.collectives.ops import Sum
 from horovod.errors import InvalidArgumentError
 from horovod.gradients.accumulation import Accumulator
 from horovod.gradients.reduction import PartialReduction, stays_local
 from horovod.gradients.settings import GradientSettings
+from horovod.gradients.variables import VariableSet
 from horovod.runtime import lifecycle
 
 __all__ = ["CallableList", "distributed", "is_distributed"]
@@ -81,6 +83,7 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
     _framework: Framework
     _reduction: PartialReduction | None = None  # until `_begin`
     _reduces = True  # not so if the loss scaling around this optimizer does
+    _gave_reduced: VariableSet | None = None  # whose gradients were computed here since the last update
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -126,7 +129,8 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> list[tuple[Any, Any]]:
         """Reduced gradients with their variables, on TensorFlow. :meth:`apply_gradients` takes these
-        gradients as they are; what is computed from them (clipped ones) it reduces again.
+        gradients as they are. What is computed from them (clipped ones) it reduces again, which leaves
+        averages alone; it refuses the others.
 
         With ``backward_passes_per_step`` they are those of this rank: sums are reduced, in
         :meth:`apply_gradients`.
@@ -144,6 +148,7 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
         if self._reduces and self._horovod_settings.backward_passes_per_step == 1:
             gradients = self._reduced(gradients, variables, self._come_reduced(gradients))
             self._framework.note_reduced(gradients)
+            self._gave_reduced = VariableSet(variables)
         return list(zip(gradients, variables, strict=True))
 
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
@@ -162,7 +167,9 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
             return
         variables = self._trainable_variables if trainable_variables is None else trainable_variables
         if self._horovod_settings.backward_passes_per_step == 1:
-            super().apply(self._reduced(grads, variables, self._come_reduced(grads)), trainable_variables)
+            come_reduced = self._come_reduced(grads)
+            self._refuse_changed(grads, variables, come_reduced)
+            super().apply(self._reduced(grads, variables, come_reduced), trainable_variables)
         else:
             self._accumulate(grads, variables)
 
@@ -182,6 +189,33 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
     def _come_reduced(self, grads: Sequence[Any]) -> list[bool]:
         """Of each gradient, whether something else has reduced it."""
         return [gradient is not None and self._framework.is_reduced(gradient) for gradient in grads]
+
+    def _refuse_changed(
+        self, grads: Sequence[Any], variables: Sequence[Any], come_reduced: Sequence[bool]
+    ) -> None:
+        """Refuse what may be computed from gradients that were reduced here, if reducing it again would make
+        other values of it: nothing tells it from gradients of this rank.
+
+        Raises:
+            ValueError: there is such a gradient.
+        """
+        given, self._gave_reduced = self._gave_reduced, None
+        settings = self._horovod_settings
+        if given is None or _keeps_own(settings):
+            return
+        assert self._reduction is not None
+        for gradient, variable, done in zip(grads, variables, come_reduced, strict=True):
+            if gradient is None or done or variable not in given:
+                continue
+            local = variable in self._reduction.local
+            if settings.scale_local_gradients if local else settings.op == Sum:
+                raise InvalidArgumentError(
+                    f"This gradient of {variable.name} is not the one that the optimizer has computed "
+                    f"and reduced. If it was made from that, as by clipping, it would be "
+                    f"{'divided' if local else 'summed over the ranks'} a second time. Let the optimizer "
+                    "clip (clipnorm, global_clipnorm, clipvalue), which it does after the reduction"
+                    f"{'' if local else ', or use op=hvd.Average'}."
+                )
 
     def _reduced(
         self, grads: Sequence[Any], variables: Sequence[Any], come_reduced: Sequence[bool]

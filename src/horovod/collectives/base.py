@@ -71,12 +71,22 @@ def explained(error: Exception, op: Any, prescale: Any, postscale: Any, root: An
     try:
         checked_op(op)
         for what, factor in (("prescale_factor", prescale), ("postscale_factor", postscale)):
-            if not isinstance(factor, Real):
-                return InvalidArgumentError(f"{what} must be a number, got {factor!r}.")
+            if not _is_factor(factor):
+                return InvalidArgumentError(f"{what} must be a number, got {factor!r:.60}.")
         checked_root(root)
     except InvalidArgumentError as better:
         return better
     return error
+
+
+def _is_factor(value: Any) -> bool:
+    if not isinstance(value, Real):
+        return False
+    try:
+        float(value)
+    except OverflowError:  # a whole number beyond those of the core
+        return False
+    return True
 
 
 class Base(Generic[T]):

@@ -30,6 +30,8 @@ _MEANT: Final = {"mean": "Average", "avg": "Average", "add": "Sum", "prod": "Pro
     name.lower(): name for name in _NAMES.values()
 }
 
+_BOOLS: Final = frozenset({"bool", "bool_"})  # of Python and NumPy
+
 
 def checked_op(op: Any) -> int:
     """``op`` as the core takes it. Others would be taken for integers: ``ReduceOp.SUM`` of PyTorch is 0,
@@ -51,7 +53,7 @@ def reduce_op(op: int | None, average: bool | None) -> int:
     """Combine the two ways to name a reduction; ``average`` is the deprecated one.
 
     Raises:
-        ValueError: both are given, or ``op`` is none.
+        ValueError: both are given; ``op`` is no reduction, or ``average`` is neither True nor False.
     """
     if average is None:
         if op is None:
@@ -60,5 +62,11 @@ def reduce_op(op: int | None, average: bool | None) -> int:
         return op if op.__class__ is int else checked_op(op)
     if op is not None:
         raise InvalidArgumentError("The op parameter supersedes average. Please provide only one of them.")
+    if type(average).__name__ not in _BOOLS:
+        # `allreduce(tensor, hvd.Sum)`: Sum is 1, which is true, and so would be an average.
+        raise InvalidArgumentError(
+            f"average={average!r} is neither True nor False. A reduction is named by op, as in op=hvd.Sum; "
+            "the argument that comes before it is average."
+        )
     deprecated("Parameter `average` has been replaced with `op` and will be removed.")
     return Average if average else Sum

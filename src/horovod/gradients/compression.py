@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["CastCompressor", "Compressor", "NoneCompressor", "reduce_compressed"]
+from horovod.errors import InvalidArgumentError
+
+__all__ = ["CastCompressor", "Compressor", "NoneCompressor", "checked_compressor", "reduce_compressed"]
 
 
 class Compressor:
@@ -68,10 +70,25 @@ class CastCompressor(Compressor):
         return cls.cast(tensor, ctx) if cls.is_floating(ctx) else tensor
 
 
+def checked_compressor(compression: Any) -> Any:
+    """``compression``, if it can compress.
+
+    Raises:
+        ValueError: it cannot; with what to write.
+    """
+    if not all(callable(getattr(compression, name, None)) for name in ("compress", "decompress")):
+        raise InvalidArgumentError(
+            f"compression={compression!r} does not compress. Write compression=hvd.Compression.fp16 (or "
+            "bf16, or none), or pass a class of your own with the methods compress and decompress."
+        )
+    return compression
+
+
 def reduce_compressed(
     compression: Any, tensors: Sequence[Any], reduce: Callable[[list[Any]], Sequence[Any]]
 ) -> list[Any]:
     """Let ``reduce`` have what ``compression`` makes of ``tensors``, and decompress its results."""
+    checked_compressor(compression)
     pairs = [compression.compress(tensor) for tensor in tensors]
     reduced = reduce([tensor for tensor, _ in pairs])
     return [

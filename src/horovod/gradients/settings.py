@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from horovod.collectives.ops import Adasum, Average, checked_op
 from horovod.errors import InvalidArgumentError, deprecated
-from horovod.gradients.compression import NoneCompressor
+from horovod.gradients.compression import NoneCompressor, checked_compressor
 from horovod.gradients.groups import Groups, checked_groups
-from horovod.runtime.process_set import ProcessSet, global_process_set
+from horovod.runtime.process_set import ProcessSet, checked_set, global_process_set
 
 __all__ = ["GradientSettings", "chosen_groups"]
 
@@ -34,8 +35,10 @@ class GradientSettings:
         scale_local_gradients: divide gradients of local variables by the number of ranks.
 
     Raises:
-        ValueError: no reduction; a predivide factor with another one than ``Average``; averages of passes
-            with ``Adasum``; no positive number of passes; wrong groups.
+        ValueError: no reduction; no compressor; a predivide factor that is no number or zero, or with
+            another reduction than ``Average``; averages of passes with ``Adasum``; no positive whole number
+            of passes; wrong groups.
+        TypeError: no process set.
     """
 
     name: str | None = None
@@ -53,6 +56,14 @@ class GradientSettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "op", checked_op(self.op))
+        if not callable(getattr(self.compression, "for_tensor", None)):  # else that makes the compressors
+            checked_compressor(self.compression)
+        checked_set(self.process_set)
+        if not math.isfinite(_number(self.gradient_predivide_factor)) or self.gradient_predivide_factor == 0:
+            raise InvalidArgumentError(
+                "gradient_predivide_factor must be a number other than 0, not "
+                f"{self.gradient_predivide_factor!r}."
+            )
         if self.gradient_predivide_factor != 1.0 and self.op != Average:
             raise InvalidArgumentError(
                 f"gradient_predivide_factor={self.gradient_predivide_factor} needs op=Average: it splits the "
@@ -60,10 +71,13 @@ class GradientSettings:
             )
         if self.op == Adasum and self.average_aggregated_gradients:
             raise InvalidArgumentError("Adasum does not support average_aggregated_gradients=True.")
-        if self.backward_passes_per_step <= 0:
+        passes = _number(self.backward_passes_per_step)
+        if not (passes > 0 and passes.is_integer()):
             raise InvalidArgumentError(
-                f"backward_passes_per_step must be a positive number, not {self.backward_passes_per_step}."
+                "backward_passes_per_step must be a positive whole number, not "
+                f"{self.backward_passes_per_step!r}."
             )
+        object.__setattr__(self, "backward_passes_per_step", int(passes))
         object.__setattr__(self, "groups", checked_groups(self.groups))
 
     @classmethod
@@ -93,6 +107,14 @@ class GradientSettings:
         """Factors before and after the reduction; the division by the number of ranks comes on top."""
         factor = self.gradient_predivide_factor
         return 1.0 / factor, factor
+
+
+def _number(given: Any) -> float:
+    """``given`` as a number; NaN if it is none."""
+    try:
+        return float(given) if hasattr(given, "__float__") else math.nan
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def chosen_groups(num_groups: int, groups: Any) -> Any:

@@ -20,6 +20,7 @@ from horovod.runtime import lifecycle
 __all__ = [
     "ProcessSet",
     "add_process_set",
+    "checked_set",
     "global_process_set",
     "init_with_sets",
     "member_count",
@@ -137,6 +138,20 @@ class _GlobalProcessSet(ProcessSet):
 global_process_set: ProcessSet = _GlobalProcessSet()
 
 
+def checked_set(process_set: Any) -> Any:
+    """``process_set``, registered or not.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not hasattr(process_set, "process_set_id"):
+        raise TypeError(
+            f"process_set must be a hvd.ProcessSet, got {process_set!r}. Register one by "
+            "hvd.init(process_sets=[hvd.ProcessSet([0, 1])]) and pass it."
+        )
+    return process_set
+
+
 def process_set_id(process_set: ProcessSet) -> int:
     """Number of ``process_set``, for the core.
 
@@ -146,10 +161,7 @@ def process_set_id(process_set: ProcessSet) -> int:
     try:
         number = process_set.process_set_id
     except AttributeError:
-        raise TypeError(
-            f"process_set must be a hvd.ProcessSet, got {process_set!r}. Register one by "
-            "hvd.init(process_sets=[hvd.ProcessSet([0, 1])]) and pass it."
-        ) from None
+        number = checked_set(process_set).process_set_id
     if number is None:
         raise TypeError(f"{process_set} is not registered; register it before using it in an operation.")
     return number
@@ -295,9 +307,10 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     Raises:
         ValueError: ``HOROVOD_DYNAMIC_PROCESS_SETS`` was not set before ``init()``; the ranks disagree
             (``ProcessSetError``), or the world is shutting down.
+        TypeError: it is no process set.
         HorovodInternalError: a rank was lost.
     """
-    if process_set.process_set_id in (None, 0):
+    if checked_set(process_set).process_set_id in (None, 0):
         return False
     runtime = _dynamic_world("remove_process_set()")
     with _changing:

@@ -8,6 +8,7 @@ Source: Maleki et al., "Scaling Distributed Training with Adaptive Summation", M
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -81,7 +82,14 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
             [self._names.of_exchange(parameter) for parameter in self._parameters],
             settings,
         )
-        exchange.hold(self._difference_of)
+        me = weakref.ref(self)
+
+        def difference_of(index: int, gradient: torch.Tensor) -> torch.Tensor:
+            optimizer = me()  # a circle would leave the hooks on the parameters of an optimizer that is gone
+            assert optimizer is not None
+            return optimizer._difference_of(index, gradient)
+
+        exchange.hold(difference_of)
         self._watch(exchange, frozen)
 
     def _arguments(self) -> dict[str, Any]:

@@ -2,17 +2,19 @@
 
 Each runs the function of its collective, and takes the gradient from there. Arguments have the order of that
 function without ``compression``; groups have their tensors last. A class that derives from one of these may
-replace ``forward`` or ``backward``; ``ctx`` has the arguments by their names.
+replace ``backward``; ``ctx`` has the arguments by their names. A ``forward`` of its own calls that of the
+class, or comes with a ``backward``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from horovod.collectives.ops import Average
+from horovod.errors import InvalidArgumentError
 from horovod.gradients.compression import NoneCompressor
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.torch.collectives.allgather import allgather, grouped_allgather
@@ -34,21 +36,24 @@ __all__ = [
 
 
 class _CollectiveFunction(torch.autograd.Function):
-    """What they have in common. ``_before`` and ``_after``: arguments of ``forward`` on both sides of the
-    tensors, which have no gradients."""
+    """What they have in common."""
 
-    _before = 0
-    _after = 0
-
-    @classmethod
-    def _own_gradients(cls, ctx: Any, upstreams: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
-        """The gradients of the arguments of ``forward``."""
+    @staticmethod
+    def backward(ctx: Any, *upstreams: torch.Tensor) -> Any:
+        if not hasattr(ctx, "node"):
+            raise InvalidArgumentError(
+                "This backward needs what its forward has noted in ctx. Call "
+                "HorovodAllreduce.forward(ctx, ...), or that of the class you derive from, in the forward of "
+                "your class; or give it a backward, too."
+            )
         _, _, *gradients = ctx.node.apply(*upstreams)  # the node of `differentiable`
-        return (*[None] * cls._before, *gradients, *[None] * cls._after)
+        others = [None] * (len(ctx.needs_input_grad) - len(gradients))
+        return (*others, *gradients) if ctx.grouped else (*gradients, *others)
 
 
 def _run(ctx: Any, arguments: dict[str, Any], run: Callable[..., Any], *tensors: torch.Tensor) -> Any:
     """Run a collective, and keep its node for ``backward``."""
+    ctx.grouped = "tensors" in arguments
     for name, value in arguments.items():
         if name not in ("ctx", "tensor", "tensors"):
             setattr(ctx, name, value)
@@ -64,8 +69,6 @@ def _run(ctx: Any, arguments: dict[str, Any], run: Callable[..., Any], *tensors:
 class HorovodAllreduce(_CollectiveFunction):
     """See ``horovod.torch.allreduce``."""
 
-    _after = 6
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -77,18 +80,18 @@ class HorovodAllreduce(_CollectiveFunction):
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
     ) -> Any:
-        how = NoneCompressor, op, prescale_factor, postscale_factor, process_set
-        return _run(ctx, locals(), lambda given: allreduce(given, average, name, *how), tensor)
-
-    @staticmethod
-    def backward(ctx: Any, *upstreams: torch.Tensor) -> Any:
-        return HorovodAllreduce._own_gradients(ctx, upstreams)
+        return _run(
+            ctx,
+            locals(),
+            lambda given: allreduce(
+                given, average, name, NoneCompressor, op, prescale_factor, postscale_factor, process_set
+            ),
+            tensor,
+        )
 
 
 class HorovodGroupedAllreduce(_CollectiveFunction):
     """See ``horovod.torch.grouped_allreduce``; returns a tuple."""
-
-    _before = 6
 
     @staticmethod
     def forward(
@@ -101,18 +104,18 @@ class HorovodGroupedAllreduce(_CollectiveFunction):
         process_set: ProcessSet,
         *tensors: torch.Tensor,
     ) -> Any:
-        how = NoneCompressor, op, prescale_factor, postscale_factor, process_set
-        return _run(ctx, locals(), lambda *given: grouped_allreduce(given, average, name, *how), *tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *upstreams: torch.Tensor) -> Any:
-        return HorovodGroupedAllreduce._own_gradients(ctx, upstreams)
+        return _run(
+            ctx,
+            locals(),
+            lambda *given: grouped_allreduce(
+                given, average, name, NoneCompressor, op, prescale_factor, postscale_factor, process_set
+            ),
+            *tensors,
+        )
 
 
 class HorovodAllgather(_CollectiveFunction):
     """See ``horovod.torch.allgather``."""
-
-    _after = 2
 
     @staticmethod
     def forward(
@@ -123,29 +126,17 @@ class HorovodAllgather(_CollectiveFunction):
     ) -> Any:
         return _run(ctx, locals(), lambda given: allgather(given, name, process_set), tensor)
 
-    @staticmethod
-    def backward(ctx: Any, *upstreams: torch.Tensor) -> Any:
-        return HorovodAllgather._own_gradients(ctx, upstreams)
-
 
 class HorovodGroupedAllgather(_CollectiveFunction):
     """See ``horovod.torch.grouped_allgather``."""
-
-    _before = 2
 
     @staticmethod
     def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor) -> Any:
         return _run(ctx, locals(), lambda *given: grouped_allgather(given, name, process_set), *tensors)
 
-    @staticmethod
-    def backward(ctx: Any, *upstreams: torch.Tensor) -> Any:
-        return HorovodGroupedAllgather._own_gradients(ctx, upstreams)
-
 
 class HorovodBroadcast(_CollectiveFunction):
     """See ``horovod.torch.broadcast``."""
-
-    _after = 3
 
     @staticmethod
     def forward(
@@ -157,16 +148,10 @@ class HorovodBroadcast(_CollectiveFunction):
     ) -> Any:
         return _run(ctx, locals(), lambda given: broadcast(given, root_rank, name, process_set), tensor)
 
-    @staticmethod
-    def backward(ctx: Any, *upstreams: torch.Tensor) -> Any:
-        return HorovodBroadcast._own_gradients(ctx, upstreams)
-
 
 class HorovodAlltoall(_CollectiveFunction):
     """See ``horovod.torch.alltoall``; also without ``splits`` returns the pair of rows and received
     numbers."""
-
-    _after = 3
 
     @staticmethod
     def forward(
@@ -180,15 +165,9 @@ class HorovodAlltoall(_CollectiveFunction):
             splits = torch.empty(0, dtype=torch.int32)
         return _run(ctx, locals(), lambda given: alltoall(given, splits, name, process_set), tensor)
 
-    @staticmethod
-    def backward(ctx: Any, *upstreams: torch.Tensor) -> Any:
-        return HorovodAlltoall._own_gradients(ctx, upstreams)
-
 
 class HorovodReducescatter(_CollectiveFunction):
     """See ``horovod.torch.reducescatter``."""
-
-    _after = 5
 
     @staticmethod
     def forward(
@@ -200,18 +179,18 @@ class HorovodReducescatter(_CollectiveFunction):
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
     ) -> Any:
-        how = NoneCompressor, op, process_set, prescale_factor, postscale_factor
-        return _run(ctx, locals(), lambda given: reducescatter(given, name, *how), tensor)
-
-    @staticmethod
-    def backward(ctx: Any, *upstreams: torch.Tensor) -> Any:
-        return HorovodReducescatter._own_gradients(ctx, upstreams)
+        return _run(
+            ctx,
+            locals(),
+            lambda given: reducescatter(
+                given, name, NoneCompressor, op, process_set, prescale_factor, postscale_factor
+            ),
+            tensor,
+        )
 
 
 class HorovodGroupedReducescatter(_CollectiveFunction):
     """See ``horovod.torch.grouped_reducescatter``; returns a tuple."""
-
-    _before = 5
 
     @staticmethod
     def forward(
@@ -223,9 +202,11 @@ class HorovodGroupedReducescatter(_CollectiveFunction):
         postscale_factor: float,
         *tensors: torch.Tensor,
     ) -> Any:
-        how = NoneCompressor, op, process_set, prescale_factor, postscale_factor
-        return _run(ctx, locals(), lambda *given: grouped_reducescatter(given, name, *how), *tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *upstreams: torch.Tensor) -> Any:
-        return HorovodGroupedReducescatter._own_gradients(ctx, upstreams)
+        return _run(
+            ctx,
+            locals(),
+            lambda *given: grouped_reducescatter(
+                given, name, NoneCompressor, op, process_set, prescale_factor, postscale_factor
+            ),
+            *tensors,
+        )

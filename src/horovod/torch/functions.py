@@ -99,8 +99,13 @@ def broadcast_optimizer_state(
         model: where to look for ``Embedding(sparse=True)``, whose zero gradients must be sparse for ``SGD``.
 
     Raises:
-        ValueError: an ``LBFGS``, whose state cannot be broadcast.
+        ValueError: an ``LBFGS``, whose state cannot be broadcast, or no optimizer.
     """
+    if not hasattr(optimizer, "param_groups"):
+        raise InvalidArgumentError(
+            f"broadcast_optimizer_state got a {type(optimizer).__name__}: it takes the optimizer. Write "
+            "hvd.broadcast_optimizer_state(optimizer, root_rank=0)."
+        )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise InvalidArgumentError("cannot broadcast torch.optim.LBFGS state")
     _allocate_gradients(optimizer, model)

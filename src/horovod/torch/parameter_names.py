@@ -33,7 +33,7 @@ class ParameterNames:
         # A second optimizer without names has the same positions; the shapes tell the two apart.
         self._marks: dict[torch.Tensor, str] = {}
         if named_parameters is not None:
-            self.by_parameter = _checked(list(named_parameters))
+            self.by_parameter = _checked(named_parameters)
         for number, group in enumerate(optimizer.param_groups):
             self.add_group(number, group["params"])
 
@@ -71,8 +71,9 @@ def find_duplicates(elements: Iterable[Any]) -> set[Any]:
     return {element for element in elements if element in seen or seen.add(element)}  # type: ignore[func-returns-value]
 
 
-def _checked(pairs: list[Any]) -> dict[torch.Tensor, str]:
-    if any(not isinstance(pair, tuple) for pair in pairs):
+def _checked(named_parameters: Any) -> dict[torch.Tensor, str]:
+    pairs = list(named_parameters) if isinstance(named_parameters, Iterable) else [named_parameters]
+    if not all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
         raise InvalidArgumentError(
             "named_parameters should be a sequence of tuples (name, parameter), usually produced by "
             "model.named_parameters()."

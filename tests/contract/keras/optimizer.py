@@ -64,6 +64,7 @@ def what_is_no_optimizer_is_refused_with_the_line_to_write() -> None:
     for given, what in (
         (dense_model(), "got a Sequential: wrap the optimizer, not the model"),
         ("adam", "got 'adam': it wraps an optimizer of Keras"),
+        (keras.optimizers.SGD, "got <class '.*SGD'>: it wraps an optimizer of Keras"),
     ):
         for wrap in (hvd.DistributedOptimizer, hvd.PartialDistributedOptimizer):
             with pytest.raises(ValueError, match=what) as caught:
@@ -125,6 +126,31 @@ def gradients_that_an_optimizer_computes_are_reduced_once() -> None:
         return optimizer.get_gradients(tf.reduce_sum((rank + 1.0) * value.value), [value])
 
     np.testing.assert_allclose(tf.function(in_a_graph)()[0].numpy(), [size * (size + 1) / 2])
+
+
+@CASES.add
+def a_gradient_made_from_a_reduced_one_is_never_summed_or_divided_again() -> None:
+    if backend() != "tensorflow":
+        return
+    size = hvd.size()
+
+    def changed(optimizer: Any, value: Any) -> Any:
+        pairs = optimizer._compute_gradients(lambda: tf.reduce_sum((hvd.rank() + 1.0) * value.value), [value])
+        return [(gradient * 1.0, variable) for gradient, variable in pairs]
+
+    value, local, other = variable(0.0), variable(0.0), variable(0.0)
+    summed, partly_local, averaged = sgd(op=hvd.Sum), sgd(), sgd()
+    partly_local.register_local_var(local)
+    for optimizer, of in ((summed, value), (partly_local, local)):
+        with pytest.raises(ValueError, match=r"a second time\. Let the optimizer clip"):
+            optimizer.apply_gradients(changed(optimizer, of))
+        near(of, 0.0)
+        # Gradients of this rank are reduced as ever.
+        other.assign([0.0])
+        optimizer.apply_gradients([(tensor(float(hvd.rank())), other)])
+        near(other, -mean_rank() * (size if optimizer is summed else 1))
+    averaged.apply_gradients(changed(averaged, value))
+    near(value, -mean_rank() - 1)
 
 
 @CASES.add

@@ -12,8 +12,9 @@ def _chosen(name: str) -> bool:
     return "blocking" in name or "grouped_in_place" in name or not name.startswith(_WAYS)
 
 
+MODULES = (collectives, alltoall, reduce, reducescatter, process_sets)
 CASES = Cases()
-for module in (collectives, alltoall, reduce, reducescatter, process_sets):
+for module in MODULES:
     for name, case in module.CASES.table.items():
         if _chosen(name):
             CASES.add_as(f"{module.__name__.rsplit('.', 1)[-1]}-{name}", case)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from tests.contract.torch.values import assert_same
 from tests.contract.world import Cases
@@ -111,6 +112,18 @@ def a_class_that_derives_from_one_of_autograd() -> None:
     assert_same(result.detach(), hvd.allreduce(x.detach(), op=hvd.Sum))
     result.sum().backward()
     assert_same(x.grad, torch.full((3,), 2.0 * hvd.size()))
+
+
+@CASES.add
+def a_derived_class_whose_forward_is_its_own_says_what_its_backward_needs() -> None:
+    class Own(hvd.mpi_ops.HorovodAllreduce):
+        @staticmethod
+        def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return hvd.allreduce(tensor)
+
+    own: Any = Own
+    with pytest.raises(ValueError, match=r"Call HorovodAllreduce\.forward\(ctx, "):
+        own.apply(leaf(3)).sum().backward()
 
 
 @CASES.add

@@ -16,10 +16,37 @@ def test_a_predivide_factor_needs_an_average() -> None:
         GradientSettings(op=Sum, gradient_predivide_factor=2.0)
 
 
-@pytest.mark.parametrize("passes", [0, -1])
-def test_passes_must_be_positive(passes: int) -> None:
-    with pytest.raises(InvalidArgumentError, match="backward_passes_per_step"):
+@pytest.mark.parametrize("passes", [0, -1, 1.5, "2", None, float("inf"), float("nan")])
+def test_passes_must_be_a_positive_whole_number(passes: Any) -> None:
+    with pytest.raises(
+        InvalidArgumentError, match="backward_passes_per_step must be a positive whole number"
+    ):
         GradientSettings(backward_passes_per_step=passes)
+
+
+def test_passes_may_be_a_whole_number_of_any_type() -> None:
+    passes: Any = 2.0
+    assert repr(GradientSettings(backward_passes_per_step=passes).backward_passes_per_step) == "2"
+
+
+@pytest.mark.parametrize("factor", [0, 0.0, "2", None, float("nan"), float("inf"), 10**400, [2.0]])
+def test_a_predivide_factor_is_a_number_and_not_zero(factor: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="gradient_predivide_factor must be a number other than 0"):
+        GradientSettings(gradient_predivide_factor=factor)
+
+
+@pytest.mark.parametrize("given", ["fp16", None, object])
+def test_what_does_not_compress_is_answered_with_what_does(given: Any) -> None:
+    with pytest.raises(
+        InvalidArgumentError, match=r"does not compress\. Write compression=hvd\.Compression\.fp16"
+    ):
+        GradientSettings(compression=given)
+
+
+@pytest.mark.parametrize("given", [None, 0, [0, 1]])
+def test_what_is_no_process_set_is_refused(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"process_set must be a hvd\.ProcessSet, got"):
+        GradientSettings(process_set=given)
 
 
 def test_adasum_does_not_average_passes() -> None:

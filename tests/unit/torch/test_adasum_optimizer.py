@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -170,6 +172,25 @@ def test_what_adasum_refuses(make_world: MakeWorld) -> None:
         pass
     with pytest.raises(ValueError, match="LBFGS"):
         hvd.DistributedOptimizer(torch.optim.LBFGS(two_layers().parameters()), op=hvd.Adasum)
+
+
+def test_an_optimizer_that_is_gone_leaves_the_parameters_at_once(make_world: MakeWorld) -> None:
+    """Without the collector of circles: a notebook makes the next one first."""
+    make_world(2)
+    model = two_layers()
+    gc.disable()
+    try:
+        for _ in range(2):
+            optimizer = wrap(model, op=hvd.Adasum)
+            for _ in range(2):
+                optimizer.zero_grad()
+                backward(model)
+                optimizer.step()
+            gone = weakref.ref(optimizer)
+            del optimizer
+            assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_one_rank_has_the_ordinary_optimizer(make_world: MakeWorld) -> None:

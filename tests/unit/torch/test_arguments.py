@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +12,9 @@ from tests.unit.torch.conftest import MakeWorld
 
 import horovod.torch as hvd
 from horovod import _core
+from horovod.collectives.base import explained
 from horovod.common.basics import HorovodBasics
-from horovod.errors import DuplicateNameError, NotInitializedError
-from horovod.torch.autograd import collectives
+from horovod.errors import NotInitializedError
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -259,6 +257,41 @@ def test_average_and_op_exclude_each_other(call: Callable[..., Any], make_world:
     assert caught[0].filename == __file__
 
 
+@pytest.mark.parametrize("call", AVERAGING.values(), ids=AVERAGING)
+def test_the_number_of_a_reduction_is_not_taken_for_average(
+    call: Callable[..., Any], make_world: MakeWorld
+) -> None:
+    """`allreduce(tensor, hvd.Sum)` would be an average, as 1 is true, and `hvd.Average` a sum."""
+    engine = make_world(2)
+    function = getattr(hvd, next(name for name, c in REDUCING.items() if c is call))
+    argument: Any = [torch.ones(1)] if "grouped" in function.__name__ else torch.ones(1)
+    for op in (hvd.Sum, hvd.Average, "loss"):
+        with pytest.raises(ValueError, match=f"average={op!r} is neither True nor False. .* op=hvd.Sum"):
+            function(argument, op)
+    assert engine.log == []
+    with pytest.warns(DeprecationWarning, match="average"):
+        function(argument, np.bool_(True))
+
+
+@pytest.mark.parametrize("given", ["fp16", None, hvd.Compression, torch.float16])
+def test_what_does_not_compress_is_refused_with_what_to_write(given: Any, make_world: MakeWorld) -> None:
+    engine = make_world(2)
+    for call in (
+        lambda: hvd.allreduce(torch.ones(1), compression=given),
+        lambda: hvd.grouped_allreduce([torch.ones(1)], compression=given),
+        lambda: hvd.reducescatter(torch.ones(2), compression=given),
+        lambda: hvd.grouped_reducescatter([torch.ones(2)], compression=given),
+    ):
+        with pytest.raises(ValueError, match=r"does not compress\. Write compression=hvd\.Compression\.fp16"):
+            call()
+    assert engine.log == []
+
+
+def test_a_factor_that_no_float_can_hold_is_refused() -> None:
+    refused = explained(TypeError("C++"), hvd.Sum, 1.0, 10**400)
+    assert str(refused).startswith("postscale_factor must be a number, got 1000")
+
+
 @pytest.mark.parametrize("call", GROUPED.values(), ids=GROUPED)
 def test_empty_groups_are_refused(call: Callable[..., Any], make_world: MakeWorld) -> None:
     make_world(2)
@@ -370,84 +403,6 @@ def test_factors_and_op_reach_the_engine(make_world: MakeWorld) -> None:
     hvd.allreduce_(torch.ones(1), op=hvd.Max, prescale_factor=0.5, postscale_factor=3, name="x")
     only = engine.log[0]
     assert (only.op, only.prescale, only.postscale, only.name) == (hvd.Max, 0.5, 3, "x")
-
-
-def test_in_place_results_are_the_argument(make_world: MakeWorld) -> None:
-    make_world(3)
-    leaf = torch.nn.Parameter(torch.ones(2))
-    assert hvd.allreduce_(leaf, op=hvd.Sum) is leaf
-    assert leaf.tolist() == [3.0, 3.0]
-    members = [torch.ones(1), torch.ones(2, dtype=torch.int32)]
-    results = hvd.grouped_allreduce_(members, op=hvd.Sum)
-    assert isinstance(results, tuple)
-    assert all(a is b for a, b in zip(results, members, strict=True))
-
-
-def test_result_types_of_groups(make_world: MakeWorld) -> None:
-    make_world(2)
-    pair = [torch.ones(1), torch.ones(2)]
-    assert isinstance(hvd.grouped_allreduce(pair), list)
-    assert isinstance(hvd.grouped_allgather(pair), tuple)
-    assert isinstance(hvd.synchronize(hvd.grouped_allreduce_async(pair)), tuple)
-    assert isinstance(hvd.synchronize(hvd.grouped_allgather_async(pair)), tuple)
-
-
-def test_handles_are_consumed_once(make_world: MakeWorld) -> None:
-    make_world(2)
-    handle = hvd.allreduce_async(torch.ones(1))
-    assert isinstance(handle, int)
-    assert hvd.poll(handle) in (True, False)
-    assert hvd.synchronize(handle) is not None
-    assert hvd.synchronize(handle) is None
-    with pytest.raises(ValueError):
-        hvd.poll(handle)
-    with pytest.raises(ValueError):
-        hvd.poll(4711)
-    assert hvd.synchronize(4711) is None
-
-
-def test_handles_of_failed_operations_are_consumed(make_world: MakeWorld) -> None:
-    engine = make_world(2)
-    engine.failing.add("x")
-    handle = hvd.allreduce_async(torch.ones(1), name="x")
-    with pytest.raises(hvd.HorovodInternalError):
-        hvd.synchronize(handle)
-    assert hvd.synchronize(handle) is None
-
-
-def test_tensors_live_until_synchronize(make_world: MakeWorld) -> None:
-    make_world(2)
-    tensor = torch.ones(4)
-    alive = weakref.ref(tensor)
-    handle = hvd.allreduce_async_(tensor, op=hvd.Sum)
-    del tensor
-    gc.collect()
-    assert alive() is not None
-    assert hvd.synchronize(handle).tolist() == [2.0] * 4
-    gc.collect()
-    assert alive() is None
-
-
-def test_an_interrupted_wait_keeps_the_tensors(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = make_world(2)
-    handle = hvd.allreduce_async(torch.ones(1))
-    with monkeypatch.context() as patch:
-        patch.setattr(engine, "wait", lambda handle: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            hvd.synchronize(handle)
-    assert handle in collectives.table.pending
-    assert hvd.synchronize(handle) is not None
-
-
-def test_duplicate_names_are_value_errors(make_world: MakeWorld) -> None:
-    make_world(2)
-    first = hvd.allreduce_async(torch.ones(1), name="x")
-    with pytest.raises(ValueError, match="same name as another tensor") as info:
-        hvd.allreduce_async(torch.ones(1), name="x")
-    assert isinstance(info.value, DuplicateNameError)
-    assert hvd.synchronize(first) is not None
 
 
 def test_sparse_allreduce_names_its_two_gathers(make_world: MakeWorld) -> None:

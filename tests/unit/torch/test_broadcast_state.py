@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +23,13 @@ def test_broadcast_optimizer_state_refuses_lbfgs(make_world: MakeWorld) -> None:
     make_world(2)
     with pytest.raises(ValueError, match="LBFGS"):
         hvd.broadcast_optimizer_state(make_state("LBFGS")(), 0)
+
+
+def test_broadcast_optimizer_state_of_something_else_says_what_to_write(make_world: MakeWorld) -> None:
+    make_world(2)
+    given: Any = two_layers()
+    with pytest.raises(ValueError, match=r"got a Sequential: .* hvd\.broadcast_optimizer_state\(optimizer"):
+        hvd.broadcast_optimizer_state(given, 0)
 
 
 def test_a_fresh_optimizer_stays_fresh_and_has_zero_gradients(make_world: MakeWorld) -> None:

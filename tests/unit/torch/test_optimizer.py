@@ -1,11 +1,10 @@
-"""`DistributedOptimizer`: checks of arguments, counting of passes, groups, and what it submits when."""
+"""`DistributedOptimizer`: checks of arguments, counting of passes, and what it submits when."""
 
 from __future__ import annotations
 
 import gc
 import inspect
 import warnings
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -331,6 +330,10 @@ def test_a_wrapped_optimizer_cannot_be_wrapped_again(make_world: MakeWorld) -> N
         ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "gradient_predivide_factor"),
         ({"backward_passes_per_step": 0}, "backward_passes_per_step"),
         ({"named_parameters": ["a", "b"]}, "tuples"),
+        ({"named_parameters": two_layers()}, "tuples"),
+        ({"named_parameters": two_layers().named_parameters}, "tuples"),
+        ({"named_parameters": [("a", torch.ones(1), 3)]}, "tuples"),
+        ({"named_parameters": [(0, torch.ones(1))]}, "tuples"),
         ({"groups": 0}, "groups"),
         ({"groups": -1}, "groups"),
         ({"groups": [["a"]]}, "groups"),
@@ -443,179 +446,3 @@ def test_num_groups_is_deprecated(make_world: MakeWorld) -> None:
     backward(model)
     optimizer.step()
     assert [submission.grouped for submission in engine.log] == [True, True]
-
-
-def grouped_as(engine: Any) -> list[list[int]]:
-    return [sorted(submission.data) for submission in engine.log]
-
-
-def addresses(parameters: Iterable[torch.Tensor]) -> list[int]:
-    return sorted(p.grad.data_ptr() for p in parameters if p.grad is not None)
-
-
-def test_a_number_of_groups_cuts_consecutive_chunks(make_world: MakeWorld) -> None:
-    engine = make_world(2)
-    model = two_layers()
-    optimizer = wrap(model, groups=3)
-    engine.log.clear()
-    backward(model)
-    parameters = list(model.parameters())
-    assert sorted(grouped_as(engine)) == sorted(
-        [addresses(parameters[:2]), addresses(parameters[2:3]), addresses(parameters[3:])]
-    )
-    optimizer.step()
-    assert {submission.name for submission in engine.log} == {"0.weight", "1.weight", "1.bias"}
-
-
-def test_listed_groups_travel_together_and_the_others_alone(make_world: MakeWorld) -> None:
-    engine = make_world(2)
-    model = two_layers()
-    optimizer = wrap(model, op=hvd.Sum, groups=[[model[1].bias, model[0].weight]])
-    backward(model)
-    local = grads(model)
-    optimizer.synchronize()
-    assert {submission.name for submission in engine.log} == {"1.bias", "0.bias", "1.weight"}
-    assert [s.grouped for s in engine.log if s.name == "1.bias"] == [True]
-    assert all(torch.equal(a, 2 * b) for a, b in zip(grads(model), local, strict=True))
-
-
-def test_a_group_with_an_unused_member_still_travels_together(make_world: MakeWorld) -> None:
-    engine = make_world(2)
-    model = two_layers()
-    optimizer = wrap(model, groups=[list(model.parameters())])
-    model[0](torch.ones(1, 3)).sum().backward()
-    assert engine.log == []
-    optimizer.step()
-    assert [len(submission.data) for submission in engine.log] == [4]
-
-
-def test_predivision_splits_the_average(make_world: MakeWorld) -> None:
-    engine = make_world(2)
-    model = two_layers()
-    optimizer = wrap(model, gradient_predivide_factor=4.0)
-    backward(model)
-    assert {(s.op, s.prescale, s.postscale) for s in engine.log} == {(hvd.Average, 0.25, 4.0)}
-    optimizer.step()
-
-
-@pytest.mark.parametrize("groups", [None, 2])
-def test_compression_travels_narrow_and_comes_back(groups: int | None, make_world: MakeWorld) -> None:
-    engine = make_world(2)
-    model = two_layers()
-    optimizer = wrap(model, compression=hvd.Compression.fp16, op=hvd.Sum, groups=groups)
-    engine.log.clear()
-    backward(model)
-    local = grads(model)
-    optimizer.synchronize()
-    assert {dtype for submission in engine.log for dtype in submission.dtypes} == {_core.FLOAT16}
-    for before, after in zip(local, grads(model), strict=True):
-        assert after.dtype == torch.float32
-        assert torch.allclose(after, 2 * before, rtol=1e-3)
-
-
-def test_gradients_in_another_memory_order_are_exchanged_by_value(make_world: MakeWorld) -> None:
-    engine = make_world(2)
-    model = torch.nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = wrap(model, op=hvd.Sum)
-    model(torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last)).sum().backward()
-    gradient = model.weight.grad
-    assert gradient is not None
-    assert not gradient.is_contiguous()
-    local = gradient.clone()
-    optimizer.synchronize()
-    assert model.weight.grad is gradient
-    assert torch.equal(gradient, 2 * local)
-    assert [s.shapes for s in engine.log if s.name == "weight"] == [[(4, 3, 2, 2)]]
-
-
-def embedding() -> torch.nn.Embedding:
-    torch.manual_seed(2)
-    return torch.nn.Embedding(6, 3, sparse=True)
-
-
-def test_sparse_gradients_travel_as_rows(make_world: MakeWorld) -> None:
-    engine = make_world(2)
-    model = embedding()
-    optimizer = wrap(model)
-    model(torch.tensor([1, 4, 1])).sum().backward()
-    gradient = model.weight.grad
-    assert gradient is not None
-    local = gradient.to_dense()
-    optimizer.synchronize()
-    assert sorted(str(name) for name in engine.names) == ["weight.indices", "weight.values"]
-    reduced = model.weight.grad
-    assert reduced is not None
-    assert reduced.is_sparse
-    assert torch.allclose(reduced.to_dense(), local)
-    with optimizer.skip_synchronize():
-        optimizer.step()
-
-
-def test_a_sparse_parameter_without_gradient_sends_no_rows(make_world: MakeWorld) -> None:
-    engine = make_world(2)
-    model = embedding()
-    optimizer = wrap(model)
-    model(torch.tensor([1])).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    engine.log.clear()
-    optimizer.step()
-    assert sorted(str(name) for name in engine.names) == ["weight.indices", "weight.values"]
-
-
-@pytest.mark.parametrize("grouped", [False, True])
-def test_sparse_as_dense_is_sparse_again_for_the_update(grouped: bool, make_world: MakeWorld) -> None:
-    engine = make_world(2)
-    model = embedding()
-    inner = torch.optim.SparseAdam(list(model.parameters()))
-    optimizer = hvd.DistributedOptimizer(
-        inner, op=hvd.Sum, sparse_as_dense=True, groups=1 if grouped else None
-    )
-    engine.log.clear()
-    model(torch.tensor([1, 4, 1])).sum().backward()
-    gradient = model.weight.grad
-    assert gradient is not None
-    local = gradient.to_dense()
-    optimizer.synchronize()
-    assert [s.kind for s in engine.log] == [_core.ALLREDUCE]
-    reduced = model.weight.grad
-    assert reduced is not None
-    assert reduced.is_sparse
-    assert torch.equal(reduced.to_dense(), 2 * local)
-    with optimizer.skip_synchronize():
-        optimizer.step()
-
-
-def test_parameters_frozen_later_stay_in_the_exchange(make_world: MakeWorld) -> None:
-    engine = make_world(2)
-    model = two_layers()
-    optimizer = wrap(model)
-    for _ in range(3):
-        for frozen in (0, 1):
-            engine.log.clear()
-            optimizer.zero_grad()
-            model.requires_grad_(True)
-            model[frozen].requires_grad_(False)
-            backward(model)
-            optimizer.step()
-            assert sorted(str(name) for name in engine.names) == sorted(NAMES)
-
-
-def test_frozen_parameters_are_left_out(make_world: MakeWorld) -> None:
-    engine = make_world(2)
-    model = two_layers()
-    model[0].requires_grad_(False)
-    optimizer = wrap(model)
-    backward(model)
-    optimizer.step()
-    assert sorted(str(name) for name in engine.names) == ["1.bias", "1.weight"]
-    assert model[0].weight.grad is None
-
-
-def test_half_precision_parameters(make_world: MakeWorld) -> None:
-    engine = make_world(2)
-    model = two_layers().to(torch.bfloat16)
-    optimizer = wrap(model, compression=hvd.Compression.fp16)
-    model(torch.ones(1, 3, dtype=torch.bfloat16)).sum().backward()
-    optimizer.step()
-    assert {dtype for submission in engine.log for dtype in submission.dtypes} == {_core.FLOAT16}

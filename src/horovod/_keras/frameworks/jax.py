@@ -23,7 +23,7 @@ from horovod._keras.frameworks.contract import Branch, Framework
 from horovod.collectives.numpy_frontend import collectives
 from horovod.common.basics import HorovodBasics
 from horovod.errors import HorovodInternalError
-from horovod.gradients.compression import CastCompressor, NoneCompressor
+from horovod.gradients.compression import CastCompressor, NoneCompressor, checked_compressor
 from horovod.gradients.reduction import PartialReduction, exchange, reduce_in_groups, share_of_average
 from horovod.gradients.settings import GradientSettings
 from horovod.runtime import lifecycle
@@ -85,7 +85,7 @@ class _Collectives:
         postscale_factor: float,
         compression: Any,
     ) -> Any:
-        small, context = compression.compress(tensor)
+        small, context = checked_compressor(compression).compress(tensor)
         array = np.asarray(small)
         out = np.empty_like(array)
         how = op, prescale_factor, postscale_factor, global_process_set

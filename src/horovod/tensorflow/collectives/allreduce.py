@@ -13,6 +13,7 @@ from horovod.collectives.allreduce import check_adasum
 from horovod.collectives.numpy_frontend import collectives
 from horovod.collectives.ops import Adasum, Average, Sum, reduce_op
 from horovod.common.util import num_rank_is_power_2
+from horovod.gradients.compression import checked_compressor
 from horovod.gradients.reduction import reduce_in_groups
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.tensorflow.calls import (
@@ -97,7 +98,7 @@ def allreduce(
             indices = allgather(tensor.indices, _part(name, "indices"), ignore_name_scope, process_set)
             return _slices(tensor, values, indices, op, process_set)
     with tf.device(device_dense):
-        compressed, context = compression.compress(dense(tensor))
+        compressed, context = checked_compressor(compression).compress(dense(tensor))
         reduced = _allreduce(
             compressed, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
         )

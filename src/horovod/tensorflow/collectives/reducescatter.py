@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from horovod.collectives.numpy_frontend import collectives
 from horovod.collectives.ops import Average, Sum
+from horovod.gradients.compression import checked_compressor
 from horovod.gradients.reduction import reduce_in_groups
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.tensorflow.calls import (
@@ -48,7 +49,7 @@ def reducescatter(
     """
     check_world(process_set)
     with tf.device(device_dense):
-        compressed, context = compression.compress(dense(tensor))
+        compressed, context = checked_compressor(compression).compress(dense(tensor))
         reduced = _reducescatter(
             compressed, name, op, ignore_name_scope, process_set, prescale_factor, postscale_factor
         )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from horovod.collectives.ops import reduce_op
-from horovod.gradients.compression import reduce_compressed
+from horovod.gradients.compression import checked_compressor, reduce_compressed
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.torch.autograd import changed, collectives, differentiable, new_output, tracked
 from horovod.torch.compression import Compression
@@ -57,7 +57,11 @@ def allreduce(
         HorovodInternalError: ranks disagree; a rank was lost.
     """
     op = reduce_op(op, average)
-    small, context = compression.compress(tensor)
+    try:
+        small, context = compression.compress(tensor)
+    except AttributeError:
+        checked_compressor(compression)
+        raise
     if tracked(small):
         reduced = _tracked(small, name, op, prescale_factor, postscale_factor, process_set)
     else:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 
 from horovod.collectives.ops import Average, Sum, checked_op
-from horovod.gradients.compression import reduce_compressed
+from horovod.gradients.compression import checked_compressor, reduce_compressed
 from horovod.runtime.process_set import ProcessSet, global_process_set, member_count
 from horovod.torch.autograd import collectives, differentiable, tracked
 from horovod.torch.collectives.allgather import allgather, grouped_allgather
@@ -56,7 +56,11 @@ def reducescatter(
         HorovodInternalError: another ``op``; ranks disagree; a rank was lost.
     """
     _need_op(op)
-    small, context = compression.compress(tensor)
+    try:
+        small, context = compression.compress(tensor)
+    except AttributeError:
+        checked_compressor(compression)
+        raise
     reduced = _reduce(small, name, (op, prescale_factor, postscale_factor, process_set))
     result: torch.Tensor = compression.decompress(reduced, context)
     return result
