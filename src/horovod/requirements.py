@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from types import FrameType
 from typing import Any, Final
 
 __all__ = ["ComingModules", "require", "require_keras"]
@@ -85,11 +86,7 @@ class ComingModules:
         coming = _COMING.get(name)
         if coming is None or not _is_import():
             return
-        raise ModuleNotFoundError(
-            f"{name} does not exist yet: {coming} is to come. There are horovod.torch, horovod.tensorflow "
-            "and horovod.keras; start their scripts with horovodrun, or functions with horovod.run().",
-            name=name,
-        )
+        raise ModuleNotFoundError(_to_come(name, coming), name=None if _is_from_import() else name)
 
 
 def _is_import() -> bool:
@@ -97,6 +94,24 @@ def _is_import() -> bool:
     use, and that by what tells them apart."""
     asking = sys._getframe(2).f_back
     return asking is not None and asking.f_code.co_name == "_find_and_load_unlocked"
+
+
+def _is_from_import() -> bool:
+    """Whether it is ``from horovod import spark`` that asks. That passes over an error with the name of the
+    module, and says "cannot import name" in its place."""
+    asking: FrameType | None = sys._getframe(3)
+    while asking is not None and asking.f_code.co_filename.startswith("<frozen importlib"):
+        if asking.f_code.co_name == "_handle_fromlist":
+            return True
+        asking = asking.f_back
+    return False
+
+
+def _to_come(name: str, coming: str) -> str:
+    return (
+        f"{name} does not exist yet: {coming} is to come. There are horovod.torch, horovod.tensorflow "
+        "and horovod.keras; start their scripts with horovodrun, or functions with horovod.run()."
+    )
 
 
 def _installed(name: str) -> bool:

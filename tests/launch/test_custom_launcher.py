@@ -143,6 +143,14 @@ def test_what_is_no_host_is_refused() -> None:
     for text in ("a", "a:x", "", "a:1,,b:1"):
         with pytest.raises(ValueError, match="cannot be read"):
             hosts.parse_hosts(text)
+    with pytest.raises(ValueError, match="'a:1,b:1' names several hosts"):
+        hosts.HostInfo.from_string("a:1,b:1")
+
+
+def test_one_interface_is_not_taken_for_its_letters() -> None:
+    for nics in ("eth0", ["eth0"]):
+        assert create_run_env_vars("10.0.0.1", nics, 1)["HOROVOD_GLOO_IFACE"] == "eth0"
+    assert "HOROVOD_GLOO_IFACE" not in create_run_env_vars("10.0.0.1", [], 1)
 
 
 # -- keys and limits ----------------------------------------------------------------------------------------

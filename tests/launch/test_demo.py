@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from horovod.demo.__main__ import main
+from horovod.demo.__main__ import main, why_slow
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,18 @@ def test_what_the_demo_lacks_is_named_with_what_installs_it(
     with pytest.raises(SystemExit) as ended:
         main()
     assert str(ended.value).endswith(f"{sys.executable} -m pip install {packages}")
+
+
+@pytest.mark.parametrize(
+    ("speed_up", "cores", "load", "reason"),
+    [
+        (1.8, 2, 9.0, ""),
+        (0.5, 2, 9.0, "other programs want the 2 cores of this machine, too: its load is 9"),
+        (0.9, 1, 1.0, "2 processes share 1 core(s) here"),
+        (0.9, 2, 2.0, ""),
+    ],
+)
+def test_a_small_speed_up_is_explained_by_the_machine(
+    speed_up: float, cores: int, load: float, reason: str
+) -> None:
+    assert why_slow(speed_up, 2, cores, load) == reason

@@ -212,7 +212,7 @@ def test_closed_standard_descriptors_do_no_harm(tmp_path: Path) -> None:
 def test_ranks_meet_at_the_store() -> None:
     program = """
 import os
-from horovod.bootstrap.store import StoreClient
+from horovod.bootstrap.store_client import StoreClient
 from horovod.bootstrap.store_address import read_store
 rank, job = int(os.environ["HOROVOD_RANK"]), os.environ["HOROVOD_JOB_ID"]
 key = bytes.fromhex(os.environ["HOROVOD_SECRET_KEY"])
@@ -263,6 +263,32 @@ def test_verbose_narrates_on_standard_error() -> None:
     assert done.stdout == b""
 
 
+@pytest.mark.parametrize("words", ["--version", "--check-build", "--completion bash", "--dry-run -np 4 true"])
+def test_what_is_shown_may_be_read_in_part_only(words: str) -> None:
+    """As `horovodrun --check-build | head -1` does."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as gone, open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "horovod.runner.launch", *words.split()]
+        unread, unwritten = (
+            subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, timeout=60, check=False)
+            for stdout in (gone, full)
+        )
+    assert (unread.returncode, unread.stderr) == (0, b"")
+    said = b"horovodrun: Cannot write to standard output: No space left on device.\n"
+    assert (unwritten.returncode, unwritten.stderr) == (1, said)
+
+
+def test_a_script_is_not_found_in_a_folder_that_is_gone(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    command = (
+        f"mkdir {gone}; cd {gone}; rmdir {gone}; {sys.executable} -m horovod.runner.launch -np 1 train.py"
+    )
+    done = subprocess.run(command, shell=True, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 127
+    assert b"no such file in this folder, which has been deleted" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
@@ -272,6 +298,8 @@ def test_verbose_narrates_on_standard_error() -> None:
         (["./plain.py"], 126, "Did you mean: python ./plain.py?"),
         (["plain.py"], 127, "not found on PATH, but in this folder. Did you mean: python plain.py?"),
         (["gone.py"], 127, "not found. Did you mean: python gone.py? There is no such file in "),
+        (["sh plain.py"], 127, "not found. Did you mean several words? Leave out the quotes: sh plain.py"),
+        (["no-such-program plain.py"], 127, "not found. Did you mean: python no-such-program plain.py?"),
         (["text"], 127, "not found on PATH, but in this folder. Did you mean: ./text?"),
         (["./script"], 126, "permission denied. Is it a script? Then make it executable: chmod +x ./script"),
         (["./text"], 126, "neither a program nor a script"),

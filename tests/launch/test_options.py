@@ -103,6 +103,12 @@ def test_hostfile_has_two_spellings(spelling: str, tmp_path: Path) -> None:
     assert found == (HostSlots("a", 2), HostSlots("b", 1))
 
 
+def test_hostfile_of_another_system(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_bytes(b"\xef\xbb\xbfa slots=2\r\nb\r\n")
+    found = job("-np", "3", "--hostfile", str(tmp_path / "hosts"), "true").hosts
+    assert found == (HostSlots("a", 2), HostSlots("b", 1))
+
+
 def test_missing_hostfile_is_named() -> None:
     with pytest.raises(ConfigError, match="no/such/file cannot be read: No such file"):
         job("-np", "1", "--hostfile", "no/such/file", "true")
@@ -135,6 +141,8 @@ def test_everything_after_the_command_belongs_to_it(words: list[str], command: t
     [
         (["-np", "2"], "command to run is missing"),
         (["-np", "2", "--"], "command to run is missing"),
+        (["-np", "2", "", "train.py"], "command to run is an empty word"),
+        (["-np", "2", "--", ""], "command to run is an empty word"),
         (["-np", "0", "true"], "must be at least 1, not 0"),
         (["-np", "-1", "true"], "must be at least 1, not -1"),
         (["-np", "two", "true"], "'two' is not a whole number"),

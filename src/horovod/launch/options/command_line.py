@@ -150,6 +150,8 @@ def parse_command_line(words: Sequence[str]) -> argparse.Namespace:
             apply_config_file(arguments, Path(arguments.config_file))
         if not arguments.command:
             parser.error("the command to run is missing")
+        if not arguments.command[0]:
+            parser.error("the command to run is an empty word. Is a variable of the shell empty?")
     return arguments
 
 

@@ -21,7 +21,7 @@ def host_text(path: str, named_by: str = "") -> str:
         with Path(path).open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
         if len(data) <= _MOST_BYTES:
-            return data.decode("utf-8")
+            return data.decode("utf-8-sig")  # some editors begin a file with a mark
         why = f"it has more than {_MOST_BYTES >> 20} MiB"
     except (OSError, ValueError) as error:  # a path with a zero in it is a ValueError, too
         why = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not text"

@@ -188,14 +188,24 @@ def command_not_started(refused: Refused, command: str, host: str) -> CommandNot
         why, what = "it is neither a program nor a script with an interpreter in its first line", ""
     else:
         why, what = os.strerror(refused.errno).lower(), ""
-    if command.endswith(".py"):
-        here = "" if os.path.exists(command) else f" There is no such file in {os.getcwd()}, though."
+    words = command.split()
+    if status == 127 and len(words) > 1 and find_program(words[0], os.environ) is not None:
+        what = f"Did you mean several words? Leave out the quotes: {command}"
+    elif command.endswith(".py"):
+        here = "" if os.path.exists(command) else f" There is no such file in {_folder()}, though."
         what = f"Did you mean: python {command}?{here}"
     elif refused.errno == errno.EACCES and os.path.isfile(command):
         what = f"Is it a script? Then make it executable: chmod +x {command}"
     return CommandNotStarted(
         f"The command {command} cannot be run{where}: {why}. {what}".rstrip(), exit_code=status
     )
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "this folder, which has been deleted"
 
 
 def _not_found(command: str) -> tuple[str, str]:
