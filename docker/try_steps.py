@@ -1,10 +1,12 @@
 """Run the steps of a Dockerfile without Docker: each stage in a folder that debootstrap fills, with chroot.
 
     sudo python -m docker.try_steps FOLDER [--build-arg NAME=VALUE]... [--bind PATH]... [--env NAME=VALUE]...
+                                           [--command COMMAND] [--reuse]
 
 Run it by hand when a Dockerfile changes. It needs root, debootstrap, a network and some minutes, and knows
 images of Debian only. ``--bind`` shows a file or folder of this machine inside, to read, and ``--env`` sets a
-variable, such as PIP_CONFIG_FILE. At the end the ``CMD`` runs. FOLDER is left as it is, to look at.
+variable, such as PIP_CONFIG_FILE. At the end the ``CMD`` runs, or COMMAND. FOLDER is left as it is, to look
+at; ``--reuse`` takes the stages of it that were finished, except the last.
 """
 
 from __future__ import annotations
@@ -73,6 +75,8 @@ def fill(stage: Stage, folder: Path, bound: list[Path], variables: dict[str, str
         subprocess.run(["mount", "--bind", path, str(inner)], check=True)
         if path not in ("/dev", "/proc"):
             subprocess.run(["mount", "-o", "remount,bind,ro", str(inner)], check=True)
+    # As Docker does: writable for everybody, and of this stage alone.
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(root / "dev" / "shm")], check=True)
     for name in ("resolv.conf", "hosts"):
         shutil.copy(f"/etc/{name}", root / "etc" / name)
     return Place(root, {"PATH": PATH, "DEBIAN_FRONTEND": "noninteractive", **variables})
@@ -135,6 +139,8 @@ def main() -> None:
     parser.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--bind", action="append", default=[], type=Path, metavar="PATH")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--command", help="what runs at the end, in place of the CMD")
+    parser.add_argument("--reuse", action="store_true", help="do not repeat finished stages, except the last")
     options = parser.parse_args()
     given = dict(each.split("=", 1) for each in options.build_arg)
     variables = dict(each.split("=", 1) for each in options.env)
@@ -142,14 +148,21 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     places: dict[str, Place] = {}
     try:
-        for stage in stages(options.file):
+        *first, last = stages(options.file)
+        for stage in [*first, last]:
             print(f"FROM {stage.image} ({stage.name})", flush=True)
+            finished = folder / f"{stage.name}.finished"
+            if options.reuse and stage is not last and finished.exists():
+                places[stage.name] = Place(folder / stage.name, {})
+                continue
             place = places[stage.name] = fill(stage, folder, options.bind, variables)
             for step in stage.steps:
                 carry_out(place, step, given, places)
-        if place.command:
-            print(f"CMD {shlex.join(place.command)}", flush=True)
-            place.run(place.command)
+            finished.touch()
+        command = shlex.split(options.command) if options.command else place.command
+        if command:
+            print(f"CMD {shlex.join(command)}", flush=True)
+            place.run(command)
     finally:
         leave(folder)
     print("every step succeeded")

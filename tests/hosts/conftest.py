@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 from tests.hosts.simulated import SimulatedHosts, why_not
+from tests.hosts.slurm import slurm_on, why_no_slurm
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +26,12 @@ def two_hosts(simulation: None) -> Iterator[SimulatedHosts]:
 def four_hosts(simulation: None) -> Iterator[SimulatedHosts]:
     with SimulatedHosts(4) as hosts:
         yield hosts
+
+
+@pytest.fixture(scope="module")
+def slurm(two_hosts: SimulatedHosts) -> Iterator[Mapping[str, str]]:
+    """A cluster of Slurm on both: the environment of its clients."""
+    if reason := why_no_slurm():
+        pytest.skip(reason)
+    with slurm_on(two_hosts) as clients:
+        yield clients

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 from tests.hosts.jobs import LIMIT_S, PYTHON, horovodrun, running, signal_processes, slots
 from tests.hosts.simulated import SimulatedHosts
-from tests.hosts.slurm import slurm_on, why_no_slurm
 from tests.hosts.test_mpirun import ALLREDUCE, PLACE, up
 from tests.launch.launching import COMMAND, environment
 
 pytestmark = pytest.mark.timeout(2 * LIMIT_S)
 
 SRUN = ("--launcher", "srun")
-
-
-@pytest.fixture(scope="module")
-def slurm(two_hosts: SimulatedHosts) -> Iterator[Mapping[str, str]]:
-    """The environment of its clients."""
-    if reason := why_no_slurm():
-        pytest.skip(reason)
-    with slurm_on(two_hosts) as clients:
-        yield clients
 
 
 def ranks_left(hosts: SimulatedHosts) -> int:

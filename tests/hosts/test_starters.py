@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from tests.hosts.simulated import SimulatedHosts
-from tests.hosts.slurm import slurm_on, why_no_slurm
 
 import horovod
 
@@ -116,11 +115,8 @@ def test_torchrun_on_two_hosts(two_hosts: SimulatedHosts, environment: Mapping[s
 
 
 @pytest.fixture(scope="module")
-def slurm(two_hosts: SimulatedHosts, environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    if reason := why_no_slurm():
-        pytest.skip(reason)
-    with slurm_on(two_hosts) as clients:
-        yield {**environment, **clients}
+def slurm(slurm: Mapping[str, str], environment: Mapping[str, str]) -> Mapping[str, str]:
+    return {**environment, **slurm}
 
 
 @pytest.mark.parametrize("mpi", ["none", "pmi2", "pmix"])
