@@ -14,6 +14,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 # One compute thread per rank: ranks share the machine's cores.
 RUN := OMP_NUM_THREADS=1
+# Ranks wait for each other much of the time: one test more than cores keeps the cores busy.
+LANES := $(shell expr $(JOBS) + 1)
 # The thread sanitizer of older compilers cannot place its shadow memory where addresses are very random.
 FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 LOCK := $(shell command -v flock >/dev/null && echo flock build/.lock)
@@ -21,7 +23,7 @@ REQUIREMENTS := requirements/build.txt requirements/test.txt requirements/lint.t
 PYTHON_SOURCES := src tests fuzz benchmarks examples docs docker tools
 
 .DEFAULT_GOAL := help
-.PHONY: help docs system venv venv-mpich venv-tensorflow versions versions-check build demo test test-all test-core test-asan test-tsan test-python fuzz fuzz-merge mutants lint format stub bench bench-check wheel wheels wheels-try clean
+.PHONY: help docs system venv venv-mpich venv-tensorflow venv-libraries versions versions-check build demo test test-all test-core test-asan test-tsan test-python fuzz fuzz-merge mutants lint format stub bench bench-check wheel wheels wheels-try clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,7 +43,7 @@ $(VENV)/.build: requirements/build.txt
 	@touch $@
 
 $(VENV)/.demo: requirements/demo.txt $(VENV)/.build
-	@echo "installing what the demo runs on into $(VENV)"
+	@echo "installing what the demo runs on into $(VENV): PyTorch, which may be large (docs/install.md: from the sources)"
 	@$(PIP) -r $<
 	@touch $@
 
@@ -55,20 +57,18 @@ $(VENV)/.requirements: $(REQUIREMENTS) requirements/demo.txt requirements/alone.
 system:  ## the system packages that tests need
 	@sh requirements/system.sh
 
-venv-mpich: .venv-mpich/.requirements  ## make .venv-mpich, whose mpiexec some tests start ranks with
-
-# Beside Open MPI in one environment each would find the other's library.
-.venv-mpich/.requirements: requirements/mpich.txt
-	@test -x .venv-mpich/bin/python || $(PYTHON) -m venv .venv-mpich
-	@.venv-mpich/bin/python -m pip install --quiet -r requirements/mpich.txt
-	@touch $@
-
-venv-tensorflow: .venv-tf216/.requirements .venv-tf218/.requirements  ## environments with older versions of TensorFlow
-
-.venv-tf%/.requirements: requirements/tf%.txt
+# Environments beside .venv, each for one purpose: .venv-NAME has what requirements/NAME.txt says.
+.venv-%/.requirements: requirements/%.txt
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	@$(@D)/bin/python -m pip install --quiet -r $<
 	@touch $@
+
+# Beside Open MPI in one environment each would find the other's library.
+venv-mpich: .venv-mpich/.requirements  ## make .venv-mpich, whose mpiexec some tests start ranks with
+
+venv-tensorflow: .venv-tf216/.requirements .venv-tf218/.requirements  ## environments with older versions of TensorFlow
+
+venv-libraries: .venv-deepmd/.requirements .venv-lightning/.requirements  ## environments of programs that tests/libraries runs
 
 # The editable install adds src/ to the path of .venv and the command horovodrun; CMake puts _core beside it.
 $(VENV)/.editable: $(VENV)/.build pyproject.toml
@@ -100,11 +100,6 @@ docs: .venv-docs/.requirements  ## make the site in build/docs; a link that lead
 	@.venv-docs/bin/python -m sphinx --fail-on-warning --keep-going --quiet --jobs auto -c docs/site docs build/docs
 	@echo "build/docs/index.html"
 
-.venv-docs/.requirements: requirements/docs.txt
-	@test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
-	@.venv-docs/bin/python -m pip install --quiet -r requirements/docs.txt
-	@touch $@
-
 build: $(VENV)/.editable  ## compile the native module into src/horovod (PRESET=release or dev)
 	$(call build_preset,$(PRESET),--target _core --target _tensorflow)
 
@@ -112,29 +107,31 @@ demo: build $(VENV)/.demo  ## train a small network with 1 and then 2 processes
 	@$(RUN) $(BIN)/python -m horovod.demo
 
 # What the gate leaves out is a table in CONTRIBUTING.md.
-test: system test-core test-asan test-tsan test-python  ## the tests of the gate
+# With several jobs, too, nothing is compiled before the system packages are known to be there.
+test: system  ## the tests of the gate
+	@$(MAKE) --no-print-directory test-core test-asan test-tsan test-python
 
 test-all: export RUEDA_FULL_MATRIX := 1
-test-all:  ## every test in every build and every world: for a night
+test-all: system venv-libraries  ## every test in every build and every world: for a night
 	@$(MAKE) --no-print-directory WHOLE=1 test
 
 test-core: $(VENV)/.editable  ## C++ tests
-	$(call build_preset,$(PRESET))
-	@$(BIN)/ctest --preset $(PRESET) --parallel $(JOBS)
+	$(call build_preset,$(PRESET),$(if $(WHOLE),,--target _core --target _tensorflow --target gate_tests))
+	@$(BIN)/ctest --preset $(PRESET) $(if $(WHOLE),,-L gate) --parallel $(LANES)
 
 test-asan: $(VENV)/.build  ## C++ tests under the address and undefined-behaviour sanitizers
 	$(call build_sanitized,asan,$(if $(WHOLE),,--target gate_tests))
-	@$(BIN)/ctest --preset asan $(if $(WHOLE),,-L gate) --parallel $(JOBS)
+	@$(BIN)/ctest --preset asan $(if $(WHOLE),,-L gate) --parallel $(LANES)
 
 test-tsan: $(VENV)/.build  ## C++ tests under the thread sanitizer
 	$(call build_sanitized,tsan,$(if $(WHOLE),,--target gate_tests))
-	@$(FIXED_ADDRESSES) $(BIN)/ctest --preset tsan $(if $(WHOLE),,-L gate) --parallel $(JOBS)
+	@$(FIXED_ADDRESSES) $(BIN)/ctest --preset tsan $(if $(WHOLE),,-L gate) --parallel $(LANES)
 
-# Ranks wait for each other much of the time: one process more than cores keeps the cores busy. Tests that are asked
-# for by name run in one, where a debugger works. tests/conftest.py says which stay together.
-PYTEST_LANES ?= $(shell expr $(JOBS) + 1)
+# Tests that are asked for by name run in one process, where a debugger works. tests/conftest.py says which stay
+# together.
+PYTEST_LANES ?= $(LANES)
 
-test-python: build $(VENV)/.requirements  ## Python tests (PYTEST_ARGS="-k name")
+test-python: build $(VENV)/.requirements .venv-mpich/.requirements  ## Python tests (PYTEST_ARGS="-k name")
 	@$(RUN) $(BIN)/python -m pytest tests $(or $(PYTEST_ARGS),--numprocesses $(PYTEST_LANES))
 
 # The same library under the newest and the oldest TensorFlow of the table.
@@ -205,7 +202,7 @@ wheels: $(VENV)/.release  ## wheels for every machine and Python, and the source
 # The Pythons on the path, another Debian, another machine. Needs qemu-user, libgtest-dev and googletest.
 wheels-try: $(VENV)/.release  ## run the wheels of dist/ where their users may
 	@$(BIN)/python -m tools.release.trial_here dist $(foreach minor,10 11 12 13 14,$(shell command -v python3.$(minor)))
-	@$(BIN)/python -m tools.release.trial_here dist $(PYTHON) --torch "$$(grep ^torch requirements/test.txt)"
+	@$(BIN)/python -m tools.release.trial_here dist $(BIN)/python --torch
 	@$(BIN)/python -m tools.release.trial_here dist $(PYTHON) --sources
 	@$(BIN)/python -m tools.release.trial_tree dist trixie amd64
 	@$(BIN)/python -m tools.release.trial_tree dist trixie arm64

@@ -6,6 +6,8 @@ no longer has, and says nothing.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +15,10 @@ import pytest
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
+
+# Builds of PyTorch with CUDA bring Triton. Its LLVM crashes in a process that has loaded TensorFlow's before.
+with contextlib.suppress(ImportError):
+    importlib.import_module("triton")
 
 WORLD_FIRST = ("test_torch", "test_tensorflow", "test_keras")
 """Tests whose ids begin with the world, or the framework, of the job of ranks that runs all cases of it."""

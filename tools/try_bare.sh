@@ -6,8 +6,9 @@
 #     tools/try_bare.sh trixie "make demo test"
 #     BIND="/etc/pip.conf /srv/wheels" tools/try_bare.sh bookworm
 #
-# BIND: files and folders of this machine that are to be seen inside, such as a configuration of pip. FOLDER (else one in
-# /var/tmp) keeps the Debian; the next run of the same suite starts from it as it was fresh.
+# BIND: files and folders of this machine that are to be seen inside, such as a configuration of pip; GIVE: names of
+# variables that are to be known inside, such as PIP_FIND_LINKS. FOLDER (else one in /var/tmp) keeps the Debian; the next run
+# of the same suite starts from it as it was fresh.
 set -eu
 
 suite=${1:?which Debian: bookworm or trixie}
@@ -30,18 +31,32 @@ tar --extract --file "$folder/$suite.tar" --directory "$folder"
 root=$folder/$suite
 git clone --quiet --no-hardlinks "$sources" "$root/srv/rueda"
 cp /etc/resolv.conf "$root/etc/resolv.conf"
+echo "127.0.0.1 localhost" >"$root/etc/hosts"  # which an installation has, and a folder of packages has not
 
 # Mounts of a namespace of its own end with it, and so do the processes.
-export root commands BIND="${BIND:-}"
+given=""
+for name in ${GIVE:-}; do
+  value=$(printenv "$name")
+  given="$given $name=$value"
+done
+export root commands given BIND="${BIND:-}"
 began=$(date +%s)
 unshare --mount --pid --fork --kill-child sh -eu -c '
+  mount --bind "$root" "$root"
   mount -t proc proc "$root/proc"
+  mount --rbind /sys "$root/sys"
   mount --rbind /dev "$root/dev"
   mount -t tmpfs tmpfs "$root/dev/shm"
   for path in $BIND; do
     if [ -d "$path" ]; then mkdir -p "$root$path"; else mkdir -p "$root${path%/*}" && touch "$root$path"; fi
     mount --bind "$path" "$root$path"
   done
-  exec chroot "$root" env -i HOME=/srv PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
+  # Not chroot: who enters namespaces from there, as the tests of several hosts do, is outside again.
+  cd "$root"
+  mkdir .outside
+  pivot_root . .outside
+  umount --lazy /.outside
+  home=~root  # ssh looks there, whatever HOME says
+  exec env -i HOME="$home" PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 $given \
     sh -c "cd /srv/rueda && $commands"'
 echo "$suite: \"$commands\" succeeded in $(($(date +%s) - began)) s"

@@ -122,6 +122,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "CHANGELOG.md").write_text("## [Unreleased]\n")
     monkeypatch.setattr(recipe, "ROOT", tmp_path)
     monkeypatch.setattr(recipe, "DIST", tmp_path / "dist")
+    monkeypatch.setattr(recipe, "WORK", tmp_path / "dist" / "work")
     for name in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{name}_NAME", "Somebody")
         monkeypatch.setenv(f"GIT_{name}_EMAIL", "somebody@example.org")
@@ -173,3 +174,24 @@ def test_nothing_is_uploaded_that_is_not_whole_and_tagged(checkout: Path) -> Non
     assert len(list((checkout / "dist").iterdir())) == len(ABIS) * len(MACHINES) + 1
     with pytest.raises(recipe.RecipeError, match=r"not tagged v1\.2\.0"):
         recipe.upload(really=False)
+
+
+def test_nothing_is_uploaded_that_another_commit_made(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (checkout / "dist" / "work").mkdir(parents=True)
+    for name in recipe.missing():
+        (checkout / "dist" / name).touch()
+    (checkout / "dist" / "work" / "commit").write_text(git(checkout, "rev-parse", "HEAD").strip())
+    (checkout / "CHANGELOG.md").write_text("## [1.2.0] - 2027-01-31\n")
+    commit(checkout)
+    recipe.tag()
+    with pytest.raises(
+        recipe.RecipeError, match=r"dist was built from \w+, and this is \w+: make wheels again"
+    ):
+        recipe.upload(really=False)
+    (checkout / "dist" / "work" / "commit").write_text(git(checkout, "rev-parse", "HEAD").strip())
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(recipe, "check", lambda: asked.append(()))
+    recipe.upload(really=False)
+    assert asked == [()], "the right commit comes to the last look"

@@ -1,5 +1,6 @@
 """What a wheel holds: one native module that depends on the C library only, and no framework."""
 
+import os
 import platform
 import re
 import shutil
@@ -27,10 +28,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Beside the folder of `make build`, with its options: a cache of compiled objects, if any, knows most.
     place = f"--config-settings=build-dir={ROOT / 'build' / 'wheel'}"
     options = "--config-settings=cmake.define.RUEDA_WERROR=ON"
+    # And with its compiler: the build back end would take the one that compiled Python, under another name.
+    compiler = {"CXX": "c++"} | os.environ
     done = subprocess.run(
         [*command, place, options, "--wheel-dir", str(folder), str(ROOT)],
         capture_output=True,
         text=True,
+        env=compiler,
         timeout=BUILD_TIMEOUT_S,
         check=False,
     )

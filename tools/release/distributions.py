@@ -35,7 +35,9 @@ def unpacked(sources: Path, into: Path) -> Path:
     folder, parent = into / "sources", into / "unpacking"
     shutil.rmtree(parent, ignore_errors=True)
     with tarfile.open(sources) as archive:
-        archive.extractall(parent, filter="data")
+        # Python before 3.10.12 and 3.11.4 (Debian 12 has 3.11.2) knows no filter. The archive is our own.
+        archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+        archive.extractall(parent)
     fresh = parent / sources.name.removesuffix(".tar.gz")
     wanted = {file.relative_to(fresh): file for file in fresh.rglob("*") if file.is_file()}
     for old in [file for file in folder.rglob("*") if file.is_file()]:

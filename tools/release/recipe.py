@@ -16,6 +16,7 @@ from tools.release.targets import ABIS, MACHINES, Abi, Machine
 __all__ = ["DIST", "RecipeError", "build", "check", "missing", "serves", "tag", "upload", "version"]
 
 DIST = ROOT / "dist"
+_BUILT_FROM = "commit"
 
 
 class RecipeError(Exception):
@@ -62,6 +63,7 @@ def build(
         HeadersError: a Python's headers are missing. Nothing was built then.
     """
     found = {abi: headers.find(abi, includes) for abi in abis}
+    built_from = _commit()
     shutil.rmtree(DIST, ignore_errors=True)
     source = distributions.unpacked(distributions.source_distribution(DIST), WORK)
     pure = distributions.pure_wheel(source, WORK / "pure")
@@ -71,6 +73,7 @@ def build(
             wheel = distributions.native_wheel(pure, modules, machine, abi, WORK / "packing", DIST)
             print(f"made {wheel.name}, headers of {include}", flush=True)
     distributions.horovod_name(DIST)
+    (WORK / _BUILT_FROM).write_text(built_from)
 
 
 def check() -> None:
@@ -103,7 +106,8 @@ def upload(really: bool) -> None:
     The name ``horovod`` is not among the files: it belongs to others there.
 
     Raises:
-        RecipeError: a wheel is missing, or the commit that is checked out is not the one of the tag.
+        RecipeError: a wheel is missing, or the commit that is checked out is not the one of the tag, or not
+            the one that the wheels were built from.
     """
     if gone := missing():
         raise RecipeError(f"dist lacks {', '.join(gone)}: a release has all of them.")
@@ -111,12 +115,22 @@ def upload(really: bool) -> None:
         raise RecipeError(
             f"The commit that is checked out is not tagged v{version()}: what was built may be another."
         )
+    note = WORK / _BUILT_FROM
+    built_from = note.read_text() if note.exists() else "another place"
+    if built_from != _commit():
+        raise RecipeError(f"dist was built from {built_from}, and this is {_commit()}: make wheels again.")
     check()
     command = python("twine", "upload", *sorted(DIST.glob(f"rueda-{version()}*")))
     if really:
         run(*command)
     else:
         print("checked; to upload, add --really. It runs:", *command)
+
+
+def _commit() -> str:
+    """What is checked out; with a word if files are changed."""
+    changed = output("git", "status", "--porcelain", cwd=ROOT).strip()
+    return output("git", "rev-parse", "HEAD", cwd=ROOT).strip() + (" with changed files" if changed else "")
 
 
 def _look(wheel: Path) -> list[str]:

@@ -21,6 +21,8 @@ from tools.release.trial_tree import debian_with_python, emulator
 __all__ = ["main"]
 
 _GOOGLETEST = Path("/usr/src/googletest")
+_NOT_EMULATED = "AForkedChild"
+"""The emulator's children keep mappings that are not for children: qemu 7.2 passes over ``MADV_DONTFORK``."""
 
 
 def main(words: list[str]) -> int:
@@ -37,6 +39,10 @@ def main(words: list[str]) -> int:
     googletest = _googletest(WORK / f"googletest-{machine.name}", options)
     names = sorted(file.stem for file in (source / "tests" / "core").glob("test_*.cpp"))
     chosen = [name for name in names if re.fullmatch(args.tests, name)]
+    if not chosen:
+        raise SystemExit(
+            f"No tests are named {args.tests} in {source}. The build of the wheels puts them there."
+        )
     if machine.name != platform.machine():
         emulated = emulator(debian_with_python("trixie", machine.debian), machine)
         options.append(f"-DCMAKE_CROSSCOMPILING_EMULATOR={';'.join(map(str, emulated))}")
@@ -50,6 +56,7 @@ def main(words: list[str]) -> int:
         folder,
         "-R",
         pattern,
+        *(["-E", _NOT_EMULATED] if machine.name != platform.machine() else []),
         "--output-on-failure",
         "--no-tests=error",
         "--timeout",
@@ -62,7 +69,8 @@ def _googletest(folder: Path, options: list[str]) -> Path:
     """GoogleTest for the machine that ``options`` compile for."""
     prefix = folder / "installed"
     if not prefix.exists():
-        run("cmake", "-S", _GOOGLETEST, "-B", folder, *options, f"-DCMAKE_INSTALL_PREFIX={prefix}")
+        options = [*options, f"-DCMAKE_INSTALL_PREFIX={prefix}", "-DBUILD_GMOCK=OFF"]
+        run("cmake", "-S", _GOOGLETEST, "-B", folder, *options)
         run("cmake", "--build", folder, "--target", "install")
     return prefix
 
