@@ -131,6 +131,8 @@ def one_of(*choices: str, fold: Callable[[str], str] = str) -> Read:
     return read
 
 
+_DEVICE_OPERATIONS = ("NCCL", "STAGED", "MPI")
+
 _COUNT = at_least(0)
 _DURATION = at_least(0, float)
 
@@ -179,6 +181,18 @@ def _operations(text: str) -> str:
     return name
 
 
+def _device_operations(text: str) -> str:
+    name = text.strip().upper()
+    if name and name not in _DEVICE_OPERATIONS:
+        raise ValueError(f"invalid choice: {text!r} (choose from {', '.join(_DEVICE_OPERATIONS)})")
+    return name
+
+
+def _streams(text: str) -> int:
+    streams: int = at_least(-math.inf)(text)
+    return max(streams, 1)
+
+
 def _setting(
     variable: str,
     parse: Read,
@@ -193,6 +207,12 @@ def _setting(
     variables = (variable, otherwise) if otherwise else (variable,)
     setting = Setting(variables, parse, default, doc, engine, flag)
     return dataclasses.field(default=parse(default), metadata={"setting": setting})
+
+
+def _of_device(variable: str, collective: str) -> Any:
+    """The way of one collective in device memory; that of all counts where it is not set."""
+    doc = f"The same for {collective} alone. If it is not set, `HOROVOD_GPU_OPERATIONS` counts."
+    return _setting(variable, _device_operations, "", doc, otherwise="HOROVOD_GPU_OPERATIONS")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -358,6 +378,34 @@ class Config:
         "What moves the bytes in host memory: gloo (the transports of Rueda), mpi (mpi4py), or "
         "`module:Class`, a [backend in Python](howto/write-a-backend-in-python.md). The same on every "
         "rank. ccl is refused.",
+    )
+    gpu_operations: str = _setting(
+        "HOROVOD_GPU_OPERATIONS",
+        _device_operations,
+        "",
+        "What moves tensors in device memory: NCCL, STAGED (through pinned host memory) or MPI, in any "
+        "letter case; by default NCCL if it is there, else STAGED. MPI means STAGED; where "
+        "`HOROVOD_CPU_OPERATIONS` is mpi as well, MPI moves the bytes between hosts and ranks. The same on "
+        "every rank.",
+    )
+    gpu_allreduce: str = _of_device("HOROVOD_GPU_ALLREDUCE", "allreduce and Adasum")
+    gpu_allgather: str = _of_device("HOROVOD_GPU_ALLGATHER", "allgather")
+    gpu_broadcast: str = _of_device("HOROVOD_GPU_BROADCAST", "broadcast")
+    gpu_alltoall: str = _of_device("HOROVOD_GPU_ALLTOALL", "alltoall")
+    gpu_reducescatter: str = _of_device("HOROVOD_GPU_REDUCESCATTER", "reducescatter")
+    num_nccl_streams: int = _setting(
+        "HOROVOD_NUM_NCCL_STREAMS",
+        _streams,
+        "1",
+        "Streams of the device that operations of NCCL take in turn. 0 and less count as 1.",
+        flag=Flag("--num-nccl-streams", "libraries", "N", "library_options.num_nccl_streams", read=_COUNT),
+    )
+    async_completion: bool = _setting(
+        "HOROVOD_ENABLE_ASYNC_COMPLETION",
+        _switch,
+        "0",
+        "An operation in device memory is done once it is on its stream, not once it has ended there: "
+        "for scripts that only use the result on that stream.",
     )
     mpi_threads_disable: bool = _setting(
         "HOROVOD_MPI_THREADS_DISABLE",

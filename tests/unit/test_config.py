@@ -41,6 +41,18 @@ def test_empty_environment_gives_the_defaults() -> None:
         ("HOROVOD_CONTROLLER", "MPI", "controller", "mpi"),
         ("HOROVOD_CPU_OPERATIONS", "MPI", "cpu_operations", "mpi"),
         ("HOROVOD_CPU_OPERATIONS", "pack.module:Class", "cpu_operations", "pack.module:Class"),
+        ("HOROVOD_GPU_OPERATIONS", " nccl ", "gpu_operations", "NCCL"),
+        ("HOROVOD_GPU_OPERATIONS", "Staged", "gpu_allreduce", "STAGED"),
+        ("HOROVOD_GPU_ALLREDUCE", "NCCL", "gpu_allreduce", "NCCL"),
+        ("HOROVOD_GPU_ALLREDUCE", "NCCL", "gpu_operations", ""),
+        ("HOROVOD_GPU_ALLGATHER", "MPI", "gpu_allgather", "MPI"),
+        ("HOROVOD_GPU_BROADCAST", "mpi", "gpu_broadcast", "MPI"),
+        ("HOROVOD_GPU_ALLTOALL", "staged", "gpu_alltoall", "STAGED"),
+        ("HOROVOD_GPU_REDUCESCATTER", "nccl", "gpu_reducescatter", "NCCL"),
+        ("HOROVOD_NUM_NCCL_STREAMS", "4", "num_nccl_streams", 4),
+        ("HOROVOD_NUM_NCCL_STREAMS", "0", "num_nccl_streams", 1),
+        ("HOROVOD_NUM_NCCL_STREAMS", "-3", "num_nccl_streams", 1),
+        ("HOROVOD_ENABLE_ASYNC_COMPLETION", "1", "async_completion", True),
         ("HOROVOD_MPI_THREADS_DISABLE", "1", "mpi_threads_disable", True),
         ("HOROVOD_THREAD_AFFINITY", "0,4, 8", "thread_affinity", (0, 4, 8)),
         ("HOROVOD_DYNAMIC_PROCESS_SETS", "-1", "dynamic_process_sets", True),
@@ -93,6 +105,9 @@ def test_switch_is_read_as_a_number(text: str, expected: bool, caplog: pytest.Lo
         ("HOROVOD_STALL_CHECK_TIME_SECONDS", "inf"),
         ("HOROVOD_GLOO_TIMEOUT_SECONDS", "0"),
         ("HOROVOD_START_TIMEOUT", "soon"),
+        ("HOROVOD_GPU_OPERATIONS", "DDL"),
+        ("HOROVOD_GPU_ALLREDUCE", "gloo"),
+        ("HOROVOD_NUM_NCCL_STREAMS", "many"),
         ("HOROVOD_THREAD_AFFINITY", "0,a"),
         ("HOROVOD_TRANSPORT_GROUPS", "host"),
         ("HOROVOD_NETWORK_STREAMS", "0"),
@@ -104,6 +119,16 @@ def test_nonsense_is_an_error_that_names_the_variable(variable: str, text: str) 
     with pytest.raises(ConfigError, match=variable) as caught:
         Config.from_environ({variable: text})
     assert caught.value.variable == variable
+
+
+def test_a_collective_in_device_memory_may_go_another_way_than_all_of_them() -> None:
+    config = Config.from_environ({"HOROVOD_GPU_OPERATIONS": "nccl", "HOROVOD_GPU_BROADCAST": "MPI"})
+    ways = {name: getattr(config, f"gpu_{name}") for name in ("allreduce", "allgather", "broadcast")}
+    assert ways == {"allreduce": "NCCL", "allgather": "NCCL", "broadcast": "MPI"}
+    with pytest.raises(ConfigError, match=r"HOROVOD_GPU_ALLTOALL.*choose from NCCL, STAGED, MPI"):
+        Config.from_environ({"HOROVOD_GPU_ALLTOALL": "CCL"})
+    with pytest.raises(ConfigError, match="HOROVOD_GPU_OPERATIONS"):
+        Config.from_environ({"HOROVOD_GPU_OPERATIONS": "CCL"})
 
 
 def test_one_setting_can_be_read_alone() -> None:

@@ -52,6 +52,7 @@ def test_every_variable_has_a_line_of_its_own() -> None:
         ("HOROVOD_STALL_CHECK_DISABLED", "HOROVOD_STALL_CHECK_DISABLE"),
         ("HOROVOD_TIME_LINE", "HOROVOD_TIMELINE"),
         ("HOROVOD_AUTO_TUNE", "HOROVOD_AUTOTUNE"),
+        ("HOROVOD_GPU_ALLREDUC", "HOROVOD_GPU_ALLREDUCE"),
     ],
 )
 def test_a_name_that_is_nearly_one_of_ours_is_told_with_that(wrong: str, meant: str) -> None:

@@ -53,15 +53,11 @@ WITHOUT_EFFECT: Sequence[Ineffective] = (
         further=tuple(f"HOROVOD_AUTOTUNE_{name}" for name in _TUNING),
     ),
     Ineffective(
-        ("HOROVOD_NUM_NCCL_STREAMS",),
-        "tensors in device memory are to come",
+        ("HOROVOD_BATCH_D2D_MEMCOPIES",),
+        "nothing copies on a device by a kernel of its own",
         usual="1",
-        options=("--num-nccl-streams",),
     ),
-    Ineffective(
-        ("HOROVOD_BATCH_D2D_MEMCOPIES", "HOROVOD_ENABLE_ASYNC_COMPLETION", "HOROVOD_DISABLE_NVTX_RANGES"),
-        "tensors in device memory are to come",
-    ),
+    Ineffective(("HOROVOD_DISABLE_NVTX_RANGES",), "no profiler ranges are written"),
     Ineffective(("HOROVOD_ENABLE_XLA_OPS",), "steps that call collectives are left out of XLA"),
     Ineffective(
         ("HOROVOD_ADASUM_MPI_CHUNK_SIZE",), "pieces are as long as the transport likes", usual="1073741824"
@@ -82,7 +78,7 @@ _OF_A_RANK = frozenset(
 # What images and job files set for the installer of the original, and for its Spark and Ray: no part of a run
 # that is under way.
 _OF_OTHERS = re.compile(
-    r"HOROVOD_(WITH(OUT)?_\w+|GPU(_\w+)?|NCCL_\w+|CUDA_\w+|ROCM_\w+|BUILD_\w+|MPICXX_\w+|CMAKE|DEBUG|VERSION"
+    r"HOROVOD_(WITH(OUT)?_\w+|GPU|NCCL_\w+|CUDA_\w+|ROCM_\w+|BUILD_\w+|MPICXX_\w+|CMAKE|DEBUG|VERSION"
     r"|MIXED_INSTALL|ALLOW_MIXED_GPU_IMPL|SPARK_\w+|RAY_\w+|TEST_\w+)"
 )
 

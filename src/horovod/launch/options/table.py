@@ -349,14 +349,6 @@ _ELASTIC = (
     ),
 )  # fmt: skip
 
-_LIBRARIES = (
-    *_of_settings("libraries"),
-    Option(
-        ("--num-nccl-streams",), "num_nccl_streams", _in_vain("HOROVOD_NUM_NCCL_STREAMS"), "N", _COUNT,
-        variable="HOROVOD_NUM_NCCL_STREAMS", key="library_options.num_nccl_streams",
-    ),
-)  # fmt: skip
-
 # A group of their own: hiding the log's time stamps goes together with --prefix-output-with-timestamp.
 _LOGGING = _of_settings("logging")
 _OLD = tuple(
@@ -375,6 +367,6 @@ TABLE: Mapping[str, Sequence[Option]] = {
     "elastic": _ELASTIC,
     "timeline": _of_settings("timeline"),
     "stall check": _of_settings("stall check"),
-    "libraries": _LIBRARIES,
+    "libraries": _of_settings("libraries"),
     "logging": (*_LOGGING, *_OLD),
 }
