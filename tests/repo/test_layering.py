@@ -62,6 +62,7 @@ PYTHON_ARROWS = {
     "config": set[str](),
     "_core": set[str](),
     "bootstrap": {"_core"},
+    "devices": {"bootstrap"},
     "backends": {"bootstrap", "_core"},
     "runtime": {"backends", "bootstrap", "_core"},
     "collectives": {"runtime", "_core"},
@@ -72,14 +73,14 @@ PYTHON_ARROWS = {
     "data": {"runtime", "bootstrap"},
     "elastic": {"runtime", "bootstrap"},
     # Of the runtime the launcher needs how scripts end.
-    "launch": {"version", "bootstrap", "runtime"},
+    "launch": {"version", "bootstrap", "runtime", "devices"},
     "observe": {"runtime"},
     # A program on top of everything: it measures what users call.
     "bench": {"torch", "observe", "launch", "bootstrap"},
     # A script as users write it.
     "demo": {"torch", "observe"},
     # Compatibility names: thin files over the parts that do the work.
-    "common": NEUTRAL | {"_core", "backends", "bootstrap", "elastic"},
+    "common": NEUTRAL | {"_core", "backends", "bootstrap", "devices", "elastic"},
     "runner": {"launch", "common", "bootstrap"},
     "spark": {"launch", "common", "runtime"},
     "ray": {"launch", "common", "runtime"},

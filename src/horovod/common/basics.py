@@ -12,6 +12,7 @@ from horovod.backends import communicators
 from horovod.backends.mpi import MpiBackend
 from horovod.bootstrap import mpi_library
 from horovod.config import Config
+from horovod.devices import served
 from horovod.errors import InvalidArgumentError
 from horovod.runtime import lifecycle
 from horovod.runtime.process_set import ProcessSet, init_with_sets
@@ -180,8 +181,8 @@ class HorovodBasics:
         return True
 
     def nccl_built(self) -> int:
-        """Version code of NCCL; 0, as it is not supported yet."""
-        return 0
+        """Version code of NCCL, 22703 for 2.27.3; 0 if this version does not use it or none is there."""
+        return served.nccl_code()
 
     def ddl_built(self) -> bool:
         """False: IBM's DDL is not supported. For scripts that ask."""
@@ -192,8 +193,8 @@ class HorovodBasics:
         return False
 
     def cuda_built(self) -> bool:
-        """False: tensors in the memory of CUDA devices are not supported yet."""
-        return False
+        """Whether this version takes tensors in the memory of CUDA devices, if there are any."""
+        return bool(served.SERVED)
 
     def rocm_built(self) -> bool:
         """False: tensors in the memory of ROCm devices are not supported yet."""

@@ -20,8 +20,11 @@ from dataclasses import dataclass, replace
 
 from horovod.bootstrap import mpi_library
 from horovod.bootstrap.cores import usable_cores
+from horovod.devices import served
+from horovod.devices.inventory import Inventory, take_inventory
+from horovod.devices.nccl import version_text
+from horovod.devices.text import facts, section
 from horovod.launch.launchers.registry import CHOICES, LAUNCHERS
-from horovod.launch.programs import ask
 from horovod.version import __version__
 
 __all__ = ["BuildReport", "build_report", "own_version"]
@@ -29,7 +32,6 @@ __all__ = ["BuildReport", "build_report", "own_version"]
 _LIMIT_S = 60.0
 _CORE = "horovod._core"
 _MPI = "horovod.backends.mpi"
-_NCCL = "horovod.backends.nccl"
 
 # Rows of the report: what people call it, its module, the distributions that may bring it, our frontend.
 _FRAMEWORKS = (
@@ -78,24 +80,6 @@ if status:
     sys.exit(f"ranks may not read each other's memory: {os.strerror(status)}")
 print("ranks read each other's memory")
 """,
-    "nccl": """
-import ctypes, glob, os, sys
-places = [os.path.join(folder, "nvidia", "nccl*", "lib", "libnccl.so*") for folder in sys.path]
-wheels = [path for place in places for path in glob.glob(place)]
-for path in (*wheels, "libnccl.so.2", "libnccl.so"):
-    try:
-        library = ctypes.CDLL(path)
-    except OSError as error:
-        library, why = None, str(error)
-    if library is not None:
-        number = ctypes.c_int()
-        library.ncclGetVersion(ctypes.byref(number))
-        major, rest = divmod(number.value, 10000)
-        print(f"NCCL {major}.{rest // 100}.{rest % 100} ({path})")
-        break
-else:
-    sys.exit(why)
-""",
 }
 
 
@@ -114,8 +98,7 @@ class BuildReport:
     """What this installation can do."""
 
     groups: Mapping[str, Sequence[_Check]]
-    devices: Sequence[str]
-    """A line for each GPU."""
+    inventory: Inventory
     facts: Mapping[str, object]
     working: bool
     """The native core can be loaded, without which nothing works."""
@@ -131,12 +114,7 @@ class BuildReport:
                 version = f"  {check.version}" if check.available and check.version else ""
                 why = f"  ({check.found})" if verbose else ""
                 lines.append(f"    [{'X' if check.available else ' '}] {check.name}{version}{why}")
-        lines += ["", "Devices:", *(f"    {device}" for device in self.devices or ["no GPU was found"])]
-        if self.devices:
-            lines.append(
-                "    Tensors in their memory are to come: this version takes tensors in host memory."
-            )
-        return "\n".join(lines) + "\n"
+        return "\n".join([*lines, "", section(self.inventory)])
 
     def json(self) -> str:
         """As programs read it."""
@@ -152,14 +130,17 @@ class BuildReport:
             for title, checks in self.groups.items()
         }
         report = {
-            "version": __version__, "working": self.working, **groups, **self.facts, "devices": self.devices,
+            "version": __version__, "working": self.working, **groups, **self.facts,
+            **facts(self.inventory),
         }  # fmt: skip
         return json.dumps(report, indent=2) + "\n"
 
 
 def build_report() -> BuildReport:
     """Which frameworks, controllers, operations, transports and devices there are for this installation."""
-    probes = _probe_all()
+    children = _start_probes()
+    inventory = take_inventory()  # asks others, at the same time
+    probes = {name: _answer(child) for name, child in children.items()}
     core, why_core = probes["core"]
     own = f"the built-in transport, which takes Gloo's place: {why_core}" if core else f"{_CORE}: {why_core}"
     mpi = _operations("MPI", _MPI, *probes["mpi"], core=core)  # as mpi_built() has it
@@ -170,7 +151,7 @@ def build_report() -> BuildReport:
             _Check("Gloo", core, own),
         ],
         "Available Tensor Operations": [
-            _operations("NCCL", _NCCL, *probes["nccl"], core=core),
+            _nccl(inventory, core=core),
             _Check("DDL", False, "not supported"),
             _Check("CCL", False, "not supported"),
             mpi,
@@ -183,7 +164,7 @@ def build_report() -> BuildReport:
             _Check("TCP with encryption", *probes["cipher"]),
         ],
     }
-    return BuildReport(groups, _devices(), _facts(), core)
+    return BuildReport(groups, inventory, _facts(), core)
 
 
 def own_version() -> str:
@@ -211,6 +192,15 @@ def _operations(name: str, backend: str, loads: bool, found: str, *, core: bool)
     return _Check(name, core, found)
 
 
+def _nccl(inventory: Inventory, *, core: bool) -> _Check:
+    if inventory.nccl is None:
+        return _Check("NCCL", False, inventory.nccl_problem)
+    found = str(inventory.nccl)
+    if served.NCCL not in served.SERVED:
+        return _Check("NCCL", False, f"{found} is there, but this version does not use it")
+    return _Check("NCCL", core, found, version_text(inventory.nccl.version))
+
+
 def _mpirun() -> str:
     path = shutil.which("mpirun")
     if path is None:
@@ -218,9 +208,8 @@ def _mpirun() -> str:
     return f"{path}, used by --launcher mpirun; ranks find each other without MPI"
 
 
-def _probe_all() -> dict[str, tuple[bool, str]]:
-    """For each probe whether it works, and what it found or why not."""
-    children = {
+def _start_probes() -> dict[str, subprocess.Popen[bytes]]:
+    return {
         name: subprocess.Popen(
             [sys.executable, "-c", program],
             stdin=subprocess.DEVNULL,
@@ -230,20 +219,20 @@ def _probe_all() -> dict[str, tuple[bool, str]]:
         )
         for name, program in _PROBES.items()
     }
-    found = {}
-    for name, child in children.items():
-        try:
-            stdout, stderr = child.communicate(timeout=_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.communicate()
-            found[name] = False, f"loading it took more than {_LIMIT_S:g} s"
-            continue
-        lines = (stdout if child.returncode == 0 else stderr).decode(errors="replace").strip().splitlines()
-        said = lines[-1] if lines else "without a word"
-        crashed = f"loading it ended with signal {-child.returncode}: {said}"
-        found[name] = child.returncode == 0, crashed if child.returncode < 0 else said
-    return found
+
+
+def _answer(child: subprocess.Popen[bytes]) -> tuple[bool, str]:
+    """Whether a probe works, and what it found or why not."""
+    try:
+        stdout, stderr = child.communicate(timeout=_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+        return False, f"loading it took more than {_LIMIT_S:g} s"
+    lines = (stdout if child.returncode == 0 else stderr).decode(errors="replace").strip().splitlines()
+    said = lines[-1] if lines else "without a word"
+    crashed = f"loading it ended with signal {-child.returncode}: {said}"
+    return child.returncode == 0, crashed if child.returncode < 0 else said
 
 
 def _facts() -> dict[str, object]:
@@ -256,16 +245,6 @@ def _facts() -> dict[str, object]:
         "interfaces": [name for _, name in socket.if_nameindex()],
         "launchers": {name: shutil.which(LAUNCHERS[name].program or name) for name in CHOICES},
     }
-
-
-def _devices() -> list[str]:
-    """What NVIDIA's tool lists, a line each."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    query = [tool, "--query-gpu=index,name,driver_version,memory.total", "--format=csv,noheader"]
-    said = ask(query, _LIMIT_S)
-    return said.stdout.splitlines() if said.status == 0 else []
 
 
 def _version(distribution: str) -> str | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from horovod.bootstrap.cores import usable_cores
+from horovod.devices.mask import present, visible
 
 __all__ = ["Room", "room_here", "usable_gpus"]
 
@@ -33,21 +33,5 @@ def room_here(environ: Mapping[str, str]) -> Room:
 def usable_gpus(environ: Mapping[str, str], devices: Path = _DEVICES) -> int:
     """NVIDIA's GPUs that are visible: those of the machine or container, as far as ``CUDA_VISIBLE_DEVICES``
     names them.
-
-    Source: CUDA C++ Programming Guide, ``CUDA_VISIBLE_DEVICES``: what follows the first invalid entry does
-    not count.
     """
-    try:
-        there = sum(re.fullmatch(r"nvidia\d+", entry.name) is not None for entry in devices.iterdir())
-    except OSError:
-        there = 0
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None or not there:
-        return there
-    named = 0
-    for entry in visible.split(","):
-        word = entry.strip()
-        if not word or word.startswith("-") or (word.isdecimal() and int(word) >= there):
-            break
-        named += 1
-    return named
+    return len(visible(environ, devices)) if present(devices) else 0

@@ -1,0 +1,219 @@
+"""What is found with, without and with broken libraries of a vendor."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from horovod.devices import inventory, served
+from horovod.devices.inventory import Inventory, take_inventory
+from horovod.devices.nccl import Nccl, version_text
+from horovod.devices.text import facts, section
+from horovod.devices.way import choose
+
+NOWHERE = Path("/nonexistent")
+
+
+def take(fakes: Mapping[str, str], **variables: str) -> Inventory:
+    clean = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    return take_inventory({**clean, **fakes, **variables}, sys_folder=NOWHERE, proc=NOWHERE, limit_s=60)
+
+
+def test_devices_have_all_their_facts(fakes: Mapping[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "bus" / "pci" / "devices" / "0000:1b:00.0"
+    folder.mkdir(parents=True)
+    (folder / "numa_node").write_text("1\n")
+    (folder / "local_cpulist").write_text("8-15\n")
+    (tmp_path / "class" / "infiniband" / "mlx5_0").mkdir(parents=True)
+    (tmp_path / "driver" / "nvidia").mkdir(parents=True)
+    version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build\n"
+    (tmp_path / "driver" / "nvidia" / "version").write_text(version)
+    (tmp_path / "modules").write_text("nvidia_peermem 16384 0 - Live 0x0\nib_core 1 0 - Live 0x0\n")
+    environ = {**os.environ, **fakes, "FAKE_CUDA_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "0,1"}
+    found = take_inventory(environ, sys_folder=tmp_path, proc=tmp_path)
+    first, second = found.devices
+    assert second == inventory.Device(
+        index=1,
+        name="Fake device 1",
+        memory_bytes=(80 << 30) + 1,
+        uuid="GPU-abababab-abab-abab-abab-ababababab01",
+        pci="0000:1b:00.0",
+        compute_capability="9.0",
+        numa_node=1,
+        cores=tuple(range(8, 16)),
+        rdma=True,
+        peers=(0,),
+        linked=(),
+        links=18,
+    )
+    assert (first.numa_node, first.cores, first.peers) == (None, (), (1,))
+    assert (found.problem, found.driver, found.cuda) == ("", "570.124.06", "12.4")
+    assert found.nccl == Nccl(22703, str(Path(fakes["LD_LIBRARY_PATH"]) / "libnccl.so.2"))
+    assert (found.peer_module, found.adapters) == ("nvidia_peermem", {"mlx5_0": None})
+    assert section(found, {}).splitlines() == [
+        "Devices:",
+        "    0  Fake device 0, 80.0 GiB, compute capability 9.0, PCI 0000:1a:00.0, "
+        "GPU-abababab-abab-abab-abab-ababababab00",
+        "    1  Fake device 1, 80.0 GiB, compute capability 9.0, PCI 0000:1b:00.0, NUMA node 1, cores 8-15, "
+        "GPU-abababab-abab-abab-abab-ababababab01",
+        "    driver: 570.124.06, serves CUDA 12.4",
+        f"    NCCL: 2.27.3 from {fakes['LD_LIBRARY_PATH']}/libnccl.so.2",
+        "    peer access: all devices reach each other's memory",
+        "    NVLink: no two devices have it; links that are up, by device: 18, 18",
+        "    GPUDirect RDMA: devices 0-1 support it; the kernel has nvidia_peermem; "
+        "InfiniBand adapters: mlx5_0",
+        f"    tensors in device memory: {choose(found, {}).text}",
+    ]
+    assert facts(found, {})["devices"][1]["uuid"].endswith("01")
+
+
+def test_nvlink_and_peers_by_pair(fakes: Mapping[str, str]) -> None:
+    found = take(fakes, FAKE_CUDA_DEVICES="2", FAKE_CUDA_LINKED="1", FAKE_CUDA_PEERS="0", FAKE_CUDA_RDMA="0")
+    text = section(found, {})
+    assert "    peer access: no device reaches another's memory\n" in text
+    assert "    NVLink: all devices reach each other by it; links that are up, by device: 18, 18\n" in text
+    assert "    GPUDirect RDMA: no device supports it\n" in text
+    assert "    driver: serves CUDA 12.4\n" in text
+
+
+def test_a_part_of_a_device_has_its_own_name(fakes: Mapping[str, str]) -> None:
+    (device,) = take(fakes, FAKE_CUDA_MIG="1", CUDA_VISIBLE_DEVICES="MIG-1").devices
+    assert device.uuid == "MIG-cdababab-abab-abab-abab-ababababab00"
+
+
+def test_without_libraries_there_is_nothing() -> None:
+    found = take({"LD_LIBRARY_PATH": "/nonexistent"})
+    if not found.problem:
+        pytest.skip("this machine has a driver, which cannot be hidden")
+    assert found.devices == ()
+    if "no driver" in found.problem:
+        assert found.problem == "no driver (libcuda.so.1) was found"
+        assert choose(found, {}).text == "none: no driver (libcuda.so.1) was found"
+        assert section(found, {}).splitlines()[1] == (
+            "    no GPU was found: no driver (libcuda.so.1) was found"
+        )
+
+
+def test_a_driver_may_have_no_device_for_this_process(fakes: Mapping[str, str]) -> None:
+    found = take(fakes, FAKE_CUDA_DEVICES="0")
+    assert found.devices == ()
+    assert found.problem.startswith("the driver has no device for this process: ")
+    assert found.cuda == "12.4"
+
+
+def test_a_driver_that_does_not_start_says_its_status(fakes: Mapping[str, str]) -> None:
+    assert take(fakes, FAKE_CUDA_INIT="803").problem == (
+        "the driver cannot start: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (system has unsupported display driver / "
+        "cuda driver combination); the library and the kernel's module are of different versions; reboot, or "
+        "match them"
+    )
+    assert take(fakes, FAKE_CUDA_INIT="999").problem == "the driver cannot start: status 999"
+
+
+def test_libraries_that_crash_hurt_nobody(fakes: Mapping[str, str]) -> None:
+    found = take(fakes, FAKE_CUDA_ABORT="1", FAKE_NCCL_ABORT="1")
+    assert found.problem == "loading the driver ended with signal 6"
+    assert found.nccl_problem == "loading NCCL ended with signal 6"
+
+
+def test_a_library_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = tmp_path / "python"
+    waits.write_text("#!/bin/sh\nexec sleep 60\n")
+    waits.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(waits))
+    assert inventory.ask_nccl(os.environ, 0.1) == (None, "NCCL did not answer in 0.1 s")
+
+
+def test_nccl_that_is_too_old_is_told(fakes: Mapping[str, str]) -> None:
+    found = take(fakes, FAKE_NCCL_VERSION="21705")
+    assert found.nccl is None
+    assert found.nccl_problem.startswith("NCCL 2.17.5 from /")
+    assert found.nccl_problem.endswith(" is too old: 2.18.0 or newer is needed")
+    assert take(fakes, FAKE_NCCL_VERSION="2804").nccl_problem.startswith("NCCL 2.8.4 from ")
+
+
+def test_nccl_may_be_chosen(fakes: Mapping[str, str], tmp_path: Path) -> None:
+    vendor = fakes["LD_LIBRARY_PATH"]
+    (tmp_path / "lib").symlink_to(vendor)
+    nowhere = {"LD_LIBRARY_PATH": "/nonexistent"}
+    home = take(nowhere, HOROVOD_NCCL_HOME=str(tmp_path)).nccl
+    assert home is not None
+    assert os.path.samefile(home.file, Path(vendor) / "libnccl.so.2")
+    for place in (vendor, f"{vendor}/libnccl.so.2"):
+        assert take(nowhere, HOROVOD_NCCL_LIB=place).nccl == Nccl(22703, f"{vendor}/libnccl.so.2")
+    # What was asked for is not replaced by another one.
+    assert take(fakes, HOROVOD_NCCL_HOME="/nonexistent").nccl_problem == (
+        "HOROVOD_NCCL_HOME=/nonexistent has no libnccl.so.2"
+    )
+
+
+def test_nccl_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
+    (tmp_path / "libnccl.so.2").write_text("no library")
+    problem = take({}, HOROVOD_NCCL_LIB=str(tmp_path)).nccl_problem
+    assert problem.startswith(f"{tmp_path}/libnccl.so.2 cannot be loaded: ")
+
+
+def test_another_library_of_that_name_is_not_nccl(fakes: Mapping[str, str], tmp_path: Path) -> None:
+    (tmp_path / "libnccl.so.2").symlink_to(Path(fakes["LD_LIBRARY_PATH"]) / "libnvidia-ml.so.1")
+    problem = take({}, HOROVOD_NCCL_LIB=str(tmp_path)).nccl_problem
+    assert problem == f"{tmp_path}/libnccl.so.2 is not NCCL: it has no ncclGetVersion"
+
+
+def test_nccl_of_a_wheel_comes_before_that_of_the_system(fakes: Mapping[str, str], tmp_path: Path) -> None:
+    wheel = tmp_path / "nvidia_nccl_cu12-2.27.3.dist-info"
+    wheel.mkdir()
+    (wheel / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-nccl-cu12\nVersion: 2.27.3\n")
+    (wheel / "RECORD").write_text("nvidia/nccl/lib/libnccl.so.2,,\n")
+    library = tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    library.parent.mkdir(parents=True)
+    library.write_bytes((Path(fakes["LD_LIBRARY_PATH"]) / "libnccl.so.2").read_bytes())
+    found, problem = ask_with_path(tmp_path, fakes)
+    assert (found, problem) == (Nccl(22703, str(library)), "")
+
+
+def ask_with_path(folder: Path, fakes: Mapping[str, str]) -> tuple[Nccl | None, str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        return inventory.ask_nccl({**os.environ, **fakes})
+
+
+@pytest.mark.parametrize(("code", "text"), [(22703, "2.27.3"), (21805, "2.18.5"), (2804, "2.8.4")])
+def test_version_codes(code: int, text: str) -> None:
+    assert version_text(code) == text
+
+
+@pytest.mark.parametrize(
+    ("ways", "variables", "text"),
+    [
+        ({"NCCL", "STAGED"}, {}, "NCCL 2.27.3 from /"),
+        ({"STAGED"}, {}, "staged through pinned host memory: NCCL 2.27.3 from /"),
+        ({"NCCL", "STAGED"}, {"HOROVOD_NCCL_HOME": "/none"}, "staged through pinned host memory: HOROVOD_"),
+        ({"NCCL", "STAGED"}, {"HOROVOD_GPU_OPERATIONS": "mpi"},
+         "staged through pinned host memory: HOROVOD_GPU_OPERATIONS=MPI"),
+        ({"STAGED"}, {"HOROVOD_GPU_OPERATIONS": "nccl"}, "none: HOROVOD_GPU_OPERATIONS=NCCL, but NCCL 2."),
+        ({"STAGED"}, {"HOROVOD_GPU_OPERATIONS": "ddl"}, "none: HOROVOD_GPU_OPERATIONS: invalid choice: "),
+        (set(), {}, "none: this version takes tensors in host memory"),
+        ({"NCCL", "STAGED"}, {"FAKE_CUDA_DEVICES": "0"}, "none: the driver has no device for this process: "),
+    ],
+)  # fmt: skip
+def test_the_way_and_why(
+    ways: set[str], variables: dict[str, str], text: str, fakes: Mapping[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(served, "SERVED", frozenset(ways))
+    found = take(fakes, **variables)
+    assert facts(found, variables)["device_support"]["way"].startswith(text)
+
+
+def test_the_queries_follow_from_what_is_served(
+    fakes: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served, "SERVED", frozenset({"STAGED"}))
+    assert served.nccl_code({**os.environ, **fakes}) == 0
+    monkeypatch.setattr(served, "SERVED", frozenset({"STAGED", "NCCL"}))
+    assert served.nccl_code({**os.environ, **fakes}) == 22703
+    assert served.nccl_code({**os.environ, **fakes, "FAKE_NCCL_VERSION": "21705"}) == 0
