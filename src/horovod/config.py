@@ -364,6 +364,14 @@ class Config:
         "slots in shared memory.",
         engine=True,
     )
+    device_per_rank: bool = _setting(
+        "HOROVOD_DEVICE_PER_RANK",
+        _switch,
+        "0",
+        "Each rank sees one device of its host only, as device 0: for scripts that choose none. Those that "
+        "choose the device of their local rank do without. For `horovodrun`: [GPUs](gpus.md#pin-a-rank).",
+        flag=Flag("--device-per-rank", "general", off="--no-device-per-rank", ours=True),
+    )
     controller: str = _setting(
         "HOROVOD_CONTROLLER",
         one_of("gloo", "mpi", fold=_folded),

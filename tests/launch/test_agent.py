@@ -87,13 +87,15 @@ class Agent:
 
 
 @contextmanager
-def agent() -> Iterator[Agent]:
+def agent(**variables: str) -> Iterator[Agent]:
+    """One whose host has these variables."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", LOAD, "remote"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        env={**os.environ, **variables},
     ) as process:
         try:
             yield Agent(process)
@@ -169,6 +171,38 @@ def test_what_becomes_of_ranks_whose_agent_is_ended_is_no_news_of_theirs() -> No
         one.process.wait(LIMIT_S)
         assert one.rest() == []
         assert not os.path.exists(f"/proc/{pid}")
+
+
+def masks(ranks: int, **variables: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """What each rank on a host with these variables has as a mask, and what the agent says of devices."""
+    workers = [{"rank": 4 + each, "environment": {"HOROVOD_LOCAL_RANK": str(each)}} for each in range(ranks)]
+    found: list[str] = []
+    said: list[dict[str, Any]] = []
+    with agent(**variables) as one:
+        one.say(line({**PLAN, "environment": {"HOROVOD_DEVICE_PER_RANK": "1"}, "workers": workers}))
+        while len(found) < ranks:
+            event = one.hear("started", "few_devices")
+            if event["event"] == "few_devices":
+                said.append(event)
+                continue
+            with open(f"/proc/{event['pid']}/environ", encoding="utf-8") as file:
+                words = dict(word.partition("=")[::2] for word in file.read().split("\0"))
+            found.append(words.get("CUDA_VISIBLE_DEVICES", ""))
+        one.say(line({"kill": True}))
+        one.hear("finished")
+    return found, said
+
+
+def test_each_rank_sees_a_device_of_its_own_host() -> None:
+    assert masks(2, CUDA_VISIBLE_DEVICES="6,7") == (["6", "7"], [])
+    assert masks(2, CUDA_VISIBLE_DEVICES="GPU-1a, MIG-2b,GPU-3c") == (["GPU-1a", "MIG-2b"], [])
+
+
+def test_ranks_share_where_there_are_fewer_devices() -> None:
+    few = {"event": "few_devices", "rank": 4, "devices": 2, "ranks": 3}
+    assert masks(3, CUDA_VISIBLE_DEVICES="6,7") == (["6", "7", "6"], [few])
+    none = {"event": "few_devices", "rank": 4, "devices": 0, "ranks": 2}
+    assert masks(2, CUDA_VISIBLE_DEVICES="") == (["", ""], [none])
 
 
 def test_an_agent_counts_the_cores_that_its_control_group_allows(monkeypatch: pytest.MonkeyPatch) -> None:

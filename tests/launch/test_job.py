@@ -418,6 +418,29 @@ def test_devices_are_listed_with_the_way_of_their_tensors(fakes: Mapping[str, st
     assert f"\n    tensors in device memory: {report['device_support']['way']}\n" in text
 
 
+def test_each_rank_may_see_one_device_only() -> None:
+    words = ["-np", "3", "--device-per-rank", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]
+    done = horovodrun(*words, extra={"CUDA_VISIBLE_DEVICES": "5,7"})
+    assert sorted(done.stdout.decode().splitlines()) == [
+        "[0]<stdout>:5",
+        "[1]<stdout>:7",
+        "[2]<stdout>:5",
+    ]
+    assert done.stderr.decode() == (
+        "horovodrun: host localhost has 2 devices for 3 ranks: the first ones are used more than once\n"
+    )
+    done = horovodrun(*words, extra={"CUDA_VISIBLE_DEVICES": ""})
+    assert "host localhost has no device for 3 ranks: --device-per-rank changes nothing there" in (
+        done.stderr.decode()
+    )
+
+
+def test_all_ranks_see_what_the_launcher_sees_unless_asked() -> None:
+    extra = {"CUDA_VISIBLE_DEVICES": "5,7"}
+    done = horovodrun("-np", "2", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES", extra=extra)
+    assert sorted(done.stdout.decode().splitlines()) == ["[0]<stdout>:5,7", "[1]<stdout>:5,7"]
+
+
 @pytest.mark.parametrize("verbose", [False, True])
 def test_check_build_lists_its_rows_in_order(verbose: bool) -> None:
     done = horovodrun("--check-build", *(["--verbose"] if verbose else []))

@@ -38,6 +38,7 @@ def test_empty_environment_gives_the_defaults() -> None:
         ("HOROVOD_LOG_LEVEL", "loud", "log_level", 3),
         ("HOROVOD_LOG_HIDE_TIME", "1", "log_hide_time", True),
         ("HOROVOD_DIRECT_COPIES", "0", "direct_copies", False),
+        ("HOROVOD_DEVICE_PER_RANK", "1", "device_per_rank", True),
         ("HOROVOD_CONTROLLER", "MPI", "controller", "mpi"),
         ("HOROVOD_CPU_OPERATIONS", "MPI", "cpu_operations", "mpi"),
         ("HOROVOD_CPU_OPERATIONS", "pack.module:Class", "cpu_operations", "pack.module:Class"),

@@ -7,7 +7,6 @@ Also part of the agent's text (`horovod.launch.agent.bundle`): only the standard
 from __future__ import annotations
 
 import os
-import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ def present(folder: str | os.PathLike[str] = DEVICE_FILES) -> int:
         names = os.listdir(folder)
     except OSError:
         return 0
-    return sum(re.match(r"nvidia\d+\Z", name) is not None for name in names)
+    return sum(name.startswith("nvidia") and name[len("nvidia") :].isdecimal() for name in names)
 
 
 def visible(environ: Mapping[str, str], folder: str | os.PathLike[str] = DEVICE_FILES) -> list[str]:
@@ -42,7 +41,7 @@ def visible(environ: Mapping[str, str], folder: str | os.PathLike[str] = DEVICE_
     entries = []
     for entry in mask.split(","):
         word = entry.strip()
-        if not word or word.startswith("-") or (there and word.isdigit() and int(word) >= there):
+        if not word or word.startswith("-") or (there and word.isdecimal() and int(word) >= there):
             break
         if word in entries:
             return []

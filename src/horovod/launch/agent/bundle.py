@@ -10,6 +10,7 @@ MODULES = (  # each after those that it imports
     "horovod.bootstrap.proc",
     "horovod.bootstrap.control_groups",
     "horovod.bootstrap.cores",
+    "horovod.devices.mask",
     *(
         AGENT + "." + name
         for name in (
@@ -21,6 +22,7 @@ MODULES = (  # each after those that it imports
             "words",
             "processes",
             "host",
+            "own_device",
             "watch",
             "program",
         )

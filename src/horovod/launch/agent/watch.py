@@ -10,6 +10,7 @@ import time
 from horovod.launch.agent.host import facts
 from horovod.launch.agent.launcher import Launcher
 from horovod.launch.agent.outputs import Outputs
+from horovod.launch.agent.own_device import asked_for, give_own, visible_devices
 from horovod.launch.agent.processes import descendants, signal_all, spawn
 from horovod.launch.agent.requests import End, Kill, Plan, Refusal, Taken
 from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S, MARK
@@ -85,20 +86,34 @@ class Agent:
         if not self._remote:
             _keep_from_others(plan)
         streams = ("stdout", "stderr", "result") if call >= 0 else ("stdout", "stderr")
+        devices = visible_devices(common) if asked_for(common) else None
+        if devices is not None and len(devices) < len(plan.workers):
+            self._launcher.say(
+                "few_devices", rank=plan.workers[0].rank, devices=len(devices), ranks=len(plan.workers)
+            )
         refused = False
         for worker in plan.workers:
             ends = [worker.streams.get(each) or self._outputs.add(worker.rank, each) for each in streams]
             if not refused:
-                refused = not self._start_rank(plan, worker, common, call, ends)
+                refused = not self._start_rank(plan, worker, common, call, ends, devices or [])
             for end in ends:
                 os.close(end)
         self._outputs.allow(plan.window)
 
     def _start_rank(
-        self, plan: Plan, worker: Worker, common: dict[bytes, bytes], call: int, ends: list[int]
+        self,
+        plan: Plan,
+        worker: Worker,
+        common: dict[bytes, bytes],
+        call: int,
+        ends: list[int],
+        devices: list[str],
     ) -> bool:
-        """Whether it runs. `ends` are those of its pipes; another one comes to them."""
+        """Whether it runs. `ends` are those of its pipes; another one comes to them. `devices`: those of
+        which it shall see one; none: it sees all.
+        """
         environment = {**common, **worker.environment}
+        give_own(environment, devices)
         handed_on = [call, *ends[2:]] if call >= 0 else []
         if handed_on:
             environment[b"HOROVOD_RUN_DESCRIPTORS"] = b"%d,%d" % tuple(handed_on)

@@ -22,7 +22,7 @@ from horovod.errors import LaunchError
 from horovod.launch.agent.terms import BEAT_S, MARK, MOST_WORDS
 from horovod.launch.agent_client.messages import CannotFollow, request_line, to_event
 from horovod.launch.agent_client.ssh_command import explain, may_pass
-from horovod.launch.launchers.contract import Event, Exited, Finished, Refused, Said, Started
+from horovod.launch.launchers.contract import Event, Exited, FewDevices, Finished, Refused, Said, Started
 from horovod.launch.mailbox import Mailbox
 
 __all__ = ["Connections", "Greeting", "Lost", "NoDirectory", "Retry", "Unreachable"]
@@ -423,7 +423,7 @@ class _Connection:
                 self._owner.tell(self.name, NoDirectory(errno))
             case _:
                 event = to_event(message)
-                if isinstance(event, (Started, Said, Exited, Refused)):
+                if isinstance(event, (Started, Said, Exited, Refused, FewDevices)):
                     self._check_rank(event.rank)
                 if isinstance(event, Finished):
                     self._finish()

@@ -14,6 +14,7 @@ from horovod.errors import LaunchError
 from horovod.launch.launchers.contract import (
     Event,
     Exited,
+    FewDevices,
     Finished,
     LeftBehind,
     Refused,
@@ -90,6 +91,8 @@ def to_event(message: dict[str, Any]) -> Event:
             return Exited(rank, exit_code)
         case {"event": "refused", "rank": int(rank), "errno": int(errno)} if 0 < errno < 1 << 12:
             return Refused(rank, errno)
+        case {"event": "few_devices", "rank": int(rank), "devices": int(devices), "ranks": int(ranks)}:
+            return FewDevices(rank, devices, ranks)
         case {"event": "left_behind", "processes": int(processes)}:
             return LeftBehind(processes)
         case {"event": "finished", "survivors": list(survivors)} if all(

@@ -29,6 +29,7 @@ __all__ = [
     "Event",
     "Exited",
     "Failed",
+    "FewDevices",
     "Finished",
     "HostFacts",
     "HostLost",
@@ -169,6 +170,15 @@ class Said:
 
 
 @dataclass(frozen=True)
+class FewDevices:
+    """Each rank was to see a device of its own, but the host of `rank` has only so many for its ranks."""
+
+    rank: int
+    devices: int
+    ranks: int
+
+
+@dataclass(frozen=True)
 class LeftBehind:
     """All ranks have ended, but `processes` that they started have not and are being ended."""
 
@@ -203,7 +213,7 @@ class Finished:
     failure: LaunchError | None = None
 
 
-Event = Placed | Started | Failed | Said | Refused | Exited | LeftBehind | HostLost | Finished
+Event = Placed | Started | Failed | FewDevices | Said | Refused | Exited | LeftBehind | HostLost | Finished
 
 
 class Workers(Protocol):

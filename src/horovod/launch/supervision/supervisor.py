@@ -19,6 +19,7 @@ from horovod.launch.launchers.contract import (
     Event,
     Exited,
     Failed,
+    FewDevices,
     Finished,
     HostLost,
     LeftBehind,
@@ -187,6 +188,8 @@ class Supervisor:
                     self._gone(rank, host, f"was lost with its host: {reason}")
                 if not self._has_cause():
                     self._cause_finder.begin(self._not_ended)
+            case FewDevices(rank, devices, ranks):
+                self._console.tell(_few_devices(self._hosts[rank], devices, ranks))
             case LeftBehind(processes):
                 left = counted(processes, "process", "processes")
                 self._console.tell(f"ending {left} that the ranks left behind")
@@ -351,3 +354,10 @@ def describe_exit(exit_code: int | None) -> str:
     if exit_code < 0:
         return f"was killed by {signal_name(-exit_code)} (status {128 - exit_code})"
     return f"exited with status {exit_code}"
+
+
+def _few_devices(host: str, devices: int, ranks: int) -> str:
+    for_ranks = f"for {counted(ranks, 'rank')}"
+    if not devices:
+        return f"host {host} has no device {for_ranks}: --device-per-rank changes nothing there"
+    return f"host {host} has {counted(devices, 'device')} {for_ranks}: the first ones are used more than once"
