@@ -132,7 +132,8 @@ test-tsan: $(VENV)/.build  ## C++ tests under the thread sanitizer
 PYTEST_LANES ?= $(LANES)
 
 test-python: build $(VENV)/.requirements .venv-mpich/.requirements  ## Python tests (PYTEST_ARGS="-k name")
-	@$(RUN) $(BIN)/python -m pytest tests $(or $(PYTEST_ARGS),--numprocesses $(PYTEST_LANES))
+	$(call build_preset,$(PRESET),--target fakes)
+	@RUEDA_FAKES=$(CURDIR)/build/$(PRESET)/fakes $(RUN) $(BIN)/python -m pytest tests $(or $(PYTEST_ARGS),--numprocesses $(PYTEST_LANES))
 
 # The same library under the newest and the oldest TensorFlow of the table.
 versions-check: build $(VENV)/.requirements .venv-tf216/.requirements  ## check two versions of TensorFlow with what was built
@@ -167,14 +168,14 @@ lint: $(VENV)/.requirements  ## formatting, types, layering
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python -m mypy --strict $(PYTHON_SOURCES)
-	@find core tests/core fuzz -name '*.h' -o -name '*.cpp' -o -name '*.inl' | xargs -r $(BIN)/clang-format --dry-run -Werror
+	@find core tests/core tests/fakes fuzz -name '*.h' -o -name '*.cpp' -o -name '*.inl' | xargs -r $(BIN)/clang-format --dry-run -Werror
 	@$(BIN)/hadolint docker/Dockerfile
 	@$(BIN)/python -m pytest -q tests/repo/test_layering.py
 
 format: $(VENV)/.requirements  ## rewrite sources in the project's format
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
-	@find core tests/core fuzz -name '*.h' -o -name '*.cpp' -o -name '*.inl' | xargs -r $(BIN)/clang-format -i
+	@find core tests/core tests/fakes fuzz -name '*.h' -o -name '*.cpp' -o -name '*.inl' | xargs -r $(BIN)/clang-format -i
 
 stub: build $(VENV)/.requirements  ## write src/horovod/_core.pyi anew from the native module
 	@$(BIN)/python -m nanobind.stubgen -q -p core/bindings/stub.txt -m horovod._core -o src/horovod/_core.pyi
