@@ -109,6 +109,7 @@ TORCH_NAMES = [
     "ccl_built",
     "cuda_built",
     "rocm_built",
+    "pin",
     "ProcessSet",
     "global_process_set",
     "add_process_set",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod import _core
 from horovod.backends import communicators
@@ -16,6 +16,9 @@ from horovod.devices import served
 from horovod.errors import InvalidArgumentError
 from horovod.runtime import lifecycle
 from horovod.runtime.process_set import ProcessSet, init_with_sets
+
+if TYPE_CHECKING:
+    from horovod.devices.pin import Pinned
 
 __all__ = ["HorovodBasics"]
 
@@ -144,6 +147,34 @@ class HorovodBasics:
     def is_homogeneous(self) -> bool:
         """Whether all hosts have the same number of processes."""
         return lifecycle.current().topology.homogeneous
+
+    def pin(self, cores: bool | None = None) -> Pinned:
+        """Take this rank's device and cores of its host, from what a scheduler has left it.
+
+        The device is that of the local rank; ranks beyond the last one begin with the first again. PyTorch
+        and TensorFlow are told, if they are imported and can use it; for others ``CUDA_VISIBLE_DEVICES`` is
+        set, if nothing has started CUDA yet. So call it right after :meth:`init`. It may take seconds.
+
+        Without a device nothing fails: ``Pinned.device`` is None, and cores are bound only if asked for.
+        Cores that are this rank's alone already, as a scheduler may give them, are left as they are.
+
+        Args:
+            cores: bind this process to its share of the cores near its device: True, also without a device;
+                False, never; by default, if the machine says which cores are near.
+
+        Returns:
+            What was taken and why: ``device``, ``name``, ``uuid``, ``numa_node``, ``cores``, ``adapters``,
+            ``why``.
+
+        Raises:
+            ValueError: before :meth:`init`.
+        """
+        runtime = lifecycle.current()
+        from horovod.devices import pin  # only who asks for it pays for it
+
+        topology = runtime.topology
+        place = pin.Place(topology.local_rank, topology.local_size, runtime.cores_per_rank)
+        return pin.pin(place, cores)
 
     # -- capabilities ---------------------------------------------------------------------------------------
 

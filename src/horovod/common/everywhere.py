@@ -34,6 +34,7 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "pin",
     "rank",
     "remove_process_set",
     "rocm_built",
@@ -59,6 +60,7 @@ mpi_built = _basics.mpi_built
 mpi_enabled = _basics.mpi_enabled
 mpi_threads_supported = _basics.mpi_threads_supported
 nccl_built = _basics.nccl_built
+pin = _basics.pin
 rank = _basics.rank
 rocm_built = _basics.rocm_built
 size = _basics.size
