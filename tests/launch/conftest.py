@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import pytest
-from tests.vendor.libraries import build
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -24,9 +23,3 @@ def foreground_signals() -> Iterator[None]:
     yield
     for signum in ignored:
         signal.signal(signum, signal.SIG_IGN)
-
-
-@pytest.fixture(scope="session")
-def fakes(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """The environment of a process that finds libraries of a vendor of devices."""
-    return build(tmp_path_factory.mktemp("vendor"))

@@ -11,10 +11,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests import fakes as vendor
 from tests.launch.launching import COMMAND, LIMIT_S, PYTHON, environment, horovodrun, running
 
 from horovod.bootstrap.cores import usable_cores
@@ -405,8 +405,9 @@ print(util.mpi_built(), HorovodBasics().mpi_built(), *rows)
     assert done.stdout == b"False False False False\n"
 
 
-def test_devices_are_listed_with_the_way_of_their_tensors(fakes: Mapping[str, str]) -> None:
-    extra = {**fakes, "FAKE_CUDA_DEVICES": "2", "FAKE_CUDA_PEERS": "0"}
+def test_devices_are_listed_with_the_way_of_their_tensors() -> None:
+    fakes = vendor.environment(FAKE_CUDA_DEVICES=2, FAKE_CUDA_PEERS=0)
+    extra = {name: fakes[name] for name in ("LD_LIBRARY_PATH", "FAKE_CUDA_DEVICES", "FAKE_CUDA_PEERS")}
     done = horovodrun("--check-build", "--verbose", extra=extra)
     text = done.stdout.decode()
     assert "\nDevices:\n    0  Fake device 0, " in text

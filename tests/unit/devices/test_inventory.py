@@ -23,8 +23,8 @@ def take(fakes: Mapping[str, str], **variables: str) -> Inventory:
     return take_inventory({**clean, **fakes, **variables}, sys_folder=NOWHERE, proc=NOWHERE, limit_s=60)
 
 
-def test_devices_have_all_their_facts(fakes: Mapping[str, str], tmp_path: Path) -> None:
-    folder = tmp_path / "bus" / "pci" / "devices" / "0000:1b:00.0"
+def test_devices_have_all_their_facts(fakes: Mapping[str, str], vendor: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bus" / "pci" / "devices" / "0000:11:00.0"
     folder.mkdir(parents=True)
     (folder / "numa_node").write_text("1\n")
     (folder / "local_cpulist").write_text("8-15\n")
@@ -39,50 +39,61 @@ def test_devices_have_all_their_facts(fakes: Mapping[str, str], tmp_path: Path) 
     assert second == inventory.Device(
         index=1,
         name="Fake device 1",
-        memory_bytes=(80 << 30) + 1,
-        uuid="GPU-abababab-abab-abab-abab-ababababab01",
-        pci="0000:1b:00.0",
+        memory_bytes=4 << 30,
+        uuid="GPU-66616b65-2064-6576-6963-650000000011",
+        pci="0000:11:00.0",
         compute_capability="9.0",
         numa_node=1,
         cores=tuple(range(8, 16)),
-        rdma=True,
+        rdma=False,
         peers=(0,),
         linked=(),
         links=18,
     )
     assert (first.numa_node, first.cores, first.peers) == (None, (), (1,))
     assert (found.problem, found.driver, found.cuda) == ("", "570.124.06", "12.4")
-    assert found.nccl == Nccl(22703, str(Path(fakes["LD_LIBRARY_PATH"]) / "libnccl.so.2"))
+    assert found.nccl == Nccl(22703, str(vendor / "libnccl.so.2"))
     assert (found.peer_module, found.adapters) == ("nvidia_peermem", {"mlx5_0": None})
     assert section(found, {}).splitlines() == [
         "Devices:",
-        "    0  Fake device 0, 80.0 GiB, compute capability 9.0, PCI 0000:1a:00.0, "
-        "GPU-abababab-abab-abab-abab-ababababab00",
-        "    1  Fake device 1, 80.0 GiB, compute capability 9.0, PCI 0000:1b:00.0, NUMA node 1, cores 8-15, "
-        "GPU-abababab-abab-abab-abab-ababababab01",
+        "    0  Fake device 0, 4.0 GiB, compute capability 9.0, PCI 0000:10:00.0, "
+        "GPU-66616b65-2064-6576-6963-650000000010",
+        "    1  Fake device 1, 4.0 GiB, compute capability 9.0, PCI 0000:11:00.0, NUMA node 1, cores 8-15, "
+        "GPU-66616b65-2064-6576-6963-650000000011",
         "    driver: 570.124.06, serves CUDA 12.4",
-        f"    NCCL: 2.27.3 from {fakes['LD_LIBRARY_PATH']}/libnccl.so.2",
+        f"    NCCL: 2.27.3 from {vendor}/libnccl.so.2",
         "    peer access: all devices reach each other's memory",
         "    NVLink: no two devices have it; links that are up, by device: 18, 18",
-        "    GPUDirect RDMA: devices 0-1 support it; the kernel has nvidia_peermem; "
-        "InfiniBand adapters: mlx5_0",
+        "    GPUDirect RDMA: no device supports it",
         f"    tensors in device memory: {choose(found, {}).text}",
     ]
-    assert facts(found, {})["devices"][1]["uuid"].endswith("01")
+    assert facts(found, {})["devices"][1]["uuid"].endswith("11")
 
 
-def test_nvlink_and_peers_by_pair(fakes: Mapping[str, str]) -> None:
-    found = take(fakes, FAKE_CUDA_DEVICES="2", FAKE_CUDA_LINKED="1", FAKE_CUDA_PEERS="0", FAKE_CUDA_RDMA="0")
-    text = section(found, {})
+def test_devices_may_not_reach_each_other(fakes: Mapping[str, str]) -> None:
+    text = section(take(fakes, FAKE_CUDA_DEVICES="2", FAKE_CUDA_PEERS="0", FAKE_NVML_LINKS="0"), {})
     assert "    peer access: no device reaches another's memory\n" in text
-    assert "    NVLink: all devices reach each other by it; links that are up, by device: 18, 18\n" in text
-    assert "    GPUDirect RDMA: no device supports it\n" in text
+    assert "    NVLink: no two devices have it; links that are up, by device: 0, 0\n" in text
     assert "    driver: serves CUDA 12.4\n" in text
 
 
-def test_a_part_of_a_device_has_its_own_name(fakes: Mapping[str, str]) -> None:
-    (device,) = take(fakes, FAKE_CUDA_MIG="1", CUDA_VISIBLE_DEVICES="MIG-1").devices
-    assert device.uuid == "MIG-cdababab-abab-abab-abab-ababababab00"
+def test_nvlink_and_gpudirect(odd: Mapping[str, str], tmp_path: Path) -> None:
+    (tmp_path / "class" / "infiniband" / "mlx5_0").mkdir(parents=True)
+    environ = {**os.environ, **odd, "FAKE_CUDA_LINKED": "1", "FAKE_CUDA_RDMA": "1"}
+    text = section(take_inventory(environ, sys_folder=tmp_path, proc=tmp_path), {})
+    assert "    NVLink: all devices reach each other by it; links that are up, by device: 18, 18\n" in text
+    assert (
+        "    GPUDirect RDMA: devices 0-1 support it; the kernel has no nvidia_peermem, so that only "
+        "DMA-BUF is left; InfiniBand adapters: mlx5_0\n"
+    ) in text
+    (tmp_path / "modules").write_text("nvidia_peermem 16384 0 - Live 0x0\n")
+    text = section(take_inventory(environ, sys_folder=NOWHERE, proc=tmp_path), {})
+    assert "the kernel has nvidia_peermem; there is no InfiniBand adapter\n" in text
+
+
+def test_a_part_of_a_device_has_its_own_name(odd: Mapping[str, str]) -> None:
+    assert take(odd, FAKE_CUDA_PART="1").devices[1].uuid == "MIG-cdababab-abab-abab-abab-ababababab01"
+    assert take(odd).devices[1].uuid == "GPU-abababab-abab-abab-abab-ababababab01"
 
 
 def test_without_libraries_there_is_nothing() -> None:
@@ -106,16 +117,21 @@ def test_a_driver_may_have_no_device_for_this_process(fakes: Mapping[str, str]) 
 
 
 def test_a_driver_that_does_not_start_says_its_status(fakes: Mapping[str, str]) -> None:
-    assert take(fakes, FAKE_CUDA_INIT="803").problem == (
-        "the driver cannot start: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (system has unsupported display driver / "
-        "cuda driver combination); the library and the kernel's module are of different versions; reboot, or "
-        "match them"
+    assert take(fakes, FAKE_CUDA_FAIL="cuInit:1:803").problem == (
+        "the driver cannot start: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (driver and library versions do not "
+        "match); the library and the kernel's module are of different versions; reboot, or match them"
     )
-    assert take(fakes, FAKE_CUDA_INIT="999").problem == "the driver cannot start: status 999"
+    assert take(fakes, FAKE_CUDA_FAIL="cuInit:1:12345").problem == "the driver cannot start: status 12345"
 
 
-def test_libraries_that_crash_hurt_nobody(fakes: Mapping[str, str]) -> None:
-    found = take(fakes, FAKE_CUDA_ABORT="1", FAKE_NCCL_ABORT="1")
+def test_a_function_that_fails_is_named(fakes: Mapping[str, str]) -> None:
+    found = take(fakes, FAKE_CUDA_FAIL="cuDeviceTotalMem:1:999")
+    assert found.devices == ()
+    assert found.problem == ("cuDeviceTotalMem_v2 of the driver failed: CUDA_ERROR_UNKNOWN (unknown error)")
+
+
+def test_libraries_that_crash_hurt_nobody(odd: Mapping[str, str]) -> None:
+    found = take(odd, FAKE_CUDA_ABORT="1", FAKE_NCCL_ABORT="1")
     assert found.problem == "loading the driver ended with signal 6"
     assert found.nccl_problem == "loading NCCL ended with signal 6"
 
@@ -136,17 +152,16 @@ def test_nccl_that_is_too_old_is_told(fakes: Mapping[str, str]) -> None:
     assert take(fakes, FAKE_NCCL_VERSION="2804").nccl_problem.startswith("NCCL 2.8.4 from ")
 
 
-def test_nccl_may_be_chosen(fakes: Mapping[str, str], tmp_path: Path) -> None:
-    vendor = fakes["LD_LIBRARY_PATH"]
+def test_nccl_may_be_chosen(vendor: Path, tmp_path: Path) -> None:
     (tmp_path / "lib").symlink_to(vendor)
     nowhere = {"LD_LIBRARY_PATH": "/nonexistent"}
     home = take(nowhere, HOROVOD_NCCL_HOME=str(tmp_path)).nccl
     assert home is not None
-    assert os.path.samefile(home.file, Path(vendor) / "libnccl.so.2")
-    for place in (vendor, f"{vendor}/libnccl.so.2"):
+    assert os.path.samefile(home.file, vendor / "libnccl.so.2")
+    for place in (str(vendor), f"{vendor}/libnccl.so.2"):
         assert take(nowhere, HOROVOD_NCCL_LIB=place).nccl == Nccl(22703, f"{vendor}/libnccl.so.2")
     # What was asked for is not replaced by another one.
-    assert take(fakes, HOROVOD_NCCL_HOME="/nonexistent").nccl_problem == (
+    assert take({"LD_LIBRARY_PATH": str(vendor)}, HOROVOD_NCCL_HOME="/nonexistent").nccl_problem == (
         "HOROVOD_NCCL_HOME=/nonexistent has no libnccl.so.2"
     )
 
@@ -157,20 +172,22 @@ def test_nccl_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
     assert problem.startswith(f"{tmp_path}/libnccl.so.2 cannot be loaded: ")
 
 
-def test_another_library_of_that_name_is_not_nccl(fakes: Mapping[str, str], tmp_path: Path) -> None:
-    (tmp_path / "libnccl.so.2").symlink_to(Path(fakes["LD_LIBRARY_PATH"]) / "libnvidia-ml.so.1")
+def test_another_library_of_that_name_is_not_nccl(vendor: Path, tmp_path: Path) -> None:
+    (tmp_path / "libnccl.so.2").symlink_to(vendor / "libnvidia-ml.so.1")
     problem = take({}, HOROVOD_NCCL_LIB=str(tmp_path)).nccl_problem
     assert problem == f"{tmp_path}/libnccl.so.2 is not NCCL: it has no ncclGetVersion"
 
 
-def test_nccl_of_a_wheel_comes_before_that_of_the_system(fakes: Mapping[str, str], tmp_path: Path) -> None:
+def test_nccl_of_a_wheel_comes_before_that_of_the_system(
+    fakes: Mapping[str, str], vendor: Path, tmp_path: Path
+) -> None:
     wheel = tmp_path / "nvidia_nccl_cu12-2.27.3.dist-info"
     wheel.mkdir()
     (wheel / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-nccl-cu12\nVersion: 2.27.3\n")
     (wheel / "RECORD").write_text("nvidia/nccl/lib/libnccl.so.2,,\n")
     library = tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
     library.parent.mkdir(parents=True)
-    library.write_bytes((Path(fakes["LD_LIBRARY_PATH"]) / "libnccl.so.2").read_bytes())
+    library.write_bytes((vendor / "libnccl.so.2").read_bytes())
     found, problem = ask_with_path(tmp_path, fakes)
     assert (found, problem) == (Nccl(22703, str(library)), "")
 
