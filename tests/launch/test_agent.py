@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from horovod.bootstrap import cores
-from horovod.launch.agent import bundle, host
+from horovod.launch.agent import bundle, host, own_device
 from horovod.launch.agent.terms import MARK, MOST_LINE_BYTES
 
 LIMIT_S = 20.0
@@ -203,6 +203,23 @@ def test_ranks_share_where_there_are_fewer_devices() -> None:
     assert masks(3, CUDA_VISIBLE_DEVICES="6,7") == (["6", "7", "6"], [few])
     none = {"event": "few_devices", "rank": 4, "devices": 0, "ranks": 2}
     assert masks(2, CUDA_VISIBLE_DEVICES="") == (["", ""], [none])
+
+
+@pytest.mark.parametrize(
+    ("place", "devices", "ranks"),
+    [
+        ((0, 3), ["6", "7"], 3),
+        ((1, 3), ["6", "7"], 0),  # the agent of local rank 0 tells
+        ((0, 3), ["6"], 0),  # which may be this rank's own
+        ((0, 3), [], 3),
+        ((0, 2), ["6", "7"], 0),
+    ],
+)
+def test_an_agent_of_one_rank_tells_of_devices_for_all(
+    place: tuple[int, int], devices: list[str], ranks: int
+) -> None:
+    environment = {b"HOROVOD_LOCAL_RANK": b"%d" % place[0], b"HOROVOD_LOCAL_SIZE": b"%d" % place[1]}
+    assert own_device.ranks_too_many([environment], devices) == ranks
 
 
 def test_an_agent_counts_the_cores_that_its_control_group_allows(monkeypatch: pytest.MonkeyPatch) -> None:

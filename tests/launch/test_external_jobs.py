@@ -65,6 +65,13 @@ def test_ranks_know_their_places_and_output_is_as_ever(launcher: Launcher, tmp_p
     assert (tmp_path / "out" / "rank.1" / "stdout").read_text() == "[1]<stdout>:1 2 1 2 1\n"
 
 
+def test_each_rank_may_see_one_device_only(launcher: Launcher) -> None:
+    mask = {"CUDA_VISIBLE_DEVICES": "5,7"}
+    done = run(launcher() | mask, "--device-per-rank", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES", processes=3)
+    assert sorted(done.stdout.splitlines()) == [b"[0]<stdout>:5", b"[1]<stdout>:7", b"[2]<stdout>:5"]
+    assert done.stderr.count(b" has 2 devices for 3 ranks: the first ones are used more than once\n") == 1
+
+
 def test_one_rank_is_shown_and_all_are_kept(launcher: Launcher, tmp_path: Path) -> None:
     words = ["--output-filename", str(tmp_path / "out"), "--show-ranks", "1"]
     done = run(launcher(), *words, "sh", "-c", "echo $HOROVOD_RANK")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _ASKED = b"HOROVOD_DEVICE_PER_RANK"
 _LOCAL_RANK = b"HOROVOD_LOCAL_RANK"
+_LOCAL_SIZE = b"HOROVOD_LOCAL_SIZE"
 
 
 def asked_for(environment: dict[bytes, bytes]) -> bool:
@@ -20,11 +21,30 @@ def visible_devices(environment: dict[bytes, bytes]) -> list[str]:
     return mask.visible({} if text is None else {mask.MASK: text.decode("latin-1")})
 
 
+def ranks_too_many(environments: list[dict[bytes, bytes]], devices: list[str]) -> int:
+    """How many ranks of this host have fewer devices than they are; 0: they have enough, or another agent of
+    this host tells. `environments`: of those ranks that this agent starts.
+
+    Where another launcher places ranks, each has an agent of its own. A mask with one device may be the
+    rank's own then, so nothing can be said of the others.
+    """
+    if not any(_number(each, _LOCAL_RANK) == 0 for each in environments):
+        return 0
+    ranks = len(environments)
+    if len(devices) != 1:
+        ranks = max(ranks, *(_number(each, _LOCAL_SIZE) for each in environments))
+    return ranks if len(devices) < ranks else 0
+
+
 def give_own(environment: dict[bytes, bytes], devices: list[str]) -> None:
     """Hide all devices but the one of this rank; without any, nothing changes."""
     if devices:
         from horovod.devices import mask
 
-        local_rank = environment.get(_LOCAL_RANK, b"")
-        chosen = mask.of_rank(devices, int(local_rank) if local_rank.isdigit() else 0)
+        chosen = mask.of_rank(devices, _number(environment, _LOCAL_RANK))
         environment[mask.MASK.encode()] = chosen.encode("latin-1")
+
+
+def _number(environment: dict[bytes, bytes], name: bytes) -> int:
+    text = environment.get(name, b"")
+    return int(text) if text.isdigit() else 0

@@ -10,7 +10,7 @@ import time
 from horovod.launch.agent.host import facts
 from horovod.launch.agent.launcher import Launcher
 from horovod.launch.agent.outputs import Outputs
-from horovod.launch.agent.own_device import asked_for, give_own, visible_devices
+from horovod.launch.agent.own_device import asked_for, give_own, ranks_too_many, visible_devices
 from horovod.launch.agent.processes import descendants, signal_all, spawn
 from horovod.launch.agent.requests import End, Kill, Plan, Refusal, Taken
 from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S, MARK
@@ -87,10 +87,11 @@ class Agent:
             _keep_from_others(plan)
         streams = ("stdout", "stderr", "result") if call >= 0 else ("stdout", "stderr")
         devices = visible_devices(common) if asked_for(common) else None
-        if devices is not None and len(devices) < len(plan.workers):
-            self._launcher.say(
-                "few_devices", rank=plan.workers[0].rank, devices=len(devices), ranks=len(plan.workers)
-            )
+        if devices is not None:
+            too_many = ranks_too_many([each.environment for each in plan.workers], devices)
+            if too_many:
+                rank = plan.workers[0].rank
+                self._launcher.say("few_devices", rank=rank, devices=len(devices), ranks=too_many)
         refused = False
         for worker in plan.workers:
             ends = [worker.streams.get(each) or self._outputs.add(worker.rank, each) for each in streams]
