@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -14,13 +13,10 @@ namespace rueda::bindings {
 /// What comes of results that overlap depends on which is written first, so they are refused. One
 /// tensor may come twice, as tied weights do: it gets the result of its first place, and the later
 /// ones are reduced in copies that nobody sees. They live until the operation is done.
-inline Result<std::vector<HostBuffer>> separate_duplicates(Submission& submission,
-                                                           const Engine& engine) {
+inline Result<std::vector<HostBuffer>> separate_duplicates(Submission& submission, Engine& engine) {
   std::vector<HostBuffer> copies;
   std::vector<Tensor>& tensors = submission.tensors;
-  // What is elsewhere is refused by the engine.
-  const auto here = [](const Tensor& tensor) { return tensor.device == Device::Host; };
-  if (!rules_of(submission.kind).in_place || !std::ranges::all_of(tensors, here)) return copies;
+  if (!rules_of(submission.kind).in_place) return copies;
   const auto bytes = [](const Tensor& tensor) {
     return static_cast<std::size_t>(element_count(tensor.shape)) * size_of(tensor.dtype);
   };
@@ -48,13 +44,10 @@ inline Result<std::vector<HostBuffer>> separate_duplicates(Submission& submissio
                               " of the group overlap in memory, so their results would depend on "
                               "which is written first. Pass clones, or one tensor over both"};
     }
-    HostBuffer copy = engine.memory(bytes(tensor));
-    if (copy.data() == nullptr) {
-      return Error{.code = Code::Internal, .message = "no memory for a tensor that comes twice"};
-    }
-    std::memcpy(copy.data(), tensor.in, bytes(tensor));
-    tensor.in = tensor.out = copy.data();
-    copies.push_back(std::move(copy));
+    auto copy = engine.copy(tensor);
+    if (!copy) return Error::wrap(std::move(copy).error(), "a tensor comes twice in the group");
+    tensor.in = tensor.out = copy->data();
+    copies.push_back(std::move(*copy));
   }
   return copies;
 }

@@ -15,6 +15,7 @@
 #include <unordered_map>
 
 #include "bindings/capi.h"
+#include "bindings/device_result.h"
 #include "bindings/duplicate_tensors.h"
 #include "bindings/foreign.h"
 #include "bindings/kept.h"
@@ -168,6 +169,21 @@ class Engine {
     return to_dlpack(made);
   }
 
+  /// What the caller does from now on comes after the operation: in the stream, or at all.
+  void follow(const rueda::Work& work, nb::handle stream_of) {
+    for (const auto& end : work.ends) {
+      rueda::Result<void> ordered;
+      if (stream_of.is_none()) {
+        const Unlocked unlocked;
+        ordered = end->wait();
+      } else {
+        const auto stream = nb::cast<std::uintptr_t>(stream_of(end->device()->index()));
+        ordered = end->precede(reinterpret_cast<void*>(stream));
+      }
+      if (!ordered) raise(ordered.error(), hosts_);
+    }
+  }
+
   bool poll(rueda::Handle handle) {
     if (outlived_.contains(handle)) return true;
     const Call call(*this);
@@ -180,23 +196,31 @@ class Engine {
     return *done;
   }
 
-  nb::object wait(rueda::Handle handle) {
+  /// `stream_of`: gives the stream of a device that what follows goes into; None: waits on the
+  /// host.
+  nb::object wait(rueda::Handle handle, nb::handle stream_of) {
     if (const auto outlived = outlived_.extract(handle)) raise(outlived.mapped(), hosts_);
     const Call call(*this);
     const auto work = finish(handle);
     if (!work) throw nb::value_error(unknown(handle).c_str());
     kept_.release(handle);
     if (work->error) raise(*work->error, hosts_);
+    if (!work->ends.empty()) follow(*work, stream_of);
     if (work->value) return nb::int_(*work->value);
     nb::list outputs;
     for (rueda::Output& output : work->outputs) {
-      if (output.buffer.data() != nullptr) outputs.append(to_dlpack(output));
+      if (output.buffer.data() == nullptr) continue;
+      if (output.device != nullptr) {
+        outputs.append(nb::cast(DeviceResult(std::move(output))));
+      } else {
+        outputs.append(to_dlpack(output));
+      }
     }
     if (outputs.size() == 0) return nb::none();
     return outputs;
   }
 
-  void wait_all(const std::vector<rueda::Handle>& handles) {
+  void wait_all(const std::vector<rueda::Handle>& handles, nb::handle stream_of) {
     std::optional<rueda::Error> first;
     for (const rueda::Handle handle : handles) {
       const auto outlived = outlived_.extract(handle);
@@ -215,6 +239,7 @@ class Engine {
       if (work) kept_.release(handle);
       if (!work && !missing) missing = handle;
       if (work && work->error && !first) first = work->error;
+      if (work && !work->ends.empty()) follow(*work, stream_of);
     }
     if (first) raise(*first, hosts_);
     if (missing) throw nb::value_error(unknown(*missing).c_str());

@@ -65,6 +65,10 @@ class TensorReader {
     to.stream = length > 6 ? address<void>("stream", item(6)) : nullptr;
     to.splits.clear();
     if (length > 7) read_splits(item(7), to.splits);
+    if (to.on != nullptr) [[unlikely]] {  // of a submission that was refused
+      to.on.reset();
+      to.ready.reset();
+    }
     to.received = length > 8 ? address<std::int32_t>("received", item(8)) : nullptr;
   }
 

@@ -210,6 +210,7 @@ const Collective kAdasum{.kind = Kind::Adasum,
                                    .disagreement = disagreement,
                                    .describe = describe_tensor},
                          .check = check,
-                         .start = start};
+                         .start = start,
+                         .host_only = true};
 
 }  // namespace rueda

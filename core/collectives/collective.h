@@ -35,6 +35,9 @@ struct Collective {
   std::unique_ptr<Operation> (*start)(Backend& backend, std::span<const Task> tasks);
   /// No value: the kind never takes the fast path.
   std::optional<FastRule> fast = std::nullopt;
+  /// It reads or writes tensors itself, not by the backend's verbs alone: tensors of a device are
+  /// copied to the host as a whole.
+  bool host_only = false;
 };
 
 /// The checks that all kinds share, in documented order; empty if the two agree.

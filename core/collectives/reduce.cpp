@@ -254,6 +254,7 @@ const Collective kReduce{.kind = Kind::Reduce,
                                    .describe = describe},
                          .check = check,
                          .start = start,
-                         .fast = FastRule{.combine = combine}};
+                         .fast = FastRule{.combine = combine},
+                         .host_only = true};
 
 }  // namespace rueda

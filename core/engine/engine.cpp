@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <cstring>
 #include <system_error>
 
 #include "engine/execution/shared_memory.h"
@@ -37,6 +38,7 @@ Engine::Engine(EngineOptions options)
       timeline_(options_.rank, options_.negotiator.cycle, log_),
       peers_(options_.rank, options_.size, options_.groups, options_.hosts),
       pool_(std::make_shared<HostPool>(kKeptOutputBytes)),
+      devices_(options_.device_driver, [this] { loop_->progress().alert(); }),
       submissions_(options_.first_handle, negotiation_, peers_, pool_, notifier_) {
   peers_.set_direct_copies(options_.direct_copies);
   if (options_.segment_limit_bytes) peers_.set_segment_limit(*options_.segment_limit_bytes);
@@ -48,9 +50,11 @@ Engine::~Engine() {
     notifier_.abandon();
     executor_.abandon();
     timeline_.abandon();
+    devices_.abandon();
     return;
   }
   shutdown();
+  devices_.disconnect();
   pool_->close();  // results of this world may live on, and would keep it
 }
 
@@ -152,7 +156,7 @@ Result<void> Engine::start_thread() {
 
 Result<Handle> Engine::submit(Submission&& submission) {
   if (in_child()) return ForkGuard::refusal();
-  if (auto fine = Submissions::prepare(submission); !fine) return std::move(fine).error();
+  if (auto fine = Submissions::prepare(submission, devices_); !fine) return std::move(fine).error();
   switch (submission.mode) {
     case Mode::Blocking:
       return submit_blocking(submission);
@@ -187,6 +191,29 @@ Result<Handle> Engine::submit_callback(Submission& submission) {
       proposed ? fast_path_->see_through(false) : submissions_.submit(submission);
   if (driving) loop_->progress().give_back();
   return handle;
+}
+
+Result<HostBuffer> Engine::copy(const Tensor& tensor) {
+  const std::size_t bytes =
+      static_cast<std::size_t>(element_count(tensor.shape)) * size_of(tensor.dtype);
+  std::shared_ptr<EngineDevice> device;
+  if (tensor.device != Device::Host) {
+    auto opened = devices_.at(tensor.device, tensor.device_index);
+    if (!opened) return std::move(opened).error();
+    device = std::move(*opened);
+  }
+  HostBuffer made = device != nullptr ? device->pinned().take(bytes) : pool_->take(bytes);
+  if (made.data() == nullptr) {
+    return Error{.code = Code::Internal,
+                 .message = "no memory for a copy of " + std::to_string(bytes) + " bytes"};
+  }
+  if (device == nullptr) {
+    std::memcpy(made.data(), tensor.in, bytes);
+  } else if (auto copied = device->context().copy(made.data(), tensor.in, bytes, tensor.stream);
+             !copied) {
+    return std::move(copied).error();
+  }
+  return made;
 }
 
 void Engine::shutdown(wire::Departure why) {

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "backends/foreign/foreign.h"
+#include "devices/devices.h"
 #include "engine/base/fork_guard.h"
 #include "engine/base/log.h"
 #include "engine/base/notifier.h"
@@ -97,9 +98,12 @@ class Engine final {
   [[nodiscard]] std::map<std::string, PathCount, std::less<>> paths() const;
   /// Recycled memory, also for results that callers provide. Any thread.
   [[nodiscard]] HostBuffer memory(std::size_t bytes) const { return pool_->take(bytes); }
-  /// The same, reachable for all ranks of this host, which reduce tensors in it where they lie. No
-  /// data() where there is none: nobody shares memory with this rank, none is left, or the system
-  /// does not let this rank look into that of the others. After start(). Any thread.
+  /// A copy of a tensor in host memory that its device reaches, in the order of its stream, or of
+  /// one in host memory. Any thread.
+  [[nodiscard]] Result<HostBuffer> copy(const Tensor& tensor);
+  /// Recycled memory, reachable for all ranks of this host, which reduce tensors in it where they
+  /// lie. No data() where there is none: nobody shares memory with this rank, none is left, or the
+  /// system does not let this rank look into that of the others. After start(). Any thread.
   [[nodiscard]] HostBuffer shared_memory(std::size_t bytes) {
     return shared_pool_ && peers_.map_heaps() ? shared_pool_->take(bytes) : HostBuffer();
   }
@@ -128,6 +132,7 @@ class Engine final {
   std::unique_ptr<ForeignBackends> foreign_;  // null: our own
   std::shared_ptr<HostPool> pool_;
   std::shared_ptr<HostPool> shared_pool_;  // null: this rank shares no memory
+  Devices devices_;
   Phase phase_;
   Negotiation negotiation_;
   Submissions submissions_;

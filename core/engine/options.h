@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "devices/driver.h"
 #include "engine/base/log.h"
 #include "engine/control/negotiator_options.h"
 #include "engine/failure/heartbeat.h"
@@ -40,6 +41,7 @@ struct EngineOptions {
   bool log_hide_time = false;
   std::string timeline;  ///< file that rank 0 records into from the start; empty: none
   bool timeline_mark_cycles = false;
+  std::string device_driver = kCudaDriver;  ///< library of the driver of CUDA
 
   template <class Visitor>
   void each(Visitor& visit) {

@@ -2,7 +2,7 @@
 The native engine: see horovod.runtime.lifecycle for the one instance of a process.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 Tensor: TypeAlias = (
@@ -92,6 +92,18 @@ def missing_cipher() -> str:
     What of OpenSSL this process does not have, so that it cannot protect connections; '' if it can.
     """
 
+class DeviceResult:
+    """A result for a device, which its owner gives memory there."""
+
+    @property
+    def dtype(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def device_index(self) -> int: ...
+    def deliver(self, address: int, stream: int) -> None:
+        """Copy it to that address, in the order of the stream. Once."""
+
 class Engine:
     """The engine of one rank. Descriptors given to it are its own."""
 
@@ -158,12 +170,12 @@ class Engine:
     def poll(self, handle: int) -> bool:
         """Whether it is done. ValueError if unknown."""
 
-    def wait(self, handle: int) -> list[object] | int | None:
+    def wait(self, handle: int, stream_of: Callable[[int], int] | None = None) -> list[object] | int | None:
         """
-        Wait, consume the handle, return results that the engine allocated (DLPack), the number that the operation ends with (join, process sets), or None.
+        Wait, consume the handle, return results that the engine allocated (DLPack, or DeviceResult), the number that the operation ends with (join, process sets), or None. Of tensors on a device: what is put from now on into stream_of(number of the device) comes after the operation; None: it is over there, too.
         """
 
-    def wait_all(self, handles: Sequence[int]) -> None:
+    def wait_all(self, handles: list[int], stream_of: Callable[[int], int] | None = None) -> None:
         """Wait for all and consume them; raises the first error."""
 
     def shutdown(self, script_over: bool = False, failure: str = "") -> None:

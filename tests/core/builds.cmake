@@ -27,4 +27,4 @@ set(tests_not_in_release
 
 # Those that find a device: the libraries of tests/fakes are linked, and RUEDA_FAKES names their folder.
 set(tests_with_fakes
-    test_fake_cuda)
+    test_fake_cuda test_staged test_staged_failures)

@@ -15,8 +15,8 @@
 #include "engine/base/fork_guard.h"
 #include "engine/base/notifier.h"
 #include "engine/execution/dispatcher.h"
-#include "engine/execution/host_pool.h"
 #include "engine/failure/cause_frame.h"
+#include "memory/host_pool.h"
 
 namespace rueda {
 namespace {

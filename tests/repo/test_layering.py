@@ -15,10 +15,12 @@ CORE_ARROWS = {
     "": set[str](),
     "transport": {""},
     "kernels": {""},
-    "backends": {"transport", "kernels", ""},
+    "memory": {""},
+    "devices": {"memory", ""},
+    "backends": {"transport", "kernels", "memory", "devices", ""},
     "collectives": {"backends", "transport", "kernels", ""},
-    "engine": {"collectives", "backends", "transport", "kernels", ""},
-    "bindings": {"engine", "collectives", "backends", "transport", "kernels", ""},
+    "engine": {"collectives", "backends", "transport", "kernels", "memory", "devices", ""},
+    "bindings": {"engine", "collectives", "backends", "transport", "kernels", "memory", "devices", ""},
     "glue": {"bindings", ""},
 }
 # Room of core/engine/ -> what other rooms it may include. "" is core/engine/ itself.

@@ -188,10 +188,11 @@ Result<void> Peers::open() {
     private_beat_ = std::make_unique<BeatWord>();
     beat_ = private_beat_.get();
   }
-  if (size_ > 1 && !engine_bell_) {
-    engine_bell_ = Fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!waiter_bell_) {
+    // Alone, too: a device may wake whoever waits. Nobody else needs an engine thread then.
     waiter_bell_ = Fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-    if (!engine_bell_ || !waiter_bell_) return Error::system("eventfd", errno);
+    if (size_ > 1) engine_bell_ = Fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    if (!waiter_bell_ || (size_ > 1 && !engine_bell_)) return Error::system("eventfd", errno);
   }
 
   if (auto opened = open_backend_factory(); !opened) return opened;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/staged/staged.h"
 #include "collectives/collective.h"
 #include "engine/control/negotiator.h"
 #include "engine/execution/position.h"
@@ -99,6 +100,8 @@ class Dispatcher {
 
  private:
   Result<void> start(TimePoint now);
+  Result<void> start_on_device(Backend& host, const Collective& collective);
+  void end_on_device(Batch& batch);
   [[nodiscard]] Rank self() const;
   [[nodiscard]] Backend* backend_of(std::int32_t id) const;
   [[nodiscard]] Error where(Error error) const;
@@ -110,12 +113,15 @@ class Dispatcher {
   Duration timeout_;
   Timeline* timeline_;
   std::map<std::int32_t, std::unique_ptr<Backend>> sets_;  // that this rank is in
+  /// By set and device; none: for ranks that take part in operations on devices without one.
+  std::map<std::pair<std::int32_t, const EngineDevice*>, std::unique_ptr<StagedBackend>> staged_;
   std::deque<Batch> queue_;
   Batch running_;
   std::vector<Task> tasks_;                          // of running_
   std::vector<std::unique_ptr<std::byte[]>> zeros_;  // of running_: what a joined rank contributes
   std::deque<TracedAllocator> allocators_;           // of running_, if it is on the timeline
   const Backend* backend_ = nullptr;                 // of running_
+  StagedBackend* staging_ = nullptr;                 // of running_; null: it is in host memory
   std::size_t bytes_ = 0;                            // of running_, on this rank
   std::unique_ptr<Operation> operation_;
   TimePoint last_progress_{};               // in running_; if nothing runs: when the last one ended

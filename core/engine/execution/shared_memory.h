@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "engine/base/fork_guard.h"
-#include "engine/execution/host_pool.h"
+#include "memory/host_pool.h"
 #include "transport/shm_heap.h"
 
 namespace rueda {

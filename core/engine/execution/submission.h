@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "collectives/signature.h"
+#include "devices/engine_device.h"
 #include "engine/execution/work.h"
 
 namespace rueda {
@@ -21,11 +23,16 @@ struct Tensor {
   Shape shape = {};
   Device device = Device::Host;
   std::int32_t device_index = 0;  ///< among those of its kind
-  void* stream = nullptr;         ///< of the device: what is in it comes before; null: none
+  /// Of the device: what is in it comes before, and what is put into it later comes after the
+  /// operation. Null: the default stream.
+  void* stream = nullptr;
   /// Alltoall: rows for each member; empty: equally many.
   std::vector<std::int64_t> splits = {};
   /// Alltoall: gets the number of rows from each member; null: not wanted.
   std::int32_t* received = nullptr;
+  // Filled by Submissions::prepare().
+  std::shared_ptr<EngineDevice> on = {};          ///< null: in host memory
+  std::shared_ptr<const DevicePoint> ready = {};  ///< the content is there
 };
 
 /// One tensor, or a group under one handle; some kinds have no tensors (Rules::without_tensors).

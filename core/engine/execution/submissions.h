@@ -13,14 +13,15 @@
 #include <vector>
 
 #include "collectives/collective.h"
+#include "devices/devices.h"
 #include "engine/base/notifier.h"
 #include "engine/base/progress.h"
 #include "engine/control/negotiation.h"
 #include "engine/control/peers.h"
 #include "engine/execution/dispatcher.h"
-#include "engine/execution/host_pool.h"
 #include "engine/execution/submission.h"
 #include "engine/execution/work.h"
+#include "memory/host_pool.h"
 
 namespace rueda {
 
@@ -53,10 +54,10 @@ class Submissions {
 
   // Any thread; takes the engine lock.
 
-  /// Completes a submission of a kind without tensors, and refuses memory that nothing here serves,
-  /// and none. Changes nothing of the engine: before any part of it has seen the submission. No
-  /// lock.
-  [[nodiscard]] static Result<void> prepare(Submission& submission);
+  /// Completes a submission of a kind without tensors, notes in the streams of devices where
+  /// tensors are ready, and refuses memory that nothing here serves, and none. Changes nothing of
+  /// the engine: before any part of it has seen the submission. No lock of the engine.
+  [[nodiscard]] static Result<void> prepare(Submission& submission, Devices& devices);
   /// See Engine for what they promise. In all modes the handle, to begin with.
   Result<Handle> submit(Submission& submission);
   std::optional<bool> poll(Handle handle);
@@ -119,6 +120,10 @@ class Submissions {
   void finish(std::vector<std::unique_ptr<Entry>> entries, const std::optional<Error>& error);
 
  private:
+  [[nodiscard]] static std::string who(const Submission& submission, const Tensor& tensor,
+                                       const std::string& name);
+  [[nodiscard]] static Result<void> prepare(std::vector<Tensor>& tensors, Tensor& tensor,
+                                            Devices& devices);
   struct Naming;
   [[nodiscard]] Naming name(const Submission& submission);
   [[nodiscard]] Result<void> check_change(const Submission& submission) const;

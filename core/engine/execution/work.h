@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "collectives/task.h"
-#include "engine/execution/host_pool.h"
+#include "devices/engine_device.h"
+#include "memory/host_pool.h"
 
 namespace rueda {
 
@@ -22,6 +23,9 @@ struct Output {
   HostBuffer buffer;
   Shape shape;
   DType dtype = DType::Float32;
+  /// The result belongs on that device, and the buffer is pinned host memory: see
+  /// EngineDevice::deliver(). Null: it is where it belongs.
+  std::shared_ptr<EngineDevice> device = {};
 };
 
 /// Gives memory for result `index`, whose size is known only now; null: there is none. Called by
@@ -43,6 +47,8 @@ struct Work {
   std::vector<Output> outputs;        ///< by tensor; without data() where the user gave the memory
   std::optional<std::int64_t> value;  ///< of operations that end with a number: join, set changes
   std::vector<std::uint64_t> tickets;
+  /// Of tensors on devices: what has been started is complete at these points, not before.
+  std::vector<std::shared_ptr<const DevicePoint>> ends;
   std::function<void(const Work&)> on_done;  ///< runs on the notifier
   OutputProvider provide;                    ///< memory of results; null: the engine allocates
   std::atomic<bool> polled{false};           ///< the first poll says no, see Engine::poll()
@@ -63,6 +69,9 @@ struct Entry final : OutputAllocator {
   std::byte* out = nullptr;
   std::vector<std::int64_t> splits;  ///< see Task
   std::int32_t* received = nullptr;
+  std::shared_ptr<EngineDevice> device;  ///< null: in host memory
+  void* stream = nullptr;                ///< see Tensor
+  std::shared_ptr<const DevicePoint> ready;
   std::shared_ptr<Work> work;
   std::size_t index = 0;  ///< in the work
   std::shared_ptr<HostPool> pool;
@@ -95,6 +104,7 @@ struct Entry final : OutputAllocator {
     }
     output.shape = shape;
     output.dtype = dtype;
+    output.device = device;
     return data;
   }
 };

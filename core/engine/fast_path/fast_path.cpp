@@ -59,7 +59,7 @@ std::optional<FastPath::Load> FastPath::load_of(const Submission& submission) co
   std::size_t room_bytes = 0;
   for (const Tensor& tensor : submission.tensors) {
     const auto elements = element_count(tensor.shape);
-    if (elements <= 0) return std::nullopt;
+    if (elements <= 0 || tensor.device != Device::Host) return std::nullopt;
     const std::size_t length = static_cast<std::size_t>(elements) * size_of(tensor.dtype);
     bytes += length;
     room_bytes += aligned(length);

@@ -47,10 +47,10 @@ class Alltoall(Base[T]):
         received = self.frontend.empty_counts(members)
 
         def collect(made: list[object]) -> tuple[T, T]:
-            return self.frontend.from_dlpack(made[0]), received if place is None else place(received)
+            return self._taken(made[0]), received if place is None else place(received)
 
-        device = described[4:6] or (_core.HOST, 0)
-        given = (*described[:4], *device, 0, splits, self._describe(received)[0])
+        place_of_rows = described[4:7] or (_core.HOST, 0, 0)
+        given = (*described[:4], *place_of_rows, splits, self._describe(received)[0])
         inputs = tensor, received
         return self._start(
             _ALLTOALL,

@@ -15,10 +15,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from numbers import Real
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, cast
 
 from horovod import _core
-from horovod.collectives.frontend import Description, Frontend, T
+from horovod.collectives.frontend import Description, DeviceFrontend, Frontend, T
 from horovod.collectives.ops import Sum, checked_op
 from horovod.errors import InvalidArgumentError
 from horovod.runtime import lifecycle
@@ -99,10 +99,9 @@ class Base(Generic[T]):
         # Bound once: these are called for every operation.
         self._describe = frontend.describe
         self._pending = self.table.pending
-        self._from_one: Callable[[list[object]], T] = lambda made: frontend.from_dlpack(made[0])
-        self._from_many: Callable[[list[object]], tuple[T, ...]] = lambda made: tuple(
-            map(frontend.from_dlpack, made)
-        )
+        self._stream_of = getattr(frontend, "current_stream", None)  # see DeviceFrontend
+        self._from_one: Callable[[list[object]], T] = lambda made: self._taken(made[0])
+        self._from_many: Callable[[list[object]], tuple[T, ...]] = lambda made: tuple(map(self._taken, made))
 
     # -- waiting --------------------------------------------------------------------------------------------
 
@@ -117,7 +116,7 @@ class Base(Generic[T]):
             return None
         engine, _, result, collect = entry
         try:
-            made = engine.wait(handle)
+            made = engine.wait(handle, self._stream_of)
         except Exception:
             raise
         except BaseException:
@@ -141,7 +140,7 @@ class Base(Generic[T]):
         if entry is None:
             return
         try:
-            entry[0].wait_all(handles)
+            entry[0].wait_all(handles, self._stream_of)
         except Exception:
             self._drop(handles)
             raise
@@ -158,6 +157,12 @@ class Base(Generic[T]):
         if entry is None:
             raise InvalidArgumentError(f"Handle {handle} was not created or has been cleared.")
         return entry[0].poll(handle)
+
+    def _taken(self, made: object) -> T:
+        """A result that the engine has allocated, as a tensor."""
+        if isinstance(made, _core.DeviceResult):
+            return cast("DeviceFrontend[T]", self.frontend).from_device(made)
+        return self.frontend.from_dlpack(made)
 
     def _drop(self, handles: list[int]) -> None:
         for handle in handles:

@@ -16,8 +16,8 @@ T = TypeVar("T")
 
 Description: TypeAlias = "_core.Tensor"
 """A tensor as the core takes it: address, address of its result, dtype code and shape; if it is not in host
-memory also the code of its device, and its number among those of its kind. A plain tuple: it is built for
-every call."""
+memory also the code of its device, its number among those of its kind, and the stream in whose order its
+content is there. A plain tuple: it is built for every call."""
 
 
 class Frontend(Protocol[T]):
@@ -74,3 +74,13 @@ class Frontend(Protocol[T]):
 
     def to_integers(self, tensor: T) -> list[int]:
         """The values of a one-dimensional int64 tensor."""
+
+
+class DeviceFrontend(Frontend[T], Protocol[T]):
+    """A frontend whose tensors may also be on devices, in the order of their streams."""
+
+    def from_device(self, result: _core.DeviceResult) -> T:
+        """A new tensor on the device of ``result``, with its content in the order of the current stream."""
+
+    def current_stream(self, device: int) -> int:
+        """The stream of CUDA device ``device`` into which the calling thread puts work; 0: the default."""

@@ -31,6 +31,7 @@ _CODES: Final[dict[torch.dtype, int]] = {
 if hasattr(torch, "uint16"):  # since PyTorch 2.3
     _CODES[torch.uint16] = _core.UINT16
 
+_DTYPES: Final = {code: dtype for dtype, code in _CODES.items()}
 _DEVICES: Final[dict[str, int]] = {"cuda": _core.CUDA, "xpu": _core.XPU, "mps": _core.MPS}
 
 # PyTorch gives memory of such tensors back to the system, and fresh pages cost more than the exchange.
@@ -41,6 +42,24 @@ _ONE_ELEMENT: Final = torch.Size((1,))
 def _pooled(code: int, shape: Sequence[int]) -> torch.Tensor:
     made: torch.Tensor = dlpack.from_dlpack(current_engine().empty(code, tuple(shape)))
     return made
+
+
+def current_stream(device: int) -> int:
+    """The current stream of a CUDA device, as its driver knows it."""
+    stream: int = torch.cuda.current_stream(device).cuda_stream
+    return stream
+
+
+if hasattr(torch._C, "_cuda_getCurrentRawStream"):  # where PyTorch was built for CUDA; it makes no object
+    current_stream = torch._C._cuda_getCurrentRawStream
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """Code of its device, its number, and the stream in whose order ``tensor`` is used."""
+    device = tensor.device
+    index = device.index or 0
+    code = _DEVICES[device.type]
+    return code, index, current_stream(index) if code == _core.CUDA else 0
 
 
 def shared_like(tensor: torch.Tensor) -> torch.Tensor:
@@ -91,8 +110,7 @@ class TorchFrontend:
                         out = address
                     if tensor.is_cpu:
                         return address, out, _CODES[tensor.dtype], shape
-                    device = tensor.device
-                    return address, out, _CODES[tensor.dtype], shape, _DEVICES[device.type], device.index or 0
+                    return address, out, _CODES[tensor.dtype], shape, *_place(tensor)
         except (AttributeError, KeyError, RuntimeError):
             pass  # `_refusal` says what is wrong
         raise _refusal(tensor)
@@ -123,6 +141,15 @@ class TorchFrontend:
 
     def from_dlpack(self, capsule: object) -> torch.Tensor:
         return dlpack.from_dlpack(capsule)
+
+    def from_device(self, result: _core.DeviceResult) -> torch.Tensor:
+        device = torch.device("cuda", result.device_index)
+        made = torch.empty(result.shape, dtype=_DTYPES[result.dtype], device=device)
+        result.deliver(made.data_ptr(), current_stream(result.device_index))
+        return made
+
+    def current_stream(self, device: int) -> int:
+        return current_stream(device)
 
     def from_bytes(self, data: bytearray) -> torch.Tensor:
         return torch.frombuffer(data, dtype=torch.uint8)

@@ -179,7 +179,7 @@ class FakeEngine:
         assert handle in self.pending
         return True
 
-    def wait(self, handle: int) -> list[object] | int | None:
+    def wait(self, handle: int, stream_of: Any = None) -> list[object] | int | None:
         if handle in self.numbers:
             return self.numbers.pop(handle)
         submission = self.pending.pop(handle)
@@ -211,7 +211,7 @@ class FakeEngine:
                 view(out, dtype, shape)[...] = view(data, dtype, shape)
         return None
 
-    def wait_all(self, handles: list[int]) -> None:
+    def wait_all(self, handles: list[int], stream_of: Any = None) -> None:
         first: Exception | None = None
         for handle in handles:
             try:

@@ -78,7 +78,7 @@ def test_an_interrupted_wait_keeps_the_tensors(
     engine = make_world(2)
     handle = hvd.allreduce_async(torch.ones(1))
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "wait", lambda handle: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(engine, "wait", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             hvd.synchronize(handle)
     assert handle in collectives.table.pending

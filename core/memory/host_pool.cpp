@@ -1,4 +1,4 @@
-#include "engine/execution/host_pool.h"
+#include "memory/host_pool.h"
 
 #include <sys/mman.h>
 

@@ -1,0 +1,34 @@
+/// How each collective is cut into chunks that fit a slot.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "backends/backend.h"
+#include "backends/staged/pipeline.h"
+
+namespace rueda {
+
+// `device`: null on a rank that has none; then nothing lies on a device.
+
+[[nodiscard]] std::unique_ptr<StagedPlan> staged_allreduce(Backend& host, EngineDevice* device,
+                                                           std::span<const Piece> pieces,
+                                                           const Reduction& reduction);
+[[nodiscard]] std::unique_ptr<StagedPlan> staged_allgather(Backend& host, EngineDevice* device,
+                                                           GatherPlan plan);
+[[nodiscard]] std::unique_ptr<StagedPlan> staged_reducescatter(Backend& host, EngineDevice* device,
+                                                               std::span<const ScatterPiece> pieces,
+                                                               const Reduction& reduction);
+[[nodiscard]] std::unique_ptr<StagedPlan> staged_alltoall(Backend& host, EngineDevice* device,
+                                                          AlltoallPlan plan);
+
+/// Works on one chunk of a range of bytes, in host memory: what goes in, and where the result goes.
+using RunRange = std::function<std::unique_ptr<Operation>(std::span<const std::byte> in,
+                                                          std::span<std::byte> out)>;
+/// Both ranges are empty or equally long.
+[[nodiscard]] std::unique_ptr<StagedPlan> staged_range(EngineDevice* device,
+                                                       std::span<const std::byte> in,
+                                                       std::span<std::byte> out, RunRange run);
+
+}  // namespace rueda

@@ -1,0 +1,58 @@
+/// Members with memory of devices, over a backend that works on host memory.
+///
+/// Chunk by chunk, so copies and the host's work overlap. What is computed and moved is what the
+/// host backend does, so the bits are the same.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backends/backend.h"
+#include "devices/engine_device.h"
+
+namespace rueda {
+
+class StagedPlan;
+
+class StagedBackend final : public Backend {
+ public:
+  /// `host` serves the same members and outlives this. `device`: null on a rank without one, which
+  /// takes part with host memory.
+  StagedBackend(Backend& host, std::shared_ptr<EngineDevice> device);
+
+  [[nodiscard]] std::string_view name() const noexcept override { return name_; }
+  [[nodiscard]] std::string_view path(Kind /*kind*/,
+                                      std::size_t /*bytes*/) const noexcept override {
+    return name_;
+  }
+  [[nodiscard]] Backend& host() const noexcept { return host_; }
+  [[nodiscard]] EngineDevice* device() const noexcept { return device_.get(); }
+
+  void begin(OperationTag operation) override { host_.begin(operation); }
+  std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) override;
+  std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) override;
+  std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
+                                       const Reduction& reduction) override;
+  std::unique_ptr<Operation> allgather(GatherPlan plan) override;
+  std::unique_ptr<Operation> reducescatter(std::span<const ScatterPiece> pieces,
+                                           const Reduction& reduction) override;
+  std::unique_ptr<Operation> alltoall(AlltoallPlan plan) override;
+  std::unique_ptr<Operation> broadcast(std::span<const std::byte> in, std::span<std::byte> out,
+                                       int root) override;
+  std::unique_ptr<Operation> barrier() override { return host_.barrier(); }
+
+  /// A plan as an operation of this backend.
+  [[nodiscard]] std::unique_ptr<Operation> run(std::unique_ptr<StagedPlan> plan);
+
+  /// What is started from now on comes after that point of a device.
+  Result<void> follow(const DevicePoint& point);
+  /// Where everything that was started and is done will have ended. Needs a device.
+  [[nodiscard]] Result<std::shared_ptr<DevicePoint>> end() const;
+
+ private:
+  Backend& host_;
+  std::shared_ptr<EngineDevice> device_;
+  std::string name_;
+};
+
+}  // namespace rueda

@@ -1,0 +1,123 @@
+/// One device of this machine, as seen by this process: the context that frameworks use too, points
+/// in the order of its work, and copies.
+///
+/// Frameworks work in the primary context of a device, so their streams, events and addresses mean
+/// the same here. Every call makes that context current on its thread and puts back what was
+/// current before.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "devices/driver.h"
+#include "result.h"
+
+namespace rueda {
+
+class DeviceContext;
+
+/// A place in the order of a device's work: what was in a stream when it was made. Any thread.
+class DevicePoint {
+ public:
+  DevicePoint(std::shared_ptr<DeviceContext> device, DriverEvent event) noexcept
+      : device_(std::move(device)), event_(event) {}
+  ~DevicePoint();
+  DevicePoint(const DevicePoint&) = delete;
+  DevicePoint& operator=(const DevicePoint&) = delete;
+
+  /// Whether the work before it is done. Does not wait.
+  [[nodiscard]] Result<bool> reached() const;
+  /// What is put into that stream from now on comes after this point. Does not wait.
+  Result<void> precede(void* stream) const;
+  /// Waits until it is reached.
+  Result<void> wait() const;
+  [[nodiscard]] const std::shared_ptr<DeviceContext>& device() const noexcept { return device_; }
+
+ private:
+  std::shared_ptr<DeviceContext> device_;
+  DriverEvent event_;
+};
+
+/// Any thread.
+class DeviceContext : public std::enable_shared_from_this<DeviceContext> {
+ public:
+  /// Fails if there is no such device, or it cannot be used.
+  [[nodiscard]] static Result<std::shared_ptr<DeviceContext>> open(
+      std::shared_ptr<const DeviceDriver> driver, int index);
+  DeviceContext(std::shared_ptr<const DeviceDriver> driver, DriverDevice device,
+                DriverContext context, int index) noexcept
+      : driver_(std::move(driver)), device_(device), context_(context), index_(index) {}
+  ~DeviceContext();
+  DeviceContext(const DeviceContext&) = delete;
+  DeviceContext& operator=(const DeviceContext&) = delete;
+
+  [[nodiscard]] int index() const noexcept { return index_; }
+  [[nodiscard]] const DeviceDriver& driver() const noexcept { return *driver_; }
+
+  /// Current on this thread as long as this object lives.
+  class Current {
+   public:
+    explicit Current(const DeviceContext& device) noexcept
+        : driver_(*device.driver_), pushed_(driver_.context_push(device.context_) == 0) {}
+    ~Current() {
+      DriverContext before = nullptr;
+      if (pushed_) driver_.context_pop(&before);
+    }
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+
+   private:
+    const DeviceDriver& driver_;
+    bool pushed_;
+  };
+
+  /// After everything that is in the stream now; null: the default stream.
+  [[nodiscard]] Result<std::shared_ptr<DevicePoint>> point(void* stream);
+  /// The stream is recorded for a graph: its work does not run now.
+  [[nodiscard]] Result<bool> captures(void* stream) const;
+  /// Memory of any device; else of the host, or no address.
+  [[nodiscard]] bool holds(const void* address) const noexcept;
+  /// In the order of the stream. Both ends stay valid until it is done.
+  Result<void> copy(void* to, const void* from, std::size_t bytes, void* stream) const;
+  /// The status as an error that says what was tried.
+  [[nodiscard]] Result<void> check(DriverStatus status, const char* what) const {
+    if (status == kDriverSuccess) [[likely]] {
+      return {};
+    }
+    return failure(status, what);
+  }
+  [[nodiscard]] Error failure(DriverStatus status, const std::string& what) const;
+
+ private:
+  friend class DevicePoint;
+  void give_back(DriverEvent event) noexcept;
+
+  std::shared_ptr<const DeviceDriver> driver_;
+  DriverDevice device_;
+  DriverContext context_;
+  int index_;
+  std::mutex mutex_;                 // guards events_
+  std::vector<DriverEvent> events_;  // free ones
+};
+
+/// A stream of ours, which no other stream waits for. Ends by itself when its work is done.
+class DeviceStream {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<DeviceStream>> open(
+      std::shared_ptr<DeviceContext> device);
+  DeviceStream(std::shared_ptr<DeviceContext> device, DriverStream stream) noexcept
+      : device_(std::move(device)), stream_(stream) {}
+  ~DeviceStream();
+  DeviceStream(const DeviceStream&) = delete;
+  DeviceStream& operator=(const DeviceStream&) = delete;
+  [[nodiscard]] void* get() const noexcept { return stream_; }
+
+ private:
+  std::shared_ptr<DeviceContext> device_;
+  DriverStream stream_;
+};
+
+}  // namespace rueda

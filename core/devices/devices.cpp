@@ -1,0 +1,35 @@
+#include "devices/devices.h"
+
+#include <utility>
+
+namespace rueda {
+
+Devices::Devices(std::string library, std::function<void()> ring)
+    : library_(std::move(library)), waker_(std::make_shared<Waker>(std::move(ring))) {}
+
+void Devices::abandon() noexcept {
+  auto* const kept = new std::map<int, std::shared_ptr<EngineDevice>>(std::move(open_));
+  static_cast<void>(kept);  // its destructors would call the driver
+}
+
+Result<std::shared_ptr<EngineDevice>> Devices::at(Device kind, int index) {
+  if (kind != Device::Cuda) {
+    return Error{.code = Code::Unsupported,
+                 .message = std::string(name_of(kind)) +
+                            " tensors are not supported yet; move the tensor to the CPU first"};
+  }
+  const std::lock_guard lock(mutex_);
+  if (const auto found = open_.find(index); found != open_.end()) return found->second;
+  if (driver_ == nullptr) {
+    auto loaded = load_driver(library_);
+    if (!loaded) return std::move(loaded).error();
+    driver_ = std::move(*loaded);
+  }
+  auto context = DeviceContext::open(driver_, index);
+  if (!context) return std::move(context).error();
+  auto device = EngineDevice::open(std::move(*context), waker_);
+  if (device) open_.emplace(index, *device);
+  return device;
+}
+
+}  // namespace rueda

@@ -1,0 +1,41 @@
+/// The devices that an engine has met in submissions. A process without them never looks for a
+/// driver.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "devices/engine_device.h"
+#include "types.h"
+
+namespace rueda {
+
+class Devices {
+ public:
+  /// `library`: the driver of CUDA. `ring`: tells the engine that a device has come to a point; any
+  /// thread calls it.
+  Devices(std::string library, std::function<void()> ring);
+  ~Devices() { disconnect(); }
+  Devices(const Devices&) = delete;
+  Devices& operator=(const Devices&) = delete;
+
+  /// That device, opened when it is asked for first. Fails if nothing here serves its kind or it
+  /// cannot be used. Any thread.
+  [[nodiscard]] Result<std::shared_ptr<EngineDevice>> at(Device kind, int index);
+  /// Nobody is told any more, once it returns.
+  void disconnect() { waker_->disconnect(); }
+  /// In a forked child: the driver does not work there.
+  void abandon() noexcept;
+
+ private:
+  const std::string library_;
+  std::shared_ptr<Waker> waker_;
+  std::mutex mutex_;  // guards all below
+  std::shared_ptr<const DeviceDriver> driver_;
+  std::map<int, std::shared_ptr<EngineDevice>> open_;  // by index
+};
+
+}  // namespace rueda

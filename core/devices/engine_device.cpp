@@ -1,0 +1,99 @@
+#include "devices/engine_device.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "devices/pinned_memory.h"
+
+namespace rueda {
+
+namespace {
+
+/// Pinned memory is taken from what all programs share.
+constexpr std::size_t kKeptPinnedBytes = std::size_t{256} << 20;
+
+}  // namespace
+
+EngineDevice::EngineDevice(std::shared_ptr<DeviceContext> context, std::shared_ptr<Waker> waker)
+    : context_(std::move(context)),
+      waker_(std::move(waker)),
+      pinned_(std::make_shared<HostPool>(kKeptPinnedBytes, pinned_memory(context_))) {}
+
+Result<std::shared_ptr<EngineDevice>> EngineDevice::open(std::shared_ptr<DeviceContext> context,
+                                                         std::shared_ptr<Waker> waker) {
+  auto device = std::make_shared<EngineDevice>(context, std::move(waker));
+  for (auto* const stream : {&device->to_host_, &device->to_device_}) {
+    auto opened = DeviceStream::open(context);
+    if (!opened) return std::move(opened).error();
+    *stream = std::move(*opened);
+  }
+  device->slot_memory_ = device->pinned_->take(kSlots * kSlotBytes);
+  std::byte* memory = device->slot_memory_.data();
+  if (memory == nullptr) {
+    return Error{.code = Code::Backend,
+                 .message = "no pinned host memory (" + std::to_string(kSlots * kSlotBytes >> 20) +
+                            " MiB) to copy tensors of device " + std::to_string(context->index()) +
+                            " through: the limit of the container or of locked memory (ulimit -l) "
+                            "may be too low"};
+  }
+  for (Slot& slot : device->slots_) slot.memory = std::exchange(memory, memory + kSlotBytes);
+  return device;
+}
+
+/// What the device still copies ends first: it needs the memory.
+EngineDevice::~EngineDevice() {
+  for (const Slot& slot : slots_) {
+    if (slot.stored) static_cast<void>(slot.stored->wait());
+  }
+  for (const Kept& kept : kept_) static_cast<void>(kept.until->wait());
+  const DeviceContext::Current current(*context_);
+  for (const auto* const stream : {&to_host_, &to_device_}) {
+    if (*stream == nullptr) continue;
+    context_->driver().stream_synchronize(static_cast<DriverStream>((*stream)->get()));
+  }
+  pinned_->close();
+}
+
+Result<void> EngineDevice::deliver(HostBuffer from, std::size_t bytes, void* to, void* stream) {
+  if (auto copied = context_->copy(to, from.data(), bytes, stream); !copied) return copied;
+  auto point = context_->point(stream);
+  if (!point) return std::move(point).error();
+  keep(std::move(from), std::move(*point));
+  return {};
+}
+
+void EngineDevice::keep(HostBuffer memory) noexcept {
+  if (memory.data() == nullptr) return;
+  auto loaded = context_->point(to_host());
+  if (loaded) static_cast<void>((*loaded)->precede(to_device()));
+  auto stored = context_->point(to_device());
+  if (stored) keep(std::move(memory), std::move(*stored));
+}
+
+void EngineDevice::keep(HostBuffer memory, std::shared_ptr<const DevicePoint> until) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(kept_, [](const Kept& kept) {
+    const auto reached = kept.until->reached();
+    return reached && *reached;
+  });
+  kept_.push_back({.memory = std::move(memory), .until = std::move(until)});
+}
+
+Result<void> EngineDevice::ring_after(void* stream) {
+  const DeviceContext::Current current(*context_);
+  auto* const waker = new std::shared_ptr<Waker>(waker_);
+  const DriverStatus status = context_->driver().launch_host(
+      static_cast<DriverStream>(stream),
+      [](void* argument) {
+        auto* const owned = static_cast<std::shared_ptr<Waker>*>(argument);
+        (*owned)->ring();
+        delete owned;
+      },
+      waker);
+  if (status == kDriverSuccess) return {};
+  delete waker;
+  return context_->failure(status, "cannot ask to be woken");
+}
+
+}  // namespace rueda

@@ -1,0 +1,82 @@
+/// One device, as an engine uses it: streams for copies to and from the host, the memory that they
+/// go through, and results that wait for their owner.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "devices/device_context.h"
+#include "devices/waker.h"
+#include "memory/host_pool.h"
+
+namespace rueda {
+
+class EngineDevice {
+ public:
+  /// Chunks of a staged operation that are under way at the same time.
+  static constexpr std::size_t kSlots = 4;
+  static constexpr std::size_t kSlotBytes = std::size_t{2} << 20;
+
+  /// Fails if the device lacks memory or handles for what every operation needs.
+  [[nodiscard]] static Result<std::shared_ptr<EngineDevice>> open(
+      std::shared_ptr<DeviceContext> context, std::shared_ptr<Waker> waker);
+  EngineDevice(std::shared_ptr<DeviceContext> context, std::shared_ptr<Waker> waker);
+  ~EngineDevice();
+  EngineDevice(const EngineDevice&) = delete;
+  EngineDevice& operator=(const EngineDevice&) = delete;
+
+  // Any thread.
+
+  [[nodiscard]] DeviceContext& context() const noexcept { return *context_; }
+  [[nodiscard]] bool holds(const void* address) const noexcept { return context_->holds(address); }
+  /// Of pinned host memory. It may be given back as soon as no stream uses it.
+  [[nodiscard]] HostPool& pinned() const noexcept { return *pinned_; }
+  [[nodiscard]] const std::shared_ptr<HostPool>& pinned_pool() const noexcept { return pinned_; }
+  /// Copies a result to where its owner wants it, after what is in the stream and before what comes
+  /// into it. Keeps the memory until it is copied.
+  Result<void> deliver(HostBuffer from, std::size_t bytes, void* to, void* stream);
+
+  // By the holder of the progress lock.
+
+  /// Keeps memory until all copies that have been started so far are done.
+  void keep(HostBuffer memory) noexcept;
+  /// Copies to the host go into this stream, copies to the device into that one.
+  [[nodiscard]] void* to_host() const noexcept { return to_host_->get(); }
+  [[nodiscard]] void* to_device() const noexcept { return to_device_->get(); }
+  /// Tells the engine when the stream has come to where it is now.
+  Result<void> ring_after(void* stream);
+
+  struct Slot {
+    std::byte* memory = nullptr;                ///< kSlotBytes
+    std::shared_ptr<const DevicePoint> stored;  ///< its last bytes have gone to the device; or null
+  };
+  /// They are used in turn, by one operation after another.
+  [[nodiscard]] Slot& slot(std::size_t number) noexcept { return slots_[number % kSlots]; }
+  /// The number of the next one.
+  [[nodiscard]] std::size_t next_slot() noexcept { return next_slot_++; }
+
+ private:
+  void keep(HostBuffer memory, std::shared_ptr<const DevicePoint> until);
+
+  struct Kept {
+    HostBuffer memory;
+    std::shared_ptr<const DevicePoint> until;
+  };
+
+  std::shared_ptr<DeviceContext> context_;
+  std::shared_ptr<Waker> waker_;
+  std::shared_ptr<HostPool> pinned_;
+  std::unique_ptr<DeviceStream> to_host_;
+  std::unique_ptr<DeviceStream> to_device_;
+  HostBuffer slot_memory_;
+  std::array<Slot, kSlots> slots_;
+  std::size_t next_slot_ = 0;
+  std::mutex mutex_;        // guards kept_
+  std::vector<Kept> kept_;  // results that are being copied
+};
+
+}  // namespace rueda

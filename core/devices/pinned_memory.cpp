@@ -1,0 +1,36 @@
+#include "devices/pinned_memory.h"
+
+#include <utility>
+
+namespace rueda {
+
+namespace {
+
+class PinnedMemory final : public MemorySource {
+ public:
+  explicit PinnedMemory(std::shared_ptr<DeviceContext> device) noexcept
+      : device_(std::move(device)) {}
+
+  [[nodiscard]] std::byte* allocate(std::size_t capacity) override {
+    const DeviceContext::Current current(*device_);
+    void* memory = nullptr;
+    const DriverStatus status = device_->driver().allocate_host(&memory, capacity, kHostPortable);
+    return status == kDriverSuccess ? static_cast<std::byte*>(memory) : nullptr;
+  }
+
+  void release(std::byte* data, std::size_t /*capacity*/) noexcept override {
+    const DeviceContext::Current current(*device_);
+    device_->driver().release_host(data);
+  }
+
+ private:
+  std::shared_ptr<DeviceContext> device_;
+};
+
+}  // namespace
+
+std::unique_ptr<MemorySource> pinned_memory(std::shared_ptr<DeviceContext> device) {
+  return std::make_unique<PinnedMemory>(std::move(device));
+}
+
+}  // namespace rueda
