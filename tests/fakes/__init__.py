@@ -1,6 +1,7 @@
 """Where the libraries are that stand in for a vendor's, and how a process is told to take them.
 
-`make test-python` builds them. What they do, and which variables they read, is in `fake_cuda.h`.
+`make test-python` builds them. What they do, and which variables they read, is in `fake_cuda.h`
+and `fake_nccl.h`.
 """
 
 from __future__ import annotations

@@ -78,6 +78,9 @@ typedef struct {
 /// Whoever uses it must have waited for the streams that use the memory.
 void* fakeCudaHostAddress(FakeCudaAddress address);
 
+/// Whether these bytes of the host are pinned, all of them.
+int fakeCudaIsPinned(const void* memory, size_t bytes);
+
 /// From the return on no further command of the stream starts, until it is released. One that runs
 /// goes on. What the host does before it releases is seen by what runs then. Both also take a
 /// stream that was destroyed while it was held.

@@ -18,10 +18,14 @@ endfunction()
 file(GLOB fake_cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/fakes/cuda/*.cpp)
 add_fake(fake_cuda libcuda.so.1 ${fake_cuda_sources} ${CMAKE_SOURCE_DIR}/tests/fakes/faults.cpp)
 
-# For a C++ test. It is linked, so a plain dlopen("libcuda.so.1") finds it loaded, and needs no LD_LIBRARY_PATH.
+file(GLOB fake_nccl_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/fakes/nccl/*.cpp)
+add_fake(fake_nccl libnccl.so.2 ${fake_nccl_sources} ${CMAKE_SOURCE_DIR}/tests/fakes/faults.cpp)
+target_link_libraries(fake_nccl PRIVATE fake_cuda)
+
+# For a C++ test. They are linked, so a plain dlopen("libcuda.so.1") finds one loaded, and needs no LD_LIBRARY_PATH.
 function(use_fakes test)
   target_include_directories(${test} PRIVATE ${CMAKE_SOURCE_DIR}/tests/fakes)
   target_compile_definitions(${test} PRIVATE RUEDA_FAKES="${fakes_folder}")
-  target_link_libraries(${test} PRIVATE fake_cuda)
+  target_link_libraries(${test} PRIVATE -Wl,--no-as-needed fake_cuda fake_nccl)
   add_dependencies(${test} fakes)
 endfunction()

@@ -36,6 +36,11 @@ FAKE_CUDA_API void* fakeCudaHostAddress(FakeCudaAddress address) {
   return place.kind == Place::Kind::Device ? place.content : nullptr;
 }
 
+FAKE_CUDA_API int fakeCudaIsPinned(const void* memory, std::size_t bytes) {
+  const Place place = Memory::get().find(reinterpret_cast<DriverAddress>(memory), bytes);
+  return place.kind == Place::Kind::Pinned ? 1 : 0;
+}
+
 FAKE_CUDA_API void fakeCudaHold(FakeCudaStream stream) {
   must_resolve(static_cast<DriverStream>(stream)).hold();
 }
