@@ -121,6 +121,19 @@ Result<void> DeviceContext::copy(void* to, const void* from, std::size_t bytes,
                "cannot copy");
 }
 
+Result<void> DeviceContext::clear(void* memory, std::size_t bytes, void* stream) const {
+  const Current current(*this);
+  return check(driver_->set_bytes(as_address(memory), 0, bytes, as_stream(stream)),
+               "cannot fill memory");
+}
+
+Result<std::array<char, 16>> DeviceContext::uuid() const {
+  std::array<char, 16> bytes{};
+  const DriverStatus status = driver_->device_uuid(bytes.data(), device_);
+  if (status != kDriverSuccess) return failure(status, "cannot tell the identity");
+  return bytes;
+}
+
 Result<std::unique_ptr<DeviceStream>> DeviceStream::open(std::shared_ptr<DeviceContext> device) {
   const DeviceContext::Current current(*device);
   DriverStream stream = nullptr;

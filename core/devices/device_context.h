@@ -6,6 +6,7 @@
 /// current before.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -82,6 +83,10 @@ class DeviceContext : public std::enable_shared_from_this<DeviceContext> {
   [[nodiscard]] bool holds(const void* address) const noexcept;
   /// In the order of the stream. Both ends stay valid until it is done.
   Result<void> copy(void* to, const void* from, std::size_t bytes, void* stream) const;
+  /// Fills memory of the device with zeros, in the order of the stream.
+  Result<void> clear(void* memory, std::size_t bytes, void* stream) const;
+  /// What no other device has.
+  [[nodiscard]] Result<std::array<char, 16>> uuid() const;
   /// The status as an error that says what was tried.
   [[nodiscard]] Result<void> check(DriverStatus status, const char* what) const {
     if (status == kDriverSuccess) [[likely]] {

@@ -47,6 +47,7 @@ inline constexpr unsigned kMemoryOfDevice = 2;      // CU_MEMORYTYPE_DEVICE
   X(error_text, "cuGetErrorString", (DriverStatus status, const char** text))                   \
   X(device_count, "cuDeviceGetCount", (int* count))                                             \
   X(device_get, "cuDeviceGet", (DriverDevice * device, int ordinal))                            \
+  X(device_uuid, "cuDeviceGetUuid_v2", (char* bytes, DriverDevice device))                      \
   X(primary_retain, "cuDevicePrimaryCtxRetain", (DriverContext * context, DriverDevice device)) \
   X(primary_release, "cuDevicePrimaryCtxRelease_v2", (DriverDevice device))                     \
   X(context_push, "cuCtxPushCurrent_v2", (DriverContext context))                               \

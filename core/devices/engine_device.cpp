@@ -12,13 +12,16 @@ namespace {
 
 /// Pinned memory is taken from what all programs share.
 constexpr std::size_t kKeptPinnedBytes = std::size_t{256} << 20;
+/// Memory of the device belongs to the model.
+constexpr std::size_t kKeptDeviceBytes = std::size_t{64} << 20;
 
 }  // namespace
 
 EngineDevice::EngineDevice(std::shared_ptr<DeviceContext> context, std::shared_ptr<Waker> waker)
     : context_(std::move(context)),
       waker_(std::move(waker)),
-      pinned_(std::make_shared<HostPool>(kKeptPinnedBytes, pinned_memory(context_))) {}
+      pinned_(std::make_shared<HostPool>(kKeptPinnedBytes, pinned_memory(context_))),
+      memory_(std::make_shared<HostPool>(kKeptDeviceBytes, device_memory(context_))) {}
 
 Result<std::shared_ptr<EngineDevice>> EngineDevice::open(std::shared_ptr<DeviceContext> context,
                                                          std::shared_ptr<Waker> waker) {
@@ -53,6 +56,7 @@ EngineDevice::~EngineDevice() {
     context_->driver().stream_synchronize(static_cast<DriverStream>((*stream)->get()));
   }
   pinned_->close();
+  memory_->close();
 }
 
 Result<void> EngineDevice::deliver(HostBuffer from, std::size_t bytes, void* to, void* stream) {
@@ -67,8 +71,13 @@ void EngineDevice::keep(HostBuffer memory) noexcept {
   if (memory.data() == nullptr) return;
   auto loaded = context_->point(to_host());
   if (loaded) static_cast<void>((*loaded)->precede(to_device()));
-  auto stored = context_->point(to_device());
-  if (stored) keep(std::move(memory), std::move(*stored));
+  keep(std::move(memory), to_device());
+}
+
+void EngineDevice::keep(HostBuffer memory, void* stream) noexcept {
+  if (memory.data() == nullptr) return;
+  auto end = context_->point(stream);
+  if (end) keep(std::move(memory), std::move(*end));
 }
 
 void EngineDevice::keep(HostBuffer memory, std::shared_ptr<const DevicePoint> until) {

@@ -36,6 +36,9 @@ class EngineDevice {
   /// Of pinned host memory. It may be given back as soon as no stream uses it.
   [[nodiscard]] HostPool& pinned() const noexcept { return *pinned_; }
   [[nodiscard]] const std::shared_ptr<HostPool>& pinned_pool() const noexcept { return pinned_; }
+  /// Of memory of the device, which may be given back in the same way.
+  [[nodiscard]] HostPool& memory() const noexcept { return *memory_; }
+  [[nodiscard]] const std::shared_ptr<HostPool>& memory_pool() const noexcept { return memory_; }
   /// Copies a result to where its owner wants it, after what is in the stream and before what comes
   /// into it. Keeps the memory until it is copied.
   Result<void> deliver(HostBuffer from, std::size_t bytes, void* to, void* stream);
@@ -44,6 +47,8 @@ class EngineDevice {
 
   /// Keeps memory until all copies that have been started so far are done.
   void keep(HostBuffer memory) noexcept;
+  /// The same of what is in that stream.
+  void keep(HostBuffer memory, void* stream) noexcept;
   /// Copies to the host go into this stream, copies to the device into that one.
   [[nodiscard]] void* to_host() const noexcept { return to_host_->get(); }
   [[nodiscard]] void* to_device() const noexcept { return to_device_->get(); }
@@ -70,6 +75,7 @@ class EngineDevice {
   std::shared_ptr<DeviceContext> context_;
   std::shared_ptr<Waker> waker_;
   std::shared_ptr<HostPool> pinned_;
+  std::shared_ptr<HostPool> memory_;
   std::unique_ptr<DeviceStream> to_host_;
   std::unique_ptr<DeviceStream> to_device_;
   HostBuffer slot_memory_;

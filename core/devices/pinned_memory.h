@@ -1,4 +1,4 @@
-/// Host memory that a device copies from and to by itself, beside other work.
+/// Memory for pools: of a device, and of the host where a device copies from and to by itself.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,9 @@
 
 namespace rueda {
 
-/// A source for pools. It is memory of the host for everybody else.
+/// Pinned. It is memory of the host for everybody else.
 [[nodiscard]] std::unique_ptr<MemorySource> pinned_memory(std::shared_ptr<DeviceContext> device);
+/// Of the device. The host cannot read it.
+[[nodiscard]] std::unique_ptr<MemorySource> device_memory(std::shared_ptr<DeviceContext> device);
 
 }  // namespace rueda

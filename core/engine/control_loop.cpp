@@ -272,6 +272,7 @@ void ControlLoop::abort(const Error& cause, std::optional<Rank> from) {
         neighbour.channel->post(frame);  // the neighbour may be the lost rank
   }
   if (parts_.foreign != nullptr && error.code != Code::Shutdown) parts_.foreign->abort();
+  if (error.code != Code::Shutdown) parts_.dispatcher.abort_devices();
   auto running = parts_.dispatcher.take_all();
   if (parts_.foreign != nullptr && parts_.foreign->stuck()) {
     for (const auto& entry : running) leave_in_use(entry->work);

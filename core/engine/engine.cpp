@@ -96,12 +96,13 @@ Result<void> Engine::open_parts() {
       !opened) {
     return opened;
   }
+  device_batches_.emplace(options_.devices, log_);
   dispatcher_.emplace(
       peers_.backend(),
       [this](std::int32_t id, std::span<const Rank> ranks) {
         return peers_.backend_factory().open(ranks, id);
       },
-      options_.operation_timeout, &timeline_);
+      options_.operation_timeout, &timeline_, &*device_batches_);
   for (const auto& [id, ranks] : negotiation_.process_sets()) {
     if (id == 0) continue;
     if (auto opened = dispatcher_->open(id, ranks); !opened) return opened;

@@ -18,6 +18,7 @@
 #include "engine/control/negotiation.h"
 #include "engine/control/peers.h"
 #include "engine/control_loop.h"
+#include "engine/execution/device_batches.h"
 #include "engine/execution/dispatcher.h"
 #include "engine/execution/executor.h"
 #include "engine/execution/submission.h"
@@ -138,6 +139,7 @@ class Engine final {
   Submissions submissions_;
 
   // From open() on.
+  std::optional<DeviceBatches> device_batches_;
   std::optional<Dispatcher> dispatcher_;
   std::optional<ControlLoop> loop_;
   std::optional<FastPath> fast_path_;  // none: ranks cannot see the proposals of all others

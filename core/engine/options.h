@@ -11,6 +11,7 @@
 #include "devices/driver.h"
 #include "engine/base/log.h"
 #include "engine/control/negotiator_options.h"
+#include "engine/execution/device_options.h"
 #include "engine/failure/heartbeat.h"
 #include "types.h"
 
@@ -41,6 +42,7 @@ struct EngineOptions {
   bool log_hide_time = false;
   std::string timeline;  ///< file that rank 0 records into from the start; empty: none
   bool timeline_mark_cycles = false;
+  DeviceOptions devices;
   std::string device_driver = kCudaDriver;  ///< library of the driver of CUDA
 
   template <class Visitor>
@@ -60,6 +62,7 @@ struct EngineOptions {
     visit("timeline_mark_cycles", timeline_mark_cycles);
     negotiator.each(visit);
     heartbeat.each(visit);
+    devices.each(visit);
   }
 };
 

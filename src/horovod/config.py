@@ -212,7 +212,7 @@ def _setting(
 def _of_device(variable: str, collective: str) -> Any:
     """The way of one collective in device memory; that of all counts where it is not set."""
     doc = f"The same for {collective} alone. If it is not set, `HOROVOD_GPU_OPERATIONS` counts."
-    return _setting(variable, _device_operations, "", doc, otherwise="HOROVOD_GPU_OPERATIONS")
+    return _setting(variable, _device_operations, "", doc, otherwise="HOROVOD_GPU_OPERATIONS", engine=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -405,15 +405,17 @@ class Config:
         "HOROVOD_NUM_NCCL_STREAMS",
         _streams,
         "1",
-        "Streams of the device that operations of NCCL take in turn. 0 and less count as 1.",
+        "Accepted, without effect: operations of NCCL run one after another, in the order that all ranks "
+        "agree on, so a second stream would have nothing to do.",
         flag=Flag("--num-nccl-streams", "libraries", "N", "library_options.num_nccl_streams", read=_COUNT),
     )
     async_completion: bool = _setting(
         "HOROVOD_ENABLE_ASYNC_COMPLETION",
         _switch,
         "0",
-        "An operation in device memory is done once it is on its stream, not once it has ended there: "
-        "for scripts that only use the result on that stream.",
+        "An operation of NCCL is done once it is on its stream, not once it has ended there: for scripts "
+        "that use the result on a stream only. Of a rank that is lost meanwhile the next operation tells.",
+        engine=True,
     )
     mpi_threads_disable: bool = _setting(
         "HOROVOD_MPI_THREADS_DISABLE",

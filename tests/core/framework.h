@@ -19,10 +19,10 @@ inline constexpr const char* kFakeDriver = RUEDA_FAKES "/libcuda.so.1";
 /// The device of one rank, as its framework uses it: a stream, and memory.
 class Framework {
  public:
-  Framework() {
+  explicit Framework(int index = 0) {
     auto driver = load_driver(kFakeDriver);
     EXPECT_TRUE(static_cast<bool>(driver));
-    auto context = DeviceContext::open(*driver, 0);
+    auto context = DeviceContext::open(*driver, index);
     EXPECT_TRUE(static_cast<bool>(context));
     context_ = *context;
     auto stream = DeviceStream::open(context_);
@@ -97,6 +97,7 @@ inline Tensor on_device(const Framework& framework, const std::byte* in, std::by
           .dtype = dtype,
           .shape = std::move(shape),
           .device = Device::Cuda,
+          .device_index = framework.context().index(),
           .stream = framework.stream()};
 }
 

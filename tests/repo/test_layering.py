@@ -66,7 +66,7 @@ PYTHON_ARROWS = {
     "bootstrap": {"_core"},
     "devices": {"bootstrap"},
     "backends": {"bootstrap", "_core"},
-    "runtime": {"backends", "bootstrap", "_core"},
+    "runtime": {"backends", "bootstrap", "devices", "_core"},
     "collectives": {"runtime", "_core"},
     "gradients": {"collectives", "runtime", "_core"},
     **dict.fromkeys(FRAMEWORKS, NEUTRAL | {"common", "data", "elastic", "_core", "_keras"}),

@@ -1,17 +1,9 @@
 #include "backends/staged/pipeline.h"
 
-#include <chrono>
 #include <cstring>
 #include <utility>
 
 namespace rueda {
-
-namespace {
-
-/// A rank whose device still computes is late, not stuck: it says so this often.
-constexpr auto kPatience = std::chrono::seconds(1);
-
-}  // namespace
 
 StagedPipeline::StagedPipeline(EngineDevice* device, std::unique_ptr<StagedPlan> plan)
     : device_(device), plan_(std::move(plan)), chunks_(plan_->chunks()) {
@@ -27,18 +19,10 @@ Result<Step> StagedPipeline::step() {
   if (!ran) return std::move(ran).error();
   if (loaded_ == chunks_ && under_way_.empty()) return Step::Done;
   if (*loaded || *ran) {
-    device_since_.reset();
+    patience_.reset();
     return Step::Advanced;
   }
-  return running_ ? Step::Blocked : wait_for_device();
-}
-
-Step StagedPipeline::wait_for_device() {
-  const TimePoint now = Clock::now();
-  if (!device_since_) device_since_ = now;
-  if (now - *device_since_ < kPatience) return Step::Blocked;
-  device_since_ = now;
-  return Step::Advanced;
+  return running_ ? Step::Blocked : patience_.wait();
 }
 
 std::vector<Rank> StagedPipeline::waiting_for() const {

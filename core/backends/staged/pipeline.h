@@ -6,9 +6,9 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
+#include "backends/device_patience.h"
 #include "backends/operation.h"
 #include "devices/engine_device.h"
 
@@ -57,7 +57,6 @@ class StagedPipeline final : public Operation {
   Result<bool> load_next(EngineDevice::Slot& slot);
   Result<bool> run();
   Result<void> store(UnderWay& stored);
-  [[nodiscard]] Step wait_for_device();
 
   EngineDevice* device_;
   std::unique_ptr<StagedPlan> plan_;
@@ -68,8 +67,8 @@ class StagedPipeline final : public Operation {
   EngineDevice::Slot own_slot_;
   EngineDevice::Slot* next_slot_ = nullptr;  // taken, not filled yet
   const DevicePoint* rung_ = nullptr;        // the driver tells when it is reached
-  std::optional<TimePoint> device_since_;    // since when only the device has been waited for
-  std::unique_ptr<Operation> running_;       // of the first one under way; ends before its memory
+  DevicePatience patience_;
+  std::unique_ptr<Operation> running_;  // of the first one under way; ends before its memory
 };
 
 }  // namespace rueda

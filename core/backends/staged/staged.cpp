@@ -8,7 +8,7 @@
 namespace rueda {
 
 StagedBackend::StagedBackend(Backend& host, std::shared_ptr<EngineDevice> device)
-    : Backend(host.members()),
+    : DeviceBackend(host.members()),
       host_(host),
       device_(std::move(device)),
       name_("staged." + std::string(host.name())) {}
@@ -61,13 +61,9 @@ std::unique_ptr<Operation> StagedBackend::broadcast(std::span<const std::byte> i
                           }));
 }
 
-Result<void> StagedBackend::follow(const DevicePoint& point) {
-  if (auto fine = point.precede(device_->to_host()); !fine) return fine;
-  return point.precede(device_->to_device());
-}
-
-Result<std::shared_ptr<DevicePoint>> StagedBackend::end() const {
-  return device_->context().point(device_->to_device());
+Result<void> StagedBackend::follow(std::shared_ptr<const DevicePoint> point) {
+  if (auto fine = point->precede(device_->to_host()); !fine) return fine;
+  return point->precede(device_->to_device());
 }
 
 }  // namespace rueda

@@ -7,14 +7,14 @@
 #include <memory>
 #include <string>
 
-#include "backends/backend.h"
+#include "backends/device_backend.h"
 #include "devices/engine_device.h"
 
 namespace rueda {
 
 class StagedPlan;
 
-class StagedBackend final : public Backend {
+class StagedBackend final : public DeviceBackend {
  public:
   /// `host` serves the same members and outlives this. `device`: null on a rank without one, which
   /// takes part with host memory.
@@ -26,7 +26,7 @@ class StagedBackend final : public Backend {
     return name_;
   }
   [[nodiscard]] Backend& host() const noexcept { return host_; }
-  [[nodiscard]] EngineDevice* device() const noexcept { return device_.get(); }
+  [[nodiscard]] EngineDevice* device() const noexcept override { return device_.get(); }
 
   void begin(OperationTag operation) override { host_.begin(operation); }
   std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) override;
@@ -44,10 +44,8 @@ class StagedBackend final : public Backend {
   /// A plan as an operation of this backend.
   [[nodiscard]] std::unique_ptr<Operation> run(std::unique_ptr<StagedPlan> plan);
 
-  /// What is started from now on comes after that point of a device.
-  Result<void> follow(const DevicePoint& point);
-  /// Where everything that was started and is done will have ended. Needs a device.
-  [[nodiscard]] Result<std::shared_ptr<DevicePoint>> end() const;
+  [[nodiscard]] void* stream() const noexcept override { return device_->to_device(); }
+  Result<void> follow(std::shared_ptr<const DevicePoint> point) override;
 
  private:
   Backend& host_;

@@ -4,7 +4,6 @@
 #include <span>
 
 #include "collectives/registry.h"
-#include "engine/execution/whole_staging.h"
 
 namespace rueda {
 
@@ -69,65 +68,20 @@ Result<void> Dispatcher::start(TimePoint now) {
   backend->begin(static_cast<OperationTag>(running_.position.stream) << kTagShift |
                  running_.position.number);
   const Collective& collective = *find_collective(kind);
-  if (running_.signatures.front()->device != Device::Host) {
-    return start_on_device(*backend, collective);
-  }
-  operation_ = collective.start(*backend, tasks_);
+  on_devices_ = running_.signatures.front()->device != Device::Host;
+  operation_ = on_devices_ ? devices_->start({.process_set = running_.process_set,
+                                              .host = *backend,
+                                              .collective = collective,
+                                              .entries = running_.entries,
+                                              .tasks = tasks_})
+                           : collective.start(*backend, tasks_);
   return {};
-}
-
-/// All members come here, also those that have joined and have no device.
-Result<void> Dispatcher::start_on_device(Backend& host, const Collective& collective) {
-  std::shared_ptr<EngineDevice> device;
-  for (const auto& entry : running_.entries) {
-    if (entry && device == nullptr) device = entry->device;
-  }
-  auto& staged = staged_[{running_.process_set, device.get()}];
-  if (staged == nullptr) staged = std::make_unique<StagedBackend>(host, device);
-  staging_ = staged.get();
-  backend_ = staging_;
-  const DevicePoint* last = nullptr;
-  for (const auto& entry : running_.entries) {
-    if (!entry || entry->ready == nullptr || entry->ready.get() == last) continue;
-    last = entry->ready.get();
-    if (auto fine = staging_->follow(*last); !fine) return fine;
-  }
-  operation_ = collective.host_only ? stage_whole(*staging_, collective, tasks_)
-                                    : collective.start(*staging_, tasks_);
-  return {};
-}
-
-namespace {
-
-void fail(const Entry& entry, Error reason, std::string message) {
-  if (!entry.work->error) entry.work->error = Error::wrap(std::move(reason), std::move(message));
-}
-
-}  // namespace
-
-/// What owners of the tensors put into their streams from now on comes after the batch.
-void Dispatcher::end_on_device(Batch& batch) {
-  if (std::exchange(staging_, nullptr) == nullptr) return;
-  const auto& staged = *static_cast<const StagedBackend*>(backend_);
-  if (staged.device() == nullptr) return;
-  auto end = staged.end();
-  for (auto& entry : batch.entries) {
-    if (!entry) continue;
-    if (!end) {
-      fail(*entry, Error(end.error()), "nobody can tell when '" + entry->name + "' is over");
-      continue;
-    }
-    entry->work->ends.push_back(*end);
-    if (auto ordered = (*end)->precede(entry->stream); !ordered) {
-      fail(*entry, std::move(ordered).error(),
-           "the stream that '" + entry->name + "' was submitted on cannot be made to wait for it");
-    }
-  }
 }
 
 void Dispatcher::count_path() {
   std::string_view path = operation_->path();
-  if (path.empty()) path = backend_->path(running_.signatures.front()->kind, bytes_);
+  const Backend* const backend = on_devices_ ? devices_->backend() : backend_;
+  if (path.empty()) path = backend->path(running_.signatures.front()->kind, bytes_);
   const std::lock_guard lock(paths_mutex_);
   auto found = paths_.find(path);
   if (found == paths_.end()) found = paths_.emplace(std::string(path), PathCount{}).first;
@@ -149,13 +103,12 @@ void Dispatcher::complete() {
     count_path();
   }
   operation_.reset();
-  end_on_device(running_);
+  if (on_devices_) devices_->end(running_.entries);
   if (!running_.tracks.empty()) {
     timeline_->finished(running_.tracks, running_.signatures, Clock::now());
   }
   if (running_.change && !running_.change->added) {
-    std::erase_if(staged_,
-                  [&](const auto& staged) { return staged.first.first == running_.change->id; });
+    if (devices_ != nullptr) devices_->forget(running_.change->id);
     sets_.erase(running_.change->id);
   }
   for (auto& entry : running_.entries) {
@@ -240,7 +193,7 @@ Error Dispatcher::stuck(TimePoint now) const {
 
 std::vector<std::unique_ptr<Entry>> Dispatcher::take_all() {
   operation_.reset();  // before the memory it uses
-  end_on_device(running_);
+  if (std::exchange(on_devices_, false)) devices_->end(running_.entries);
   auto all = std::move(completed_);
   completed_.clear();
   auto take = [&all](Batch& batch) {

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "backends/staged/staged.h"
 #include "collectives/collective.h"
 #include "engine/control/negotiator.h"
+#include "engine/execution/device_batches.h"
 #include "engine/execution/position.h"
 #include "engine/execution/work.h"
 #include "engine/timeline/timeline.h"
@@ -40,8 +40,14 @@ class Dispatcher {
 
   /// `world`: the backend of set 0. A started batch without any progress for `timeout` is
   /// overdue(); zero: never. `timeline`: hears of the batches that have tracks; null: nobody does.
-  Dispatcher(Backend& world, OpenSet open_set, Duration timeout, Timeline* timeline = nullptr)
-      : world_(world), open_set_(std::move(open_set)), timeout_(timeout), timeline_(timeline) {}
+  /// `devices`: starts batches on devices; null: none come.
+  Dispatcher(Backend& world, OpenSet open_set, Duration timeout, Timeline* timeline = nullptr,
+             DeviceBatches* devices = nullptr)
+      : world_(world),
+        open_set_(std::move(open_set)),
+        timeout_(timeout),
+        timeline_(timeline),
+        devices_(devices) {}
 
   /// A set that exists from the start: all members open it before anything runs in it.
   Result<void> open(std::int32_t id, std::span<const Rank> ranks);
@@ -69,6 +75,10 @@ class Dispatcher {
   /// Why all members have refused the batch that has just completed; none: it was done.
   [[nodiscard]] std::optional<Error> take_refusal() {
     return std::exchange(refusal_, std::nullopt);
+  }
+  /// The world has failed: what is on devices ends as it is.
+  void abort_devices() noexcept {
+    if (devices_ != nullptr) devices_->abort();
   }
   /// Everything that was queued or under way; the operation is dropped.
   [[nodiscard]] std::vector<std::unique_ptr<Entry>> take_all();
@@ -100,8 +110,6 @@ class Dispatcher {
 
  private:
   Result<void> start(TimePoint now);
-  Result<void> start_on_device(Backend& host, const Collective& collective);
-  void end_on_device(Batch& batch);
   [[nodiscard]] Rank self() const;
   [[nodiscard]] Backend* backend_of(std::int32_t id) const;
   [[nodiscard]] Error where(Error error) const;
@@ -112,16 +120,15 @@ class Dispatcher {
   OpenSet open_set_;
   Duration timeout_;
   Timeline* timeline_;
+  DeviceBatches* devices_;
   std::map<std::int32_t, std::unique_ptr<Backend>> sets_;  // that this rank is in
-  /// By set and device; none: for ranks that take part in operations on devices without one.
-  std::map<std::pair<std::int32_t, const EngineDevice*>, std::unique_ptr<StagedBackend>> staged_;
   std::deque<Batch> queue_;
   Batch running_;
   std::vector<Task> tasks_;                          // of running_
   std::vector<std::unique_ptr<std::byte[]>> zeros_;  // of running_: what a joined rank contributes
   std::deque<TracedAllocator> allocators_;           // of running_, if it is on the timeline
   const Backend* backend_ = nullptr;                 // of running_
-  StagedBackend* staging_ = nullptr;                 // of running_; null: it is in host memory
+  bool on_devices_ = false;                          // running_
   std::size_t bytes_ = 0;                            // of running_, on this rank
   std::unique_ptr<Operation> operation_;
   TimePoint last_progress_{};               // in running_; if nothing runs: when the last one ended

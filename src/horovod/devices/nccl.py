@@ -15,7 +15,7 @@ from pathlib import Path
 
 from horovod.bootstrap.proc import lines
 
-__all__ = ["LIBRARY", "OLDEST", "Nccl", "NcclError", "find_nccl", "version_text"]
+__all__ = ["LIBRARY", "OLDEST", "Nccl", "NcclError", "find_nccl", "nccl_for_engine", "version_text"]
 
 LIBRARY = "libnccl.so.2"
 OLDEST = 21800
@@ -69,6 +69,17 @@ def find_nccl(environ: Mapping[str, str] = os.environ) -> Nccl:
             raise NcclError(f"{found} is too old: {version_text(OLDEST)} or newer is needed")
         return found
     raise NcclError("; ".join(failed) or "no NCCL was found: pip install nvidia-nccl-cu12")
+
+
+def nccl_for_engine(environ: Mapping[str, str] = os.environ) -> str:
+    """The file that the engine loads where the process has no NCCL by then; empty: that of the system. Loads
+    nothing."""
+    given = [(name, environ[name]) for name in (_FOLDER, _HOME) if environ.get(name)]
+    for name, text in given:
+        return next(_below(name, text), os.path.join(text, LIBRARY))
+    if _loaded():
+        return ""
+    return next(_of_wheels(), "")
 
 
 def _places(environ: Mapping[str, str]) -> Iterator[str]:

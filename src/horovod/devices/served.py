@@ -15,7 +15,7 @@ NCCL = "NCCL"
 STAGED = "STAGED"
 """By copies through pinned host memory."""
 
-SERVED: frozenset[str] = frozenset({STAGED})
+SERVED: frozenset[str] = frozenset({STAGED, NCCL})
 
 
 def nccl_code(environ: Mapping[str, str] = os.environ) -> int:

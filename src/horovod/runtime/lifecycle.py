@@ -490,8 +490,19 @@ def _options(
         "first_handle": next(_worlds) << 32,  # one of an ended world must mean nothing in the next
         "fusion_threshold_bytes": _fusion_threshold_bytes(config, topology),
         "thread_affinity": _core_of_engine(config, topology),
+        "nccl_library": _nccl_library(),
         "timeline": "" if config.timeline == TIMELINE_DYNAMIC else config.timeline,
     }
+
+
+def _nccl_library(environ: Mapping[str, str] = os.environ) -> str:
+    """The file of NCCL for the engine; empty: what the process or the system has."""
+    named = any(environ.get(f"HOROVOD_NCCL_{what}") for what in ("LIB", "HOME"))
+    if not named and not os.path.exists("/dev/nvidiactl"):
+        return ""
+    from horovod.devices.nccl import nccl_for_engine  # most machines have no device
+
+    return nccl_for_engine(environ)
 
 
 def _fusion_threshold_bytes(config: Config, topology: Topology) -> int:

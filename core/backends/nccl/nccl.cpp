@@ -1,0 +1,322 @@
+#include "backends/nccl/nccl.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "backends/buffers/piece_array.h"
+#include "backends/failed_operation.h"
+#include "backends/nccl/operation.h"
+#include "kernels/kernels.h"
+#include "rounding.h"
+
+namespace rueda {
+
+namespace {
+
+/// Up to here a tensor is packed with its neighbours: a copy costs less than what NCCL does for
+/// each tensor of a group.
+constexpr std::size_t kPacked = std::size_t{256} << 10;
+constexpr std::size_t kAligned = 256;  // bytes
+constexpr double kSameFactor = 1e-12;
+constexpr int kNcclAverage = 4;  // ncclAvg
+
+bool is_float(DType dtype) noexcept {
+  return dtype == DType::Float16 || dtype == DType::BFloat16 || dtype == DType::Float32 ||
+         dtype == DType::Float64;
+}
+
+void one(std::byte* out, DType dtype) noexcept {
+  const auto put = [out](auto value) { std::memcpy(out, &value, sizeof value); };
+  if (dtype == DType::Float16) put(std::uint16_t{0x3C00});
+  if (dtype == DType::BFloat16) put(std::uint16_t{0x3F80});
+  if (dtype == DType::Float32) put(1.0F);
+  if (dtype == DType::Float64) put(1.0);
+}
+
+/// The first status that is no success.
+class Statuses {
+ public:
+  void add(NcclStatus status) noexcept {
+    if (first_ == kNcclSuccess) first_ = status;
+  }
+  [[nodiscard]] NcclStatus get() const noexcept { return first_; }
+
+ private:
+  NcclStatus first_ = kNcclSuccess;
+};
+
+}  // namespace
+
+NcclCommunicator::~NcclCommunicator() {
+  if (comm_ == nullptr || aborted_) return;
+  const DeviceContext::Current current(device_->context());
+  library_->destroy(comm_);
+}
+
+Result<void> NcclCommunicator::open(int size, const NcclId& id, int rank) {
+  const DeviceContext::Current current(device_->context());
+  NcclConfig config;
+  return check(library_->open(&comm_, size, id, rank, &config), "cannot connect the ranks");
+}
+
+Result<void> NcclCommunicator::check(NcclStatus status, const char* what) const {
+  if (status == kNcclSuccess || status == kNcclInProgress) return {};
+  std::string text = "NCCL " + std::string(what);
+  if (library_->error_text != nullptr) text += ": " + std::string(library_->error_text(status));
+  if (library_->last_error != nullptr) {
+    const char* const last = library_->last_error(comm_);
+    if (last != nullptr && *last != '\0') text += " (" + std::string(last) + ")";
+  }
+  return Error{.code = Code::Backend,
+               .message = text +
+                          ". NCCL_DEBUG=INFO makes NCCL say more; "
+                          "HOROVOD_GPU_OPERATIONS=STAGED does without it"};
+}
+
+Result<bool> NcclCommunicator::settled() const {
+  NcclStatus state = kNcclSuccess;
+  if (auto asked = check(library_->async_error(comm_, &state), "has failed"); !asked) {
+    return std::move(asked).error();
+  }
+  if (auto fine = check(state, "has failed"); !fine) return std::move(fine).error();
+  return state == kNcclSuccess;
+}
+
+void NcclCommunicator::abort() noexcept {
+  if (comm_ == nullptr || std::exchange(aborted_, true)) return;
+  const DeviceContext::Current current(device_->context());
+  library_->abort(comm_);
+}
+
+Result<std::unique_ptr<NcclBackend>> NcclBackend::make(
+    Backend& host, std::unique_ptr<NcclCommunicator> communicator, bool early) {
+  auto stream = DeviceStream::open(communicator->device()->context().shared_from_this());
+  if (!stream) return std::move(stream).error();
+  return std::make_unique<NcclBackend>(host, std::move(communicator), std::move(*stream), early);
+}
+
+NcclBackend::NcclBackend(Backend& host, std::unique_ptr<NcclCommunicator> communicator,
+                         std::unique_ptr<DeviceStream> stream, bool early)
+    : DeviceBackend(host.members()),
+      host_(host),
+      communicator_(std::move(communicator)),
+      stream_(std::move(stream)),
+      early_(early) {}
+
+NcclBackend::~NcclBackend() {
+  const DeviceContext::Current current(device()->context());
+  device()->context().driver().stream_synchronize(static_cast<DriverStream>(stream()));
+}
+
+bool NcclBackend::serves(Kind kind, DType dtype, ReduceOp op, double prescale,
+                         double postscale) noexcept {
+  switch (kind) {
+    case Kind::Allgather:
+    case Kind::Broadcast:
+    case Kind::Alltoall:
+      return true;
+    case Kind::Allreduce:
+    case Kind::Reducescatter:
+      break;
+    default:
+      return false;
+  }
+  if (!nccl_type(dtype)) return false;
+  const bool plain = prescale == 1.0 && postscale == 1.0;
+  if (op == ReduceOp::Sum) return plain || is_float(dtype);
+  if (op == ReduceOp::Average) return is_float(dtype);
+  return plain && nccl_op(op).has_value();
+}
+
+Result<void> NcclBackend::follow(std::shared_ptr<const DevicePoint> point) {
+  if (auto fine = point->precede(stream()); !fine) return fine;
+  points_.push_back(std::move(point));
+  return {};
+}
+
+std::unique_ptr<Operation> NcclBackend::run(Calls calls) {
+  return std::make_unique<NcclOperation>(
+      *this,
+      NcclOperation::Parts{.calls = std::move(calls), .before = {}, .after = {}, .memory = {}});
+}
+
+bool NcclBackend::on_host(const void* address) const noexcept {
+  return address != nullptr && !device()->holds(address);
+}
+
+Result<int> NcclBackend::op_of(const Reduction& reduction) {
+  // What comes before the sum and after it is one factor: NCCL multiplies before.
+  const double factor = reduction.prescale * reduction.postscale;
+  if (factor == 1.0 || reduction.op != ReduceOp::Sum) return *nccl_op(reduction.op);
+  // 1 / n in a half type would be off by more than the division is.
+  if (std::abs(factor * members().size() - 1.0) < kSameFactor) return kNcclAverage;
+  const std::pair key{reduction.dtype, factor};
+  for (const auto& [known, op] : factors_) {
+    if (known == key) return op;
+  }
+  alignas(8) std::array<std::byte, 8> scalar{};
+  one(scalar.data(), reduction.dtype);
+  scale_copy(scalar.data(), scalar.data(), 1, reduction.dtype, factor);
+  int op = 0;
+  const DeviceContext::Current current(device()->context());
+  const NcclStatus status = communicator_->library().premultiplied_sum(
+      &op, scalar.data(), *nccl_type(reduction.dtype), kNcclHostScalar, communicator_->get());
+  if (auto fine = communicator_->check(status, "cannot make an operator"); !fine) {
+    return std::move(fine).error();
+  }
+  factors_.emplace_back(key, op);
+  return op;
+}
+
+/// Small tensors are packed by copies on the stream, and reduced as one; large ones where they lie.
+std::unique_ptr<Operation> NcclBackend::allreduce(std::span<const Piece> pieces,
+                                                  const Reduction& reduction) {
+  if (auto refused = refuse(reduction)) return refused;
+  auto op = op_of(reduction);
+  if (!op) return std::make_unique<FailedOperation>(std::move(op).error());
+  const std::size_t element = size_of(reduction.dtype);
+  const int type = *nccl_type(reduction.dtype);
+  std::vector<Piece> packed;
+  std::vector<Piece> alone;
+  std::size_t packed_bytes = 0;
+  for (const Piece& piece : pieces) {
+    const std::size_t bytes = piece.count * element;
+    if (bytes == 0) continue;
+    if (bytes <= kPacked && pieces.size() > 1) {
+      packed.push_back(piece);
+      packed_bytes += round_up(bytes, kAligned);
+    } else {
+      alone.push_back(piece);
+    }
+  }
+  NcclOperation::Parts parts;
+  std::byte* memory = nullptr;
+  if (packed.size() == 1) alone.push_back(packed.front());
+  if (packed.size() > 1) {
+    parts.memory = device()->memory().take(packed_bytes);
+    memory = parts.memory.data();
+    if (memory == nullptr) {
+      return failed_operation(Code::Backend, "no memory on the device for " +
+                                                 std::to_string(packed_bytes) +
+                                                 " bytes of small tensors");
+    }
+    const auto copy = [this, packed, memory, element](bool in) -> Result<void> {
+      std::byte* at = memory;
+      for (const Piece& piece : packed) {
+        const std::size_t bytes = piece.count * element;
+        auto done = in ? device()->context().copy(at, piece.in, bytes, stream())
+                       : device()->context().copy(piece.out, at, bytes, stream());
+        if (!done) return done;
+        at += round_up(bytes, kAligned);
+      }
+      return {};
+    };
+    parts.before = [copy] { return copy(true); };
+    parts.after = [copy] { return copy(false); };
+  }
+  const std::size_t packed_count = memory != nullptr ? packed_bytes / element : 0;
+  parts.calls = [alone = std::move(alone), memory, packed_count, type, op = *op](
+                    const NcclLibrary& nccl, NcclComm comm, DriverStream stream) {
+    Statuses statuses;
+    for (const Piece& piece : alone) {
+      statuses.add(nccl.allreduce(piece.in, piece.out, piece.count, type, op, comm, stream));
+    }
+    if (packed_count > 0) {
+      statuses.add(nccl.allreduce(memory, memory, packed_count, type, op, comm, stream));
+    }
+    return statuses.get();
+  };
+  return std::make_unique<NcclOperation>(*this, std::move(parts));
+}
+
+/// Rows may differ between members, so each member's bytes are a broadcast, all of them one group.
+std::unique_ptr<Operation> NcclBackend::allgather(GatherPlan plan) {
+  const auto host_memory = [&](const auto& spans) {
+    return std::ranges::any_of(spans, [&](const auto& span) { return on_host(span.data()); });
+  };
+  if (host_memory(plan.in)) return host_.allgather(std::move(plan));  // numbers of the engine
+  const auto self = static_cast<std::size_t>(members().self);
+  return run(
+      [plan = std::move(plan), self](const NcclLibrary& nccl, NcclComm comm, DriverStream stream) {
+        Statuses statuses;
+        for (std::size_t m = 0; m < plan.out.size(); ++m) {
+          for (std::size_t t = 0; t < plan.out[m].size(); ++t) {
+            const auto& out = plan.out[m][t];
+            if (out.empty()) continue;
+            const std::byte* const in = m == self ? plan.in[t].data() : out.data();
+            statuses.add(nccl.broadcast(in, out.data(), out.size(), kNcclInt8, static_cast<int>(m),
+                                        comm, stream));
+          }
+        }
+        return statuses.get();
+      });
+}
+
+/// Parts may differ by a row, so each member's part is a reduction to it, all of them one group.
+std::unique_ptr<Operation> NcclBackend::reducescatter(std::span<const ScatterPiece> pieces,
+                                                      const Reduction& reduction) {
+  if (auto refused = refuse(pieces, reduction)) return refused;
+  auto op = op_of(reduction);
+  if (!op) return std::make_unique<FailedOperation>(std::move(op).error());
+  return run([pieces = std::vector<ScatterPiece>(pieces.begin(), pieces.end()), op = *op,
+              type = *nccl_type(reduction.dtype), element = size_of(reduction.dtype)](
+                 const NcclLibrary& nccl, NcclComm comm, DriverStream stream) {
+    Statuses statuses;
+    for (const ScatterPiece& piece : pieces) {
+      for (std::size_t m = 0; m + 1 < piece.begins.size(); ++m) {
+        const std::size_t count = piece.begins[m + 1] - piece.begins[m];
+        if (count == 0) continue;
+        statuses.add(nccl.reduce(piece.in + piece.begins[m] * element, piece.out, count, type, op,
+                                 static_cast<int>(m), comm, stream));
+      }
+    }
+    return statuses.get();
+  });
+}
+
+std::unique_ptr<Operation> NcclBackend::alltoall(AlltoallPlan plan) {
+  if (auto refused = refuse(plan)) return refused;
+  return run([plan = std::move(plan)](const NcclLibrary& nccl, NcclComm comm, DriverStream stream) {
+    Statuses statuses;
+    for (std::size_t m = 0; m < plan.in.size(); ++m) {
+      const int peer = static_cast<int>(m);
+      if (!plan.in[m].empty()) {
+        statuses.add(
+            nccl.send(plan.in[m].data(), plan.in[m].size(), kNcclInt8, peer, comm, stream));
+      }
+      if (!plan.out[m].empty()) {
+        statuses.add(
+            nccl.receive(plan.out[m].data(), plan.out[m].size(), kNcclInt8, peer, comm, stream));
+      }
+    }
+    return statuses.get();
+  });
+}
+
+std::unique_ptr<Operation> NcclBackend::broadcast(std::span<const std::byte> in,
+                                                  std::span<std::byte> out, int root) {
+  const std::byte* const from = members().self == root ? in.data() : out.data();
+  return run([from, out, root](const NcclLibrary& nccl, NcclComm comm, DriverStream stream) {
+    if (out.empty()) return kNcclSuccess;
+    return nccl.broadcast(from, out.data(), out.size(), kNcclInt8, root, comm, stream);
+  });
+}
+
+std::unique_ptr<Operation> NcclBackend::send(int peer, std::span<const std::byte> data) {
+  return run([peer, data](const NcclLibrary& nccl, NcclComm comm, DriverStream stream) {
+    if (data.empty()) return kNcclSuccess;
+    return nccl.send(data.data(), data.size(), kNcclInt8, peer, comm, stream);
+  });
+}
+
+std::unique_ptr<Operation> NcclBackend::recv(int peer, std::span<std::byte> data) {
+  return run([peer, data](const NcclLibrary& nccl, NcclComm comm, DriverStream stream) {
+    if (data.empty()) return kNcclSuccess;
+    return nccl.receive(data.data(), data.size(), kNcclInt8, peer, comm, stream);
+  });
+}
+
+}  // namespace rueda

@@ -1,0 +1,101 @@
+/// Members with a device each, by NCCL. Sums are in NCCL's order: see decision 62.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "backends/device_backend.h"
+#include "backends/nccl/library.h"
+
+namespace rueda {
+
+/// A communicator. Any call of NCCL may come back before it has done its work.
+class NcclCommunicator {
+ public:
+  NcclCommunicator(std::shared_ptr<const NcclLibrary> library,
+                   std::shared_ptr<EngineDevice> device) noexcept
+      : library_(std::move(library)), device_(std::move(device)) {}
+  ~NcclCommunicator();
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  /// Begins to connect; settled() tells when it has.
+  Result<void> open(int size, const NcclId& id, int rank);
+  /// Whether what was called has done its work; fails as it did, or as the communicator has since.
+  [[nodiscard]] Result<bool> settled() const;
+  [[nodiscard]] Result<void> check(NcclStatus status, const char* what) const;
+  /// All that is under way ends as it is. Idempotent.
+  void abort() noexcept;
+
+  [[nodiscard]] const NcclLibrary& library() const noexcept { return *library_; }
+  [[nodiscard]] const std::shared_ptr<EngineDevice>& device() const noexcept { return device_; }
+  [[nodiscard]] NcclComm get() const noexcept { return comm_; }
+
+ private:
+  std::shared_ptr<const NcclLibrary> library_;
+  std::shared_ptr<EngineDevice> device_;
+  NcclComm comm_ = nullptr;
+  bool aborted_ = false;
+};
+
+class NcclBackend final : public DeviceBackend {
+ public:
+  /// `host` serves the same members and outlives this. `early`: operations are done when they are
+  /// on the stream, not when they have ended there.
+  [[nodiscard]] static Result<std::unique_ptr<NcclBackend>> make(
+      Backend& host, std::unique_ptr<NcclCommunicator> communicator, bool early);
+  NcclBackend(Backend& host, std::unique_ptr<NcclCommunicator> communicator,
+              std::unique_ptr<DeviceStream> stream, bool early);
+  ~NcclBackend() override;
+
+  /// Whether NCCL can do that.
+  [[nodiscard]] static bool serves(Kind kind, DType dtype, ReduceOp op, double prescale,
+                                   double postscale) noexcept;
+
+  [[nodiscard]] std::string_view name() const noexcept override { return "nccl"; }
+  [[nodiscard]] std::string_view path(Kind, std::size_t) const noexcept override { return "nccl"; }
+  [[nodiscard]] EngineDevice* device() const noexcept override {
+    return communicator_->device().get();
+  }
+  void begin(OperationTag operation) override { host_.begin(operation); }
+  std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) override;
+  std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) override;
+  std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
+                                       const Reduction& reduction) override;
+  std::unique_ptr<Operation> allgather(GatherPlan plan) override;
+  std::unique_ptr<Operation> reducescatter(std::span<const ScatterPiece> pieces,
+                                           const Reduction& reduction) override;
+  std::unique_ptr<Operation> alltoall(AlltoallPlan plan) override;
+  std::unique_ptr<Operation> broadcast(std::span<const std::byte> in, std::span<std::byte> out,
+                                       int root) override;
+  std::unique_ptr<Operation> barrier() override { return host_.barrier(); }
+
+  Result<void> follow(std::shared_ptr<const DevicePoint> point) override;
+  void abort() noexcept override { communicator_->abort(); }
+
+  [[nodiscard]] NcclCommunicator& communicator() const noexcept { return *communicator_; }
+  [[nodiscard]] void* stream() const noexcept override { return stream_->get(); }
+  [[nodiscard]] bool early() const noexcept { return early_; }
+  /// What the operation that starts now comes after.
+  [[nodiscard]] std::vector<std::shared_ptr<const DevicePoint>> take_points() {
+    return std::move(points_);
+  }
+
+ private:
+  /// Puts calls of NCCL on the stream, as one group.
+  using Calls = std::function<NcclStatus(const NcclLibrary&, NcclComm, DriverStream)>;
+  [[nodiscard]] std::unique_ptr<Operation> run(Calls calls);
+  [[nodiscard]] bool on_host(const void* address) const noexcept;
+  /// The op of a reduction, made for its factor if need be.
+  [[nodiscard]] Result<int> op_of(const Reduction& reduction);
+
+  Backend& host_;
+  std::unique_ptr<NcclCommunicator> communicator_;
+  std::unique_ptr<DeviceStream> stream_;
+  const bool early_;
+  std::vector<std::shared_ptr<const DevicePoint>> points_;
+  std::vector<std::pair<std::pair<DType, double>, int>> factors_;  // ops by type and factor
+};
+
+}  // namespace rueda

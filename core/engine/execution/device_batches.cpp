@@ -1,0 +1,338 @@
+#include "engine/execution/device_batches.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "backends/failed_operation.h"
+#include "collectives/registry.h"
+#include "engine/execution/whole_staging.h"
+
+namespace rueda {
+
+namespace {
+
+/// The collectives that a way may be chosen for.
+constexpr std::size_t kWays = 5;
+
+std::size_t way_of(Kind kind) noexcept {
+  switch (kind) {
+    case Kind::Allgather:
+      return 1;
+    case Kind::Broadcast:
+      return 2;
+    case Kind::Alltoall:
+      return 3;
+    case Kind::Reducescatter:
+      return 4;
+    default:
+      return 0;
+  }
+}
+
+const std::string& option(const DeviceOptions& options, std::size_t way) noexcept {
+  const std::array<const std::string*, kWays> all{&options.allreduce, &options.allgather,
+                                                  &options.broadcast, &options.alltoall,
+                                                  &options.reducescatter};
+  return *all[way];
+}
+
+/// What a member says before it is decided about NCCL.
+struct Word {
+  std::int32_t has_device = 0;
+  std::int32_t version = 0;  ///< of its NCCL; 0: none
+  std::array<char, 16> device{};
+  std::array<std::uint8_t, kWays> wants{};    ///< NCCL, and nothing else
+  std::array<std::uint8_t, kWays> refuses{};  ///< NCCL
+};
+static_assert(std::is_trivially_copyable_v<Word>);
+
+template <typename T>
+GatherPlan gather(const T& own, std::vector<T>& all) {
+  GatherPlan plan;
+  plan.in = {std::as_bytes(std::span(&own, 1))};
+  for (T& each : all) plan.out.push_back({std::as_writable_bytes(std::span(&each, 1))});
+  return plan;
+}
+
+void fail(const Entry& entry, Error reason, std::string message) {
+  if (!entry.work->error) entry.work->error = Error::wrap(std::move(reason), std::move(message));
+}
+
+}  // namespace
+
+/// The members agree, connect if NCCL is to serve, and run their first batch.
+class DeviceBatches::Opening final : public Operation {
+ public:
+  Opening(DeviceBatches& owner, Set& set, Batch batch, std::shared_ptr<EngineDevice> device)
+      : owner_(owner),
+        set_(set),
+        batch_(batch),
+        device_(std::move(device)),
+        all_(static_cast<std::size_t>(batch.host.members().size())) {
+    for (std::size_t way = 0; way < kWays; ++way) {
+      const std::string& wish = option(owner_.options_, way);
+      own_.wants[way] = wish == "NCCL";
+      own_.refuses[way] = !wish.empty() && wish != "NCCL";
+    }
+    const bool refuses = std::ranges::all_of(own_.refuses, [](auto no) { return no != 0; });
+    if (device_ != nullptr && !refuses) look_for_nccl();
+    step_ = batch_.host.allgather(gather(own_, all_));
+  }
+
+  Result<Step> step() override {
+    if (phase_ == Phase::Connecting) {
+      auto settled = communicator_->settled();
+      if (!settled) return std::move(settled).error();
+      if (!*settled) return Step::Advanced;  // NCCL has threads of its own, which nobody hears of
+      auto made = NcclBackend::make(batch_.host, std::move(communicator_),
+                                    owner_.options_.async_completion);
+      if (!made) return std::move(made).error();
+      set_.nccl = std::move(*made);
+      return run();
+    }
+    auto step = step_->step();
+    if (!step || *step != Step::Done) return step;
+    switch (phase_) {
+      case Phase::Agreeing:
+        step_.reset();
+        return decide();
+      case Phase::Naming:
+        step_.reset();
+        return connect();
+      case Phase::Connecting:
+      case Phase::Running:
+        break;
+    }
+    return Step::Done;
+  }
+
+  std::vector<Rank> waiting_for() const override {
+    return step_ ? step_->waiting_for() : batch_.host.members().ranks;
+  }
+  std::string_view path() const override { return step_->path(); }
+  std::optional<Error> refusal() const override { return step_->refusal(); }
+
+ private:
+  enum class Phase : std::uint8_t { Agreeing, Naming, Connecting, Running };
+
+  void look_for_nccl() {
+    own_.has_device = 1;
+    if (auto id = device_->context().uuid()) own_.device = *id;
+    auto library = load_nccl(owner_.options_.nccl_library);
+    if (library) {
+      library_ = std::move(*library);
+      own_.version = library_->version_code;
+    } else {
+      problem_ = library.error().what();
+    }
+  }
+
+  /// Why NCCL cannot serve this set; empty: it can. The same on all members, but for details.
+  [[nodiscard]] std::string obstacle() const {
+    const auto& ranks = batch_.host.members().ranks;
+    for (std::size_t m = 0; m < all_.size(); ++m) {
+      const std::string who = "rank " + std::to_string(ranks[m]);
+      if (all_[m].has_device == 0) return who + " takes part without a device";
+      if (all_[m].version == 0) {
+        const bool here = static_cast<int>(m) == batch_.host.members().self;
+        return who + " has no NCCL" + (here && !problem_.empty() ? ": " + problem_ : "");
+      }
+      if (all_[m].version != all_[0].version) {
+        return who + " has NCCL " + nccl_version(all_[m].version) + ", but rank " +
+               std::to_string(ranks[0]) + " has " + nccl_version(all_[0].version);
+      }
+      for (std::size_t other = 0; other < m; ++other) {
+        if (all_[other].device == all_[m].device) {
+          return "ranks " + std::to_string(ranks[other]) + " and " + std::to_string(ranks[m]) +
+                 " share a device, which NCCL refuses";
+        }
+      }
+    }
+    return {};
+  }
+
+  Result<Step> decide() {
+    set_.agreed = true;
+    bool any = false;
+    for (std::size_t way = 0; way < kWays; ++way) {
+      set_.wanted[way] =
+          std::ranges::any_of(all_, [&](const Word& w) { return w.wants[way] != 0; });
+      set_.allowed[way] =
+          std::ranges::none_of(all_, [&](const Word& w) { return w.refuses[way] != 0; });
+      any = any || set_.allowed[way];
+    }
+    if (!any || all_.size() == 1) {
+      set_.why_not = all_.size() == 1 ? "this rank is alone" : "the settings of the job say so";
+      return run();
+    }
+    set_.why_not = obstacle();
+    owner_.say(set_, batch_.host.members(), library_.get());
+    if (!set_.why_not.empty()) return run();
+    phase_ = Phase::Naming;
+    if (batch_.host.members().self == 0) {
+      const DeviceContext::Current current(device_->context());
+      if (library_->unique_id(&id_) != kNcclSuccess) id_ = {};  // then it refuses to connect
+    }
+    auto bytes = std::as_writable_bytes(std::span(&id_, 1));
+    step_ = batch_.host.broadcast(bytes, bytes, 0);
+    return Step::Advanced;
+  }
+
+  Result<Step> connect() {
+    phase_ = Phase::Connecting;
+    communicator_ = std::make_unique<NcclCommunicator>(library_, device_);
+    auto opened =
+        communicator_->open(batch_.host.members().size(), id_, batch_.host.members().self);
+    if (!opened) return std::move(opened).error();
+    return Step::Advanced;
+  }
+
+  Result<Step> run() {
+    phase_ = Phase::Running;
+    step_ = owner_.run(set_, batch_);
+    return Step::Advanced;
+  }
+
+  DeviceBatches& owner_;
+  Set& set_;
+  Batch batch_;
+  std::shared_ptr<EngineDevice> device_;
+  std::shared_ptr<const NcclLibrary> library_;
+  std::string problem_;
+  Word own_;
+  std::vector<Word> all_;  // by member
+  NcclId id_{};
+  Phase phase_ = Phase::Agreeing;
+  std::unique_ptr<NcclCommunicator> communicator_;  // while it connects
+  std::unique_ptr<Operation> step_;
+};
+
+/// One line for the whole set.
+void DeviceBatches::say(const Set& set, const Members& members, const NcclLibrary* library) const {
+  if (members.self != 0) return;
+  if (set.why_not.empty()) {
+    log_.write(LogLevel::Info, "tensors on devices travel by NCCL " +
+                                   nccl_version(library->version_code) + " from " + library->file);
+  } else {
+    log_.write(LogLevel::Info,
+               "tensors on devices travel through pinned host memory: " + set.why_not);
+  }
+}
+
+std::unique_ptr<Operation> DeviceBatches::start(const Batch& batch) {
+  Set& set = sets_[batch.process_set];
+  if (set.agreed) return run(set, batch);
+  std::shared_ptr<EngineDevice> device;
+  for (const auto& entry : batch.entries) {
+    if (entry && device == nullptr) device = entry->device;
+  }
+  return std::make_unique<Opening>(*this, set, batch, std::move(device));
+}
+
+StagedBackend& DeviceBatches::staged(Set& set, Backend& host,
+                                     const std::shared_ptr<EngineDevice>& device) {
+  auto& backend = set.staged[device.get()];
+  if (backend == nullptr) backend = std::make_unique<StagedBackend>(host, device);
+  return *backend;
+}
+
+std::unique_ptr<Operation> DeviceBatches::run(Set& set, const Batch& batch) {
+  const Signature& signature = *batch.tasks.front().signature;
+  const std::size_t way = way_of(signature.kind);
+  const bool by_nccl = set.nccl != nullptr && set.allowed[way] && !batch.collective.host_only &&
+                       NcclBackend::serves(signature.kind, signature.dtype, signature.op,
+                                           signature.prescale, signature.postscale);
+  if (set.wanted[way] && set.nccl == nullptr && batch.host.members().size() > 1) {
+    return failed_operation(Code::Backend,
+                            "NCCL was asked for (HOROVOD_GPU_OPERATIONS=NCCL, or that of the "
+                            "collective), but cannot serve: " +
+                                set.why_not);
+  }
+  std::shared_ptr<EngineDevice> device;
+  for (const auto& entry : batch.entries) {
+    if (entry && device == nullptr) device = entry->device;
+  }
+  if (by_nccl) {
+    serving_ = set.nccl.get();
+    if (auto lent = lend_memory(*set.nccl, batch); !lent) {
+      return std::make_unique<FailedOperation>(std::move(lent).error());
+    }
+  } else {
+    serving_ = &staged(set, batch.host, device);
+  }
+  const DevicePoint* last = nullptr;
+  for (const auto& entry : batch.entries) {
+    if (!entry || entry->ready == nullptr || entry->ready.get() == last) continue;
+    last = entry->ready.get();
+    if (auto fine = serving_->follow(entry->ready); !fine) {
+      return std::make_unique<FailedOperation>(std::move(fine).error());
+    }
+    if (by_nccl && entry->device.get() != serving_->device()) {
+      return failed_operation(Code::InvalidArgument,
+                              "'" + entry->name + "' is on device " +
+                                  std::to_string(entry->device->context().index()) +
+                                  ", but this rank exchanges by NCCL on device " +
+                                  std::to_string(serving_->device()->context().index()));
+    }
+  }
+  if (!by_nccl && batch.collective.host_only) {
+    return stage_whole(static_cast<StagedBackend&>(*serving_), batch.collective, batch.tasks);
+  }
+  return batch.collective.start(*serving_, batch.tasks);
+}
+
+/// NCCL works on memory of its device only.
+Result<void> DeviceBatches::lend_memory(const NcclBackend& nccl, const Batch& batch) {
+  zeros_.clear();
+  for (std::size_t i = 0; i < batch.tasks.size(); ++i) {
+    if (const auto& entry = batch.entries[i]) {
+      entry->pool = nccl.device()->memory_pool();
+      continue;
+    }
+    Task& task = batch.tasks[i];
+    const std::size_t bytes = task.signature->bytes();
+    HostBuffer zeros = nccl.device()->memory().take(bytes);
+    if (zeros.data() == nullptr) {
+      return Error{.code = Code::Backend,
+                   .message = "no memory on the device for " + std::to_string(bytes) + " bytes"};
+    }
+    if (auto cleared = nccl.device()->context().clear(zeros.data(), bytes, nccl.stream());
+        !cleared) {
+      return cleared;
+    }
+    task.in = task.out = zeros.data();
+    zeros_.push_back(std::move(zeros));
+  }
+  return {};
+}
+
+void DeviceBatches::end(std::span<const std::unique_ptr<Entry>> entries) {
+  DeviceBackend* const served = std::exchange(serving_, nullptr);
+  if (served == nullptr || served->device() == nullptr) return;
+  for (HostBuffer& zeros : zeros_) served->device()->keep(std::move(zeros), served->stream());
+  zeros_.clear();
+  auto end = served->end();
+  for (const auto& entry : entries) {
+    if (!entry) continue;
+    if (!end) {
+      fail(*entry, Error(end.error()), "nobody can tell when '" + entry->name + "' is over");
+      continue;
+    }
+    entry->work->ends.push_back(*end);
+    if (auto ordered = (*end)->precede(entry->stream); !ordered) {
+      fail(*entry, std::move(ordered).error(),
+           "the stream that '" + entry->name + "' was submitted on cannot be made to wait for it");
+    }
+  }
+}
+
+void DeviceBatches::forget(std::int32_t process_set) { sets_.erase(process_set); }
+
+void DeviceBatches::abort() noexcept {
+  for (auto& [id, set] : sets_) {
+    if (set.nccl) set.nccl->abort();
+  }
+}
+
+}  // namespace rueda

@@ -1,0 +1,73 @@
+/// Batches of tensors on devices: which backend serves them, and what their streams wait for.
+///
+/// The members of a set agree about NCCL at its first batch on devices, through the set's backend
+/// in host memory. Holder of the progress lock only.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/nccl/nccl.h"
+#include "backends/staged/staged.h"
+#include "collectives/collective.h"
+#include "engine/base/log.h"
+#include "engine/execution/device_options.h"
+#include "engine/execution/work.h"
+
+namespace rueda {
+
+class DeviceBatches {
+ public:
+  DeviceBatches(DeviceOptions options, const Log& log) : options_(std::move(options)), log_(log) {}
+
+  /// One batch. What it names outlives it.
+  struct Batch {
+    std::int32_t process_set = 0;
+    Backend& host;  ///< of the set
+    const Collective& collective;
+    std::span<const std::unique_ptr<Entry>> entries;  ///< null: this rank has joined
+    std::span<Task> tasks;
+  };
+  [[nodiscard]] std::unique_ptr<Operation> start(const Batch& batch);
+  /// The batch is over, or has been dropped: what owners of its tensors put into their streams from
+  /// now on comes after it. Nothing happens if it was not started here.
+  void end(std::span<const std::unique_ptr<Entry>> entries);
+  /// The backend of the batch that was started last.
+  [[nodiscard]] const Backend* backend() const noexcept { return serving_; }
+  /// The set is gone.
+  void forget(std::int32_t process_set);
+  /// The world has failed.
+  void abort() noexcept;
+
+ private:
+  class Opening;
+  /// What a set does with tensors of devices.
+  struct Set {
+    /// By device; none: this rank takes part without one.
+    std::map<const EngineDevice*, std::unique_ptr<StagedBackend>> staged;
+    std::unique_ptr<NcclBackend> nccl;  ///< null: NCCL does not serve this set
+    bool agreed = false;
+    std::string why_not;           ///< there is no NCCL
+    std::array<bool, 5> wanted{};  ///< by way: a rank has asked for NCCL and nothing else
+    std::array<bool, 5> allowed{};
+  };
+  [[nodiscard]] std::unique_ptr<Operation> run(Set& set, const Batch& batch);
+  [[nodiscard]] StagedBackend& staged(Set& set, Backend& host,
+                                      const std::shared_ptr<EngineDevice>& device);
+  void say(const Set& set, const Members& members, const NcclLibrary* library) const;
+  Result<void> lend_memory(const NcclBackend& nccl, const Batch& batch);
+
+  const DeviceOptions options_;
+  const Log& log_;
+  std::map<std::int32_t, Set> sets_;
+  DeviceBackend* serving_ = nullptr;
+  std::vector<HostBuffer> zeros_;  // of the batch under way: what a joined rank brings to NCCL
+};
+
+}  // namespace rueda
