@@ -16,7 +16,9 @@ namespace rueda::bindings {
 inline Result<std::vector<HostBuffer>> separate_duplicates(Submission& submission, Engine& engine) {
   std::vector<HostBuffer> copies;
   std::vector<Tensor>& tensors = submission.tensors;
-  if (!rules_of(submission.kind).in_place) return copies;
+  const auto served = [&engine](const Tensor& tensor) { return engine.serves(tensor); };
+  // What is elsewhere is refused by the engine.
+  if (!rules_of(submission.kind).in_place || !std::ranges::all_of(tensors, served)) return copies;
   const auto bytes = [](const Tensor& tensor) {
     return static_cast<std::size_t>(element_count(tensor.shape)) * size_of(tensor.dtype);
   };

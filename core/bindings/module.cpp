@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bindings/engine.h"
+#include "bindings/submit_call.h"
 #include "collectives/registry.h"
 
 namespace nb = nanobind;
@@ -83,24 +84,8 @@ void add_set_up(nb::class_<Engine>& engine) {
 }
 
 void add_submissions(nb::class_<Engine>& engine) {
+  rueda::bindings::add_submit(engine);
   engine
-      .def("submit",
-           nb::overload_cast<int, nb::handle, nb::handle, int, double, double, int, int, int,
-                             nb::handle>(&Engine::submit),
-           "kind"_a, "name"_a.none(), "tensors"_a.none(), "op"_a, "prescale"_a, "postscale"_a,
-           "root"_a, "process_set"_a, "mode"_a, "owners"_a = nb::none(),
-           nb::sig("def submit(self, kind: int, name: str | None, tensors: Tensor | list[Tensor] | "
-                   "None, op: int, prescale: float, postscale: float, root: int, process_set: int, "
-                   "mode: int, owners: object = None) -> int"),
-           "Submit a contiguous tensor, a list of them that run together, or None for a kind that "
-           "has none. A tensor is (in, out, dtype, shape, device, device_index, stream, splits, "
-           "received), short where the rest is nothing: addresses, out 0 where the engine "
-           "allocates; of alltoall, how many rows go to each member, and the address of an int32 "
-           "for each member, where the numbers of rows that came go.\n\n"
-           "Returns the handle. BLOCKING waits: 0 if there is nothing to take then. If a signal "
-           "handler raises meanwhile (Ctrl-C), the operation goes on without the caller. AWAITED: "
-           "somebody waits for the handle at once. owners: what keeps that memory; it is held "
-           "until the engine is done with it, also if nobody waits for the handle.")
       .def("add_process_set", &Engine::add_process_set, "ranks"_a,
            "Collective over the world. Returns the handle; its result is the number of the new "
            "set.")

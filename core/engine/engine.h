@@ -99,6 +99,11 @@ class Engine final {
   [[nodiscard]] std::map<std::string, PathCount, std::less<>> paths() const;
   /// Recycled memory, also for results that callers provide. Any thread.
   [[nodiscard]] HostBuffer memory(std::size_t bytes) const { return pool_->take(bytes); }
+  /// It is in host memory, or on a device that can be used; else submit() says why not. Any thread.
+  [[nodiscard]] bool serves(const Tensor& tensor) {
+    return tensor.device == Device::Host ||
+           static_cast<bool>(devices_.at(tensor.device, tensor.device_index));
+  }
   /// A copy of a tensor in host memory that its device reaches, in the order of its stream, or of
   /// one in host memory. Any thread.
   [[nodiscard]] Result<HostBuffer> copy(const Tensor& tensor);

@@ -142,6 +142,7 @@ class Engine:
         process_set: int,
         mode: int,
         owners: object = None,
+        /,
     ) -> int:
         """
         Submit a contiguous tensor, a list of them that run together, or None for a kind that has none. A tensor is (in, out, dtype, shape, device, device_index, stream, splits, received), short where the rest is nothing: addresses, out 0 where the engine allocates; of alltoall, how many rows go to each member, and the address of an int32 for each member, where the numbers of rows that came go.

@@ -32,16 +32,49 @@ def values() -> np.ndarray:
 
 def submit(engine: _core.Engine, tensors: Any, kind: int = _core.ALLREDUCE, **changes: Any) -> int:
     """Doubles the tensors."""
-    how = {
+    how: dict[str, Any] = {
         "name": "x",
+        "tensors": tensors,
         "op": _core.SUM,
         "prescale": 2.0,
         "postscale": 1.0,
         "root": 0,
         "process_set": 0,
         "mode": _core.AWAITED,
+        "owners": None,
     }
-    return engine.submit(kind, tensors=tensors, **(how | changes))  # type: ignore[arg-type]
+    return engine.submit(kind, *(how | changes).values())
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "says"),
+    [
+        (0, "kind", "kind must be an int, not str"),
+        (0, 1.0, "kind must be an int, not float"),
+        (3, 1 << 40, "op is too large"),
+        (4, "2", "prescale must be a number"),
+        (5, None, "postscale must be a number"),
+        (4, 10**400, "prescale must be a number that fits a float, not int"),
+        (6, 1 << 100, "root is too large"),
+        (8, None, "mode must be an int, not NoneType"),
+    ],
+)
+def test_arguments_of_another_kind_are_type_errors(
+    place: int, value: Any, says: str, engine: _core.Engine, values: np.ndarray
+) -> None:
+    arguments: list[Any] = [_core.ALLREDUCE, "x", in_place(values), _core.SUM, 2.0, 1.0, 0, 0, _core.AWAITED]
+    engine.wait(engine.submit(*arguments))
+    arguments[place] = value
+    with pytest.raises(TypeError, match=says):
+        engine.submit(*arguments)
+
+
+@pytest.mark.parametrize("count", [0, 8, 11])
+def test_a_wrong_number_of_arguments_is_a_type_error(count: int, engine: _core.Engine) -> None:
+    with pytest.raises(TypeError, match="9 or 10 arguments"):
+        engine.submit(*([0] * count))  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        _core.Engine.submit(None, *([0] * 9))  # type: ignore[arg-type]
 
 
 def in_place(values: np.ndarray) -> tuple[int, int, int, tuple[int, ...]]:
