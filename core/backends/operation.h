@@ -21,6 +21,9 @@ class Operation {
  public:
   virtual ~Operation() = default;
   [[nodiscard]] virtual Result<Step> step() = 0;
+  /// When to step again though nothing has arrived: for what tells nobody that it is done.
+  /// Meaningful after Blocked.
+  [[nodiscard]] virtual std::optional<TimePoint> due() const { return std::nullopt; }
   /// The data path it took, if that does not follow from kind and size (Backend::path()); else
   /// empty. Meaningful after Done.
   [[nodiscard]] virtual std::string_view path() const { return {}; }

@@ -47,6 +47,7 @@ std::optional<TimePoint> ControlLoop::next_deadline() const {
   auto at = TimePoint::max();
   if (const auto tick = parts_.negotiation.next_tick()) at = std::min(at, *tick);
   if (const auto due = parts_.dispatcher.deadline()) at = std::min(at, *due);
+  if (const auto due = parts_.dispatcher.due()) at = std::min(at, *due);
   if (const auto due = detector_.next()) at = std::min(at, *due);
   if (fast_path_ != nullptr && fast_path_->next() != TimePoint{}) {
     at = std::min(at, fast_path_->next());

@@ -1,6 +1,7 @@
 /// Members with a device each, by NCCL. Sums are in NCCL's order: see decision 62.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -9,6 +10,9 @@
 #include "backends/nccl/library.h"
 
 namespace rueda {
+
+/// How often one looks whether NCCL has done what it does on threads of its own.
+constexpr auto kNcclLook = std::chrono::microseconds(200);
 
 /// A communicator. Any call of NCCL may come back before it has done its work.
 class NcclCommunicator {

@@ -41,7 +41,11 @@ Result<Step> NcclOperation::step() {
     case Phase::Settling: {
       auto settled = backend_.communicator().settled();
       if (!settled) return std::move(settled).error();
-      if (!*settled) return Step::Advanced;  // NCCL has threads of its own, which nobody hears of
+      if (!*settled) {
+        due_ = Clock::now() + kNcclLook;
+        return Step::Blocked;
+      }
+      due_.reset();
       if (parts_.after) {
         if (auto done = parts_.after(); !done) return std::move(done).error();
       }

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "backends/device_patience.h"
@@ -25,6 +26,7 @@ class NcclOperation final : public Operation {
 
   Result<Step> step() override;
   [[nodiscard]] std::vector<Rank> waiting_for() const override;
+  [[nodiscard]] std::optional<TimePoint> due() const override { return due_; }
 
  private:
   enum class Phase : std::uint8_t { Starting, Settling, Running, Over };
@@ -37,6 +39,7 @@ class NcclOperation final : public Operation {
   Phase phase_ = Phase::Starting;
   std::shared_ptr<const DevicePoint> end_;
   DevicePatience patience_;
+  std::optional<TimePoint> due_;  // while it settles
 };
 
 }  // namespace rueda

@@ -84,7 +84,11 @@ class DeviceBatches::Opening final : public Operation {
     if (phase_ == Phase::Connecting) {
       auto settled = communicator_->settled();
       if (!settled) return std::move(settled).error();
-      if (!*settled) return Step::Advanced;  // NCCL has threads of its own, which nobody hears of
+      if (!*settled) {
+        due_ = Clock::now() + kNcclLook;
+        return Step::Blocked;
+      }
+      due_.reset();
       auto made = NcclBackend::make(batch_.host, std::move(communicator_),
                                     owner_.options_.async_completion);
       if (!made) return std::move(made).error();
@@ -110,6 +114,7 @@ class DeviceBatches::Opening final : public Operation {
   std::vector<Rank> waiting_for() const override {
     return step_ ? step_->waiting_for() : batch_.host.members().ranks;
   }
+  std::optional<TimePoint> due() const override { return step_ ? step_->due() : due_; }
   std::string_view path() const override { return step_->path(); }
   std::optional<Error> refusal() const override { return step_->refusal(); }
 
@@ -205,6 +210,7 @@ class DeviceBatches::Opening final : public Operation {
   NcclId id_{};
   Phase phase_ = Phase::Agreeing;
   std::unique_ptr<NcclCommunicator> communicator_;  // while it connects
+  std::optional<TimePoint> due_;                    // the same
   std::unique_ptr<Operation> step_;
 };
 

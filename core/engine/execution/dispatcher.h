@@ -89,6 +89,10 @@ class Dispatcher {
   [[nodiscard]] std::string under_way(Rank rank) const;
   /// When overdue() will be true, unless something moves.
   [[nodiscard]] std::optional<TimePoint> deadline() const;
+  /// When step() has something to look at though nothing arrives.
+  [[nodiscard]] std::optional<TimePoint> due() const {
+    return operation_ ? operation_->due() : std::nullopt;
+  }
   /// The operation under way has made no progress for the time limit …
   [[nodiscard]] bool stalled(TimePoint now) const;
   /// … and it is time to do something about it.
