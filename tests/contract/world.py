@@ -251,6 +251,21 @@ def environment(rank: int, world: World, key: bytes, job: str, address: tuple[st
 # ---------------------------------------------------------------------------------------------
 
 
+def use_device() -> None:
+    """Make PyTorch's new tensors on the device that ``RUEDA_TEST_DEVICE`` names: ``cuda``; ``fake``: one that
+    `tests.fakes` stands in for. Without it they are in host memory."""
+    named = os.environ.get("RUEDA_TEST_DEVICE")
+    if not named:
+        return
+    if named == "fake":
+        importlib.import_module("tests.fakes.torch.device").install()
+    torch = importlib.import_module("torch")
+    device = torch.device("cuda", int(os.environ["HOROVOD_LOCAL_RANK"]) % torch.cuda.device_count())
+    if named == "cuda":
+        torch.cuda.set_device(device)
+    torch.set_default_device(device)
+
+
 def main() -> None:
     """Run the cases of a module as one rank, reporting every begin and end as a line of JSON."""
     parser = argparse.ArgumentParser()
@@ -259,6 +274,7 @@ def main() -> None:
     parser.add_argument("begin", type=int)
     arguments = parser.parse_args()
 
+    use_device()
     table = importlib.import_module(arguments.module)
     hvd = importlib.import_module(getattr(table, "FRAMEWORK", "horovod.torch"))
     cases = list(table.CASES.table.items())

@@ -2,8 +2,8 @@
 
 A framework calls :meth:`GradientExchange.ready` when a parameter's gradient has been accumulated, and
 :meth:`GradientExchange.finish` before the optimizer uses the gradients. In between, the gradients of a group
-are submitted when its last one is ready; nothing waits. The common case (one dense gradient in host memory,
-no compression, a group of one) ends in one native call and allocates nothing.
+are submitted when its last one is ready; nothing waits. The common case (one dense gradient, no compression,
+a group of one) ends in one native call and allocates nothing.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class GradientExchange(Generic[T]):
         self._ready_otherwise(index, gradient)
 
     def _submit_plain(self, index: int, gradient: T) -> bool:
-        """The common case: one dense gradient in host memory, as it is. False: it is none."""
+        """The common case: one dense gradient, as it is. False: it is none."""
         described = self._peek(gradient)
         if described is None:
             return False

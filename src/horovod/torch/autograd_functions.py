@@ -162,7 +162,7 @@ class HorovodAlltoall(_CollectiveFunction):
         process_set: ProcessSet = global_process_set,
     ) -> Any:
         if splits is None:
-            splits = torch.empty(0, dtype=torch.int32)
+            splits = torch.empty(0, dtype=torch.int32, device="cpu")
         return _run(ctx, locals(), lambda given: alltoall(given, splits, name, process_set), tensor)
 
 

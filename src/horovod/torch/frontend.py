@@ -44,6 +44,11 @@ def _pooled(code: int, shape: Sequence[int]) -> torch.Tensor:
     return made
 
 
+def _pooled_code(like: torch.Tensor) -> int | None:
+    """Code of the dtype, if a tensor like this one can come from the pool."""
+    return _CODES.get(like.dtype) if like.is_cpu and like.is_contiguous() else None
+
+
 def current_stream(device: int) -> int:
     """The current stream of a CUDA device, as its driver knows it."""
     stream: int = torch.cuda.current_stream(device).cuda_stream
@@ -83,14 +88,19 @@ class TorchFrontend:
 
     def peek(self, tensor: torch.Tensor) -> Description | None:
         # `is_contiguous` is False for sparse tensors, so nothing else asks about the layout.
-        if tensor.is_cpu and tensor.is_contiguous():
+        if tensor.is_contiguous():
             code = _CODES.get(tensor.dtype)
             if code is not None:
                 shape = tensor.shape
                 if (len(shape) and shape[0] != 1) or not tensor.is_neg():  # see `describe`
-                    address = tensor.data_ptr()
-                    if address or not tensor.numel():
-                        return address, address, code, shape
+                    if tensor.is_cpu:
+                        address = tensor.data_ptr()
+                        if address or not tensor.numel():
+                            return address, address, code, shape
+                    elif tensor.is_cuda:
+                        address = tensor.data_ptr()
+                        if address or not tensor.numel():
+                            return address, address, code, shape, *_place(tensor)
         return None
 
     def describe(self, tensor: torch.Tensor, out: int | None = None) -> Description:
@@ -122,19 +132,19 @@ class TorchFrontend:
         return str(tensor.dtype)
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.numel() >= _POOLED_ELEMENTS and (described := self.peek(tensor)) is not None:
-            return _pooled(described[2], tensor.shape)
+        if tensor.numel() >= _POOLED_ELEMENTS and (code := _pooled_code(tensor)) is not None:
+            return _pooled(code, tensor.shape)
         # Keeps the strides: only contiguous tensors get here. Options would double the time.
         return torch.empty_like(tensor)
 
     def empty_rows(self, like: torch.Tensor, rows: int) -> torch.Tensor:
         shape = (rows, *like.shape[1:])
-        if like.numel() >= _POOLED_ELEMENTS and (described := self.peek(like)) is not None:
-            return _pooled(described[2], shape)
+        if like.numel() >= _POOLED_ELEMENTS and (code := _pooled_code(like)) is not None:
+            return _pooled(code, shape)
         return torch.empty(shape, dtype=like.dtype, device=like.device)
 
     def empty_counts(self, count: int) -> torch.Tensor:
-        return torch.empty(count, dtype=torch.int32)
+        return torch.empty(count, dtype=torch.int32, device="cpu")
 
     def contiguous_copy(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -158,7 +168,7 @@ class TorchFrontend:
         return ctypes.string_at(tensor.data_ptr(), tensor.numel())
 
     def from_integers(self, values: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int64)
+        return torch.tensor(values, dtype=torch.int64, device="cpu")
 
     def to_integers(self, tensor: torch.Tensor) -> list[int]:
         integers: list[int] = tensor.tolist()

@@ -127,10 +127,16 @@ def broadcast_optimizer_state(
             if not is_tensor:
                 state[key] = value
                 continue
-            dtype, shape = value
+            dtype, shape, on_host = value
             tensor = state.get(key)
-            if not isinstance(tensor, torch.Tensor) or tensor.dtype != dtype or tensor.shape != shape:
-                tensor = state[key] = torch.empty(shape, dtype=dtype)
+            if not isinstance(tensor, torch.Tensor) or (tensor.dtype, tensor.shape, tensor.is_cpu) != (
+                dtype,
+                shape,
+                on_host,
+            ):
+                # Counters are on the host, moments where the parameter is; each rank has a device of its own.
+                place = torch.device("cpu") if on_host else parameter.device
+                tensor = state[key] = torch.empty(shape, dtype=dtype, device=place)
             counts[key] += 1
             entries.append((f"{key}.{counts[key]}", tensor))
     _broadcast_tensors(entries, root_rank)
@@ -150,7 +156,7 @@ def _describe_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         ],
         "parameters": [
             {
-                key: (True, (value.dtype, tuple(value.shape)))
+                key: (True, (value.dtype, tuple(value.shape), value.is_cpu))
                 if isinstance(value, torch.Tensor) and value.layout == torch.strided
                 else (False, value)
                 for key, value in optimizer.state[parameter].items()

@@ -277,7 +277,7 @@ class _DistributedOptimizer(WrappedOptimizer):
         if isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.dtype.is_floating_point:
             number = loss.detach().clone()
         elif isinstance(loss, float):
-            number = torch.tensor(loss, dtype=torch.float64)
+            number = torch.tensor(loss, dtype=torch.float64, device="cpu")
         else:
             return lambda: loss
         op = Sum if self.op == Sum else Average

@@ -170,7 +170,8 @@ def _movable(gradient: torch.Tensor) -> bool:
     """Whether nobody else knows the memory of ``gradient``, as far as can be seen, and the core could work on
     it."""
     return (
-        _frontend.peek(gradient) is not None
+        gradient.is_cpu
+        and _frontend.peek(gradient) is not None
         and gradient.numel() > 0
         and not gradient.requires_grad
         and gradient._base is None

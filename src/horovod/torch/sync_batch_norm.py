@@ -227,8 +227,8 @@ def _global_statistics(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, tor
         own[0, 0] = count
         own[0, 1 : 1 + features] = mean
         own[0, 1 + features :] = var * count
-    gathered: torch.Tensor = collectives.synchronize(collectives.allgather(own.cpu(), _FORWARD, waited=True))
-    counts, means, squares = gathered.to(x.device).split([1, features, features], dim=1)
+    gathered: torch.Tensor = collectives.synchronize(collectives.allgather(own, _FORWARD, waited=True))
+    counts, means, squares = gathered.split([1, features, features], dim=1)
     total = counts.sum()
     weights = counts / total.clamp(min=1.0)
     mean = (weights * means).sum(0)
@@ -237,5 +237,4 @@ def _global_statistics(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, tor
 
 
 def _sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
-    total = allreduce(values.cpu(), name=_BACKWARD, op=Sum)
-    return total.to(values.device)
+    return allreduce(values, name=_BACKWARD, op=Sum)

@@ -82,7 +82,7 @@ def _need_rows(tensor: torch.Tensor) -> None:
 
 def _rows_before(rows: list[int], process_set: ProcessSet) -> list[int]:
     """For each gathered tensor, how many rows of lower ranks come before this rank's."""
-    everyone = allgather(torch.tensor([rows], dtype=torch.int64), process_set=process_set)
+    everyone = allgather(torch.tensor([rows], dtype=torch.int64, device="cpu"), process_set=process_set)
     rank = process_set.rank()
     assert rank is not None  # an operation on the set has just succeeded
     before: list[int] = everyone[:rank].sum(dim=0).tolist()

@@ -113,7 +113,7 @@ def _read_splits(splits: Any) -> tuple[list[int], Callable[[torch.Tensor], torch
         if splits is None:
             return [], None
         try:
-            splits = torch.as_tensor(splits)
+            splits = torch.as_tensor(splits, device="cpu")
         except (TypeError, ValueError, RuntimeError) as error:
             raise InvalidArgumentError(f"splits must be integers, got {splits!r}: {error}") from error
         if splits.numel() and (splits.is_floating_point() or splits.is_complex()):
