@@ -123,15 +123,20 @@ TEST_F(StagedFailures, NoPinnedMemory) {
 
 TEST_F(StagedFailures, ACopyFailsOnOneRank) {
   Cluster cluster({{0, 1}}, with_fake_device());
-  std::vector<std::string> errors(2);
+  std::array<Framework, 2> frameworks;
+  std::array<std::byte*, 2> tensors{};
   cluster.each([&](Rank rank, Engine& engine) {
-    Framework framework;
-    std::byte* const tensor = framework.tensor(std::vector<float>(kCount));
-    framework.synchronize();
-    EXPECT_EQ(refusal(engine, framework, tensor), "");
-    // What the next copy of whoever comes first meets.
-    if (rank == 0) fakeCudaFail("cuMemcpyAsync:1:2");
-    errors[static_cast<std::size_t>(rank)] = refusal(engine, framework, tensor);
+    const auto r = static_cast<std::size_t>(rank);
+    tensors[r] = frameworks[r].tensor(std::vector<float>(kCount));
+    frameworks[r].synchronize();
+    EXPECT_EQ(refusal(engine, frameworks[r], tensors[r]), "");
+  });
+  // What the next copy of whoever comes first meets: both are through with the first operation.
+  fakeCudaFail("cuMemcpyAsync:1:2");
+  std::array<std::string, 2> errors;
+  cluster.each([&](Rank rank, Engine& engine) {
+    const auto r = static_cast<std::size_t>(rank);
+    errors[r] = refusal(engine, frameworks[r], tensors[r]);
   });
   for (const auto& error : errors) expect_all(error, {"cannot copy", "CUDA_ERROR_OUT_OF_MEMORY"});
 }
