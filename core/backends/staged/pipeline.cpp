@@ -61,6 +61,7 @@ Result<bool> StagedPipeline::load_next(EngineDevice::Slot& slot) {
       return false;
     }
     slot.stored.reset();
+    rung_ = nullptr;  // a later point may have its address
   }
   UnderWay next{.chunk = plan_->chunk(loaded_, slot.memory), .slot = &slot};
   if (next.chunk.at_once) {
