@@ -24,10 +24,10 @@ Result<bool> DevicePoint::reached() const {
   return device_->failure(status, "work of the device has failed");
 }
 
-Result<void> DevicePoint::precede(void* stream) const {
-  const DeviceContext::Current current(*device_);
-  return device_->check(device_->driver().stream_wait_event(as_stream(stream), event_, 0),
-                        "cannot make a stream wait");
+Result<void> DevicePoint::precede(void* stream, const DeviceContext& of) const {
+  const DeviceContext::Current current(of);
+  return of.check(of.driver().stream_wait_event(as_stream(stream), event_, 0),
+                  "cannot make a stream wait");
 }
 
 Result<void> DevicePoint::wait() const {
@@ -110,7 +110,10 @@ bool DeviceContext::holds(const void* address) const noexcept {
   unsigned kind = 0;
   const DriverStatus status =
       driver_->pointer_attribute(&kind, kAttributeMemoryType, as_address(address));
-  return status == kDriverSuccess && kind == kMemoryOfDevice;
+  // A context that has failed knows no address any more: then the copy says so. Only for memory
+  // that it has never heard of the answer is a plain no, and nobody reads a device's memory on the
+  // host.
+  return status == kDriverSuccess ? kind == kMemoryOfDevice : status != kDriverInvalidValue;
 }
 
 Result<void> DeviceContext::copy(void* to, const void* from, std::size_t bytes,

@@ -31,8 +31,11 @@ class DevicePoint {
 
   /// Whether the work before it is done. Does not wait.
   [[nodiscard]] Result<bool> reached() const;
-  /// What is put into that stream from now on comes after this point. Does not wait.
-  Result<void> precede(void* stream) const;
+  /// What is put into that stream from now on comes after this point. Does not wait. `of`: its
+  /// device, as each has a default stream.
+  Result<void> precede(void* stream, const DeviceContext& of) const;
+  /// Of a stream of the same device.
+  Result<void> precede(void* stream) const { return precede(stream, *device_); }
   /// Waits until it is reached.
   Result<void> wait() const;
   [[nodiscard]] const std::shared_ptr<DeviceContext>& device() const noexcept { return device_; }
@@ -79,7 +82,7 @@ class DeviceContext : public std::enable_shared_from_this<DeviceContext> {
   [[nodiscard]] Result<std::shared_ptr<DevicePoint>> point(void* stream);
   /// The stream is recorded for a graph: its work does not run now.
   [[nodiscard]] Result<bool> captures(void* stream) const;
-  /// Memory of any device; else of the host, or no address.
+  /// Memory of any device; else of the host, or no address. Also if the device cannot say it.
   [[nodiscard]] bool holds(const void* address) const noexcept;
   /// In the order of the stream. Both ends stay valid until it is done.
   Result<void> copy(void* to, const void* from, std::size_t bytes, void* stream) const;

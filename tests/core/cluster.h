@@ -75,11 +75,12 @@ class Cluster {
   /// with every engine before it starts. `severed`: pairs of ranks, the lower one first, whose data
   /// never arrive, though the connections stand. `wiring`: what connects groups; `streams`: how
   /// often two ranks are connected for data. `pidfds`: ranks of a group have descriptors of each
-  /// other's process, which is this one and does not end.
+  /// other's process, which is this one and does not end. `differ`: changes the options of a rank.
   explicit Cluster(Groups groups, EngineOptions base = {}, Rank asleep = -1,
                    const std::function<void(Engine&)>& prepare = {},
                    std::set<std::pair<Rank, Rank>> severed = {}, Wiring wiring = {},
-                   int streams = 1, bool pidfds = false)
+                   int streams = 1, bool pidfds = false,
+                   const std::function<void(EngineOptions&)>& differ = {})
       : groups_(std::move(groups)),
         severed_(std::move(severed)),
         wiring_(std::move(wiring)),
@@ -97,7 +98,9 @@ class Cluster {
     }
     for (Rank rank = 0; rank < size_; ++rank) {
       base.rank = rank;
-      engines_.push_back(std::make_unique<Engine>(base));
+      EngineOptions own = base;
+      if (differ) differ(own);
+      engines_.push_back(std::make_unique<Engine>(std::move(own)));
       if (prepare) prepare(*engines_.back());
     }
     for (const auto& group : groups_) wire_group(group);

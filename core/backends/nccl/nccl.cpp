@@ -235,7 +235,9 @@ std::unique_ptr<Operation> NcclBackend::allreduce(std::span<const Piece> pieces,
 /// Rows may differ between members, so each member's bytes are a broadcast, all of them one group.
 std::unique_ptr<Operation> NcclBackend::allgather(GatherPlan plan) {
   const auto host_memory = [&](const auto& spans) {
-    return std::ranges::any_of(spans, [&](const auto& span) { return on_host(span.data()); });
+    // Where nothing lies says nothing: no rows may have an address beyond the end of what there is.
+    return std::ranges::any_of(
+        spans, [&](const auto& span) { return !span.empty() && on_host(span.data()); });
   };
   if (host_memory(plan.in)) return host_.allgather(std::move(plan));  // numbers of the engine
   const auto self = static_cast<std::size_t>(members().self);

@@ -24,7 +24,7 @@ class NcclCommunicator {
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  /// Begins to connect; settled() tells when it has.
+  /// Begins to connect; settled() tells when it has. Until then it ends by abort().
   Result<void> open(int size, const NcclId& id, int rank);
   /// Whether what was called has done its work; fails as it did, or as the communicator has since.
   [[nodiscard]] Result<bool> settled() const;

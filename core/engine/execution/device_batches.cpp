@@ -15,6 +15,8 @@ namespace {
 /// The collectives that a way may be chosen for.
 constexpr std::size_t kWays = 5;
 
+const std::string kSettings = "the settings of the job say so";
+
 std::size_t way_of(Kind kind) noexcept {
   switch (kind) {
     case Kind::Allgather:
@@ -40,6 +42,7 @@ const std::string& option(const DeviceOptions& options, std::size_t way) noexcep
 /// What a member says before it is decided about NCCL.
 struct Word {
   std::int32_t has_device = 0;
+  std::int32_t joined = 0;
   std::int32_t version = 0;  ///< of its NCCL; 0: none
   std::array<char, 16> device{};
   std::array<std::uint8_t, kWays> wants{};    ///< NCCL, and nothing else
@@ -75,9 +78,14 @@ class DeviceBatches::Opening final : public Operation {
       own_.wants[way] = wish == "NCCL";
       own_.refuses[way] = !wish.empty() && wish != "NCCL";
     }
+    own_.joined = std::ranges::none_of(batch.entries, [](const auto& entry) { return !!entry; });
     const bool refuses = std::ranges::all_of(own_.refuses, [](auto no) { return no != 0; });
     if (device_ != nullptr && !refuses) look_for_nccl();
     step_ = batch_.host.allgather(gather(own_, all_));
+  }
+  /// Members that are still to come never will: without them nothing but this ends.
+  ~Opening() override {
+    if (communicator_) communicator_->abort();
   }
 
   Result<Step> step() override {
@@ -158,7 +166,8 @@ class DeviceBatches::Opening final : public Operation {
   }
 
   Result<Step> decide() {
-    set_.agreed = true;
+    // Who has joined will be back with a device: then they agree again.
+    set_.agreed = std::ranges::none_of(all_, [](const Word& w) { return w.joined != 0; });
     bool any = false;
     for (std::size_t way = 0; way < kWays; ++way) {
       set_.wanted[way] =
@@ -168,7 +177,7 @@ class DeviceBatches::Opening final : public Operation {
       any = any || set_.allowed[way];
     }
     if (!any || all_.size() == 1) {
-      set_.why_not = all_.size() == 1 ? "this rank is alone" : "the settings of the job say so";
+      set_.why_not = all_.size() == 1 ? "this rank is alone" : kSettings;
       return run();
     }
     set_.why_not = obstacle();
@@ -177,7 +186,10 @@ class DeviceBatches::Opening final : public Operation {
     phase_ = Phase::Naming;
     if (batch_.host.members().self == 0) {
       const DeviceContext::Current current(device_->context());
-      if (library_->unique_id(&id_) != kNcclSuccess) id_ = {};  // then it refuses to connect
+      const NcclCommunicator nobody(library_, device_);
+      if (auto named = nobody.check(library_->unique_id(&id_), "cannot name the set"); !named) {
+        return std::move(named).error();
+      }
     }
     auto bytes = std::as_writable_bytes(std::span(&id_, 1));
     step_ = batch_.host.broadcast(bytes, bytes, 0);
@@ -216,7 +228,7 @@ class DeviceBatches::Opening final : public Operation {
 
 /// One line for the whole set.
 void DeviceBatches::say(const Set& set, const Members& members, const NcclLibrary* library) const {
-  if (members.self != 0) return;
+  if (members.self != 0 || !set.agreed) return;
   if (set.why_not.empty()) {
     log_.write(LogLevel::Info, "tensors on devices travel by NCCL " +
                                    nccl_version(library->version_code) + " from " + library->file);
@@ -249,11 +261,12 @@ std::unique_ptr<Operation> DeviceBatches::run(Set& set, const Batch& batch) {
   const bool by_nccl = set.nccl != nullptr && set.allowed[way] && !batch.collective.host_only &&
                        NcclBackend::serves(signature.kind, signature.dtype, signature.op,
                                            signature.prescale, signature.postscale);
-  if (set.wanted[way] && set.nccl == nullptr && batch.host.members().size() > 1) {
+  if (set.wanted[way] && (set.nccl == nullptr || !set.allowed[way]) &&
+      batch.host.members().size() > 1) {
     return failed_operation(Code::Backend,
                             "NCCL was asked for (HOROVOD_GPU_OPERATIONS=NCCL, or that of the "
                             "collective), but cannot serve: " +
-                                set.why_not);
+                                (set.allowed[way] ? set.why_not : kSettings));
   }
   std::shared_ptr<EngineDevice> device;
   for (const auto& entry : batch.entries) {
@@ -326,19 +339,30 @@ void DeviceBatches::end(std::span<const std::unique_ptr<Entry>> entries) {
       continue;
     }
     entry->work->ends.push_back(*end);
-    if (auto ordered = (*end)->precede(entry->stream); !ordered) {
+    if (auto ordered = (*end)->precede(entry->stream, entry->device->context()); !ordered) {
       fail(*entry, std::move(ordered).error(),
            "the stream that '" + entry->name + "' was submitted on cannot be made to wait for it");
     }
   }
 }
 
-void DeviceBatches::forget(std::int32_t process_set) { sets_.erase(process_set); }
+void DeviceBatches::forget(std::int32_t process_set) {
+  std::erase_if(retired_, [](const Retired& retired) {
+    const auto reached = retired.end->reached();
+    return !reached || *reached;
+  });
+  auto gone = sets_.extract(process_set);
+  if (gone.empty() || gone.mapped().nccl == nullptr) return;
+  if (auto end = gone.mapped().nccl->end()) {
+    retired_.push_back({.nccl = std::move(gone.mapped().nccl), .end = std::move(*end)});
+  }
+}
 
 void DeviceBatches::abort() noexcept {
   for (auto& [id, set] : sets_) {
     if (set.nccl) set.nccl->abort();
   }
+  for (const Retired& retired : retired_) retired.nccl->abort();
 }
 
 }  // namespace rueda

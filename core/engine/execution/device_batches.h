@@ -57,6 +57,12 @@ class DeviceBatches {
     std::array<bool, 5> wanted{};  ///< by way: a rank has asked for NCCL and nothing else
     std::array<bool, 5> allowed{};
   };
+  /// Of a set that is gone, until its stream has come to its end: that may wait for a stream of the
+  /// user, and the engine waits for none.
+  struct Retired {
+    std::unique_ptr<NcclBackend> nccl;
+    std::shared_ptr<const DevicePoint> end;
+  };
   [[nodiscard]] std::unique_ptr<Operation> run(Set& set, const Batch& batch);
   [[nodiscard]] StagedBackend& staged(Set& set, Backend& host,
                                       const std::shared_ptr<EngineDevice>& device);
@@ -66,6 +72,7 @@ class DeviceBatches {
   const DeviceOptions options_;
   const Log& log_;
   std::map<std::int32_t, Set> sets_;
+  std::vector<Retired> retired_;
   DeviceBackend* serving_ = nullptr;
   std::vector<HostBuffer> zeros_;  // of the batch under way: what a joined rank brings to NCCL
 };
