@@ -4,8 +4,10 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 
+#include "bindings/thread_end.h"
 #include "bindings/translation.h"
 #include "engine/execution/work.h"
 
@@ -23,8 +25,8 @@ class DeviceResult {
   }
   [[nodiscard]] int device_index() const noexcept { return output_.device->context().index(); }
 
-  /// Once. In the order of the stream.
-  void deliver(std::uintptr_t address, std::uintptr_t stream) {
+  /// Once. In the order of the stream; without one it is there on return.
+  void deliver(std::uintptr_t address, std::optional<std::uintptr_t> stream) {
     if (output_.buffer.data() == nullptr) {
       throw nanobind::value_error("This result has been delivered already");
     }
@@ -33,7 +35,15 @@ class DeviceResult {
     if (address == 0 && bytes > 0) throw nanobind::value_error("A result needs memory");
     auto delivered =
         output_.device->deliver(std::move(output_.buffer), bytes, reinterpret_cast<void*>(address),
-                                reinterpret_cast<void*>(stream));
+                                reinterpret_cast<void*>(stream.value_or(0)));
+    if (!delivered) raise(delivered.error(), {});
+    if (stream) return;
+    auto end = output_.device->context().point(nullptr);
+    if (end) {
+      const Unlocked unlocked;
+      delivered = (*end)->wait();
+    }
+    if (!end) raise(end.error(), {});
     if (!delivered) raise(delivered.error(), {});
   }
 

@@ -171,14 +171,17 @@ class Engine {
 
   /// What the caller does from now on comes after the operation: in the stream, or at all.
   void follow(const rueda::Work& work, nb::handle stream_of) {
-    for (const auto& end : work.ends) {
+    for (const rueda::DeviceEnd& end : work.ends) {
       rueda::Result<void> ordered;
-      if (stream_of.is_none()) {
+      if (stream_of.is_none() || end.on_host) {
         const Unlocked unlocked;
-        ordered = end->wait();
+        ordered = end.point->wait();
       } else {
-        const auto stream = nb::cast<std::uintptr_t>(stream_of(end->device()->index()));
-        ordered = end->precede(reinterpret_cast<void*>(stream));
+        const rueda::DeviceContext& device = end.device->context();
+        const nb::object stream = stream_of(device.index());
+        if (stream.is_none()) continue;  // its own has been made to wait already
+        ordered =
+            end.point->precede(reinterpret_cast<void*>(nb::cast<std::uintptr_t>(stream)), device);
       }
       if (!ordered) raise(ordered.error(), hosts_);
     }
@@ -413,6 +416,7 @@ class Engine {
     kept_.keep(work, owners);
     try {
       if (!await(handle)) return 0;
+      if (!work->error && work->ends_on_host()) follow(*work, nb::none());
       if (!work->error && work->has_result()) return handle;
       engine_->take(handle);
       kept_.release(handle);

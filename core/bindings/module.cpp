@@ -105,15 +105,16 @@ void add_results(nb::class_<Engine>& engine) {
           "reduce what is in it where it lies. MemoryError if there is none.")
       .def("poll", &Engine::poll, "handle"_a, "Whether it is done. ValueError if unknown.")
       .def("wait", &Engine::wait, "handle"_a, "stream_of"_a = nb::none(),
-           nb::sig("def wait(self, handle: int, stream_of: Callable[[int], int] | None = None) -> "
-                   "list[object] | int | None"),
+           nb::sig("def wait(self, handle: int, stream_of: Callable[[int], int | None] | None = "
+                   "None) -> list[object] | int | None"),
            "Wait, consume the handle, return results that the engine allocated (DLPack, or "
            "DeviceResult), the number that the operation ends with (join, process sets), or None. "
            "Of tensors on a device: what is put from now on into stream_of(number of the device) "
-           "comes after the operation; None: it is over there, too.")
+           "comes after the operation (where that is None: into the stream that the tensor named); "
+           "without stream_of it is over there, too.")
       .def("wait_all", &Engine::wait_all, "handles"_a, "stream_of"_a = nb::none(),
-           nb::sig("def wait_all(self, handles: list[int], stream_of: Callable[[int], int] | None "
-                   "= None) -> None"),
+           nb::sig("def wait_all(self, handles: list[int], stream_of: Callable[[int], int | None] "
+                   "| None = None) -> None"),
            "Wait for all and consume them; raises the first error.");
 }
 
@@ -157,8 +158,9 @@ NB_MODULE(_core, module) {
       .def_prop_ro("dtype", &DeviceResult::dtype)
       .def_prop_ro("shape", &DeviceResult::shape, nb::sig("def shape(self) -> tuple[int, ...]"))
       .def_prop_ro("device_index", &DeviceResult::device_index)
-      .def("deliver", &DeviceResult::deliver, "address"_a, "stream"_a,
-           "Copy it to that address, in the order of the stream. Once.");
+      .def("deliver", &DeviceResult::deliver, "address"_a, "stream"_a.none(),
+           "Copy it to that address, in the order of the stream; None: it is there on return. "
+           "Once.");
   nb::class_<Engine> engine(module, "Engine",
                             "The engine of one rank. Descriptors given to it are its own.");
   add_set_up(engine);

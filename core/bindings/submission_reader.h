@@ -62,7 +62,8 @@ class TensorReader {
     const auto item = [&](Py_ssize_t i) { return i < length ? item_of_tuple(tuple, i) : nullptr; };
     to.device = length > 4 ? number<Device>("device", item(4), kDevices) : Device::Host;
     to.device_index = length > 5 ? number<std::int32_t>("device_index", item(5), INT32_MAX) : 0;
-    to.stream = length > 6 ? address<void>("stream", item(6)) : nullptr;
+    to.streamless = length > 6 && item(6) == Py_None;
+    to.stream = length > 6 && !to.streamless ? address<void>("stream", item(6)) : nullptr;
     to.splits.clear();
     if (length > 7) read_splits(item(7), to.splits);
     if (to.on != nullptr) [[unlikely]] {  // of a submission that was refused

@@ -8,8 +8,8 @@ from typing import TypeAlias
 Tensor: TypeAlias = (
     tuple[int, int, int, tuple[int, ...]]
     | tuple[int, int, int, tuple[int, ...], int, int]
-    | tuple[int, int, int, tuple[int, ...], int, int, int]
-    | tuple[int, int, int, tuple[int, ...], int, int, int, Sequence[int], int]
+    | tuple[int, int, int, tuple[int, ...], int, int, int | None]
+    | tuple[int, int, int, tuple[int, ...], int, int, int | None, Sequence[int], int]
 )
 """in, out, dtype, shape[, device, device_index[, stream[, splits, received]]]: see Engine.submit"""
 
@@ -101,8 +101,10 @@ class DeviceResult:
     def shape(self) -> tuple[int, ...]: ...
     @property
     def device_index(self) -> int: ...
-    def deliver(self, address: int, stream: int) -> None:
-        """Copy it to that address, in the order of the stream. Once."""
+    def deliver(self, address: int, stream: int | None) -> None:
+        """
+        Copy it to that address, in the order of the stream; None: it is there on return. Once.
+        """
 
 class Engine:
     """The engine of one rank. Descriptors given to it are its own."""
@@ -145,7 +147,7 @@ class Engine:
         /,
     ) -> int:
         """
-        Submit a contiguous tensor, a list of them that run together, or None for a kind that has none. A tensor is (in, out, dtype, shape, device, device_index, stream, splits, received), short where the rest is nothing: addresses, out 0 where the engine allocates; of alltoall, how many rows go to each member, and the address of an int32 for each member, where the numbers of rows that came go.
+        Submit a contiguous tensor, a list of them that run together, or None for a kind that has none. A tensor is (in, out, dtype, shape, device, device_index, stream, splits, received), short where the rest is nothing: addresses, out 0 where the engine allocates; of alltoall, how many rows go to each member, and the address of an int32 for each member, where the numbers of rows that came go. stream None: it is not known; the default one comes before and after, and whoever waits, waits on the host.
 
         Returns the handle. BLOCKING waits: 0 if there is nothing to take then. If a signal handler raises meanwhile (Ctrl-C), the operation goes on without the caller. AWAITED: somebody waits for the handle at once. owners: what keeps that memory; it is held until the engine is done with it, also if nobody waits for the handle.
         """
@@ -171,12 +173,14 @@ class Engine:
     def poll(self, handle: int) -> bool:
         """Whether it is done. ValueError if unknown."""
 
-    def wait(self, handle: int, stream_of: Callable[[int], int] | None = None) -> list[object] | int | None:
+    def wait(
+        self, handle: int, stream_of: Callable[[int], int | None] | None = None
+    ) -> list[object] | int | None:
         """
-        Wait, consume the handle, return results that the engine allocated (DLPack, or DeviceResult), the number that the operation ends with (join, process sets), or None. Of tensors on a device: what is put from now on into stream_of(number of the device) comes after the operation; None: it is over there, too.
+        Wait, consume the handle, return results that the engine allocated (DLPack, or DeviceResult), the number that the operation ends with (join, process sets), or None. Of tensors on a device: what is put from now on into stream_of(number of the device) comes after the operation (where that is None: into the stream that the tensor named); without stream_of it is over there, too.
         """
 
-    def wait_all(self, handles: list[int], stream_of: Callable[[int], int] | None = None) -> None:
+    def wait_all(self, handles: list[int], stream_of: Callable[[int], int | None] | None = None) -> None:
         """Wait for all and consume them; raises the first error."""
 
     def shutdown(self, script_over: bool = False, failure: str = "") -> None:

@@ -31,7 +31,7 @@ def allreduce(name, array):
 
 
 def shared():
-    owner = NumpyFrontend().from_dlpack(engine.empty(9, (COUNT,), shared=True))
+    owner = NumpyFrontend().from_dlpack(engine.empty(9, (COUNT,), shared=True), np.empty(0))
     array = np.ctypeslib.as_array((ctypes.c_double * COUNT).from_address(owner.ctypes.data))
     array[:] = 1.0
     return owner, array

@@ -288,7 +288,7 @@ TEST_P(Staged, WritesNothingBeforeItsStreamIsThere) {
     ASSERT_NE(work, nullptr);
     if (rank != 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));  // time for a copy that is wrong
-      const auto reached = work->ends.front()->reached();
+      const auto reached = work->ends.front().point->reached();
       EXPECT_TRUE(reached && !*reached);
       fakeCudaRelease(framework.fake());
     }

@@ -338,7 +338,8 @@ void DeviceBatches::end(std::span<const std::unique_ptr<Entry>> entries) {
       fail(*entry, Error(end.error()), "nobody can tell when '" + entry->name + "' is over");
       continue;
     }
-    entry->work->ends.push_back(*end);
+    entry->work->ends.push_back(
+        {.point = *end, .device = entry->device, .on_host = entry->streamless});
     if (auto ordered = (*end)->precede(entry->stream, entry->device->context()); !ordered) {
       fail(*entry, std::move(ordered).error(),
            "the stream that '" + entry->name + "' was submitted on cannot be made to wait for it");

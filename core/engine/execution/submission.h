@@ -26,6 +26,7 @@ struct Tensor {
   /// Of the device: what is in it comes before, and what is put into it later comes after the
   /// operation. Null: the default stream.
   void* stream = nullptr;
+  bool streamless = false;  ///< whoever waits for it, waits on the host: no stream is known
   /// Alltoall: rows for each member; empty: equally many.
   std::vector<std::int64_t> splits = {};
   /// Alltoall: gets the number of rows from each member; null: not wanted.

@@ -131,6 +131,7 @@ Result<void> Submissions::add_entry(Draft& draft, Submission& submission, const 
   entry->received = tensor.received;
   entry->device = std::move(tensor.on);
   entry->stream = tensor.stream;
+  entry->streamless = tensor.streamless;
   entry->ready = std::move(tensor.ready);
   if (naming.member) {
     if (auto fine = draft.collective->check(entry->task(), members_of(*naming.set)); !fine) {
@@ -360,8 +361,8 @@ namespace {
 
 /// Also on the devices. What has failed there has ended: whoever waits for it hears of that.
 bool ended(const Work& work) {
-  return std::ranges::all_of(work.ends, [](const auto& end) {
-    const auto reached = end->reached();
+  return std::ranges::all_of(work.ends, [](const DeviceEnd& end) {
+    const auto reached = end.point->reached();
     return !reached || *reached;
   });
 }
@@ -409,7 +410,8 @@ bool Submissions::stay(Handle handle, bool driving) {
   } else {
     progress_->until(done, deadline);
   }
-  return done() && !work->error && !work->has_result() && take(handle) != nullptr;
+  return done() && !work->error && !work->has_result() && !work->ends_on_host() &&
+         take(handle) != nullptr;
 }
 
 std::shared_ptr<Work> Submissions::find(Handle handle) const {

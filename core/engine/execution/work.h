@@ -33,6 +33,13 @@ struct Output {
 using OutputProvider =
     std::function<std::byte*(std::size_t index, const Shape& shape, DType dtype)>;
 
+/// What has been started for a tensor on `device` is complete at that point, not before.
+struct DeviceEnd {
+  std::shared_ptr<const DevicePoint> point;
+  std::shared_ptr<EngineDevice> device;
+  bool on_host = false;  ///< see Tensor::streamless
+};
+
 /// What a handle stands for. Filled by the holder of the progress lock; read by others once `done`
 /// is set.
 struct Work {
@@ -47,12 +54,15 @@ struct Work {
   std::vector<Output> outputs;        ///< by tensor; without data() where the user gave the memory
   std::optional<std::int64_t> value;  ///< of operations that end with a number: join, set changes
   std::vector<std::uint64_t> tickets;
-  /// Of tensors on devices: what has been started is complete at these points, not before.
-  std::vector<std::shared_ptr<const DevicePoint>> ends;
+  std::vector<DeviceEnd> ends;               ///< of tensors on devices
   std::function<void(const Work&)> on_done;  ///< runs on the notifier
   OutputProvider provide;                    ///< memory of results; null: the engine allocates
   std::atomic<bool> polled{false};           ///< the first poll says no, see Engine::poll()
 
+  /// Once it is done: the caller has to wait on the host for a device.
+  [[nodiscard]] bool ends_on_host() const noexcept {
+    return std::ranges::any_of(ends, &DeviceEnd::on_host);
+  }
   /// Once it is done: there is something to take().
   [[nodiscard]] bool has_result() const noexcept {
     return value.has_value() || std::ranges::any_of(outputs, [](const Output& output) {
@@ -71,6 +81,7 @@ struct Entry final : OutputAllocator {
   std::int32_t* received = nullptr;
   std::shared_ptr<EngineDevice> device;  ///< null: in host memory
   void* stream = nullptr;                ///< see Tensor
+  bool streamless = false;               ///< see Tensor
   std::shared_ptr<const DevicePoint> ready;
   std::shared_ptr<Work> work;
   std::size_t index = 0;  ///< in the work

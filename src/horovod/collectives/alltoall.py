@@ -46,8 +46,8 @@ class Alltoall(Base[T]):
         _check_splits(described[3], splits, members)
         received = self.frontend.empty_counts(members)
 
-        def collect(made: list[object]) -> tuple[T, T]:
-            return self._taken(made[0]), received if place is None else place(received)
+        def collect(made: list[object], inputs: tuple[T, T]) -> tuple[T, T]:
+            return self._taken(made[0], inputs[0]), received if place is None else place(received)
 
         place_of_rows = described[4:7] or (_core.HOST, 0, 0)
         given = (*described[:4], *place_of_rows, splits, self._describe(received)[0])

@@ -100,8 +100,10 @@ class Base(Generic[T]):
         self._describe = frontend.describe
         self._pending = self.table.pending
         self._stream_of = getattr(frontend, "current_stream", None)  # see DeviceFrontend
-        self._from_one: Callable[[list[object]], T] = lambda made: self._taken(made[0])
-        self._from_many: Callable[[list[object]], tuple[T, ...]] = lambda made: tuple(map(self._taken, made))
+        self._from_one: Callable[[list[object], T], T] = lambda made, given: self._taken(made[0], given)
+        self._from_many: Callable[[list[object], tuple[T, ...]], tuple[T, ...]] = lambda made, given: tuple(
+            map(self._taken, made, given)
+        )
 
     # -- waiting --------------------------------------------------------------------------------------------
 
@@ -114,7 +116,7 @@ class Base(Generic[T]):
         entry = self._pending.pop(handle, None)
         if entry is None:
             return None
-        engine, _, result, collect = entry
+        engine, inputs, result, collect = entry
         try:
             made = engine.wait(handle, self._stream_of)
         except Exception:
@@ -125,7 +127,7 @@ class Base(Generic[T]):
             raise
         if collect is None:
             return result
-        return collect(made if isinstance(made, list) else [])
+        return collect(made if isinstance(made, list) else [], inputs)
 
     def synchronize_all(self, handles: list[int]) -> None:
         """Wait for all ``handles``, whose results are in memory that was given at submission.
@@ -158,11 +160,11 @@ class Base(Generic[T]):
             raise InvalidArgumentError(f"Handle {handle} was not created or has been cleared.")
         return entry[0].poll(handle)
 
-    def _taken(self, made: object) -> T:
-        """A result that the engine has allocated, as a tensor."""
+    def _taken(self, made: object, given: T) -> T:
+        """A result that the engine has allocated for ``given``, as a tensor."""
         if isinstance(made, _core.DeviceResult):
-            return cast("DeviceFrontend[T]", self.frontend).from_device(made)
-        return self.frontend.from_dlpack(made)
+            return cast("DeviceFrontend[T]", self.frontend).from_device(made, given)
+        return self.frontend.from_dlpack(made, given)
 
     def _drop(self, handles: list[int]) -> None:
         for handle in handles:

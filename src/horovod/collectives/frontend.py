@@ -60,8 +60,9 @@ class Frontend(Protocol[T]):
     def contiguous_copy(self, tensor: T) -> T:
         """A new contiguous tensor with the values of a dense ``tensor``, in row-major order."""
 
-    def from_dlpack(self, capsule: object) -> T:
-        """Take over memory that the core allocated."""
+    def from_dlpack(self, capsule: object, like: T) -> T:
+        """Take over memory that the core allocated, as a tensor of the dtype of ``like``, which was given for
+        it."""
 
     def from_bytes(self, data: bytearray) -> T:
         """A one-dimensional uint8 tensor over ``data``, without a copy; it keeps ``data`` alive."""
@@ -79,8 +80,11 @@ class Frontend(Protocol[T]):
 class DeviceFrontend(Frontend[T], Protocol[T]):
     """A frontend whose tensors may also be on devices, in the order of their streams."""
 
-    def from_device(self, result: _core.DeviceResult) -> T:
-        """A new tensor on the device of ``result``, with its content in the order of the current stream."""
+    def from_device(self, result: _core.DeviceResult, like: T) -> T:
+        """A new tensor on the device of ``result``, with its content in the order of the current stream; of
+        the dtype of ``like``, which was given for it."""
 
-    def current_stream(self, device: int) -> int:
-        """The stream of CUDA device ``device`` into which the calling thread puts work; 0: the default."""
+    def current_stream(self, device: int) -> int | None:
+        """The stream of CUDA device ``device`` into which the calling thread puts work; 0: the default;
+        ``None``: the frontend does not know. Then only what follows in the stream that a tensor named when
+        it was submitted comes after the operation."""

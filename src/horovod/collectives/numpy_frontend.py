@@ -18,11 +18,11 @@ from horovod.collectives.forms import Collectives
 from horovod.collectives.frontend import Description
 from horovod.errors import HorovodError, InvalidArgumentError
 
-__all__ = ["NumpyFrontend", "collectives"]
+__all__ = ["DTYPE_CODES", "NumpyFrontend", "byte_swapped", "collectives"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
-_CODES: Final[dict[str, int]] = {
+DTYPE_CODES: Final[dict[str, int]] = {
     "uint8": _core.UINT8,
     "int8": _core.INT8,
     "uint16": _core.UINT16,
@@ -35,6 +35,7 @@ _CODES: Final[dict[str, int]] = {
     "float64": _core.FLOAT64,
     "bool": _core.BOOL,
 }
+"""Name of a dtype -> its number in the core."""
 
 
 class NumpyFrontend:
@@ -42,7 +43,7 @@ class NumpyFrontend:
 
     def peek(self, tensor: Array) -> Description | None:
         if tensor.flags.c_contiguous and tensor.dtype.isnative:
-            code = _CODES.get(tensor.dtype.name)
+            code = DTYPE_CODES.get(tensor.dtype.name)
             if code is not None:
                 address: int = tensor.ctypes.data
                 return address, address, code, tensor.shape
@@ -72,7 +73,7 @@ class NumpyFrontend:
     def contiguous_copy(self, tensor: Array) -> Array:
         return np.array(tensor, order="C", copy=True)
 
-    def from_dlpack(self, capsule: object) -> Array:
+    def from_dlpack(self, capsule: object, like: Array) -> Array:
         return np.from_dlpack(_Exporter(capsule))  # type: ignore[arg-type]
 
     def from_bytes(self, data: bytearray) -> Array:
@@ -102,10 +103,20 @@ class _Exporter:
         return 1, 0  # host memory
 
 
+def byte_swapped(dtype: Any) -> HorovodError:
+    """What to say of an array whose bytes are in the order of other machines."""
+    return InvalidArgumentError(
+        f"Array type {dtype} has its bytes in the order of other machines. Pass "
+        "array.astype(array.dtype.newbyteorder('='))."
+    )
+
+
 def _refusal(tensor: Any) -> HorovodError:
     if not isinstance(tensor, np.ndarray):
         return InvalidArgumentError(f"Expected a numpy.ndarray, got {type(tensor).__name__}.")
-    if tensor.dtype.name not in _CODES or not tensor.dtype.isnative:
+    if not tensor.dtype.isnative:
+        return byte_swapped(tensor.dtype)
+    if tensor.dtype.name not in DTYPE_CODES:
         return InvalidArgumentError(f"Array type {tensor.dtype} is not supported.")
     return InvalidArgumentError(
         f"Array is required to be contiguous, but has shape {list(tensor.shape)} and strides "

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from horovod._core import Engine
     from horovod.runtime.lifecycle import Runtime
 
-Collect: TypeAlias = Callable[[list[object]], Any]
+Collect: TypeAlias = Callable[[list[object], Any], Any]
 
 Pending: TypeAlias = tuple["Engine", Any, Any, Collect | None]
 """Engine that runs the operation · its inputs · its result, if known beforehand · else how to build the
-result from the buffers that the engine allocated. A plain tuple: one is built for every submission."""
+result from the buffers that the engine allocated, and the inputs. A plain tuple: one is built for every
+submission."""
 
 
 class HandleTable:

@@ -149,10 +149,10 @@ class TorchFrontend:
     def contiguous_copy(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone(memory_format=torch.contiguous_format)
 
-    def from_dlpack(self, capsule: object) -> torch.Tensor:
+    def from_dlpack(self, capsule: object, like: torch.Tensor) -> torch.Tensor:
         return dlpack.from_dlpack(capsule)
 
-    def from_device(self, result: _core.DeviceResult) -> torch.Tensor:
+    def from_device(self, result: _core.DeviceResult, like: torch.Tensor) -> torch.Tensor:
         device = torch.device("cuda", result.device_index)
         made = torch.empty(result.shape, dtype=_DTYPES[result.dtype], device=device)
         result.deliver(made.data_ptr(), current_stream(result.device_index))
