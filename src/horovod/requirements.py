@@ -109,8 +109,9 @@ def _is_from_import() -> bool:
 
 def _to_come(name: str, coming: str) -> str:
     return (
-        f"{name} does not exist yet: {coming} is to come. There are horovod.torch, horovod.tensorflow "
-        "and horovod.keras; start their scripts with horovodrun, or functions with horovod.run()."
+        f"{name} does not exist yet: {coming} is to come. There are horovod.torch, horovod.tensorflow, "
+        "horovod.keras and horovod.arrays; start their scripts with horovodrun, or functions with "
+        "horovod.run()."
     )
 
 

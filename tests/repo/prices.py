@@ -41,10 +41,10 @@ class Price:
 PRICES = (
     Price(
         "a collective",
-        "1 file each in `core/collectives`, `src/horovod/collectives`, `src/horovod/torch/collectives` and "
-        "`src/horovod/tensorflow/collectives`",
-        "number, registry row, the stub, the lists in `forms.py` and both `mpi_ops.py`, the op's row in the "
-        "glue, 2 files of Keras; with a new verb `backend.h` and backends in Python",
+        "1 file each in `core/collectives`, `src/horovod/collectives` and the `collectives` of "
+        "`src/horovod/torch`, `src/horovod/tensorflow` and `src/horovod/arrays`",
+        "number, registry row, the stub, the lists in `forms.py` and the three `mpi_ops.py`, the op's row in "
+        "the glue, 2 files of Keras; with a new verb `backend.h` and backends in Python",
         "reduce",
         r"kReduce\b|Kind::Reduce\b|\bReduce = 10|collectives\.reduce\b|def reduce\(\s*self|\bREDUCE: int",
         r"collectives/reduce\.",

@@ -8,6 +8,10 @@ import pytest
 
 PUBLIC_MODULES = [
     "horovod",
+    "horovod.arrays",
+    "horovod.arrays.mpi_ops",
+    "horovod.arrays.functions",
+    "horovod.arrays.compression",
     "horovod.torch",
     "horovod.torch.mpi_ops",
     "horovod.torch.functions",

@@ -54,7 +54,7 @@ OF_A_BACKEND = {"backends", "backends/buffers", "backends/algorithms"}
 BACKEND_WIRING = {"backends/backend.cpp", "backends/registry.cpp", "backends/backend_factory.cpp"}
 
 NEUTRAL = {"runtime", "collectives", "gradients"}
-FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "mxnet"}
+FRAMEWORKS = {"arrays", "torch", "tensorflow", "keras", "jax", "mxnet"}
 EVERYBODY = {"errors", "config", "requirements"}
 # First name below horovod -> what it may import besides itself and `EVERYBODY`.
 PYTHON_ARROWS = {

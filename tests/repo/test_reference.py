@@ -15,6 +15,7 @@ from docs.site.reference import Entry, Unknown, described, entries, expanded
 PAGES = sorted((Path(__file__).parents[2] / "docs" / "reference").glob("*.md"))
 MODULES = [
     "horovod",
+    "horovod.arrays",
     "horovod.data",
     "horovod.elastic.notification",
     "horovod.elastic.run",
