@@ -18,10 +18,14 @@ class DevicePatience {
     since_ = now;
     return Step::Advanced;
   }
+  /// When to ask again; see Operation::due().
+  [[nodiscard]] std::optional<TimePoint> due() const {
+    return since_ ? std::optional(*since_ + kSlice) : std::nullopt;
+  }
   void reset() noexcept { since_.reset(); }
 
  private:
-  static constexpr auto kSlice = std::chrono::seconds(1);
+  static constexpr auto kSlice = std::chrono::milliseconds(200);  // well below any time limit
   std::optional<TimePoint> since_;
 };
 

@@ -65,8 +65,12 @@ class DeviceContext : public std::enable_shared_from_this<DeviceContext> {
   class Current {
    public:
     explicit Current(const DeviceContext& device) noexcept
-        : driver_(*device.driver_), pushed_(driver_.context_push(device.context_) == 0) {}
+        : driver_(*device.driver_), pushed_(driver_.context_push(device.context_) == 0) {
+      // Else a graph that any thread captures meanwhile would be spoiled by a look at an event.
+      driver_.exchange_capture_mode(&mode_);
+    }
     ~Current() {
+      driver_.exchange_capture_mode(&mode_);
       DriverContext before = nullptr;
       if (pushed_) driver_.context_pop(&before);
     }
@@ -76,6 +80,7 @@ class DeviceContext : public std::enable_shared_from_this<DeviceContext> {
    private:
     const DeviceDriver& driver_;
     bool pushed_;
+    int mode_ = kCaptureRelaxed;
   };
 
   /// After everything that is in the stream now; null: the default stream.

@@ -10,6 +10,8 @@ Devices::Devices(std::string library, std::function<void()> ring)
 void Devices::abandon() noexcept {
   auto* const kept = new std::map<int, std::shared_ptr<EngineDevice>>(std::move(open_));
   static_cast<void>(kept);  // its destructors would call the driver
+  // Another thread may have held its lock.
+  static_cast<void>(new std::shared_ptr<Waker>(std::move(waker_)));
 }
 
 Result<std::shared_ptr<EngineDevice>> Devices::at(Device kind, int index) {

@@ -26,7 +26,9 @@ class Devices {
   /// cannot be used. Any thread.
   [[nodiscard]] Result<std::shared_ptr<EngineDevice>> at(Device kind, int index);
   /// Nobody is told any more, once it returns.
-  void disconnect() { waker_->disconnect(); }
+  void disconnect() {
+    if (waker_) waker_->disconnect();
+  }
   /// In a forked child: the driver does not work there.
   void abandon() noexcept;
 

@@ -35,6 +35,7 @@ inline constexpr unsigned kEventDisableTiming = 2;  // CU_EVENT_DISABLE_TIMING
 inline constexpr unsigned kHostPortable = 1;        // CU_MEMHOSTALLOC_PORTABLE
 inline constexpr int kAttributeMemoryType = 2;      // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 inline constexpr int kAttributeOrdinal = 9;         // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+inline constexpr int kCaptureRelaxed = 2;           // CU_STREAM_CAPTURE_MODE_RELAXED
 inline constexpr int kCaptureNone = 0;              // CU_STREAM_CAPTURE_STATUS_NONE
 inline constexpr unsigned kMemoryOfDevice = 2;      // CU_MEMORYTYPE_DEVICE
 
@@ -52,6 +53,7 @@ inline constexpr unsigned kMemoryOfDevice = 2;      // CU_MEMORYTYPE_DEVICE
   X(primary_release, "cuDevicePrimaryCtxRelease_v2", (DriverDevice device))                     \
   X(context_push, "cuCtxPushCurrent_v2", (DriverContext context))                               \
   X(context_pop, "cuCtxPopCurrent_v2", (DriverContext * context))                               \
+  X(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", (int* mode))                    \
   X(stream_create, "cuStreamCreate", (DriverStream * stream, unsigned flags))                   \
   X(stream_destroy, "cuStreamDestroy_v2", (DriverStream stream))                                \
   X(stream_wait_event, "cuStreamWaitEvent",                                                     \

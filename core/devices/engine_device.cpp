@@ -61,9 +61,7 @@ EngineDevice::~EngineDevice() {
 
 Result<void> EngineDevice::deliver(HostBuffer from, std::size_t bytes, void* to, void* stream) {
   if (auto copied = context_->copy(to, from.data(), bytes, stream); !copied) return copied;
-  auto point = context_->point(stream);
-  if (!point) return std::move(point).error();
-  keep(std::move(from), std::move(*point));
+  keep(std::move(from), stream);
   return {};
 }
 
@@ -77,7 +75,11 @@ void EngineDevice::keep(HostBuffer memory) noexcept {
 void EngineDevice::keep(HostBuffer memory, void* stream) noexcept {
   if (memory.data() == nullptr) return;
   auto end = context_->point(stream);
-  if (end) keep(std::move(memory), std::move(*end));
+  if (end) {
+    keep(std::move(memory), std::move(*end));
+  } else {
+    static_cast<void>(new HostBuffer(std::move(memory)));  // nobody knows until when it is used
+  }
 }
 
 void EngineDevice::keep(HostBuffer memory, std::shared_ptr<const DevicePoint> until) {

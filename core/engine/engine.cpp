@@ -50,6 +50,7 @@ Engine::~Engine() {
     notifier_.abandon();
     executor_.abandon();
     timeline_.abandon();
+    if (device_batches_) device_batches_->abandon();
     devices_.abandon();
     return;
   }

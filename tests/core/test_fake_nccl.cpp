@@ -153,9 +153,18 @@ std::vector<T> input_of(int rank, std::size_t count) {
 
 template <typename T>
 std::vector<T> expected(int op, std::size_t count) {
-  auto result = input_of<T>(0, count);
+  // For an average numbers with a fraction are divided before they are added, integers after.
+  const bool before = op == ncclAvg && std::is_floating_point_v<T>;
+  const auto brought = [&](int rank) {
+    auto numbers = input_of<T>(rank, count);
+    if (before) {
+      for (T& number : numbers) number = number / T{kRanks};
+    }
+    return numbers;
+  };
+  auto result = brought(0);
   for (int rank = 1; rank < kRanks; ++rank) {
-    const auto other = input_of<T>(rank, count);
+    const auto other = brought(rank);
     for (std::size_t i = 0; i < count; ++i) {
       if (op == ncclSum || op == ncclAvg) result[i] = static_cast<T>(result[i] + other[i]);
       if (op == ncclProd) result[i] = static_cast<T>(result[i] * other[i]);
@@ -163,7 +172,7 @@ std::vector<T> expected(int op, std::size_t count) {
       if (op == ncclMin) result[i] = std::min(result[i], other[i]);
     }
   }
-  if (op == ncclAvg) {
+  if (op == ncclAvg && !before) {
     for (T& number : result) number = static_cast<T>(number / T{kRanks});
   }
   return result;

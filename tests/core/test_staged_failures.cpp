@@ -75,6 +75,43 @@ TEST_F(StagedFailures, AGraphIsCaptured) {
   });
 }
 
+TEST_F(StagedFailures, AnotherGraphIsCapturedMeanwhile) {
+  Cluster cluster({{0, 1}}, with_fake_device());
+  Framework capturing;
+  cluster.each([&](Rank, Engine& engine) {
+    Framework own;
+    EXPECT_EQ(refusal(engine, own, own.tensor(std::vector<float>(kCount))), "");
+  });
+  fakeCudaBeginCapture(capturing.fake());
+  cluster.each([&](Rank, Engine& engine) {
+    Framework own;
+    EXPECT_EQ(refusal(engine, own, own.tensor(std::vector<float>(kCount))), "");
+  });
+  fakeCudaEndCapture(capturing.fake());
+}
+
+TEST_F(StagedFailures, ADeviceThatComputesForLongIsNotStuck) {
+  EngineOptions options = with_fake_device();
+  options.operation_timeout = std::chrono::seconds(1);
+  Cluster cluster({{0, 1}, {2}}, options);
+  cluster.each([&](Rank rank, Engine& engine) {
+    Framework framework;
+    std::byte* const tensor = framework.tensor(std::vector<float>(kCount));
+    framework.synchronize();
+    std::jthread releases;
+    if (rank == 0) {
+      fakeCudaHold(framework.fake());
+      releases = std::jthread([stream = framework.fake()] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(3500));
+        fakeCudaRelease(stream);
+      });
+    }
+    framework.add(reinterpret_cast<FakeCudaAddress>(tensor), kCount, 1.0F);
+    EXPECT_EQ(refusal(engine, framework, tensor), "");
+    EXPECT_EQ(framework.read<float>(tensor, kCount), std::vector<float>(kCount, 3.0F));
+  });
+}
+
 TEST_F(StagedFailures, AStreamThatIsGone) {
   Cluster cluster({{0, 1}}, with_fake_device());
   Framework framework;

@@ -20,7 +20,8 @@
 /// Not faithful:
 /// * Ranks that call different collectives, or with another count, type, op or root, always get the
 ///   asynchronous error ncclInternalError; later calls answer with it.
-/// * The order of additions is that of ranks, each rounded; an average is divided at the end.
+/// * The order of additions is that of ranks, each rounded. For an average each rank's number is
+///   divided before it is added, of integers the sum.
 /// * Operations of a group for one communicator all run on the stream of the first of them, its
 ///   collectives first.
 /// * A buffer that is neither in device memory nor pinned is refused: ncclInvalidArgument, as with

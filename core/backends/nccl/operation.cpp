@@ -78,7 +78,9 @@ Result<Step> NcclOperation::watch() {
     const auto reached = point->reached();
     return reached && !*reached;
   });
-  return computes ? patience_.wait() : Step::Blocked;
+  if (computes) return patience_.wait();
+  patience_.reset();
+  return Step::Blocked;
 }
 
 std::vector<Rank> NcclOperation::waiting_for() const { return backend_.members().ranks; }

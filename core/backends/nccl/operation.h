@@ -26,7 +26,9 @@ class NcclOperation final : public Operation {
 
   Result<Step> step() override;
   [[nodiscard]] std::vector<Rank> waiting_for() const override;
-  [[nodiscard]] std::optional<TimePoint> due() const override { return due_; }
+  [[nodiscard]] std::optional<TimePoint> due() const override {
+    return due_ ? due_ : patience_.due();
+  }
 
  private:
   enum class Phase : std::uint8_t { Starting, Settling, Running, Over };

@@ -22,7 +22,9 @@ Result<Step> StagedPipeline::step() {
     patience_.reset();
     return Step::Advanced;
   }
-  return running_ ? Step::Blocked : patience_.wait();
+  if (!running_) return patience_.wait();
+  patience_.reset();
+  return Step::Blocked;
 }
 
 std::vector<Rank> StagedPipeline::waiting_for() const {

@@ -46,6 +46,9 @@ class StagedPipeline final : public Operation {
 
   Result<Step> step() override;
   [[nodiscard]] std::vector<Rank> waiting_for() const override;
+  [[nodiscard]] std::optional<TimePoint> due() const override {
+    return running_ ? running_->due() : patience_.due();
+  }
 
  private:
   struct UnderWay {

@@ -366,4 +366,10 @@ void DeviceBatches::abort() noexcept {
   for (const Retired& retired : retired_) retired.nccl->abort();
 }
 
+void DeviceBatches::abandon() noexcept {
+  static_cast<void>(new std::map<std::int32_t, Set>(std::move(sets_)));
+  static_cast<void>(new std::vector<HostBuffer>(std::move(zeros_)));
+  static_cast<void>(new decltype(retired_)(std::move(retired_)));
+}
+
 }  // namespace rueda

@@ -44,6 +44,8 @@ class DeviceBatches {
   void forget(std::int32_t process_set);
   /// The world has failed.
   void abort() noexcept;
+  /// In a forked child: neither the driver nor NCCL works there.
+  void abandon() noexcept;
 
  private:
   class Opening;

@@ -1,8 +1,15 @@
 // Streams, events, host functions.
+#include <utility>
+
 #include "cuda/entry.h"
 
 using namespace rueda;         // NOLINT: the functions below have C names
 using namespace rueda::fakes;  // NOLINT
+
+/// Of the calling thread; 0: while any thread captures, calls that could spoil a capture are
+/// refused.
+static thread_local int capture_mode = 0;
+static constexpr DriverStatus kUnsafe = 900;
 
 FAKE_CUDA_API DriverStatus cuStreamCreate(DriverStream* stream, unsigned flags) {
   FAKE_CUDA_TRY(enter<"cuStreamCreate">(Needs::Context));
@@ -91,8 +98,15 @@ FAKE_CUDA_API DriverStatus cuEventRecord(DriverEvent event_handle, DriverStream 
   return kDriverSuccess;
 }
 
+FAKE_CUDA_API DriverStatus cuThreadExchangeStreamCaptureMode(int* mode) {
+  FAKE_CUDA_TRY(enter<"cuThreadExchangeStreamCaptureMode">(Needs::Start));
+  std::swap(*mode, capture_mode);
+  return kDriverSuccess;
+}
+
 FAKE_CUDA_API DriverStatus cuEventQuery(DriverEvent handle) {
   FAKE_CUDA_TRY(enter<"cuEventQuery">(Needs::Start));
+  if (capture_mode != kCaptureRelaxed && Stream::captures().load() > 0) return kUnsafe;
   Event* event = nullptr;
   FAKE_CUDA_TRY(resolve(handle, event));
   if (const auto status = event->context().broken(); status != 0) return status;

@@ -35,7 +35,15 @@ class Stream : public Slot<Stream> {
 
   void hold() noexcept;
   void let_go() noexcept;
-  void capture(bool capturing) noexcept { capturing_.store(capturing, std::memory_order_relaxed); }
+  void capture(bool capturing) noexcept {
+    const bool before = capturing_.exchange(capturing, std::memory_order_relaxed);
+    captures().fetch_add(static_cast<int>(capturing) - static_cast<int>(before));
+  }
+  /// How many streams capture.
+  static std::atomic<int>& captures() {
+    static std::atomic<int> count{0};
+    return count;
+  }
 
   [[nodiscard]] bool capturing() const noexcept {
     return capturing_.load(std::memory_order_relaxed);

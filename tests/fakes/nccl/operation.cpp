@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "devices/driver.h"
 #include "fake_cuda.h"
@@ -84,10 +85,21 @@ class Collective {
   void reduce(std::byte* to, std::size_t length) const {
     const std::size_t count = length / width_;
     std::memcpy(to, world_.shown(0), length);
+    const bool averages = operation_.op.op == ncclAvg;
+    const bool before =
+        averages && operation_.type >= ncclFloat16;  // integers are divided at the end
+    if (before) divide(operation_.type, to, count, size_);
+    std::vector<std::byte> share;
     for (int rank = 1; rank < size_; ++rank) {
-      combine(operation_.type, operation_.op.op, to, world_.shown(rank), count);
+      const std::byte* from = world_.shown(rank);
+      if (before) {
+        share.assign(from, from + length);
+        divide(operation_.type, share.data(), count, size_);
+        from = share.data();
+      }
+      combine(operation_.type, operation_.op.op, to, from, count);
     }
-    if (operation_.op.op == ncclAvg) divide(operation_.type, to, count, size_);
+    if (averages && !before) divide(operation_.type, to, count, size_);
   }
 
   World& world_;
