@@ -106,7 +106,7 @@ TEST_P(EngineModes, memory_that_nothing_serves_is_refused_before_anything_change
         std::vector<float> values(4, 1.0F);
         for (const char* name : {"", "x"}) {
           Submission refused = allreduce_of(values, name);
-          refused.tensors.front().device = Device::Cuda;
+          refused.tensors.front().device = Device::Xpu;
           refused.tensors.front().device_index = 3;
           if (rank == 0) {
             const End end = run(engine, std::move(refused), mode);
@@ -116,7 +116,7 @@ TEST_P(EngineModes, memory_that_nothing_serves_is_refused_before_anything_change
             EXPECT_EQ(end.error->tensor, full);
             EXPECT_EQ(end.error->message,
                       "Tensor of " + full +
-                          " is on device CUDA 3: CUDA tensors are not supported yet; move the "
+                          " is on device XPU 3: XPU tensors are not supported yet; move the "
                           "tensor to the CPU first");
           }
           const End after = run(engine, allreduce_of(values, name), mode);
