@@ -127,6 +127,9 @@ def _choose() -> tuple[Any, str]:
         RuntimeWarning,
         stacklevel=2,
     )
+    # Each exchange holds a thread of TensorFlow until all ranks have come to it. Ranks come to those of a
+    # graph in different orders, so with few threads they would wait for each other.
+    os.environ.setdefault("TF_NUM_INTEROP_THREADS", "64")
     from horovod.tensorflow import fallback
 
     return fallback, problem
