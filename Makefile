@@ -23,7 +23,7 @@ REQUIREMENTS := requirements/build.txt requirements/test.txt requirements/lint.t
 PYTHON_SOURCES := src tests fuzz benchmarks examples docs docker tools
 
 .DEFAULT_GOAL := help
-.PHONY: help docs system venv venv-mpich venv-tensorflow venv-libraries versions versions-check build demo test test-all test-core test-asan test-tsan test-python fuzz fuzz-merge mutants lint format stub bench bench-check wheel wheels wheels-try clean
+.PHONY: help docs system venv venv-mpich venv-tensorflow venv-libraries versions versions-check build demo test test-all test-core test-asan test-tsan test-python test-gpu fuzz fuzz-merge mutants lint format stub bench bench-check wheel wheels wheels-try clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -134,6 +134,14 @@ PYTEST_LANES ?= $(LANES)
 test-python: build $(VENV)/.requirements .venv-mpich/.requirements  ## Python tests (PYTEST_ARGS="-k name")
 	$(call build_preset,$(PRESET),--target fakes)
 	@RUEDA_FAKES=$(CURDIR)/build/$(PRESET)/fakes $(RUN) $(BIN)/python -m pytest tests $(or $(PYTEST_ARGS),--numprocesses $(PYTEST_LANES))
+
+# A Python whose PyTorch is built for CUDA; that of .venv may be. Exits with 2 where there is no device.
+GPU_PYTHON ?= $(BIN)/python
+GPU_ARGS ?=
+
+test-gpu: build $(VENV)/.requirements  ## everything that needs a GPU, as a table (GPU_ARGS="--only load growth")
+	$(if $(filter fake,$(RUEDA_TEST_DEVICE)),$(call build_preset,$(PRESET),--target fakes))
+	@RUEDA_FAKES=$(CURDIR)/build/$(PRESET)/fakes $(RUN) PYTHONPATH=$(CURDIR):$(CURDIR)/src $(GPU_PYTHON) -m tests.gpu $(GPU_ARGS)
 
 # The same library under the newest and the oldest TensorFlow of the table.
 versions-check: build $(VENV)/.requirements .venv-tf216/.requirements  ## check two versions of TensorFlow with what was built

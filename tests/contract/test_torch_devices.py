@@ -8,7 +8,7 @@ import os
 
 import pytest
 from tests import fakes
-from tests.contract.torch import device_cases, streams
+from tests.contract.torch import device_cases, nccl_cases, streams
 from tests.contract.world import World, run_cases
 
 
@@ -23,17 +23,15 @@ def _world(size: int, **settings: object) -> World:
 
 WORLDS = {
     "1": _world(1, FAKE_CUDA_DEVICES=1),
-    # Averages of half types are not in the tables of this one: NCCL sums before it divides.
     "2-nccl": _world(2, FAKE_CUDA_DEVICES=2),
     "2-staged": _world(2, FAKE_CUDA_DEVICES=1, HOROVOD_GPU_OPERATIONS="STAGED"),
 }
 
 
 # Both ways differ below the frontend, and those are tested in tests/core.
-TABLES = {
-    world: device_cases if world == "2-staged" or os.environ.get("RUEDA_FULL_MATRIX") else streams
-    for world in WORLDS
-}
+TABLES = {"1": streams, "2-nccl": streams, "2-staged": device_cases}
+if os.environ.get("RUEDA_FULL_MATRIX"):
+    TABLES.update({"1": device_cases, "2-nccl": nccl_cases})
 
 
 @pytest.mark.timeout(600)

@@ -267,6 +267,18 @@ TEST_F(NcclChoice, WhoAsksForItGetsNothingElse) {
   });
 }
 
+TEST_F(NcclChoice, ARankAloneGetsItOnlyIfItAsks) {
+  for (const std::string wish : {"", "NCCL"}) {
+    EngineOptions options = with_fake_device();
+    options.devices.allreduce = wish;
+    Cluster cluster({{0}}, options);
+    cluster.each([&](Rank rank, Engine& engine) {
+      EXPECT_EQ(once(engine, rank), "");
+      EXPECT_EQ(batches(engine, "nccl"), wish.empty() ? 0U : 1U);
+    });
+  }
+}
+
 TEST_F(NcclChoice, AnErrorOfNcclIsEverybodys) {
   Cluster cluster({{0, 1}, {2}}, with_fake_device());
   cluster.each([&](Rank rank, Engine& engine) { EXPECT_EQ(once(engine, rank), ""); });

@@ -176,8 +176,10 @@ class DeviceBatches::Opening final : public Operation {
           std::ranges::none_of(all_, [&](const Word& w) { return w.refuses[way] != 0; });
       any = any || set_.allowed[way];
     }
-    if (!any || all_.size() == 1) {
-      set_.why_not = all_.size() == 1 ? "this rank is alone" : kSettings;
+    // Alone there is nothing to exchange, but who asks for NCCL gets it: one device can try it.
+    const bool needless = all_.size() == 1 && std::ranges::count(set_.wanted, true) == 0;
+    if (!any || needless) {
+      set_.why_not = any ? "this rank is alone" : kSettings;
       return run();
     }
     set_.why_not = obstacle();

@@ -238,7 +238,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     to_host = (wanted is not None and wanted.type != "cuda") or (
         func._schema.is_mutable and targets and not isinstance(targets[0], DeviceTensor)
     )
-    if not to_host and torch.Tag.nondeterministic_seeded not in func.tags:
+    if not to_host and torch.Tag.nondeterministic_seeded not in func.tags and func not in _OTHER_TYPES:
         try:
             with torch._C._DisableTorchDispatch():
                 made = func(*tree_map(_meta, args), **tree_map(_meta, _placed(kwargs, "meta")))
@@ -273,6 +273,13 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return leaf.to(torch.device("cuda", device))
 
     return tree_map(back, made)
+
+
+# What these keep for the backward pass has another type on the host than on the meta device.
+_OTHER_TYPES: Final = {
+    torch.ops.aten.native_batch_norm.default,
+    torch.ops.aten.native_batch_norm_backward.default,
+}
 
 
 def _dense(leaf: Any) -> bool:
@@ -423,6 +430,7 @@ def install() -> None:
 
     # `module.double()` would assign to `data` otherwise.
     torch.__future__.set_swap_module_params_on_conversion(True)
+    torch.serialization.add_safe_globals([_again])  # tensors are safe to load
     _library = torch.library.Library("aten", "IMPL")
     _library.impl("empty.memory_format", empty, "CUDA")
     _library.impl("empty_strided", empty_strided, "CUDA")
