@@ -21,6 +21,8 @@ MODULES = (  # each after those that it imports
             "outputs",
             "words",
             "processes",
+            "ending",
+            "families",
             "host",
             "own_device",
             "watch",

@@ -27,6 +27,8 @@ class Outputs:
         read_end, write_end = os.pipe()
         os.set_blocking(read_end, False)
         self._open[read_end] = (rank, stream)
+        if self._credit > 0:
+            self._poller.register(read_end, select.POLLIN)
         return write_end
 
     def take(self, count: int) -> None:
@@ -68,16 +70,25 @@ class Outputs:
         self._launcher.send(data)
         return True
 
-    def drained(self) -> bool:
-        """Forward what is left in the pipes; whether that was all. A stranger may hold one open."""
-        for descriptor in list(self._open):
-            while self.forward(descriptor):
-                pass
-        if self._credit <= 0 and self._open:
+    def drained(self, rank: int | None = None) -> bool:
+        """Forward what is left in the pipes, of one rank or of all; whether that was all, and then they are
+        closed. A stranger may hold one open.
+        """
+        self.empty(rank)
+        if self._credit <= 0 and self._of(rank):
             return False
-        for descriptor in list(self._open):
+        for descriptor in self._of(rank):
             self._close(descriptor)
         return True
+
+    def empty(self, rank: int | None = None) -> None:
+        """Forward what is in the pipes now, as far as the launcher has room."""
+        for descriptor in self._of(rank):
+            while self.forward(descriptor):
+                pass
+
+    def _of(self, rank: int | None) -> list[int]:
+        return [each for each, (other, _) in self._open.items() if rank is None or other == rank]
 
     def _close(self, descriptor: int) -> None:
         del self._open[descriptor]

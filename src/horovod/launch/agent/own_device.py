@@ -21,9 +21,12 @@ def visible_devices(environment: dict[bytes, bytes]) -> list[str]:
     return mask.visible({} if text is None else {mask.MASK: text.decode("latin-1")})
 
 
-def ranks_too_many(environments: list[dict[bytes, bytes]], devices: list[str]) -> int:
-    """How many ranks of this host have fewer devices than they are; 0: they have enough, or another agent of
-    this host tells. `environments`: of those ranks that this agent starts.
+def ranks_too_many(
+    environments: list[dict[bytes, bytes]], devices: list[str], *, one_by_one: bool = False
+) -> int:
+    """How many ranks of this host have fewer devices than they are; 0: they have enough, or it is told with
+    another rank of this host. `environments`: of those ranks that this agent starts now. `one_by_one`: it may
+    start the others, too.
 
     Where another launcher places ranks, each has an agent of its own. A mask with one device may be the
     rank's own then, so nothing can be said of the others.
@@ -31,7 +34,7 @@ def ranks_too_many(environments: list[dict[bytes, bytes]], devices: list[str]) -
     if not any(_number(each, _LOCAL_RANK) == 0 for each in environments):
         return 0
     ranks = len(environments)
-    if len(devices) != 1:
+    if one_by_one or len(devices) != 1:
         ranks = max(ranks, *(_number(each, _LOCAL_SIZE) for each in environments))
     return ranks if len(devices) < ranks else 0
 

@@ -11,7 +11,9 @@ from horovod.bootstrap.proc import every_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    from horovod.bootstrap.proc import Stat
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -41,10 +43,18 @@ def spawn(
 ) -> tuple[int, int]:
     """Start one rank in a session of its own; its process id and 0, or any and the errno of `exec`.
     `handed_on`: descriptors that it keeps.
+
+    Raises:
+        OSError: there is no room for another process, or for its descriptors.
     """
     agent = os.getpid()
     report_read, report_write = os.pipe()  # closed by a successful exec
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(report_read)
+        os.close(report_write)
+        raise
     if pid == 0:
         try:
             os.setsid()
@@ -84,8 +94,8 @@ def _limit_descriptors(soft: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
-def descendants() -> dict[int, int]:
-    """Process group by process id, of every live process below this one."""
+def descendants() -> dict[int, Stat]:
+    """Every live process below this one, by its id."""
     processes = dict(every_process())
     below = {os.getpid()}
     grown = True
@@ -94,13 +104,20 @@ def descendants() -> dict[int, int]:
         below |= found
         grown = bool(found)
     below.discard(os.getpid())
-    return {pid: processes[pid].group for pid in below if processes[pid].state not in "ZX"}
+    return {pid: processes[pid] for pid in below if processes[pid].state not in "ZX"}
 
 
 def signal_all(signum: int) -> None:
+    """Send it to everything below this process."""
+    signal_groups(descendants().values(), signum)
+
+
+def signal_groups(processes: Iterable[Stat], signum: int) -> None:
+    """Send it to the groups of these descendants."""
     # By group, so that processes forked meanwhile are reached too. Every rank has a session of its own, so no
-    # group of a descendant is ours or a stranger's. Signalling group 1 would mean every process there is.
-    for group in {group for group in descendants().values() if group > 1} - {os.getpgid(0)}:
+    # group of a descendant is ours, a stranger's or that of another rank. Signalling group 1 would mean every
+    # process there is.
+    for group in {stat.group for stat in processes if stat.group > 1} - {os.getpgid(0)}:
         try:
             os.killpg(group, signum)
         except OSError:

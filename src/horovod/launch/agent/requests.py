@@ -3,7 +3,8 @@ out in part, nobody would end the ranks that it has started.
 
 First comes the plan (see `Plan`), then `{"end": signum}`, `{"kill": true}`, `{"taken": bytes}` (of output) or
 `{"beat": true}`. Before a plan for another host whose ranks call a function comes `{"call": bytes}`, and then
-these bytes.
+these bytes. A plan that stays open is followed by any number of `{"start": [rank, ...]}` and
+`{"end": signum, "workers": [number, ...]}`, until `{"close": true}`; the call may come until the first start.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ TYPE_CHECKING = False  # importing typing would cost as much as all the rest
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
-    Request: TypeAlias = "Plan | Call | End | Kill | Taken | Beat"
+    Request: TypeAlias = "Plan | Start | Close | Call | End | Kill | Taken | Beat"
 
 _MOST_NUMBER = (1 << 31) - 1
 _STREAMS = ("stdout", "stderr", "result")
@@ -41,7 +42,8 @@ class Plan:
     On the launcher's own host every rank has descriptors for its stdout and stderr, and for its result if
     there is a `call`, which then is a descriptor, too; else that is -1. On another host the plan says:
     `directory` (to work in), `defaults` (environment where the host has none), `silence_s` (of the launcher
-    that ends the job) and `window` (bytes of output).
+    that ends the job) and `window` (bytes of output). It may say that it stays `open`, and then have no ranks
+    yet; and that ranks do not `inherit` the environment of this process.
     """
 
     def __init__(self, request: dict[str, Any], remote: bool) -> None:
@@ -56,7 +58,11 @@ class Plan:
         self.silence_s = 0.0
         self.window = 0
         self.call = -1
+        self.open = False
+        self.inherit = True
         if remote:
+            self.open = _truth(request, "open", usual=False)
+            self.inherit = _truth(request, "inherit", usual=True)
             self.directory = _bytes(request.get("directory"), "directory")
             self.defaults = _environment(request, "defaults")
             self.silence_s = _seconds(request, "silence_s")
@@ -64,9 +70,20 @@ class Plan:
         elif "call" in request:
             self.call = _number(request, "call", 3, _MOST_NUMBER)
         streams = () if remote else _STREAMS if self.call >= 0 else _STREAMS[:2]
-        self.workers = [_worker(each, streams) for each in _list(request, "workers")]
-        if len({worker.rank for worker in self.workers}) != len(self.workers) or not self.workers:
-            raise Refusal("workers: no ranks, or one of them twice")
+        self.workers = _workers(request, "workers", streams)
+        if not (self.workers or self.open):
+            raise Refusal("workers: no ranks")
+
+
+class Start:
+    """Further ranks, of an open plan."""
+
+    def __init__(self, workers: list[Worker]) -> None:
+        self.workers = workers
+
+
+class Close:
+    """No further ranks will come."""
 
 
 class Call:
@@ -77,10 +94,13 @@ class Call:
 
 
 class End:
-    """Send all ranks a signal; SIGKILL follows."""
+    """Send all ranks a signal; SIGKILL follows. `ranks`: only these, of an open plan; None: all, and no
+    further ones will come.
+    """
 
-    def __init__(self, signum: int) -> None:
+    def __init__(self, signum: int, ranks: list[int] | None = None) -> None:
         self.signum = signum
+        self.ranks = ranks
 
 
 class Kill:
@@ -116,8 +136,17 @@ def understood(line: bytes, remote: bool) -> Request:
         return Plan(request, remote)
     if "call" in request and remote:
         return Call(_number(request, "call", 1, (1 << 63) - 1))
+    if "start" in request and remote:
+        return Start(_workers(request, "start", ()))
     if "end" in request:
-        return End(_number(request, "end", 1, 64))
+        signum = _number(request, "end", 1, 64)
+        if "workers" not in request or not remote:
+            return End(signum)
+        return End(
+            signum, [_in_range(each, "workers", 0, _MOST_NUMBER) for each in _list(request, "workers")]
+        )
+    if request.get("close") is True and remote:
+        return Close()
     if request.get("kill") is True:
         return Kill()
     if "taken" in request and remote:
@@ -125,6 +154,13 @@ def understood(line: bytes, remote: bool) -> Request:
     if request.get("beat") is True:
         return Beat()
     raise Refusal(f"an unknown request: {[*request]!r:.80}")
+
+
+def _workers(request: dict[str, Any], name: str, streams: tuple[str, ...]) -> list[Worker]:
+    workers = [_worker(each, streams) for each in _list(request, name)]
+    if len({worker.rank for worker in workers}) != len(workers):
+        raise Refusal(f"{name}: a rank is there twice")
+    return workers
 
 
 def _worker(value: object, streams: tuple[str, ...]) -> Worker:
@@ -142,9 +178,19 @@ def _list(request: dict[str, Any], name: str) -> list[Any]:
 
 
 def _number(request: dict[str, Any], name: str, least: int, most: int) -> int:
-    value = request.get(name)
+    return _in_range(request.get(name), name, least, most)
+
+
+def _in_range(value: object, name: str, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:  # a truth value is none
         raise Refusal(f"{name} is no number from {least} to {most}")
+    return value
+
+
+def _truth(request: dict[str, Any], name: str, *, usual: bool) -> bool:
+    value: Any = request.get(name, usual)
+    if type(value) is not bool:
+        raise Refusal(f"{name} is neither true nor false")
     return value
 
 

@@ -7,21 +7,19 @@ import select
 import signal
 import time
 
+from horovod.launch.agent.ending import Ending
 from horovod.launch.agent.host import facts
 from horovod.launch.agent.launcher import Launcher
 from horovod.launch.agent.outputs import Outputs
 from horovod.launch.agent.own_device import asked_for, give_own, ranks_too_many, visible_devices
-from horovod.launch.agent.processes import descendants, signal_all, spawn
-from horovod.launch.agent.requests import End, Kill, Plan, Refusal, Taken
-from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S, MARK
+from horovod.launch.agent.processes import descendants, spawn
+from horovod.launch.agent.requests import Close, End, Kill, Plan, Refusal, Start, Taken
+from horovod.launch.agent.terms import LINGER_S, MARK, STARTER
 from horovod.launch.agent.words import Words
-
-LINGER_S = 0.5  # how long processes that ranks left behind may take to end by themselves
-STARTER = b"HOROVOD_STARTER"  # how a rank finds the pipe for its words: see horovod.bootstrap.starter
-KILL_INTERVAL_S = 0.1  # SIGKILL is repeated: a process may have been forked while we looked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from horovod.launch.agent.families import Families
     from horovod.launch.agent.requests import Request, Worker
 
 
@@ -36,11 +34,13 @@ class Agent:
         self._ranks: dict[int, int] = {}  # pid -> rank, of ranks that still run
         self._above = set(above)
         self._writing = False
-        self._planned = False
+        self._plan: Plan | None = None
+        self._common: dict[bytes, bytes] = {}  # environment of all ranks
+        self._devices: list[str] | None = None  # None: ranks see all there are
+        self._open = False  # further ranks may come
+        self._families: Families | None = None  # of an open plan
         self._childless = False
-        self._ending = False
-        self._kill_at = 0.0
-        self._give_up_at = 0.0
+        self._ending = Ending()  # of everything
         self._linger_until = 0.0
         self._told_to_end = False
         # Another process than the launcher ends this one: then the exit status of the ranks says nothing
@@ -60,10 +60,10 @@ class Agent:
         if self._remote:
             self._launcher.send(MARK)
             self._launcher.say("hello", **facts())
-        while not (self._told_to_end or self._planned):
+        while not self._told_to_end and self._plan is None:
             self._listen()
             self._obey()
-        while self._planned and not self._step():
+        while self._plan is not None and not self._step():
             self._listen()
             self._obey()
             if self._told_to_end:
@@ -72,49 +72,65 @@ class Agent:
 
     # Starting.
 
-    def _start(self, plan: Plan) -> None:
-        self._planned = True
-        common = plan.environment
+    def _begin(self, plan: Plan) -> None:
+        self._plan = plan
+        self._common = plan.environment
         if self._remote:
             self._launcher.silence_s = plan.silence_s
-            common = {**plan.defaults, **os.environb, **common}
+            inherited = os.environb if plan.inherit else {}
+            self._common = {**plan.defaults, **inherited, **plan.environment}
             try:
                 os.chdir(plan.directory)
             except OSError as error:
                 self._launcher.say("no_directory", errno=error.errno)
-        call = self._launcher.call if self._remote else plan.call
+        if asked_for(self._common):
+            self._devices = visible_devices(self._common)
+        if plan.open:
+            from horovod.launch.agent.families import Families  # only elastic jobs pay for it
+
+            self._open = True
+            self._families = Families(self._launcher, self._outputs)
         if not self._remote:
             _keep_from_others(plan)
-        streams = ("stdout", "stderr", "result") if call >= 0 else ("stdout", "stderr")
-        devices = visible_devices(common) if asked_for(common) else None
-        if devices is not None:
-            too_many = ranks_too_many([each.environment for each in plan.workers], devices)
-            if too_many:
-                rank = plan.workers[0].rank
-                self._launcher.say("few_devices", rank=rank, devices=len(devices), ranks=too_many)
-        refused = False
-        for worker in plan.workers:
-            ends = [worker.streams.get(each) or self._outputs.add(worker.rank, each) for each in streams]
-            if not refused:
-                refused = not self._start_rank(plan, worker, common, call, ends, devices or [])
-            for end in ends:
-                os.close(end)
+        self._start(plan, plan.workers)
         self._outputs.allow(plan.window)
 
-    def _start_rank(
-        self,
-        plan: Plan,
-        worker: Worker,
-        common: dict[bytes, bytes],
-        call: int,
-        ends: list[int],
-        devices: list[str],
-    ) -> bool:
-        """Whether it runs. `ends` are those of its pipes; another one comes to them. `devices`: those of
-        which it shall see one; none: it sees all.
-        """
-        environment = {**common, **worker.environment}
-        give_own(environment, devices)
+    def _start(self, plan: Plan, workers: list[Worker]) -> None:
+        call = self._launcher.call if self._remote else plan.call
+        streams = ("stdout", "stderr", "result") if call >= 0 else ("stdout", "stderr")
+        if self._devices is not None:
+            environments = [each.environment for each in workers]
+            too_many = ranks_too_many(environments, self._devices, one_by_one=plan.open)
+            if too_many:
+                rank = workers[0].rank
+                self._launcher.say("few_devices", rank=rank, devices=len(self._devices), ranks=too_many)
+        refused = False
+        for worker in workers:
+            ends: list[int] = []
+            try:
+                for each in streams:
+                    ends.append(worker.streams.get(each) or self._outputs.add(worker.rank, each))
+                if not refused:
+                    refused = not self._start_rank(plan, worker, call, ends)
+            except OSError as error:  # nothing is left to start it with
+                if not plan.open:
+                    raise
+                refused = not self._refuse(worker.rank, error.errno or 0)
+            finally:
+                for end in ends:
+                    os.close(end)
+
+    def _start_more(self, request: Start) -> None:
+        if self._plan is None or self._families is None or not self._open:
+            raise Refusal("further ranks, of a plan that is not open")
+        if any(worker.rank in self._families for worker in request.workers):
+            raise Refusal("start: a rank that is there already")
+        self._start(self._plan, request.workers)
+
+    def _start_rank(self, plan: Plan, worker: Worker, call: int, ends: list[int]) -> bool:
+        """Whether it runs, or others may. `ends` are those of its pipes; another one comes to them."""
+        environment = {**self._common, **worker.environment}
+        give_own(environment, self._devices or [])
         handed_on = [call, *ends[2:]] if call >= 0 else []
         if handed_on:
             environment[b"HOROVOD_RUN_DESCRIPTORS"] = b"%d,%d" % tuple(handed_on)
@@ -124,11 +140,21 @@ class Agent:
         ends.append(words)
         pid, errno = spawn(plan.command, environment, ends[0], ends[1], handed_on, plan.nofile)
         if errno:
-            self._launcher.say("refused", rank=worker.rank, errno=errno)
+            return self._refuse(worker.rank, errno)
+        self._ranks[pid] = worker.rank
+        if self._families is not None:
+            self._families.begin(worker.rank, pid, STARTER + b"=" + environment[STARTER])
+        self._launcher.say("started", rank=worker.rank, pid=pid)
+        return True
+
+    def _refuse(self, rank: int, errno: int) -> bool:
+        """This rank cannot be started; whether others may."""
+        self._launcher.say("refused", rank=rank, errno=errno)
+        if self._families is None:
             self._end(signal.SIGTERM)
             return False
-        self._ranks[pid] = worker.rank
-        self._launcher.say("started", rank=worker.rank, pid=pid)
+        self._words.last_of(rank)
+        self._families.begin(rank, 0, b"")
         return True
 
     # Watching.
@@ -159,23 +185,26 @@ class Agent:
     def _step(self) -> bool:
         """Look after everything that is due; whether nothing is left to do."""
         self._childless = self._reap()
-        if self._childless:
+        if self._childless and not self._open:
             if not self._launcher.gone and not self._outputs.drained():
                 return False
             self._finish([])
             return True
         now = time.monotonic()
-        if not self._ranks and not self._ending:
+        if self._ending.begun:
+            if self._ending.given_up(now):
+                self._finish(sorted(descendants()))
+                return True
+            if now >= self._ending.due:
+                self._kill()
+        elif self._families is not None and (self._open or self._families):
+            self._families.look(childless=self._childless)
+        elif not self._ranks:
             if not self._linger_until:
                 self._linger_until = now + LINGER_S
             elif now >= self._linger_until:
                 self._launcher.say("left_behind", processes=len(descendants()))
                 self._end(signal.SIGTERM)
-        if self._ending and now >= self._kill_at:
-            if self._give_up_at and now >= self._give_up_at:
-                self._finish(sorted(descendants()))
-                return True
-            self._kill()
         return False
 
     def _reap(self) -> bool:
@@ -193,19 +222,29 @@ class Agent:
             if pid in self._ranks:
                 code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
                 exited.append((code, self._ranks.pop(pid)))
+            elif self._families is not None:
+                self._families.orphans_ended()
         # Of ranks found dead together, those killed by a signal are more likely the cause than the victims.
         for exit_code, rank in sorted(exited, key=lambda one: one[0] >= 0):
             self._words.last_of(rank)
+            told = {}
+            if self._families is not None:
+                if rank not in self._families:  # it was given up before
+                    continue
+                self._outputs.empty(rank)
+                told = {"told": self._families.ended(rank) or self._ending.begun}
             if not self._orphaned:
-                self._launcher.say("exited", rank=rank, exit_code=exit_code)
+                self._launcher.say("exited", rank=rank, exit_code=exit_code, **told)
         return childless
 
     def _timeout_ms(self) -> int | None:
         due = self._launcher.due_s()
-        if self._childless:
+        if self._childless and not self._open:
             pass  # only what they printed is left
-        elif self._ending:
-            due = min(due, self._kill_at)
+        elif self._ending.begun:
+            due = min(due, self._ending.due)
+        elif self._families is not None and (self._open or self._families):
+            due = min(due, self._families.due())
         elif not self._ranks and self._linger_until:
             due = min(due, self._linger_until)
         if due == float("inf"):
@@ -215,18 +254,13 @@ class Agent:
     # Ending.
 
     def _end(self, signum: int) -> None:
-        if self._ending:
-            return
-        self._ending = True
-        self._kill_at = time.monotonic() + GRACE_S
-        signal_all(signum)
+        self._open = False
+        if not self._ending.begun:
+            self._ending.begin(descendants().values(), signum)
 
     def _kill(self) -> None:
-        now = time.monotonic()
-        self._ending = True
-        self._kill_at = now + KILL_INTERVAL_S
-        self._give_up_at = self._give_up_at or now + GIVE_UP_S
-        signal_all(signal.SIGKILL)
+        self._open = False
+        self._ending.kill(descendants().values())
 
     def _finish(self, survivors: list[int]) -> None:
         # A launcher that gets no such event knows that it has lost this process, not the ranks one by one.
@@ -247,14 +281,21 @@ class Agent:
 
     def _follow(self, request: Request) -> None:
         if isinstance(request, Plan):
-            if self._planned:
+            if self._plan is not None:
                 raise Refusal("a second plan")
             try:
-                self._start(request)
+                self._begin(request)
             except OSError as error:  # nothing is left to start them with, or a descriptor is not open
                 raise Refusal(f"the ranks cannot be started: {error.strerror}") from error
+        elif isinstance(request, Start):
+            self._start_more(request)
+        elif isinstance(request, Close):
+            self._open = False
         elif isinstance(request, End):
-            self._end(request.signum)
+            if request.ranks is None:
+                self._end(request.signum)
+            elif self._families is not None:
+                self._families.end(request.ranks, request.signum)
         elif isinstance(request, Kill):
             self._kill()
         elif isinstance(request, Taken):

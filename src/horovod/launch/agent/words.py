@@ -58,3 +58,4 @@ class Words:
                 self._poller.unregister(descriptor)
                 del self._open[descriptor]
                 os.close(descriptor)
+        self._left.pop(rank, None)

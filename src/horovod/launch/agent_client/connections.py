@@ -1,7 +1,7 @@
-"""Host agents on other hosts, each behind one ssh client; one thread talks to all of them.
+"""Host agents, each behind one ssh client or another child with two pipes; one thread talks to all of them.
 
 The thread never waits for the rest of the launcher, so it sends heartbeats also while the user's terminal
-takes no output. A host counts as lost when its connection ends, or when nothing came from it for a while: a
+takes no output. A host counts as lost when its connection ends, or when nothing came from it for a while: an
 agent beats, too.
 """
 
@@ -21,14 +21,25 @@ from typing import Any
 from horovod.errors import LaunchError
 from horovod.launch.agent.terms import BEAT_S, MARK, MOST_WORDS
 from horovod.launch.agent_client.messages import CannotFollow, request_line, to_event
-from horovod.launch.agent_client.ssh_command import explain, may_pass
-from horovod.launch.launchers.contract import Event, Exited, FewDevices, Finished, Refused, Said, Started
+from horovod.launch.agent_client.ssh_command import explain, may_pass, too_late
+from horovod.launch.launchers.contract import (
+    Event,
+    Exited,
+    FewDevices,
+    Finished,
+    Gone,
+    LeftBehind,
+    Refused,
+    Said,
+    Started,
+)
 from horovod.launch.mailbox import Mailbox
 
-__all__ = ["Connections", "Greeting", "Lost", "NoDirectory", "Retry", "Unreachable"]
+__all__ = ["Connections", "Greeting", "Lost", "News", "NoDirectory", "Retry", "Unreachable"]
 
 _ATTEMPTS = 5
 _PAUSE_S = 0.2  # before the second attempt; doubles
+_LAST_S = 5.0  # that a client may run when its agent has finished
 _TAIL_BYTES = 4096
 _LINE_LIMIT_BYTES = 1 << 20
 _READ_BYTES = 1 << 18
@@ -89,15 +100,29 @@ class Connections:
         commands: by host, what runs an agent there; its text is sent to standard input.
         text: the agent's.
         silence_s: a host that says nothing for so long is lost.
+        attempts: how often each host is tried.
+        greeting_s: how long one attempt may take.
     """
 
-    def __init__(self, commands: Mapping[str, Sequence[str]], text: bytes, silence_s: float) -> None:
+    def __init__(
+        self,
+        commands: Mapping[str, Sequence[str]],
+        text: bytes,
+        silence_s: float,
+        *,
+        attempts: int = _ATTEMPTS,
+        greeting_s: float = float("inf"),
+    ) -> None:
         self.silence_s = silence_s
+        self.attempts = attempts
+        self.greeting_s = greeting_s
         self.text = text
         self.selector = selectors.DefaultSelector()
         self._news: Mailbox[tuple[str, News]] = Mailbox()
         self._calls: Mailbox[Callable[[], None]] = Mailbox()
+        # Of the thread, which alone changes them: the newest connection of each host, and all that still run.
         self._hosts = {name: _Connection(self, name, command) for name, command in commands.items()}
+        self._running = list(self._hosts.values())
         self._closing_until: float | None = None
         self._deliver: Callable[[int, str, bytes, Callable[[int], None]], None] | None = None
         self.selector.register(self._calls, selectors.EVENT_READ, self._make_calls)
@@ -118,11 +143,29 @@ class Connections:
         """
         self._deliver = deliver
 
-    def expect(self, name: str, ranks: Iterable[int], window_bytes: int) -> None:
-        """From now on the agent of a host may speak for these ranks, with so many bytes of their output on
-        the way. Before its first request only.
+    def reach(self, name: str, command: Sequence[str]) -> None:
+        """Connect to a further host, or to one whose last news have come. From any thread."""
+
+        def start() -> None:
+            host = self._hosts[name] = _Connection(self, name, command)
+            if self._closing_until is None:
+                self._running.append(host)
+                host.start()
+
+        self._calls.put(start)
+
+    def leave(self, name: str, patience_s: float) -> None:
+        """The agent of a host has been told to end; after so long its connection is lost. A host that is not
+        connected yet is lost at once. From any thread.
         """
-        self._hosts[name].expect(ranks, window_bytes)
+        self._calls.put(lambda: self._hosts[name].leave(patience_s))
+
+    def expect(self, name: str, ranks: Iterable[int], window_bytes: int = 0) -> None:
+        """From now on the agent of a host may speak for these ranks as well, with so many more bytes of
+        output on the way. Before the request with which they start. From any thread.
+        """
+        chosen = frozenset(ranks)
+        self._calls.put(lambda: self._hosts[name].expect(chosen, window_bytes))
 
     def request(self, name: str, *pieces: bytes | memoryview) -> None:
         """Send a request to the agent of a host; lost hosts get none. From any thread. The pieces are not
@@ -131,13 +174,18 @@ class Connections:
         self._calls.put(lambda: self._hosts[name].send(*pieces))
 
     def request_all(self, line: bytes) -> None:
-        for name in self._hosts:
-            self.request(name, line)
+        """Send it to all agents."""
+
+        def send() -> None:
+            for host in self._hosts.values():
+                host.send(line)
+
+        self._calls.put(send)
 
     def silent_s(self) -> dict[str, float]:
         """How long ago each host that still counts was heard."""
         now = time.monotonic()
-        return {name: now - host.heard_at for name, host in self._hosts.items() if host.connected}
+        return {name: now - host.heard_at for name, host in list(self._hosts.items()) if host.connected}
 
     def close(self, patience_s: float) -> None:
         """Close all connections: agents that still run end their ranks. Waits for that, up to a limit.
@@ -168,37 +216,38 @@ class Connections:
 
     def _hang_up(self, patience_s: float) -> None:
         self._closing_until = time.monotonic() + patience_s
-        for host in self._hosts.values():
+        for host in self._running:
             host.hang_up()
 
     def _run(self) -> None:
         try:
             self._serve()
         except BaseException as error:
-            for host in self._hosts.values():
+            for host in self._running:
                 host.kill()
                 self.tell(host.name, Lost(f"the launcher failed: {error!r}"))
             raise
 
     def _serve(self) -> None:
-        for host in self._hosts.values():
+        for host in self._running:
             host.start()
         beat_at = time.monotonic()
-        while self._closing_until is None or any(host.running for host in self._hosts.values()):
+        while self._closing_until is None or any(host.running for host in self._running):
             now = time.monotonic()
             if now >= beat_at:
                 beat_at = now + BEAT_S
-                for host in self._hosts.values():
+                for host in self._running:
                     host.beat()
-            due = min([beat_at, *(host.due for host in self._hosts.values())])
+            due = min([beat_at, *(host.due for host in self._running)])
             for key, _ in self.selector.select(max(0.0, due - time.monotonic())):
                 key.data()
             now = time.monotonic()
-            for host in self._hosts.values():
+            for host in self._running:
                 host.look(now)
+            self._running = [host for host in self._running if not host.over]
             if self._closing_until is not None and now >= self._closing_until:
                 break
-        for host in self._hosts.values():
+        for host in self._running:
             host.kill()
         self.selector.close()
 
@@ -211,11 +260,13 @@ class _Connection:
         self.connected = False  # an agent answered, and has not finished
         self.heard_at = 0.0
         self.due = float("inf")
+        """When `look` has something to do."""
         self._owner = owner
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
         self._attempts = 0
         self._retry_at = float("inf")
+        self._leave_at = float("inf")  # when it is given up, whatever it says
         self._done = False  # nothing more is expected from it
         self._hung_up = False
         self._incoming = bytearray()
@@ -228,17 +279,23 @@ class _Connection:
 
     def expect(self, ranks: Iterable[int], window_bytes: int) -> None:
         """See `Connections.expect`."""
-        self._ranks = frozenset(ranks)
-        self._window_bytes = window_bytes
+        self._ranks = self._ranks.union(ranks)
+        self._window_bytes += window_bytes
         self._events_left = _MOST_EVENTS + _MOST_EVENTS_OF_RANK * len(self._ranks)
 
     @property
     def running(self) -> bool:
         return self._process is not None
 
+    @property
+    def over(self) -> bool:
+        """Nothing will happen any more."""
+        return self._done and self._process is None
+
     def start(self) -> None:
         self._attempts += 1
-        self._retry_at = self.due = float("inf")
+        self._retry_at = float("inf")
+        self._leave_at = self.due = time.monotonic() + self._owner.greeting_s
         self._incoming.clear()
         self._said.clear()
         self._outgoing.clear()
@@ -254,7 +311,7 @@ class _Connection:
                 bufsize=0,
             )
         except OSError as error:
-            self._done = True
+            self._finish()
             self._owner.tell(self.name, Unreachable(f"{self._command[0]} cannot be run: {error.strerror}"))
             return
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
@@ -284,10 +341,26 @@ class _Connection:
         """Do what is due."""
         if now >= self._retry_at:
             self.start()
+        silent_at = self.heard_at + self._owner.silence_s if self.connected else float("inf")
+        self.due = min(self._retry_at, self._leave_at, silent_at)
+        if now < self.due:
+            return
+        if now >= silent_at:
+            self._lose(f"nothing has been heard from it for {now - self.heard_at:.0f} s")
+        elif self._done:
+            self.kill()
+        elif self.connected:
+            self._lose("it was told to end and has not")
+        else:
+            self._give_up()
+
+    def leave(self, patience_s: float) -> None:
+        """See `Connections.leave`."""
         if self.connected:
-            self.due = self.heard_at + self._owner.silence_s
-            if now >= self.due:
-                self._lose(f"nothing has been heard from it for {now - self.heard_at:.0f} s")
+            self._leave_at = self.due = time.monotonic() + patience_s
+        elif not self._done:
+            self._finish()
+            self._owner.tell(self.name, Lost("it is not needed any more"))
 
     def hang_up(self) -> None:
         """Close our end: the agent ends what still runs."""
@@ -349,6 +422,8 @@ class _Connection:
         if not data:
             self._ended()
             return
+        if self._done:
+            return  # it has said its last word
         self.heard_at = time.monotonic()
         self._incoming += data
         try:
@@ -359,15 +434,16 @@ class _Connection:
             self._lose(f"it sent what is not understood ({error})")
 
     def _take_in(self) -> None:
-        if not self.connected and not self._done:
+        if not self.connected:
             _, mark, rest = self._incoming.partition(MARK)
             if not mark:  # what shells print when they start
                 del self._incoming[:-_TAIL_BYTES]
                 return
             self.connected = True
+            self._leave_at = float("inf")
             self._incoming = rest
         at = 0
-        while True:
+        while not self._done:
             if self._payload is not None:
                 rank, stream, size = self._payload
                 if len(self._incoming) < at + size:
@@ -423,17 +499,29 @@ class _Connection:
                 self._owner.tell(self.name, NoDirectory(errno))
             case _:
                 event = to_event(message)
-                if isinstance(event, (Started, Said, Exited, Refused, FewDevices)):
+                if isinstance(event, (Started, Said, Exited, Refused, FewDevices, Gone)):
                     self._check_rank(event.rank)
+                if isinstance(event, LeftBehind) and event.rank is not None:
+                    self._check_rank(event.rank)
+                if isinstance(event, Gone):
+                    self._ranks -= {event.rank}
                 if isinstance(event, Finished):
                     self._finish()
                 self._owner.tell(self.name, event)
 
     def _finish(self) -> None:
+        self.hang_up()
         self._done = True
         self.connected = False
-        self.due = float("inf")
-        self.hang_up()
+        self._leave_at = self.due = time.monotonic() + _LAST_S
+
+    def _give_up(self) -> None:
+        """No agent has answered in time."""
+        assert self._process is not None
+        self._process.kill()
+        _, said = self._gather()
+        self._finish()
+        self._owner.tell(self.name, Unreachable(too_late(self._owner.greeting_s, said)))
 
     def _lose(self, reason: str) -> None:
         assert self._process is not None
@@ -451,7 +539,8 @@ class _Connection:
         elif was_connected:
             self._finish()
             self._owner.tell(self.name, Lost(_why_lost(status, said)))
-        elif self._attempts < _ATTEMPTS and may_pass(status, said):
+        elif self._attempts < self._owner.attempts and may_pass(status, said):
+            self._leave_at = float("inf")
             self._retry_at = self.due = time.monotonic() + _PAUSE_S * 2 ** (self._attempts - 1)
             self._owner.tell(self.name, Retry(explain(status, said)))
         else:

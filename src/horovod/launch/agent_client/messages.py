@@ -16,6 +16,7 @@ from horovod.launch.launchers.contract import (
     Exited,
     FewDevices,
     Finished,
+    Gone,
     LeftBehind,
     Refused,
     Said,
@@ -24,7 +25,16 @@ from horovod.launch.launchers.contract import (
 )
 from horovod.runtime.ending import harmless
 
-__all__ = ["CannotFollow", "environment_text", "path_text", "plan_request", "request_line", "to_event"]
+__all__ = [
+    "CannotFollow",
+    "environment_text",
+    "open_plan_request",
+    "path_text",
+    "plan_request",
+    "request_line",
+    "start_request",
+    "to_event",
+]
 
 _MOST_SHOWN = 200
 
@@ -62,6 +72,29 @@ def plan_request(
     )
 
 
+def open_plan_request(
+    command: Iterable[str], environment: Mapping[str, str], nofile: int, **elsewhere: object
+) -> bytes:
+    """The first request to an agent whose ranks come and go; arguments as for `plan_request`."""
+    return request_line(
+        {
+            "command": [_byte_text(word) for word in command],
+            "environment": environment_text(environment),
+            "workers": [],
+            "open": True,
+            "nofile": nofile,
+            **elsewhere,
+        }
+    )
+
+
+def start_request(workers: Mapping[int, Mapping[str, str]]) -> bytes:
+    """Further ranks, each with what is set for it only."""
+    return request_line(
+        {"start": [{"rank": rank, "environment": environment_text(own)} for rank, own in workers.items()]}
+    )
+
+
 def request_line(request: Mapping[str, object]) -> bytes:
     return json.dumps(request).encode() + b"\n"
 
@@ -88,13 +121,19 @@ def to_event(message: dict[str, Any]) -> Event:
         case {"event": "said", "rank": int(rank), "line": str(line)}:
             return Said(rank, line)
         case {"event": "exited", "rank": int(rank), "exit_code": int(exit_code)} if -128 < exit_code < 256:
-            return Exited(rank, exit_code)
+            return Exited(rank, exit_code, told=message.get("told") is True)
         case {"event": "refused", "rank": int(rank), "errno": int(errno)} if 0 < errno < 1 << 12:
             return Refused(rank, errno)
         case {"event": "few_devices", "rank": int(rank), "devices": int(devices), "ranks": int(ranks)}:
             return FewDevices(rank, devices, ranks)
+        case {"event": "left_behind", "processes": int(processes), "rank": int(rank)}:
+            return LeftBehind(processes, rank)
         case {"event": "left_behind", "processes": int(processes)}:
             return LeftBehind(processes)
+        case {"event": "gone", "rank": int(rank), "survivors": list(survivors)} if all(
+            type(one) is int for one in survivors
+        ):
+            return Gone(rank, tuple(survivors))
         case {"event": "finished", "survivors": list(survivors)} if all(
             type(one) is int for one in survivors
         ):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from horovod.runtime.ending import harmless
 
-__all__ = ["SshOptions", "explain", "may_pass", "remote_shell"]
+__all__ = ["SshOptions", "explain", "may_pass", "own_shell", "remote_shell", "too_late"]
 
 _AGENT = "/etc/mpi/kubexec.sh"
 _AGENT_VARIABLE = "OMPI_MCA_plm_rsh_agent"
@@ -52,7 +52,7 @@ def remote_shell(
         environ: of the launcher; may ask for the agent that old Kubernetes operators bring along.
         python: the interpreter to try first. Any other that is found there does as well.
     """
-    load = f"import sys;exec(compile(sys.stdin.buffer.read({agent_bytes}),'agent','exec'))"
+    load = _load(agent_bytes)
     candidates = " ".join(shlex.quote(candidate) for candidate in (python, "python3", "/usr/bin/python3"))
     # Whatever the login shell is, from here on it is a POSIX one. No newlines and no exclamation marks: csh.
     script = (
@@ -82,6 +82,15 @@ def remote_shell(
     return [*words, "-T", "--", host, command]
 
 
+def own_shell(python: str, agent_bytes: int) -> list[str]:
+    """The command that runs such an agent on this machine, in the same way."""
+    return [python, "-I", "-S", "-c", _load(agent_bytes), "remote"]
+
+
+def _load(agent_bytes: int) -> str:
+    return f"import sys;exec(compile(sys.stdin.buffer.read({agent_bytes}),'agent','exec'))"
+
+
 def explain(status: int, said: str) -> str:
     """Why no agent runs there: what was said last, and what to do about it.
 
@@ -93,8 +102,7 @@ def explain(status: int, said: str) -> str:
         return "no Python is found there: neither this one by its path, nor python3 (3.7 or newer)"
     if status == 0:
         return "the agent there got no text: what takes the place of ssh must pass standard input on"
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    quoted = " / ".join(harmless(line) for line in lines[-_SHOWN_LINES:])
+    quoted = _quoted(said)
     hint = next((hint for pattern, _, hint in _HINTS if re.search(pattern, said, re.IGNORECASE)), "")
     if status < 0:
         what = f"ssh was ended by signal {-status}"
@@ -103,6 +111,17 @@ def explain(status: int, said: str) -> str:
     else:
         what = f"the command there ended with status {status}"
     return f"{what}: {quoted or 'it said nothing'}" + (f". {hint}" if hint else "")
+
+
+def too_late(limit_s: float, said: str) -> str:
+    """Why a host that has said only this is given up."""
+    quoted = _quoted(said)
+    return f"no answer within {limit_s:g} s" + (f"; before that: {quoted}" if quoted else "")
+
+
+def _quoted(said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return " / ".join(harmless(line) for line in lines[-_SHOWN_LINES:])
 
 
 def may_pass(status: int, said: str) -> bool:

@@ -31,8 +31,10 @@ __all__ = [
     "Failed",
     "FewDevices",
     "Finished",
+    "Gone",
     "HostFacts",
     "HostLost",
+    "HostReached",
     "HostsUnreachable",
     "JobInterrupted",
     "Launcher",
@@ -180,9 +182,30 @@ class FewDevices:
 
 @dataclass(frozen=True)
 class LeftBehind:
-    """All ranks have ended, but `processes` that they started have not and are being ended."""
+    """All ranks have ended, or this `rank` of a `Fleet` has, but `processes` that they started have not and
+    are being ended.
+    """
 
     processes: int
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Gone:
+    """The last event of a worker of a `Fleet`: nothing of it runs any more, its devices and ports are free,
+    except for `survivors`: process ids that even SIGKILL did not end. It may be one, and never have `Exited`.
+    """
+
+    rank: int
+    survivors: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class HostReached:
+    """Workers of a `Fleet` can be started there."""
+
+    host: str
+    facts: HostFacts
 
 
 @dataclass(frozen=True)
@@ -213,7 +236,20 @@ class Finished:
     failure: LaunchError | None = None
 
 
-Event = Placed | Started | Failed | FewDevices | Said | Refused | Exited | LeftBehind | HostLost | Finished
+Event = (
+    Placed
+    | HostReached
+    | Started
+    | Failed
+    | FewDevices
+    | Said
+    | Refused
+    | Exited
+    | LeftBehind
+    | Gone
+    | HostLost
+    | Finished
+)
 
 
 class Workers(Protocol):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from horovod.launch.launchers.contract import Launcher
+from horovod.errors import ConfigError
+from horovod.launch.launchers.contract import Launcher, Request
+from horovod.launch.launchers.fleet_contract import Fleet, FleetPlan, MakeFleet
+from horovod.launch.output.streams import Output
 
-__all__ = ["CHOICES", "LAUNCHERS", "Row", "load_launcher"]
+__all__ = ["CHOICES", "LAUNCHERS", "Row", "load_launcher", "make_fleet"]
 
 
 class Row(NamedTuple):
@@ -36,18 +39,26 @@ class Row(NamedTuple):
     """Is for jobs of LSF only, and there used without being asked for."""
     stays_here: bool = False
     """Hosts that nobody has named are this machine."""
+    fleet: str = ""
+    """``module:attribute`` of what is `MakeFleet`, for elastic jobs; empty: it cannot add ranks to a job."""
 
 
 LAUNCHERS: Mapping[str, Row] = {
     row.name: row
     for row in (
-        Row("local", "horovod.launch.launchers.local:LocalLauncher", stays_here=True),
+        Row(
+            "local",
+            "horovod.launch.launchers.local:LocalLauncher",
+            stays_here=True,
+            fleet="horovod.launch.launchers.fleet:local_fleet",
+        ),
         Row(
             "ssh",
             "horovod.launch.launchers.ssh:SshLauncher",
             switch="--gloo",
             on_one_host="local",
             stays_here=True,
+            fleet="horovod.launch.launchers.fleet:ssh_fleet",
         ),
         Row(
             "mpirun",
@@ -85,6 +96,26 @@ CHOICES = tuple(name for name in LAUNCHERS if all(row.on_one_host != name for ro
 
 def load_launcher(row: Row) -> Launcher:
     """A new one; its module is imported when it is first asked for."""
-    module, _, attribute = row.where.partition(":")
-    launcher: Launcher = getattr(importlib.import_module(module), attribute)()
+    launcher: Launcher = _load(row.where)()
     return launcher
+
+
+def make_fleet(row: Row, request: Request, plan: FleetPlan, output: Output) -> Fleet:
+    """That of this launcher, for an elastic job.
+
+    Raises:
+        ConfigError: it has none.
+        LaunchError: this machine has no room for it.
+    """
+    if not row.fleet:
+        able = " or ".join(f"--launcher {name}" for name in CHOICES if LAUNCHERS[name].fleet)
+        raise ConfigError(
+            f"{row.name} cannot add ranks to a running job, as elastic training needs: use {able}."
+        )
+    make: MakeFleet = _load(row.fleet)
+    return make(request, plan, output)
+
+
+def _load(where: str) -> Any:
+    module, _, attribute = where.partition(":")
+    return getattr(importlib.import_module(module), attribute)

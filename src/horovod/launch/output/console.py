@@ -90,6 +90,13 @@ class Sink:
             lost = [self._put(data, writer) for writer, data in waiting.items()]
         self._tell_lost(next(filter(None, lost), None))
 
+    def forget(self, writer: object) -> None:
+        """This one will write no more."""
+        with self._lock:
+            lost = self._put(self._waiting.pop(writer), writer) if writer in self._waiting else None
+            self._began.pop(writer, None)
+        self._tell_lost(lost)
+
     def _has_to_wait(self, data: bytes, writer: object) -> bool:
         """Whether these are steps of a bar that would begin a line too soon."""
         if b"\n" in data or not data.endswith(b"\r") or self._line.writer in (None, writer):
@@ -204,6 +211,11 @@ class Console:
         """Write what still waits: see `Sink`."""
         self.stdout.flush()
         self.stderr.flush()
+
+    def forget(self, writer: object) -> None:
+        """A writer of the sinks will write no more."""
+        self.stdout.forget(writer)
+        self.stderr.forget(writer)
 
     def tell(self, text: str) -> None:
         """Say something the user must know."""

@@ -1,0 +1,190 @@
+"""Ranks that come and go: which processes of a host are whose, and the end of those of one rank."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from horovod.launch.agent.ending import NEVER, Ending
+from horovod.launch.agent.processes import descendants
+from horovod.launch.agent.terms import LINGER_S, STARTER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from horovod.bootstrap.proc import Stat
+    from horovod.launch.agent.launcher import Launcher
+    from horovod.launch.agent.outputs import Outputs
+
+NOBODY = -1  # in place of a rank: of a daemon that has given up its environment
+
+
+class Family:
+    """A rank and what it has started, until nothing of it is left.
+
+    Args:
+        pid: of the rank, and of its session; 0: it was never started.
+        mark: what its environment says of it, and that of no other.
+    """
+
+    def __init__(self, rank: int, pid: int = 0, mark: bytes = b"") -> None:
+        self.rank = rank
+        self.mark = mark
+        self.session = pid
+        """0 when it is known to be empty: the number may be that of another one then."""
+        self.running = pid != 0
+        self.ending = Ending()
+        self.linger_until = 0.0
+        """How long what the rank has left behind may take to end by itself; 0: nothing was found yet."""
+        self.due = NEVER if pid else 0.0
+        """When to look at it."""
+
+    def end(self, processes: Iterable[Stat], signum: int) -> None:
+        if signum == signal.SIGKILL:
+            self.ending.kill(processes)
+        else:
+            self.ending.begin(processes, signum)
+        self.due = self.ending.due
+
+
+class Families:
+    """Those of this host."""
+
+    def __init__(self, launcher: Launcher, outputs: Outputs) -> None:
+        self._launcher = launcher
+        self._outputs = outputs
+        self._by_rank: dict[int, Family] = {}
+        self._silent: list[Family] = []  # nothing of them is left but what they have printed
+        self._strays: Family | None = None  # what is nobody's, when there is nobody
+        self._immortal: set[int] = set()  # strays that nobody could end
+
+    def __contains__(self, rank: int) -> bool:
+        return rank in self._by_rank
+
+    def __len__(self) -> int:
+        return len(self._by_rank)
+
+    def begin(self, rank: int, pid: int, mark: bytes) -> None:
+        """This rank runs; with the process id 0: it could not be started."""
+        self._by_rank[rank] = Family(rank, pid, mark)
+
+    def end(self, ranks: Iterable[int], signum: int) -> None:
+        """Send it to these ranks and what they have started; SIGKILL follows. Those that have ended are left
+        out: the launcher may not have heard it yet.
+        """
+        found = self._members()
+        for rank in ranks:
+            family = self._by_rank.get(rank)
+            if family is not None and family.running:
+                family.end(found.get(rank, {}).values(), signum)
+
+    def ended(self, rank: int) -> bool:
+        """The process of this rank has; whether it was told to."""
+        family = self._by_rank[rank]
+        family.running = False
+        family.due = 0.0
+        return family.ending.begun
+
+    def orphans_ended(self) -> None:
+        """Some processes have ended that a rank had left behind: they may have been the last ones."""
+        for family in self._by_rank.values():
+            if not family.running and family not in self._silent:
+                family.due = 0.0
+
+    def due(self) -> float:
+        """When to look."""
+        strays = [self._strays] if self._strays is not None else []
+        return min((family.due for family in [*self._by_rank.values(), *strays]), default=NEVER)
+
+    def look(self, *, childless: bool) -> None:
+        """See to those that are being ended or have ended, and to what they have left behind."""
+        for family in self._silent[:]:
+            self._let_go(family, [])
+        if not (self._by_rank or childless or self._strays):
+            self._strays = Family(NOBODY)
+        now = time.monotonic()
+        if now < self.due():
+            return
+        found = self._members()
+        for family in list(self._by_rank.values()):
+            if now >= family.due:
+                self._see_to(family, found.get(family.rank, {}), now)
+        if self._strays is not None and now >= self._strays.due:
+            self._immortal &= set(found.get(NOBODY, {}))
+            left = {pid: stat for pid, stat in found.get(NOBODY, {}).items() if pid not in self._immortal}
+            self._see_to(self._strays, left, now)
+
+    def _see_to(self, family: Family, processes: dict[int, Stat], now: float) -> None:
+        if family.ending.given_up(now) or not (processes or family.running):
+            self._let_go(family, sorted(processes))
+        elif family.ending.begun:
+            if now >= family.ending.due:
+                family.ending.kill(processes.values())
+            family.due = family.ending.due
+        elif now < family.linger_until:
+            family.due = family.linger_until
+        elif not family.linger_until:
+            family.due = family.linger_until = now + LINGER_S
+        else:
+            whose = {} if family is self._strays else {"rank": family.rank}
+            self._launcher.say("left_behind", processes=len(processes), **whose)
+            family.end(processes.values(), signal.SIGTERM)
+
+    def _let_go(self, family: Family, survivors: list[int]) -> None:
+        if family is self._strays:
+            self._strays = None
+            self._immortal.update(survivors)
+            return
+        family.due = NEVER
+        if not self._outputs.drained(family.rank):
+            if family not in self._silent:
+                self._silent.append(family)
+            return
+        if family in self._silent:
+            self._silent.remove(family)
+        del self._by_rank[family.rank]
+        self._launcher.say("gone", rank=family.rank, survivors=survivors)
+
+    def _members(self) -> dict[int, dict[int, Stat]]:
+        """All live processes below this one, by rank and id.
+
+        Each rank has a session of its own. What has left it is found by its parent; what its parent has left
+        behind, too, by its environment. What has neither is `NOBODY`'s.
+        """
+        stats = descendants()
+        families = self._by_rank.values()
+        sessions = {each.session: each.rank for each in families if each.session}
+        marks = {each.mark: each.rank for each in families if each.mark}
+        owners: dict[int, int] = {}
+        for pid in stats:
+            chain: list[int] = []
+            at = pid
+            while at not in owners:
+                stat = stats[at]
+                if stat.session in sessions:
+                    owners[at] = sessions[stat.session]
+                elif stat.parent not in stats or len(chain) > len(stats):  # our own child, or an odd moment
+                    owners[at] = marks.get(_mark_of(at), NOBODY)
+                else:
+                    chain.append(at)
+                    at = stat.parent
+            owners.update(dict.fromkeys(chain, owners[at]))
+        found: dict[int, dict[int, Stat]] = {}
+        for pid, rank in owners.items():
+            found.setdefault(rank, {})[pid] = stats[pid]
+        in_use = {stat.session for stat in stats.values()}
+        for family in families:
+            if not family.running and family.session not in in_use:
+                family.session = 0
+        return found
+
+
+def _mark_of(pid: int) -> bytes:
+    """What the environment with which a process was started says of its rank; empty: nothing."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            words = file.read().split(b"\0")
+    except OSError:  # it has ended, or is somebody else's
+        return b""
+    return next((word for word in words if word.startswith(STARTER + b"=")), b"")

@@ -1,0 +1,315 @@
+"""A fleet behind host agents: by ssh on other hosts, and on this machine in the same way without ssh."""
+
+from __future__ import annotations
+
+import enum
+import os
+import resource
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from horovod.launch.agent import bundle
+from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S
+from horovod.launch.agent_client.connections import (
+    Connections,
+    Greeting,
+    Lost,
+    News,
+    NoDirectory,
+    Retry,
+    Unreachable,
+)
+from horovod.launch.agent_client.messages import (
+    environment_text,
+    open_plan_request,
+    path_text,
+    request_line,
+    start_request,
+)
+from horovod.launch.agent_client.ssh_command import own_shell, remote_shell
+from horovod.launch.environment import for_other_hosts
+from horovod.launch.launchers.contract import (
+    Event,
+    Exited,
+    Finished,
+    Gone,
+    HostFacts,
+    HostLost,
+    HostReached,
+    LeftBehind,
+    Refused,
+    Request,
+)
+from horovod.launch.launchers.fleet_contract import FleetPlan, FleetWorker
+from horovod.launch.mailbox import Mailbox
+from horovod.launch.output.streams import RESULT, STREAMS, Output
+from horovod.launch.placement.addresses import names_of_this_machine
+
+__all__ = ["AgentFleet", "local_fleet", "ssh_fleet"]
+
+_WINDOW_BYTES = 1 << 20  # of output on its way from one host
+_MOST_DESCRIPTORS = 1 << 16  # for hosts and files: nobody knows how many will come
+_END_S = GRACE_S + GIVE_UP_S + 1.0  # an agent that is told to end needs no longer
+_UNASKED = "its agent has ended, though nobody told it to"
+
+
+def local_fleet(request: Request, plan: FleetPlan, output: Output) -> AgentFleet:
+    """All hosts, whatever their names, are this machine."""
+    return AgentFleet(request, plan, output, lambda host: True)
+
+
+def ssh_fleet(request: Request, plan: FleetPlan, output: Output) -> AgentFleet:
+    """Other hosts by ssh."""
+    return AgentFleet(request, plan, output, lambda host: bool(names_of_this_machine((host,))))
+
+
+class _State(enum.Enum):
+    SOUGHT = enum.auto()
+    """Nobody knows yet whether it is this machine."""
+    AWAITED = enum.auto()
+    REACHED = enum.auto()
+    DROPPED = enum.auto()
+    """Its agent ends what runs there."""
+
+
+@dataclass
+class _Host:
+    state: _State = _State.SOUGHT
+    here: bool = False
+    called: bool = False
+    """The call is there."""
+    workers: set[int] = field(default_factory=set)
+    """Those that are not `Gone`."""
+    unfinished: set[int] = field(default_factory=set)
+    """Those of them that have not ended, as far as it is known."""
+    again: bool = False
+    """It shall be reached again when it is dropped."""
+
+
+class AgentFleet:
+    """A `Fleet` of host agents.
+
+    Args:
+        is_here: whether a name of a host means this machine; may wait, on a thread of its own.
+    """
+
+    def __init__(
+        self, request: Request, plan: FleetPlan, output: Output, is_here: Callable[[str], bool]
+    ) -> None:
+        self._plan = plan
+        self._output = output
+        self._is_here = is_here
+        self._silence_s = request.limits.silence_s
+        self._ssh = request.job.ssh
+        self._inherited = request.inherited
+        self._console = request.console
+        self._text = bundle.text()
+        self._nofile = _raise_descriptors()
+        self._hosts: dict[str, _Host] = {}
+        self._where: dict[int, str] = {}  # worker -> host
+        self._finishing = False
+        self._finished = False
+        self._closed = False
+        self._survivors: list[int] = []
+        self._found: Mailbox[tuple[str, _Host, bool] | None] = Mailbox()
+        self._connections = Connections(
+            {}, self._text, self._silence_s, attempts=1, greeting_s=request.limits.start_s
+        )
+        self._connections.deliver_to(output.put)
+        self._poller = select.epoll()
+        for descriptor in (self._connections.fileno(), self._found.fileno()):
+            self._poller.register(descriptor, select.EPOLLIN)
+
+    def reach(self, host: str) -> None:
+        known = self._hosts.get(host)
+        if self._finishing:
+            return
+        if known is not None:
+            known.again = known.state is _State.DROPPED
+            return
+        fresh = self._hosts[host] = _Host()
+
+        def seek() -> None:
+            self._found.put((host, fresh, self._is_here(host)))
+
+        threading.Thread(target=seek, name=f"seek {host}", daemon=True).start()
+
+    def start(self, worker: FleetWorker) -> None:
+        host = self._hosts.get(worker.host)
+        if host is None or host.state is not _State.REACHED:
+            raise ValueError(f"host {worker.host} is not reached: nothing can be started there")
+        if worker.number in self._where:
+            raise ValueError(f"worker {worker.number} is there already")
+        try:
+            for stream in (*STREAMS, RESULT) if self._plan.call else STREAMS:
+                self._output.expect(worker.number, stream, worker.label)
+        except BaseException:
+            self._output.end(worker.number)
+            raise
+        self._where[worker.number] = worker.host
+        host.workers.add(worker.number)
+        host.unfinished.add(worker.number)
+        if self._plan.call and not host.called:
+            host.called = True
+            size = sum(piece.nbytes for piece in self._plan.call)
+            self._connections.request(worker.host, request_line({"call": size}), *self._plan.call)
+        self._connections.expect(worker.host, [worker.number])
+        self._connections.request(worker.host, start_request({worker.number: worker.own_environment}))
+
+    def end(self, numbers: Collection[int], signum: int) -> None:
+        by_host: dict[str, list[int]] = {}
+        for number in numbers:
+            if number in self._where:
+                by_host.setdefault(self._where[number], []).append(number)
+        for name, there in by_host.items():
+            self._connections.request(name, request_line({"end": signum, "workers": there}))
+
+    def drop(self, host: str) -> None:
+        self._drop(host, {"end": int(signal.SIGTERM)})
+
+    def fileno(self) -> int:
+        return self._poller.fileno()
+
+    def events(self) -> Sequence[Event]:
+        found: list[Event] = []
+        for one in self._found.take():
+            if one is not None:
+                self._connect(*one)
+        for name, news in self._connections.news():
+            self._hear(name, news, found)
+        if self._finishing and not self._hosts and not self._finished:
+            self._finished = True
+            found.append(Finished(tuple(self._survivors)))
+        return found
+
+    def finish(self, signum: int) -> None:
+        self._finish({"end": signum})
+
+    def kill(self) -> None:
+        self._finish({"kill": True})
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._poller.close()
+            self._connections.close(_END_S)
+            self._found.close()
+
+    def _finish(self, request: dict[str, object]) -> None:
+        self._finishing = True
+        for name in list(self._hosts):
+            self._drop(name, request)
+        self._found.put(None)  # nothing may be left to wait for
+
+    def _drop(self, name: str, request: dict[str, object]) -> None:
+        host = self._hosts.get(name)
+        if host is None:
+            return
+        host.again = False
+        if host.state is _State.SOUGHT:
+            del self._hosts[name]
+        elif host.state is _State.AWAITED:
+            host.state = _State.DROPPED
+            self._connections.leave(name, 0.0)
+        else:
+            host.state = _State.DROPPED
+            self._connections.request(name, request_line(request))
+            self._connections.leave(name, _END_S)
+
+    def _connect(self, name: str, host: _Host, here: bool) -> None:
+        if self._hosts.get(name) is not host or host.state is not _State.SOUGHT:
+            return  # it was dropped
+        host.state = _State.AWAITED
+        host.here = here
+        if here:
+            command = own_shell(sys.executable, len(self._text))
+        else:
+            command = remote_shell(name, self._ssh, self._inherited, sys.executable, len(self._text))
+        self._connections.reach(name, command)
+
+    def _hear(self, name: str, news: News, found: list[Event]) -> None:
+        host = self._hosts[name]
+        match news:
+            case Greeting() if host.state is _State.DROPPED:
+                pass
+            case Greeting():
+                self._begin(name, host, news)
+                # Where this machine was logged in from says nothing about its own address.
+                origin = "" if host.here else news.origin
+                found.append(HostReached(name, HostFacts(news.machine, news.cores, origin)))
+            case Unreachable(reason) | Lost(reason):
+                self._let_go(name, host, found, reason)
+            case Finished(survivors):
+                self._survivors += survivors
+                self._let_go(name, host, found, _UNASKED)
+            case NoDirectory(errno):
+                self._console.tell(
+                    f"host {name} has no directory {os.getcwd()} ({os.strerror(errno)}): "
+                    "its workers start in the home directory"
+                )
+            case Retry():
+                pass  # there is one attempt only
+            case LeftBehind(processes, None):
+                self._console.narrate(f"host {name}: ending {processes} processes that nobody knows")
+            case Exited(rank) | Refused(rank):
+                if rank in host.unfinished:  # else it says so twice
+                    host.unfinished.discard(rank)
+                    found.append(news)
+            case event:
+                if isinstance(event, Gone):
+                    self._survivors += event.survivors
+                    self._forget(host, event.rank)
+                found.append(event)
+
+    def _begin(self, name: str, host: _Host, greeting: Greeting) -> None:
+        host.state = _State.REACHED
+        environment, defaults = (
+            (dict(self._plan.environment), {}) if host.here else for_other_hosts(self._plan.environment)
+        )
+        self._console.narrate(
+            f"host {name} ({greeting.host}) is reached: {greeting.cores} cores, {greeting.python}"
+        )
+        self._connections.expect(name, [], _WINDOW_BYTES)
+        self._connections.request(
+            name,
+            open_plan_request(
+                self._plan.command,
+                environment,
+                nofile=self._nofile if host.here else 0,
+                inherit=not host.here,
+                defaults=environment_text(defaults),
+                directory=path_text(os.getcwd()),
+                silence_s=self._silence_s,
+                window=_WINDOW_BYTES,
+            ),
+        )
+
+    def _let_go(self, name: str, host: _Host, found: list[Event], reason: str) -> None:
+        """The connection has ended."""
+        del self._hosts[name]
+        if host.state is not _State.DROPPED:
+            found.append(HostLost(name, tuple(sorted(host.unfinished)), reason))
+        for number in list(host.workers):
+            self._forget(host, number)
+        if host.again:
+            self.reach(name)
+
+    def _forget(self, host: _Host, number: int) -> None:
+        host.workers.discard(number)
+        host.unfinished.discard(number)
+        del self._where[number]
+        self._output.end(number)
+
+
+def _raise_descriptors() -> int:
+    """Make room for hosts and files. Returns the limit that workers of this machine shall have as before."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return 0
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return soft

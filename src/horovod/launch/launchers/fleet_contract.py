@@ -1,0 +1,112 @@
+"""The contract between an elastic job and a way of starting processes: hosts that come and go, and workers.
+
+A fleet stands beside `Workers`, whose ranks and hosts are known before they start. It decides nothing: which
+hosts are tried and when, how many workers run where, and what an end means is up to its user. Which launchers
+have one is said by `horovod.launch.launchers.registry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from horovod.launch.launchers.contract import Event, Request
+from horovod.launch.output.streams import Output
+
+__all__ = ["Fleet", "FleetPlan", "FleetWorker", "MakeFleet"]
+
+
+class FleetPlan(NamedTuple):
+    """What all workers have in common."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    call: Sequence[memoryview] = ()
+    """As `WorkerPlan.call`; results are in ``Output.results()`` by the number of the worker."""
+
+
+class FleetWorker(NamedTuple):
+    """One process to start."""
+
+    number: int
+    """Its name in events, `rank` there, and in the methods of `Output`. Never used again in a job."""
+    host: str
+    own_environment: Mapping[str, str]
+    """Set on top of that of the plan."""
+    label: int
+    """What its output is shown under, ``[label]<stdout>:``, and its files, ``rank.<label>``: they go on where
+    an earlier worker with that label has left them.
+    """
+
+
+class Fleet(Protocol):
+    """Hosts that come and go, and workers on them, each known by its number.
+
+    One thread calls all of it, and nothing here waits. Nothing has to be asked in a certain order: what comes
+    too late, because an event has not been read yet, has no effect but the one that is said.
+    """
+
+    def reach(self, host: str) -> None:
+        """Begin to connect. Within the limit for the start comes `HostReached`; or `HostLost` without ranks,
+        which says why not. There is no second attempt without another call.
+
+        A host that is lost, or was dropped, may be reached again: that begins when the former connection has
+        ended, and with it all that ran there, as far as it can be known. No effect on a host that is being
+        reached or has been.
+        """
+
+    def start(self, worker: FleetWorker) -> None:
+        """Start it on a host that has been reached. Then come `Started` or `Refused`, maybe `FewDevices`,
+        `Said`, `Exited`, maybe `LeftBehind`, and as the last one `Gone`; or the number is among the ranks of
+        `HostLost`. `Refused` means this worker only. `Exited` is `told` if it was being ended before.
+
+        What is started on a host that is lost already, though that has not been read yet, is among its ranks.
+
+        Raises:
+            LaunchError: its files cannot be opened; nothing was started.
+            ValueError: the host has not been reached, or was lost or dropped, or the number is in use.
+        """
+
+    def end(self, numbers: Collection[int], signum: int) -> None:
+        """Send `signum` to these workers and what they have started, SIGKILL to what is left after the grace
+        time of 5 s. If it is SIGKILL, that has an effect on workers that are being ended, too. None of it has
+        one on those that have ended.
+        """
+
+    def drop(self, host: str) -> None:
+        """End all workers there with SIGTERM, as `end` does, and then the connection; what has not ended
+        within a limit is left to the agent there. Their `Exited` come as far as they are known, `told` if
+        this was the reason; `Gone` need not come, nor does `HostLost`. No effect on a host that is not there.
+        """
+
+    def fileno(self) -> int:
+        """Becomes readable when `events` has something."""
+
+    def events(self) -> Sequence[Event]:
+        """What happened since the last call, in order. Raises nothing: what a host does wrong is its loss."""
+
+    def finish(self, signum: int) -> None:
+        """End all workers, as `end` does, and the connections. `Finished` is the last event. Nothing can be
+        reached or started any more.
+        """
+
+    def kill(self) -> None:
+        """Send SIGKILL to everything, now; and `finish`."""
+
+    def close(self) -> None:
+        """End what is left, within a limit. Idempotent."""
+
+
+class MakeFleet(Protocol):
+    """How a launcher makes one. Nothing runs anywhere yet."""
+
+    def __call__(self, request: Request, plan: FleetPlan, output: Output) -> Fleet:
+        """
+        Args:
+            request: of the job; its slots and hosts mean nothing here. Of its limits ``start_s`` and
+                ``silence_s`` are used.
+            output: what workers print and return goes there. The caller starts and drains it.
+
+        Raises:
+            LaunchError: this machine has no room for it.
+        """
