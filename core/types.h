@@ -18,7 +18,8 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 using Duration = Clock::duration;
 
-/// Element types. The numbers are part of the interface of the native module.
+/// Element types. The numbers are part of the interface of the native module. Those from UInt32 on
+/// are only moved: nothing computes with them.
 enum class DType : std::uint8_t {
   UInt8 = 0,
   Int8 = 1,
@@ -31,18 +32,42 @@ enum class DType : std::uint8_t {
   Float32 = 8,
   Float64 = 9,
   Bool = 10,
+  UInt32 = 11,
+  UInt64 = 12,
+  Complex64 = 13,
+  Complex128 = 14,
+  Float8E4M3FN = 15,
+  Float8E5M2 = 16,
+  Float8E4M3FNUZ = 17,
+  Float8E5M2FNUZ = 18,
 };
-inline constexpr std::size_t kDTypes = 11;
+inline constexpr std::size_t kDTypes = 19;
+/// The first ones, which can be reduced.
+inline constexpr std::size_t kReducedDTypes = 11;
+
+/// What the core knows of an element type.
+struct DTypeFacts {
+  std::string_view name;  ///< that of NumPy, or of ml_dtypes
+  std::uint8_t size;
+};
+inline constexpr std::array<DTypeFacts, kDTypes> kDTypeFacts{{
+    {"uint8", 1},           {"int8", 1},        {"uint16", 2},
+    {"int16", 2},           {"int32", 4},       {"int64", 8},
+    {"float16", 2},         {"bfloat16", 2},    {"float32", 4},
+    {"float64", 8},         {"bool", 1},        {"uint32", 4},
+    {"uint64", 8},          {"complex64", 8},   {"complex128", 16},
+    {"float8_e4m3fn", 1},   {"float8_e5m2", 1}, {"float8_e4m3fnuz", 1},
+    {"float8_e5m2fnuz", 1},
+}};
 
 [[nodiscard]] constexpr std::size_t size_of(DType dtype) noexcept {
-  constexpr std::array<std::uint8_t, kDTypes> sizes{1, 1, 2, 2, 4, 8, 2, 2, 4, 8, 1};
-  return sizes[static_cast<std::size_t>(dtype)];
+  return kDTypeFacts[static_cast<std::size_t>(dtype)].size;
 }
 [[nodiscard]] constexpr std::string_view name_of(DType dtype) noexcept {
-  constexpr std::array<std::string_view, kDTypes> names{"uint8",   "int8",    "uint16",  "int16",
-                                                        "int32",   "int64",   "float16", "bfloat16",
-                                                        "float32", "float64", "bool"};
-  return names[static_cast<std::size_t>(dtype)];
+  return kDTypeFacts[static_cast<std::size_t>(dtype)].name;
+}
+[[nodiscard]] constexpr bool moved_only(DType dtype) noexcept {
+  return static_cast<std::size_t>(dtype) >= kReducedDTypes;
 }
 
 /// How values combine. The numbers are part of the public interface (`hvd.Average == 0`).
@@ -85,6 +110,12 @@ enum class Kind : std::uint8_t {
   RemoveProcessSet = 9,
   Reduce = 10,
 };
+
+/// Operations that compute with elements.
+[[nodiscard]] constexpr bool reduces(Kind kind) noexcept {
+  return kind == Kind::Allreduce || kind == Kind::Reducescatter || kind == Kind::Adasum ||
+         kind == Kind::Reduce;
+}
 
 /// Operations of the world that change which process sets there are.
 [[nodiscard]] constexpr bool is_set_change(Kind kind) noexcept {

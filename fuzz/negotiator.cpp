@@ -135,7 +135,7 @@ class World {
   }
   static Signature signature(std::uint8_t variant) {
     Signature made;
-    made.dtype = static_cast<DType>(variant % kDTypes);
+    made.dtype = static_cast<DType>(variant % kReducedDTypes);
     made.shape = {variant % 5, 3};
     if (variant % 3 == 0) made.kind = Kind::Allgather;
     if (variant % 7 == 0) made.group = {.name = "g", .size = 2};

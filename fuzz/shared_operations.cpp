@@ -280,7 +280,7 @@ void run(std::span<const std::byte> input) {
   const Meddler meddler(world.shared(segments), script);
   for (int calls = 0; calls < 8 && !script.empty(); ++calls) {
     const auto call = static_cast<Call>(script.byte() % kCalls);
-    const auto dtype = static_cast<DType>(script.byte() % kDTypes);
+    const auto dtype = static_cast<DType>(script.byte() % kReducedDTypes);
     const auto op = script.byte() % 2 == 0 ? ReduceOp::Sum : ReduceOp::Max;
     const std::size_t bytes = 8 + std::size_t{script.byte()} * 8;
     Tensors tensors(bytes, world.size());

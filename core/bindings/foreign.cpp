@@ -217,7 +217,7 @@ class PythonClass final : public ForeignClass {
           nb::hasattr(named, attribute.c_str()) && !named.attr(attribute.c_str()).is_none();
     }
     const bool asks = nb::hasattr(named, "reduces");
-    for (std::size_t dtype = 0; dtype < kDTypes; ++dtype) {
+    for (std::size_t dtype = 0; dtype < kReducedDTypes; ++dtype) {
       for (std::size_t op = 0; op < kReduceOps; ++op) {
         const auto code = static_cast<ReduceOp>(op);
         if (code == ReduceOp::Average || code == ReduceOp::Adasum) continue;
@@ -255,7 +255,7 @@ class PythonClass final : public ForeignClass {
   std::string name_;
   std::shared_ptr<Owned> type_;
   std::bitset<kVerbs> verbs_;
-  std::bitset<kDTypes * kReduceOps> reduces_;
+  std::bitset<kReducedDTypes * kReduceOps> reduces_;
 };
 
 }  // namespace

@@ -23,11 +23,25 @@ using rueda::bindings::Engine;
 namespace {
 
 void add_constants(nb::module_& module) {
-  const std::pair<const char*, DType> dtypes[] = {
-      {"UINT8", DType::UInt8},     {"INT8", DType::Int8},         {"UINT16", DType::UInt16},
-      {"INT16", DType::Int16},     {"INT32", DType::Int32},       {"INT64", DType::Int64},
-      {"FLOAT16", DType::Float16}, {"BFLOAT16", DType::BFloat16}, {"FLOAT32", DType::Float32},
-      {"FLOAT64", DType::Float64}, {"BOOL", DType::Bool}};
+  const std::pair<const char*, DType> dtypes[] = {{"UINT8", DType::UInt8},
+                                                  {"INT8", DType::Int8},
+                                                  {"UINT16", DType::UInt16},
+                                                  {"INT16", DType::Int16},
+                                                  {"INT32", DType::Int32},
+                                                  {"INT64", DType::Int64},
+                                                  {"FLOAT16", DType::Float16},
+                                                  {"BFLOAT16", DType::BFloat16},
+                                                  {"FLOAT32", DType::Float32},
+                                                  {"FLOAT64", DType::Float64},
+                                                  {"BOOL", DType::Bool},
+                                                  {"UINT32", DType::UInt32},
+                                                  {"UINT64", DType::UInt64},
+                                                  {"COMPLEX64", DType::Complex64},
+                                                  {"COMPLEX128", DType::Complex128},
+                                                  {"FLOAT8_E4M3FN", DType::Float8E4M3FN},
+                                                  {"FLOAT8_E5M2", DType::Float8E5M2},
+                                                  {"FLOAT8_E4M3FNUZ", DType::Float8E4M3FNUZ},
+                                                  {"FLOAT8_E5M2FNUZ", DType::Float8E5M2FNUZ}};
   for (const auto& [name, value] : dtypes) module.attr(name) = static_cast<int>(value);
   const std::pair<const char*, ReduceOp> ops[] = {
       {"AVERAGE", ReduceOp::Average}, {"SUM", ReduceOp::Sum}, {"ADASUM", ReduceOp::Adasum},

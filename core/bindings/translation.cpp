@@ -20,6 +20,12 @@ nb::dlpack::dtype dlpack_dtype(DType dtype) {
   switch (dtype) {
     case DType::UInt8:
     case DType::UInt16:
+    case DType::UInt32:
+    case DType::UInt64:
+    case DType::Float8E4M3FN:  // too new for many who read this: they view the bytes
+    case DType::Float8E5M2:
+    case DType::Float8E4M3FNUZ:
+    case DType::Float8E5M2FNUZ:
       return of(nb::dlpack::dtype_code::UInt);
     case DType::Int8:
     case DType::Int16:
@@ -32,6 +38,9 @@ nb::dlpack::dtype dlpack_dtype(DType dtype) {
       return of(nb::dlpack::dtype_code::Float);
     case DType::BFloat16:
       return of(nb::dlpack::dtype_code::Bfloat);
+    case DType::Complex64:
+    case DType::Complex128:
+      return of(nb::dlpack::dtype_code::Complex);
     case DType::Bool:
       return of(nb::dlpack::dtype_code::Bool);
   }

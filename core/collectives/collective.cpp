@@ -109,6 +109,23 @@ std::string describe_reduction(const Signature& signature) {
   return describe_tensor(signature, " " + std::string(name_of(signature.op)), {});
 }
 
+Result<void> check_dtype(const Signature& signature) {
+  if (!reduces(signature.kind) || !moved_only(signature.dtype)) return {};
+  std::string_view remedy = "Cast it to float32 or bfloat16.";
+  if (signature.dtype == DType::UInt32 || signature.dtype == DType::UInt64) {
+    remedy = "Cast it to int64.";
+  } else if (signature.dtype == DType::Complex64 || signature.dtype == DType::Complex128) {
+    remedy =
+        "Sum or average its real and imaginary parts: torch.view_as_real(tensor), "
+        "array.view(float).";
+  }
+  return Error{.code = Code::InvalidArgument,
+               .message = "Tensor type " + std::string(name_of(signature.dtype)) +
+                          " is not supported in reductions: it is only moved (broadcast, "
+                          "allgather, alltoall). " +
+                          std::string(remedy)};
+}
+
 Result<void> check_root(const Signature& signature, const Members& members) {
   if (std::ranges::find(members.ranks, signature.root) != members.ranks.end()) return {};
   return Error{.code = Code::InvalidArgument,

@@ -50,6 +50,8 @@ struct Collective {
 [[nodiscard]] std::string row_disagreement(const Signature& one, const Signature& other);
 [[nodiscard]] std::string device_disagreement(const Signature& one, const Signature& other);
 
+/// Refuses to reduce what is only moved, with what to do.
+[[nodiscard]] Result<void> check_dtype(const Signature& signature);
 /// Refuses a root that is no member.
 [[nodiscard]] Result<void> check_root(const Signature& signature, const Members& members);
 /// Its set rank, of a signature that has been checked.

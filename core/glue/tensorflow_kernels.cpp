@@ -30,7 +30,7 @@ struct TypeName {
   int theirs;  ///< TF_DataType
   DType ours;
 };
-constexpr std::array<TypeName, 11> kTypes{{{1, DType::Float32},
+constexpr std::array<TypeName, 15> kTypes{{{1, DType::Float32},
                                            {2, DType::Float64},
                                            {3, DType::Int32},
                                            {4, DType::UInt8},
@@ -40,7 +40,11 @@ constexpr std::array<TypeName, 11> kTypes{{{1, DType::Float32},
                                            {10, DType::Bool},
                                            {14, DType::BFloat16},
                                            {17, DType::UInt16},
-                                           {19, DType::Float16}}};
+                                           {19, DType::Float16},
+                                           {8, DType::Complex64},
+                                           {18, DType::Complex128},
+                                           {22, DType::UInt32},
+                                           {23, DType::UInt64}}};
 
 const TypeName* type_of(const TF_Tensor* tensor) {
   const int theirs = api().TF_TensorType(tensor);

@@ -23,7 +23,8 @@ using glue::CurrentWorld;
 constexpr const char* kReducible =
     "T: {uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double}";
 constexpr const char* kMovable =
-    "T: {uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double, bool}";
+    "T: {uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double, bool, uint32, "
+    "uint64, complex64, complex128}";
 
 template <Question ask>
 void answer_with(void* kernel, TF_OpKernelContext* context) {

@@ -35,10 +35,10 @@ enum Fold : std::size_t { kSum = 0, kProduct = 1, kMin = 2, kMax = 3, kFolds = 4
 
 /// By DType (and Fold). Immutable.
 struct Table {
-  ScaleFn scale[kDTypes];
-  ReduceFn reduce[kDTypes][kFolds];
-  AdasumProductsFn adasum_products[kDTypes];
-  AdasumCombineFn adasum_combine[kDTypes];
+  ScaleFn scale[kReducedDTypes];
+  ReduceFn reduce[kReducedDTypes][kFolds];
+  AdasumProductsFn adasum_products[kReducedDTypes];
+  AdasumCombineFn adasum_combine[kReducedDTypes];
 };
 
 /// Null where this build does not have the level.

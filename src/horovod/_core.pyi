@@ -35,6 +35,22 @@ FLOAT64: int = 9
 
 BOOL: int = 10
 
+UINT32: int = 11
+
+UINT64: int = 12
+
+COMPLEX64: int = 13
+
+COMPLEX128: int = 14
+
+FLOAT8_E4M3FN: int = 15
+
+FLOAT8_E5M2: int = 16
+
+FLOAT8_E4M3FNUZ: int = 17
+
+FLOAT8_E5M2FNUZ: int = 18
+
 AVERAGE: int = 0
 
 SUM: int = 1

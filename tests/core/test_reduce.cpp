@@ -92,7 +92,7 @@ TEST_P(ReduceWorld, the_root_gets_the_bits_of_the_allreduce_and_the_others_keep_
   const bool small = cluster.size() <= 3;
   cluster.each([&](Rank rank, Engine& engine) {
     unsigned seed = 0;
-    for (std::uint8_t dtype = 0; dtype < kDTypes; ++dtype) {
+    for (std::uint8_t dtype = 0; dtype < kReducedDTypes; ++dtype) {
       for (const ReduceOp op :
            {ReduceOp::Average, ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product}) {
         for (const std::size_t count : kCounts) {

@@ -203,6 +203,22 @@ TEST(Wire, more_ranks_than_bytes_are_refused_before_room_is_made_for_them) {
   }
 }
 
+TEST(Wire, a_reduction_of_what_is_only_moved_is_refused) {
+  for (std::uint8_t type = 0; type < kDTypes; ++type) {
+    for (const Kind kind : {Kind::Allreduce, Kind::Reducescatter, Kind::Adasum, Kind::Reduce,
+                            Kind::Allgather, Kind::Broadcast, Kind::Alltoall}) {
+      Signature signature;
+      signature.kind = kind;
+      signature.dtype = static_cast<DType>(type);
+      std::vector<std::byte> bytes;
+      Writer(bytes).define(signature);
+      Reader reader(bytes);
+      Entry entry;
+      EXPECT_EQ(reader.next(entry), !(moved_only(signature.dtype) && reduces(kind)));
+    }
+  }
+}
+
 TEST(Wire, another_version_is_refused) {
   auto bytes = every_record();
   bytes[0] = std::byte{2};

@@ -196,7 +196,7 @@ class Array:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return {
             "shape": self.shape,
-            "typestr": self.dtype.str if self.dtype.kind != "V" else "<V2",
+            "typestr": self.dtype.str if self.dtype.kind != "V" else f"<V{self.dtype.itemsize}",
             "data": (self.address if self.size else 0, False),
             "version": 3,
             "strides": None,

@@ -81,6 +81,14 @@ std::optional<int> nccl_type(DType dtype) noexcept {
     case DType::UInt16:
     case DType::Int16:
     case DType::Bool:
+    case DType::UInt32:
+    case DType::UInt64:
+    case DType::Complex64:
+    case DType::Complex128:
+    case DType::Float8E4M3FN:
+    case DType::Float8E5M2:
+    case DType::Float8E4M3FNUZ:
+    case DType::Float8E5M2FNUZ:
       break;
   }
   return std::nullopt;

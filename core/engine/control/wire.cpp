@@ -209,6 +209,7 @@ void Reader::take(SignatureRef& signature) {
   Signature& full = signature.full;
   full.kind = take_enum<Kind>(kKinds);
   full.dtype = take_enum<DType>(kDTypes);
+  if (reduces(full.kind) && moved_only(full.dtype)) ok_ = false;  // nobody submits that
   full.op = take_enum<ReduceOp>(kReduceOps);
   full.device = take_enum<Device>(kDevices);
   full.root = static_cast<std::int32_t>(take<std::uint32_t>());

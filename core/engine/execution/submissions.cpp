@@ -134,7 +134,9 @@ Result<void> Submissions::add_entry(Draft& draft, Submission& submission, const 
   entry->streamless = tensor.streamless;
   entry->ready = std::move(tensor.ready);
   if (naming.member) {
-    if (auto fine = draft.collective->check(entry->task(), members_of(*naming.set)); !fine) {
+    auto fine = check_dtype(signature);
+    if (fine) fine = draft.collective->check(entry->task(), members_of(*naming.set));
+    if (!fine) {
       Error error = std::move(fine).error();
       error.tensor = entry->name;
       return error;

@@ -39,9 +39,13 @@ def read(array: Any, interface: Mapping[str, Any]) -> View:
         raise InvalidArgumentError(
             f"{named(array)} has a mask, and a collective works on all elements. Pass what is not masked."
         )
-    dtype = np.dtype(interface["typestr"])
-    # bfloat16 is no dtype of NumPy: it travels as bytes, and the array has its name.
-    name = str(getattr(array, "dtype", dtype)) if dtype.kind == "V" else dtype.name
+    typestr = interface["typestr"]
+    try:
+        dtype = np.dtype(typestr)
+    except TypeError:  # a float of 8 bits, as "<f1"
+        dtype = np.dtype(f"V{int(typestr[2:])}")
+    # Neither they nor bfloat16 are dtypes of NumPy: the array has their name.
+    name = str(getattr(array, "dtype", typestr)) if dtype.kind == "V" else dtype.name
     if not dtype.isnative:
         raise byte_swapped(dtype)
     code = code_of(name)

@@ -21,6 +21,12 @@ _DEVICES: Final = {_CPU: _core.HOST, _CUDA_HOST: _core.HOST, _CUDA: _core.CUDA, 
 _OTHERS: Final = {4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 11: "ROCm's pinned memory", 14: "oneAPI"}
 _LEGACY_STREAM: Final = 1
 _TYPES: Final = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
+_TYPES_OF_8_BITS: Final = {
+    10: "float8_e4m3fn",
+    11: "float8_e4m3fnuz",
+    12: "float8_e5m2",
+    13: "float8_e5m2fnuz",
+}
 _READ_ONLY, _COPIED = 1, 2
 
 
@@ -77,6 +83,8 @@ def read(array: Any) -> View:
     dtype = _TYPES.get(tensor.type_code, f"type {tensor.type_code} of DLPack")
     if tensor.lanes != 1:
         dtype = f"{dtype}{tensor.bits} of {tensor.lanes} lanes"
+    elif tensor.type_code in _TYPES_OF_8_BITS:
+        dtype = _TYPES_OF_8_BITS[tensor.type_code]
     elif dtype != "bool":
         dtype = f"{dtype}{tensor.bits}"
     shape = tuple(tensor.shape[: tensor.ndim])

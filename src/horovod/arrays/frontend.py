@@ -75,8 +75,10 @@ class ArrayFrontend(NumpyFrontend):
     def from_dlpack(self, capsule: object, like: Any) -> Any:
         library = None if isinstance(like, np.ndarray) else library_of(like)
         if library is not None and hasattr(library, "from_dlpack"):
-            return library.from_dlpack(_Exporter(capsule))
-        return _over(capsule)
+            made = library.from_dlpack(_Exporter(capsule))
+        else:
+            made = _over(capsule)
+        return made if made.dtype == like.dtype else made.view(like.dtype)  # floats of 8 bits come as bytes
 
     def from_device(self, result: _core.DeviceResult, like: Any) -> Any:
         made = self._made(like, _view(like), result.shape)
@@ -133,7 +135,7 @@ class _Memory:
         self.__array_interface__ = {
             "data": (view.address, False),
             "shape": view.shape,
-            "typestr": dtype.str if dtype.kind != "V" else f"<u{dtype.itemsize}",
+            "typestr": dtype.str if dtype.isbuiltin == 1 else f"<u{dtype.itemsize}",
             "version": 3,
         }
 

@@ -1,8 +1,8 @@
 """NumPy arrays as the core sees them: for frameworks that hand their tensors over as arrays, and for Python
 objects and metrics, which belong to no framework.
 
-Has no dtype for bfloat16 of its own: NumPy knows that only through the package ``ml_dtypes``, whose type is
-taken if a framework has loaded it.
+Has no dtype for bfloat16 and for floats of 8 bits of its own: NumPy knows them only through the package
+``ml_dtypes``, whose types are taken if a framework has loaded it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,15 @@ DTYPE_CODES: Final[dict[str, int]] = {
     "float32": _core.FLOAT32,
     "float64": _core.FLOAT64,
     "bool": _core.BOOL,
+    # These are only moved; the core refuses to reduce them.
+    "uint32": _core.UINT32,
+    "uint64": _core.UINT64,
+    "complex64": _core.COMPLEX64,
+    "complex128": _core.COMPLEX128,
+    "float8_e4m3fn": _core.FLOAT8_E4M3FN,
+    "float8_e5m2": _core.FLOAT8_E5M2,
+    "float8_e4m3fnuz": _core.FLOAT8_E4M3FNUZ,
+    "float8_e5m2fnuz": _core.FLOAT8_E5M2FNUZ,
 }
 """Name of a dtype -> its number in the core."""
 
@@ -74,7 +83,8 @@ class NumpyFrontend:
         return np.array(tensor, order="C", copy=True)
 
     def from_dlpack(self, capsule: object, like: Array) -> Array:
-        return np.from_dlpack(_Exporter(capsule))  # type: ignore[arg-type]
+        made: Array = np.from_dlpack(_Exporter(capsule))  # type: ignore[arg-type]
+        return made if made.dtype == like.dtype else made.view(like.dtype)  # floats of 8 bits come as bytes
 
     def from_bytes(self, data: bytearray) -> Array:
         return np.frombuffer(data, np.uint8)

@@ -28,20 +28,31 @@ _CODES: Final[dict[torch.dtype, int]] = {
     torch.float64: _core.FLOAT64,
     torch.bool: _core.BOOL,
 }
-if hasattr(torch, "uint16"):  # since PyTorch 2.3
-    _CODES[torch.uint16] = _core.UINT16
+# What older versions of PyTorch may lack. Types beyond BOOL are only moved; the core refuses to reduce them.
+for _name in (
+    *("uint16", "uint32", "uint64", "complex64", "complex128"),
+    *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+):
+    if hasattr(torch, _name):
+        _CODES[getattr(torch, _name)] = getattr(_core, _name.upper())
 
 _DTYPES: Final = {code: dtype for dtype, code in _CODES.items()}
 _DEVICES: Final[dict[str, int]] = {"cuda": _core.CUDA, "xpu": _core.XPU, "mps": _core.MPS}
 
 # PyTorch gives memory of such tensors back to the system, and fresh pages cost more than the exchange.
 _POOLED_ELEMENTS: Final = 2 << 20
+_BOOL: Final[int] = _core.BOOL
 _ONE_ELEMENT: Final = torch.Size((1,))
 
 
 def _pooled(code: int, shape: Sequence[int]) -> torch.Tensor:
-    made: torch.Tensor = dlpack.from_dlpack(current_engine().empty(code, tuple(shape)))
-    return made
+    return _imported(current_engine().empty(code, tuple(shape)), _DTYPES[code])
+
+
+def _imported(capsule: object, dtype: torch.dtype) -> torch.Tensor:
+    """Memory of the engine as a tensor. It exports types of 8 bits that DLPack was late to know as bytes."""
+    made: torch.Tensor = dlpack.from_dlpack(capsule)
+    return made if made.dtype == dtype else made.view(dtype)
 
 
 def _pooled_code(like: torch.Tensor) -> int | None:
@@ -67,6 +78,11 @@ def _place(tensor: torch.Tensor) -> tuple[int, int, int]:
     return code, index, current_stream(index) if code == _core.CUDA else 0
 
 
+def _is_lazy(tensor: torch.Tensor) -> bool:
+    """Whether a complex tensor has other values than lie in its memory."""
+    return tensor.is_conj() or tensor.is_neg()
+
+
 def shared_like(tensor: torch.Tensor) -> torch.Tensor:
     """A new tensor with the shape and dtype of ``tensor``, in memory that all ranks of this host reach. Its
     content is unspecified.
@@ -77,10 +93,8 @@ def shared_like(tensor: torch.Tensor) -> torch.Tensor:
     Raises:
         MemoryError: there is no such memory, or no rank to share it with.
     """
-    made: torch.Tensor = dlpack.from_dlpack(
-        current_engine().empty(_CODES[tensor.dtype], tuple(tensor.shape), shared=True)
-    )
-    return made
+    capsule = current_engine().empty(_CODES[tensor.dtype], tuple(tensor.shape), shared=True)
+    return _imported(capsule, tensor.dtype)
 
 
 class TorchFrontend:
@@ -90,7 +104,7 @@ class TorchFrontend:
         # `is_contiguous` is False for sparse tensors, so nothing else asks about the layout.
         if tensor.is_contiguous():
             code = _CODES.get(tensor.dtype)
-            if code is not None:
+            if code is not None and (code <= _BOOL or not _is_lazy(tensor)):
                 shape = tensor.shape
                 if (len(shape) and shape[0] != 1) or not tensor.is_neg():  # see `describe`
                     if tensor.is_cpu:
@@ -115,12 +129,13 @@ class TorchFrontend:
                 else tensor.is_contiguous() and ((shape and shape[0] != 1) or not tensor.is_neg())
             ):
                 address = tensor.data_ptr()
-                if address or not tensor.numel():
+                code = _CODES[tensor.dtype]
+                if (address or not tensor.numel()) and (code <= _BOOL or not _is_lazy(tensor)):
                     if out is None:
                         out = address
                     if tensor.is_cpu:
-                        return address, out, _CODES[tensor.dtype], shape
-                    return address, out, _CODES[tensor.dtype], shape, *_place(tensor)
+                        return address, out, code, shape
+                    return address, out, code, shape, *_place(tensor)
         except (AttributeError, KeyError, RuntimeError):
             pass  # `_refusal` says what is wrong
         raise _refusal(tensor)
@@ -150,7 +165,7 @@ class TorchFrontend:
         return tensor.detach().clone(memory_format=torch.contiguous_format)
 
     def from_dlpack(self, capsule: object, like: torch.Tensor) -> torch.Tensor:
-        return dlpack.from_dlpack(capsule)
+        return _imported(capsule, like.dtype)
 
     def from_device(self, result: _core.DeviceResult, like: torch.Tensor) -> torch.Tensor:
         device = torch.device("cuda", result.device_index)
@@ -208,6 +223,10 @@ def _refusal(tensor: Any) -> HorovodError:
         return InvalidArgumentError(
             f"Tensor is required to be contiguous, but has shape {list(tensor.shape)} and strides "
             f"{list(tensor.stride())}. Pass tensor.contiguous()."
+        )
+    if tensor.is_conj():
+        return InvalidArgumentError(
+            "Tensor is the conjugate of what lies in its memory. Pass tensor.resolve_conj()."
         )
     if tensor.is_neg():
         return InvalidArgumentError(

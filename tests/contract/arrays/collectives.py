@@ -6,6 +6,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 from tests.contract.arrays.values import CHUNK, SIZES, Make, everyone, mine, numpy_of, same, with_each_kind
 from tests.contract.world import Cases
 from tests.fakes import arrays as device
@@ -19,6 +20,10 @@ add = with_each_kind(CASES)
 DTYPES = [
     *("uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"),
     ml_dtypes.bfloat16,
+]
+MOVED = [
+    *("uint32", "uint64", "complex64", "complex128"),
+    *(ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2fnuz),
 ]
 OPS = {hvd.Sum: np.sum, hvd.Min: np.min, hvd.Max: np.max, hvd.Product: np.prod}
 
@@ -36,6 +41,23 @@ def allreduce(make: Make) -> None:
             same(array, result, array)
     truth = make(np.array([hvd.rank() == 0, False, True]))
     same(hvd.allreduce(truth, op=hvd.Max), np.array([True, False, True]), truth)
+
+
+@add
+def what_no_reduction_has_is_moved(make: Make) -> None:
+    n, me = hvd.size(), hvd.rank()
+    for dtype in MOVED:
+        array = make(mine(me, (n, 3), dtype))
+        stacked = everyone((n, 3), dtype)
+        same(hvd.allgather(array), stacked.reshape(-1, 3), array)
+        same(hvd.broadcast(array, n - 1), stacked[n - 1], array)
+        same(hvd.alltoall(array), stacked[:, me], array)
+        assert hvd.broadcast_(array, 0) is array
+        same(array, stacked[0], array)
+        with pytest.raises(ValueError, match="is not supported in reductions: it is only moved"):
+            hvd.allreduce(array)
+        with pytest.raises(ValueError, match="is not supported in reductions: it is only moved"):
+            hvd.reducescatter(array, op=hvd.Sum)
 
 
 @add

@@ -221,7 +221,7 @@ def an_exception_in_between_leaves_the_others_working() -> None:
     array = device.array(mine(hvd.rank(), 40))
     handle = hvd.allreduce_async(array, op=hvd.Sum, name="first")
     with pytest.raises(ValueError, match=r"[Nn]ot supported"):
-        hvd.grouped_allreduce_([array, np.zeros(2, complex)])
+        hvd.grouped_allreduce_([array, np.zeros(2, np.clongdouble)])
     same(hvd.synchronize(handle), total(40), array)
     hvd.barrier()
 

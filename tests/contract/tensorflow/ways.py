@@ -12,7 +12,7 @@ import horovod.tensorflow as hvd
 from horovod.tensorflow import fallback, native
 
 DTYPES = [tf.uint8, tf.int8, tf.int32, tf.int64, tf.float16, tf.bfloat16, tf.float32, tf.float64]
-MOVED = [*DTYPES, tf.uint16, tf.int16, tf.bool]
+MOVED = [*DTYPES, tf.uint16, tf.int16, tf.bool, tf.uint32, tf.uint64, tf.complex64, tf.complex128]
 
 
 def eager(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:

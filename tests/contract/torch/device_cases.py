@@ -11,6 +11,8 @@ LEFT_OUT = (
     "sparse",  # sparse tensors
     "unknown_types_and_layouts",
     "what_lies_negated",  # views of complex tensors
+    "the_sum_of_complex_numbers",
+    "a_conjugate_that_is_not_in_memory",
     "forked_child",  # a child cannot use the driver of its parent
     "grad_scaler",  # kernels of its own
     "compiled",  # looks for a compiler for the device

@@ -12,7 +12,16 @@ import horovod.torch as hvd
 
 CASES = Cases()
 UNSIGNED = [getattr(torch, "uint16")] if hasattr(torch, "uint16") else []  # noqa: B009 - since PyTorch 2.3
-UNKNOWN = [torch.complex64, torch.complex128]
+UNKNOWN = [getattr(torch, "bits8")] if hasattr(torch, "bits8") else []  # noqa: B009 - since PyTorch 2.1
+MOVED = [
+    getattr(torch, name)
+    for name in (
+        *("uint32", "uint64", "complex64", "complex128"),
+        *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+    )
+    if hasattr(torch, name)
+]
+"""No reduction has these."""
 
 
 @CASES.add
@@ -24,6 +33,90 @@ def every_type_can_be_moved() -> None:
         assert_same(hvd.allgather(value[:1]), ranks.reshape(n, 1).expand(n, 2).to(dtype))
         assert_same(hvd.broadcast(value, n - 1), torch.full((n, 2), n).to(dtype))
         assert_same(hvd.alltoall(value), ranks.reshape(n, 1).expand(n, 2).to(dtype))
+
+
+def patterns(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Any bytes but those of no number, which differ by rank."""
+    count = torch.Size(shape).numel() * dtype.itemsize
+    made = (torch.arange(count) * 37 + seed * 11) % 113 + 1
+    return made.to(torch.uint8).view(dtype).reshape(shape)
+
+
+def same_bytes(got: torch.Tensor, expected: torch.Tensor) -> None:
+    assert got.dtype == expected.dtype
+    assert got.shape == expected.shape
+    assert got.device == expected.device
+    assert torch.equal(got.contiguous().view(torch.uint8), expected.contiguous().view(torch.uint8))
+
+
+@CASES.add
+def what_no_reduction_has_is_moved_byte_by_byte() -> None:
+    n, me = hvd.size(), hvd.rank()
+    for dtype in MOVED:
+        for width in (1, 3, 5001):
+            value = patterns((n, width), dtype, me)
+            everyones = [patterns((n, width), dtype, rank) for rank in range(n)]
+            rows = torch.cat([each[: rank + 1] for rank, each in enumerate(everyones)])
+            same_bytes(hvd.allgather(value[: me + 1]), rows)
+            same_bytes(hvd.broadcast(value, n - 1), everyones[n - 1])
+            same_bytes(hvd.alltoall(value), torch.cat([each[me : me + 1] for each in everyones]))
+        kept = patterns((5,), dtype, me)
+        assert hvd.broadcast_(kept, 0) is kept
+        same_bytes(kept, patterns((5,), dtype, 0))
+        both = hvd.grouped_allgather([kept[:2], torch.ones(1)])
+        same_bytes(both[0], torch.cat([kept[:2]] * n))
+        hvd.broadcast_parameters({"moved": value}, 0)
+        same_bytes(value, everyones[0])
+
+
+@CASES.add
+def floats_of_8_bits_in_memory_of_the_engine() -> None:
+    if not hasattr(torch, "float8_e4m3fn"):
+        return
+    value = torch.full((2_200_000,), hvd.rank() + 1, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    got = hvd.broadcast(value, hvd.size() - 1)
+    assert got.dtype == value.dtype
+    assert bool((got.view(torch.uint8) == hvd.size()).all())
+
+
+@CASES.add
+def a_reduction_of_what_is_only_moved_is_refused_with_what_to_do() -> None:
+    for dtype in MOVED:
+        value = patterns((hvd.size(), 2), dtype, 0)
+        remedy = "view_as_real" if dtype.is_complex else "bfloat16" if dtype.itemsize == 1 else "int64"
+        for call in (
+            hvd.allreduce,
+            hvd.allreduce_,
+            hvd.allreduce_async,
+            hvd.reducescatter,
+            lambda t: hvd.reduce(t, 0),
+            lambda t: hvd.grouped_allreduce([torch.ones(1), t]),
+            lambda t: hvd.allreduce(t, op=hvd.Max),
+        ):
+            with pytest.raises(
+                ValueError, match=rf"is not supported in reductions: it is only moved.*{remedy}"
+            ):
+                call(value)
+    works("t.moved")
+
+
+@CASES.add
+def the_sum_of_complex_numbers_is_that_of_their_parts() -> None:
+    value = patterns((3, 2), torch.float32, hvd.rank())
+    numbers = torch.complex(value, -value)
+    total = torch.view_as_complex(hvd.allreduce(torch.view_as_real(numbers), op=hvd.Sum))
+    assert_same(total.imag.contiguous(), hvd.allreduce(-value, op=hvd.Sum))
+
+
+@CASES.add
+def a_conjugate_that_is_not_in_memory_is_refused() -> None:
+    value = torch.tensor([1 + 2j, 3j])
+    for lazy, remedy in ((value.conj(), "resolve_conj"), (torch._neg_view(value), "resolve_neg")):
+        assert lazy.is_contiguous()
+        for call in (hvd.allgather, lambda tensor: hvd.broadcast(tensor, 0), hvd.alltoall):
+            with pytest.raises(ValueError, match=remedy):
+                call(lazy)
+    assert torch.equal(hvd.broadcast(value.conj().resolve_conj(), 0), torch.tensor([1 - 2j, -3j]))
 
 
 @CASES.add
@@ -51,7 +144,7 @@ def the_average_of_equal_integers_is_that_integer() -> None:
 @CASES.add
 def unknown_types_and_layouts_are_refused_everywhere() -> None:
     for wrong in [
-        *(torch.ones(2, 2, dtype=dtype) for dtype in UNKNOWN),
+        *(torch.empty(2, 2, dtype=dtype) for dtype in UNKNOWN),
         torch.eye(2).to_sparse(),
         torch.ones(2, 3).t(),
         torch.ones(2).expand(3, 2),

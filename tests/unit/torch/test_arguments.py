@@ -225,8 +225,8 @@ def test_autograd_knows_what_was_changed_in_place(
 @pytest.mark.parametrize("call", BLOCKING.values(), ids=BLOCKING)
 @pytest.mark.parametrize(
     "tensor",
-    [torch.ones(2, dtype=torch.complex64), torch.eye(3).to_sparse()],
-    ids=["complex64", "sparse"],
+    [torch.empty(2, dtype=torch.bits8), torch.eye(3).to_sparse()],
+    ids=["bits8", "sparse"],
 )
 def test_unknown_types_are_refused(
     call: Callable[[Any], Any], tensor: torch.Tensor, make_world: MakeWorld
@@ -426,9 +426,8 @@ def test_sparse_averages_of_integers_stay_integers(make_world: MakeWorld) -> Non
 
 def test_a_sparse_allreduce_that_is_refused_submits_nothing(make_world: MakeWorld) -> None:
     engine = make_world(2)
-    for wrong in (torch.ones(2), torch.ones(2, dtype=torch.complex64).to_sparse()):
-        with pytest.raises(ValueError):
-            hvd.sparse_allreduce_async(wrong, "x", hvd.Sum)
+    with pytest.raises(ValueError):
+        hvd.sparse_allreduce_async(torch.ones(2), "x", hvd.Sum)
     assert engine.log == []
 
 
@@ -455,7 +454,7 @@ def test_broadcast_parameters_uses_sorted_names(make_world: MakeWorld) -> None:
     hvd.broadcast_parameters([torch.ones(1)], 0)
     assert engine.names == ["a", "b", "z", "y", None]
     with pytest.raises(ValueError):
-        hvd.broadcast_parameters([torch.ones(1, dtype=torch.complex64)], 0)
+        hvd.broadcast_parameters([torch.empty(1, dtype=torch.bits8)], 0)
 
 
 def test_fp16_compression_leaves_integers_alone() -> None:
