@@ -17,7 +17,7 @@ from horovod.launch.agent.terms import MARK
 from horovod.launch.agent_client.connections import NoDirectory, _Connection
 from horovod.launch.agent_client.messages import to_event
 from horovod.launch.agent_client.ssh_command import explain, may_pass
-from horovod.launch.launchers.contract import Event, Exited, Finished, Refused
+from horovod.launch.launchers.contract import Event, Exited, Finished, Gone, Refused
 
 MESSAGES: list[dict[str, Any]] = [
     {"event": "hello", "host": "b", "machine": "x", "cores": 2, "python": "p", "connection": "10.0.0.1 1"},
@@ -25,7 +25,12 @@ MESSAGES: list[dict[str, Any]] = [
     {"event": "output", "rank": 0, "stream": "stdout", "size": 3},
     {"event": "exited", "rank": 0, "exit_code": -9},
     {"event": "refused", "rank": 0, "errno": 2},
+    {"event": "exited", "rank": 0, "exit_code": -15, "told": True},
+    {"event": "said", "rank": 0, "line": "{}"},
+    {"event": "few_devices", "rank": 0, "devices": 1, "ranks": 2},
     {"event": "left_behind", "processes": 1},
+    {"event": "left_behind", "processes": 1, "rank": 0},
+    {"event": "gone", "rank": 0, "survivors": [12]},
     {"event": "no_directory", "errno": 2},
     {"event": "beat"},
     {"event": "finished", "survivors": []},
@@ -71,7 +76,7 @@ def understood(event: Event) -> None:
             assert -128 < code < 256
         case Refused(errno=errno):
             assert 0 < errno < 4096
-        case Finished(survivors):
+        case Finished(survivors) | Gone(survivors=survivors):
             assert all(type(one) is int for one in survivors)
 
 
@@ -151,6 +156,8 @@ def test_an_agent_that_says_anything(said: list[bytes], before: bytes, cuts: lis
         except (LaunchError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return  # what `_read` takes as the end of the host
     assert time.monotonic() - began < 10.0
-    for news in launcher.news:
+    for at, news in enumerate(launcher.news):
         if isinstance(news, NoDirectory):
             assert 0 < news.errno < 4096
+        if isinstance(news, Finished):
+            assert at == len(launcher.news) - 1  # its last word

@@ -14,7 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.launch.agent.intake import Intake
-from horovod.launch.agent.requests import Beat, Call, End, Kill, Plan, Refusal, Taken, understood
+from horovod.launch.agent.requests import (
+    Beat,
+    Call,
+    Close,
+    End,
+    Kill,
+    Plan,
+    Refusal,
+    Start,
+    Taken,
+    Worker,
+    understood,
+)
 from horovod.launch.agent.terms import MOST_SILENCE_S, MOST_WINDOW_BYTES
 
 WORKER = {"rank": 0, "environment": {"A": "b"}}
@@ -38,6 +50,10 @@ HERE = {
 REQUESTS: list[dict[str, Any]] = [
     AWAY,
     HERE,
+    {**AWAY, "workers": [], "open": True, "inherit": False},
+    {"start": [WORKER, {**WORKER, "rank": 1}]},
+    {"end": 15, "workers": [0, 1]},
+    {"close": True},
     {"end": 15},
     {"kill": True},
     {"taken": 9},
@@ -85,30 +101,49 @@ def check_line(line: bytes, remote: bool) -> None:
         case Call(size_bytes=size_bytes):
             assert remote
             assert 0 < size_bytes < 1 << 63
-        case End(signum=signum):
+        case End(signum=signum, ranks=ranks):
             assert 0 < signum <= 64
+            assert ranks is None or remote
+            assert all(0 <= rank < 1 << 31 for rank in ranks or [])
+        case Start(workers=workers):
+            assert remote
+            check_workers(workers)
         case Taken(size_bytes=size_bytes):
             assert 0 < size_bytes <= MOST_WINDOW_BYTES
         case _:
-            assert isinstance(request, (Kill, Beat))
+            assert isinstance(request, (Kill, Beat)) or (remote and isinstance(request, Close))
 
 
 def check_plan(plan: Plan, remote: bool) -> None:
     """It says nothing that the system's calls do not take."""
     assert plan.command[0]
-    ranks = [worker.rank for worker in plan.workers]
-    assert sorted(set(ranks)) == sorted(ranks)
-    for environment in (plan.environment, plan.defaults, *(worker.environment for worker in plan.workers)):
-        for name, value in environment.items():
-            assert name
-            assert b"=" not in name
-            assert b"\0" not in name + value
+    assert plan.workers or plan.open
+    assert remote or plan.inherit
+    assert remote or not plan.open
+    ranks = check_workers(plan.workers)
+    for environment in (plan.environment, plan.defaults):
+        check_environment(environment)
     streams = [descriptor for worker in plan.workers for descriptor in worker.streams.values()]
     assert all(descriptor > 2 for descriptor in streams)
     assert len(streams) == (0 if remote else len(ranks) * (3 if plan.call >= 0 else 2))
     if remote:
         assert 0.0 < plan.silence_s <= MOST_SILENCE_S
         assert plan.window > 0
+
+
+def check_workers(workers: list[Worker]) -> list[int]:
+    ranks = [worker.rank for worker in workers]
+    assert sorted(set(ranks)) == sorted(ranks)
+    for worker in workers:
+        check_environment(worker.environment)
+    return ranks
+
+
+def check_environment(environment: dict[bytes, bytes]) -> None:
+    for name, value in environment.items():
+        assert name
+        assert b"=" not in name
+        assert b"\0" not in name + value
 
 
 @given(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -14,8 +16,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests.launch.launching import Watched
 
 from horovod.bootstrap import cores
+from horovod.bootstrap.proc import stat_of
 from horovod.launch.agent import bundle, host, own_device
 from horovod.launch.agent.terms import MARK, MOST_LINE_BYTES
 
@@ -32,6 +36,9 @@ PLAN: dict[str, Any] = {
     "silence_s": 30.0,
     "window": 1 << 20,
 }
+
+
+OPEN = {**PLAN, "open": True, "workers": []}
 
 
 class Agent:
@@ -121,6 +128,10 @@ def line(request: object) -> bytes:
         (line({**PLAN, "workers": 3}), "workers is no list"),
         (line({**PLAN, "environment": {"A\0": ""}}), "no text of bytes"),
         (line({**PLAN, "silence_s": float("nan")}), "silence_s is no number of seconds"),
+        (line({**PLAN, "workers": []}), "no ranks"),
+        (line({**PLAN, "open": 1}), "open is neither true nor false"),
+        (line({**PLAN, "inherit": None}), "inherit is neither true nor false"),
+        (line({"start": []}), "a plan that is not open"),
     ],
 )
 def test_an_order_that_makes_no_sense_is_refused_before_the_ranks_start(order: bytes, why: str) -> None:
@@ -140,6 +151,9 @@ def test_an_order_that_makes_no_sense_is_refused_before_the_ranks_start(order: b
         line({"taken": -5}),
         line(PLAN),
         line({"kill": 1}),
+        line({"start": PLAN["workers"]}),
+        line({"close": 1}),
+        line({"end": 15, "workers": 3}),
     ],
 )
 def test_an_order_that_makes_no_sense_ends_the_ranks(order: bytes) -> None:
@@ -171,6 +185,120 @@ def test_what_becomes_of_ranks_whose_agent_is_ended_is_no_news_of_theirs() -> No
         one.process.wait(LIMIT_S)
         assert one.rest() == []
         assert not os.path.exists(f"/proc/{pid}")
+
+
+def start(*numbers: int, **own: str) -> bytes:
+    """The request that starts these."""
+    return line({"start": [{"rank": number, "environment": own} for number in numbers]})
+
+
+@pytest.mark.parametrize(
+    ("order", "why"),
+    [
+        (start(0), "a rank that is there already"),
+        (start(1, 1), "a rank is there twice"),
+        (line({"start": {}}), "start is no list"),
+        (line({"start": [{"rank": 1}]}), "no environment"),
+        (line({"end": 15, "workers": [True]}), "workers is no number"),
+        (line({"end": 15, "workers": [-1]}), "workers is no number"),
+        (line({"end": 0, "workers": [0]}), "end is no number"),
+        (line({"close": True}) + start(1), "a plan that is not open"),
+        (line({"end": 15}) + start(1), "a plan that is not open"),
+        (line(OPEN), "a second plan"),
+        (line({"call": 1}) + b"x" + line({"call": 1}), "a second call"),
+    ],
+)
+def test_an_order_that_makes_no_sense_ends_the_ranks_of_an_open_plan(order: bytes, why: str) -> None:
+    with agent() as one:
+        one.say(line(OPEN) + start(0))
+        pid = one.hear("started")["pid"]
+        one.say(order)
+        assert why in one.hear("cannot")["why"]
+        assert one.hear("exited") == {"event": "exited", "rank": 0, "exit_code": -15, "told": True}
+        one.hear("finished")
+        assert one.end() == (0, b"")
+        assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_an_open_plan_that_is_closed_ends_with_its_last_rank() -> None:
+    with agent() as one:
+        one.say(line({**OPEN, "workers": PLAN["workers"]}) + start(1))
+        for rank in (0, 1):
+            assert one.hear("started")["rank"] == rank
+        one.say(line({"close": True}))
+        for rank in (1, 0):
+            one.say(line({"end": 15, "workers": [rank, 7]}))  # the launcher may not have heard that 7 is gone
+            assert one.hear("exited") == {"event": "exited", "rank": rank, "exit_code": -15, "told": True}
+        assert one.hear("finished")["survivors"] == []
+        assert one.end() == (0, b"")
+
+
+def test_an_open_plan_without_ranks_ends_when_it_is_closed_or_nobody_is_there() -> None:
+    with agent() as one:
+        one.say(line(OPEN) + line({"close": True}))
+        one.hear("finished")
+        assert one.end() == (0, b"")
+    with agent() as one:
+        one.say(line(OPEN) + start(0))
+        pid = one.hear("started")["pid"]
+        with Watched(pid) as watched:
+            assert one.process.stdin is not None
+            one.process.stdin.close()
+            assert watched.still_running(LIMIT_S) == []
+        assert one.process.wait(LIMIT_S) == 0
+
+
+def test_a_closed_plan_ends_what_its_ranks_have_left_behind() -> None:
+    left = "env -i setsid sleep 1000 & setsid sleep 1000 & exit 0"
+    with agent() as one:
+        one.say(line({**OPEN, "command": ["sh", "-c", left]}) + start(0) + line({"close": True}))
+        assert one.hear("exited")["exit_code"] == 0
+        assert one.hear("left_behind") == {"event": "left_behind", "processes": 1, "rank": 0}
+        assert one.hear("gone") == {"event": "gone", "rank": 0, "survivors": []}
+        assert one.hear("left_behind") == {"event": "left_behind", "processes": 1}
+        one.hear("finished")
+        assert one.end() == (0, b"")
+
+
+def test_a_rank_is_gone_when_the_launcher_has_taken_what_it_has_printed() -> None:
+    printed = '{"event": "printed"}\n'
+    window = len(printed)
+    command = ["sh", "-c", f"printf '%s\\n%s\\n' '{printed.strip()}' '{printed.strip()}'"]
+    with agent() as one:
+        one.say(line({**OPEN, "command": command, "window": window}) + start(0))
+        assert one.hear("output")["size"] == window
+        assert one.hear("exited", "gone")["event"] == "exited"
+        one.say(line({"taken": window}))
+        assert one.hear("output", "gone")["size"] == window
+        one.say(line({"taken": window}))
+        assert one.hear("gone")["rank"] == 0
+
+
+def test_a_rank_for_which_there_is_no_room_is_refused_alone() -> None:
+    with agent() as one:
+        one.say(line(OPEN) + start(0))
+        parent = stat_of(one.hear("started")["pid"])
+        assert parent is not None
+        pid = parent.parent
+        one.say(start(1))
+        one.hear("started")  # so nothing is open any more that belongs to the first start
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        for room in range(8):  # at any point of a start there may be none for more
+            before = os.listdir(f"/proc/{pid}/fd")
+            most = max(int(each) for each in before) + 1 + room
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, limits[1]))
+            one.say(start(2))
+            refused = one.hear("refused", "started")
+            if refused["event"] == "started":
+                break
+            assert refused == {"event": "refused", "rank": 2, "errno": errno.EMFILE}
+            one.hear("gone")
+            assert len(os.listdir(f"/proc/{pid}/fd")) <= len(before)
+        else:
+            raise AssertionError("no room for a rank at all")
+        assert room > 3
+        one.say(line({"end": 15, "workers": [1]}))
+        assert one.hear("exited")["rank"] == 1
 
 
 def masks(ranks: int, **variables: str) -> tuple[list[str], list[dict[str, Any]]]:
@@ -220,6 +348,11 @@ def test_an_agent_of_one_rank_tells_of_devices_for_all(
 ) -> None:
     environment = {b"HOROVOD_LOCAL_RANK": b"%d" % place[0], b"HOROVOD_LOCAL_SIZE": b"%d" % place[1]}
     assert own_device.ranks_too_many([environment], devices) == ranks
+
+
+def test_an_agent_that_starts_ranks_one_by_one_knows_that_one_device_is_that_of_all() -> None:
+    environment = {b"HOROVOD_LOCAL_RANK": b"0", b"HOROVOD_LOCAL_SIZE": b"3"}
+    assert own_device.ranks_too_many([environment], ["6"], one_by_one=True) == 3
 
 
 def test_an_agent_counts_the_cores_that_its_control_group_allows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.launch.fleets import LIMIT_S, RunningFleet, fleet_of
 from tests.launch.launching import PYTHON, WAIT, Watched
+from tests.launch.test_connections import fake_ssh
 
 from horovod.bootstrap.proc import stat_of
 from horovod.errors import ConfigError, LaunchError
@@ -272,3 +273,59 @@ def test_launchers_that_cannot_add_ranks_say_what_can() -> None:
     why = r"mpirun cannot add ranks to a running job.*--launcher ssh"
     with pytest.raises(ConfigError, match=why), fleet_of(*DO, launcher="mpirun"):
         pass
+
+
+def test_a_host_that_does_not_answer_is_told_once_and_tried_again_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = f'mkdir {tmp_path}/once 2>/dev/null && {{ echo "connect: Connection refused" >&2; exit 255; }}'
+    monkeypatch.setenv("PATH", fake_ssh(tmp_path, extra)["PATH"])
+    with fleet_of(*DO, launcher="ssh") as running:
+        running.fleet.reach("no-such-host-0")
+        lost = running.lost("no-such-host-0")
+        assert lost.ranks == ()
+        assert "No ssh server listens there" in lost.reason
+        reached = running.reach("no-such-host-0")
+        assert reached.facts.origin == "127.0.0.1"
+        running.start(0, "no-such-host-0", DO='echo "up $SSH_HOST"')
+        running.printed("[0]<stdout>:up no-such-host-0\n")
+        assert len([event for event in running.seen if isinstance(event, HostLost)]) == 1
+
+
+def test_a_host_that_says_nothing_is_given_up_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", fake_ssh(tmp_path, "echo 'key exchange' >&2; exec sleep 60")["PATH"])
+    with fleet_of(*DO, launcher="ssh", start_s=1.0) as running:
+        running.fleet.reach("no-such-host-0")
+        reason = running.lost("no-such-host-0", limit_s=8.0).reason
+        assert reason == "no answer within 1 s; before that: key exchange"
+
+
+def test_a_host_that_is_silent_is_lost_with_all_that_was_started_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ends the connection comes while something is started: nothing is forgotten."""
+    monkeypatch.setenv("PATH", fake_ssh(tmp_path)["PATH"])
+    with fleet_of(*DO, launcher="ssh", silence_s=3.0) as running:
+        running.reach("no-such-host-0")
+        pid = running.start(0, "no-such-host-0", DO=WAIT)
+        agent = stat_of(pid)
+        assert agent is not None
+        os.kill(agent.parent, signal.SIGSTOP)
+        try:
+            running.begin(1, "no-such-host-0", DO=WAIT)
+            lost = running.lost("no-such-host-0")
+        finally:
+            os.kill(agent.parent, signal.SIGCONT)
+        assert lost.ranks == (0, 1)
+        assert "nothing has been heard" in lost.reason
+        with Watched(pid) as watched:
+            assert watched.still_running(LIMIT_S) == []
+
+
+@pytest.mark.parametrize("name", ["", "a" * 300, "-oProxyCommand=true", "\udcff", chr(0xD800), "\0"])
+def test_what_is_no_name_of_a_host_is_a_host_that_cannot_be_reached(name: str) -> None:
+    with fleet_of(*DO, launcher="ssh") as running:
+        running.fleet.reach(name)
+        assert running.lost(name).ranks == ()

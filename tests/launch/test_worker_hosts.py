@@ -85,6 +85,10 @@ OUTPUT = {"event": "output", "rank": 1, "stream": "stdout", "size": 60}
         ([line({"event": "said", "rank": 2, "line": "{}"})], "a rank that is not there"),
         ([line({**OUTPUT, "rank": 0})], "a rank that is not there"),
         ([line(OUTPUT) + b"x" * 60, line(OUTPUT) + b"x" * 60], "more output than it may"),
+        ([line({"event": "gone", "rank": 0, "survivors": []})], "a rank that is not there"),
+        ([line({"event": "gone", "rank": 1, "survivors": []}) + line(OUTPUT)], "a rank that is not there"),
+        ([line({"event": "gone", "rank": 1, "survivors": ["1"]})], "something unknown"),
+        ([line({"event": "left_behind", "rank": 0, "processes": 1})], "a rank that is not there"),
         ([line({"event": "left_behind", "processes": 1}) * 1500], "does not stop talking"),
         ([line({"event": "cannot", "why": "\x1b]0;no\x07"})], r"asked for: \x1b]0;no\x07"),
     ],
@@ -92,6 +96,14 @@ OUTPUT = {"event": "output", "rank": 1, "stream": "stdout", "size": 60}
 def test_a_host_speaks_for_its_own_ranks_and_not_for_ever(said: list[bytes], why: str) -> None:
     with host(*said) as connections:
         assert why in why_lost(connections)
+
+
+def test_a_host_has_no_say_after_its_last_word() -> None:
+    said = line({"event": "finished", "survivors": []}) + line({"event": "exited", "rank": 0, "exit_code": 1})
+    with host(said) as connections:
+        assert isinstance(first_news(connections), Finished)
+        connections.close(LIMIT_S)  # waits until it has said all
+        assert connections.news() == []
 
 
 class News:

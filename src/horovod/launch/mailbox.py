@@ -34,9 +34,10 @@ class Mailbox(Generic[T]):
                 os.eventfd_write(self._bell, 1)
 
     def take(self) -> list[T]:
-        """All that is new, in order."""
+        """All that is new, in order; after ``close`` what came before."""
         try:
-            os.eventfd_read(self._bell)
+            if self._bell >= 0:
+                os.eventfd_read(self._bell)
         except BlockingIOError:
             pass  # nothing new
         found = []

@@ -153,6 +153,8 @@ class Connections:
                 host.start()
 
         self._calls.put(start)
+        if not self._thread.is_alive():  # nobody will do it
+            self.tell(name, Lost("the launcher cannot connect to hosts any more"))
 
     def leave(self, name: str, patience_s: float) -> None:
         """The agent of a host has been told to end; after so long its connection is lost. A host that is not
@@ -310,9 +312,10 @@ class _Connection:
                 start_new_session=True,
                 bufsize=0,
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter: words that no command can have
+            why = error.strerror if isinstance(error, OSError) else error
             self._finish()
-            self._owner.tell(self.name, Unreachable(f"{self._command[0]} cannot be run: {error.strerror}"))
+            self._owner.tell(self.name, Unreachable(f"{self._command[0]} cannot be run: {why}"))
             return
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert pipe is not None

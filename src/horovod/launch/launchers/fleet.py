@@ -144,6 +144,7 @@ class AgentFleet:
             raise ValueError(f"host {worker.host} is not reached: nothing can be started there")
         if worker.number in self._where:
             raise ValueError(f"worker {worker.number} is there already")
+        request = start_request({worker.number: worker.own_environment})
         try:
             for stream in (*STREAMS, RESULT) if self._plan.call else STREAMS:
                 self._output.expect(worker.number, stream, worker.label)
@@ -158,7 +159,7 @@ class AgentFleet:
             size = sum(piece.nbytes for piece in self._plan.call)
             self._connections.request(worker.host, request_line({"call": size}), *self._plan.call)
         self._connections.expect(worker.host, [worker.number])
-        self._connections.request(worker.host, start_request({worker.number: worker.own_environment}))
+        self._connections.request(worker.host, request)
 
     def end(self, numbers: Collection[int], signum: int) -> None:
         by_host: dict[str, list[int]] = {}

@@ -27,18 +27,15 @@ def names_of_this_machine(names: Sequence[str]) -> frozenset[str]:
         try:
             if is_this_machine(name):
                 here.add(name)
-        except LaunchError:
+        except (LaunchError, ValueError):  # the latter: no name at all, as the resolver sees it
             pass  # the resolver does not know it; ssh may
 
-    if len(names) == 1:
-        look(names[0])
-    else:
-        threads = [threading.Thread(target=look, args=(name,), daemon=True) for name in names]
-        for thread in threads:
-            thread.start()
-        deadline = time.monotonic() + _LOOK_UP_S
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+    threads = [threading.Thread(target=look, args=(name,), daemon=True) for name in names]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + _LOOK_UP_S
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
     return frozenset(here)
 
 
