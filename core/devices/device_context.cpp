@@ -130,11 +130,36 @@ Result<void> DeviceContext::clear(void* memory, std::size_t bytes, void* stream)
                "cannot fill memory");
 }
 
-Result<std::array<char, 16>> DeviceContext::uuid() const {
-  std::array<char, 16> bytes{};
+Result<DeviceIdentity> DeviceContext::uuid() const {
+  DeviceIdentity bytes{};
   const DriverStatus status = driver_->device_uuid(bytes.data(), device_);
   if (status != kDriverSuccess) return failure(status, "cannot tell the identity");
   return bytes;
+}
+
+Result<Reach> DeviceContext::reach(const DeviceIdentity& other) const {
+  int count = 0;
+  DriverStatus status = driver_->device_count(&count);
+  for (int index = 0; status == kDriverSuccess && index < count; ++index) {
+    DriverDevice device = 0;
+    DeviceIdentity identity{};
+    status = driver_->device_get(&device, index);
+    if (status == kDriverSuccess) status = driver_->device_uuid(identity.data(), device);
+    if (status != kDriverSuccess || identity != other) continue;
+    if (device == device_) return Reach::Same;
+    int reaches = 0;
+    status = driver_->device_reaches(&reaches, device_, device);
+    if (status == kDriverSuccess) return reaches != 0 ? Reach::Direct : Reach::None;
+  }
+  if (status != kDriverSuccess) return failure(status, "cannot tell which devices are reached");
+  return Reach::Hidden;
+}
+
+Result<int> DeviceContext::driver_version() const {
+  int version = 0;
+  const DriverStatus status = driver_->driver_version(&version);
+  if (status != kDriverSuccess) return failure(status, "cannot tell the version of the driver");
+  return version;
 }
 
 Result<std::unique_ptr<DeviceStream>> DeviceStream::open(std::shared_ptr<DeviceContext> device) {

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -43,6 +44,17 @@ class DevicePoint {
  private:
   std::shared_ptr<DeviceContext> device_;
   DriverEvent event_;
+};
+
+/// What no other device has.
+using DeviceIdentity = std::array<char, 16>;
+
+/// Whether a device reads the memory of another one without the host.
+enum class Reach : std::uint8_t {
+  Same,    ///< it is the same device
+  Direct,  ///< it does
+  None,    ///< it cannot
+  Hidden,  ///< this process does not see the other device
 };
 
 /// Any thread.
@@ -93,8 +105,10 @@ class DeviceContext : public std::enable_shared_from_this<DeviceContext> {
   Result<void> copy(void* to, const void* from, std::size_t bytes, void* stream) const;
   /// Fills memory of the device with zeros, in the order of the stream.
   Result<void> clear(void* memory, std::size_t bytes, void* stream) const;
-  /// What no other device has.
-  [[nodiscard]] Result<std::array<char, 16>> uuid() const;
+  [[nodiscard]] Result<DeviceIdentity> uuid() const;
+  [[nodiscard]] Result<Reach> reach(const DeviceIdentity& other) const;
+  /// The version of CUDA that the driver serves, 12040 for 12.4.
+  [[nodiscard]] Result<int> driver_version() const;
   /// The status as an error that says what was tried.
   [[nodiscard]] Result<void> check(DriverStatus status, const char* what) const {
     if (status == kDriverSuccess) [[likely]] {

@@ -22,6 +22,10 @@ using DriverAddress = unsigned long long;
 using DriverContext = struct DriverContextOpaque*;
 using DriverStream = struct DriverStreamOpaque*;
 using DriverEvent = struct DriverEventOpaque*;
+/// CUipcMemHandle: names memory of a device to other processes of the host. Passed by value.
+struct DriverIpcHandle {
+  char bytes[64];
+};
 
 /// Numbers of the API that the core uses.
 inline constexpr DriverStatus kDriverSuccess = 0;
@@ -38,6 +42,7 @@ inline constexpr int kAttributeOrdinal = 9;         // CU_POINTER_ATTRIBUTE_DEVI
 inline constexpr int kCaptureRelaxed = 2;           // CU_STREAM_CAPTURE_MODE_RELAXED
 inline constexpr int kCaptureNone = 0;              // CU_STREAM_CAPTURE_STATUS_NONE
 inline constexpr unsigned kMemoryOfDevice = 2;      // CU_MEMORYTYPE_DEVICE
+inline constexpr unsigned kIpcPeerAccess = 1;       // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 
 /// Name in the table, symbol in the library, types of the arguments. Every function answers with a
 /// status.
@@ -49,6 +54,8 @@ inline constexpr unsigned kMemoryOfDevice = 2;      // CU_MEMORYTYPE_DEVICE
   X(device_count, "cuDeviceGetCount", (int* count))                                             \
   X(device_get, "cuDeviceGet", (DriverDevice * device, int ordinal))                            \
   X(device_uuid, "cuDeviceGetUuid_v2", (char* bytes, DriverDevice device))                      \
+  X(device_reaches, "cuDeviceCanAccessPeer",                                                    \
+    (int* reaches, DriverDevice device, DriverDevice other))                                    \
   X(primary_retain, "cuDevicePrimaryCtxRetain", (DriverContext * context, DriverDevice device)) \
   X(primary_release, "cuDevicePrimaryCtxRelease_v2", (DriverDevice device))                     \
   X(context_push, "cuCtxPushCurrent_v2", (DriverContext context))                               \
@@ -75,7 +82,12 @@ inline constexpr unsigned kMemoryOfDevice = 2;      // CU_MEMORYTYPE_DEVICE
     (DriverAddress to, DriverAddress from, std::size_t bytes, DriverStream stream))             \
   X(set_bytes, "cuMemsetD8Async",                                                               \
     (DriverAddress to, unsigned char value, std::size_t bytes, DriverStream stream))            \
-  X(pointer_attribute, "cuPointerGetAttribute", (void* data, int attribute, DriverAddress address))
+  X(pointer_attribute, "cuPointerGetAttribute",                                                 \
+    (void* data, int attribute, DriverAddress address))                                         \
+  X(ipc_export, "cuIpcGetMemHandle", (DriverIpcHandle * handle, DriverAddress address))         \
+  X(ipc_open, "cuIpcOpenMemHandle_v2",                                                          \
+    (DriverAddress * address, DriverIpcHandle handle, unsigned flags))                          \
+  X(ipc_close, "cuIpcCloseMemHandle", (DriverAddress address))
 
 struct DeviceDriver {
 #define RUEDA_DECLARE(name, symbol, arguments) DriverStatus(*name) arguments = nullptr;

@@ -197,6 +197,7 @@ void ControlLoop::change_phase(TimePoint now) {
   }
   if (parts_.phase.has_ended() && !parts_.phase.acknowledged.load() && at_rest()) {
     parts_.phase.acknowledged.store(true);
+    parts_.dispatcher.close_devices();
     const std::lock_guard lock(parts_.negotiation.mutex());
     parts_.negotiation.negotiator()->acknowledge_shutdown(now, parts_.negotiation.effects());
     if (!parts_.negotiation.effects().empty()) parts_.negotiation.alert();

@@ -131,7 +131,7 @@ def one_of(*choices: str, fold: Callable[[str], str] = str) -> Read:
     return read
 
 
-_DEVICE_OPERATIONS = ("NCCL", "STAGED", "MPI")
+_DEVICE_OPERATIONS = ("NCCL", "STAGED", "PEER", "MPI")
 
 _COUNT = at_least(0)
 _DURATION = at_least(0, float)
@@ -391,8 +391,10 @@ class Config:
         "HOROVOD_GPU_OPERATIONS",
         _device_operations,
         "",
-        "What moves tensors in device memory: NCCL, STAGED (through pinned host memory) or MPI, in any "
-        "letter case; by default NCCL if it is there, else STAGED. MPI means STAGED; where "
+        "What moves tensors in device memory: NCCL, STAGED (through pinned host memory), PEER or MPI, in any "
+        "letter case; by default NCCL if it is there, else STAGED. PEER: ranks of one host copy from each "
+        "other's device memory in allgather, broadcast and alltoall; the rest is staged: "
+        "[GPUs](gpus.md#copies-between-peers). MPI means STAGED; where "
         "`HOROVOD_CPU_OPERATIONS` is mpi as well, MPI moves the bytes between hosts and ranks. The same on "
         "every rank.",
     )

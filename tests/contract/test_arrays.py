@@ -1,5 +1,5 @@
 """The contract of `horovod.arrays` on arrays of NumPy and of the fake device: alone, with two ranks that
-share memory, and on two hosts of two ranks.
+share memory, which also copy from peer to peer, and on two hosts of two ranks.
 
 A world runs once, when its first case is asked for; see `world.py`.
 """
@@ -14,10 +14,13 @@ from tests.contract.arrays import collectives, order
 from tests.contract.world import World, run_cases
 
 DEVICES = (("LD_LIBRARY_PATH", fakes.environment()["LD_LIBRARY_PATH"]), ("FAKE_CUDA_DEVICES", "2"))
-WORLDS = [
-    replace(world, variables=world.variables + DEVICES)
-    for world in (World(1), World(2), World.on_hosts("abab"))
-]
+PEER = (("HOROVOD_GPU_OPERATIONS", "PEER"),)
+WORLDS = {
+    f"{world}{'-peer' if PEER[0] in world.variables else ''}": replace(
+        world, variables=world.variables + DEVICES
+    )
+    for world in (World(1), World(2), World(2, variables=PEER), World.on_hosts("abab"))
+}
 
 
 @pytest.mark.timeout(600)
@@ -25,7 +28,7 @@ WORLDS = [
     ("world", "module", "case"),
     [
         (world, table.__name__, case)
-        for world in WORLDS
+        for world in WORLDS.values()
         for table in (collectives, order)
         for case in table.CASES
     ],

@@ -33,12 +33,13 @@ def test_every_program_runs_on_the_stand_in(tmp_path: Path) -> None:
         "growth",
         "sanitizer",
         "copies",
+        "moves",
         "overlap",
         "beside NCCL",
         "beside DDP",
         "beside memcpy",
     ]
-    ways = ["nccl-1", "staged-1", "staged-2"]
+    ways = ["nccl-1", "staged-1", "staged-2", "peer-2"]
     path = tmp_path / "gpu.json"
     ended = table(
         *("--small", "--json", str(path), "--only", *programs, "--ways", *ways),
@@ -54,6 +55,8 @@ def test_every_program_runs_on_the_stand_in(tmp_path: Path) -> None:
         ("load", "staged-2"),
         ("growth", "nccl-1"),
         ("copies", "staged-2"),
+        ("copies", "peer-2"),
+        ("load", "peer-2"),
     ]:
         assert (f"{program} {way}", "pass") in results
     # Bare NCCL and copies are measured, too, and the goals are there.

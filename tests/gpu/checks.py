@@ -53,6 +53,7 @@ WAYS: Final = (
     Way("nccl", 0, "NCCL", "nccl", devices=2),
     Way("staged-1", 1, "STAGED", "staged"),
     Way("staged-2", 2, "STAGED", "staged"),
+    Way("peer-2", 2, "PEER", "peer"),
 )
 _BY_NAME: Final = {way.name: way for way in WAYS}
 
@@ -187,12 +188,14 @@ def _sanitized(check: Check, way: Way, machine: Machine) -> list[Row]:
 CHECKS: Final = (
     Check("torch", _cases, ("nccl-1", "staged-2"), "tests.contract.torch.device_cases"),
     Check("torch", _cases, ("nccl",), "tests.contract.torch.nccl_cases"),
+    Check("torch", _cases, ("peer-2",), "tests.contract.torch.peer_cases"),
     # Its arrays are all on the first device.
-    Check("arrays", _cases, ("nccl-1", "staged-2"), "tests.contract.arrays.collectives"),
+    Check("arrays", _cases, ("nccl-1", "staged-2", "peer-2"), "tests.contract.arrays.collectives"),
     Check("load", _program, tuple(_BY_NAME), "load"),
     Check("growth", _program, tuple(_BY_NAME), "growth"),
     Check("sanitizer", _sanitized, ("staged-1", "nccl-1"), "copies"),
-    Check("copies", _program, ("nccl", "staged-2"), "copies"),
+    Check("copies", _program, ("nccl", "staged-2", "peer-2"), "copies"),
+    Check("moves", _program, ("nccl", "staged-2", "peer-2"), "moves"),
     Check("overlap", _program, ("nccl", "staged-2"), "overlap"),
     Check("beside NCCL", _program, ("nccl-1", "nccl"), "beside_nccl"),
     Check("beside DDP", _program, ("nccl", "staged-2"), "beside_ddp"),

@@ -51,8 +51,8 @@ def say(what: str, figure: str, value: float | None = None, **more: Any) -> None
 def way() -> str:
     """By what tensors have travelled so far."""
     paths = data_paths()
-    taken = [path for path in paths if path == "nccl" or path.startswith("staged")]
-    return " and ".join(sorted(taken)) or "neither NCCL nor staging"
+    taken = [path for path in paths if path in ("nccl", "peer") or path.startswith("staged")]
+    return " and ".join(sorted(taken)) or "no way of a device"
 
 
 def median_s(call: Callable[[], object], calls: int) -> float:
@@ -201,6 +201,23 @@ def beside_nccl() -> None:
                     goal = {"most": 2.0, "goal": "<= 2 % more"}
             say(f"allreduce of {_size(size_bytes)} by {way()}", text, text_value, **goal)
         bare.close()
+
+
+@program
+def moves() -> None:
+    """Collectives that move bytes, to compare the ways with each other: whether copies between peers win."""
+    n = hvd.size()
+    for size_bytes in (4096, 8 * MIB) if SMALL else (4096, 65_536, MIB, 16 * MIB, 128 * MIB):
+        value = torch.ones(size_bytes // 4)
+        calls = 3 if SMALL else 100 if size_bytes <= MIB else 20
+        for what, call, moved in (
+            ("allgather", functools.partial(hvd.allgather, value, name="moved"), n - 1),
+            ("alltoall", functools.partial(hvd.alltoall, value, name="moved"), (n - 1) / n),
+            ("broadcast", functools.partial(hvd.broadcast_, value, 0, name="moved"), 1),
+        ):
+            taken_s = median_s(call, calls)
+            figure = f"{taken_s * 1e6:.1f} us, {size_bytes * moved / taken_s / 1e9:.2f} GB/s into a rank"
+            say(f"{what} of {_size(size_bytes)} by {way()}", figure, taken_s * 1e6)
 
 
 @program

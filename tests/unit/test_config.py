@@ -49,6 +49,7 @@ def test_empty_environment_gives_the_defaults() -> None:
         ("HOROVOD_GPU_ALLGATHER", "MPI", "gpu_allgather", "MPI"),
         ("HOROVOD_GPU_BROADCAST", "mpi", "gpu_broadcast", "MPI"),
         ("HOROVOD_GPU_ALLTOALL", "staged", "gpu_alltoall", "STAGED"),
+        ("HOROVOD_GPU_ALLGATHER", "peer", "gpu_allgather", "PEER"),
         ("HOROVOD_GPU_REDUCESCATTER", "nccl", "gpu_reducescatter", "NCCL"),
         ("HOROVOD_NUM_NCCL_STREAMS", "4", "num_nccl_streams", 4),
         ("HOROVOD_NUM_NCCL_STREAMS", "0", "num_nccl_streams", 1),
@@ -126,7 +127,7 @@ def test_a_collective_in_device_memory_may_go_another_way_than_all_of_them() -> 
     config = Config.from_environ({"HOROVOD_GPU_OPERATIONS": "nccl", "HOROVOD_GPU_BROADCAST": "MPI"})
     ways = {name: getattr(config, f"gpu_{name}") for name in ("allreduce", "allgather", "broadcast")}
     assert ways == {"allreduce": "NCCL", "allgather": "NCCL", "broadcast": "MPI"}
-    with pytest.raises(ConfigError, match=r"HOROVOD_GPU_ALLTOALL.*choose from NCCL, STAGED, MPI"):
+    with pytest.raises(ConfigError, match=r"HOROVOD_GPU_ALLTOALL.*choose from NCCL, STAGED, PEER, MPI"):
         Config.from_environ({"HOROVOD_GPU_ALLTOALL": "CCL"})
     with pytest.raises(ConfigError, match="HOROVOD_GPU_OPERATIONS"):
         Config.from_environ({"HOROVOD_GPU_OPERATIONS": "CCL"})

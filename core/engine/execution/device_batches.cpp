@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "backends/failed_operation.h"
+#include "backends/peer/connecting.h"
 #include "collectives/registry.h"
 #include "engine/execution/whole_staging.h"
 
@@ -39,16 +41,29 @@ const std::string& option(const DeviceOptions& options, std::size_t way) noexcep
   return *all[way];
 }
 
-/// What a member says before it is decided about NCCL.
+enum class Wish : std::uint8_t { None, Nccl, Peer, Staged };
+
+Wish wish_of(const std::string& option) noexcept {
+  if (option.empty()) return Wish::None;
+  if (option == "NCCL") return Wish::Nccl;
+  return option == "PEER" ? Wish::Peer : Wish::Staged;
+}
+
+/// What a member says before it is decided who serves the set.
 struct Word {
   std::int32_t has_device = 0;
   std::int32_t joined = 0;
   std::int32_t version = 0;  ///< of its NCCL; 0: none
-  std::array<char, 16> device{};
-  std::array<std::uint8_t, kWays> wants{};    ///< NCCL, and nothing else
-  std::array<std::uint8_t, kWays> refuses{};  ///< NCCL
+  DeviceIdentity device{};
+  std::array<Wish, kWays> wishes{};
 };
 static_assert(std::is_trivially_copyable_v<Word>);
+
+Error asked_in_vain(const std::string& what, const std::string& why) {
+  return {.code = Code::Backend,
+          .message = what + " was asked for (HOROVOD_GPU_OPERATIONS=" + what +
+                     ", or that of the collective), but cannot serve: " + why};
+}
 
 template <typename T>
 GatherPlan gather(const T& own, std::vector<T>& all) {
@@ -64,7 +79,8 @@ void fail(const Entry& entry, Error reason, std::string message) {
 
 }  // namespace
 
-/// The members agree, connect if NCCL is to serve, and run their first batch.
+/// The members agree, connect if NCCL or copies between peers are to serve, and run their first
+/// batch.
 class DeviceBatches::Opening final : public Operation {
  public:
   Opening(DeviceBatches& owner, Set& set, Batch batch, std::shared_ptr<EngineDevice> device)
@@ -74,13 +90,15 @@ class DeviceBatches::Opening final : public Operation {
         device_(std::move(device)),
         all_(static_cast<std::size_t>(batch.host.members().size())) {
     for (std::size_t way = 0; way < kWays; ++way) {
-      const std::string& wish = option(owner_.options_, way);
-      own_.wants[way] = wish == "NCCL";
-      own_.refuses[way] = !wish.empty() && wish != "NCCL";
+      own_.wishes[way] = wish_of(option(owner_.options_, way));
     }
     own_.joined = std::ranges::none_of(batch.entries, [](const auto& entry) { return !!entry; });
-    const bool refuses = std::ranges::all_of(own_.refuses, [](auto no) { return no != 0; });
-    if (device_ != nullptr && !refuses) look_for_nccl();
+    if (device_ != nullptr) {
+      own_.has_device = 1;
+      if (auto id = device_->context().uuid()) own_.device = *id;
+      const auto other = [](Wish wish) { return wish == Wish::Peer || wish == Wish::Staged; };
+      if (!std::ranges::all_of(own_.wishes, other)) look_for_nccl();
+    }
     step_ = batch_.host.allgather(gather(own_, all_));
   }
   /// Members that are still to come never will: without them nothing but this ends.
@@ -101,7 +119,7 @@ class DeviceBatches::Opening final : public Operation {
                                     owner_.options_.async_completion);
       if (!made) return std::move(made).error();
       set_.nccl = std::move(*made);
-      return run();
+      return decide_peer();
     }
     auto step = step_->step();
     if (!step || *step != Step::Done) return step;
@@ -112,6 +130,8 @@ class DeviceBatches::Opening final : public Operation {
       case Phase::Naming:
         step_.reset();
         return connect();
+      case Phase::Opening:
+        return take_buffers();
       case Phase::Connecting:
       case Phase::Running:
         break;
@@ -127,11 +147,9 @@ class DeviceBatches::Opening final : public Operation {
   std::optional<Error> refusal() const override { return step_->refusal(); }
 
  private:
-  enum class Phase : std::uint8_t { Agreeing, Naming, Connecting, Running };
+  enum class Phase : std::uint8_t { Agreeing, Naming, Connecting, Opening, Running };
 
   void look_for_nccl() {
-    own_.has_device = 1;
-    if (auto id = device_->context().uuid()) own_.device = *id;
     auto library = load_nccl(owner_.options_.nccl_library);
     if (library) {
       library_ = std::move(*library);
@@ -142,11 +160,11 @@ class DeviceBatches::Opening final : public Operation {
   }
 
   /// Why NCCL cannot serve this set; empty: it can. The same on all members, but for details.
-  [[nodiscard]] std::string obstacle() const {
+  [[nodiscard]] std::string obstacle_to_nccl() const {
     const auto& ranks = batch_.host.members().ranks;
     for (std::size_t m = 0; m < all_.size(); ++m) {
       const std::string who = "rank " + std::to_string(ranks[m]);
-      if (all_[m].has_device == 0) return who + " takes part without a device";
+      if (all_[m].has_device == 0) return without_device(m);
       if (all_[m].version == 0) {
         const bool here = static_cast<int>(m) == batch_.host.members().self;
         return who + " has no NCCL" + (here && !problem_.empty() ? ": " + problem_ : "");
@@ -165,26 +183,49 @@ class DeviceBatches::Opening final : public Operation {
     return {};
   }
 
+  [[nodiscard]] std::string without_device(std::size_t member) const {
+    return "rank " + std::to_string(batch_.host.members().ranks[member]) +
+           " takes part without a device";
+  }
+
+  /// Why no member can copy from another one, as far as all know it now.
+  [[nodiscard]] std::string obstacle_to_peer() const {
+    const Members& members = batch_.host.members();
+    if (members.groups.size() > 1) {
+      const auto rank = [&](std::size_t group) {
+        return std::to_string(members.ranks[static_cast<std::size_t>(members.groups[group][0])]);
+      };
+      return "ranks " + rank(0) + " and " + rank(1) + " do not share the memory of a host";
+    }
+    for (std::size_t m = 0; m < all_.size(); ++m) {
+      if (all_[m].has_device == 0) return without_device(m);
+    }
+    return {};
+  }
+
+  /// Fills in what the members have asked for; whether any way is left.
+  bool compare(DeviceBatches::Choice& choice, Wish kind) const {
+    for (std::size_t way = 0; way < kWays; ++way) {
+      const auto wish = [&](const Word& w) { return w.wishes[way]; };
+      choice.wanted[way] = std::ranges::any_of(all_, [&](Wish w) { return w == kind; }, wish);
+      choice.allowed[way] =
+          std::ranges::all_of(all_, [&](Wish w) { return w == kind || w == Wish::None; }, wish);
+    }
+    return std::ranges::any_of(choice.allowed, [](bool allowed) { return allowed; });
+  }
+
   Result<Step> decide() {
     // Who has joined will be back with a device: then they agree again.
     set_.agreed = std::ranges::none_of(all_, [](const Word& w) { return w.joined != 0; });
-    bool any = false;
-    for (std::size_t way = 0; way < kWays; ++way) {
-      set_.wanted[way] =
-          std::ranges::any_of(all_, [&](const Word& w) { return w.wants[way] != 0; });
-      set_.allowed[way] =
-          std::ranges::none_of(all_, [&](const Word& w) { return w.refuses[way] != 0; });
-      any = any || set_.allowed[way];
-    }
+    const bool any = compare(set_.by_nccl, Wish::Nccl);
     // Alone there is nothing to exchange, but who asks for NCCL gets it: one device can try it.
-    const bool needless = all_.size() == 1 && std::ranges::count(set_.wanted, true) == 0;
+    const bool needless = all_.size() == 1 && std::ranges::count(set_.by_nccl.wanted, true) == 0;
     if (!any || needless) {
-      set_.why_not = any ? "this rank is alone" : kSettings;
-      return run();
+      set_.by_nccl.why_not = any ? "this rank is alone" : kSettings;
+      return decide_peer();
     }
-    set_.why_not = obstacle();
-    owner_.say(set_, batch_.host.members(), library_.get());
-    if (!set_.why_not.empty()) return run();
+    set_.by_nccl.why_not = obstacle_to_nccl();
+    if (!set_.by_nccl.why_not.empty()) return decide_peer();
     phase_ = Phase::Naming;
     if (batch_.host.members().self == 0) {
       const DeviceContext::Current current(device_->context());
@@ -207,8 +248,37 @@ class DeviceBatches::Opening final : public Operation {
     return Step::Advanced;
   }
 
+  /// Nobody copies from a peer who has not asked for it.
+  Result<Step> decide_peer() {
+    compare(set_.by_peer, Wish::Peer);
+    bool any = false;
+    for (std::size_t way = 0; way < kWays; ++way) {
+      any = any || (set_.by_peer.wanted[way] && set_.by_peer.allowed[way]);
+    }
+    set_.by_peer.why_not = !any || all_.size() == 1 ? kSettings : obstacle_to_peer();
+    if (!set_.by_peer.why_not.empty()) return run();
+    phase_ = Phase::Opening;
+    std::vector<DeviceIdentity> devices;
+    for (const Word& word : all_) devices.push_back(word.device);
+    auto connecting = std::make_unique<PeerConnecting>(batch_.host, device_, std::move(devices));
+    buffers_ = connecting.get();
+    step_ = std::move(connecting);
+    return Step::Advanced;
+  }
+
+  Result<Step> take_buffers() {
+    if (auto buffers = buffers_->take()) {
+      set_.peer = std::make_unique<PeerBackend>(
+          batch_.host, owner_.staged(set_, batch_.host, device_), std::move(buffers));
+    } else {
+      set_.by_peer.why_not = buffers_->problem();
+    }
+    return run();
+  }
+
   Result<Step> run() {
     phase_ = Phase::Running;
+    owner_.say(set_, batch_.host.members(), library_.get());
     step_ = owner_.run(set_, batch_);
     return Step::Advanced;
   }
@@ -225,18 +295,24 @@ class DeviceBatches::Opening final : public Operation {
   Phase phase_ = Phase::Agreeing;
   std::unique_ptr<NcclCommunicator> communicator_;  // while it connects
   std::optional<TimePoint> due_;                    // the same
+  PeerConnecting* buffers_ = nullptr;               // step_, in that phase
   std::unique_ptr<Operation> step_;
 };
 
-/// One line for the whole set.
+/// One line for each way, for the whole set.
 void DeviceBatches::say(const Set& set, const Members& members, const NcclLibrary* library) const {
   if (members.self != 0 || !set.agreed) return;
-  if (set.why_not.empty()) {
+  if (set.nccl != nullptr) {
     log_.write(LogLevel::Info, "tensors on devices travel by NCCL " +
                                    nccl_version(library->version_code) + " from " + library->file);
-  } else {
+  } else if (members.size() > 1 && set.by_nccl.why_not != kSettings) {
     log_.write(LogLevel::Info,
-               "tensors on devices travel through pinned host memory: " + set.why_not);
+               "tensors on devices travel through pinned host memory: " + set.by_nccl.why_not);
+  }
+  if (set.peer != nullptr) {
+    log_.write(LogLevel::Info,
+               "where PEER is set, allgather, broadcast and alltoall of tensors on "
+               "devices are copies from peer to peer");
   }
 }
 
@@ -257,30 +333,37 @@ StagedBackend& DeviceBatches::staged(Set& set, Backend& host,
   return *backend;
 }
 
-std::unique_ptr<Operation> DeviceBatches::run(Set& set, const Batch& batch) {
+Result<DeviceBackend*> DeviceBatches::choose(const Set& set, const Batch& batch) {
   const Signature& signature = *batch.tasks.front().signature;
   const std::size_t way = way_of(signature.kind);
-  const bool by_nccl = set.nccl != nullptr && set.allowed[way] && !batch.collective.host_only &&
-                       NcclBackend::serves(signature.kind, signature.dtype, signature.op,
-                                           signature.prescale, signature.postscale);
-  if (set.wanted[way] && (set.nccl == nullptr || !set.allowed[way]) &&
-      batch.host.members().size() > 1) {
-    return failed_operation(Code::Backend,
-                            "NCCL was asked for (HOROVOD_GPU_OPERATIONS=NCCL, or that of the "
-                            "collective), but cannot serve: " +
-                                (set.allowed[way] ? set.why_not : kSettings));
+  const bool alone = batch.host.members().size() == 1;
+  const bool peer_can = PeerBackend::serves(signature.kind) && !alone;
+  for (const auto& [choice, what, can] :
+       {std::tuple{&set.by_nccl, "NCCL", !alone}, std::tuple{&set.by_peer, "PEER", peer_can}}) {
+    if (!can || !choice->wanted[way] || choice->serves(way)) continue;
+    return asked_in_vain(what, choice->allowed[way] ? choice->why_not : kSettings);
   }
+  if (batch.collective.host_only) return nullptr;
+  if (set.by_peer.wanted[way] && peer_can) return set.peer.get();
+  const bool nccl_can = set.nccl != nullptr && set.by_nccl.allowed[way] &&
+                        NcclBackend::serves(signature.kind, signature.dtype, signature.op,
+                                            signature.prescale, signature.postscale);
+  return nccl_can ? set.nccl.get() : nullptr;
+}
+
+std::unique_ptr<Operation> DeviceBatches::run(Set& set, const Batch& batch) {
+  auto chosen = choose(set, batch);
+  if (!chosen) return std::make_unique<FailedOperation>(std::move(chosen).error());
   std::shared_ptr<EngineDevice> device;
   for (const auto& entry : batch.entries) {
     if (entry && device == nullptr) device = entry->device;
   }
-  if (by_nccl) {
-    serving_ = set.nccl.get();
-    if (auto lent = lend_memory(*set.nccl, batch); !lent) {
+  const bool staged = *chosen == nullptr;
+  serving_ = staged ? &this->staged(set, batch.host, device) : *chosen;
+  if (!staged) {
+    if (auto lent = lend_memory(*serving_, batch); !lent) {
       return std::make_unique<FailedOperation>(std::move(lent).error());
     }
-  } else {
-    serving_ = &staged(set, batch.host, device);
   }
   const DevicePoint* last = nullptr;
   for (const auto& entry : batch.entries) {
@@ -289,7 +372,7 @@ std::unique_ptr<Operation> DeviceBatches::run(Set& set, const Batch& batch) {
     if (auto fine = serving_->follow(entry->ready); !fine) {
       return std::make_unique<FailedOperation>(std::move(fine).error());
     }
-    if (by_nccl && entry->device.get() != serving_->device()) {
+    if (serving_ == set.nccl.get() && entry->device.get() != serving_->device()) {
       return failed_operation(Code::InvalidArgument,
                               "'" + entry->name + "' is on device " +
                                   std::to_string(entry->device->context().index()) +
@@ -297,28 +380,28 @@ std::unique_ptr<Operation> DeviceBatches::run(Set& set, const Batch& batch) {
                                   std::to_string(serving_->device()->context().index()));
     }
   }
-  if (!by_nccl && batch.collective.host_only) {
+  if (staged && batch.collective.host_only) {
     return stage_whole(static_cast<StagedBackend&>(*serving_), batch.collective, batch.tasks);
   }
   return batch.collective.start(*serving_, batch.tasks);
 }
 
-/// NCCL works on memory of its device only.
-Result<void> DeviceBatches::lend_memory(const NcclBackend& nccl, const Batch& batch) {
+/// NCCL works on memory of its device only, and between peers no byte needs the host.
+Result<void> DeviceBatches::lend_memory(const DeviceBackend& backend, const Batch& batch) {
   zeros_.clear();
   for (std::size_t i = 0; i < batch.tasks.size(); ++i) {
     if (const auto& entry = batch.entries[i]) {
-      entry->pool = nccl.device()->memory_pool();
+      entry->pool = backend.device()->memory_pool();
       continue;
     }
     Task& task = batch.tasks[i];
     const std::size_t bytes = task.signature->bytes();
-    HostBuffer zeros = nccl.device()->memory().take(bytes);
+    HostBuffer zeros = backend.device()->memory().take(bytes);
     if (zeros.data() == nullptr) {
       return Error{.code = Code::Backend,
                    .message = "no memory on the device for " + std::to_string(bytes) + " bytes"};
     }
-    if (auto cleared = nccl.device()->context().clear(zeros.data(), bytes, nccl.stream());
+    if (auto cleared = backend.device()->context().clear(zeros.data(), bytes, backend.stream());
         !cleared) {
       return cleared;
     }
@@ -347,6 +430,16 @@ void DeviceBatches::end(std::span<const std::unique_ptr<Entry>> entries) {
            "the stream that '" + entry->name + "' was submitted on cannot be made to wait for it");
     }
   }
+}
+
+void DeviceBatches::close(std::int32_t process_set) noexcept {
+  if (const auto set = sets_.find(process_set); set != sets_.end() && set->second.peer) {
+    set->second.peer->close();
+  }
+}
+
+void DeviceBatches::close_all() noexcept {
+  for (const auto& [id, set] : sets_) close(id);
 }
 
 void DeviceBatches::forget(std::int32_t process_set) {

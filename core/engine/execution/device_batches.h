@@ -1,7 +1,7 @@
 /// Batches of tensors on devices: which backend serves them, and what their streams wait for.
 ///
-/// The members of a set agree about NCCL at its first batch on devices, through the set's backend
-/// in host memory. Holder of the progress lock only.
+/// The members of a set agree about NCCL and about copies between peers at its first batch on
+/// devices, through the set's backend in host memory. Holder of the progress lock only.
 #pragma once
 
 #include <array>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "backends/nccl/nccl.h"
+#include "backends/peer/peer.h"
 #include "backends/staged/staged.h"
 #include "collectives/collective.h"
 #include "engine/base/log.h"
@@ -40,6 +41,10 @@ class DeviceBatches {
   void end(std::span<const std::unique_ptr<Entry>> entries);
   /// The backend of the batch that was started last.
   [[nodiscard]] const Backend* backend() const noexcept { return serving_; }
+  /// The set has had its last batch, and its members are about to meet: memory of others is let go.
+  void close(std::int32_t process_set) noexcept;
+  /// The same of all sets.
+  void close_all() noexcept;
   /// The set is gone.
   void forget(std::int32_t process_set);
   /// The world has failed.
@@ -49,15 +54,24 @@ class DeviceBatches {
 
  private:
   class Opening;
+  /// What the members have asked for one kind of backend.
+  struct Choice {
+    std::array<bool, 5> wanted{};   ///< by way: a rank has asked for it and for nothing else
+    std::array<bool, 5> allowed{};  ///< by way: no rank has asked for another one
+    std::string why_not;            ///< it does not serve the set
+    [[nodiscard]] bool serves(std::size_t way) const noexcept {
+      return allowed[way] && why_not.empty();
+    }
+  };
   /// What a set does with tensors of devices.
   struct Set {
     /// By device; none: this rank takes part without one.
     std::map<const EngineDevice*, std::unique_ptr<StagedBackend>> staged;
     std::unique_ptr<NcclBackend> nccl;  ///< null: NCCL does not serve this set
+    std::unique_ptr<PeerBackend> peer;  ///< null: nor do copies between peers
     bool agreed = false;
-    std::string why_not;           ///< there is no NCCL
-    std::array<bool, 5> wanted{};  ///< by way: a rank has asked for NCCL and nothing else
-    std::array<bool, 5> allowed{};
+    Choice by_nccl;
+    Choice by_peer;
   };
   /// Of a set that is gone, until its stream has come to its end: that may wait for a stream of the
   /// user, and the engine waits for none.
@@ -66,10 +80,13 @@ class DeviceBatches {
     std::shared_ptr<const DevicePoint> end;
   };
   [[nodiscard]] std::unique_ptr<Operation> run(Set& set, const Batch& batch);
+  /// The backend that serves the batch; null: the staged one. Fails if another one was asked for
+  /// that cannot.
+  [[nodiscard]] static Result<DeviceBackend*> choose(const Set& set, const Batch& batch);
   [[nodiscard]] StagedBackend& staged(Set& set, Backend& host,
                                       const std::shared_ptr<EngineDevice>& device);
   void say(const Set& set, const Members& members, const NcclLibrary* library) const;
-  Result<void> lend_memory(const NcclBackend& nccl, const Batch& batch);
+  Result<void> lend_memory(const DeviceBackend& backend, const Batch& batch);
 
   const DeviceOptions options_;
   const Log& log_;

@@ -5,7 +5,8 @@
 
 namespace rueda {
 
-/// Of each collective: "NCCL", "STAGED", "MPI" (staged) or "" (NCCL where it is, else staged).
+/// Of each collective: "NCCL", "STAGED", "MPI" (staged), "PEER" (for what only moves bytes, else
+/// staged) or "" (NCCL where it is, else staged).
 struct DeviceOptions {
   std::string allreduce;
   std::string allgather;

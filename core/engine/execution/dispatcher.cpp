@@ -44,6 +44,7 @@ Result<void> Dispatcher::start(TimePoint now) {
   }
   Backend* const backend = backend_of(set);
   if (backend == nullptr) return {};  // others meet in that set
+  if (running_.change && !running_.change->added && devices_ != nullptr) devices_->close(set);
   backend_ = backend;
   bytes_ = 0;
   for (std::size_t i = 0; i < running_.signatures.size(); ++i) {

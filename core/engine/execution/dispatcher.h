@@ -80,6 +80,11 @@ class Dispatcher {
   void abort_devices() noexcept {
     if (devices_ != nullptr) devices_->abort();
   }
+  /// No batch comes any more, and nothing runs: the other ranks will free memory of devices that is
+  /// open here.
+  void close_devices() noexcept {
+    if (devices_ != nullptr) devices_->close_all();
+  }
   /// Everything that was queued or under way; the operation is dropped.
   [[nodiscard]] std::vector<std::unique_ptr<Entry>> take_all();
 

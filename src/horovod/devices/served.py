@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-__all__ = ["NCCL", "SERVED", "STAGED", "nccl_code"]
+__all__ = ["NCCL", "PEER", "SERVED", "STAGED", "nccl_code"]
 
 NCCL = "NCCL"
 STAGED = "STAGED"
 """By copies through pinned host memory."""
 
-SERVED: frozenset[str] = frozenset({STAGED, NCCL})
+PEER = "PEER"
+"""By copies between the devices of a host."""
+
+SERVED: frozenset[str] = frozenset({STAGED, NCCL, PEER})
 
 
 def nccl_code(environ: Mapping[str, str] = os.environ) -> int:

@@ -7,8 +7,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from horovod.devices import served
 from horovod.devices.core_list import as_text
 from horovod.devices.inventory import Device, Inventory
+from horovod.devices.served import PEER
 from horovod.devices.way import choose
 from horovod.errors import ConfigError
 
@@ -27,6 +29,7 @@ def section(inventory: Inventory, environ: Mapping[str, str] = os.environ) -> st
         rows.append(("peer access", _pairs(devices, "peers", "each other's memory")))
         rows.append(("NVLink", _pairs(devices, "linked", "each other by it") + _links(devices)))
     if devices:
+        rows.append(("copies between peers", _peer(devices)))
         rows.append(("GPUDirect RDMA", _rdma(inventory)))
     rows.append(("tensors in device memory", _way(inventory, environ)))
     return (
@@ -62,14 +65,34 @@ def _driver(inventory: Inventory) -> str:
 
 
 def _pairs(devices: tuple[Device, ...], field: str, what: str) -> str:
-    reached = {(one.index, other) for one in devices for other in getattr(one, field)}
-    pairs = [(one.index, other.index) for one in devices for other in devices if one.index < other.index]
-    good = [(one, other) for one, other in pairs if {(one, other), (other, one)} <= reached]
-    if len(good) == len(pairs):
+    good, every = _mutual(devices, field)
+    if every:
         return f"all devices reach {what}"
     if not good:
         return "no device reaches another's memory" if field == "peers" else "no two devices have it"
     return f"these reach {what}: {', '.join(f'{one}-{other}' for one, other in good)}"
+
+
+def _mutual(devices: tuple[Device, ...], field: str) -> tuple[list[tuple[int, int]], bool]:
+    """Pairs of devices that have each other in ``field``; whether all pairs do."""
+    reached = {(one.index, other) for one in devices for other in getattr(one, field)}
+    pairs = [(one.index, other.index) for one in devices for other in devices if one.index < other.index]
+    good = [(one, other) for one, other in pairs if {(one, other), (other, one)} <= reached]
+    return good, len(good) == len(pairs)
+
+
+def _peer(devices: tuple[Device, ...]) -> str:
+    """Which ranks of this host could take that way."""
+    if PEER not in served.SERVED:
+        return "this version has none"
+    good, every = _mutual(devices, "peers")
+    whose = "that share a device"
+    if len(devices) > 1 and every:
+        whose = "on any devices"
+    elif good:
+        whose += f", or are on devices {', '.join(f'{one}-{other}' for one, other in good)}"
+    unasked = "never chosen unasked, as nobody has measured it"
+    return f"HOROVOD_GPU_OPERATIONS=PEER can serve ranks {whose}; {unasked}"
 
 
 def _links(devices: tuple[Device, ...]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from horovod.config import value_of
 from horovod.devices import served
 from horovod.devices.inventory import Inventory
-from horovod.devices.served import NCCL, STAGED
+from horovod.devices.served import NCCL, PEER, STAGED
 
 __all__ = ["NONE", "Way", "choose"]
 
@@ -19,7 +19,7 @@ _STAGED = "staged through pinned host memory"
 
 @dataclass(frozen=True)
 class Way:
-    """``name``: `NCCL`, `STAGED` or `NONE`; ``text``: with the reason, for people."""
+    """``name``: `NCCL`, `PEER`, `STAGED` or `NONE`; ``text``: with the reason, for people."""
 
     name: str
     text: str
@@ -44,4 +44,8 @@ def choose(inventory: Inventory, environ: Mapping[str, str]) -> Way:
         if wanted == NCCL:
             return Way(NONE, f"none: {asked}, but {missing}")
         return Way(STAGED, f"{_STAGED}: {missing}")
+    if wanted == PEER:
+        if PEER in served.SERVED:
+            return Way(PEER, f"copies between peers; reductions are {_STAGED}: {asked}")
+        return Way(NONE, f"none: {asked}, but this version has no copies between peers")
     return Way(STAGED, f"{_STAGED}: {asked}")

@@ -64,6 +64,8 @@ def test_devices_have_all_their_facts(fakes: Mapping[str, str], vendor: Path, tm
         f"    NCCL: 2.27.3 from {vendor}/libnccl.so.2",
         "    peer access: all devices reach each other's memory",
         "    NVLink: no two devices have it; links that are up, by device: 18, 18",
+        "    copies between peers: HOROVOD_GPU_OPERATIONS=PEER can serve ranks on any devices; never chosen "
+        "unasked, as nobody has measured it",
         "    GPUDirect RDMA: no device supports it",
         f"    tensors in device memory: {choose(found, {}).text}",
     ]
@@ -74,6 +76,9 @@ def test_devices_may_not_reach_each_other(fakes: Mapping[str, str]) -> None:
     text = section(take(fakes, FAKE_CUDA_DEVICES="2", FAKE_CUDA_PEERS="0", FAKE_NVML_LINKS="0"), {})
     assert "    peer access: no device reaches another's memory\n" in text
     assert "    NVLink: no two devices have it; links that are up, by device: 0, 0\n" in text
+    assert (
+        "    copies between peers: HOROVOD_GPU_OPERATIONS=PEER can serve ranks that share a device; " in text
+    )
     assert "    driver: serves CUDA 12.4\n" in text
 
 
@@ -213,6 +218,9 @@ def test_version_codes(code: int, text: str) -> None:
          "staged through pinned host memory: HOROVOD_GPU_OPERATIONS=MPI"),
         ({"STAGED"}, {"HOROVOD_GPU_OPERATIONS": "nccl"}, "none: HOROVOD_GPU_OPERATIONS=NCCL, but NCCL 2."),
         ({"STAGED"}, {"HOROVOD_GPU_OPERATIONS": "ddl"}, "none: HOROVOD_GPU_OPERATIONS: invalid choice: "),
+        ({"PEER", "STAGED"}, {"HOROVOD_GPU_OPERATIONS": "peer"},
+         "copies between peers; reductions are staged through pinned host memory: HOROVOD_GPU_OPER"),
+        ({"STAGED"}, {"HOROVOD_GPU_OPERATIONS": "peer"}, "none: HOROVOD_GPU_OPERATIONS=PEER, but this "),
         (set(), {}, "none: this version takes tensors in host memory"),
         ({"NCCL", "STAGED"}, {"FAKE_CUDA_DEVICES": "0"}, "none: the driver has no device for this process: "),
     ],

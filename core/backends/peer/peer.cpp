@@ -1,0 +1,149 @@
+#include "backends/peer/peer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "backends/buffers/ranges.h"
+#include "backends/peer/copying.h"
+
+namespace rueda {
+
+namespace {
+
+/// The other members, from the next one on, so that not all read the same buffer at first.
+std::vector<int> others_of(const Members& members) {
+  std::vector<int> others;
+  for (int i = 1; i < members.size(); ++i) others.push_back((members.self + i) % members.size());
+  return others;
+}
+
+/// Where the bytes from each member to each lie is known once the members have told each other how
+/// many they are.
+class PeerAlltoall final : public Operation {
+ public:
+  PeerAlltoall(PeerBackend& backend, AlltoallPlan plan)
+      : backend_(backend), plan_(std::move(plan)) {
+    const std::size_t size = plan_.in.size();
+    for (const auto& part : plan_.in) own_.push_back(part.size());
+    all_.resize(size * size);
+    GatherPlan sizes{.in = {std::as_bytes(std::span<const std::size_t>(own_))}, .out = {}};
+    for (std::size_t m = 0; m < size; ++m) {
+      sizes.out.push_back({std::as_writable_bytes(std::span(all_).subspan(m * size, size))});
+    }
+    step_ = backend_.host().allgather(std::move(sizes));
+  }
+
+  Result<Step> step() override {
+    auto step = step_->step();
+    if (!step || *step != Step::Done || copying_) return step;
+    copying_ = true;
+    step_ = std::make_unique<PeerCopying>(backend_, cut());
+    return Step::Advanced;
+  }
+  std::vector<Rank> waiting_for() const override { return step_->waiting_for(); }
+  std::optional<TimePoint> due() const override { return step_->due(); }
+
+ private:
+  /// Bytes from one member to another; nothing of a member's own goes through its buffer.
+  [[nodiscard]] std::size_t bytes(std::size_t from, std::size_t to) const {
+    return from == to ? 0 : all_[from * plan_.in.size() + to];
+  }
+
+  [[nodiscard]] PeerPlan cut() const {
+    const std::size_t size = plan_.in.size();
+    const auto self = static_cast<std::size_t>(backend_.members().self);
+    PeerPlan cut;
+    for (std::size_t m = 0; m < size; ++m) {
+      std::size_t sum = 0;
+      for (std::size_t to = 0; to < size; ++to) sum += bytes(m, to);
+      cut.longest = std::max(cut.longest, sum);
+      if (m != self) cut.in.push_back(plan_.in[m]);
+    }
+    for (const int other : others_of(backend_.members())) {
+      const auto m = static_cast<std::size_t>(other);
+      std::size_t begin = 0;
+      for (std::size_t to = 0; to < self; ++to) begin += bytes(m, to);
+      cut.from.push_back({.member = other, .begin = begin, .out = {plan_.out[m]}});
+    }
+    cut.own.push_back({.in = plan_.in[self], .out = plan_.out[self].data()});
+    return cut;
+  }
+
+  PeerBackend& backend_;
+  AlltoallPlan plan_;
+  std::vector<std::size_t> own_;
+  std::vector<std::size_t> all_;  // bytes from member to member
+  bool copying_ = false;
+  std::unique_ptr<Operation> step_;  // ends before what it writes
+};
+
+}  // namespace
+
+PeerBackend::PeerBackend(Backend& host, DeviceBackend& rest, std::unique_ptr<PeerBuffers> buffers)
+    : DeviceBackend(host.members()), host_(host), rest_(rest), buffers_(std::move(buffers)) {}
+
+PeerBackend::~PeerBackend() {
+  if (!interrupted_) return;
+  const DeviceContext::Current current(device()->context());
+  for (void* const stream : {device()->to_host(), device()->to_device()}) {
+    device()->context().driver().stream_synchronize(static_cast<DriverStream>(stream));
+  }
+}
+
+bool PeerBackend::serves(Kind kind) noexcept {
+  return kind == Kind::Allgather || kind == Kind::Broadcast || kind == Kind::Alltoall;
+}
+
+/// Tensors are read on one stream and written on the other one.
+Result<void> PeerBackend::follow(std::shared_ptr<const DevicePoint> point) {
+  if (auto fine = point->precede(device()->to_host()); !fine) return fine;
+  return point->precede(device()->to_device());
+}
+
+bool PeerBackend::on_host(const void* address) const noexcept {
+  return address != nullptr && !device()->holds(address);
+}
+
+std::unique_ptr<Operation> PeerBackend::allgather(GatherPlan plan) {
+  // Where nothing lies says nothing: no rows may have an address beyond the end of what there is.
+  const bool numbers = std::ranges::any_of(
+      plan.in, [&](const auto& span) { return !span.empty() && on_host(span.data()); });
+  if (numbers) return host_.allgather(std::move(plan));  // of the engine
+  PeerPlan cut;
+  for (const auto& out : plan.out) cut.longest = std::max(cut.longest, total_bytes(out));
+  const auto& own = plan.out[static_cast<std::size_t>(members().self)];
+  std::size_t at = 0;
+  for (std::span<const std::byte> in : plan.in) {
+    for_each_part(own, at, at + in.size(), [&](std::span<std::byte> out) {
+      cut.own.push_back({.in = in.first(out.size()), .out = out.data()});
+      in = in.subspan(out.size());
+      at += out.size();
+    });
+  }
+  cut.in = std::move(plan.in);
+  for (const int other : others_of(members())) {
+    const auto m = static_cast<std::size_t>(other);
+    cut.from.push_back({.member = other, .begin = 0, .out = std::move(plan.out[m])});
+  }
+  return std::make_unique<PeerCopying>(*this, std::move(cut));
+}
+
+std::unique_ptr<Operation> PeerBackend::alltoall(AlltoallPlan plan) {
+  if (auto refused = refuse(plan)) return refused;
+  return std::make_unique<PeerAlltoall>(*this, std::move(plan));
+}
+
+std::unique_ptr<Operation> PeerBackend::broadcast(std::span<const std::byte> in,
+                                                  std::span<std::byte> out, int root) {
+  PeerPlan cut;
+  cut.longest = out.size();
+  if (members().self == root) {
+    cut.in = {in};
+    cut.own = {{.in = in, .out = out.data()}};
+  } else {
+    cut.from = {{.member = root, .begin = 0, .out = {out}}};
+  }
+  return std::make_unique<PeerCopying>(*this, std::move(cut));
+}
+
+}  // namespace rueda

@@ -1,0 +1,68 @@
+/// Members of one host that copy from each other's device memory: see decision 63.
+///
+/// It moves bytes. What it cannot do (reductions) another backend of devices does.
+#pragma once
+
+#include <memory>
+
+#include "backends/device_backend.h"
+#include "backends/peer/buffers.h"
+
+namespace rueda {
+
+class PeerBackend final : public DeviceBackend {
+ public:
+  /// `host` serves the same members in host memory; `rest` those with the same device. Both outlive
+  /// this.
+  PeerBackend(Backend& host, DeviceBackend& rest, std::unique_ptr<PeerBuffers> buffers);
+  ~PeerBackend() override;
+
+  /// Whether it does that itself.
+  [[nodiscard]] static bool serves(Kind kind) noexcept;
+
+  [[nodiscard]] std::string_view name() const noexcept override { return "peer"; }
+  [[nodiscard]] std::string_view path(Kind kind, std::size_t bytes) const noexcept override {
+    return serves(kind) ? "peer" : rest_.path(kind, bytes);
+  }
+  [[nodiscard]] EngineDevice* device() const noexcept override { return buffers_->device().get(); }
+  [[nodiscard]] void* stream() const noexcept override { return device()->to_device(); }
+  Result<void> follow(std::shared_ptr<const DevicePoint> point) override;
+
+  void begin(OperationTag operation) override { host_.begin(operation); }
+  std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) override {
+    return rest_.send(peer, data);
+  }
+  std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) override {
+    return rest_.recv(peer, data);
+  }
+  std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
+                                       const Reduction& reduction) override {
+    return rest_.allreduce(pieces, reduction);
+  }
+  std::unique_ptr<Operation> reducescatter(std::span<const ScatterPiece> pieces,
+                                           const Reduction& reduction) override {
+    return rest_.reducescatter(pieces, reduction);
+  }
+  std::unique_ptr<Operation> allgather(GatherPlan plan) override;
+  std::unique_ptr<Operation> alltoall(AlltoallPlan plan) override;
+  std::unique_ptr<Operation> broadcast(std::span<const std::byte> in, std::span<std::byte> out,
+                                       int root) override;
+  std::unique_ptr<Operation> barrier() override { return host_.barrier(); }
+
+  [[nodiscard]] Backend& host() const noexcept { return host_; }
+  [[nodiscard]] const PeerBuffers& buffers() const noexcept { return *buffers_; }
+  /// The set has had its last operation; see PeerBuffers::close().
+  void close() noexcept { buffers_->close(); }
+  /// An operation was dropped: streams may still be in the buffers.
+  void interrupted() noexcept { interrupted_ = true; }
+
+ private:
+  [[nodiscard]] bool on_host(const void* address) const noexcept;
+
+  Backend& host_;
+  DeviceBackend& rest_;
+  std::unique_ptr<PeerBuffers> buffers_;
+  bool interrupted_ = false;
+};
+
+}  // namespace rueda
