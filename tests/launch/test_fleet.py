@@ -122,6 +122,16 @@ def test_daemons_end_with_the_worker_that_is_ended() -> None:
             assert watched.still_running(0.0) == []
 
 
+def test_an_orphan_in_the_session_of_a_worker_is_known_by_it() -> None:
+    with fleet_of(*DO) as running:
+        running.reach()
+        running.start(0, DO=WAIT)
+        running.start(1, DO="env -i sleep 1000 & exit 0")
+        running.exited(1)
+        assert running.await_event(LeftBehind) == LeftBehind(1, 1)
+        running.gone(1)
+
+
 def test_a_daemon_without_an_environment_ends_when_no_worker_is_left() -> None:
     hidden = "(env -i setsid sh -c 'echo $$; exec sleep 1000' &)"
     with fleet_of(*DO) as running:

@@ -229,3 +229,56 @@ def test_output_that_is_not_shown_is_in_files_and_last_lines(tmp_path: Path) -> 
     assert stdout.getvalue() == "[1]<stdout>:text of 1\n"
     assert (tmp_path / "rank.0" / "stdout").read_text() == "[0]<stdout>:text of 0\n"
     assert output.tail(0) == ("text of 0",)
+
+
+def test_ranks_come_and_go_while_output_is_forwarded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(output_module, "_TAILS", 3)
+    stdout = io.StringIO()
+    output = Output(10, Console(stdout=stdout), directory=tmp_path, shown={0, 1})
+    output.start()
+    for number in range(5):
+        output.expect(number, "stdout", label=number % 3)
+        output.put(number, "stdout", b"worker %d\n" % number, lambda _: None)
+        output.end(number)
+        output.end(number)
+    read_end, write_end = os.pipe()
+    output.attach(read_end, 5, "stdout", label=0)
+    os.write(write_end, b"attached")
+    os.close(write_end)
+    output.drain(lambda: False)
+    output.drain(lambda: False)
+    shown = [(0, "worker 0"), (1, "worker 1"), (0, "worker 3"), (1, "worker 4"), (0, "attached")]
+    assert stdout.getvalue() == "".join(f"[{label}]<stdout>:{text}\n" for label, text in shown).rstrip("\n")
+    assert [output.tail(number) for number in range(6)] == [
+        *((), ()),  # too long ago
+        *((f"worker {number}",) for number in range(2, 5)),
+        ("attached",),
+    ]
+    assert (tmp_path / "rank.2" / "stdout").read_text() == "[2]<stdout>:worker 2\n"
+    assert not output._prefixers.keys() - {(5, "stdout")}
+
+
+def test_two_ranks_with_one_label_do_not_write_over_each_other(tmp_path: Path) -> None:
+    output = Output(2, Console(stdout=io.StringIO()), directory=tmp_path)
+    output.expect(0, "stdout", label=1)
+    output.expect(1, "stdout", label=1)
+    output.start()
+    for number in (0, 1, 0):
+        output.put(number, "stdout", b"%d\n" % number, lambda _: None)
+    output.drain(lambda: False)
+    assert (tmp_path / "rank.1" / "stdout").read_text() == "".join(f"[1]<stdout>:{n}\n" for n in (0, 1, 0))
+
+
+def test_a_result_that_nobody_wants_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_module, "most_result_bytes", lambda: 1000)
+    output = Output(2, Console())
+    for number in range(3):
+        output.expect(number, output_module.RESULT)
+        output.put(number, output_module.RESULT, b"x" * 600, lambda _: None)
+        output.end(number)
+        if number < 2:
+            output.discard(number)
+            output._empty_inbox()  # in place of the thread, which has not begun
+    output.start()
+    output.drain(lambda: False)
+    assert output.results() == {2: bytearray(b"x" * 600)}
