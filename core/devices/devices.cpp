@@ -14,6 +14,19 @@ void Devices::abandon() noexcept {
   static_cast<void>(new std::shared_ptr<Waker>(std::move(waker_)));
 }
 
+std::vector<int> Devices::settle(TimePoint deadline) {
+  std::map<int, std::shared_ptr<EngineDevice>> open;
+  {
+    const std::lock_guard lock(mutex_);
+    open = open_;
+  }
+  std::vector<int> late;
+  for (const auto& [index, device] : open) {
+    if (!device->settle(deadline)) late.push_back(index);
+  }
+  return late;
+}
+
 Result<std::shared_ptr<EngineDevice>> Devices::at(Device kind, int index) {
   if (kind != Device::Cuda) {
     return Error{.code = Code::Unsupported,

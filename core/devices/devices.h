@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "devices/engine_device.h"
 #include "types.h"
@@ -29,6 +30,8 @@ class Devices {
   void disconnect() {
     if (waker_) waker_->disconnect();
   }
+  /// Waits for the devices; the numbers of those that go on beyond the deadline.
+  [[nodiscard]] std::vector<int> settle(TimePoint deadline);
   /// In a forked child: the driver does not work there.
   void abandon() noexcept;
 

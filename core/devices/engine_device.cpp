@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "devices/left_behind.h"
 #include "devices/pinned_memory.h"
 
 namespace rueda {
@@ -14,6 +15,8 @@ namespace {
 constexpr std::size_t kKeptPinnedBytes = std::size_t{256} << 20;
 /// Memory of the device belongs to the model.
 constexpr std::size_t kKeptDeviceBytes = std::size_t{64} << 20;
+/// Of what is delivered after the engine has ended.
+constexpr auto kGrace = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -44,19 +47,41 @@ Result<std::shared_ptr<EngineDevice>> EngineDevice::open(std::shared_ptr<DeviceC
   return device;
 }
 
-/// What the device still copies ends first: it needs the memory.
+/// What the device still copies ends first: it needs the memory. Drivers wait for the whole device
+/// when memory is freed, so nothing is freed while a kernel never ends.
 EngineDevice::~EngineDevice() {
-  for (const Slot& slot : slots_) {
-    if (slot.stored) static_cast<void>(slot.stored->wait());
+  if (settle(Clock::now() + kGrace)) {
+    pinned_->close();
+    memory_->close();
+    return;
   }
-  for (const Kept& kept : kept_) static_cast<void>(kept.until->wait());
-  const DeviceContext::Current current(*context_);
+  leave_behind(context_);
+  leave_behind(pinned_);
+  leave_behind(memory_);
+  leave_behind(std::move(to_host_));
+  leave_behind(std::move(to_device_));
+  leave_behind(std::make_shared<HostBuffer>(std::move(slot_memory_)));
+  leave_behind(std::make_shared<std::vector<Kept>>(std::move(kept_)));
+}
+
+bool EngineDevice::settle(TimePoint deadline) {
+  std::vector<std::shared_ptr<const DevicePoint>> points;
+  {
+    const std::lock_guard lock(mutex_);
+    if (left_behind_) return false;
+    for (const Kept& kept : kept_) points.push_back(kept.until);
+  }
+  for (const Slot& slot : slots_) {
+    if (slot.stored) points.push_back(slot.stored);
+  }
   for (const auto* const stream : {&to_host_, &to_device_}) {
     if (*stream == nullptr) continue;
-    context_->driver().stream_synchronize(static_cast<DriverStream>((*stream)->get()));
+    if (auto end = context_->point((*stream)->get())) points.push_back(std::move(*end));
   }
-  pinned_->close();
-  memory_->close();
+  if (all_reached(points, deadline)) return true;
+  const std::lock_guard lock(mutex_);
+  left_behind_ = true;
+  return false;
 }
 
 Result<void> EngineDevice::deliver(HostBuffer from, std::size_t bytes, void* to, void* stream) {

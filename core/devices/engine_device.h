@@ -25,6 +25,7 @@ class EngineDevice {
   [[nodiscard]] static Result<std::shared_ptr<EngineDevice>> open(
       std::shared_ptr<DeviceContext> context, std::shared_ptr<Waker> waker);
   EngineDevice(std::shared_ptr<DeviceContext> context, std::shared_ptr<Waker> waker);
+  /// Waits as settle() does, unless that was in vain.
   ~EngineDevice();
   EngineDevice(const EngineDevice&) = delete;
   EngineDevice& operator=(const EngineDevice&) = delete;
@@ -42,6 +43,9 @@ class EngineDevice {
   /// Copies a result to where its owner wants it, after what is in the stream and before what comes
   /// into it. Keeps the memory until it is copied.
   Result<void> deliver(HostBuffer from, std::size_t bytes, void* to, void* stream);
+  /// Waits for what the device still does for this one: it may come after a kernel of the user that
+  /// never ends. False: the time was over before it. Then what the device uses stays for ever.
+  [[nodiscard]] bool settle(TimePoint deadline);
 
   // By the holder of the progress lock.
 
@@ -81,8 +85,9 @@ class EngineDevice {
   HostBuffer slot_memory_;
   std::array<Slot, kSlots> slots_;
   std::size_t next_slot_ = 0;
-  std::mutex mutex_;        // guards kept_
+  std::mutex mutex_;        // guards all below
   std::vector<Kept> kept_;  // results that are being copied
+  bool left_behind_ = false;
 };
 
 }  // namespace rueda

@@ -56,7 +56,23 @@ Engine::~Engine() {
   }
   shutdown();
   devices_.disconnect();
+  end_devices();
   pool_->close();  // results of this world may live on, and would keep it
+}
+
+/// Nothing waits for ever: a kernel of the user that never ends is left alone.
+void Engine::end_devices() {
+  const TimePoint deadline = Clock::now() + options_.operation_timeout;
+  const bool settled = !device_batches_ || device_batches_->settle(deadline);
+  const std::vector<int> late = devices_.settle(deadline);
+  if (settled && late.empty()) return;
+  std::string which = late.empty() ? "A device" : "Device";
+  for (const int index : late) which += " " + std::to_string(index);
+  const auto waited = std::chrono::duration_cast<seconds>(options_.operation_timeout);
+  log_.write(LogLevel::Error,
+             which + " has not come to the end of what tensors were exchanged after in " +
+                 std::to_string(waited.count()) +
+                 " s: a kernel before it does not end. Its memory is left behind; end the process");
 }
 
 void Engine::use(std::shared_ptr<ForeignClass> backend) {

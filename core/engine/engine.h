@@ -127,6 +127,7 @@ class Engine final {
   void wire();
   Result<void> start_thread();
   void end_foreign();
+  void end_devices();
 
   EngineOptions options_;
   Log log_;

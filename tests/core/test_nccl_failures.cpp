@@ -183,6 +183,51 @@ TEST_F(NcclFailures, ARemovedSetWaitsForNoStream) {
   });
 }
 
+TEST_F(NcclFailures, AnEngineEndsBeforeAKernelThatDoesNot) {
+  std::array<Framework, 2> frameworks{Framework(0), Framework(1)};
+  EngineOptions options = with_fake_device();
+  options.operation_timeout = seconds(1);
+  options.devices.async_completion = true;
+  std::array<std::byte*, 2> tensors{};
+  auto cluster = std::make_unique<Cluster>(Groups{{0}, {1}}, options);
+  cluster->each([&](Rank rank, Engine& engine) {
+    Framework& framework = frameworks[static_cast<std::size_t>(rank)];
+    std::byte*& tensor = tensors[static_cast<std::size_t>(rank)];
+    tensor = framework.tensor(std::vector<float>(kCount, 1.0F));
+    framework.synchronize();
+    fakeCudaHold(framework.fake());
+    framework.add(reinterpret_cast<FakeCudaAddress>(tensor), kCount, 1.0F);
+    run(engine, {.name = "t",
+                 .tensors = {on_device(framework, tensor, tensor, DType::Float32, of(kCount))}});
+    EXPECT_EQ(batches(engine, "nccl"), 1U);
+  });
+  const auto began = Clock::now();
+  ::testing::internal::CaptureStderr();
+  cluster.reset();
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_LT(Clock::now() - began, seconds(20));
+  EXPECT_NE(said.find("Its memory is left behind"), std::string::npos) << said;
+  for (Framework& framework : frameworks) fakeCudaRelease(framework.fake());
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    // The operation that was on the stream goes on, and has its result.
+    EXPECT_EQ(frameworks[rank].read<float>(tensors[rank], 1), std::vector<float>(1, 4.0F));
+  }
+}
+
+TEST_F(NcclFailures, ACommunicatorThatNeverConnectsIsOverdue) {
+  EngineOptions options = with_fake_device();
+  options.operation_timeout = seconds(2);
+  Cluster cluster({{0}, {1}}, options);
+  fakeNcclFaults("", "ncclCommInitRankConfig:1", "");
+  cluster.each([&](Rank rank, Engine& engine) {
+    const auto began = Clock::now();
+    const std::string error = once(engine, rank);
+    EXPECT_NE(error.find("NCCL"), std::string::npos) << error;
+    EXPECT_NE(error.find("connect"), std::string::npos) << error;
+    EXPECT_LT(Clock::now() - began, seconds(15));
+  });
+}
+
 TEST_F(NcclFailures, AnAddressThatTheDriverDoesNotTellOfIsNotReadOnTheHost) {
   EngineOptions options = with_fake_device();
   options.devices.allreduce = "STAGED";

@@ -112,6 +112,52 @@ TEST_F(StagedFailures, ADeviceThatComputesForLongIsNotStuck) {
   });
 }
 
+TEST_F(StagedFailures, AnEngineEndsBeforeAKernelThatDoesNot) {
+  FakeCudaCounters before;
+  FakeCudaCounters after;
+  fakeCudaCount(&before);
+  const std::size_t copies = fakeCudaCalls("cuMemcpyAsync");
+  std::array<Framework, 2> frameworks;
+  EngineOptions options = with_fake_device();
+  options.operation_timeout = std::chrono::seconds(1);
+  auto cluster = std::make_unique<Cluster>(Groups{{0}, {1}}, options);
+  std::vector<std::byte*> tensors(2);
+  cluster->each([&](Rank rank, Engine& engine) {
+    Framework& framework = frameworks[static_cast<std::size_t>(rank)];
+    tensors[static_cast<std::size_t>(rank)] = framework.tensor(std::vector<float>(kCount, 1.0F));
+    framework.synchronize();
+    fakeCudaHold(framework.fake());
+    framework.add(reinterpret_cast<FakeCudaAddress>(tensors[static_cast<std::size_t>(rank)]),
+                  kCount, 1.0F);
+    auto handle =
+        engine.submit({.name = "t",
+                       .tensors = {on_device(framework, tensors[static_cast<std::size_t>(rank)],
+                                             tensors[static_cast<std::size_t>(rank)],
+                                             DType::Float32, {kCount})}});
+    ASSERT_TRUE(static_cast<bool>(handle));
+  });
+  // The tensors were written by two copies; those from them are on streams of the engines.
+  const auto limit = Clock::now() + std::chrono::seconds(10);
+  while (fakeCudaCalls("cuMemcpyAsync") < copies + 4 && Clock::now() < limit) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ASSERT_GE(fakeCudaCalls("cuMemcpyAsync"), copies + 4);
+  const auto began = Clock::now();
+  ::testing::internal::CaptureStderr();
+  cluster.reset();
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_LT(Clock::now() - began, std::chrono::seconds(20));
+  expect_all(said, {"a kernel before it does not end", "Its memory is left behind"});
+  for (Framework& framework : frameworks) fakeCudaRelease(framework.fake());
+  // What was put on the device goes on in memory that is still there.
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(frameworks[rank].read<float>(tensors[rank], 1), std::vector<float>(1, 2.0F));
+    frameworks[rank].synchronize();
+  }
+  fakeCudaCount(&after);
+  EXPECT_GT(after.pinned, before.pinned);
+}
+
 TEST_F(StagedFailures, AStreamThatIsGone) {
   Cluster cluster({{0, 1}}, with_fake_device());
   Framework framework;

@@ -33,7 +33,8 @@
 /// * FAKE_NCCL_VERSION=22703       before 22400 there are no numbers of 8 bits
 /// * FAKE_NCCL_SHARED_DEVICES=0    1: ranks of several processes count as on devices of their own
 /// * FAKE_NCCL_FAIL                calls that answer a status
-/// * FAKE_NCCL_HANG                ncclAllReduce:3 - that call never completes until it is aborted
+/// * FAKE_NCCL_HANG                ncclAllReduce:3 - that call never completes until it is aborted;
+///                                 also ncclCommInitRankConfig, of one that does not block
 /// * FAKE_NCCL_ASYNC               ncclAllReduce:3:6 - the same, and when it runs
 ///                                 ncclCommGetAsyncError answers 6
 #ifndef RUEDA_TESTS_FAKE_NCCL_H

@@ -9,6 +9,7 @@
 #include "backends/buffers/piece_array.h"
 #include "backends/failed_operation.h"
 #include "backends/nccl/operation.h"
+#include "devices/left_behind.h"
 #include "kernels/kernels.h"
 #include "rounding.h"
 
@@ -20,6 +21,8 @@ namespace {
 /// each tensor of a group.
 constexpr std::size_t kPacked = std::size_t{256} << 10;
 constexpr std::size_t kAligned = 256;  // bytes
+/// Of a set that is removed; an engine that ends waits before.
+constexpr auto kGrace = std::chrono::seconds(5);
 constexpr double kSameFactor = 1e-12;
 constexpr int kNcclAverage = 4;  // ncclAvg
 
@@ -107,8 +110,18 @@ NcclBackend::NcclBackend(Backend& host, std::unique_ptr<NcclCommunicator> commun
       early_(early) {}
 
 NcclBackend::~NcclBackend() {
-  const DeviceContext::Current current(device()->context());
-  device()->context().driver().stream_synchronize(static_cast<DriverStream>(stream()));
+  if (settle(Clock::now() + kGrace)) return;
+  leave_behind(std::move(communicator_));
+  leave_behind(std::move(stream_));
+}
+
+bool NcclBackend::settle(TimePoint deadline) {
+  if (left_behind_) return false;
+  auto end = this->end();
+  if (!end) return true;
+  const std::array<std::shared_ptr<const DevicePoint>, 1> points{std::move(*end)};
+  left_behind_ = !all_reached(points, deadline);
+  return !left_behind_;
 }
 
 bool NcclBackend::serves(Kind kind, DType dtype, ReduceOp op, double prescale,

@@ -51,7 +51,11 @@ class NcclBackend final : public DeviceBackend {
       Backend& host, std::unique_ptr<NcclCommunicator> communicator, bool early);
   NcclBackend(Backend& host, std::unique_ptr<NcclCommunicator> communicator,
               std::unique_ptr<DeviceStream> stream, bool early);
+  /// Waits as settle() does, unless that was in vain.
   ~NcclBackend() override;
+  /// Waits for what is on the stream: it may come after a kernel of the user that never ends.
+  /// False: the time was over before it. Then the communicator stays for ever.
+  [[nodiscard]] bool settle(TimePoint deadline);
 
   /// Whether NCCL can do that.
   [[nodiscard]] static bool serves(Kind kind, DType dtype, ReduceOp op, double prescale,
@@ -98,6 +102,7 @@ class NcclBackend final : public DeviceBackend {
   std::unique_ptr<NcclCommunicator> communicator_;
   std::unique_ptr<DeviceStream> stream_;
   const bool early_;
+  bool left_behind_ = false;
   std::vector<std::shared_ptr<const DevicePoint>> points_;
   std::vector<std::pair<std::pair<DType, double>, int>> factors_;  // ops by type and factor
 };

@@ -104,6 +104,7 @@ class DeviceBatches::Opening final : public Operation {
   /// Members that are still to come never will: without them nothing but this ends.
   ~Opening() override {
     if (communicator_) communicator_->abort();
+    owner_.connecting_ = false;
   }
 
   Result<Step> step() override {
@@ -115,6 +116,7 @@ class DeviceBatches::Opening final : public Operation {
         return Step::Blocked;
       }
       due_.reset();
+      owner_.connecting_ = false;
       auto made = NcclBackend::make(batch_.host, std::move(communicator_),
                                     owner_.options_.async_completion);
       if (!made) return std::move(made).error();
@@ -241,6 +243,7 @@ class DeviceBatches::Opening final : public Operation {
 
   Result<Step> connect() {
     phase_ = Phase::Connecting;
+    owner_.connecting_ = true;
     communicator_ = std::make_unique<NcclCommunicator>(library_, device_);
     auto opened =
         communicator_->open(batch_.host.members().size(), id_, batch_.host.members().self);
@@ -452,6 +455,17 @@ void DeviceBatches::forget(std::int32_t process_set) {
   if (auto end = gone.mapped().nccl->end()) {
     retired_.push_back({.nccl = std::move(gone.mapped().nccl), .end = std::move(*end)});
   }
+}
+
+bool DeviceBatches::settle(TimePoint deadline) {
+  bool fine = true;
+  for (auto& [id, set] : sets_) {
+    if (set.nccl && !set.nccl->settle(deadline)) fine = false;
+  }
+  for (const Retired& retired : retired_) {
+    if (!retired.nccl->settle(deadline)) fine = false;
+  }
+  return fine;
 }
 
 void DeviceBatches::abort() noexcept {

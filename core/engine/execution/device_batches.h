@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -45,8 +46,15 @@ class DeviceBatches {
   void close(std::int32_t process_set) noexcept;
   /// The same of all sets.
   void close_all() noexcept;
+  /// What the batch under way waits for beside the host's backend, for messages; or empty.
+  [[nodiscard]] std::string_view doing() const noexcept {
+    if (connecting_) return "NCCL connects the ranks";
+    return serving_ != nullptr && serving_->name() == "nccl" ? "NCCL is at work on the device" : "";
+  }
   /// The set is gone.
   void forget(std::int32_t process_set);
+  /// Waits for what NCCL has on streams; false: it goes on beyond the deadline.
+  [[nodiscard]] bool settle(TimePoint deadline);
   /// The world has failed.
   void abort() noexcept;
   /// In a forked child: neither the driver nor NCCL works there.
@@ -93,6 +101,7 @@ class DeviceBatches {
   std::map<std::int32_t, Set> sets_;
   std::vector<Retired> retired_;
   DeviceBackend* serving_ = nullptr;
+  bool connecting_ = false;
   std::vector<HostBuffer> zeros_;  // of the batch under way: what a joined rank brings to NCCL
 };
 

@@ -189,6 +189,10 @@ Error Dispatcher::stuck(TimePoint now) const {
   error.waited_s = std::chrono::duration<double>(now - last_progress_).count();
   error.message = "'" + error.tensor + "' was started by all ranks but has made no progress for " +
                   std::to_string(static_cast<int>(error.waited_s)) + " s";
+  const std::string_view doing = on_devices_ ? devices_->doing() : std::string_view();
+  if (!doing.empty()) {
+    error.message += ", while " + std::string(doing) + " (NCCL_DEBUG=INFO makes it say more)";
+  }
   return error;
 }
 

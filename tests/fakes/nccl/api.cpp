@@ -88,14 +88,14 @@ int submit(Function& function, Operation operation, int op, ncclComm_t handle, v
 }
 
 int make_communicator(ncclComm_t* handle, int size, const ncclUniqueId& unique, int rank,
-                      bool blocking) {
+                      bool blocking, bool hangs = false) {
   if (handle == nullptr || size < 1 || size > kMostRanks || rank < 0 || rank >= size) {
     return fail(ncclInvalidArgument, "no such rank");
   }
   *handle = nullptr;
   WorldId id{};
   std::memcpy(&id, unique.internal, sizeof id);
-  Communicator* communicator = Communicator::keep(new Communicator(size, rank, blocking));
+  Communicator* communicator = Communicator::keep(new Communicator(size, rank, blocking, hangs));
   int result = communicator->take_device();
   if (result == ncclSuccess) {
     *handle = reinterpret_cast<ncclComm_t>(communicator);
@@ -162,7 +162,9 @@ FAKE_NCCL_API int ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id, 
 
 FAKE_NCCL_API int ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
                                          ncclConfig_t* config) {
-  if (const int fault = enter<"ncclCommInitRankConfig">(); fault != ncclSuccess) return fault;
+  Function& made = function<"ncclCommInitRankConfig">();
+  std::uint64_t call = 0;
+  if (const int fault = enter(made, call); fault != ncclSuccess) return fault;
   bool blocking = true;
   if (config != nullptr) {
     if (config->magic != FAKE_NCCL_CONFIG_MAGIC) {
@@ -174,7 +176,7 @@ FAKE_NCCL_API int ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueI
     }
     blocking = config->blocking != 0;
   }
-  return make_communicator(comm, size, id, rank, blocking);
+  return make_communicator(comm, size, id, rank, blocking, hangs().find(made, call).has_value());
 }
 
 FAKE_NCCL_API int ncclCommCount(ncclComm_t comm, int* count) {

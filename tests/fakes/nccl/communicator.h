@@ -19,7 +19,9 @@ namespace rueda::fakes {
 class Communicator : public Slot<Communicator> {
  public:
   /// The device is that of the current context.
-  Communicator(int size, int rank, bool blocking) : size_(size), rank_(rank), blocking_(blocking) {}
+  /// `hangs`: it never meets the others, until it is aborted.
+  Communicator(int size, int rank, bool blocking, bool hangs)
+      : size_(size), rank_(rank), blocking_(blocking), hangs_(hangs) {}
 
   /// Reads which device this rank has; a result of NCCL.
   [[nodiscard]] int take_device();
@@ -62,6 +64,7 @@ class Communicator : public Slot<Communicator> {
   const int size_;
   const int rank_;
   const bool blocking_;
+  const bool hangs_;
   int device_ = -1;
   void* context_ = nullptr;
   std::string device_name_;

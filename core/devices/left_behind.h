@@ -1,0 +1,37 @@
+/// What a device may still use when its owner must end: it stays for ever, and nobody waits for it.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "devices/device_context.h"
+#include "types.h"
+
+namespace rueda {
+
+/// Keeps it until the process ends. Any thread.
+void leave_behind(std::shared_ptr<void> what);
+
+/// Waits until the device has come to all of these points, or the time is over: then false. A point
+/// that the device has failed at is over.
+[[nodiscard]] inline bool all_reached(std::span<const std::shared_ptr<const DevicePoint>> points,
+                                      TimePoint deadline) {
+  constexpr auto kLongest = std::chrono::milliseconds(5);
+  Duration pause = std::chrono::microseconds(50);
+  for (const auto& point : points) {
+    for (;;) {
+      const auto reached = point->reached();
+      if (!reached || *reached) break;
+      if (Clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(pause);
+      pause = std::min<Duration>(2 * pause, kLongest);
+    }
+  }
+  return true;
+}
+
+}  // namespace rueda
