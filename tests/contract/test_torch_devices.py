@@ -24,7 +24,7 @@ def _world(size: int, **settings: object) -> World:
 WORLDS = {
     "1": _world(1, FAKE_CUDA_DEVICES=1),
     "2-nccl": _world(2, FAKE_CUDA_DEVICES=2),
-    "2-staged": _world(2, FAKE_CUDA_DEVICES=1, HOROVOD_GPU_OPERATIONS="STAGED"),
+    "2-staged": _world(2, FAKE_CUDA_DEVICES=2, HOROVOD_GPU_OPERATIONS="STAGED"),
     "2-peer": _world(2, FAKE_CUDA_DEVICES=1, HOROVOD_GPU_OPERATIONS="PEER"),
 }
 

@@ -3,7 +3,16 @@
 
 import os
 
-from tests.contract.torch import alltoall, cases, optimizer, state, streams, sync_batch_norm, types
+from tests.contract.torch import (
+    alltoall,
+    cases,
+    device_uses,
+    optimizer,
+    state,
+    streams,
+    sync_batch_norm,
+    types,
+)
 from tests.contract.world import Cases
 
 # What the stand-in for PyTorch's CUDA does not have; a real device has all of it.
@@ -14,13 +23,12 @@ LEFT_OUT = (
     "the_sum_of_complex_numbers",
     "a_conjugate_that_is_not_in_memory",
     "forked_child",  # a child cannot use the driver of its parent
-    "grad_scaler",  # kernels of its own
     "compiled",  # looks for a compiler for the device
     "shared_gradients-",  # in host memory only
 )
 
 CASES = Cases()
-for module in (streams, types, alltoall, state, optimizer, sync_batch_norm):
+for module in (streams, device_uses, types, alltoall, state, optimizer, sync_batch_norm):
     for name, case in module.CASES.table.items():
         CASES.add_as(f"{module.__name__.rsplit('.', 1)[-1]}-{name}", case)
 if os.environ.get("RUEDA_FULL_MATRIX"):

@@ -324,8 +324,7 @@ def _queue(
         return out
 
     results = tree_map(result, made)
-    views = not func._schema.is_mutable and not any(fresh)
-    if views or not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(results)):
+    if not func._schema.is_mutable and not any(fresh):  # views, or no tensor at all
         return results
 
     def noted(leaf: Any) -> Any:
