@@ -141,7 +141,7 @@ def what_only_this_rank_can_know_is_refused_at_once() -> None:
         (torch.ones(n), [-1] * n),
         (torch.tensor(1.0), None),
         (torch.ones(4, 4 * n).t(), None),
-        (torch.ones(n, dtype=torch.complex64), None),
+        (torch.empty(n, dtype=torch.complex32), None),
     ]
     if n > 1:
         wrong.append((torch.ones(n + 1), None))
