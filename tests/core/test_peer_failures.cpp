@@ -222,6 +222,32 @@ TEST_F(PeerFailures, ARankIsLostBetweenTwoChunks) {
   }
 }
 
+TEST_F(PeerFailures, AnEngineEndsBeforeAKernelThatDoesNot) {
+  EngineOptions options = by_peers();
+  options.operation_timeout = seconds(1);
+  auto cluster = std::make_unique<Cluster>(Groups{{0, 1}}, options);
+  cluster->each([&](Rank rank, Engine& engine) {
+    EXPECT_EQ(once(engine, rank), "");  // the buffers are there
+    Framework& framework = of(rank);
+    auto* const tensor = framework.tensor(std::vector<float>(kCount, 1.0F));
+    framework.synchronize();
+    fakeCudaHold(framework.fake());
+    framework.add(reinterpret_cast<FakeCudaAddress>(tensor), kCount, 1.0F);
+    auto handle = engine.submit({.kind = Kind::Allgather,
+                                 .name = "t",
+                                 .tensors = {on_device(framework, tensor, nullptr, DType::Float32,
+                                                       {static_cast<std::int64_t>(kCount)})}});
+    ASSERT_TRUE(static_cast<bool>(handle));
+  });
+  const auto began = Clock::now();
+  ::testing::internal::CaptureStderr();
+  cluster.reset();
+  static_cast<void>(::testing::internal::GetCapturedStderr());
+  EXPECT_LT(Clock::now() - began, seconds(30));
+  for (Rank rank = 0; rank < 2; ++rank) fakeCudaRelease(of(rank).fake());
+  for (Rank rank = 0; rank < 2; ++rank) of(rank).synchronize();
+}
+
 TEST_F(PeerFailures, ARankIsLostThatNeverCameToAMeeting) {
   Cluster cluster({{0, 1, 2}}, by_peers());
   EXPECT_EQ(all(cluster), (std::vector<std::string>(3)));

@@ -1,14 +1,18 @@
 #include "backends/peer/peer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "backends/buffers/ranges.h"
 #include "backends/peer/copying.h"
+#include "devices/left_behind.h"
 
 namespace rueda {
 
 namespace {
+
+constexpr auto kGrace = std::chrono::seconds(5);
 
 /// The other members, from the next one on, so that not all read the same buffer at first.
 std::vector<int> others_of(const Members& members) {
@@ -83,11 +87,9 @@ PeerBackend::PeerBackend(Backend& host, DeviceBackend& rest, std::unique_ptr<Pee
     : DeviceBackend(host.members()), host_(host), rest_(rest), buffers_(std::move(buffers)) {}
 
 PeerBackend::~PeerBackend() {
-  if (!interrupted_) return;
-  const DeviceContext::Current current(device()->context());
-  for (void* const stream : {device()->to_host(), device()->to_device()}) {
-    device()->context().driver().stream_synchronize(static_cast<DriverStream>(stream));
-  }
+  // Streams may still read buffers of others, and come after a kernel that never ends.
+  if (!interrupted_ || device()->settle(Clock::now() + kGrace)) return;
+  leave_behind(std::shared_ptr<PeerBuffers>(std::move(buffers_)));
 }
 
 bool PeerBackend::serves(Kind kind) noexcept {
