@@ -19,7 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 from horovod.bootstrap import unix
 from horovod.bootstrap.admission import MOST_AT_ONCE
@@ -80,7 +80,7 @@ class StoreServer:
         self._listen_at = 0.0
         self._drain_until = 0.0
         self._thread: threading.Thread | None = None
-        self._failures: queue.SimpleQueue[tuple[str, Cause]] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Callable[[Table], None]] = queue.SimpleQueue()
         self._listeners = listen_at([bind_host] if isinstance(bind_host, str) else bind_host, port)
         self._addresses = tuple(map(_address_of, self._listeners))
         try:
@@ -131,7 +131,24 @@ class StoreServer:
 
     def fail(self, prefix: str, cause: Cause) -> None:
         """Whoever waits for a key below ``prefix``, now or later, hears of ``cause``. From any thread."""
-        self._failures.put((prefix, cause))
+        self._order(lambda table: table.fail(prefix, cause))
+
+    def put(self, key: str, value: Any) -> None:
+        """Store ``value`` (anything that JSON can say), as a client's ``set``. From any thread."""
+        self._order(lambda table: table.put(key, value))
+
+    def forget(self, prefix: str) -> None:
+        """Forget every key and every abort that begins with ``prefix``. From any thread."""
+        self._order(lambda table: table.forget(prefix))
+
+    def observe(self, prefix: str, heard: Callable[[str, Any], None]) -> None:
+        """From now on ``heard(rest of the key, value)`` is called for each value that a client sets below
+        ``prefix``; on the thread that serves, so it must not wait. Before ``start``.
+        """
+        self._table.observe(prefix, heard)
+
+    def _order(self, order: Callable[[Table], None]) -> None:
+        self._orders.put(order)
         self._stop_writer.send(b"f")
 
     def narrow(self) -> None:
@@ -166,8 +183,8 @@ class StoreServer:
             for key, events in self._selector.select(wait_s):
                 if key.fileobj is self._stop_reader:
                     told = self._stop_reader.recv(RECEIVE_BYTES)
-                    while not self._failures.empty():
-                        self._table.fail(*self._failures.get_nowait())
+                    while not self._orders.empty():
+                        self._orders.get_nowait()(self._table)
                     if b"n" in told:
                         self._narrow()
                     if b"x" in told:

@@ -122,6 +122,7 @@ class Table:
         self._held: collections.Counter[int] = collections.Counter()  # by each client; see _MOST_HELD
         self._soonest = math.inf  # no deadline is earlier; may be stale, never late
         self.replies: list[tuple[int, bytes]] = []
+        self._observers: list[tuple[str, Callable[[str, Any], None]]] = []
 
     def request(self, who: int, message: dict[str, Any]) -> None:
         """Apply one request of connection ``who``. Raises ``FrameError`` if it is not a request."""
@@ -154,6 +155,20 @@ class Table:
             self._abort(scope, cause)
         self._abort(prefix, cause)
 
+    def put(self, key: str, value: Any) -> None:
+        """Store a value without a client. Nobody observes it."""
+        self._store(key, value)
+
+    def forget(self, prefix: str) -> None:
+        """Remove the keys below ``prefix``, and the memory that scopes there were aborted."""
+        self._remove_below(prefix)
+        for scope in [scope for scope in self._aborted if scope.startswith(prefix)]:
+            del self._aborted[scope]
+
+    def observe(self, prefix: str, heard: Callable[[str, Any], None]) -> None:
+        """Call ``heard(rest of the key, value)`` for what clients set below ``prefix``."""
+        self._observers.append((prefix, heard))
+
     def waits(self, who: int) -> bool:
         """Whether connection ``who`` waits for an answer that somebody else must bring about."""
         return any(waiter.who == who for waiter in self._waiters())
@@ -178,6 +193,9 @@ class Table:
         if not self._refused(who, request_id, key):
             self._store(key, message["value"])
             self._ok(who, request_id, None)
+            for prefix, heard in self._observers:
+                if key.startswith(prefix):
+                    heard(key[len(prefix) :], message["value"])
 
     def _get(self, who: int, request_id: int, message: dict[str, Any]) -> None:
         key = _name(message["key"])
@@ -218,14 +236,7 @@ class Table:
             self._wait(who, request_id, prefix, max(1, count), message)
 
     def _remove(self, who: int, request_id: int, message: dict[str, Any]) -> None:
-        prefix = _name(message["prefix"])
-        for key in [key for key in self._values if key.startswith(prefix)]:
-            self._bytes -= len(self._values.pop(key)) + _cost(key)
-        for collected, collection in list(self._collections.items()):
-            if collection.waiters:
-                collection.names, collection.body = self._names(collected), None
-            else:
-                del self._collections[collected]
+        self._remove_below(_name(message["prefix"]))
         self._ok(who, request_id, None)
 
     def _watch(self, who: int, request_id: int, message: dict[str, Any]) -> None:
@@ -281,6 +292,15 @@ class Table:
                 for waiter in ready:
                     self._held[waiter.who] -= 1
                     self._ok_encoded(waiter.who, waiter.request_id, body)
+
+    def _remove_below(self, prefix: str) -> None:
+        for key in [key for key in self._values if key.startswith(prefix)]:
+            self._bytes -= len(self._values.pop(key)) + _cost(key)
+        for collected, collection in list(self._collections.items()):
+            if collection.waiters:
+                collection.names, collection.body = self._names(collected), None
+            else:
+                del self._collections[collected]
 
     def _forget_idle(self) -> None:
         """Replies are kept for others who ask the same; not for all that somebody ever asked."""
