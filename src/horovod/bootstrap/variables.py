@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from horovod.bootstrap.launchers import OWN
+from horovod.bootstrap.membership import WORKER_VARIABLE
 from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.bootstrap.starter import VARIABLE as STARTER_VARIABLE
 from horovod.config import SETTINGS
@@ -63,7 +64,6 @@ WITHOUT_EFFECT: Sequence[Ineffective] = (
         ("HOROVOD_ADASUM_MPI_CHUNK_SIZE",), "pieces are as long as the transport likes", usual="1073741824"
     ),
     Ineffective(("HOROVOD_CCL_CACHE",), "oneCCL is not supported"),
-    Ineffective(("HOROVOD_ELASTIC_TIMEOUT",), "elastic runs are to come", usual="600"),
 )
 """In the order of docs/settings.md, which is made from it."""
 
@@ -72,7 +72,7 @@ _OF_A_RANK = frozenset(
     {
         *(OWN.rank, *OWN.sizes, OWN.local_rank, OWN.local_size, OWN.cross_rank, OWN.cross_size, OWN.hostname),
         *("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT", "HOROVOD_STORE"),
-        *(SECRET_VARIABLE, STARTER_VARIABLE, "HOROVOD_RUN_DESCRIPTORS"),
+        *(SECRET_VARIABLE, STARTER_VARIABLE, WORKER_VARIABLE, "HOROVOD_RUN_DESCRIPTORS"),
     }
 )
 # What images and job files set for the installer of the original, and for its Spark and Ray: no part of a run

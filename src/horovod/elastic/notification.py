@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import enum
+import logging
 import threading
 from typing import Protocol
+
+from horovod.bootstrap.membership import HostUpdateResult, next_news
+from horovod.errors import HorovodInternalError
+from horovod.runtime import lifecycle
+from horovod.runtime.part import Part
 
 __all__ = ["HostUpdateResult", "Listener", "WorkerNotificationManager", "notification_manager"]
 
 
-class HostUpdateResult(enum.IntFlag):
-    """What changed about the hosts; changes add up by ``|``."""
-
-    no_update = 0
-    removed = 1
-    added = 2
-    mixed = removed | added
+_log = logging.getLogger("horovod")
 
 
 class Listener(Protocol):
@@ -33,12 +32,14 @@ class Listener(Protocol):
 class WorkerNotificationManager:
     """Hands every message to all listeners. One per process: :data:`notification_manager`.
 
-    A job without a driver has nobody who could send messages: its hosts never change.
+    Messages come from the driver of the job, to rank 0. A job without one has nobody who could send any: its
+    hosts never change.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: list[Listener] = []  # guarded by _lock
+        self._thread: threading.Thread | None = None
 
     def init(
         self,
@@ -48,10 +49,30 @@ class WorkerNotificationManager:
         hostname: str | None = None,
         local_rank: int | None = None,
     ) -> None:
-        """Be ready for messages; may be called any number of times.
-
-        There is no driver yet that would send any, so nothing is served: hosts stay what they are.
+        """Be ready for messages; may be called any number of times, and must be in every world: rank 0 alone
+        listens. The arguments are accepted because scripts pass them; the environment says who this is.
         """
+        part = lifecycle.part()
+        if part is None or lifecycle.current().topology.rank != 0:
+            return
+        if self._thread is None or not self._thread.is_alive():
+            # A daemon: it waits as long as the job runs.
+            self._thread = threading.Thread(
+                target=self._listen, args=(part,), name="horovod-hosts", daemon=True
+            )
+            self._thread.start()
+
+    def _listen(self, part: Part) -> None:
+        number = part.news
+        try:
+            with part.membership.connected() as store:
+                while True:
+                    news = next_news(store, number)
+                    if number >= part.news:  # else it is older than the world
+                        self.handle_hosts_updated(news.at, news.kind)
+                    number += 1
+        except HorovodInternalError as error:
+            _log.warning("Rank 0 hears of no more changes of the hosts: %s", error)
 
     def register_listener(self, listener: Listener) -> None:
         """``listener`` gets messages from now on; a second registration changes nothing."""

@@ -10,6 +10,7 @@ from typing import Any
 from horovod.elastic.notification import notification_manager
 from horovod.elastic.state import State
 from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
+from horovod.runtime import lifecycle
 
 __all__ = ["run_fn"]
 
@@ -19,8 +20,9 @@ _log = logging.getLogger("horovod")
 def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..., Any]:
     """Wrap ``func(state, ...)`` so that it is called again in a new world when the old one has failed.
 
-    Before the first call, and after each failure, the state is that of rank 0. Where no driver runs, hosts do
-    not change, and a world is formed again by the processes that are left of it: with one missing that fails.
+    Before the first call, and after each failure, the state is that of rank 0. A process that comes to a
+    world that is at work waits here until it is let in. Where no driver runs, hosts do not change, and a
+    world is formed again by the processes that are left of it: with one missing that fails.
 
     Args:
         func: its first argument is a :class:`~horovod.elastic.state.State`. It may be called several times.
@@ -34,11 +36,13 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
-        notification_manager.init()
         notification_manager.register_listener(state)
         skip_sync = False
         try:
+            if lifecycle.enter():
+                state.on_reset()  # what the script has made of the rank and size that it was told is not true
             while True:
+                notification_manager.init()
                 try:
                     if not skip_sync:
                         state.sync()

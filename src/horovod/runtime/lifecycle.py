@@ -15,7 +15,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from horovod import backends
 from horovod.bootstrap.connections import Mesh
 from horovod.bootstrap.meeting import Meeting, meet
+from horovod.bootstrap.membership import Expected, Placed, place_variables
 from horovod.bootstrap.memory import available_bytes
 from horovod.bootstrap.mesh import connect
 from horovod.bootstrap.signing import ObjectSigner
@@ -31,8 +32,14 @@ from horovod.bootstrap.static_sets import Sets, agree_on_sets, wrong_ranks
 from horovod.bootstrap.topology import Place, Topology, alone, read_place
 from horovod.bootstrap.variables import remarks
 from horovod.config import TIMELINE_DYNAMIC, WARNING_LEVEL, Config
-from horovod.errors import HorovodInternalError, InvalidArgumentError, NotInitializedError
+from horovod.errors import (
+    HorovodInternalError,
+    InvalidArgumentError,
+    NotInitializedError,
+    RendezvousError,
+)
 from horovod.runtime import blame, ending
+from horovod.runtime.part import Part, part_of
 
 if TYPE_CHECKING:
     from horovod import _core
@@ -155,11 +162,38 @@ class _Forked:
     runtime: Runtime
 
 
-_current: Runtime | _Forked | _Stopped = _Stopped()
+@dataclass(frozen=True, eq=False)
+class _Awaited:
+    """This process is to join a world that is at work: it prepares, and has a place that it may expect.
+
+    ``runtime`` has that place, and no engine: the first use of it waits for the world. ``then``: what is done
+    as soon as there is one.
+    """
+
+    runtime: Runtime
+    settings: Config
+    process_sets: Sets
+    environ: Mapping[str, str]
+    core: Core | None
+    part: Part
+    then: list[Callable[[Runtime], None]] = field(default_factory=list)
+    meeting: None = None
+
+
+class _EngineToCome:
+    """In place of the engine of a world that this process is not in yet."""
+
+    def __getattr__(self, name: str) -> Any:
+        enter()
+        return getattr(current().engine, name)
+
+
+_current: Runtime | _Forked | _Stopped | _Awaited = _Stopped()
 running: _core.Engine | None = None
 """The engine of the present world: what :func:`current` has, for those who ask at every operation."""
 _followers: list[Follower] = []  # of the imported frameworks; never shrinks
 _worlds = itertools.count()  # that this process has formed
+_part: Part | None = None  # in an elastic job; once made it stays
 _lock = threading.RLock()  # guards changes of _current and _followers; reading needs none
 
 
@@ -174,7 +208,8 @@ def start(
     """Form the world that the environment describes; does nothing if there is one already.
 
     Blocks until all ranks have met. Without a launcher this is a world of one: no socket, no file, no
-    waiting.
+    waiting. In an elastic job a process that comes later does not block: it prepares for the place that it is
+    told, and `enter` waits until the others let it in.
 
     Args:
         config: the settings; by default those in ``environ``.
@@ -189,41 +224,143 @@ def start(
         InvalidArgumentError: a process set is wrong, or they differ between ranks; also in later attempts.
         RendezvousError: the ranks did not come together; the message names who is missing.
         HorovodInternalError: this process was forked from one that had a world.
+        SystemExit: the elastic job needs this process no more.
     """
-    global _current, running
+    global _current, _part
     with _lock:
         if isinstance(_current, _Forked):
             raise _forked_error(_current)
-        if isinstance(_current, _Stopped):
-            settings = Config.from_environ(environ) if config is None else config
-            if communicator is not None:
-                environ = communicator.environ
-                settings = replace(settings, job_id=environ.get("HOROVOD_JOB_ID", ""))
-            place = read_place(environ)
-            if place.rank == 0 and _current.meeting is None:
-                _remark(settings, environ)
-            if _current.refusal:
-                raise InvalidArgumentError(_current.refusal)
-            meeting = meet(place, settings, environ, _current.meeting)
-            if communicator is not None:
-                meeting = replace(meeting, served=communicator.served)
-            _current = _Stopped(meeting)
-            ending.note_endings(_script_failed, _thread_failed)
-            atexit.unregister(_say_why)
-            atexit.register(_say_why)
-            _current = _attempt(
-                settings,
-                process_sets,
-                _native() if core is None else core,
-                meeting,
-                communicator and communicator.communicator,
+        if isinstance(_current, _Awaited):
+            return _current.runtime
+        if isinstance(_current, Runtime):
+            return _current
+        settings = Config.from_environ(environ) if config is None else config
+        if communicator is not None:
+            environ = communicator.environ
+            settings = replace(settings, job_id=environ.get("HOROVOD_JOB_ID", ""))
+            return _enter(_current, settings, process_sets, environ, core, communicator)
+        _part = _part or part_of(settings, environ)
+        if _part is None:
+            return _enter(_current, settings, process_sets, environ, core, None)
+        answer = _part.enter()
+        if isinstance(answer, Placed):
+            return _enter_round(_part, answer, settings, process_sets, environ, core)
+        runtime = _expected(answer, settings, environ)
+        _current = _Awaited(runtime, settings, process_sets, environ, core, _part)
+        return runtime
+
+
+def enter() -> bool:
+    """Be in the world: a newcomer of an elastic job waits here until it is let in; others do nothing.
+
+    Returns:
+        Whether rank or size are others than ``start`` let it expect.
+
+    Raises:
+        HorovodInternalError: the driver of the job is gone.
+        SystemExit: the job needs this process no more.
+    """
+    with _lock:
+        waiting = _current
+        if not isinstance(waiting, _Awaited):
+            return False
+        answer = waiting.part.ready()
+        runtime = _enter_round(
+            waiting.part, answer, waiting.settings, waiting.process_sets, waiting.environ, waiting.core
+        )
+        for do in waiting.then:
+            do(runtime)
+        before, now = waiting.runtime.topology, runtime.topology
+        return (before.rank, before.size) != (now.rank, now.size)
+
+
+def when_entered(do: Callable[[Runtime], None]) -> None:
+    """Call ``do`` with the world that was started: now, or when a newcomer is let in."""
+    with _lock:
+        if isinstance(_current, _Awaited):
+            _current.then.append(do)
+        else:
+            do(current())
+
+
+def part() -> Part | None:
+    """What this process is in an elastic job; None: its job is none."""
+    return _part
+
+
+def _enter(
+    before: _Stopped | _Awaited,
+    settings: Config,
+    process_sets: Sets,
+    environ: Mapping[str, str],
+    core: Core | None,
+    communicator: CommunicatorWorld | None,
+) -> Runtime:
+    """Form the world that ``environ`` describes."""
+    global _current, running
+    place = read_place(environ)
+    if place.rank == 0 and before.meeting is None:
+        _remark(settings, environ)
+    if isinstance(before, _Stopped) and before.refusal:
+        raise InvalidArgumentError(before.refusal)
+    meeting = meet(place, settings, environ, before.meeting)
+    if communicator is not None:
+        meeting = replace(meeting, served=communicator.served)
+    _current = _Stopped(meeting)
+    ending.note_endings(_script_failed, _thread_failed)
+    atexit.unregister(_say_why)
+    atexit.register(_say_why)
+    _current = _attempt(
+        settings,
+        process_sets,
+        _native() if core is None else core,
+        meeting,
+        communicator and communicator.communicator,
+    )
+    running = _current.engine
+    for follower in _followers:
+        follower.enter(_current)
+    atexit.unregister(_exit)  # one registration is enough, however often a world is formed
+    atexit.register(_exit)
+    return _current
+
+
+def _enter_round(
+    part: Part,
+    answer: Placed,
+    settings: Config,
+    process_sets: Sets,
+    environ: Mapping[str, str],
+    core: Core | None,
+) -> Runtime:
+    """Form the world that the driver of an elastic job has told; where that fails, the next one."""
+    while True:
+        before = _current
+        assert isinstance(before, _Stopped | _Awaited)
+        settings = replace(settings, epoch=str(answer.round))
+        try:
+            runtime = _enter(
+                before, settings, process_sets, {**environ, **place_variables(answer.place)}, core, None
             )
-            running = _current.engine
-            for follower in _followers:
-                follower.enter(_current)
-            atexit.unregister(_exit)  # one registration is enough, however often a world is formed
-            atexit.register(_exit)
-        return _current
+        except RendezvousError as error:
+            if not error.recoverable:
+                raise
+            _log.warning("World %d could not be formed: %s", answer.round, error)
+            part.spoiled(error)
+        else:
+            part.formed()
+            return runtime
+        answer = part.ready()
+
+
+def _expected(answer: Expected, settings: Config, environ: Mapping[str, str]) -> Runtime:
+    """What a newcomer knows of the world that it prepares for."""
+    rank, size, local_rank, local_size, cross_rank, cross_size = answer.place
+    host = environ.get("HOROVOD_HOSTNAME", "")
+    topology = Topology(
+        rank, size, local_rank, local_size, cross_rank, cross_size, homogeneous=True, hosts=(host,) * size
+    )
+    return Runtime(cast("_core.Engine", _EngineToCome()), topology, settings)
 
 
 def _remark(settings: Config, environ: Mapping[str, str]) -> None:
@@ -243,11 +380,17 @@ def follow(follower: Follower) -> None:
 
 def stop() -> None:
     """Leave the world: what is in flight fails everywhere. Idempotent; returns when the engine has ended."""
+    global _current
     with _lock:
+        if isinstance(_current, _Awaited):
+            _current = _Stopped()
         if not isinstance(_current, Runtime):
             return
         sharing = list(_current.sharing)
         word = _last_word(_current)
+        if _part is not None:
+            failure = _current.engine.failure()
+            _part.left(failure, blame.first_failed(_current.topology.rank, None, failure))
         try:
             _end(_current)
         finally:
@@ -340,6 +483,8 @@ def current() -> Runtime:
     runtime = _current
     if isinstance(runtime, Runtime):
         return runtime
+    if isinstance(runtime, _Awaited):
+        return runtime.runtime
     if isinstance(runtime, _Forked):
         raise _forked_error(runtime)
     raise NotInitializedError
@@ -347,7 +492,7 @@ def current() -> Runtime:
 
 def is_initialized() -> bool:
     """Whether this process has a world. Never raises."""
-    return isinstance(_current, Runtime)
+    return isinstance(_current, Runtime | _Awaited)
 
 
 def _attempt(config: Config, process_sets: Sets, core: Core, meeting: Meeting, communicator: Any) -> Runtime:
@@ -548,6 +693,8 @@ def _after_fork_in_child() -> None:
         _current.meeting.abandon()
     if isinstance(_current, Runtime):
         _current = _Forked(os.getppid(), _current)
+    elif isinstance(_current, _Awaited):
+        _current = _Forked(os.getppid(), _current.runtime)
     elif isinstance(_current, _Stopped):
         _current = _Stopped()
 

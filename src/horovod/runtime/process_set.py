@@ -217,6 +217,16 @@ def init_with_sets(
                     "initialized; call init() again without it."
                 )
             seen.append(ranks)
+        lifecycle.when_entered(lambda world: _number_all(world, process_sets, meant))
+
+
+def _number_all(
+    runtime: lifecycle.Runtime,
+    process_sets: Sequence[ProcessSet],
+    meant: Sequence[tuple[int, list[int], bool]],
+) -> None:
+    """The numbers that the world has for the sets of `_meant`."""
+    with _changing:
         numbers = {tuple(ranks): number for number, ranks in runtime.engine.process_sets().items()}
         for index, ranks, _ in meant:
             if tuple(ranks) not in numbers:

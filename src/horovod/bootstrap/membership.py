@@ -1,0 +1,254 @@
+"""How a process of an elastic job gets its place in the world: it reports to the driver, and waits for an
+answer.
+
+Both go through the store. The n-th report of worker w is the value of ``elastic/said/w/n``, the answer that
+of ``elastic/told/w/n``. So the driver hears of reports in the store's process, and a worker waits as for any
+key: nothing else listens, and nothing is unpickled.
+
+    report  {"what": "arrived"}                     the process has called ``init()`` for the first time
+            {"what": "ready", "round": r, ...}      it has left world r (0: it was in none) and wants to be in
+                                                    the next one; see ``Report``
+    answer  {"round": r, "place": [6], "news": n}   form world r, at this place; see ``Placed``
+            {"expect": [6], "round": r}             a world is at work: prepare for about this place, then be
+                                                    ready
+            {"dismissed": why}                      the job needs this process no more
+
+News of changed hosts are ``elastic/news/n``, n = 0, 1, …: {"at": UNIX seconds, "kind": flags}.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from horovod.bootstrap.store_address import read_store
+from horovod.bootstrap.store_client import StoreClient
+from horovod.errors import HorovodInternalError, RendezvousError, StoreTimeout
+
+__all__ = [
+    "NEWS",
+    "SAID",
+    "TOLD",
+    "WORKER_VARIABLE",
+    "Answer",
+    "Dismissed",
+    "Expected",
+    "HostUpdateResult",
+    "Membership",
+    "News",
+    "Placed",
+    "Report",
+    "Six",
+    "next_news",
+    "place_variables",
+    "told_key",
+]
+
+SAID = "elastic/said/"
+TOLD = "elastic/told/"
+NEWS = "elastic/news/"
+WORKER_VARIABLE = "HOROVOD_ELASTIC_WORKER"
+"""The number of a worker: each process of a job has another one, and none is used again."""
+
+_MOST_TEXT = 4096
+_MOST_NUMBER = 1 << 31
+_ASK_AGAIN_S = 3600.0
+
+Six = tuple[int, int, int, int, int, int]
+"""rank, size, local rank, local size, cross rank, cross size."""
+
+
+class HostUpdateResult(enum.IntFlag):
+    """What changed about the hosts; changes add up by ``|``."""
+
+    no_update = 0
+    removed = 1
+    added = 2
+    mixed = removed | added
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a worker says.
+
+    Attributes:
+        ready: else it has just arrived, and has nothing to give a world yet.
+        round: the world that it was given last; 0: none.
+        formed: it was in that world.
+        failed: that world has failed, or could not be formed; else it was left for a change of the hosts.
+        why: the failure, in a sentence.
+        because: the rank of that world that the failure is about, if it is about one.
+    """
+
+    ready: bool
+    round: int = 0
+    formed: bool = False
+    failed: bool = False
+    why: str = ""
+    because: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        if not self.ready:
+            return {"what": "arrived"}
+        return {
+            "what": "ready",
+            "round": self.round,
+            "formed": self.formed,
+            "failed": self.failed,
+            "why": self.why[:_MOST_TEXT],
+            "because": self.because,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Report:
+        """Raises ``TypeError``, ``ValueError`` or ``KeyError`` if ``value`` is not what ``to_json`` gives."""
+        if value["what"] == "arrived":
+            return cls(ready=False)
+        if value["what"] != "ready":
+            raise ValueError("an unknown report")
+        because = value["because"]
+        return cls(
+            ready=True,
+            round=_number(value["round"]),
+            formed=value["formed"] is True,
+            failed=value["failed"] is True,
+            why=str(value["why"])[:_MOST_TEXT],
+            because=None if because is None else _number(because),
+        )
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Form world ``round`` at this place. ``news``: the number of the next news."""
+
+    round: int
+    place: Six
+    news: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"round": self.round, "place": list(self.place), "news": self.news}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """World ``round`` is at work; this place is likely in the next one."""
+
+    place: Six
+    round: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"expect": list(self.place), "round": self.round}
+
+
+@dataclass(frozen=True)
+class Dismissed:
+    """The process is to end, without an error. ``why``: in a sentence."""
+
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"dismissed": self.why[:_MOST_TEXT]}
+
+
+Answer = Placed | Expected | Dismissed
+
+
+@dataclass(frozen=True)
+class News:
+    """The hosts have changed: when, in UNIX seconds, and how (``HostUpdateResult``)."""
+
+    at: int
+    kind: int
+
+
+def told_key(worker: int, number: int) -> str:
+    """Where the answer to a worker's report ``number`` is."""
+    return f"{TOLD}{worker}/{number}"
+
+
+def place_variables(place: Six) -> dict[str, str]:
+    """The six variables that say a place."""
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+    return {f"HOROVOD_{name}": str(number) for name, number in zip(names, place, strict=True)}
+
+
+class Membership:
+    """A worker's side.
+
+    Args:
+        environ: says who this worker is, and where the store is.
+        key: of the job.
+        job: its name.
+        timeout_s: for reaching the store.
+    """
+
+    def __init__(self, environ: Mapping[str, str], key: bytes, job: str, timeout_s: float) -> None:
+        self.worker = int(environ[WORKER_VARIABLE])
+        self.host = environ.get("HOROVOD_HOSTNAME", "")
+        self._store = read_store(environ)
+        self._key = key
+        self._job = job
+        self._timeout_s = timeout_s
+        self._reports = 0
+
+    def report(self, report: Report) -> Answer:
+        """Tell the driver, and wait for what it says; as long as it lives.
+
+        Raises:
+            RendezvousError: the driver is gone, or cannot be reached.
+        """
+        number = self._reports
+        self._reports += 1
+        with self.connected() as store:
+            store.set(f"{SAID}{self.worker}/{number}", report.to_json())
+            return _answer(_await(store, told_key(self.worker, number)))
+
+    def connected(self) -> StoreClient:
+        """A connection to the store; a context manager."""
+        who = f"worker {self.worker} on host {self.host}"
+        return StoreClient(self._store, self._key, self._timeout_s, who, job=self._job)
+
+
+def next_news(store: StoreClient, number: int) -> News:
+    """Wait for news ``number``.
+
+    Raises:
+        HorovodInternalError: the store is gone, or sent nonsense.
+    """
+    value = _await(store, f"{NEWS}{number}")
+    try:
+        return News(_number(value["at"], 1 << 62), _number(value["kind"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise HorovodInternalError(f"The driver sent news that make no sense: {error!r}") from error
+
+
+def _await(store: StoreClient, key: str) -> Any:
+    while True:
+        try:
+            return store.get(key, _ASK_AGAIN_S)
+        except StoreTimeout:
+            continue
+
+
+def _answer(value: Any) -> Answer:
+    try:
+        if "dismissed" in value:
+            return Dismissed(str(value["dismissed"]))
+        if "expect" in value:
+            return Expected(_six(value["expect"]), _number(value["round"]))
+        return Placed(_number(value["round"]), _six(value["place"]), _number(value["news"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise RendezvousError(f"The driver's answer makes no sense: {error!r}") from error
+
+
+def _six(value: Any) -> Six:
+    rank, size, local_rank, local_size, cross_rank, cross_size = (_number(each) for each in value)
+    return rank, size, local_rank, local_size, cross_rank, cross_size
+
+
+def _number(value: Any, most: int = _MOST_NUMBER) -> int:
+    if type(value) is not int or not 0 <= value < most:
+        raise ValueError(f"{value!r} is no number")
+    return value

@@ -1,0 +1,97 @@
+"""The part of this process in an elastic job: what it tells the driver, and what it is told.
+
+It is made at the first ``init()`` and lives as long as the process: worlds come and go.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from horovod.bootstrap.membership import (
+    WORKER_VARIABLE,
+    Answer,
+    Dismissed,
+    Expected,
+    Membership,
+    Placed,
+    Report,
+    place_variables,
+)
+from horovod.bootstrap.secret import job_key
+from horovod.config import Config
+from horovod.errors import HorovodInternalError, RendezvousError
+
+__all__ = ["Part", "part_of"]
+
+
+def part_of(config: Config, environ: Mapping[str, str]) -> Part | None:
+    """That of this process; None: its job is not elastic, or no driver of ours has started it."""
+    if not config.elastic or not environ.get(WORKER_VARIABLE):
+        return None
+    key = job_key(environ, config.job_id)
+    return Part(Membership(environ, key, config.job_id, config.init_timeout_s))
+
+
+class Part:
+    """
+    Attributes:
+        membership: the conversation with the driver.
+        round: the world that this process was placed in last; 0: none.
+        news: news of the hosts with a lower number were made before that.
+    """
+
+    def __init__(self, membership: Membership) -> None:
+        self.membership = membership
+        self.round = 0
+        self.news = 0
+        self._arrived = False
+        self._report = Report(ready=True)
+
+    def enter(self) -> Placed | Expected:
+        """Ask for a place; waits until there is one. At the first time only, it may be one to prepare for.
+
+        Raises:
+            SystemExit: the job needs this process no more; the status is that of success.
+            RendezvousError: the driver is gone.
+        """
+        if not self._arrived:
+            answer = self._ask(Report(ready=False))
+            self._arrived = True
+            return answer
+        return self.ready()
+
+    def ready(self) -> Placed:
+        """This process has all that it needs: wait for its place in the next world. Raises as `enter`."""
+        answer = self._ask(self._report)
+        if not isinstance(answer, Placed):
+            raise RendezvousError("The driver told a process that is ready to prepare itself.")
+        return answer
+
+    def formed(self) -> None:
+        """The world stands."""
+        self._report = Report(ready=True, round=self.round, formed=True)
+
+    def spoiled(self, error: HorovodInternalError) -> None:
+        """The world could not be formed."""
+        because = getattr(error, "rank", None)
+        missing = getattr(error, "missing", ())
+        if because is None and missing:
+            because = missing[0]
+        self._report = Report(True, self.round, failed=True, why=str(error), because=because)
+
+    def left(self, failure: BaseException | None, because: int | None) -> None:
+        """The world has been left, after a failure of it or of its rank ``because``."""
+        if failure is not None:
+            self._report = Report(True, self.round, True, True, str(failure), because)
+
+    def _ask(self, report: Report) -> Placed | Expected:
+        answer: Answer = self.membership.report(report)
+        if isinstance(answer, Dismissed):
+            raise SystemExit(0)
+        if isinstance(answer, Placed):
+            self.round, self.news = answer.round, answer.news
+            self._report = Report(ready=True, round=self.round)
+            for name, text in place_variables(answer.place).items():
+                os.putenv(name, text)  # os.environ keeps what the process began with
+        return answer

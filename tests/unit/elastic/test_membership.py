@@ -1,0 +1,196 @@
+"""Reports of workers and answers of the driver, through a real store; no process is started."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from horovod.bootstrap.membership import (
+    NEWS,
+    SAID,
+    Answer,
+    Dismissed,
+    Expected,
+    HostUpdateResult,
+    Membership,
+    News,
+    Placed,
+    Report,
+    Six,
+    next_news,
+    place_variables,
+    told_key,
+)
+from horovod.bootstrap.store_address import store_environment
+from horovod.bootstrap.store_client import StoreClient
+from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.table import Cause
+from horovod.errors import RendezvousError, StoreTimeout
+from horovod.runtime.part import Part
+
+KEY = bytes(range(32))
+PLACE: Six = (1, 4, 1, 2, 0, 2)
+pytestmark = pytest.mark.timeout(60)
+
+
+class _Driver:
+    """Answers each report with the next of ``answers``."""
+
+    def __init__(self, server: StoreServer) -> None:
+        self.server = server
+        self.said: list[tuple[str, Any]] = []
+        self.answers: list[Any] = []
+        server.observe(SAID, self._hear)
+
+    def _hear(self, rest: str, value: Any) -> None:
+        self.said.append((rest, value))
+        worker, number = map(int, rest.split("/"))
+        if self.answers:
+            answer = self.answers.pop(0)
+            told = answer.to_json() if isinstance(answer, Placed | Expected | Dismissed) else answer
+            self.server.put(told_key(worker, number), told)
+
+
+@pytest.fixture
+def driver() -> Iterator[_Driver]:
+    server = StoreServer(KEY, job="job")
+    made = _Driver(server)
+    with server:
+        yield made
+
+
+@pytest.fixture
+def member(driver: _Driver) -> Membership:
+    environ = {
+        "HOROVOD_ELASTIC_WORKER": "7",
+        "HOROVOD_HOSTNAME": "b",
+        **store_environment(driver.server.addresses),
+    }
+    return Membership(environ, KEY, "job", 5.0)
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        Report(ready=False),
+        Report(True),
+        Report(True, 3, True, True, "why not", 0),
+        Report(True, 3, False, True),
+    ],
+)
+def test_reports_survive_the_way(report: Report) -> None:
+    assert Report.from_json(report.to_json()) == report
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        7,
+        {},
+        {"what": "x"},
+        {"what": "ready"},
+        {**Report(True).to_json(), "round": -1},
+        {**Report(True).to_json(), "round": True},
+        {**Report(True).to_json(), "because": "one"},
+        {**Report(True).to_json(), "because": 1 << 40},
+    ],
+)
+def test_reports_that_are_none(value: Any) -> None:
+    with pytest.raises((TypeError, ValueError, KeyError)):
+        Report.from_json(value)
+
+
+def test_a_long_reason_is_cut() -> None:
+    assert len(Report(True, why="x" * 10**6).to_json()["why"]) == 4096
+
+
+@pytest.mark.parametrize("answer", [Placed(2, PLACE, 5), Expected(PLACE, 3), Dismissed("no more")])
+def test_answers_survive_the_way(driver: _Driver, member: Membership, answer: Answer) -> None:
+    driver.answers = [answer]
+    assert member.report(Report(ready=False)) == answer
+    assert driver.said == [("7/0", {"what": "arrived"})]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"round": 1}, {"expect": [1, 2]}, {"round": 1, "place": [0, 1, 0, 1, 0, "x"], "news": 0}, 5],
+)
+def test_answers_that_are_none(driver: _Driver, member: Membership, answer: Any) -> None:
+    driver.answers = [answer]
+    with pytest.raises(RendezvousError, match="makes no sense"):
+        member.report(Report(ready=False))
+
+
+def test_a_driver_that_goes_is_an_error(driver: _Driver, member: Membership) -> None:
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(member.report, Report(ready=False))
+        heard = threading.Event()
+        while not driver.said:
+            heard.wait(0.01)
+        driver.server.stop()
+        with pytest.raises(RendezvousError, match="worker 7 on host b lost the store"):
+            answer.result(30)
+
+
+def test_news_come_in_order(driver: _Driver, member: Membership) -> None:
+    driver.server.put(f"{NEWS}0", {"at": 10, "kind": 1})
+    with member.connected() as store, ThreadPoolExecutor() as pool:
+        assert next_news(store, 0) == News(10, HostUpdateResult.removed)
+        second = pool.submit(next_news, store, 1)
+        driver.server.put(f"{NEWS}1", {"at": 11, "kind": 2})
+        assert second.result(30) == News(11, HostUpdateResult.added)
+
+
+def test_variables_of_a_place() -> None:
+    assert place_variables(PLACE)["HOROVOD_CROSS_SIZE"] == "2"
+    assert len(place_variables(PLACE)) == 6
+
+
+def test_what_is_forgotten_is_not_there(driver: _Driver) -> None:
+    server = driver.server
+    server.put("epoch/1/x", 1)
+    server.fail("epoch/1/", Cause("over"))
+    with StoreClient(server.addresses, KEY, 5.0, "test", job="job") as store:
+        with pytest.raises(RendezvousError, match="over"):
+            store.get("epoch/1/x", 5.0)
+        server.forget("epoch/1/")
+        with pytest.raises(StoreTimeout):
+            store.get("epoch/1/x", 0.0)
+        store.set("epoch/1/x", 2)
+        assert store.get("epoch/1/x", 0.0) == 2
+
+
+def test_a_part_reports_what_has_become_of_its_world(
+    driver: _Driver, member: Membership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put: dict[str, str] = {}
+    monkeypatch.setattr("os.putenv", put.__setitem__)
+    part = Part(member)
+    driver.answers = [Expected(PLACE, 3), Placed(4, PLACE, 2), Placed(5, PLACE, 3), Placed(6, PLACE, 3)]
+    assert part.enter() == Expected(PLACE, 3)
+    assert part.ready() == Placed(4, PLACE, 2)
+    assert (part.round, part.news) == (4, 2)
+    assert put["HOROVOD_SIZE"] == "4"
+    part.formed()
+    assert part.enter() == Placed(5, PLACE, 3)
+    part.spoiled(RendezvousError("cut", missing=(2,)))
+    assert part.enter() == Placed(6, PLACE, 3)
+    reports = [Report.from_json(value) for _, value in driver.said]
+    assert reports == [
+        Report(ready=False),
+        Report(True),
+        Report(True, 4, formed=True),
+        Report(True, 5, formed=False, failed=True, why="cut", because=2),
+    ]
+
+
+def test_a_part_that_is_dismissed_ends_its_process(driver: _Driver, member: Membership) -> None:
+    driver.answers = [Dismissed("the job has ended")]
+    with pytest.raises(SystemExit) as caught:
+        Part(member).enter()
+    assert caught.value.code == 0
