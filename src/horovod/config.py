@@ -315,6 +315,14 @@ class Config:
         "For `horovodrun`.",
         flag=Flag("--failure-patience", "general", "SECONDS", ours=True),
     )
+    elastic_timeout_s: float = _setting(
+        "HOROVOD_ELASTIC_TIMEOUT",
+        _DURATION,
+        "600",
+        "After how many seconds without enough slots an elastic job gives up, at its start and after each "
+        "change of its hosts. For `horovodrun`.",
+        flag=Flag("--elastic-timeout", "elastic", "SECONDS", read=at_least(0)),
+    )
     heartbeat_timeout_s: float = _setting(
         "HOROVOD_HEARTBEAT_TIMEOUT_SECONDS",
         _DURATION,
@@ -469,7 +477,7 @@ class Config:
         "HOROVOD_ELASTIC",
         _switch,
         "0",
-        "Set by the launcher: the world may change. Elastic runs are to come.",
+        "Set by the launcher: the world may change: [elastic](elastic.md).",
     )
     network_interface: str = _setting(
         "HOROVOD_GLOO_IFACE",

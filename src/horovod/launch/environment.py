@@ -26,7 +26,9 @@ __all__ = [
 
 # Never handed on: shell functions and the shell's last directory mean nothing to a worker, and keys and
 # stores and modes of an enclosing job would be mistaken for ours. Patterns match from the start of a name.
-_NOT_FORWARDED = re.compile(r"BASH_FUNC_.*|OLDPWD|_HOROVOD_SECRET_KEY|HOROVOD_(ELASTIC|STORE)\Z")
+_NOT_FORWARDED = re.compile(
+    r"BASH_FUNC_.*|OLDPWD|_HOROVOD_SECRET_KEY|HOROVOD_(ELASTIC|ELASTIC_WORKER|STORE)\Z"
+)
 # Names the launching machine's devices, which says nothing about another machine's.
 _NOT_FOR_OTHER_HOSTS = re.compile(
     r".*CUDA_VISIBLE_DEVICES|SSH_.*|DBUS_.*|XDG_(RUNTIME_DIR|SESSION_.*|SEAT|VTNR)\Z"

@@ -32,7 +32,7 @@ from horovod.launch.supervision.failures import raise_for
 from horovod.launch.supervision.signals import Signals
 from horovod.launch.supervision.supervisor import Supervisor
 
-__all__ = ["conducting", "run_job"]
+__all__ = ["conducting", "drained", "make_store", "run_job"]
 
 _DRAIN_AFTER_SIGNAL_S = 2.0
 
@@ -81,7 +81,7 @@ def run_job(
         prepared = launcher.prepare(request)
         _tell_places(request, prepared.hosts)
         placed = slots if prepared.hosts else ()
-        with _make_store(prepared) as store:
+        with make_store(prepared) as store:
             console.narrate(f"serving the store at {shown(store.addresses)}")
             output = Output(
                 len(slots),
@@ -119,13 +119,20 @@ def run_job(
 @contextmanager
 def conducting(start: Callable[[], Workers], output: Output, signals: Signals) -> Iterator[Workers]:
     """What `start` starts, from there until its output is forwarded: for a while only, after a signal."""
-    try:
+    with drained(output, signals):
         workers = start()
         output.start()
         try:
             yield workers
         finally:
             workers.close()
+
+
+@contextmanager
+def drained(output: Output, signals: Signals) -> Iterator[None]:
+    """At the end what is left of the output is forwarded: for a while only, after a signal."""
+    try:
+        yield
     finally:
         seen = len(signals.arrived)
         give_up_at = time.monotonic() + _DRAIN_AFTER_SIGNAL_S if seen else float("inf")
@@ -151,7 +158,8 @@ def _tell_places(request: Request, hosts: Mapping[str, HostFacts]) -> None:
         console.tell(f"{', '.join(masks)} is kept for the ranks on this machine only: it means its devices.")
 
 
-def _make_store(prepared: Prepared) -> StoreServer:
+def make_store(prepared: Prepared) -> StoreServer:
+    """Not serving yet. Raises ``LaunchError``."""
     try:
         return StoreServer(prepared.key, bind_host=prepared.store_hosts, job=prepared.job_id)
     except OSError as error:

@@ -27,6 +27,8 @@ class Status:
         self.running = 0
         self.ended = 0
         self.ending = False
+        self.instead = ""
+        """What is said in place of the numbers, if it is not empty."""
         self._hosts = hosts
         self._ranks = ranks
         self._footer = console.footer if wanted is not False else None
@@ -37,6 +39,8 @@ class Status:
     def text(self) -> str:
         elapsed_s = int(time.monotonic() - self._began)
         clock = f"{elapsed_s // 3600}:{elapsed_s // 60 % 60:02}:{elapsed_s % 60:02}"
+        if self.instead:
+            return f"horovodrun {clock}  {self.instead}"
         if self.reached < self._hosts:
             return f"horovodrun {clock}  reaching hosts: {self.reached} of {self._hosts}"
         where = f" on {self._hosts} hosts" if self._hosts > 1 else ""

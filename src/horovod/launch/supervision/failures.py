@@ -23,7 +23,7 @@ from horovod.launch.supervision.first_cause import End
 from horovod.launch.supervision.signals import signal_name
 from horovod.launch.supervision.supervisor import Outcome, describe_exit
 
-__all__ = ["command_not_started", "listed", "raise_for", "why_unreported"]
+__all__ = ["command_not_started", "hint_for", "listed", "raise_for", "why_unreported"]
 
 _HINTS: Mapping[int, str] = {
     signal.SIGKILL: "If nobody killed it, the machine may be out of memory: see the kernel's log (dmesg).",
@@ -66,7 +66,7 @@ def _worker_failed(
     for lost in outcome.lost:
         sentence += f". Host {lost.host} was lost besides: {lost.reason}"
     last_lines = tail(failure.rank)
-    hint = _HINTS.get(-(failure.exit_code or 0), "") or _wrong_python(program, host, last_lines)
+    hint = hint_for(failure.exit_code or 0, program, host, last_lines)
     return WorkerFailed(
         f"{sentence}.{stuck}{' ' if hint else ''}{hint}",
         rank=failure.rank,
@@ -74,6 +74,11 @@ def _worker_failed(
         exit_code=failure.exit_code or 1,
         last_lines=last_lines,
     )
+
+
+def hint_for(exit_code: int, program: str, host: str, last_lines: Sequence[str]) -> str:
+    """What to look at where a rank has ended so; empty if nothing is known."""
+    return _HINTS.get(-exit_code, "") or _wrong_python(program, host, last_lines)
 
 
 def _wrong_python(program: str, host: str, last_lines: Sequence[str]) -> str:

@@ -1,0 +1,271 @@
+"""Which hosts there are: a script, a fixed list, or a class of the user's.
+
+Parsing is a pure function. A script is given a time limit, so that one that hangs is an error with a name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from horovod.errors import ConfigError, LaunchError
+from horovod.launch.mailbox import Mailbox
+from horovod.launch.placement.hosts import MOST_HOSTS, MOST_SLOTS, HostSlots
+from horovod.runtime.ending import harmless
+
+__all__ = [
+    "DiscoveryFailed",
+    "Discovered",
+    "FixedHosts",
+    "HostDiscovery",
+    "HostDiscoveryScript",
+    "Poller",
+    "ask",
+    "parse_discovered",
+]
+
+POLL_S = 1.0
+"""Between two questions, from the end of one to the start of the next."""
+
+SCRIPT_LIMIT_S = 60.0
+_MOST_OUTPUT_BYTES = 16 << 20
+_MOST_SAID_BYTES = 4096
+_MOST_SHOWN = 200
+_LINE = re.compile(r"([^\s:]+)(?::([0-9]{1,9}))?")
+
+
+class DiscoveryFailed(LaunchError):
+    """Hosts could not be found out; the message says what was asked and what went wrong."""
+
+
+class HostDiscovery:
+    """Finds the hosts of an elastic job. Subclasses implement one method."""
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        """Slots by host, of all hosts that ranks may use now. Called about once a second, from one thread.
+
+        Raises:
+            Exception: it is not known now. At the first call that ends the job; later it is told, and the
+                hosts stay what they were.
+        """
+        raise NotImplementedError
+
+
+class FixedHosts(HostDiscovery):
+    """Hosts that change only by :meth:`set`.
+
+    Args:
+        host_slots: slots by host.
+    """
+
+    def __init__(self, host_slots: Mapping[str, int]) -> None:
+        self._host_slots = dict(host_slots)
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        return dict(self._host_slots)
+
+    def set(self, host_slots: Mapping[str, int]) -> None:
+        """These are the hosts from now on. From any thread."""
+        self._host_slots = dict(host_slots)
+
+
+class HostDiscoveryScript(HostDiscovery):
+    """Asks a program, which prints one host a line: ``name`` or ``name:slots``.
+
+    Args:
+        discovery_script: a command of the shell.
+        slots: of a host whose line has no number; None: each line must have one.
+        limit_s: how long the program may take; then it is killed, with what it started.
+    """
+
+    def __init__(
+        self, discovery_script: str, slots: int | None = None, *, limit_s: float = SCRIPT_LIMIT_S
+    ) -> None:
+        self._script = discovery_script
+        self._slots = slots
+        self._limit_s = limit_s
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        """
+        Raises:
+            DiscoveryFailed: the program fails, takes too long, or prints what names no hosts.
+        """
+        try:
+            # A session of its own: its whole family can be ended, and Ctrl-C reaches the launcher only.
+            process = subprocess.Popen(
+                self._script,
+                shell=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise DiscoveryFailed(f"{self._named()} cannot be run: {error.strerror}.") from error
+        try:
+            ended, printed, said = _heard(process, time.monotonic() + self._limit_s)
+        finally:
+            _end_session(process)
+        if len(printed) > _MOST_OUTPUT_BYTES:
+            raise DiscoveryFailed(f"{self._named()} prints without end: that is no list of hosts.")
+        if not ended:
+            raise DiscoveryFailed(f"{self._named()} did not end within {self._limit_s:g} s and was killed.")
+        if process.returncode:
+            last = harmless(said.decode(errors="replace").strip()[-_MOST_SHOWN:])
+            raise DiscoveryFailed(
+                f"{self._named()} ended with status {process.returncode}{f': {last}' if last else ''}."
+            )
+        try:
+            return parse_discovered(printed.decode(errors="replace"), self._slots)
+        except ConfigError as error:
+            raise DiscoveryFailed(f"{self._named()}: {error}") from error
+
+    def _named(self) -> str:
+        return f"The host discovery script {self._script!r}"
+
+
+def parse_discovered(text: str, slots: int | None = None) -> dict[str, int]:
+    """The hosts that lines ``name`` or ``name:slots`` say, in the order of the lines.
+
+    Args:
+        text: blank lines mean nothing, a line that is repeated counts once.
+        slots: of a line without a number.
+
+    Raises:
+        ConfigError: a line is neither; it has no number and ``slots`` is None; or two lines give one host
+            different numbers.
+    """
+    found: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.strip()
+        if not words:
+            continue
+        match = _LINE.fullmatch(words)
+        if match is None:
+            raise ConfigError(f"line {number}, {words[:_MOST_SHOWN]!r}, is neither host nor host:slots.")
+        if match[2] is None and slots is None:
+            raise ConfigError(
+                f"line {number}, {words[:_MOST_SHOWN]!r}, has no number of slots: print host:slots, or give "
+                "--slots-per-host."
+            )
+        host = HostSlots(match[1], min(int(match[2]), MOST_SLOTS) if match[2] else int(slots or 0))
+        if found.setdefault(host.name, host.slots) != host.slots:
+            raise ConfigError(
+                f"line {number} gives host {host.name} {host.slots} slots, an earlier one {found[host.name]}."
+            )
+        if len(found) > MOST_HOSTS:
+            raise ConfigError(f"more than {MOST_HOSTS} hosts.")
+    return found
+
+
+@dataclass(frozen=True)
+class Discovered:
+    """An answer: ``hosts``, or why there is none."""
+
+    hosts: Mapping[str, int] | None
+    failure: str = ""
+
+
+class Poller:
+    """Asks again and again, on a thread of its own: a script may take its time.
+
+    Args:
+        discovery: what is asked.
+        interval_s: between an answer and the next question.
+    """
+
+    def __init__(self, discovery: HostDiscovery, interval_s: float = POLL_S) -> None:
+        self._discovery = discovery
+        self._interval_s = interval_s
+        self._found: Mailbox[Discovered] = Mailbox()
+        self._stop = threading.Event()
+        # A daemon: a script that hangs must not keep the launcher.
+        self._thread = threading.Thread(target=self._run, name="discovery", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def fileno(self) -> int:
+        """Readable while there is an answer."""
+        return self._found.fileno()
+
+    def take(self) -> list[Discovered]:
+        """The answers since the last call; of equal ones that follow each other only the first."""
+        return self._found.take()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._found.close()
+
+    def _run(self) -> None:
+        last: Discovered | None = None
+        while not self._stop.is_set():
+            found = ask(self._discovery)
+            if found != last:
+                self._found.put(found)
+                last = found
+            self._stop.wait(self._interval_s)
+
+
+def ask(discovery: HostDiscovery) -> Discovered:
+    """One question."""
+    try:
+        hosts = {}
+        for name, slots in discovery.find_available_hosts_and_slots().items():
+            host = HostSlots(str(name), int(slots))
+            if host.slots:
+                hosts[host.name] = host.slots
+        return Discovered(hosts)
+    except Exception as error:  # a class of the user's may raise anything
+        return Discovered(None, str(error) or type(error).__name__)
+
+
+def _heard(process: subprocess.Popen[bytes], until: float) -> tuple[bool, bytes, bytes]:
+    """Whether it has ended in time, and what it has printed on both streams. It is over when the process has
+    ended: what it leaves behind may hold its pipes open.
+    """
+    assert process.stdout is not None
+    assert process.stderr is not None
+    printed: dict[int, bytearray] = {
+        process.stdout.fileno(): bytearray(),
+        process.stderr.fileno(): bytearray(),
+    }
+    out, err = printed
+    ended = os.pidfd_open(process.pid)
+    try:
+        with selectors.DefaultSelector() as selector:
+            for descriptor in (ended, *printed):
+                selector.register(descriptor, selectors.EVENT_READ)
+            while len(printed[out]) <= _MOST_OUTPUT_BYTES and time.monotonic() < until:
+                ready = [key.fd for key, _ in selector.select(max(0.0, until - time.monotonic()))]
+                pipes = [descriptor for descriptor in ready if descriptor != ended]
+                if ended in ready and not pipes:
+                    return True, bytes(printed[out]), bytes(printed[err])
+                for descriptor in pipes:
+                    data = os.read(descriptor, 1 << 16)
+                    if not data:
+                        selector.unregister(descriptor)
+                    printed[descriptor] += data
+                del printed[err][:-_MOST_SAID_BYTES]
+    finally:
+        os.close(ended)
+    return False, bytes(printed[out]), bytes(printed[err])
+
+
+def _end_session(process: subprocess.Popen[bytes]) -> None:
+    """What the script leaves behind in its session is ended with it."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except OSError:
+        pass  # nothing is left
+    process.wait()
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()

@@ -1,0 +1,157 @@
+"""The hosts of an elastic job: their order, and which of them are left out for a while.
+
+A host that has failed is *blacklisted*: it is not used, though discovery goes on to name it. With a range of
+seconds (LO, HI) it comes back after its n-th failure when ``min(HI, LO * 2**n + U(0, 1) * LO)`` seconds have
+passed, without one never.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+from horovod.bootstrap.membership import HostUpdateResult
+from horovod.errors import InvalidArgumentError
+
+__all__ = ["COOLDOWN_MOST_S", "Hosts", "checked_cooldown", "in_stable_order"]
+
+COOLDOWN_MOST_S = 3600.0
+_MOST_DOUBLINGS = 12  # 2**12 seconds are more than the longest range
+
+
+def checked_cooldown(cooldown_s: Sequence[float] | None) -> tuple[float, float] | None:
+    """The range as two numbers.
+
+    Raises:
+        ValueError: it is none from 1 to 3600 seconds.
+    """
+    if cooldown_s is None:
+        return None
+    try:
+        low_s, high_s = (float(each) for each in cooldown_s)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(
+            f"The cool-down range must be two numbers of seconds, got {cooldown_s!r}."
+        ) from None
+    if not 1 <= low_s <= high_s <= COOLDOWN_MOST_S:
+        raise InvalidArgumentError(
+            f"The cool-down range {low_s:g} to {high_s:g} s must lie within 1 to {COOLDOWN_MOST_S:g} s."
+        )
+    return low_s, high_s
+
+
+def in_stable_order(available: Mapping[str, int], before: Sequence[str]) -> list[str]:
+    """The names of ``available``: those that were there ``before`` in that order, then the new ones."""
+    kept = [name for name in before if name in available]
+    return kept + [name for name in available if name not in kept]
+
+
+class Hosts:
+    """Which hosts may be used, and how many slots of each.
+
+    Args:
+        cooldown_s: see the module.
+        uniform: random numbers of [0, 1); tests replace them.
+    """
+
+    def __init__(
+        self, cooldown_s: tuple[float, float] | None = None, uniform: Callable[[], float] = random.random
+    ) -> None:
+        self._cooldown_s = cooldown_s
+        self._uniform = uniform
+        self._discovered: dict[str, int] = {}
+        self._order: list[str] = []
+        self._out_until: dict[str, float] = {}
+        self._slots_out_until: dict[tuple[str, int], float] = {}
+        self._failures: dict[str | tuple[str, int], int] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that may be used now, in the order in which ranks are dealt."""
+        return tuple(name for name in self._order if name not in self._out_until)
+
+    @property
+    def blacklisted(self) -> Mapping[str, float]:
+        """When each host that is left out comes back (``math.inf``: never), on the clock of the caller."""
+        return dict(self._out_until)
+
+    @property
+    def discovered(self) -> Mapping[str, int]:
+        """What discovery has found last, with those that are left out."""
+        return dict(self._discovered)
+
+    def slots(self, name: str) -> list[int]:
+        """The local indices that may be used on a host; none if it is not there or left out."""
+        if name in self._out_until:
+            return []
+        count = self._discovered.get(name, 0)
+        return [index for index in range(count) if (name, index) not in self._slots_out_until]
+
+    def total(self) -> int:
+        """Of all hosts that may be used."""
+        return sum(len(self.slots(name)) for name in self.names)
+
+    def update(self, found: Mapping[str, int]) -> HostUpdateResult:
+        """Discovery has found these hosts with so many slots.
+
+        Returns:
+            How that differs from before, without the hosts that are left out.
+        """
+        before = {name: self._discovered[name] for name in self.names}
+        self._order = in_stable_order(found, self._order)
+        self._discovered = dict(found)
+        after = {name: found[name] for name in self.names}
+        result = HostUpdateResult.no_update
+        for name in {**before, **after}:
+            if after.get(name, 0) < before.get(name, 0):
+                result |= HostUpdateResult.removed
+            elif after.get(name, 0) > before.get(name, 0):
+                result |= HostUpdateResult.added
+        return result
+
+    def is_blacklisted(self, name: str) -> bool:
+        """Whether it is left out now."""
+        return name in self._out_until
+
+    def blacklist(self, name: str, now: float) -> float:
+        """Leave a host out. A failure while it is left out does not make that longer.
+
+        Returns:
+            When it comes back; ``math.inf``: never.
+        """
+        if name not in self._out_until:
+            self._out_until[name] = now + self._delay_s(name)
+        return self._out_until[name]
+
+    def leave_out(self, name: str, index: int, now: float) -> float:
+        """Leave one slot of a host out; returns as `blacklist`."""
+        slot = (name, index)
+        if slot not in self._slots_out_until:
+            self._slots_out_until[slot] = now + self._delay_s(slot)
+        return self._slots_out_until[slot]
+
+    def readmit(self, now: float) -> list[str]:
+        """End what is over; returns the hosts that are used again and that discovery still names."""
+        back = [name for name, until in self._out_until.items() if until <= now]
+        for name in back:
+            del self._out_until[name]
+            if name in self._order:  # it comes back as a new one: rank 0 stays with those that were there
+                self._order.remove(name)
+                self._order.append(name)
+        slots = [slot for slot, until in self._slots_out_until.items() if until <= now]
+        for slot in slots:
+            del self._slots_out_until[slot]
+        return [name for name in dict.fromkeys([*back, *(host for host, _ in slots)]) if name in self._order]
+
+    def next_readmission(self) -> float:
+        """When `readmit` has something to do; ``math.inf``: never."""
+        return min([*self._out_until.values(), *self._slots_out_until.values()], default=math.inf)
+
+    def _delay_s(self, what: str | tuple[str, int]) -> float:
+        if self._cooldown_s is None:
+            return math.inf
+        low_s, high_s = self._cooldown_s
+        failures = self._failures[what] = self._failures.get(what, 0) + 1
+        grown_s: float = low_s * 2.0 ** min(failures, _MOST_DOUBLINGS) + self._uniform() * low_s
+        return max(low_s, min(high_s, grown_s))

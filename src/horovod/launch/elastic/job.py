@@ -1,0 +1,404 @@
+"""The course of an elastic job: hosts are found, workers started, worlds formed, until the last has ended."""
+
+from __future__ import annotations
+
+import math
+import selectors
+import shlex
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from horovod.bootstrap import unix
+from horovod.bootstrap.addresses import own_addresses
+from horovod.bootstrap.membership import (
+    NEWS,
+    SAID,
+    TOLD,
+    WORKER_VARIABLE,
+    Placed,
+    Report,
+    place_variables,
+    told_key,
+)
+from horovod.bootstrap.rounds import ROUNDS
+from horovod.bootstrap.store_address import shown
+from horovod.bootstrap.table import Cause
+from horovod.errors import LaunchError, WorkerFailed
+from horovod.launch.elastic.actions import (
+    Action,
+    Drop,
+    End,
+    Log,
+    Notify,
+    Over,
+    Reach,
+    Spoil,
+    Start,
+    Tell,
+    WorkerEnd,
+)
+from horovod.launch.elastic.discovery import DiscoveryFailed, HostDiscovery, Poller, ask
+from horovod.launch.elastic.driver import Driver, Phase
+from horovod.launch.elastic.hosts import Hosts
+from horovod.launch.elastic.record import Record
+from horovod.launch.elastic.rules import Rules
+from horovod.launch.environment import compute_threads, interface_environment, job_environment, time_limits
+from horovod.launch.job import Job, Results
+from horovod.launch.launchers.contract import (
+    Event,
+    Exited,
+    FewDevices,
+    Finished,
+    HostLost,
+    HostReached,
+    JobInterrupted,
+    LeftBehind,
+    Prepared,
+    Refused,
+    Request,
+    Said,
+    Started,
+)
+from horovod.launch.launchers.fleet_contract import Fleet, FleetPlan, FleetWorker
+from horovod.launch.launchers.registry import LAUNCHERS, make_fleet
+from horovod.launch.mailbox import Mailbox
+from horovod.launch.output.console import Console
+from horovod.launch.output.status import Status
+from horovod.launch.output.streams import Output
+from horovod.launch.phrases import counted
+from horovod.launch.placement.addresses import names_of_this_machine
+from horovod.launch.run import drained, make_store
+from horovod.launch.supervision.failures import command_not_started, hint_for
+from horovod.launch.supervision.first_cause import heard
+from horovod.launch.supervision.signals import Signals, signal_name
+from horovod.launch.supervision.supervisor import describe_exit
+
+__all__ = ["Elastic", "run_elastic_job"]
+
+_MOST_WIDTH = 1000  # ranks of folders that sort by name
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """What makes a job elastic.
+
+    Attributes:
+        rules: sizes and limits.
+        discovery: says which hosts there are.
+        events: file for what happens; None: none is kept.
+    """
+
+    rules: Rules
+    discovery: HostDiscovery
+    events: Path | None = None
+
+    def describe(self) -> str:
+        """What would be run, in lines: what discovery says now, and the limits.
+
+        Raises:
+            DiscoveryFailed: it says nothing.
+        """
+        found, rules = ask(self.discovery), self.rules
+        if found.hosts is None:
+            raise DiscoveryFailed(found.failure)
+        most = "all slots" if rules.most is None else counted(rules.most, "rank")
+        hosts = ", ".join(f"{name} ({counted(slots, 'slot')})" for name, slots in found.hosts.items())
+        return (
+            f"hosts now: {hosts or 'none'}\n"
+            f"starts with {counted(rules.processes, 'slot')}, goes on with {rules.least} or more, grows to "
+            f"{most}\n"
+        )
+
+
+def run_elastic_job(
+    job: Job,
+    elastic: Elastic,
+    inherited: Mapping[str, str],
+    console: Console,
+    results: Results | None = None,
+) -> None:
+    """Run `job` on hosts that come and go, until nothing of it is left; `inherited` is the environment that
+    workers start from. `results` is filled with what the ranks of the last world sent home.
+
+    Raises:
+        ConfigError: the launcher cannot run such a job.
+        CommandNotStarted: the command cannot be run.
+        WorkerFailed: the job has failed, first by this worker of its last world.
+        JobInterrupted: a signal to this process ended the job.
+        LaunchError: it has failed for another reason, such as too few slots.
+    """
+    with ExitStack() as stack:
+        course = _Course(job, elastic, inherited, console, stack)
+        try:
+            course.run()
+        finally:
+            stack.close()
+            if results is not None:
+                course.fill(results)
+    course.raise_failure()
+
+
+class _Course:
+    """One job while it runs. Everything is done on one thread; others leave things in mailboxes."""
+
+    def __init__(
+        self, job: Job, elastic: Elastic, inherited: Mapping[str, str], console: Console, stack: ExitStack
+    ) -> None:
+        self._job = job
+        self._console = console
+        self._inherited = inherited
+        self._driver = Driver(elastic.rules, Hosts(elastic.rules.cooldown_s), time.monotonic())
+        self._signals = stack.enter_context(Signals())
+        self._status = stack.enter_context(Status(console, wanted=job.status, hosts=0, ranks=0))
+        self._record = Record(console, elastic.events)
+        stack.callback(self._record.close)
+        self._reports: Mailbox[tuple[str, Any]] = Mailbox()
+        stack.callback(self._reports.close)
+        prepared = Prepared(_store_hosts(job, elastic.rules))
+        self._store = make_store(prepared)
+        self._store.observe(SAID, lambda rest, value: self._reports.put((rest, value)))
+        stack.enter_context(self._store)
+        console.narrate(f"serving the store at {shown(self._store.addresses)}")
+        self._output = Output(
+            elastic.rules.most or min(max(job.processes, 1), _MOST_WIDTH),
+            console,
+            timestamps=job.timestamps,
+            directory=job.output_directory,
+            shown=job.shown,
+        )
+        stack.enter_context(drained(self._output, self._signals))
+        environment = job_environment(
+            inherited,
+            {**interface_environment(job.interfaces), **job.options, "HOROVOD_ELASTIC": "1"},
+            store=self._store.addresses,
+            secret_key=prepared.key,
+            job_id=self._store.job,
+        )
+        request = Request(
+            job, (), (), (), False, inherited, time_limits(job.options, inherited), self._signals, console,
+            self._status,
+        )  # fmt: skip
+        self._fleet: Fleet = make_fleet(
+            LAUNCHERS[job.launcher], request, FleetPlan(job.command, environment, job.call), self._output
+        )
+        stack.callback(self._fleet.close)
+        self._output.start()
+        self._poller = Poller(elastic.discovery)
+        stack.callback(self._poller.close)
+        self._cores: dict[str, int] = {}
+        self._hosts_of: dict[int, str] = {}
+        self._words: dict[int, str] = {}
+        self._news = 0
+        self._news_at = 0
+        self._seen_signals = 0
+        self._interrupted = 0
+        self._over: Over | None = None
+        self._refused: LaunchError | None = None
+        self._survivors: tuple[int, ...] = ()
+        self._began = time.monotonic()
+
+    def run(self) -> None:
+        """Until nothing of the job runs."""
+        self._console.narrate(f"elastic: {shlex.join(self._job.command)}")
+        self._poller.start()
+        finished = False
+        with selectors.DefaultSelector() as selector:
+            for source in (self._fleet, self._signals, self._reports, self._poller):
+                selector.register(source.fileno(), selectors.EVENT_READ)
+            while not finished:
+                selector.select(self._wait_s())
+                self._signals.clear()
+                now = time.monotonic()
+                self._forward_signals(now)
+                for discovered in self._poller.take():
+                    if discovered.hosts is None:
+                        self._driver.discovery_failed(discovered.failure, now)
+                    else:
+                        self._driver.discovered(discovered.hosts, now)
+                for event in self._fleet.events():
+                    finished = self._take(event, now) or finished
+                for rest, value in self._reports.take():
+                    self._hear(rest, value, now)
+                self._driver.tick(now)
+                self._act()
+                self._status.instead = self._driver.describe(now)
+
+    def fill(self, results: Results) -> None:
+        """What the ranks of the last world sent home."""
+        sent = self._output.results()
+        here = names_of_this_machine(sorted(set(self._hosts_of.values())))
+        for rank, worker in enumerate(self._over.ranks if self._over is not None else ()):
+            if worker in sent:
+                results.sent[rank] = sent[worker]
+            if self._hosts_of.get(worker) in here:
+                results.here.add(rank)
+
+    def raise_failure(self) -> None:
+        """Raise what `run_elastic_job` promises, if the job has failed."""
+        elapsed_s = time.monotonic() - self._began
+        stuck = ""
+        if self._survivors:
+            stuck = f" Even SIGKILL did not end these processes: {', '.join(map(str, self._survivors))}."
+        if self._interrupted:
+            raise JobInterrupted(
+                f"{signal_name(self._interrupted)} ended the job after {elapsed_s:.1f} s.{stuck}",
+                signum=self._interrupted,
+            )
+        if self._refused is not None:
+            raise self._refused
+        over = self._over
+        if over is not None and over.failed is not None and not over.error:
+            raise self._worker_failed(over.failed, stuck)
+        if over is not None and over.error:
+            raise LaunchError(f"The elastic job has failed. {over.error}{stuck}")
+        if stuck:
+            raise LaunchError(f"All ranks succeeded.{stuck}")
+
+    def _worker_failed(self, end: WorkerEnd, stuck: str) -> WorkerFailed:
+        code = end.exit_code
+        how = "was lost with its host" if code is None else describe_exit(code)
+        said = self._words.get(end.worker, "")
+        tail = self._output.tail(end.worker)
+        hint = hint_for(code or 0, self._job.command[0], end.host, tail)
+        return WorkerFailed(
+            f"rank {end.rank} on {end.host} {how}{f': its script {said}' if said else ''}. "
+            "The elastic job has failed: one or more processes exited with non-zero status, and no world can "
+            f"go on. Process name: {end.host}[{end.index}]. Exit code: {1 if code is None else code}."
+            f"{stuck}{f' {hint}' if hint else ''}",
+            rank=end.rank,
+            host=end.host,
+            exit_code=code or 1,
+            last_lines=tail,
+        )
+
+    # -- in -------------------------------------------------------------------------------------------------
+
+    def _take(self, event: Event, now: float) -> bool:
+        """Pass on what has happened to processes; whether it was the last."""
+        match event:
+            case HostReached(host, facts):
+                self._cores[host] = facts.cores
+                self._driver.reached(host, now)
+            case HostLost(host, _, reason):
+                self._driver.host_lost(host, reason, now)
+            case Started(number, pid):
+                self._console.narrate(f"worker {number} runs as process {pid} on {self._hosts_of[number]}")
+            case Said(number, line):
+                word = heard(line)
+                if word is not None and word.text:
+                    self._words[number] = word.text
+            case Refused(number, _):
+                # A command that cannot be run on one host cannot be run on the others, as a rule.
+                if self._driver.phase is Phase.FIRST and self._refused is None:
+                    self._refused = command_not_started(event, self._job.command[0], self._hosts_of[number])
+                    self._driver.stop(str(self._refused), now)
+                self._driver.exited(number, 127, now)
+            case Exited(number, exit_code, _):
+                self._driver.exited(number, exit_code, now, self._words.get(number, ""))
+                for below in (SAID, TOLD):
+                    self._store.forget(f"{below}{number}/")
+            case FewDevices(number, devices, ranks):
+                self._console.tell(
+                    f"host {self._hosts_of[number]} has {counted(devices, 'device')} for "
+                    f"{counted(ranks, 'rank')}"
+                )
+            case LeftBehind(processes):
+                self._console.tell(
+                    f"ending {counted(processes, 'process', 'processes')} that workers left behind"
+                )
+            case Finished(survivors):
+                self._survivors = survivors
+                return True
+            case _:
+                pass
+        return False
+
+    def _hear(self, rest: str, value: Any, now: float) -> None:
+        """A report. Nonsense is told and ignored: who sends it has the key, but is not one of ours."""
+        try:
+            worker, _, number = rest.partition("/")
+            report = Report.from_json(value)
+            self._driver.said(int(worker), int(number), report, now)
+        except (ValueError, KeyError, TypeError) as error:
+            self._console.tell(f"a report that makes no sense, {SAID}{rest[:60]!r}, is ignored: {error!r}")
+
+    def _forward_signals(self, now: float) -> None:
+        for signum in self._signals.arrived[self._seen_signals :]:
+            self._seen_signals += 1
+            if self._interrupted:
+                self._fleet.kill()
+                self._console.tell(f"second signal ({signal_name(signum)}): killing what still runs")
+            else:
+                self._interrupted = signum
+                self._driver.stop(f"{signal_name(signum)} ended the job.", now)
+                self._fleet.finish(signum)
+
+    def _wait_s(self) -> float | None:
+        due = self._driver.due()
+        return None if due == math.inf else max(0.0, due - time.monotonic())
+
+    # -- out ------------------------------------------------------------------------------------------------
+
+    def _act(self) -> None:
+        """Do what the driver wants."""
+        actions, self._driver.actions = self._driver.actions, []
+        for action in actions:
+            self._do(action)
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Reach(host):
+                self._fleet.reach(host)
+            case Drop(host):
+                self._fleet.drop(host)
+            case Start():
+                self._start(action)
+            case End(workers, kill):
+                self._fleet.end(workers, signal.SIGKILL if kill else signal.SIGTERM)
+            case Tell(worker, number, answer):
+                self._store.put(told_key(worker, number), answer.to_json())
+                if isinstance(answer, Placed) and answer.round > 2:
+                    self._store.forget(f"{ROUNDS}{answer.round - 2}/")  # nobody looks there any more
+            case Notify(kind):
+                # Who hears of it compares the time with that of the last one it knows.
+                self._news_at = max(self._news_at + 1, int(time.time()))
+                self._store.put(f"{NEWS}{self._news}", {"at": self._news_at, "kind": kind})
+                self._news += 1
+            case Spoil(round_, why, rank, host):
+                self._store.fail(f"{ROUNDS}{round_}/", Cause(why, (rank,), rank=rank, host=host))
+            case Log():
+                self._record.add(action)
+            case Over():
+                self._over = action
+                self._fleet.finish(signal.SIGTERM)
+
+    def _start(self, start: Start) -> None:
+        if self._interrupted:
+            return
+        self._hosts_of[start.worker] = start.host
+        environment = {
+            **place_variables(start.place),
+            "HOROVOD_HOSTNAME": start.host,
+            WORKER_VARIABLE: str(start.worker),
+        }
+        threads = compute_threads(self._inherited, start.place[3], self._cores.get(start.host, 1))
+        if threads is not None and "OMP_NUM_THREADS" not in self._job.options:
+            environment["OMP_NUM_THREADS"] = str(threads)
+        try:
+            self._fleet.start(FleetWorker(start.worker, start.host, environment, label=start.place[0]))
+        except ValueError:
+            pass  # its host was lost a moment ago, which is still to be read
+
+
+def _store_hosts(job: Job, rules: Rules) -> list[str]:
+    """Where the store is served: hosts may come from anywhere, unless all that can come are this machine."""
+    names = [host.name for host in job.hosts]
+    if rules.fixed_hosts and names_of_this_machine(names) == frozenset(names):
+        return [unix.fresh_name()]
+    own = [address.host for address in own_addresses(",".join(job.interfaces))]
+    return list(dict.fromkeys(["127.0.0.1", *own]))

@@ -1,0 +1,68 @@
+"""What makes a job elastic, from options of ``horovodrun`` or arguments of ``horovod.run``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from horovod.config import value_of
+from horovod.errors import ConfigError
+from horovod.launch.elastic.discovery import FixedHosts, HostDiscovery, HostDiscoveryScript
+from horovod.launch.elastic.hosts import checked_cooldown
+from horovod.launch.elastic.job import Elastic
+from horovod.launch.elastic.rules import Rules
+from horovod.launch.job import Job
+
+__all__ = ["Wishes", "elastic_of"]
+
+
+class Wishes(NamedTuple):
+    """As given; None: not given. The names are those of the options."""
+
+    min_num_proc: int | None = None
+    max_num_proc: int | None = None
+    host_discovery_script: str | None = None
+    slots_per_host: int | None = None
+    reset_limit: int | None = None
+    blacklist_cooldown_range: Sequence[float] | None = None
+    failure_domain: str | None = None
+    spares: int | None = None
+    elastic_events: str | None = None
+
+
+def elastic_of(
+    wishes: Wishes, job: Job, inherited: Mapping[str, str], discovery: HostDiscovery | None = None
+) -> Elastic:
+    """How `job` is elastic.
+
+    Args:
+        wishes: what was asked for.
+        job: its hosts are those of a job without discovery.
+        inherited: the environment, for the time limit.
+        discovery: asked in place of a script.
+
+    Raises:
+        ConfigError: numbers that contradict each other.
+    """
+    fixed = discovery is None and wishes.host_discovery_script is None
+    if wishes.host_discovery_script is not None:
+        discovery = HostDiscoveryScript(wishes.host_discovery_script, wishes.slots_per_host)
+    elif discovery is None:
+        if wishes.slots_per_host is not None:
+            raise ConfigError("--slots-per-host means something with --host-discovery-script only.")
+        hosts = {host.name: host.slots for host in job.hosts} or {"localhost": job.processes}
+        discovery = FixedHosts(hosts)
+    rules = Rules(
+        processes=job.processes,
+        least=job.processes if wishes.min_num_proc is None else wishes.min_num_proc,
+        most=wishes.max_num_proc,
+        slots_wait_s=value_of("elastic_timeout_s", {**inherited, **job.options}),
+        reset_limit=wishes.reset_limit,
+        cooldown_s=checked_cooldown(wishes.blacklist_cooldown_range),
+        spares=wishes.spares or 0,
+        by_slot=None if wishes.failure_domain is None else wishes.failure_domain == "slot",
+        fixed_hosts=fixed,
+    )
+    events = None if wishes.elastic_events is None else Path(wishes.elastic_events)
+    return Elastic(rules, discovery, events)

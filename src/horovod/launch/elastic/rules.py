@@ -1,0 +1,58 @@
+"""How large an elastic world may be, and how long it is waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from horovod.errors import ConfigError
+from horovod.launch.elastic.hosts import checked_cooldown
+
+__all__ = ["Rules"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """
+    Attributes:
+        processes: slots that must be there before the first start.
+        least: ranks of a world after that.
+        most: ranks of any world; None: as many as there are slots.
+        slots_wait_s: how long enough slots are waited for, at the start and at each reset.
+        reset_limit: changes of the world that are allowed; None: any number.
+        cooldown_s: range of the time that a failed host is left out; None: for ever.
+        spares: workers beyond ``most`` that are kept ready to take over.
+        by_slot: a failed worker costs its slot, not its whole host. None: if there is one host only.
+        fixed_hosts: no further hosts can come.
+        lost_s: how long a rank that others have lost may take to be heard of, before it is ended.
+        gather_s: how long ready newcomers wait for others that are still starting.
+
+    Raises:
+        ConfigError: the numbers contradict each other.
+    """
+
+    processes: int
+    least: int
+    most: int | None = None
+    slots_wait_s: float = 600.0
+    reset_limit: int | None = None
+    cooldown_s: tuple[float, float] | None = None
+    spares: int = 0
+    by_slot: bool | None = None
+    fixed_hosts: bool = False
+    lost_s: float = 10.0
+    gather_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        checked_cooldown(self.cooldown_s)
+        if self.least < 1:
+            raise ConfigError(f"An elastic world needs one rank at least, not {self.least}.")
+        if self.least > self.processes:
+            raise ConfigError(
+                f"--min-np {self.least} is more than -np {self.processes}: training could start with fewer "
+                "ranks than it may go on with. Lower --min-np, or raise -np."
+            )
+        if self.most is not None and self.most < self.processes:
+            raise ConfigError(
+                f"--max-np {self.most} is less than -np {self.processes}: the first world would be too "
+                "large. Raise --max-np, or lower -np."
+            )

@@ -1,0 +1,200 @@
+"""A driver with workers that are not there: what it wants is done by a few lines, and time is a number."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from horovod.bootstrap.membership import Dismissed, Expected, Placed, Report
+from horovod.launch.elastic.actions import Drop, End, Log, Notify, Over, Reach, Spoil, Start, Tell
+from horovod.launch.elastic.driver import Driver, Phase
+from horovod.launch.elastic.hosts import Hosts
+from horovod.launch.elastic.rules import Rules
+
+__all__ = ["Play", "Worker", "hosts_of"]
+
+
+class Worker:
+    def __init__(self, start: Start) -> None:
+        self.number, self.host, self.index = start.worker, start.host, start.index
+        self.expected = start.place
+        self.reports = 0
+        self.answers: list[Placed | Expected | Dismissed] = []
+        self.alive = True
+        self.asked = False
+        """It waits for an answer."""
+
+    @property
+    def place(self) -> tuple[int, ...] | None:
+        placed = [answer for answer in self.answers if isinstance(answer, Placed)]
+        return placed[-1].place if placed else None
+
+    @property
+    def round(self) -> int:
+        placed = [answer for answer in self.answers if isinstance(answer, Placed)]
+        return placed[-1].round if placed else 0
+
+    @property
+    def dismissed(self) -> bool:
+        return any(isinstance(answer, Dismissed) for answer in self.answers)
+
+
+class Play:
+    """The world around a driver. ``unreachable``: hosts that cannot be reached."""
+
+    def __init__(self, least: int, processes: int | None = None, **rules: object) -> None:
+        cooldown_s = rules.get("cooldown_s")
+        self.rules = Rules(processes=processes or least, least=least, **rules)  # type: ignore[arg-type]
+        self.now = 1000.0
+        self.hosts = Hosts(cooldown_s, uniform=lambda: 0.5)  # type: ignore[arg-type]
+        self.driver = Driver(self.rules, self.hosts, self.now)
+        self.workers: dict[int, Worker] = {}
+        self.notified: list[int] = []
+        self.logs: list[Log] = []
+        self.spoiled: list[Spoil] = []
+        self.dropped: list[str] = []
+        self.killed: list[int] = []
+        self.over: Over | None = None
+        self.unreachable: set[str] = set()
+        self.stubborn: set[int] = set()
+        """Workers that a first signal does not end."""
+
+    # -- what happens --
+
+    def discover(self, **slots: int) -> None:
+        self.driver.discovered(slots, self.now)
+        self.act()
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, with a tick whenever the driver wants one."""
+        until = self.now + seconds
+        while self.driver.due() < until:
+            self.now = max(self.now, self.driver.due()) + 1e-6
+            self.driver.tick(self.now)
+            self.act()
+            assert self.driver.due() > self.now, "it wants to be called again at once, for ever"
+        self.now = max(self.now, until)
+        self.driver.tick(self.now)
+        self.act()
+
+    def arrive(self, *numbers: int) -> None:
+        for number in numbers:
+            self._report(number, Report(ready=False))
+
+    def ready(
+        self, *numbers: int, formed: bool = True, failed: bool = False, because: int | None = None
+    ) -> None:
+        for number in numbers:
+            worker = self.workers[number]
+            round_ = worker.round
+            self._report(
+                number, Report(True, round_, formed and round_ > 0, failed, "why" if failed else "", because)
+            )
+
+    def exit(self, number: int, code: int = 0) -> None:
+        worker = self.workers[number]
+        assert worker.alive
+        worker.alive = False
+        self.driver.exited(number, code, self.now)
+        self.act()
+
+    def lose(self, host: str) -> None:
+        for worker in self.workers.values():
+            if worker.host == host:
+                worker.alive = False
+        self.driver.host_lost(host, "silent", self.now)
+        self.act()
+
+    def begin(self, **slots: int) -> list[int]:
+        """Discover hosts, let all workers arrive; returns the world."""
+        self.discover(**slots)
+        self.arrive(*self.alive())
+        return self.world
+
+    # -- what is --
+
+    @property
+    def world(self) -> list[int]:
+        return list(self.driver.world)
+
+    @property
+    def phase(self) -> Phase:
+        return self.driver.phase
+
+    def alive(self) -> list[int]:
+        return [worker.number for worker in self.workers.values() if worker.alive]
+
+    def newcomers(self) -> list[int]:
+        return [number for number in self.alive() if number not in self.world]
+
+    def size(self) -> int:
+        """Of the world, as its members know it."""
+        places = [self.workers[number].place for number in self.world]
+        sizes = {place[1] for place in places if place is not None}
+        assert None not in places
+        assert len(sizes) == 1, places
+        return sizes.pop()
+
+    # -- doing --
+
+    def _report(self, number: int, report: Report) -> None:
+        worker = self.workers[number]
+        assert worker.alive
+        assert not worker.asked, "it reports while it waits for an answer"
+        worker.asked = True
+        worker.reports += 1
+        self.driver.said(number, worker.reports - 1, report, self.now)
+        self.act()
+
+    def act(self) -> None:
+        while self.driver.actions:
+            actions, self.driver.actions = self.driver.actions, []
+            for action in actions:
+                self._do(action)
+
+    def _do(self, action: object) -> None:
+        assert self.over is None, action
+        match action:
+            case Reach(host):
+                if host in self.unreachable:
+                    self.driver.host_lost(host, "no route", self.now)
+                else:
+                    self.driver.reached(host, self.now)
+            case Drop(host):
+                self.dropped.append(host)
+                assert not any(worker.alive and worker.host == host for worker in self.workers.values())
+            case Start():
+                assert action.worker not in self.workers
+                taken = {(each.host, each.index) for each in self.workers.values() if each.alive}
+                assert (action.host, action.index) not in taken
+                assert action.index in self.hosts.slots(action.host)
+                self.workers[action.worker] = Worker(action)
+            case End(numbers, kill):
+                for number in numbers:
+                    worker = self.workers[number]
+                    if worker.alive and (kill or number not in self.stubborn):
+                        worker.alive = False
+                        self.killed.append(number)
+                        self.driver.exited(number, -9 if kill else -15, self.now)
+            case Tell(number, report, answer):
+                worker = self.workers[number]
+                if worker.alive:
+                    assert worker.asked
+                    assert report == worker.reports - 1
+                    worker.asked = False
+                    worker.answers.append(answer)
+                    if isinstance(answer, Dismissed) and number not in self.stubborn:
+                        worker.alive = False
+                        self.driver.exited(number, 0, self.now)
+            case Notify(kind):
+                self.notified.append(kind)
+            case Spoil():
+                self.spoiled.append(action)
+            case Log():
+                self.logs.append(action)
+            case Over():
+                self.over = action
+                assert not any(worker.alive for worker in self.workers.values())
+
+
+def hosts_of(play: Play, numbers: Collection[int]) -> list[str]:
+    return [play.workers[number].host for number in numbers]

@@ -1,0 +1,528 @@
+"""The driver of elastic jobs, in histories that are written down."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from tests.unit.elastic.play import Play, hosts_of
+
+from horovod.bootstrap.membership import Expected, HostUpdateResult, Placed
+from horovod.errors import ConfigError
+from horovod.launch.elastic.driver import Phase
+from horovod.launch.elastic.rules import Rules
+
+
+def test_the_first_world_takes_all_slots() -> None:
+    play = Play(2, processes=3)
+    play.discover(a=2)
+    assert play.phase is Phase.SLOTS
+    assert not play.workers
+    play.discover(a=2, b=2)
+    assert [worker.expected for worker in play.workers.values()] == [
+        (0, 4, 0, 2, 0, 2), (1, 4, 1, 2, 0, 2), (2, 4, 0, 2, 1, 2), (3, 4, 1, 2, 1, 2)
+    ]  # fmt: skip
+    play.arrive(0, 1, 2)
+    assert not play.workers[0].answers
+    play.arrive(3)
+    assert [play.workers[number].place for number in range(4)] == [
+        worker.expected for worker in play.workers.values()
+    ]
+    assert play.phase is Phase.TRAINING
+    assert play.driver.resets == 0
+
+
+def test_most_is_never_exceeded() -> None:
+    play = Play(1, most=3)
+    play.begin(a=2, b=8)
+    assert play.size() == 3
+    play.discover(a=2, b=9, c=4)
+    assert len(play.workers) == 3
+    assert play.notified == []
+
+
+def test_the_first_start_waits_for_hosts_that_are_being_reached() -> None:
+    play = Play(1)
+    play.unreachable = {"b"}
+    play.discover(a=1, b=1)  # b is known not to be there at once
+    assert len(play.workers) == 1
+
+
+def test_too_few_slots_are_an_error_that_says_who_is_missing() -> None:
+    play = Play(4, slots_wait_s=60.0)
+    play.unreachable = {"b"}
+    play.discover(a=2, b=2)
+    play.wait(59.0)
+    assert play.over is None
+    assert any("4 slots needed, 2 there (a:2)" in log.text for log in play.logs)
+    play.wait(2.0)
+    assert play.over is not None
+    assert "Timed out waiting for minimum number of slots to become available" in play.over.error
+    assert "4 slots needed, 2 there (a:2)" in play.over.error
+    assert "Host b is being reached: no route" in play.over.error
+
+
+def test_an_unreachable_host_is_tried_again() -> None:
+    play = Play(2)
+    play.unreachable = {"a"}
+    play.discover(a=2)
+    play.wait(1.0)
+    assert not play.workers
+    play.unreachable = set()
+    play.wait(2.0)
+    assert len(play.workers) == 2
+
+
+def test_fixed_hosts_that_are_too_few_fail_at_once() -> None:
+    play = Play(3, fixed_hosts=True)
+    play.discover(a=2)
+    assert play.over is not None
+    assert "3 slots needed" in play.over.error
+
+
+def test_discovery_that_fails_first_ends_the_job() -> None:
+    play = Play(1)
+    play.driver.discovery_failed("The script is not there.", play.now)
+    play.act()
+    assert play.over is not None
+    assert play.over.error == "The script is not there."
+
+
+def test_discovery_that_fails_later_is_told() -> None:
+    play = Play(1)
+    play.begin(a=1)
+    play.driver.discovery_failed("It broke.", play.now)
+    play.act()
+    assert play.phase is Phase.TRAINING
+    assert play.logs[-1].text == "It broke. The hosts stay a:1."
+
+
+def test_a_failed_worker_costs_its_host() -> None:
+    play = Play(2, processes=4)
+    play.begin(a=2, b=2)
+    play.exit(0, 1)
+    assert play.spoiled[-1].round == 1
+    assert play.phase is Phase.RESET
+    play.ready(1, 2, failed=True, because=0)
+    assert play.phase is Phase.RESET  # rank 3 has not noticed
+    play.ready(3, failed=True, because=0)
+    assert play.phase is Phase.TRAINING
+    assert play.world == [2, 3]
+    assert [play.workers[number].place for number in (2, 3)] == [(0, 2, 0, 2, 0, 1), (1, 2, 1, 2, 0, 1)]
+    assert play.killed == [1]
+    assert play.dropped == ["a"]
+    assert play.driver.resets == 1
+    play.wait(10_000.0)
+    assert len(play.workers) == 4  # it never comes back
+
+
+def test_a_failed_worker_on_the_only_host_costs_its_slot() -> None:
+    play = Play(1, processes=3)
+    play.begin(a=3)
+    play.exit(0, -9)
+    play.ready(1, 2, failed=True, because=0)
+    assert play.world == [1, 2]
+    assert [play.workers[number].place for number in (1, 2)] == [(0, 2, 0, 2, 0, 1), (1, 2, 1, 2, 0, 1)]
+
+
+def test_a_slot_comes_back_after_its_cool_down_and_rank_0_stays() -> None:
+    play = Play(1, processes=2, cooldown_s=(10.0, 100.0))
+    play.begin(a=2)
+    play.exit(0, 1)
+    play.ready(1, failed=True)
+    assert play.world == [1]
+    play.wait(24.0)
+    assert play.newcomers() == []
+    play.wait(2.0)  # min(100, 10 * 2 + 0.5 * 10) = 25 s
+    (newcomer,) = play.newcomers()
+    assert play.workers[newcomer].expected == (
+        1,
+        2,
+        0,
+        2,
+        0,
+        1,
+    )  # the device of slot 0 is free, not that of 1
+    play.arrive(newcomer)
+    play.ready(newcomer)
+    assert play.notified == [HostUpdateResult.added]
+    play.ready(1)
+    assert play.workers[1].place == (0, 2, 1, 2, 0, 1)
+    assert play.workers[newcomer].place == (1, 2, 0, 2, 0, 1)
+
+
+def test_survivors_train_on_until_newcomers_are_ready() -> None:
+    play = Play(2)
+    play.begin(a=2)
+    play.discover(a=2, b=2)
+    assert play.newcomers() == [2, 3]
+    assert play.notified == []
+    play.arrive(2)
+    assert play.workers[2].answers == [Expected((2, 4, 0, 2, 1, 2), 1)]
+    play.ready(2)
+    assert play.notified == []  # the other one is on its way
+    play.arrive(3)
+    play.ready(3)
+    assert play.notified == [HostUpdateResult.added]
+    play.ready(0)
+    play.ready(1)
+    assert play.world == [0, 1, 2, 3]
+    assert play.size() == 4
+
+
+def test_a_slow_newcomer_does_not_keep_others_out() -> None:
+    play = Play(2, gather_s=5.0)
+    play.begin(a=2)
+    play.discover(a=2, b=2)
+    play.arrive(2, 3)
+    play.ready(2)
+    play.wait(4.9)
+    assert play.notified == []
+    play.wait(0.2)
+    assert play.notified == [HostUpdateResult.added]
+    play.ready(0, 1)
+    assert play.world == [0, 1, 2]
+    play.ready(3)
+    assert play.notified == [HostUpdateResult.added] * 2
+
+
+def test_a_removed_host_is_left_at_the_next_commit() -> None:
+    play = Play(1)
+    play.begin(a=2, b=2)
+    play.discover(b=2)
+    assert play.notified == [HostUpdateResult.removed]
+    assert play.alive() == [0, 1, 2, 3]  # nobody is ended before
+    play.ready(0, 1, 2, 3)
+    assert play.workers[0].dismissed
+    assert play.world == [2, 3]
+    assert play.dropped == ["a"]
+    assert play.size() == 2
+
+
+def test_fewer_slots_remove_the_last_ones() -> None:
+    play = Play(1)
+    play.begin(a=3)
+    play.discover(a=1)
+    assert play.notified == [HostUpdateResult.removed]
+    play.ready(0, 1, 2)
+    assert play.world == [0]
+
+
+def test_a_removed_and_an_added_host_at_once() -> None:
+    play = Play(1)
+    play.begin(a=1, b=1)
+    play.discover(b=1, c=1)
+    assert play.notified == [HostUpdateResult.removed]
+    play.arrive(2)
+    play.ready(2)
+    assert play.notified[-1] == HostUpdateResult.mixed
+    play.ready(0, 1)
+    assert hosts_of(play, play.world) == ["b", "c"]
+
+
+def test_below_the_minimum_survivors_wait_for_newcomers() -> None:
+    play = Play(2)
+    play.begin(a=1, b=1)
+    play.discover(a=1, b=1, c=1)
+    play.exit(0, 1)
+    play.ready(1, failed=True)
+    assert play.phase is Phase.SHORT
+    play.arrive(2)
+    assert isinstance(play.workers[2].answers[-1], Expected)
+    play.ready(2)
+    assert play.phase is Phase.TRAINING
+    assert hosts_of(play, play.world) == ["b", "c"]
+
+
+def test_below_the_minimum_for_too_long_is_an_error() -> None:
+    play = Play(2, slots_wait_s=100.0)
+    play.begin(a=1, b=1)
+    play.exit(0, 1)
+    play.ready(1, failed=True)
+    play.wait(99.0)
+    assert play.over is None
+    play.wait(2.0)
+    assert play.over is not None
+    assert "2 slots needed" in play.over.error
+    assert "Host a has failed and is left out for good" in play.over.error
+
+
+def test_how_long_a_newcomer_prepares_is_its_own_affair() -> None:
+    play = Play(2, slots_wait_s=100.0)
+    play.begin(a=1, b=1)
+    play.discover(a=1, b=1, c=1)
+    play.exit(0, 1)
+    play.ready(1, failed=True)
+    play.arrive(2)
+    play.wait(10_000.0)
+    assert play.over is None
+    assert sum("waiting for 1 worker to be ready" in log.text for log in play.logs) > 100
+
+
+def test_spares_take_over_at_once() -> None:
+    play = Play(1, processes=2, most=2, spares=1, by_slot=True)
+    play.begin(a=2, b=1)
+    assert play.newcomers() == [2]
+    assert play.workers[2].expected[1] == 2
+    play.arrive(2)
+    play.ready(2)
+    assert play.notified == []  # there is no room for it
+    play.exit(1, -9)
+    play.ready(0, failed=True)
+    assert play.phase is Phase.TRAINING
+    assert hosts_of(play, play.world) == ["a", "b"]
+
+
+def test_spares_keep_the_number_of_ranks() -> None:
+    play = Play(2, processes=2, most=2, spares=1)
+    play.begin(a=1, b=1, c=1)
+    play.arrive(2)
+    play.ready(2)
+    play.exit(0, -9)
+    play.ready(1, failed=True)
+    assert hosts_of(play, play.world) == ["b", "c"]
+    assert play.size() == 2
+
+
+def test_a_worker_that_ends_well_ends_the_job_well() -> None:
+    play = Play(2)
+    play.begin(a=2)
+    play.exit(0, 0)
+    assert play.over is None  # the other one may be about to end, too
+    play.ready(1, failed=True, because=0)
+    assert play.over is not None
+    assert play.over.error == ""
+    assert play.over.failed is None
+    assert play.workers[1].dismissed
+
+
+def test_all_fail() -> None:
+    play = Play(2)
+    play.begin(a=1, b=1)
+    play.exit(1, 3)
+    play.exit(0, 1)
+    assert play.over is not None
+    assert play.over.failed is not None
+    assert (play.over.failed.rank, play.over.failed.exit_code) == (1, 3)
+
+
+def test_one_fails_on_each_host() -> None:
+    play = Play(1)
+    play.begin(a=2, b=2)
+    play.exit(0, 1)
+    play.exit(2, 1)
+    play.ready(1, 3, failed=True)
+    assert play.over is not None
+    assert play.over.failed is not None
+
+
+def test_the_reset_limit() -> None:
+    play = Play(1, reset_limit=1)
+    play.begin(a=1, b=1, c=1)
+    play.discover(a=1, b=1)
+    play.ready(0, 1, 2)
+    assert play.world == [0, 1]
+    play.discover(a=1)
+    play.ready(0, 1)
+    assert play.over is not None
+    assert "exceeded limit: 1" in play.over.error
+
+
+def test_no_reset_at_all() -> None:
+    play = Play(1, reset_limit=0)
+    play.begin(a=1, b=1)
+    play.exit(0, 1)
+    play.ready(1, failed=True)
+    assert play.over is not None
+    assert "exceeded limit: 0" in play.over.error
+
+
+def test_nobody_is_left_who_has_the_state() -> None:
+    play = Play(1)
+    play.begin(a=1)
+    play.discover(b=1)
+    play.arrive(1)
+    play.ready(1)
+    play.ready(0)
+    assert play.over is not None
+    assert "No hosts from previous set remaining" in play.over.error
+
+
+def test_a_host_that_is_lost_counts_as_failed() -> None:
+    play = Play(1)
+    play.begin(a=2, b=1)
+    play.lose("a")
+    play.ready(2, failed=True, because=0)
+    assert play.world == [2]
+    assert play.hosts.is_blacklisted("a")
+
+
+def test_a_failure_before_the_first_world() -> None:
+    play = Play(1, processes=2)
+    play.discover(a=1, b=1)
+    play.exit(1, 1)
+    play.arrive(0)
+    assert play.world == [0]
+    assert play.size() == 1
+
+
+def test_a_second_failure_while_the_world_is_formed() -> None:
+    play = Play(1, processes=3)
+    play.begin(a=1, b=1, c=1)
+    play.exit(0, 1)
+    play.ready(1, 2, failed=True, because=0)
+    assert play.driver.round == 2
+    play.exit(1, 1)  # before it is connected
+    assert play.spoiled[-1].round == 2
+    play.ready(2, formed=False, failed=True, because=0)
+    assert play.world == [2]
+    assert play.driver.round == 3
+
+
+def test_a_failure_while_waiting() -> None:
+    play = Play(1, processes=3)
+    play.begin(a=1, b=1, c=1)
+    play.exit(0, 1)
+    play.ready(1, failed=True, because=0)
+    play.exit(1, -9)
+    play.ready(2, failed=True, because=0)
+    assert play.world == [2]
+
+
+def test_a_failed_newcomer_disturbs_nobody() -> None:
+    play = Play(1)
+    play.begin(a=1)
+    play.discover(a=1, b=1)
+    play.exit(1, 1)
+    assert play.phase is Phase.TRAINING
+    assert play.hosts.is_blacklisted("b")
+    assert play.notified == []
+
+
+def test_a_failed_newcomer_beside_members_costs_its_slot() -> None:
+    play = Play(1)
+    play.begin(a=1)
+    play.discover(a=2)
+    play.exit(1, 1)
+    assert not play.hosts.is_blacklisted("a")
+    assert play.hosts.slots("a") == [0]
+    play.wait(100.0)
+    assert len(play.workers) == 2  # it is not started again and again
+
+
+def test_a_newcomer_whose_host_goes_is_ended() -> None:
+    play = Play(1)
+    play.begin(a=1)
+    play.discover(a=1, b=1)
+    play.discover(a=1)
+    assert play.killed == [1]
+    assert play.notified == []
+
+
+def test_a_silent_member_that_others_have_lost_is_killed() -> None:
+    play = Play(1, lost_s=10.0)
+    play.begin(a=1, b=1)
+    play.stubborn = {1}
+    play.ready(0, failed=True, because=1)
+    play.wait(9.0)
+    assert play.alive() == [0, 1]
+    play.wait(2.0)
+    assert 1 in play.killed
+    assert play.world == [0]
+
+
+def test_a_member_that_computes_is_waited_for() -> None:
+    play = Play(1)
+    play.begin(a=1, b=1)
+    play.ready(0)
+    play.wait(1000.0)
+    assert play.alive() == [0, 1]
+    assert any("waiting for rank 1 on b" in log.text for log in play.logs)
+
+
+def test_worlds_that_cannot_be_formed_leave_out_who_is_blamed() -> None:
+    play = Play(1, processes=3)
+    play.begin(a=1, b=1, c=1)
+    for _ in range(2):
+        play.ready(0, formed=False, failed=True, because=2)
+        play.ready(1, formed=False, failed=True, because=2)
+        play.ready(2, formed=False, failed=True, because=0)
+    assert play.hosts.is_blacklisted("c")
+    assert play.world == [0, 1]
+    assert play.driver.round == 3
+
+
+def test_worlds_that_cannot_be_formed_for_no_known_reason_end_the_job() -> None:
+    play = Play(1, processes=2)
+    play.begin(a=1, b=1)
+    for _ in range(6):
+        assert play.over is None
+        play.ready(0, 1, formed=False, failed=True)
+    assert play.over is not None
+    assert "could not be formed" in play.over.error
+
+
+def test_a_dismissed_worker_that_stays_is_ended() -> None:
+    play = Play(1)
+    play.begin(a=1, b=1)
+    play.stubborn = {1}
+    play.discover(a=1)
+    play.ready(0, 1)
+    assert play.alive() == [0, 1]
+    play.stubborn = set()
+    play.wait(11.0)
+    assert play.killed == [1]
+
+
+def test_old_reports_mean_nothing() -> None:
+    play = Play(1)
+    play.begin(a=2)
+    answers = len(play.workers[0].answers)
+    from horovod.bootstrap.membership import Report
+
+    play.driver.said(0, 0, Report(ready=False), play.now)
+    play.driver.said(99, 0, Report(ready=False), play.now)
+    play.act()
+    assert len(play.workers[0].answers) == answers
+    assert play.phase is Phase.TRAINING
+
+
+def test_stopping_ends_all() -> None:
+    play = Play(1)
+    play.begin(a=2)
+    play.discover(a=2, b=1)
+    play.driver.stop("SIGINT ended the job.", play.now)
+    play.act()
+    assert play.over is not None
+    assert play.over.error == "SIGINT ended the job."
+
+
+def test_news_have_numbers_that_a_new_world_knows() -> None:
+    play = Play(1)
+    play.begin(a=1, b=1, c=1)
+    play.discover(a=1, b=1)
+    play.ready(0, 1, 2)
+    answer = play.workers[0].answers[-1]
+    assert isinstance(answer, Placed)
+    assert answer.news == 1
+
+
+@pytest.mark.parametrize(
+    ("numbers", "what"),
+    [
+        ({"processes": 1, "least": 2}, "--min-np 2 is more than -np 1"),
+        ({"processes": 4, "least": 2, "most": 3}, "--max-np 3 is less than -np 4"),
+        ({"processes": 1, "least": 0}, "needs one rank at least"),
+        ({"processes": 1, "least": 1, "cooldown_s": (0.5, 3.0)}, "must lie within 1 to 3600"),
+        ({"processes": 1, "least": 1, "cooldown_s": (1.0, 3601.0)}, "must lie within 1 to 3600"),
+    ],
+)
+def test_rules_that_contradict_each_other(numbers: dict[str, float], what: str) -> None:
+    with pytest.raises((ConfigError, ValueError), match=what):
+        Rules(**numbers)  # type: ignore[arg-type]
+
+
+def test_nothing_is_due_while_all_is_well() -> None:
+    play = Play(1)
+    play.begin(a=1)
+    assert play.driver.due() == math.inf
