@@ -37,7 +37,7 @@ _horovodrun; printf '%s\\n' "${{COMPREPLY[@]}}"
 def test_every_option_that_is_shown_is_completed(shell: str) -> None:
     script = completion_script(shell)
     for option in every_option():
-        if option.help and not option.refused:
+        if option.help:
             for spelling in option.spellings:
                 assert (spelling if shell != "fish" else f" {spelling.lstrip('-')}") in script
 

@@ -119,10 +119,7 @@ def test_every_option_has_a_key(file: Path) -> None:
             if option.name == "hosts":
                 value = "a:1"
             text = f"{option.longest.lstrip('-')}: {value}"
-            if option.refused:
-                with pytest.raises(ConfigError, match=option.refused):
-                    read(file, text)
-            elif option.warning:
+            if option.warning:
                 with pytest.warns(DeprecationWarning, match=option.warning):
                     read(file, text)
             else:
@@ -223,17 +220,6 @@ def test_wrong_values_name_file_section_and_key(text: str, message: str, file: P
     with pytest.raises(ConfigError, match=message) as caught:
         read(file, text)
     assert str(file) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("min-np: 2", "min-np: this version runs a fixed number"),
-    ],
-)
-def test_options_of_later_versions_are_refused(text: str, message: str, file: Path) -> None:
-    with pytest.raises(ConfigError, match=message):
-        read(file, text)
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:

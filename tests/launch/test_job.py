@@ -306,7 +306,7 @@ def test_a_script_is_not_found_in_a_folder_that_is_gone(tmp_path: Path) -> None:
         (["./text"], 126, "neither a program nor a script"),
         (["./lost"], 127, "its interpreter was not found"),
         (["-H", "localhost:1", "true"], 2, "2 processes were requested, but the hosts have 1 slot ("),
-        (["--min-np", "1", "true"], 2, "--min-np: this version runs a fixed number of processes"),
+        (["--min-np", "3", "true"], 2, "--min-np 3 is more than -np 2"),
         (["--nproc-per-node", "2", "plain.py"], 2, "which is torchrun's. Here: -np N"),
         (["-H", "localhost", "true"], 2, "'localhost' in it is not host:slots"),
         (["-H", "no.such.host.invalid:2", "true"], 1, "no.such.host.invalid: ssh"),

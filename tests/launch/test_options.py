@@ -198,20 +198,23 @@ def test_wrong_usage_ends_with_status_2(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "name", "value"),
     [
-        (["--min-np", "1"], "fixed number of processes"),
-        (["--min-num-proc", "1"], "fixed number of processes"),
-        (["--max-np", "1"], "fixed number of processes"),
-        (["--slots", "4"], "fixed number of processes"),
-        (["--blacklist-cooldown-range", "1", "2"], "fixed number of processes"),
-        (["--host-discovery-script", "s"], "fixed number of processes"),
+        (["--min-np", "1"], "min_num_proc", 1),
+        (["--min-num-proc", "1"], "min_num_proc", 1),
+        (["--max-np", "3"], "max_num_proc", 3),
+        (["--max-num-proc", "3"], "max_num_proc", 3),
+        (["--slots", "4"], "slots_per_host", 4),
+        (["--reset-limit", "0"], "reset_limit", 0),
+        (["--elastic-timeout", "7"], "elastic_timeout_s", 7),
+        (["--blacklist-cooldown-range", "1", "2"], "blacklist_cooldown_range", [1, 2]),
+        (["--host-discovery-script", "s"], "host_discovery_script", "s"),
+        (["--failure-domain", "slot"], "failure_domain", "slot"),
+        (["--spares", "2"], "spares", 2),
     ],
 )
-def test_options_of_later_versions_are_refused_by_name(words: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:  # status 2
-        parse_command_line([*words, "-np", "2", "true"])
-    assert str(caught.value).startswith(words[0].partition("=")[0])
+def test_options_of_elastic_jobs(words: list[str], name: str, value: object) -> None:
+    assert getattr(parse_command_line([*words, "-np", "2", "true"]), name) == value
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ LATER = {
 }
 # Parameters with defaults that the library accepts beyond the table: calls written for the table still work.
 EXTENSIONS = {
-    "horovod.run": ", *, env=None, stdout=None, stderr=None, unpickle_results=False",
+    "horovod.run": ", *, env=None, stdout=None, stderr=None, unpickle_results=False, discovery=None",
     "horovod.tensorflow._DistributedGradientTape.gradient": ", unconnected_gradients=UNCONNECTED",
     "horovod.tensorflow._DistributedGradientTape.get_local_and_global_gradients": (
         ", unconnected_gradients=UNCONNECTED"

@@ -17,6 +17,7 @@ from horovod.launch.launchers.choice import choose_launcher, look_around
 from horovod.launch.launchers.registry import LAUNCHERS
 from horovod.launch.options.command_line import (
     hosts_are_named,
+    is_elastic,
     parse_command_line,
     rank_map,
     to_job,
@@ -80,10 +81,24 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
         console.tell(f"hosts of {allocated.source}: {named(allocated.hosts)}")
     launcher = choose_launcher(arguments.launcher, look_around(os.environ, arguments.launcher))
     job = replace(job, launcher=launcher)
-    if arguments.dry_run:
+    if is_elastic(arguments):
+        _run_elastic(arguments, job, console)
+    elif arguments.dry_run:
         _tell_plan(job)
     else:
         run_job(job, os.environ, console)
+
+
+def _run_elastic(arguments: argparse.Namespace, job: Job, console: Console) -> None:
+    # Jobs that are not pay nothing for it.
+    from horovod.launch.elastic.job import run_elastic_job
+    from horovod.launch.elastic.options import Wishes, elastic_of
+
+    elastic = elastic_of(Wishes(*(getattr(arguments, name) for name in Wishes._fields)), job, os.environ)
+    if arguments.dry_run:
+        _show(elastic.describe())
+    else:
+        run_elastic_job(job, elastic, os.environ, console)
 
 
 def _tell_plan(job: Job) -> None:

@@ -24,6 +24,7 @@ from horovod.launch.agent_client.ssh_command import SshOptions
 from horovod.launch.calls.modules import install_sources, local_sources
 from horovod.launch.calls.pickles import ALIGNMENT, pack, unpack
 from horovod.launch.calls.plain import NotPlain, is_plain, pack_plain, plain_error, unpack_error, unpack_plain
+from horovod.launch.elastic.discovery import HostDiscovery
 from horovod.launch.job import Job, Results
 from horovod.launch.launchers.choice import choose_launcher, look_around
 from horovod.launch.output.console import Console, TextSink
@@ -73,8 +74,11 @@ def run(
     stdout: TextSink | None = None,
     stderr: TextSink | None = None,
     unpickle_results: bool = False,
+    discovery: HostDiscovery | None = None,
 ) -> list[Any]:
     """Call ``func(*args, **kwargs)`` in ``num_proc`` processes of one job; return the results by rank.
+
+    With ``min_num_proc``, ``host_discovery_script`` or ``discovery`` the job is elastic: hosts come and go.
 
     Args:
         func: any callable that cloudpickle can carry; local functions and closures, too. Modules of this
@@ -82,6 +86,14 @@ def run(
         args, kwargs: large arrays and tensors go to each host once; its processes share their memory, until
             they write to it.
         num_proc: how many processes.
+        min_num_proc: elastic: go on with as few processes after failures. Then the results are those of the
+            first ``min_num_proc`` ranks of the last world.
+        max_num_proc: elastic: grow to so many; by default to all slots.
+        slots: elastic: slots of hosts that the script names without a number.
+        reset_limit: elastic: changes of the world that are allowed; by default any number.
+        cooldown_range: elastic: a failed host is used again after so many seconds, from the first to the
+            second number, longer each time; by default never.
+        host_discovery_script: elastic: a command that prints ``host`` or ``host:slots``, one a line.
         hosts: ``server1:2,server2:2``; by default ``num_proc`` slots on this machine. Others are reached by
             ssh.
         hostfile: a file with hosts in place of ``hosts``.
@@ -93,6 +105,7 @@ def run(
         np: old name of ``num_proc``, as ``min_np``, ``max_np`` and ``network_interface`` are of others.
         env: variables for the processes, over those of this one; None takes one away.
         stdout, stderr: text streams for what the processes print; by default this process's own.
+        discovery: elastic: asked for the hosts, in place of a script.
         unpickle_results: results of other hosts may be of any type: they are unpickled here, so whoever has
             one of those hosts can run code in this process.
         use_mpi, mpi_args: let ``mpirun`` start the processes, with these words besides.
@@ -111,14 +124,9 @@ def run(
         raise ConfigError("horovod.run: use_gloo and use_mpi exclude each other.")
     if hosts is not None and hostfile is not None:
         raise ConfigError("horovod.run: hosts and hostfile exclude each other.")
-    _refuse_elastic(
-        min_num_proc=min_num_proc if min_np is None else _renamed("min_np", "min_num_proc", min_np),
-        max_num_proc=max_num_proc if max_np is None else _renamed("max_np", "max_num_proc", max_np),
-        slots=slots,
-        reset_limit=reset_limit,
-        cooldown_range=cooldown_range,
-        host_discovery_script=host_discovery_script,
-    )
+    min_num_proc = min_num_proc if min_np is None else _renamed("min_np", "min_num_proc", min_np)
+    max_num_proc = max_num_proc if max_np is None else _renamed("max_np", "max_num_proc", max_np)
+    elastic = min_num_proc is not None or host_discovery_script is not None or discovery is not None
     if num_proc < 1:
         raise ConfigError(f"horovod.run: num_proc must be at least 1, not {num_proc}.")
     placed = parse_hosts(hosts) if hosts is not None else ()
@@ -140,8 +148,26 @@ def run(
         call=pack_call(func, args, kwargs or {}),
     )
     results, console = Results(), _console(verbose, stdout, stderr)
+    wanted = num_proc
     try:
-        run_job(job, environment, console, results)
+        if elastic:
+            # Jobs that are not pay nothing for it.
+            from horovod.launch.elastic.job import run_elastic_job
+            from horovod.launch.elastic.options import Wishes, elastic_of
+
+            wishes = Wishes(
+                min_num_proc=min_num_proc,
+                max_num_proc=max_num_proc,
+                host_discovery_script=host_discovery_script,
+                slots_per_host=slots,
+                reset_limit=reset_limit,
+                blacklist_cooldown_range=cooldown_range,
+            )
+            how = elastic_of(wishes, job, environment, discovery)
+            wanted = how.rules.least
+            run_elastic_job(job, how, environment, console, results)
+        else:
+            run_job(job, environment, console, results)
     except WorkerFailed as failure:
         if failure.rank is not None:
             trusted = unpickle_results or failure.rank in results.here
@@ -149,15 +175,8 @@ def run(
         raise
     return [
         _result(results.sent.get(rank), rank, trusted=unpickle_results or rank in results.here)
-        for rank in range(num_proc)
+        for rank in range(wanted)
     ]
-
-
-def _refuse_elastic(**given: object) -> None:
-    for name, value in given.items():
-        if value is not None:
-            what = "this version runs a fixed number of processes; give num_proc and hosts"
-            raise LaunchError(f"horovod.run: {name}: {what}.")
 
 
 def call_in_worker(call_descriptor: int, result_descriptor: int) -> None:

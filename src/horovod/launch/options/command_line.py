@@ -10,7 +10,7 @@ import argparse
 import os
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,6 +25,7 @@ from horovod.launch.placement.hosts import Allocated, HostSlots, parse_hostfile,
 
 __all__ = [
     "hosts_are_named",
+    "is_elastic",
     "make_parser",
     "option_environment",
     "parse_command_line",
@@ -48,6 +49,8 @@ examples:
   horovodrun -np 8 --launcher srun python train.py
   horovodrun --config-file job.yaml --verbose python train.py
   horovodrun -np 8 --output-filename logs --show-ranks 0 python train.py
+  horovodrun -np 4 --min-np 2 --host-discovery-script ./hosts.sh python train.py
+                                                 elastic: hosts come and go
   horovodrun --check-build                       what this installation can do
   eval "$(horovodrun --completion bash)"         complete options in this shell
 
@@ -57,8 +60,6 @@ as long as they stay unambiguous. Every option may stand in the config file.
 exit status: 0 if every process succeeded, otherwise that of the first process
 that failed (128 + N if signal N ended it, or told horovodrun to end); 127
 command not found, 126 not executable, 2 wrong arguments, 1 anything else.
-
-Options of what is to come are refused, with what to use in their place:
 """
 
 
@@ -89,8 +90,6 @@ class _Give(argparse.Action):
         for before, other in namespace.given:
             if option.apart and other.apart == option.apart and other != option:
                 parser.error(f"argument {spelling}: not allowed with argument {before}")
-        if option.refused:
-            raise ConfigError(f"{spelling}: {option.refused}.")
         if option.warning:
             warnings.warn(f"{spelling} is deprecated: {option.warning}", DeprecationWarning, stacklevel=2)
         namespace.given.append((spelling, option))
@@ -98,12 +97,11 @@ class _Give(argparse.Action):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    refused = [option.longest for option in every_option() if option.refused]
     parser = _Parser(
         prog="horovodrun",
         usage=_USAGE,
         description=_DESCRIPTION,
-        epilog=_EPILOG + "".join(f"  {line}\n" for line in _filled(refused)),
+        epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
         allow_abbrev=False,  # `_split_command` expands them
@@ -157,7 +155,16 @@ def parse_command_line(words: Sequence[str]) -> argparse.Namespace:
 
 def hosts_are_named(arguments: argparse.Namespace) -> bool:
     """Whether the user has said which hosts to use."""
-    return arguments.hosts is not None or arguments.hostfile is not None
+    return (
+        arguments.hosts is not None
+        or arguments.hostfile is not None
+        or arguments.host_discovery_script is not None
+    )
+
+
+def is_elastic(arguments: argparse.Namespace) -> bool:
+    """Whether hosts may come and go."""
+    return arguments.host_discovery_script is not None or arguments.min_num_proc is not None
 
 
 def to_job(arguments: argparse.Namespace, allocated: Allocated | None = None) -> Job:
@@ -171,6 +178,8 @@ def to_job(arguments: argparse.Namespace, allocated: Allocated | None = None) ->
     hosts = _hosts(arguments) or (allocated.hosts if allocated is not None else ())
     meant = allocated.processes if allocated is not None and not hosts_are_named(arguments) else 0
     given = None if arguments.num_proc == AUTO else arguments.num_proc
+    if is_elastic(arguments):
+        given = given or arguments.min_num_proc  # as many as training may go on with
     processes = given or meant or sum(host.slots for host in hosts)
     if not processes and hosts:
         raise ConfigError(
@@ -278,7 +287,7 @@ def _full_spelling(parser: argparse.ArgumentParser, name: str, known: Mapping[st
 
 def _did_you_mean(word: str) -> str:
     name = word.partition("=")[0]
-    shown = [full for full, option in spellings().items() if option.help or option.refused]
+    shown = [full for full, option in spellings().items() if option.help]
     import difflib  # only who is mistaken pays for it
 
     close = difflib.get_close_matches(name, shown, n=2, cutoff=0.6)
@@ -286,15 +295,6 @@ def _did_you_mean(word: str) -> str:
         full for full in shown if re.sub("-|_", "", full) == re.sub("-|_", "", name) and full not in close
     ]
     return f". Did you mean {' or '.join(close)}?" if close else ""
-
-
-def _filled(words: Iterable[str]) -> list[str]:
-    lines = [""]
-    for word in words:
-        if len(lines[-1]) + len(word) > 74:
-            lines.append("")
-        lines[-1] += f"{word} "
-    return [line.rstrip() for line in lines]
 
 
 def _processes_here(arguments: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ __all__ = ["completion_script"]
 
 def completion_script(shell: str) -> str:
     """The script for ``bash``, ``zsh`` or ``fish``."""
-    return _SCRIPTS[shell]([option for option in every_option() if option.help and not option.refused])
+    return _SCRIPTS[shell]([option for option in every_option() if option.help])
 
 
 def _bash(options: Sequence[Option]) -> str:

@@ -62,8 +62,6 @@ def apply_config_file(arguments: argparse.Namespace, path: Path) -> None:
             raise ConfigError(f"{setting.where}: cannot be given together with {other.where}.")
         if option.name in decided or option.apart in decided:
             continue
-        if option.refused:
-            raise ConfigError(f"{setting.where}: {option.refused}.")
         if option.warning:
             warnings.warn(
                 f"{setting.where} is deprecated: {option.warning}", DeprecationWarning, stacklevel=2

@@ -23,7 +23,6 @@ SHELLS = ("bash", "zsh", "fish")
 AUTO = "auto"
 """The number of processes that fits, as if no number were given."""
 
-_NO_ELASTIC = "this version runs a fixed number of processes; give -np and -H instead"
 _AS_TUNING = "no effect, as --autotune has none"
 
 
@@ -44,7 +43,6 @@ class Option(NamedTuple):
         key: its place ``section.key`` in a config file, beside the long spellings.
         implied: what it is if the file has the section without the key; None: not given.
         apart: options with the same text here exclude each other.
-        refused: why this version does not serve it, and what to use.
         warning: what to use instead of an old spelling.
         path: what kind of path it takes, for completion: ``file`` or ``directory``.
         ours: not an option of the reference; gives way when an abbreviation could mean either.
@@ -66,7 +64,6 @@ class Option(NamedTuple):
     key: str = ""
     implied: bool | None = None
     apart: str = ""
-    refused: str = ""
     warning: str = ""
     choices: tuple[str, ...] = ()
     path: str = ""
@@ -186,10 +183,6 @@ def _switches(name: str) -> tuple[Option, Option]:
 def _in_vain(variable: str) -> str:
     """The help of an option whose variable has no effect."""
     return f"no effect: {next(row.why for row in WITHOUT_EFFECT if variable in row.variables)}"
-
-
-def _later(spellings: tuple[str, ...], name: str, why: str, **further: Any) -> Option:
-    return Option(spellings, name, refused=why, **further)
 
 
 _COUNT = at_least(0)
@@ -334,18 +327,45 @@ _TUNING = (
 )  # fmt: skip
 
 _ELASTIC = (
-    _later(("--min-np", "--min-num-proc"), "min_num_proc", _NO_ELASTIC, metavar="N", read=at_least(1)),
-    _later(("--max-np", "--max-num-proc"), "max_num_proc", _NO_ELASTIC, metavar="N", read=at_least(1)),
-    _later(("--slots-per-host",), "slots_per_host", _NO_ELASTIC, metavar="N", read=at_least(1)),
-    _later(("--elastic-timeout",), "elastic_timeout", _NO_ELASTIC, metavar="SECONDS", read=_COUNT),
-    _later(("--reset-limit",), "reset_limit", _NO_ELASTIC, metavar="N", read=_COUNT),
-    _later(
-        ("--blacklist-cooldown-range",), "blacklist_cooldown_range", _NO_ELASTIC, metavar="SECONDS",
-        read=at_least(1, at_most=3600), values=2,
+    Option(
+        ("--min-np", "--min-num-proc"), "min_num_proc",
+        "go on with as few processes as N after failures (this makes the job elastic)", "N", at_least(1),
     ),
-    _later(
-        ("--host-discovery-script",), "host_discovery_script", _NO_ELASTIC, metavar="COMMAND", path="file",
-        apart="hosts",
+    Option(
+        ("--max-np", "--max-num-proc"), "max_num_proc",
+        "grow to N processes (default: all slots that there are)", "N", at_least(1),
+    ),
+    Option(
+        ("--host-discovery-script",), "host_discovery_script",
+        "asked each second; prints host or host:slots, one a line (this makes the job elastic)", "COMMAND",
+        path="file", apart="hosts",
+    ),
+    Option(
+        ("--slots-per-host",), "slots_per_host", "slots of hosts that the script names without a number", "N",
+        at_least(1),
+    ),
+    *_of_settings("elastic"),
+    Option(
+        ("--reset-limit",), "reset_limit", "changes of the world that are allowed (default: any number)", "N",
+        _COUNT,
+    ),
+    Option(
+        ("--blacklist-cooldown-range",), "blacklist_cooldown_range",
+        "use a failed host again after MIN to MAX seconds, longer each time (default: never)", "SECONDS",
+        at_least(1, at_most=3600), values=2,
+    ),
+    Option(
+        ("--failure-domain",), "failure_domain",
+        "what a failed process costs: its host, or its slot (default: the host, if there are others)", "WHAT",
+        one_of("host", "slot"), choices=("host", "slot"), ours=True,
+    ),
+    Option(
+        ("--spares",), "spares", "keep N processes ready beyond --max-np, to take over at once", "N", _COUNT,
+        ours=True,
+    ),
+    Option(
+        ("--elastic-events",), "elastic_events", "keep what happens to the world in this file, as JSON lines",
+        "FILE", path="file", ours=True,
     ),
 )  # fmt: skip
 
