@@ -25,6 +25,7 @@ from horovod.launch.options.command_line import (
 from horovod.launch.output.console import Console
 from horovod.launch.placement.allocations import find_allocation
 from horovod.launch.placement.hosts import named
+from horovod.launch.restarts import with_restarts
 from horovod.launch.run import run_job
 from horovod.version import __version__
 
@@ -86,7 +87,9 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
     elif arguments.dry_run:
         _tell_plan(job)
     else:
-        run_job(job, os.environ, console)
+        with_restarts(
+            arguments.max_restarts or 0, lambda environ: run_job(job, environ, console), os.environ, console
+        )
 
 
 def _run_elastic(arguments: argparse.Namespace, job: Job, console: Console) -> None:
@@ -98,7 +101,12 @@ def _run_elastic(arguments: argparse.Namespace, job: Job, console: Console) -> N
     if arguments.dry_run:
         _show(elastic.describe())
     else:
-        run_elastic_job(job, elastic, os.environ, console)
+        with_restarts(
+            arguments.max_restarts or 0,
+            lambda environ: run_elastic_job(job, elastic, environ, console),
+            os.environ,
+            console,
+        )
 
 
 def _tell_plan(job: Job) -> None:

@@ -14,7 +14,7 @@ _HOSTS = "-H server1:4,server2:4 (or --hostfile): it is started once, on one mac
 _FOUND = "leave it out: ranks find each other by themselves"
 _FOLDER = "--output-filename DIR, which keeps both streams of every rank in files and shows them, too"
 _SHOWN = "--output-filename DIR --show-ranks 0, which keeps all in files and shows rank 0 only"
-_RESTARTS = "leave it out: this version runs a fixed number of processes, once"
+_WATCHED = "leave it out: the end of a process is noticed at once"
 
 # Whose they are -> what each of them is here. Dashes and underscores mean the same.
 _OF_OTHERS: Mapping[str, Mapping[str, str]] = {
@@ -31,8 +31,7 @@ _OF_OTHERS: Mapping[str, Mapping[str, str]] = {
         "--rdzv-id": _FOUND,
         "--rdzv-conf": _FOUND,
         "--standalone": "leave it out: without -H the job runs on this machine, and opens no port",
-        "--max-restarts": _RESTARTS,
-        "--monitor-interval": _RESTARTS,
+        "--monitor-interval": _WATCHED,
         "--log-dir": _FOLDER,
         "--tee": _FOLDER,
         "-t": _FOLDER,
