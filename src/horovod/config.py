@@ -323,6 +323,14 @@ class Config:
         "change of its hosts. For `horovodrun`.",
         flag=Flag("--elastic-timeout", "elastic", "SECONDS", read=at_least(0)),
     )
+    preemption_notice: str = _setting(
+        "HOROVOD_PREEMPTION_NOTICE",
+        str,
+        "",
+        "A file or a URL (http://…) that tells that this host will be taken away: elastic jobs go on without "
+        "it from the next commit on. The metadata services of clouds are understood.",
+        flag=Flag("--preemption-notice", "elastic", "WHERE", path="file", ours=True),
+    )
     heartbeat_timeout_s: float = _setting(
         "HOROVOD_HEARTBEAT_TIMEOUT_SECONDS",
         _DURATION,

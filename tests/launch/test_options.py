@@ -206,7 +206,7 @@ def test_wrong_usage_ends_with_status_2(
         (["--max-num-proc", "3"], "max_num_proc", 3),
         (["--slots", "4"], "slots_per_host", 4),
         (["--reset-limit", "0"], "reset_limit", 0),
-        (["--elastic-timeout", "7"], "elastic_timeout_s", 7),
+        (["--elastic-timeout", "7"], "elastic_timeout", 7),
         (["--blacklist-cooldown-range", "1", "2"], "blacklist_cooldown_range", [1, 2]),
         (["--host-discovery-script", "s"], "host_discovery_script", "s"),
         (["--failure-domain", "slot"], "failure_domain", "slot"),

@@ -14,6 +14,10 @@ key: nothing else listens, and nothing is unpickled.
             {"dismissed": why}                      the job needs this process no more
 
 News of changed hosts are ``elastic/news/n``, n = 0, 1, …: {"at": UNIX seconds, "kind": flags}.
+
+A worker that is about to be taken away says so: ``elastic/leaving/w`` is {"why": text, "host": whether all of
+its host goes}. A worker that the driver ends by a signal has ``elastic/ending/w``, so that it does not take
+the signal for somebody else's.
 """
 
 from __future__ import annotations
@@ -28,6 +32,8 @@ from horovod.bootstrap.store_client import StoreClient
 from horovod.errors import HorovodInternalError, RendezvousError, StoreTimeout
 
 __all__ = [
+    "ENDING",
+    "LEAVING",
     "NEWS",
     "SAID",
     "TOLD",
@@ -36,6 +42,7 @@ __all__ = [
     "Dismissed",
     "Expected",
     "HostUpdateResult",
+    "Leaving",
     "Membership",
     "News",
     "Placed",
@@ -49,6 +56,8 @@ __all__ = [
 SAID = "elastic/said/"
 TOLD = "elastic/told/"
 NEWS = "elastic/news/"
+LEAVING = "elastic/leaving/"
+ENDING = "elastic/ending/"
 WORKER_VARIABLE = "HOROVOD_ELASTIC_WORKER"
 """The number of a worker: each process of a job has another one, and none is used again."""
 
@@ -117,6 +126,22 @@ class Report:
             why=str(value["why"])[:_MOST_TEXT],
             because=None if because is None else _number(because),
         )
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """A worker will be taken away soon: it alone, or with all of its host."""
+
+    why: str
+    host: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {"why": self.why[:_MOST_TEXT], "host": self.host}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Leaving:
+        """Raises ``TypeError`` or ``KeyError`` if ``value`` is not what ``to_json`` gives."""
+        return cls(str(value["why"])[:_MOST_TEXT], value["host"] is True)
 
 
 @dataclass(frozen=True)
@@ -204,6 +229,20 @@ class Membership:
         with self.connected() as store:
             store.set(f"{SAID}{self.worker}/{number}", report.to_json())
             return _answer(_await(store, told_key(self.worker, number)))
+
+    def leave(self, leaving: Leaving) -> bool:
+        """Tell the driver that this worker will be taken away; whether the driver itself does not end it.
+
+        Raises:
+            RendezvousError: the driver is gone, or cannot be reached.
+        """
+        with self.connected() as store:
+            try:
+                store.get(f"{ENDING}{self.worker}", 0.0)
+            except StoreTimeout:
+                store.set(f"{LEAVING}{self.worker}", leaving.to_json())
+                return True
+            return False
 
     def connected(self) -> StoreClient:
         """A connection to the store; a context manager."""

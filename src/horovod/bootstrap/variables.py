@@ -72,7 +72,13 @@ _OF_A_RANK = frozenset(
     {
         *(OWN.rank, *OWN.sizes, OWN.local_rank, OWN.local_size, OWN.cross_rank, OWN.cross_size, OWN.hostname),
         *("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT", "HOROVOD_STORE"),
-        *(SECRET_VARIABLE, STARTER_VARIABLE, WORKER_VARIABLE, "HOROVOD_RUN_DESCRIPTORS"),
+        *(
+            SECRET_VARIABLE,
+            STARTER_VARIABLE,
+            WORKER_VARIABLE,
+            "HOROVOD_RUN_DESCRIPTORS",
+            "HOROVOD_RESTART_COUNT",
+        ),
     }
 )
 # What images and job files set for the installer of the original, and for its Spark and Ray: no part of a run

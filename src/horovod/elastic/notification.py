@@ -6,7 +6,8 @@ import logging
 import threading
 from typing import Protocol
 
-from horovod.bootstrap.membership import HostUpdateResult, next_news
+from horovod.bootstrap.membership import HostUpdateResult, Leaving, Membership, next_news
+from horovod.elastic.departure import Watch
 from horovod.errors import HorovodInternalError
 from horovod.runtime import lifecycle
 from horovod.runtime.part import Part
@@ -40,6 +41,7 @@ class WorkerNotificationManager:
         self._lock = threading.Lock()
         self._listeners: list[Listener] = []  # guarded by _lock
         self._thread: threading.Thread | None = None
+        self._watch: Watch | None = None
 
     def init(
         self,
@@ -50,10 +52,17 @@ class WorkerNotificationManager:
         local_rank: int | None = None,
     ) -> None:
         """Be ready for messages; may be called any number of times, and must be in every world: rank 0 alone
-        listens. The arguments are accepted because scripts pass them; the environment says who this is.
+        listens, and the first rank of a host looks for a notice that it is to be taken away. The arguments
+        are accepted because scripts pass them; the environment says who this is.
         """
         part = lifecycle.part()
-        if part is None or lifecycle.current().topology.rank != 0:
+        if part is None:
+            return
+        runtime = lifecycle.current()
+        if runtime.config.preemption_notice and runtime.topology.local_rank == 0 and self._watch is None:
+            self._watch = Watch(runtime.config.preemption_notice, lambda why: _leave(part.membership, why))
+            self._watch.start()
+        if runtime.topology.rank != 0:
             return
         if self._thread is None or not self._thread.is_alive():
             # A daemon: it waits as long as the job runs.
@@ -96,6 +105,14 @@ class WorkerNotificationManager:
             listeners = list(self._listeners)
         for listener in listeners:
             listener.on_hosts_updated(timestamp, update_res)
+
+
+def _leave(membership: Membership, why: str) -> None:
+    _log.warning("This host is to be taken away (%s): its ranks leave the job at the next commit.", why)
+    try:
+        membership.leave(Leaving(why, host=True))
+    except HorovodInternalError as error:
+        _log.warning("The driver cannot be told: %s", error)
 
 
 notification_manager = WorkerNotificationManager()

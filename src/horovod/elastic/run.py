@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
+from horovod.elastic.departure import drained_by_signal
 from horovod.elastic.notification import notification_manager
 from horovod.elastic.state import State
 from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
@@ -38,7 +40,11 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
         notification_manager.register_listener(state)
         skip_sync = False
-        try:
+        part = lifecycle.part()
+        with ExitStack() as stack:
+            stack.callback(notification_manager.remove_listener, state)
+            if part is not None:
+                stack.enter_context(drained_by_signal(part.membership))
             if lifecycle.enter():
                 state.on_reset()  # what the script has made of the rank and size that it was told is not true
             while True:
@@ -57,7 +63,5 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
                     skip_sync = interrupt.skip_sync
                 reset()
                 state.on_reset()
-        finally:
-            notification_manager.remove_listener(state)
 
     return wrapper

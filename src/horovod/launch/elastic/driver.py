@@ -20,7 +20,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from horovod.bootstrap.membership import Answer, Dismissed, Expected, HostUpdateResult, Placed, Report, Six
+from horovod.bootstrap.membership import (
+    Answer,
+    Dismissed,
+    Expected,
+    HostUpdateResult,
+    Leaving,
+    Placed,
+    Report,
+    Six,
+)
 from horovod.launch.elastic.actions import (
     Action,
     Drop,
@@ -211,6 +220,21 @@ class Driver:
             self._tell(worker, Expected(place, self.round))
         else:
             worker.state = _State.WAITING
+        self._settle(now)
+
+    def leaving(self, number: int, leaving: Leaving, now: float) -> None:
+        """A worker, or its whole host, will be taken away: the next world does without."""
+        worker = self._workers.get(number)
+        if worker is None or not worker.alive or worker.told_to_end:
+            return
+        slots = range(self._hosts.discovered.get(worker.host, 0)) if leaving.host else [worker.index]
+        if set(slots) & set(self._hosts.slots(worker.host)):
+            what = f"host {worker.host}" if leaving.host else f"rank {worker.rank} on {worker.host}"
+            self._hosts.drain(worker.host, slots, now)
+            self._log(
+                "leaving", f"{what} will be taken away: {leaving.why}", host=worker.host,
+                slot=None if leaving.host else worker.index, why=leaving.why,
+            )  # fmt: skip
         self._settle(now)
 
     def exited(self, number: int, exit_code: int, now: float, why: str = "") -> None:
@@ -714,10 +738,7 @@ class Driver:
 
     def _is_out(self, worker: _Worker) -> bool:
         """Whether its host or slot is left out for a failure."""
-        count = self._hosts.discovered.get(worker.host, 0)
-        return self._hosts.is_blacklisted(worker.host) or (
-            worker.index < count and worker.index not in self._hosts.slots(worker.host)
-        )
+        return self._hosts.has_failed(worker.host, worker.index)
 
     def _free_slots(self) -> list[tuple[str, int]]:
         """Slots where a worker can be started, in the order of ranks."""

@@ -2,7 +2,8 @@
 
 A host that has failed is *blacklisted*: it is not used, though discovery goes on to name it. With a range of
 seconds (LO, HI) it comes back after its n-th failure when ``min(HI, LO * 2**n + U(0, 1) * LO)`` seconds have
-passed, without one never.
+passed, without one never. A host or slot that was announced to go is *drained*: it has not failed, and comes
+back when discovery names the host again after it had not, or after some minutes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from horovod.errors import InvalidArgumentError
 __all__ = ["COOLDOWN_MOST_S", "Hosts", "checked_cooldown", "in_stable_order"]
 
 COOLDOWN_MOST_S = 3600.0
+DRAINED_S = 300.0
+"""Machines that are announced to go are gone by then, or have come back."""
+
 _MOST_DOUBLINGS = 12  # 2**12 seconds are more than the longest range
 
 
@@ -64,6 +68,7 @@ class Hosts:
         self._order: list[str] = []
         self._out_until: dict[str, float] = {}
         self._slots_out_until: dict[tuple[str, int], float] = {}
+        self._drained_until: dict[tuple[str, int], float] = {}
         self._failures: dict[str | tuple[str, int], int] = {}
 
     @property
@@ -86,7 +91,8 @@ class Hosts:
         if name in self._out_until:
             return []
         count = self._discovered.get(name, 0)
-        return [index for index in range(count) if (name, index) not in self._slots_out_until]
+        out = self._slots_out_until.keys() | self._drained_until.keys()
+        return [index for index in range(count) if (name, index) not in out]
 
     def total(self) -> int:
         """Of all hosts that may be used."""
@@ -101,6 +107,8 @@ class Hosts:
         before = {name: self._discovered[name] for name in self.names}
         self._order = in_stable_order(found, self._order)
         self._discovered = dict(found)
+        for slot in [slot for slot in self._drained_until if slot[0] not in found]:
+            del self._drained_until[slot]
         after = {name: found[name] for name in self.names}
         result = HostUpdateResult.no_update
         for name in {**before, **after}:
@@ -124,6 +132,15 @@ class Hosts:
             self._out_until[name] = now + self._delay_s(name)
         return self._out_until[name]
 
+    def has_failed(self, name: str, index: int) -> bool:
+        """Whether a host, or its slot, is left out for a failure."""
+        return name in self._out_until or (name, index) in self._slots_out_until
+
+    def drain(self, name: str, indices: Sequence[int], now: float) -> None:
+        """These slots of a host will go."""
+        for index in indices:
+            self._drained_until.setdefault((name, index), now + DRAINED_S)
+
     def leave_out(self, name: str, index: int, now: float) -> float:
         """Leave one slot of a host out; returns as `blacklist`."""
         slot = (name, index)
@@ -139,14 +156,18 @@ class Hosts:
             if name in self._order:  # it comes back as a new one: rank 0 stays with those that were there
                 self._order.remove(name)
                 self._order.append(name)
-        slots = [slot for slot, until in self._slots_out_until.items() if until <= now]
-        for slot in slots:
-            del self._slots_out_until[slot]
+        slots = []
+        for out_until in (self._slots_out_until, self._drained_until):
+            over = [slot for slot, until in out_until.items() if until <= now]
+            slots += over
+            for slot in over:
+                del out_until[slot]
         return [name for name in dict.fromkeys([*back, *(host for host, _ in slots)]) if name in self._order]
 
     def next_readmission(self) -> float:
         """When `readmit` has something to do; ``math.inf``: never."""
-        return min([*self._out_until.values(), *self._slots_out_until.values()], default=math.inf)
+        out_until = (self._out_until, self._slots_out_until, self._drained_until)
+        return min((until for each in out_until for until in each.values()), default=math.inf)
 
     def _delay_s(self, what: str | tuple[str, int]) -> float:
         if self._cooldown_s is None:

@@ -7,19 +7,23 @@ import selectors
 import shlex
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from horovod.bootstrap import unix
 from horovod.bootstrap.addresses import own_addresses
 from horovod.bootstrap.membership import (
+    ENDING,
+    LEAVING,
     NEWS,
     SAID,
     TOLD,
     WORKER_VARIABLE,
+    Leaving,
     Placed,
     Report,
     place_variables,
@@ -157,11 +161,12 @@ class _Course:
         self._status = stack.enter_context(Status(console, wanted=job.status, hosts=0, ranks=0))
         self._record = Record(console, elastic.events)
         stack.callback(self._record.close)
-        self._reports: Mailbox[tuple[str, Any]] = Mailbox()
+        self._reports: Mailbox[tuple[str, str, Any]] = Mailbox()
         stack.callback(self._reports.close)
         prepared = Prepared(_store_hosts(job, elastic.rules))
         self._store = make_store(prepared)
-        self._store.observe(SAID, lambda rest, value: self._reports.put((rest, value)))
+        for prefix in (SAID, LEAVING):
+            self._store.observe(prefix, partial(self._heard, prefix))
         stack.enter_context(self._store)
         console.narrate(f"serving the store at {shown(self._store.addresses)}")
         self._output = Output(
@@ -222,8 +227,8 @@ class _Course:
                         self._driver.discovered(discovered.hosts, now)
                 for event in self._fleet.events():
                     finished = self._take(event, now) or finished
-                for rest, value in self._reports.take():
-                    self._hear(rest, value, now)
+                for prefix, rest, value in self._reports.take():
+                    self._hear(prefix, rest, value, now)
                 self._driver.tick(now)
                 self._act()
                 self._status.instead = self._driver.describe(now)
@@ -318,14 +323,20 @@ class _Course:
                 pass
         return False
 
-    def _hear(self, rest: str, value: Any, now: float) -> None:
+    def _heard(self, prefix: str, rest: str, value: Any) -> None:
+        self._reports.put((prefix, rest, value))
+
+    def _hear(self, prefix: str, rest: str, value: Any, now: float) -> None:
         """A report. Nonsense is told and ignored: who sends it has the key, but is not one of ours."""
         try:
             worker, _, number = rest.partition("/")
+            if prefix == LEAVING:
+                self._driver.leaving(int(worker), Leaving.from_json(value), now)
+                return
             report = Report.from_json(value)
             self._driver.said(int(worker), int(number), report, now)
         except (ValueError, KeyError, TypeError) as error:
-            self._console.tell(f"a report that makes no sense, {SAID}{rest[:60]!r}, is ignored: {error!r}")
+            self._console.tell(f"a report that makes no sense, {prefix}{rest[:60]!r}, is ignored: {error!r}")
 
     def _forward_signals(self, now: float) -> None:
         for signum in self._signals.arrived[self._seen_signals :]:
@@ -336,6 +347,7 @@ class _Course:
             else:
                 self._interrupted = signum
                 self._driver.stop(f"{signal_name(signum)} ended the job.", now)
+                self._announce_end(self._hosts_of)
                 self._fleet.finish(signum)
 
     def _wait_s(self) -> float | None:
@@ -359,6 +371,7 @@ class _Course:
             case Start():
                 self._start(action)
             case End(workers, kill):
+                self._announce_end(workers)
                 self._fleet.end(workers, signal.SIGKILL if kill else signal.SIGTERM)
             case Tell(worker, number, answer):
                 self._store.put(told_key(worker, number), answer.to_json())
@@ -376,6 +389,11 @@ class _Course:
             case Over():
                 self._over = action
                 self._fleet.finish(signal.SIGTERM)
+
+    def _announce_end(self, workers: Iterable[int]) -> None:
+        """The signal that comes to them is ours."""
+        for worker in workers:
+            self._store.put(f"{ENDING}{worker}", True)
 
     def _start(self, start: Start) -> None:
         if self._interrupted:

@@ -222,6 +222,11 @@ _GENERAL = (
     Option(("--status",), "status", value=True, apart="status", ours=True),
     Option(("--dry-run",), "dry_run", "show which rank would run where, and exit", ours=True),
     *_of_settings("general"),
+    Option(
+        ("--max-restarts",), "max_restarts",
+        "when a process has failed, start the job again, up to N times; the script finds its checkpoint",
+        "N", _COUNT, ours=True,
+    ),
     # The reference keeps a cache of its checks of other machines. There is nothing here to keep.
     Option(("--disable-cache",), "disable_cache"),
 )  # fmt: skip
