@@ -66,8 +66,8 @@ class ModelState(ObjectState):
 
     def sync(self) -> None:
         broadcast_variables(self._variables(), root_rank=0)
-        self._keep()
         super().sync()
+        self._keep()  # not before all has come: what is saved is of one moment
 
     def _variables(self) -> list[Any]:
         if hasattr(self.model, "jax_state_sync"):

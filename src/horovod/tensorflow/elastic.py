@@ -66,8 +66,8 @@ class TensorFlowState(ObjectState):
             self._session().run(self._in_graph.broadcast())
         else:
             broadcast_variables(self.variables, root_rank=0)
-        self._keep()
         super().sync()
+        self._keep()  # not before all has come: what is saved is of one moment
 
     def _session(self) -> Any:
         return self.session or tf.compat.v1.get_default_session()

@@ -163,8 +163,9 @@ class TorchState(ObjectState):
     def sync(self) -> None:
         for handler in self._handlers.values():
             handler.sync()
-            handler.save()
         super().sync()
+        for handler in self._handlers.values():  # not before all has come: what is saved is of one moment
+            handler.save()
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
