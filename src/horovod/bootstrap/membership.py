@@ -8,7 +8,8 @@ key: nothing else listens, and nothing is unpickled.
     report  {"what": "arrived"}                     the process has called ``init()`` for the first time
             {"what": "ready", "round": r, ...}      it has left world r (0: it was in none) and wants to be in
                                                     the next one; see ``Report``
-    answer  {"round": r, "place": [6], "news": n}   form world r, at this place; see ``Placed``
+    answer  {"round": r, "place": [6], "news": n, "in_step": b}
+                                                    form world r, at this place; see ``Placed``
             {"expect": [6], "round": r}             a world is at work: prepare for about this place, then be
                                                     ready
             {"dismissed": why}                      the job needs this process no more
@@ -89,6 +90,7 @@ class Report:
         failed: that world has failed, or could not be formed; else it was left for a change of the hosts.
         why: the failure, in a sentence.
         because: the rank of that world that the failure is about, if it is about one.
+        synced: its state is that of the training, and not what its script began with.
     """
 
     ready: bool
@@ -97,6 +99,7 @@ class Report:
     failed: bool = False
     why: str = ""
     because: int | None = None
+    synced: bool = False
 
     def to_json(self) -> dict[str, Any]:
         if not self.ready:
@@ -108,6 +111,7 @@ class Report:
             "failed": self.failed,
             "why": self.why[:_MOST_TEXT],
             "because": self.because,
+            "synced": self.synced,
         }
 
     @classmethod
@@ -125,6 +129,7 @@ class Report:
             failed=value["failed"] is True,
             why=str(value["why"])[:_MOST_TEXT],
             because=None if because is None else _number(because),
+            synced=value["synced"] is True,
         )
 
 
@@ -146,14 +151,26 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Placed:
-    """Form world ``round`` at this place. ``news``: the number of the next news."""
+    """Form world ``round`` at this place.
+
+    Attributes:
+        news: the number of the next news.
+        in_step: all its members have left the world before for a change of the hosts, so that their states
+            are equal: else one of them is new, has failed there, or was never in it. Equal for all members.
+    """
 
     round: int
     place: Six
     news: int = 0
+    in_step: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return {"round": self.round, "place": list(self.place), "news": self.news}
+        return {
+            "round": self.round,
+            "place": list(self.place),
+            "news": self.news,
+            "in_step": self.in_step,
+        }
 
 
 @dataclass(frozen=True)
@@ -277,7 +294,9 @@ def _answer(value: Any) -> Answer:
             return Dismissed(str(value["dismissed"]))
         if "expect" in value:
             return Expected(_six(value["expect"]), _number(value["round"]))
-        return Placed(_number(value["round"]), _six(value["place"]), _number(value["news"]))
+        return Placed(
+            _number(value["round"]), _six(value["place"]), _number(value["news"]), value["in_step"] is True
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise RendezvousError(f"The driver's answer makes no sense: {error!r}") from error
 

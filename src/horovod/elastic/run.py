@@ -52,6 +52,8 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
                 try:
                     if not skip_sync:
                         state.sync()
+                    if part is not None:
+                        part.synced = True
                     return func(state, *args, **kwargs)
                 except HorovodInternalError as error:
                     if not error.recoverable:
@@ -62,6 +64,9 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
                 except HostsUpdatedInterrupt as interrupt:
                     skip_sync = interrupt.skip_sync
                 reset()
+                # What rank 0 has heard of may be half of it: a newcomer that became ready meanwhile, or a
+                # member that has failed, needs the state of rank 0, and all must do the same.
+                skip_sync = skip_sync and (part is None or part.in_step)
                 state.on_reset()
 
     return wrapper

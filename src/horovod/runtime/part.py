@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
 from horovod.bootstrap.membership import (
     WORKER_VARIABLE,
@@ -39,12 +40,16 @@ class Part:
         membership: the conversation with the driver.
         round: the world that this process was placed in last; 0: none.
         news: news of the hosts with a lower number were made before that.
+        in_step: all members of that world had equal states when they left the one before.
+        synced: the state of this process is that of the training; set by who keeps it.
     """
 
     def __init__(self, membership: Membership) -> None:
         self.membership = membership
         self.round = 0
         self.news = 0
+        self.in_step = False
+        self.synced = False
         self._arrived = False
         self._report = Report(ready=True)
 
@@ -63,7 +68,7 @@ class Part:
 
     def ready(self) -> Placed:
         """This process has all that it needs: wait for its place in the next world. Raises as `enter`."""
-        answer = self._ask(self._report)
+        answer = self._ask(replace(self._report, synced=self.synced))
         if not isinstance(answer, Placed):
             raise RendezvousError("The driver told a process that is ready to prepare itself.")
         return answer
@@ -90,7 +95,7 @@ class Part:
         if isinstance(answer, Dismissed):
             raise SystemExit(0)
         if isinstance(answer, Placed):
-            self.round, self.news = answer.round, answer.news
+            self.round, self.news, self.in_step = answer.round, answer.news, answer.in_step
             self._report = Report(ready=True, round=self.round)
             for name, text in place_variables(answer.place).items():
                 os.putenv(name, text)  # os.environ keeps what the process began with

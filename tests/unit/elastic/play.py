@@ -81,14 +81,18 @@ class Play:
             self._report(number, Report(ready=False))
 
     def ready(
-        self, *numbers: int, formed: bool = True, failed: bool = False, because: int | None = None
+        self,
+        *numbers: int,
+        formed: bool = True,
+        failed: bool = False,
+        because: int | None = None,
+        synced: bool = False,
     ) -> None:
         for number in numbers:
             worker = self.workers[number]
             round_ = worker.round
-            self._report(
-                number, Report(True, round_, formed and round_ > 0, failed, "why" if failed else "", because)
-            )
+            why = "why" if failed else ""
+            self._report(number, Report(True, round_, formed and round_ > 0, failed, why, because, synced))
 
     def exit(self, number: int, code: int = 0) -> None:
         worker = self.workers[number]

@@ -208,6 +208,98 @@ def test_fewer_slots_remove_the_last_ones() -> None:
     assert play.world == [0]
 
 
+def in_step(play: Play) -> bool:
+    """What members of the present world were told."""
+    told = {play.workers[number].answers[-1] for number in play.world}
+    (one,) = {answer.in_step for answer in told if isinstance(answer, Placed)}
+    return one
+
+
+def test_members_of_a_world_that_only_shrinks_are_in_step() -> None:
+    play = Play(1)
+    play.begin(a=2, b=1)
+    assert not in_step(play)
+    play.discover(a=2)
+    play.ready(0, 1, 2)
+    assert in_step(play)
+
+
+def test_with_a_newcomer_they_are_not() -> None:
+    """Rank 0 heard of the removal; the newcomer was ready before the last member was."""
+    play = Play(1)
+    play.begin(a=2, b=1)
+    play.discover(a=2, b=2)
+    play.arrive(3)
+    play.discover(a=1, b=2)
+    assert play.notified == [1]
+    play.ready(0, 1)
+    play.ready(3)
+    play.ready(2)
+    assert sorted(play.world) == [0, 2, 3]
+    assert not in_step(play)
+
+
+def test_with_one_that_failed_there_they_are_not() -> None:
+    play = Play(1)
+    play.begin(a=2, b=1)
+    play.discover(a=2)
+    play.ready(0)
+    play.ready(1, failed=True)
+    play.exit(2, -9)
+    assert play.world == [0, 1]
+    assert not in_step(play)
+
+
+def test_with_one_that_was_never_in_it_they_are_not() -> None:
+    play = Play(1)
+    play.begin(a=2, b=1)
+    play.discover(a=2)
+    play.ready(0, 1, 2)
+    play.ready(0)
+    play.ready(1, formed=False)
+    assert not in_step(play)
+
+
+def test_a_member_that_never_got_the_state_is_a_newcomer() -> None:
+    """Its host comes first, and yet another one is rank 0."""
+    play = Play(1, by_slot=True, cooldown_s=(1.0, 1.0))
+    play.begin(a=1, b=2)
+    play.exit(0, -9)
+    play.ready(1, 2, failed=True, synced=True)
+    play.wait(1.0)
+    play.arrive(3)
+    play.ready(3)
+    play.ready(1, 2, synced=True)
+    assert play.world == [1, 2, 3]
+    play.exit(2, -9)
+    play.ready(1, failed=True, synced=True)
+    play.ready(3, failed=True)
+    assert play.world == [1, 3]
+
+
+def test_members_that_never_got_the_state_come_before_other_newcomers() -> None:
+    play = Play(1, most=2, spares=1, by_slot=True)
+    play.begin(a=1, b=2)
+    play.ready(2)
+    play.ready(0, failed=True, synced=True)
+    play.ready(1, failed=True)
+    assert play.world == [0, 1]
+
+
+def test_without_anybody_who_has_the_state_the_job_fails() -> None:
+    play = Play(1)
+    play.begin(a=1)
+    play.discover(a=1, b=1)
+    play.arrive(1)
+    play.ready(1)
+    play.ready(0, synced=True)
+    assert play.world == [0, 1]
+    play.exit(0, -9)
+    play.ready(1, failed=True)
+    assert play.over is not None
+    assert "nobody is left who has the state" in play.over.error
+
+
 def test_a_removed_and_an_added_host_at_once() -> None:
     play = Play(1)
     play.begin(a=1, b=1)

@@ -109,7 +109,7 @@ def test_a_long_reason_is_cut() -> None:
     assert len(Report(True, why="x" * 10**6).to_json()["why"]) == 4096
 
 
-@pytest.mark.parametrize("answer", [Placed(2, PLACE, 5), Expected(PLACE, 3), Dismissed("no more")])
+@pytest.mark.parametrize("answer", [Placed(2, PLACE, 5, True), Expected(PLACE, 3), Dismissed("no more")])
 def test_answers_survive_the_way(driver: _Driver, member: Membership, answer: Answer) -> None:
     driver.answers = [answer]
     assert member.report(Report(ready=False)) == answer

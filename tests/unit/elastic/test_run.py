@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace as Namespace
 from typing import Any
 
 import pytest
@@ -95,6 +97,18 @@ def test_changed_hosts_restore_nothing() -> None:
 def test_removed_hosts_skip_one_sync() -> None:
     log, _ = run([HostsUpdatedInterrupt(True), HostsUpdatedInterrupt(True), HorovodInternalError(), "done"])
     assert log == ["sync", "call", *RESET, "call", *RESET, "call", "restore", *RESET, "sync", "call"]
+
+
+@pytest.mark.parametrize("in_step", [True, False])
+def test_it_is_skipped_only_if_all_members_are_in_step(
+    monkeypatch: pytest.MonkeyPatch, in_step: bool
+) -> None:
+    part = Namespace(in_step=in_step, membership=None)
+    monkeypatch.setattr("horovod.elastic.run.drained_by_signal", nullcontext)
+    monkeypatch.setattr("horovod.elastic.run.lifecycle", Namespace(part=lambda: part, enter=lambda: False))
+    monkeypatch.setattr("horovod.elastic.run.notification_manager.init", lambda: None)
+    log, _ = run([HostsUpdatedInterrupt(True), "done"])
+    assert log == ["sync", "call", *RESET, *([] if in_step else ["sync"]), "call"]
 
 
 def test_other_errors_leave() -> None:

@@ -154,6 +154,7 @@ class Driver:
         self._progress_at = now + _PROGRESS_S
         self._lost_at: dict[int, float] = {}
         self._spoiled = 0
+        self._begun = False
         self._discovered_once = False
         self._error = ""
         self._failed: WorkerEnd | None = None
@@ -211,6 +212,7 @@ class Driver:
         if worker is None or not worker.alive or report_number <= worker.report:
             return
         worker.report, worker.said, worker.since = report_number, report, now
+        self._begun = self._begun or report.synced
         if self.phase in (Phase.ENDING, Phase.OVER) or worker.told_to_end:
             self._dismiss(worker, "the job has ended" if not worker.told_to_end else "its slot is gone", now)
         elif not report.ready and number not in self._world:
@@ -435,7 +437,7 @@ class Driver:
 
     def _form_or_wait(self, now: float) -> None:
         """Form the next world of those that are ready, if they are enough."""
-        if not any(member.state is _State.WAITING and self._usable(member) for member in self._members()):
+        if not any(worker.state is _State.WAITING and self._has_state(worker) for worker in self._usables()):
             self._fail(
                 "No hosts from previous set remaining: nobody is left who has the state of the training.", now
             )
@@ -461,11 +463,14 @@ class Driver:
         for member in self._members():
             if member.state is _State.WAITING and member not in members:
                 self._dismiss(member, "its slot is not part of the job any more", now)
+        in_step = all(
+            member.number in before and member.said.formed and not member.said.failed for member in members
+        )
         self.round += 1
         seats = [Seat(worker.host, worker.index) for worker in members]
         for worker, place in zip(members, places_of(seats), strict=True):
             worker.state, worker.rank = _State.PLACED, place[0]
-            self._tell(worker, Placed(self.round, place, self._news))
+            self._tell(worker, Placed(self.round, place, self._news, in_step))
         self._world = [worker.number for worker in members]
         self.phase, self._told_change, self._lost_at = Phase.TRAINING, None, {}
         took_s = now - self._reset_began if old_round else 0.0
@@ -497,18 +502,20 @@ class Driver:
         return self._in_order(ready)
 
     def _in_order(self, workers: Sequence[_Worker]) -> list[_Worker]:
-        """At most ``most`` of them: members first."""
-        members = set(self._world)
+        """At most ``most`` of them: those that have the state first, then other members."""
         hosts = {name: number for number, name in enumerate(self._hosts.names)}
-        old_hosts = {worker.host for worker in workers if worker.number in members}
+        old = {worker.number for worker in workers if self._has_state(worker)}
+        old_hosts = {worker.host for worker in workers if worker.number in old}
 
         def place(worker: _Worker) -> tuple[object, ...]:
-            newcomer = worker.number not in members
+            newcomer = worker.number not in old
             host = hosts.get(worker.host, len(hosts))
             return (worker.host not in old_hosts, host, newcomer, worker.index if newcomer else worker.rank)
 
-        chosen = sorted(workers, key=lambda worker: (worker.number not in members, *place(worker)))
-        return sorted(chosen[: self.rules.most], key=place)
+        def claim(worker: _Worker) -> tuple[object, ...]:
+            return (worker.number not in old, worker.number not in self._world, *place(worker))
+
+        return sorted(sorted(workers, key=claim)[: self.rules.most], key=place)
 
     def _staff(self, now: float) -> None:
         """Have a worker on every slot that the next world can use, and the spares; end newcomers whose slot
@@ -731,6 +738,16 @@ class Driver:
 
     def _reported(self, number: int) -> bool:
         return self._workers[number].state in (_State.WAITING, _State.ENDED)
+
+    def _usables(self) -> list[_Worker]:
+        return [worker for worker in self._living() if self._usable(worker)]
+
+    def _has_state(self, worker: _Worker) -> bool:
+        """Whether it can give others the state: a member, unless it has left a world in which it did not get
+        it. Before anybody has said to have it, all begin with the same.
+        """
+        said = worker.said.synced or worker.state is _State.PLACED or not self._begun
+        return worker.number in self._world and said
 
     def _usable(self, worker: _Worker) -> bool:
         """Whether its slot is part of the job."""
