@@ -15,7 +15,7 @@ from horovod.torch.elastic.state import ModelStateHandler
 def test_what_came_before_the_failure_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     model = torch.nn.Linear(2, 1, bias=False)
     torch.nn.init.constant_(model.weight, 1.0)
-    state = TorchState(model, None, step=3)
+    state: Any = TorchState(model, None, step=3)
 
     def sync(handler: Any) -> None:
         torch.nn.init.constant_(handler.value.weight, 2.0)  # rank 0 is one step ahead

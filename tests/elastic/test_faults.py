@@ -1,0 +1,134 @@
+"""A worker fails at an exact point: others go on, every sum is right, no record is lost or seen twice."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+from tests.elastic.job import ElasticJob
+from tests.elastic.training import Train, check_result
+
+BY_SLOT = ("--failure-domain", "slot")
+THREE = {"localhost": 1, "127.0.0.1": 2}
+
+IN_FIRST_WORLD = ("import", "init", "forming", "joined", "prologue", "sync", "synced")
+IN_TRAINING = ("step", "submitted", "commit", "saved", "epoch")
+
+
+def after(job: ElasticJob, world: int) -> list[int]:
+    """Sizes of worlds from this one on."""
+    return [each["size"] for each in job.worlds if each["round"] >= world]
+
+
+@pytest.mark.parametrize("point", IN_FIRST_WORLD)
+def test_killed_before_the_first_step(train: Train, point: str) -> None:
+    with train(THREE, *BY_SLOT) as job:
+        job.inject("kill", point, worker=1)
+        check_result(job)
+        assert after(job, 1)[-1] == 2
+        assert 1 not in job.world.values()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("point", IN_TRAINING)
+def test_killed_in_training(train: Train, point: str, rank: int) -> None:
+    with train(THREE, *BY_SLOT) as job:
+        job.inject("kill", point, rank=rank, when=lambda at: (at["step"] or 0) >= 5)
+        check_result(job)
+        assert after(job, 1) == [3, 2]
+        survivors = [each for each in range(3) if each != rank]
+        assert [job.world[each] for each in range(2)] == survivors
+
+
+@pytest.mark.parametrize("point", ["leaving", "left", "forming", "joined", "reset", "sync", "synced"])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_second_failure_during_the_reset(train: Train, point: str, rank: int) -> None:
+    """Rank 1 is killed; one of the survivors is killed on its way to the next world."""
+    with train(THREE, *BY_SLOT) as job:
+        job.inject("kill", "submitted", rank=1, step=4)
+        second = job.inject("kill", point, worker=rank, when=lambda at: bool(job.strikes))
+        check_result(job)
+        assert second.times == 0, f"nobody was at {point} after the first failure"
+        assert list(job.world.values()) == [2 - rank]
+
+
+def test_raised(train: Train) -> None:
+    with train(THREE, *BY_SLOT) as job:
+        job.inject("raise", "step", rank=1, step=5)
+        check_result(job)
+        assert after(job, 1) == [3, 2]
+        assert "injected at step" in job.text
+
+
+def test_all_but_one_are_killed(train: Train) -> None:
+    with train({"localhost": 2, "127.0.0.1": 2}, *BY_SLOT) as job:
+        for rank in (0, 1, 3):
+            job.inject("kill", "submitted", rank=rank, step=3)
+        check_result(job)
+        assert list(job.world.values()) == [2]
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_all_of_a_host_are_killed(train: Train, host: str) -> None:
+    with train({"localhost": 2, "127.0.0.1": 2}) as job:
+        job.until_point("step", step=3)
+        killed = job.kill_host(host)
+        check_result(job)
+        assert sorted([*killed, *job.world.values()]) == [0, 1, 2, 3]
+
+
+def test_stopped_for_good(train: Train) -> None:
+    """A worker that others have lost, and that is silent, is ended by the driver."""
+    limits = {"HOROVOD_HEARTBEAT_TIMEOUT_SECONDS": "3"}
+    with train(THREE, *BY_SLOT, extra=limits) as job:
+        job.inject("stop", "step", rank=1, step=5)
+        check_result(job)
+        assert job.happened("killed", rank=1)
+        assert after(job, 1) == [3, 2]
+
+
+def test_stopped_for_a_while(train: Train) -> None:
+    with train(THREE, *BY_SLOT) as job:
+        job.inject("stop", "step", rank=1, step=5)
+        job.wait(lambda: job.strikes, "the stop")
+        quiet_until = time.monotonic() + 0.5
+        with pytest.raises(AssertionError, match="not within"):
+            job.wait(lambda: False, "nothing", quiet_until - time.monotonic())
+        job.signal(1, signal.SIGCONT)
+        check_result(job)
+        assert after(job, 1) == [3]
+
+
+def test_held_up(train: Train) -> None:
+    """A worker that is slow is none that has failed."""
+    with train(THREE, *BY_SLOT) as job:
+        job.inject("hold", "submitted", rank=1, step=5)
+        job.wait(lambda: job.held, "the hold")
+        with pytest.raises(AssertionError, match="not within"):
+            job.wait(lambda: job.happened("left"), "somebody's end", 1.0)
+        job.release(1)
+        check_result(job)
+        assert after(job, 1) == [3]
+
+
+def test_ending_well_ends_the_job_well(train: Train) -> None:
+    with train(THREE, *BY_SLOT) as job:
+        job.inject("end", "step", rank=1, step=5)
+        assert job.finish() == 0, job.story()
+        assert not job.been("wrong")
+
+
+@pytest.mark.parametrize("point", ["import", "init", "prologue"])
+def test_a_newcomer_is_killed(train: Train, point: str) -> None:
+    """Training goes on without a pause, and the next newcomer comes in when the cool-down is over."""
+    cooldown = ("--blacklist-cooldown-range", "1", "1")
+    with train(THREE, *BY_SLOT, *cooldown, epochs=200) as job:
+        job.inject("kill", "step", rank=1, step=4)
+        job.inject("kill", point, worker=3)
+        job.policy = lambda at: "last" if at.name == "step" and len(job.worlds) > 2 else "go"
+        status = job.finish()
+        assert not job.been("wrong"), job.story()
+        assert status == 0, job.story()
+        assert after(job, 1) == [3, 2, 3]
+        assert job.worlds[-1]["joined"] == [4]

@@ -1,0 +1,53 @@
+"""Jobs that train with NumPy, and what must be true of each of them at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.elastic import sums
+from tests.elastic.job import ROOT, ElasticJob
+
+__all__ = ["EPOCHS", "RECORDS", "Train", "check_result", "trainer"]
+
+EPOCHS, RECORDS, BATCH = 4, 48, 3
+_PROGRAM = str(ROOT / "tests/elastic/numpy_worker.py")
+
+Train = Callable[..., ElasticJob]
+
+
+def trainer(folder: Path) -> Train:
+    """A function that starts such a job: its hosts, ``least`` ranks, options of ``horovodrun``."""
+
+    def train(
+        hosts: Mapping[str, int],
+        *options: str,
+        processes: int | None = None,
+        least: int = 1,
+        epochs: int = EPOCHS,
+        records: int = RECORDS,
+        batch: int = BATCH,
+        **more: Any,
+    ) -> ElasticJob:
+        first = sum(hosts.values()) if processes is None else processes
+        sizes = ("-np", str(first), "--min-np", str(least))
+        program = (_PROGRAM, str(epochs), str(records), str(batch))
+        return ElasticJob(folder, program, hosts, *sizes, *options, **more)
+
+    return train
+
+
+def check_result(job: ElasticJob, epochs: int = EPOCHS, records: int = RECORDS) -> None:
+    """The job ended well: no sum was wrong, and each record was seen once per epoch.
+
+    Raises:
+        AssertionError: it did not, or something was.
+    """
+    status = job.finish()
+    assert not job.been("wrong"), job.story()
+    assert status == 0, job.story()
+    last = job.been("done")
+    assert len(last) == len(job.world), job.story()
+    assert {point["epoch"] for point in last} == {epochs}
+    assert {point["weights"] for point in last} == {sums.digest(sums.weights_after(epochs, records))}
