@@ -18,7 +18,8 @@ News of changed hosts are ``elastic/news/n``, n = 0, 1, …: {"at": UNIX seconds
 
 A worker that is about to be taken away says so: ``elastic/leaving/w`` is {"why": text, "host": whether all of
 its host goes}. A worker that the driver ends by a signal has ``elastic/ending/w``, so that it does not take
-the signal for somebody else's.
+the signal for somebody else's. Rank 0 says what a reset has cost: ``elastic/resumed/w`` is {"round": r,
+"took": {phase: seconds}}.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ __all__ = [
     "ENDING",
     "LEAVING",
     "NEWS",
+    "RESUMED",
     "SAID",
     "TOLD",
     "WORKER_VARIABLE",
@@ -48,6 +50,7 @@ __all__ = [
     "News",
     "Placed",
     "Report",
+    "Resumed",
     "Six",
     "next_news",
     "place_variables",
@@ -59,6 +62,7 @@ TOLD = "elastic/told/"
 NEWS = "elastic/news/"
 LEAVING = "elastic/leaving/"
 ENDING = "elastic/ending/"
+RESUMED = "elastic/resumed/"
 WORKER_VARIABLE = "HOROVOD_ELASTIC_WORKER"
 """The number of a worker: each process of a job has another one, and none is used again."""
 
@@ -147,6 +151,23 @@ class Leaving:
     def from_json(cls, value: Any) -> Leaving:
         """Raises ``TypeError`` or ``KeyError`` if ``value`` is not what ``to_json`` gives."""
         return cls(str(value["why"])[:_MOST_TEXT], value["host"] is True)
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Rank 0 trains again. ``took``: the seconds of each phase since it left the last world, in order."""
+
+    round: int
+    took: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"round": self.round, "took": {name: round(took_s, 6) for name, took_s in self.took.items()}}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Resumed:
+        """Raises ``TypeError``, ``ValueError`` or ``KeyError`` if ``value`` is not what ``to_json`` gives."""
+        took = {str(name)[:64]: float(took_s) for name, took_s in [*value["took"].items()][:64]}
+        return cls(_number(value["round"]), took)
 
 
 @dataclass(frozen=True)
@@ -260,6 +281,11 @@ class Membership:
                 store.set(f"{LEAVING}{self.worker}", leaving.to_json())
                 return True
             return False
+
+    def resumed(self, resumed: Resumed) -> None:
+        """Tell the driver what the reset has cost. Raises ``RendezvousError`` if it is gone."""
+        with self.connected() as store:
+            store.set(f"{RESUMED}{self.worker}", resumed.to_json())
 
     def connected(self) -> StoreClient:
         """A connection to the store; a context manager."""

@@ -397,6 +397,8 @@ def stop() -> None:
             tell(word)
             for owner in sharing:
                 owner.leave()
+            if _part is not None:
+                _part.mark("leave")
 
 
 def _end(runtime: Runtime, script_over: bool = False) -> None:

@@ -5,7 +5,9 @@ It is made at the first ``init()`` and lives as long as the process: worlds come
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -51,6 +53,7 @@ class Part:
         self.in_step = False
         self.synced = False
         self._arrived = False
+        self._marks: list[tuple[str, float]] = []
         self._report = Report(ready=True)
 
     def enter(self) -> Placed | Expected:
@@ -66,6 +69,18 @@ class Part:
             return answer
         return self.ready()
 
+    def mark(self, phase: str) -> None:
+        """A phase of the way to the next world is over."""
+        self._marks.append((phase, time.monotonic()))
+
+    def took(self) -> dict[str, float]:
+        """The seconds of each phase since the first mark, which begins them all; forgets them."""
+        marks, self._marks = self._marks, []
+        took: dict[str, float] = {}
+        for (_, before), (phase, at) in itertools.pairwise(marks):
+            took[phase] = took.get(phase, 0.0) + at - before
+        return took
+
     def ready(self) -> Placed:
         """This process has all that it needs: wait for its place in the next world. Raises as `enter`."""
         answer = self._ask(replace(self._report, synced=self.synced))
@@ -75,6 +90,7 @@ class Part:
 
     def formed(self) -> None:
         """The world stands."""
+        self.mark("form")
         self._report = Report(ready=True, round=self.round, formed=True)
 
     def spoiled(self, error: HorovodInternalError) -> None:
@@ -92,6 +108,7 @@ class Part:
 
     def _ask(self, report: Report) -> Placed | Expected:
         answer: Answer = self.membership.report(report)
+        self.mark("place")
         if isinstance(answer, Dismissed):
             raise SystemExit(0)
         if isinstance(answer, Placed):

@@ -28,6 +28,7 @@ from horovod.bootstrap.membership import (
     Leaving,
     Placed,
     Report,
+    Resumed,
     Six,
 )
 from horovod.launch.elastic.actions import (
@@ -238,6 +239,17 @@ class Driver:
                 slot=None if leaving.host else worker.index, why=leaving.why,
             )  # fmt: skip
         self._settle(now)
+
+    def resumed(self, number: int, resumed: Resumed) -> None:
+        """Rank 0 trains again after a reset."""
+        if resumed.round == self.round and number in self._world:
+            phases = ", ".join(f"{name} {1000 * took_s:.0f}" for name, took_s in resumed.took.items())
+            total_s = sum(resumed.took.values())
+            self._log(
+                "resumed",
+                f"world {resumed.round} trains after a reset of {total_s:.2f} s (ms: {phases})",
+                round=resumed.round, took=dict(resumed.took),
+            )  # fmt: skip
 
     def exited(self, number: int, exit_code: int, now: float, why: str = "") -> None:
         """A worker has ended; `exit_code` is negative for a signal. ``why``: what its script said last."""

@@ -20,12 +20,14 @@ from horovod.bootstrap.membership import (
     ENDING,
     LEAVING,
     NEWS,
+    RESUMED,
     SAID,
     TOLD,
     WORKER_VARIABLE,
     Leaving,
     Placed,
     Report,
+    Resumed,
     place_variables,
     told_key,
 )
@@ -165,7 +167,7 @@ class _Course:
         stack.callback(self._reports.close)
         prepared = Prepared(_store_hosts(job, elastic.rules))
         self._store = make_store(prepared)
-        for prefix in (SAID, LEAVING):
+        for prefix in (SAID, LEAVING, RESUMED):
             self._store.observe(prefix, partial(self._heard, prefix))
         stack.enter_context(self._store)
         console.narrate(f"serving the store at {shown(self._store.addresses)}")
@@ -332,6 +334,9 @@ class _Course:
             worker, _, number = rest.partition("/")
             if prefix == LEAVING:
                 self._driver.leaving(int(worker), Leaving.from_json(value), now)
+                return
+            if prefix == RESUMED:
+                self._driver.resumed(int(worker), Resumed.from_json(value))
                 return
             report = Report.from_json(value)
             self._driver.said(int(worker), int(number), report, now)
