@@ -24,7 +24,7 @@ from horovod.launch.options.command_line import (
 )
 from horovod.launch.output.console import Console
 from horovod.launch.placement.allocations import find_allocation
-from horovod.launch.placement.hosts import named
+from horovod.launch.placement.hosts import Allocated, named
 from horovod.launch.restarts import with_restarts
 from horovod.launch.run import run_job
 from horovod.version import __version__
@@ -83,7 +83,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
     launcher = choose_launcher(arguments.launcher, look_around(os.environ, arguments.launcher))
     job = replace(job, launcher=launcher)
     if is_elastic(arguments):
-        _run_elastic(arguments, job, console)
+        _run_elastic(arguments, job, allocated, console)
     elif arguments.dry_run:
         _tell_plan(job)
     else:
@@ -92,12 +92,20 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
         )
 
 
-def _run_elastic(arguments: argparse.Namespace, job: Job, console: Console) -> None:
+def _run_elastic(
+    arguments: argparse.Namespace, job: Job, allocated: Allocated | None, console: Console
+) -> None:
     # Jobs that are not pay nothing for it.
     from horovod.launch.elastic.job import run_elastic_job
     from horovod.launch.elastic.options import Wishes, elastic_of
 
-    elastic = elastic_of(Wishes(*(getattr(arguments, name) for name in Wishes._fields)), job, os.environ)
+    discovery = None
+    if allocated is not None and allocated.slurm_job:
+        from horovod.launch.elastic.slurm import SlurmHosts
+
+        discovery = SlurmHosts(allocated.slurm_job, {host.name: host.slots for host in allocated.hosts})
+    wishes = Wishes(*(getattr(arguments, name) for name in Wishes._fields))
+    elastic = elastic_of(wishes, job, os.environ, discovery)
     if arguments.dry_run:
         _show(elastic.describe())
     else:

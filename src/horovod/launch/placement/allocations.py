@@ -77,7 +77,8 @@ def _slurm(environ: Mapping[str, str]) -> Allocated | None:
     # `-n 3 --ntasks-per-node=2` has two hosts of two slots, and three tasks.
     count = number_of(tasks, "SLURM_NTASKS") if tasks and not step else 0
     processes = count if 0 < count < sum(slots) else 0
-    return Allocated(f"Slurm job {environ['SLURM_JOB_ID']}", hosts, processes)
+    number = environ["SLURM_JOB_ID"]
+    return Allocated(f"Slurm job {number}", hosts, processes, slurm_job=number)
 
 
 def _slurm_slots(environ: Mapping[str, str], nodes: int) -> list[int]:

@@ -79,6 +79,8 @@ class Allocated(NamedTuple):
     hosts: tuple[HostSlots, ...]
     processes: int = 0
     """How many it is meant for; 0: one for each slot."""
+    slurm_job: str = ""
+    """Of Slurm, which can be asked what becomes of it."""
 
 
 @dataclass(frozen=True)
