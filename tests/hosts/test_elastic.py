@@ -1,0 +1,170 @@
+"""Elastic jobs on several hosts: some are killed, go silent, are drained, and come back."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.hosts.jobs import LIMIT_S, PYTHON, RunningJob, left_behind, running, signal_processes
+from tests.hosts.simulated import SimulatedHosts
+from tests.hosts.slurm import slurm_on, why_no_slurm
+from tests.launch.launching import environment
+
+pytestmark = pytest.mark.timeout(4 * LIMIT_S)
+
+RANK = str(Path(__file__).with_name("elastic_rank.py"))
+# The shortest time after which a silent side counts as lost.
+SILENCE = {"HOROVOD_HEARTBEAT_TIMEOUT_SECONDS": "3"}
+
+
+@pytest.fixture
+def hosts(simulation: None) -> Iterator[SimulatedHosts]:
+    with SimulatedHosts(3) as made:
+        yield made
+
+
+class _Job:
+    def __init__(self, job: RunningJob, folder: Path) -> None:
+        self.job = job
+        self.folder = folder
+        self._seen = 0
+
+    def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The next event that is wanted."""
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            path = self.folder / "events"
+            lines = path.read_text().splitlines() if path.exists() else []
+            for number, line in enumerate(lines[self._seen :], start=self._seen + 1):
+                event: dict[str, Any] = json.loads(line)
+                if wanted(event):
+                    self._seen = number
+                    return event
+            assert self.job.process.poll() is None, self.job.finish()
+            time.sleep(0.02)  # a file tells nobody that it has grown
+        raise AssertionError(f"not within {LIMIT_S} s: {[json.loads(line)['text'] for line in lines]}")
+
+    def world(self, size: int) -> dict[str, Any]:
+        return self.until(lambda event: event["event"] == "world" and event["size"] == size)
+
+    def finish(self) -> str:
+        (self.folder / "enough").touch()
+        status, said = self.job.finish()
+        assert status == 0, said
+        return said
+
+
+@contextmanager
+def elastic(hosts: SimulatedHosts, folder: Path, *options: str, **extra: Any) -> Iterator[_Job]:
+    words = ("--elastic-events", str(folder / "events"), *options, PYTHON, RANK, str(folder / "enough"))
+    with running(hosts, *words, **extra) as job:
+        yield _Job(job, folder)
+
+
+def name(hosts: SimulatedHosts, folder: Path, *numbers: int) -> None:
+    """These are the hosts that discovery finds."""
+    path = folder / "hosts"
+    path.with_suffix(".new").write_text("".join(f"{hosts.names[number]}:1\n" for number in numbers))
+    path.with_suffix(".new").replace(path)
+
+
+def discovery(folder: Path) -> tuple[str, ...]:
+    return ("-np", "2", "--min-np", "1", "--host-discovery-script", f"cat {folder}/hosts")
+
+
+def test_a_host_that_dies_is_left_and_comes_back(hosts: SimulatedHosts, tmp_path: Path) -> None:
+    name(hosts, tmp_path, 0, 1, 2)
+    with elastic(
+        hosts, tmp_path, *discovery(tmp_path), "--blacklist-cooldown-range", "1", "2", extra=SILENCE
+    ) as job:
+        job.world(3)
+        hosts.kill(1)
+        after = job.world(2)
+        assert {member["host"] for member in after["members"]} == {hosts.names[0], hosts.names[2]}
+        hosts.boot(1)
+        again = job.world(3)
+        assert again["members"][0]["host"] == hosts.names[0]
+        assert again["members"][2]["host"] == hosts.names[1]
+        said = job.finish()
+    assert said.count("done 3") == 3
+    assert left_behind(hosts) == []
+
+
+def test_a_host_that_goes_silent_is_left(hosts: SimulatedHosts, tmp_path: Path) -> None:
+    name(hosts, tmp_path, 0, 1, 2)
+    with elastic(hosts, tmp_path, *discovery(tmp_path), extra=SILENCE) as job:
+        job.world(3)
+        hosts.cut(2)
+        after = job.world(2)
+        assert {member["host"] for member in after["members"]} == set(hosts.names[:2])
+        said = job.finish()
+    assert f"host {hosts.names[2]} was lost" in said
+    assert said.count("done 2") == 2
+    hosts.mend(2)
+    assert left_behind(hosts) == []  # its agent has noticed, too
+
+
+def test_the_host_of_rank_0_dies(hosts: SimulatedHosts, tmp_path: Path) -> None:
+    name(hosts, tmp_path, 1, 2)  # the launcher's own host has no rank
+    with elastic(hosts, tmp_path, *discovery(tmp_path), extra=SILENCE) as job:
+        job.world(2)
+        hosts.power_off(1)
+        after = job.world(1)
+        assert after["members"][0]["host"] == hosts.names[2]
+        assert job.finish().count("done 1") == 1
+
+
+def test_hosts_come_and_go_without_a_failure(hosts: SimulatedHosts, tmp_path: Path) -> None:
+    name(hosts, tmp_path, 0, 1)
+    with elastic(hosts, tmp_path, *discovery(tmp_path)) as job:
+        job.world(2)
+        name(hosts, tmp_path, 0, 1, 2)
+        job.world(3)
+        name(hosts, tmp_path, 1, 2)
+        after = job.world(2)
+        assert [member["host"] for member in after["members"]] == hosts.names[1:]
+        assert after["reasons"] == []
+        assert job.finish().count("done 2") == 2
+    assert left_behind(hosts) == []
+
+
+def test_the_end_of_the_launcher_ends_all(hosts: SimulatedHosts, tmp_path: Path) -> None:
+    name(hosts, tmp_path, 0, 1)
+    with elastic(hosts, tmp_path, *discovery(tmp_path)) as job:
+        job.world(2)
+        signal_processes(hosts, 0, f"{PYTHON} -m horovod.runner.launch", signal.SIGKILL)
+        job.job.process.wait(LIMIT_S)
+    assert left_behind(hosts) == []
+
+
+@pytest.fixture
+def cluster(hosts: SimulatedHosts) -> Iterator[Mapping[str, str]]:
+    if reason := why_no_slurm():
+        pytest.skip(reason)
+    with slurm_on(hosts) as clients:
+        yield clients
+
+
+def test_a_node_that_slurm_drains_is_left(
+    hosts: SimulatedHosts, cluster: Mapping[str, str], tmp_path: Path
+) -> None:
+    with elastic(
+        hosts,
+        tmp_path,
+        *("-np", "2", "--min-np", "1"),
+        first=("salloc", "-N", "3", "--ntasks-per-node=1"),
+        extra=environment(dict(cluster)),
+    ) as job:
+        job.world(3)
+        hosts.run(
+            0, "scontrol", "update", f"nodename={hosts.names[1]}", "state=drain", "reason=x", extra=cluster
+        )
+        after = job.world(2)
+        assert [member["host"] for member in after["members"]] == [hosts.names[0], hosts.names[2]]
+        assert job.finish().count("done 2") == 2
