@@ -180,11 +180,13 @@ class StoreServer:
             if stopping:
                 left_s = max(0.0, self._drain_until - time.monotonic())
                 wait_s = left_s if wait_s is None else min(wait_s, left_s)
-            for key, events in self._selector.select(wait_s):
+            ready = self._selector.select(wait_s)
+            # First: who asks after an order was given finds it carried out.
+            while not self._orders.empty():
+                self._orders.get_nowait()(self._table)
+            for key, events in ready:
                 if key.fileobj is self._stop_reader:
                     told = self._stop_reader.recv(RECEIVE_BYTES)
-                    while not self._orders.empty():
-                        self._orders.get_nowait()(self._table)
                     if b"n" in told:
                         self._narrow()
                     if b"x" in told:
