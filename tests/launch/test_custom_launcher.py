@@ -102,11 +102,9 @@ def test_a_key_that_others_can_read_is_refused(server: RendezvousServer, home: P
         server.start()
 
 
-def test_what_is_to_come_is_refused(server: RendezvousServer) -> None:
-    with pytest.raises(NotImplementedError, match="to come"):
+def test_handlers_are_refused(server: RendezvousServer) -> None:
+    with pytest.raises(NotImplementedError, match="no handlers"):
         server.start(handler_cls=object)
-    with pytest.raises(NotImplementedError, match="to come"):
-        create_run_env_vars("127.0.0.1", [], 1, elastic=True)
 
 
 # -- places -------------------------------------------------------------------------------------------------

@@ -10,13 +10,11 @@ import pytest
 TABLE = Path(__file__).with_name("signatures.txt")
 
 # What the table holds and the library does not offer yet: module, or module and name -> why.
-LATER = {
-    "horovod.runner.elastic.driver": "elastic launching is to come",
-    "horovod.runner.elastic.discovery": "elastic launching is to come",
-}
+LATER: dict[str, str] = {}
 # Parameters with defaults that the library accepts beyond the table: calls written for the table still work.
 EXTENSIONS = {
     "horovod.run": ", *, env=None, stdout=None, stderr=None, unpickle_results=False, discovery=None",
+    "horovod.runner.elastic.discovery.HostDiscoveryScript": ", *, limit_s=60.0",
     "horovod.tensorflow._DistributedGradientTape.gradient": ", unconnected_gradients=UNCONNECTED",
     "horovod.tensorflow._DistributedGradientTape.get_local_and_global_gradients": (
         ", unconnected_gradients=UNCONNECTED"

@@ -36,7 +36,7 @@ from horovod.bootstrap.topology import PORT_OF_KEY, Place, no_store
 from horovod.config import Config
 from horovod.errors import ConfigError, RendezvousError
 
-__all__ = ["Meeting", "meet"]
+__all__ = ["Meeting", "key_of_store", "meet"]
 
 _log = logging.getLogger("horovod.bootstrap")
 
@@ -91,7 +91,7 @@ def meet(place: Place, config: Config, environ: Mapping[str, str], earlier: Meet
         if earlier is not None:
             earlier.end(environ)
         return _tell(place, config, environ) if place.rank == 0 else _hear(place, config, environ)
-    key = _key(place, config, environ) if place.size > 1 else b""
+    key = key_of_store(place.store, config.job_id or place.job, environ) if place.size > 1 else b""
     # One key in the environment may be that of many jobs.
     ours = key_of_job(key, place.job)
     place = replace(
@@ -105,10 +105,13 @@ def meet(place: Place, config: Config, environ: Mapping[str, str], earlier: Meet
     return Meeting(place, key, served, place)
 
 
-def _key(place: Place, config: Config, environ: Mapping[str, str]) -> bytes:
-    """Of a job whose place to meet the environment says."""
-    job = config.job_id or place.job
-    first, port = place.store[0]
+def key_of_store(store: Sequence[tuple[str, int]], job: str, environ: Mapping[str, str]) -> bytes:
+    """The key of the job ``job`` (may be empty), whose ``store`` the environment says.
+
+    Raises:
+        ConfigError: see :func:`horovod.bootstrap.secret.job_key`.
+    """
+    first, port = store[0]
     if not job and not unix.is_name(first):
         return key_of_port(environ, port)
     return job_key(environ, job)

@@ -143,9 +143,9 @@ class StoreServer:
 
     def observe(self, prefix: str, heard: Callable[[str, Any], None]) -> None:
         """From now on ``heard(rest of the key, value)`` is called for each value that a client sets below
-        ``prefix``; on the thread that serves, so it must not wait. Before ``start``.
+        ``prefix``; on the thread that serves, so it must not wait. From any thread.
         """
-        self._table.observe(prefix, heard)
+        self._order(lambda table: table.observe(prefix, heard))
 
     def _order(self, order: Callable[[Table], None]) -> None:
         self._orders.put(order)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from horovod.bootstrap.membership import WORKER_VARIABLE
 from horovod.bootstrap.store_address import store_environment
 from horovod.launch.environment import interface_environment, slot_environment
 from horovod.runner.http.http_server import RendezvousServer
@@ -16,9 +17,10 @@ def create_slot_env_vars(slot_info: Any) -> dict[str, str]:
     """The variables that say who a rank is.
 
     Args:
-        slot_info: one of ``get_host_assignments``.
+        slot_info: one of ``get_host_assignments``, or one that ``ElasticDriver`` has given.
     """
-    return slot_environment(slot_info)
+    worker = getattr(slot_info, "worker", None)
+    return {**slot_environment(slot_info), **({} if worker is None else {WORKER_VARIABLE: str(worker)})}
 
 
 def create_run_env_vars(
@@ -30,11 +32,10 @@ def create_run_env_vars(
         server_ip: an address of the host where the ``RendezvousServer`` is started, as the ranks know it.
         nics: names of the interfaces that ranks may use, or one name; empty: all.
         port: that ``RendezvousServer.start`` returned.
-        elastic: jobs that grow are to come: ``False``.
+        elastic: an ``ElasticDriver`` decides who is in the world.
     """
-    if elastic:
-        raise NotImplementedError("elastic=True: jobs that grow are to come.")
     return {
+        **({"HOROVOD_ELASTIC": "1"} if elastic else {}),
         **store_environment([(server_ip, port)]),
         **interface_environment([nics] if isinstance(nics, str) else sorted(nics)),
         "HOROVOD_CONTROLLER": "gloo",

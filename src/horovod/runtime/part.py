@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+from horovod.bootstrap.meeting import key_of_store
 from horovod.bootstrap.membership import (
     WORKER_VARIABLE,
     Answer,
@@ -21,7 +22,7 @@ from horovod.bootstrap.membership import (
     Report,
     place_variables,
 )
-from horovod.bootstrap.secret import job_key
+from horovod.bootstrap.store_address import read_store
 from horovod.config import Config
 from horovod.errors import HorovodInternalError, RendezvousError
 
@@ -32,7 +33,7 @@ def part_of(config: Config, environ: Mapping[str, str]) -> Part | None:
     """That of this process; None: its job is not elastic, or no driver of ours has started it."""
     if not config.elastic or not environ.get(WORKER_VARIABLE):
         return None
-    key = job_key(environ, config.job_id)
+    key = key_of_store(read_store(environ), config.job_id, environ)
     return Part(Membership(environ, key, config.job_id, config.init_timeout_s))
 
 

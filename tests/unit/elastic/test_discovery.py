@@ -96,7 +96,7 @@ def test_a_script_may_be_a_line_of_shell(script: Callable[[str], str]) -> None:
     ],
 )
 def test_a_script_that_fails_is_named(script: Callable[[str], str], text: str, what: str) -> None:
-    discovery = HostDiscoveryScript(script(text), limit_s=0.3 if "0.3" in what else 30.0)
+    discovery = HostDiscoveryScript(script(text), None, limit_s=0.3 if "0.3" in what else 30.0)
     with pytest.raises(DiscoveryFailed, match=what) as caught:
         discovery.find_available_hosts_and_slots()
     assert "discover.sh" in str(caught.value)
@@ -104,18 +104,20 @@ def test_a_script_that_fails_is_named(script: Callable[[str], str], text: str, w
 
 def test_a_script_that_is_not_there() -> None:
     with pytest.raises(DiscoveryFailed, match=r"ended with status 127: .*no-such-script"):
-        HostDiscoveryScript("./no-such-script").find_available_hosts_and_slots()
+        HostDiscoveryScript("./no-such-script", None).find_available_hosts_and_slots()
 
 
 def test_what_holds_its_pipes_open_does_not_count(script: Callable[[str], str]) -> None:
     began = time.monotonic()
-    assert HostDiscoveryScript(script("sleep 50 & echo a:1")).find_available_hosts_and_slots() == {"a": 1}
+    assert HostDiscoveryScript(script("sleep 50 & echo a:1"), None).find_available_hosts_and_slots() == {
+        "a": 1
+    }
     assert time.monotonic() - began < 40.0
 
 
 def test_what_a_script_leaves_behind_is_ended(script: Callable[[str], str], tmp_path: Path) -> None:
     discovery = HostDiscoveryScript(
-        script(f"sleep 1000 </dev/null >/dev/null 2>&1 & echo $! > {tmp_path}/pid; echo a:1")
+        script(f"sleep 1000 </dev/null >/dev/null 2>&1 & echo $! > {tmp_path}/pid; echo a:1"), None
     )
     assert discovery.find_available_hosts_and_slots() == {"a": 1}
     pid = int((tmp_path / "pid").read_text())
@@ -188,7 +190,7 @@ def test_the_poller_tells_changes_only() -> None:
 
 
 def test_closing_the_poller_waits_for_no_script() -> None:
-    poller = Poller(HostDiscoveryScript("sleep 5", limit_s=5.0))
+    poller = Poller(HostDiscoveryScript("sleep 5", None, limit_s=5.0))
     poller.start()
     began = time.monotonic()
     poller.close()
@@ -198,7 +200,7 @@ def test_closing_the_poller_waits_for_no_script() -> None:
 def test_a_script_does_not_get_our_input(script: Callable[[str], str]) -> None:
     read_end, write_end = os.pipe()
     try:
-        assert HostDiscoveryScript(script("cat; echo a:1")).find_available_hosts_and_slots() == {"a": 1}
+        assert HostDiscoveryScript(script("cat; echo a:1"), None).find_available_hosts_and_slots() == {"a": 1}
     finally:
         os.close(read_end)
         os.close(write_end)

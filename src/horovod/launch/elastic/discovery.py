@@ -85,9 +85,7 @@ class HostDiscoveryScript(HostDiscovery):
         limit_s: how long the program may take; then it is killed, with what it started.
     """
 
-    def __init__(
-        self, discovery_script: str, slots: int | None = None, *, limit_s: float = SCRIPT_LIMIT_S
-    ) -> None:
+    def __init__(self, discovery_script: str, slots: int | None, *, limit_s: float = SCRIPT_LIMIT_S) -> None:
         self._script = discovery_script
         self._slots = slots
         self._limit_s = limit_s

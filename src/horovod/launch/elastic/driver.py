@@ -103,6 +103,8 @@ class _Worker:
     exit_code: int | None = None
     ended_as: int = 0
     """How many had ended before it."""
+    promised: Placed | None = None
+    """It was started as a member of this world, and has not arrived yet."""
     told_to_end: bool = False
     end_at: float = math.inf
     """When it is ended, if it has not by then."""
@@ -149,6 +151,7 @@ class Driver:
         self._ends = 0
         self._news = 0
         self._told_change: tuple[frozenset[int], frozenset[int]] | None = None
+        self._told_slots: frozenset[Seat] = frozenset()
         self._waits_until = now + rules.slots_wait_s
         self._announce_at = math.inf
         self._reset_began = 0.0
@@ -216,6 +219,10 @@ class Driver:
         self._begun = self._begun or report.synced
         if self.phase in (Phase.ENDING, Phase.OVER) or worker.told_to_end:
             self._dismiss(worker, "the job has ended" if not worker.told_to_end else "its slot is gone", now)
+        elif worker.promised is not None and self.phase is Phase.TRAINING:
+            worker.state = _State.PLACED
+            self._tell(worker, worker.promised)
+            worker.promised = None
         elif not report.ready and number not in self._world:
             worker.state = _State.PREPARING
             place = self._expected(worker)
@@ -270,6 +277,10 @@ class Driver:
             self._close(now, "the job is to end")
         self._settle(now)
 
+    def announced(self) -> None:
+        """Somebody else has made news of the hosts: the next world must not take them for later ones."""
+        self._news += 1
+
     def due(self) -> float:
         """When `tick` has something to do; ``math.inf``: not before something else happens."""
         if self.phase is Phase.OVER:
@@ -287,6 +298,7 @@ class Driver:
             times += [self._waits_until, self._progress_at]
         if self.phase in (Phase.FIRST, Phase.RESET):
             times += [self._progress_at, *(at + self.rules.lost_s for at in self._lost_at.values())]
+            times.append(self._enough_at())
         if self.phase is Phase.TRAINING:
             times.append(self._announce_at)
         return min(times, default=math.inf)
@@ -324,9 +336,18 @@ class Driver:
         return self._workers[number].host
 
     @property
+    def error(self) -> str:
+        """Why the job has failed, if not because of a worker; empty: it has not."""
+        return self._error
+
+    @property
     def world(self) -> tuple[int, ...]:
         """The workers of the present world, by rank."""
         return tuple(self._world)
+
+    def seats(self) -> list[Seat]:
+        """The slots of the present world, by rank."""
+        return [Seat(worker.host, worker.index) for worker in self._members()]
 
     # -- the next step --------------------------------------------------------------------------------------
 
@@ -351,7 +372,10 @@ class Driver:
             self._form_or_wait(now)
         if self.phase is Phase.TRAINING:
             self._staff(now)
-            self._announce(now)
+            if self.rules.at_once:
+                self._announce_slots()
+            else:
+                self._announce(now)
         if self.phase is Phase.ENDING and not self._living():
             self.phase = Phase.OVER
             self.actions.append(Over(self._error, self._failed, tuple(self._world)))
@@ -408,7 +432,7 @@ class Driver:
     def _decide(self, now: float) -> None:
         """When all members of the old world have reported: go on, or end."""
         members = self._members()
-        if not all(self._reported(member.number) for member in members):
+        if now < self._enough_at() and not all(self._reported(member.number) for member in members):
             if now >= self._progress_at:
                 self._progress_at = now + _PROGRESS_S
                 self._log("waiting", self.describe(now))
@@ -447,6 +471,13 @@ class Driver:
         self._waits_until = now + self.rules.slots_wait_s
         self._progress_at = now + _PROGRESS_S
 
+    def _enough_at(self) -> float:
+        """When members that have not reported are no longer waited for: one has succeeded some time ago."""
+        if self.rules.success_s is None:
+            return math.inf
+        ended = [m.since for m in self._members() if m.state is _State.ENDED and m.exit_code == 0]
+        return min(ended, default=math.inf) + self.rules.success_s
+
     def _form_or_wait(self, now: float) -> None:
         """Form the next world of those that are ready, if they are enough."""
         if not any(worker.state is _State.WAITING and self._has_state(worker) for worker in self._usables()):
@@ -455,6 +486,8 @@ class Driver:
             )
             return
         members = self._candidates()
+        if self.rules.at_once:
+            members = self._in_order([*members, *self._fresh()])
         if len(members) >= self.rules.least:
             self._form(members, now)
             self._staff(now)
@@ -481,9 +514,15 @@ class Driver:
         self.round += 1
         seats = [Seat(worker.host, worker.index) for worker in members]
         for worker, place in zip(members, places_of(seats), strict=True):
-            worker.state, worker.rank = _State.PLACED, place[0]
-            self._tell(worker, Placed(self.round, place, self._news, in_step))
+            placed = Placed(self.round, place, self._news, in_step)
+            if worker.state is _State.STARTING:
+                worker.promised = placed
+                self._launch(worker, place)
+            else:
+                worker.state, worker.rank = _State.PLACED, place[0]
+                self._tell(worker, placed)
         self._world = [worker.number for worker in members]
+        self._told_slots = frozenset(seats)
         self.phase, self._told_change, self._lost_at = Phase.TRAINING, None, {}
         took_s = now - self._reset_began if old_round else 0.0
         text = f"world {self.round}: {counted(len(members), 'rank')} on {_hosts_of(members)}"
@@ -536,6 +575,8 @@ class Driver:
         for worker in self._living():
             if worker.number not in self._world and not worker.told_to_end and not self._usable(worker):
                 self._end([worker], now, "its slot is not part of the job any more")
+        if self.rules.at_once:
+            return
         count = sum(self._usable(worker) for worker in self._living())
         room = math.inf if self.rules.most is None else self.rules.most + self.rules.spares
         for host, index in self._free_slots():
@@ -595,6 +636,29 @@ class Driver:
         what = [f"slots of rank {ranks} are gone"] if gone else []
         what += [f"{counted(len(joining), 'worker')} can join"] if joining else []
         self._log("notified", f"rank 0 is told: {' and '.join(what)}", gone=gone, joining=joining)
+
+    def _announce_slots(self) -> None:
+        """As `_announce`, if new slots count at once: tell rank 0 of each change of those that the next world
+        would have.
+        """
+        if any(self._reaches[host].trying for host in self._hosts.names):
+            return  # what is to be told is not known yet
+        staying = [member for member in self._members() if self._usable(member)]
+        coming = self._in_order([*staying, *self._fresh()])
+        slots = frozenset(Seat(worker.host, worker.index) for worker in coming)
+        gone, joining = self._told_slots - slots, slots - self._told_slots
+        if not (gone or joining):
+            return
+        kind = HostUpdateResult.removed if gone else HostUpdateResult.no_update
+        kind |= HostUpdateResult.added if joining else kind
+        self._told_slots = slots
+        self._news += 1
+        self.actions.append(Notify(int(kind)))
+        what = [f"{counted(len(gone), 'slot')} gone"] if gone else []
+        what += [f"{counted(len(joining), 'slot')} new"] if joining else []
+        self._log(
+            "notified", f"rank 0 is told: {', '.join(what)}", gone=sorted(gone), joining=sorted(joining)
+        )
 
     def _gathered_at(self) -> float:
         """Until when newcomers that are ready wait for others that are on their way."""
@@ -780,12 +844,21 @@ class Driver:
             if (host, index) not in taken
         ]
 
+    def _fresh(self) -> list[_Worker]:
+        """Workers for all free slots, not started."""
+        slots = enumerate(self._free_slots(), start=self._next_worker)
+        return [_Worker(number, host, index) for number, (host, index) in slots]
+
     def _start(self, host: str, index: int, place: Six) -> int:
-        number = self._next_worker
-        self._next_worker += 1
-        self._workers[number] = _Worker(number, host, index, rank=place[0])
-        self.actions.append(Start(number, host, index, place))
-        return number
+        worker = _Worker(self._next_worker, host, index)
+        self._launch(worker, place)
+        return worker.number
+
+    def _launch(self, worker: _Worker, place: Six) -> None:
+        self._next_worker = max(self._next_worker, worker.number + 1)
+        self._workers[worker.number] = worker
+        worker.rank = place[0]
+        self.actions.append(Start(worker.number, worker.host, worker.index, place))
 
     def _tell(self, worker: _Worker, answer: Answer) -> None:
         self.actions.append(Tell(worker.number, worker.report, answer))

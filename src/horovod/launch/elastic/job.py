@@ -7,33 +7,15 @@ import selectors
 import shlex
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from horovod.bootstrap import unix
 from horovod.bootstrap.addresses import own_addresses
-from horovod.bootstrap.membership import (
-    ENDING,
-    LEAVING,
-    NEWS,
-    RESUMED,
-    SAID,
-    TOLD,
-    WORKER_VARIABLE,
-    Leaving,
-    Placed,
-    Report,
-    Resumed,
-    place_variables,
-    told_key,
-)
-from horovod.bootstrap.rounds import ROUNDS
+from horovod.bootstrap.membership import WORKER_VARIABLE, place_variables
 from horovod.bootstrap.store_address import shown
-from horovod.bootstrap.table import Cause
 from horovod.errors import LaunchError, WorkerFailed
 from horovod.launch.elastic.actions import (
     Action,
@@ -48,6 +30,7 @@ from horovod.launch.elastic.actions import (
     Tell,
     WorkerEnd,
 )
+from horovod.launch.elastic.conversation import Conversation
 from horovod.launch.elastic.discovery import DiscoveryFailed, HostDiscovery, Poller, ask
 from horovod.launch.elastic.driver import Driver, Phase
 from horovod.launch.elastic.hosts import Hosts
@@ -72,7 +55,6 @@ from horovod.launch.launchers.contract import (
 )
 from horovod.launch.launchers.fleet_contract import Fleet, FleetPlan, FleetWorker
 from horovod.launch.launchers.registry import LAUNCHERS, make_fleet
-from horovod.launch.mailbox import Mailbox
 from horovod.launch.output.console import Console
 from horovod.launch.output.status import Status
 from horovod.launch.output.streams import Output
@@ -163,12 +145,10 @@ class _Course:
         self._status = stack.enter_context(Status(console, wanted=job.status, hosts=0, ranks=0))
         self._record = Record(console, elastic.events)
         stack.callback(self._record.close)
-        self._reports: Mailbox[tuple[str, str, Any]] = Mailbox()
-        stack.callback(self._reports.close)
         prepared = Prepared(_store_hosts(job, elastic.rules))
         self._store = make_store(prepared)
-        for prefix in (SAID, LEAVING, RESUMED):
-            self._store.observe(prefix, partial(self._heard, prefix))
+        self._conversation = Conversation(self._store, console.tell)
+        stack.callback(self._conversation.close)
         stack.enter_context(self._store)
         console.narrate(f"serving the store at {shown(self._store.addresses)}")
         self._output = Output(
@@ -200,8 +180,6 @@ class _Course:
         self._cores: dict[str, int] = {}
         self._hosts_of: dict[int, str] = {}
         self._words: dict[int, str] = {}
-        self._news = 0
-        self._news_at = 0
         self._seen_signals = 0
         self._interrupted = 0
         self._over: Over | None = None
@@ -215,7 +193,7 @@ class _Course:
         self._poller.start()
         finished = False
         with selectors.DefaultSelector() as selector:
-            for source in (self._fleet, self._signals, self._reports, self._poller):
+            for source in (self._fleet, self._signals, self._conversation, self._poller):
                 selector.register(source.fileno(), selectors.EVENT_READ)
             while not finished:
                 selector.select(self._wait_s())
@@ -229,8 +207,7 @@ class _Course:
                         self._driver.discovered(discovered.hosts, now)
                 for event in self._fleet.events():
                     finished = self._take(event, now) or finished
-                for prefix, rest, value in self._reports.take():
-                    self._hear(prefix, rest, value, now)
+                self._conversation.hear(self._driver, now)
                 self._driver.tick(now)
                 self._act()
                 self._status.instead = self._driver.describe(now)
@@ -307,8 +284,7 @@ class _Course:
                 self._driver.exited(number, 127, now)
             case Exited(number, exit_code, _):
                 self._driver.exited(number, exit_code, now, self._words.get(number, ""))
-                for below in (SAID, TOLD):
-                    self._store.forget(f"{below}{number}/")
+                self._conversation.forget(number)
             case FewDevices(number, devices, ranks):
                 self._console.tell(
                     f"host {self._hosts_of[number]} has {counted(devices, 'device')} for "
@@ -325,24 +301,6 @@ class _Course:
                 pass
         return False
 
-    def _heard(self, prefix: str, rest: str, value: Any) -> None:
-        self._reports.put((prefix, rest, value))
-
-    def _hear(self, prefix: str, rest: str, value: Any, now: float) -> None:
-        """A report. Nonsense is told and ignored: who sends it has the key, but is not one of ours."""
-        try:
-            worker, _, number = rest.partition("/")
-            if prefix == LEAVING:
-                self._driver.leaving(int(worker), Leaving.from_json(value), now)
-                return
-            if prefix == RESUMED:
-                self._driver.resumed(int(worker), Resumed.from_json(value))
-                return
-            report = Report.from_json(value)
-            self._driver.said(int(worker), int(number), report, now)
-        except (ValueError, KeyError, TypeError) as error:
-            self._console.tell(f"a report that makes no sense, {prefix}{rest[:60]!r}, is ignored: {error!r}")
-
     def _forward_signals(self, now: float) -> None:
         for signum in self._signals.arrived[self._seen_signals :]:
             self._seen_signals += 1
@@ -352,7 +310,7 @@ class _Course:
             else:
                 self._interrupted = signum
                 self._driver.stop(f"{signal_name(signum)} ended the job.", now)
-                self._announce_end(self._hosts_of)
+                self._conversation.announce_end(self._hosts_of)
                 self._fleet.finish(signum)
 
     def _wait_s(self) -> float | None:
@@ -376,29 +334,19 @@ class _Course:
             case Start():
                 self._start(action)
             case End(workers, kill):
-                self._announce_end(workers)
+                self._conversation.announce_end(workers)
                 self._fleet.end(workers, signal.SIGKILL if kill else signal.SIGTERM)
             case Tell(worker, number, answer):
-                self._store.put(told_key(worker, number), answer.to_json())
-                if isinstance(answer, Placed) and answer.round > 2:
-                    self._store.forget(f"{ROUNDS}{answer.round - 2}/")  # nobody looks there any more
+                self._conversation.tell(worker, number, answer)
             case Notify(kind):
-                # Who hears of it compares the time with that of the last one it knows.
-                self._news_at = max(self._news_at + 1, int(time.time()))
-                self._store.put(f"{NEWS}{self._news}", {"at": self._news_at, "kind": kind})
-                self._news += 1
-            case Spoil(round_, why, rank, host):
-                self._store.fail(f"{ROUNDS}{round_}/", Cause(why, (rank,), rank=rank, host=host))
+                self._conversation.publish(kind)
+            case Spoil():
+                self._conversation.spoil(action)
             case Log():
                 self._record.add(action)
             case Over():
                 self._over = action
                 self._fleet.finish(signal.SIGTERM)
-
-    def _announce_end(self, workers: Iterable[int]) -> None:
-        """The signal that comes to them is ours."""
-        for worker in workers:
-            self._store.put(f"{ENDING}{worker}", True)
 
     def _start(self, start: Start) -> None:
         if self._interrupted:

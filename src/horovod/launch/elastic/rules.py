@@ -25,6 +25,9 @@ class Rules:
         fixed_hosts: no further hosts can come.
         lost_s: how long a rank that others have lost may take to be heard of, before it is ended.
         gather_s: how long ready newcomers wait for others that are still starting.
+        at_once: a worker on a new slot is started as a member of the next world, which the others then form
+            without waiting for it. Else it prepares beside the world that trains.
+        success_s: how long the others may take to end when one has succeeded; None: for ever.
 
     Raises:
         ConfigError: the numbers contradict each other.
@@ -41,6 +44,8 @@ class Rules:
     fixed_hosts: bool = False
     lost_s: float = 10.0
     gather_s: float = 10.0
+    at_once: bool = False
+    success_s: float | None = None
 
     def __post_init__(self) -> None:
         checked_cooldown(self.cooldown_s)

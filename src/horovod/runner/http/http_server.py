@@ -42,6 +42,17 @@ class RendezvousServer:
         """The port, once it is started."""
         return None if self._store is None else self._store.address[1]
 
+    @property
+    def store(self) -> StoreServer:
+        """What serves.
+
+        Raises:
+            LaunchError: it is not started.
+        """
+        if self._store is None:
+            raise LaunchError("The RendezvousServer is not started: call its start() first.")
+        return self._store
+
     def start(self, handler_cls: Any = None) -> int:
         """Begin to serve, on a thread of its own. Returns the port.
 
@@ -56,7 +67,9 @@ class RendezvousServer:
             ConfigError: there is no key, or no such interface.
         """
         if handler_cls is not None:
-            raise NotImplementedError("RendezvousServer has no handlers: jobs that grow are to come.")
+            raise NotImplementedError(
+                "RendezvousServer has no handlers: ElasticDriver(rendezvous, ...) hears of workers without."
+            )
         if self._store is not None:
             raise LaunchError("The RendezvousServer is started already. One serves one job.")
         config = Config.from_environ(os.environ)

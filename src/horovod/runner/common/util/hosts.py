@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from horovod.launch.placement import hosts as placement
@@ -41,7 +41,7 @@ class HostInfo:
 
 @dataclass
 class SlotInfo:
-    """The place of one rank."""
+    """The place of one rank. ``worker``: of an elastic job, the number of its process."""
 
     hostname: str
     rank: int
@@ -50,6 +50,7 @@ class SlotInfo:
     size: int | None = None
     local_size: int | None = None
     cross_size: int | None = None
+    worker: int | None = field(default=None, compare=False)
 
     def to_response_string(self) -> str:
         """``rank,size,local_rank,local_size,cross_rank,cross_size``."""

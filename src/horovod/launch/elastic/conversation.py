@@ -1,0 +1,105 @@
+"""The driver's side of the conversation that :mod:`horovod.bootstrap.membership` describes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from horovod.bootstrap.membership import (
+    ENDING,
+    LEAVING,
+    NEWS,
+    RESUMED,
+    SAID,
+    TOLD,
+    Answer,
+    Leaving,
+    Placed,
+    Report,
+    Resumed,
+    told_key,
+)
+from horovod.bootstrap.rounds import ROUNDS
+from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.table import Cause
+from horovod.launch.elastic.actions import Spoil
+from horovod.launch.elastic.driver import Driver
+from horovod.launch.mailbox import Mailbox
+
+__all__ = ["Conversation"]
+
+
+class Conversation:
+    """Hears what workers say through the store of their job, and answers there.
+
+    Args:
+        store: of the job.
+        complain: is told of a report that makes no sense, in a sentence.
+    """
+
+    def __init__(self, store: StoreServer, complain: Callable[[str], None]) -> None:
+        self._store = store
+        self._complain = complain
+        self._reports: Mailbox[tuple[str, str, Any]] = Mailbox()
+        self._news = 0
+        self._news_at = 0
+        for prefix in (SAID, LEAVING, RESUMED):
+            store.observe(prefix, partial(self._hear, prefix))
+
+    def fileno(self) -> int:
+        """Readable while there is a report."""
+        return self._reports.fileno()
+
+    def hear(self, driver: Driver, now: float) -> None:
+        """Tell the driver what is new. Nonsense is told and ignored: who sends it has the key, but is not one
+        of ours.
+        """
+        for prefix, rest, value in self._reports.take():
+            try:
+                worker, _, number = rest.partition("/")
+                if prefix == LEAVING:
+                    driver.leaving(int(worker), Leaving.from_json(value), now)
+                elif prefix == RESUMED:
+                    driver.resumed(int(worker), Resumed.from_json(value))
+                else:
+                    driver.said(int(worker), int(number), Report.from_json(value), now)
+            except (ValueError, KeyError, TypeError) as error:
+                self._complain(f"a report that makes no sense, {prefix}{rest[:60]!r}, is ignored: {error!r}")
+
+    def tell(self, worker: int, number: int, answer: Answer) -> None:
+        """Answer a report."""
+        self._store.put(told_key(worker, number), answer.to_json())
+        if isinstance(answer, Placed) and answer.round > 2:
+            self._store.forget(f"{ROUNDS}{answer.round - 2}/")  # nobody looks there any more
+
+    def publish(self, kind: int, at: int | None = None) -> int:
+        """News of the hosts for rank 0 (``HostUpdateResult``); returns their time, in UNIX seconds."""
+        # Who hears of it compares the time with that of the last one it knows.
+        self._news_at = max(self._news_at + 1, int(time.time()) if at is None else at)
+        self._store.put(f"{NEWS}{self._news}", {"at": self._news_at, "kind": kind})
+        self._news += 1
+        return self._news_at
+
+    def spoil(self, spoil: Spoil) -> None:
+        """Nobody waits for that world any more."""
+        cause = Cause(spoil.why, (spoil.rank,), rank=spoil.rank, host=spoil.host)
+        self._store.fail(f"{ROUNDS}{spoil.round}/", cause)
+
+    def announce_end(self, workers: Iterable[int]) -> None:
+        """The signal that comes to them is ours."""
+        for worker in workers:
+            self._store.put(f"{ENDING}{worker}", True)
+
+    def forget(self, worker: int) -> None:
+        """A worker has ended: nobody reads any more what was said."""
+        for below in (SAID, TOLD):
+            self._store.forget(f"{below}{worker}/")
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._reports.close()
+
+    def _hear(self, prefix: str, rest: str, value: Any) -> None:
+        self._reports.put((prefix, rest, value))
