@@ -638,8 +638,16 @@ def _options(
         "fusion_threshold_bytes": _fusion_threshold_bytes(config, topology),
         "thread_affinity": _core_of_engine(config, topology),
         "nccl_library": _nccl_library(),
-        "timeline": "" if config.timeline == TIMELINE_DYNAMIC else config.timeline,
+        "timeline": "" if config.timeline == TIMELINE_DYNAMIC else _timeline_of_world(config),
     }
+
+
+def _timeline_of_world(config: Config) -> str:
+    """The file for this world: in an elastic job each one after the first has a file of its own."""
+    if _part is None or _part.round < 2 or not config.timeline:
+        return config.timeline
+    stem, suffix = os.path.splitext(config.timeline)
+    return f"{stem}.world{_part.round}{suffix}"
 
 
 def _nccl_library(environ: Mapping[str, str] = os.environ) -> str:

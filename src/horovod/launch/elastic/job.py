@@ -16,6 +16,7 @@ from horovod.bootstrap import unix
 from horovod.bootstrap.addresses import own_addresses
 from horovod.bootstrap.membership import WORKER_VARIABLE, place_variables
 from horovod.bootstrap.store_address import shown
+from horovod.config import value_of
 from horovod.errors import LaunchError, WorkerFailed
 from horovod.launch.elastic.actions import (
     Action,
@@ -34,7 +35,7 @@ from horovod.launch.elastic.conversation import Conversation
 from horovod.launch.elastic.discovery import DiscoveryFailed, HostDiscovery, Poller, ask
 from horovod.launch.elastic.driver import Driver, Phase
 from horovod.launch.elastic.hosts import Hosts
-from horovod.launch.elastic.record import Record
+from horovod.launch.elastic.record import Record, timeline_of_job
 from horovod.launch.elastic.rules import Rules
 from horovod.launch.environment import compute_threads, interface_environment, job_environment, time_limits
 from horovod.launch.job import Job, Results
@@ -143,7 +144,8 @@ class _Course:
         self._driver = Driver(elastic.rules, Hosts(elastic.rules.cooldown_s), time.monotonic())
         self._signals = stack.enter_context(Signals())
         self._status = stack.enter_context(Status(console, wanted=job.status, hosts=0, ranks=0))
-        self._record = Record(console, elastic.events)
+        timeline = value_of("timeline", {**inherited, **job.options})
+        self._record = Record(console, elastic.events, timeline_of_job(timeline))
         stack.callback(self._record.close)
         prepared = Prepared(_store_hosts(job, elastic.rules))
         self._store = make_store(prepared)

@@ -1,38 +1,93 @@
 """What happens in an elastic job, for people and for programs.
 
 Each event is a line of JSON in a file: ``{"at": UNIX seconds, "event": name, "text": sentence, ...}``. It is
-written as it happens, so that it is there after any end.
+written as it happens, so that it is there after any end. Beside the timelines of the ranks there is one of
+the job, in the same format: a mark for each event, and a span for each phase of a reset.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from horovod.config import TIMELINE_DYNAMIC
 from horovod.errors import LaunchError
 from horovod.launch.elastic.actions import Log
 from horovod.launch.output.console import Console
 
-__all__ = ["Record"]
+__all__ = ["Record", "timeline_of_job"]
 
 _ASKED_FOR = frozenset({"ended", "starting", "newcomer", "notified", "ending"})
 """Events that are told only to those who want to know more."""
+
+
+def timeline_of_job(timeline: str) -> Path | None:
+    """The file beside that of rank 0: ``timeline.elastic.json`` for ``timeline.json``; None: none is asked
+    for.
+    """
+    if not timeline or timeline == TIMELINE_DYNAMIC:
+        return None
+    stem, suffix = os.path.splitext(timeline)
+    return Path(f"{stem}.elastic{suffix}")
 
 
 class Record:
     """
     Args:
         console: where sentences go.
-        path: of the file; None: there is none. It is written anew.
+        events: the file for programs; None: there is none. It is written anew.
+        timeline: that for a viewer, as ``timeline_of_job`` names it.
 
     Raises:
-        LaunchError: the file cannot be written.
+        LaunchError: a file cannot be written.
     """
+
+    def __init__(self, console: Console, events: Path | None, timeline: Path | None = None) -> None:
+        self._console = console
+        self._events = _File(console, events)
+        self._timeline = _File(console, timeline)
+        self._timeline.write(b"[\n")
+
+    def add(self, log: Log) -> None:
+        tell = self._console.narrate if log.event in _ASKED_FOR else self._console.tell
+        tell(log.text)
+        at = time.time()
+        line = {"at": round(at, 4), "event": log.event, "text": log.text, **log.fields}
+        self._events.write(json.dumps(line).encode() + b"\n")
+        for mark in _marks(log, at):
+            # An array that is not closed can be read by the viewers: so it is complete at any moment.
+            self._timeline.write(json.dumps(mark).encode() + b",\n")
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._events.close()
+        self._timeline.close()
+
+
+def _marks(log: Log, at: float) -> list[dict[str, Any]]:
+    """Trace events: see "Trace Event Format" of the Chromium project. Times are UNIX microseconds."""
+    common = {"pid": 0, "tid": 0}
+    mark = {"name": log.event, "ph": "i", "s": "g", "ts": round(at * 1e6), "args": {"text": log.text}}
+    marks = [{**mark, **common}]
+    if log.event == "resumed":
+        took: dict[str, float] = log.fields["took"]
+        begins = at - sum(took.values())
+        for phase, took_s in took.items():
+            span = {"name": phase, "ph": "X", "ts": round(begins * 1e6), "dur": round(took_s * 1e6)}
+            marks.append({**span, **common})
+            begins += took_s
+    return marks
+
+
+class _File:
+    """A file, or none; once it cannot be written it is left."""
 
     def __init__(self, console: Console, path: Path | None) -> None:
         self._console = console
+        self._path = path
         self._file: BinaryIO | None = None
         if path is not None:
             try:
@@ -40,23 +95,19 @@ class Record:
                 self._file = path.open("wb", buffering=0)
             except OSError as error:
                 raise LaunchError(
-                    f"The events cannot be kept in {path}: {error.strerror or error}."
+                    f"What happens cannot be kept in {path}: {error.strerror or error}."
                 ) from error
 
-    def add(self, log: Log) -> None:
-        tell = self._console.narrate if log.event in _ASKED_FOR else self._console.tell
-        tell(log.text)
+    def write(self, data: bytes) -> None:
         if self._file is None:
             return
-        line = json.dumps({"at": round(time.time(), 4), "event": log.event, "text": log.text, **log.fields})
         try:
-            self._file.write(line.encode() + b"\n")
+            self._file.write(data)
         except OSError as error:
-            self._console.tell(f"the file of events ends here: {error.strerror or error}")
+            self._console.tell(f"the file {self._path} ends here: {error.strerror or error}")
             self.close()
 
     def close(self) -> None:
-        """Idempotent."""
         if self._file is not None:
             self._file.close()
             self._file = None
