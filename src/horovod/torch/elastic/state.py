@@ -12,7 +12,7 @@ import torch
 from horovod.elastic.state import ObjectState
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
-from horovod.torch.mpi_ops import rank
+from horovod.torch.mpi_ops import broadcast, rank
 
 __all__ = [
     "ModelStateHandler",
@@ -149,6 +149,10 @@ class TorchState(ObjectState):
         for name, handled in handlers.items():
             object.__setattr__(self, name, handled.value)
         super().__init__(bcast_object=_broadcast, get_rank=rank, **plain)
+
+    def _agree(self, numbers: tuple[int, int, int]) -> tuple[int, int, int]:
+        known, newest, kinds = broadcast(torch.tensor(numbers), 0, name="elastic.hosts").tolist()
+        return known, newest, kinds
 
     def save(self) -> None:
         for handler in self._handlers.values():
