@@ -99,6 +99,7 @@ class Play:
         assert worker.alive
         worker.alive = False
         self.driver.exited(number, code, self.now)
+        self.driver.gone(number, self.now)
         self.act()
 
     def lose(self, host: str) -> None:
@@ -179,6 +180,7 @@ class Play:
                         worker.alive = False
                         self.killed.append(number)
                         self.driver.exited(number, -9 if kill else -15, self.now)
+                        self.driver.gone(number, self.now)
             case Tell(number, report, answer):
                 worker = self.workers[number]
                 if worker.alive:
@@ -189,6 +191,7 @@ class Play:
                     if isinstance(answer, Dismissed) and number not in self.stubborn:
                         worker.alive = False
                         self.driver.exited(number, 0, self.now)
+                        self.driver.gone(number, self.now)
             case Notify(kind):
                 self.notified.append(kind)
             case Spoil():

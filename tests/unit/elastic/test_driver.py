@@ -679,3 +679,17 @@ def test_a_newcomer_that_will_be_taken_away_is_ended() -> None:
     play.act()
     assert play.killed == [1]
     assert play.notified == []
+
+
+def test_a_slot_is_free_when_nothing_of_its_worker_runs_any_more() -> None:
+    play = Play(1, cooldown_s=(1.0, 1.0))
+    play.begin(a=1, b=1)
+    play.workers[1].alive = False
+    play.driver.exited(1, 1, play.now)  # what it has started holds the device
+    play.act()
+    play.ready(0, failed=True)
+    play.wait(5.0)
+    assert play.newcomers() == []
+    play.driver.gone(1, play.now)
+    play.act()
+    assert hosts_of(play, play.newcomers()) == ["b"]

@@ -103,9 +103,13 @@ def test_removed_hosts_skip_one_sync() -> None:
 def test_it_is_skipped_only_if_all_members_are_in_step(
     monkeypatch: pytest.MonkeyPatch, in_step: bool
 ) -> None:
-    part = Namespace(in_step=in_step, membership=None)
+    part = Namespace(in_step=in_step, membership=None, took=dict, mark=lambda phase: None, round=1)
     monkeypatch.setattr("horovod.elastic.run.drained_by_signal", nullcontext)
-    monkeypatch.setattr("horovod.elastic.run.lifecycle", Namespace(part=lambda: part, enter=lambda: False))
+    here = Namespace(topology=Namespace(rank=1))
+    monkeypatch.setattr(
+        "horovod.elastic.run.lifecycle",
+        Namespace(part=lambda: part, enter=lambda: False, current=lambda: here),
+    )
     monkeypatch.setattr("horovod.elastic.run.notification_manager.init", lambda: None)
     log, _ = run([HostsUpdatedInterrupt(True), "done"])
     assert log == ["sync", "call", *RESET, *([] if in_step else ["sync"]), "call"]

@@ -147,6 +147,7 @@ class Driver:
         self._reaches: dict[str, _Reach] = {}
         self._workers: dict[int, _Worker] = {}
         self._world: list[int] = []
+        self._lingering: dict[int, tuple[str, int]] = {}  # slots of workers that have ended and are not gone
         self._next_worker = 0
         self._ends = 0
         self._news = 0
@@ -208,6 +209,7 @@ class Driver:
         reach.told = why
         for worker in running:
             self._ended(worker, None, now)
+        self._lingering = {number: slot for number, slot in self._lingering.items() if slot[0] != host}
         self._settle(now)
 
     def said(self, number: int, report_number: int, report: Report, now: float) -> None:
@@ -263,6 +265,14 @@ class Driver:
         worker = self._workers.get(number)
         if worker is not None and worker.alive:
             self._ended(worker, exit_code, now, why)
+        self._settle(now)
+
+    def gone(self, number: int, now: float) -> None:
+        """Nothing that a worker has started runs any more: its slot, and the device there, are free."""
+        worker = self._workers.get(number)
+        if worker is not None and worker.alive:
+            self._ended(worker, None, now)  # even SIGKILL does not end it
+        self._lingering.pop(number, None)
         self._settle(now)
 
     def tick(self, now: float) -> None:
@@ -388,7 +398,8 @@ class Driver:
                 reach.trying = True
                 self.actions.append(Reach(host))
         for host in [host for host in self._reaches if host not in self._hosts.names]:
-            if not any(worker.host == host for worker in self._living()):
+            here = [worker.host for worker in self._living()] + [slot[0] for slot in self._lingering.values()]
+            if host not in here:
                 del self._reaches[host]
                 self.actions.append(Drop(host))
 
@@ -671,6 +682,10 @@ class Driver:
     def _ended(self, worker: _Worker, exit_code: int | None, now: float, why: str = "") -> None:
         worker.state, worker.exit_code, worker.since, worker.end_at = _State.ENDED, exit_code, now, math.inf
         worker.ended_as, self._ends = self._ends, self._ends + 1
+        if exit_code is None:
+            self._lingering.pop(worker.number, None)  # what the host had is not known, and not to be told
+        else:
+            self._lingering[worker.number] = (worker.host, worker.index)
         if self.phase in (Phase.ENDING, Phase.OVER) or worker.told_to_end:
             return
         how = "was lost with its host" if exit_code is None else describe_exit(exit_code)
@@ -835,7 +850,7 @@ class Driver:
 
     def _free_slots(self) -> list[tuple[str, int]]:
         """Slots where a worker can be started, in the order of ranks."""
-        taken = {(worker.host, worker.index) for worker in self._living()}
+        taken = {(worker.host, worker.index) for worker in self._living()} | {*self._lingering.values()}
         return [
             (host, index)
             for host in self._hosts.names

@@ -44,6 +44,7 @@ from horovod.launch.launchers.contract import (
     Exited,
     FewDevices,
     Finished,
+    Gone,
     HostLost,
     HostReached,
     JobInterrupted,
@@ -287,6 +288,9 @@ class _Course:
             case Exited(number, exit_code, _):
                 self._driver.exited(number, exit_code, now, self._words.get(number, ""))
                 self._conversation.forget(number)
+            case Gone(number, survivors):
+                self._survivors += survivors
+                self._driver.gone(number, now)
             case FewDevices(number, devices, ranks):
                 self._console.tell(
                     f"host {self._hosts_of[number]} has {counted(devices, 'device')} for "
@@ -297,7 +301,7 @@ class _Course:
                     f"ending {counted(processes, 'process', 'processes')} that workers left behind"
                 )
             case Finished(survivors):
-                self._survivors = survivors
+                self._survivors += survivors
                 return True
             case _:
                 pass

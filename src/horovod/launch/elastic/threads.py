@@ -416,6 +416,7 @@ class ThreadJob:
             if self._conversation is not None:
                 self._conversation.forget(worker)
             self._driver.exited(worker, result.exit_code, time.monotonic())
+            self._driver.gone(worker, time.monotonic())
             self._act()
 
     def _say(self, worker: int, report: Report) -> None:
