@@ -14,6 +14,7 @@ import pytest
 
 import horovod
 from horovod.errors import ConfigError, LaunchError, WorkerFailed
+from horovod.launch.elastic.discovery import HostDiscovery
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -27,6 +28,17 @@ class Unreadable(Exception):
 
 def own_rank() -> int:
     return int(os.environ["HOROVOD_RANK"])
+
+
+def rank_and_size() -> tuple[int, int]:
+    import horovod.arrays as hvd
+
+    hvd.init()
+    return hvd.rank(), hvd.size()
+
+
+def fails() -> None:
+    raise KeyError("mine")
 
 
 def test_results_come_back_by_rank() -> None:
@@ -189,10 +201,35 @@ def test_arguments_that_make_no_sense(wrong: dict[str, Any]) -> None:
         horovod.run(own_rank, **wrong)
 
 
-@pytest.mark.parametrize("name", ["min_num_proc", "host_discovery_script"])
-def test_what_is_not_served_is_refused_by_name(name: str) -> None:
-    with pytest.raises(LaunchError, match=f"horovod.run: {name}: "):
+@pytest.mark.parametrize("name", ["max_num_proc", "slots", "reset_limit", "cooldown_range"])
+def test_what_only_elastic_jobs_know_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"horovod.run: {name} means something in an elastic job only"):
         horovod.run(own_rank, **{name: 1})  # type: ignore[arg-type]
+
+
+class _Two(HostDiscovery):
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        return {"localhost": 2, "127.0.0.1": 2}
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        {"hosts": "localhost:2,127.0.0.1:2"},
+        {"host_discovery_script": "echo localhost:2; echo 127.0.0.1", "slots": 2},
+        {"discovery": _Two()},
+    ],
+    ids=["fixed", "script", "class"],
+)
+def test_elastic_jobs_return_the_results_of_the_first_ranks(hosts: dict[str, Any]) -> None:
+    found = horovod.run(rank_and_size, num_proc=2, min_num_proc=2, max_num_proc=2, **hosts)
+    assert found == [(0, 2), (1, 2)]
+
+
+def test_a_failure_in_an_elastic_job_carries_the_exception() -> None:
+    with pytest.raises(WorkerFailed, match="one or more processes exited with non-zero status") as caught:
+        horovod.run(fails, num_proc=1, min_num_proc=1)
+    assert isinstance(caught.value.__cause__, KeyError)
 
 
 def test_both_import_paths_give_the_same_function() -> None:

@@ -22,6 +22,7 @@ from horovod.launch.options.command_line import (
     rank_map,
     to_job,
 )
+from horovod.launch.options.table import every_option
 from horovod.launch.output.console import Console
 from horovod.launch.placement.allocations import find_allocation
 from horovod.launch.placement.hosts import Allocated, named
@@ -78,6 +79,10 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
     job = to_job(arguments, allocated)
     for notice in arguments.notices:
         console.tell(notice)
+    if not is_elastic(arguments):
+        for name in ("max_num_proc", "slots_per_host", "reset_limit", "blacklist_cooldown_range", "spares"):
+            if getattr(arguments, name) is not None:
+                console.tell(f"{_spelled(name)} has no effect without --min-np or --host-discovery-script")
     if allocated is not None:
         console.tell(f"hosts of {allocated.source}: {named(allocated.hosts)}")
     launcher = choose_launcher(arguments.launcher, look_around(os.environ, arguments.launcher))
@@ -115,6 +120,11 @@ def _run_elastic(
             os.environ,
             console,
         )
+
+
+def _spelled(name: str) -> str:
+    """An option as it is written."""
+    return next(option.spellings[0] for option in every_option() if option.name == name)
 
 
 def _tell_plan(job: Job) -> None:

@@ -127,6 +127,10 @@ def run(
     min_num_proc = min_num_proc if min_np is None else _renamed("min_np", "min_num_proc", min_np)
     max_num_proc = max_num_proc if max_np is None else _renamed("max_np", "max_num_proc", max_np)
     elastic = min_num_proc is not None or host_discovery_script is not None or discovery is not None
+    if not elastic:
+        _refuse_elastic(
+            max_num_proc=max_num_proc, slots=slots, reset_limit=reset_limit, cooldown_range=cooldown_range
+        )
     if num_proc < 1:
         raise ConfigError(f"horovod.run: num_proc must be at least 1, not {num_proc}.")
     placed = parse_hosts(hosts) if hosts is not None else ()
@@ -177,6 +181,15 @@ def run(
         _result(results.sent.get(rank), rank, trusted=unpickle_results or rank in results.here)
         for rank in range(wanted)
     ]
+
+
+def _refuse_elastic(**given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(
+                f"horovod.run: {name} means something in an elastic job only: give min_num_proc, "
+                "host_discovery_script or discovery, too."
+            )
 
 
 def call_in_worker(call_descriptor: int, result_descriptor: int) -> None:
