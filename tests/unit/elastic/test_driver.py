@@ -693,3 +693,51 @@ def test_a_slot_is_free_when_nothing_of_its_worker_runs_any_more() -> None:
     play.driver.gone(1, play.now)
     play.act()
     assert hosts_of(play, play.newcomers()) == ["b"]
+
+
+def test_newcomers_that_count_at_once_are_members_from_their_start() -> None:
+    play = Play(2, at_once=True, by_slot=False)
+    assert play.begin(a=2) == [0, 1]
+    play.discover(a=2, b=2)
+    assert play.notified == [HostUpdateResult.added]
+    assert play.newcomers() == [], "nothing is started beside a world"
+    play.ready(0)
+    play.ready(1)
+    assert play.world == [0, 1, 2, 3]
+    assert [play.workers[number].place for number in (0, 1)] == [(0, 4, 0, 2, 0, 2), (1, 4, 1, 2, 0, 2)]
+    assert [play.workers[number].expected for number in (2, 3)] == [(2, 4, 0, 2, 1, 2), (3, 4, 1, 2, 1, 2)]
+    play.arrive(2, 3)
+    assert [play.workers[number].place for number in (2, 3)] == [(2, 4, 0, 2, 1, 2), (3, 4, 1, 2, 1, 2)]
+    assert play.phase is Phase.TRAINING
+
+
+def test_a_newcomer_that_comes_when_its_world_is_being_left_waits_for_the_next() -> None:
+    play = Play(1, at_once=True, by_slot=False)
+    play.begin(a=1)
+    play.discover(a=1, b=1)
+    play.ready(0)
+    play.ready(0, failed=True)
+    play.arrive(1)
+    assert play.size() == 2
+    assert play.driver.round == 3
+
+
+def test_a_change_that_is_taken_back_is_told_if_newcomers_count_at_once() -> None:
+    play = Play(1, at_once=True, by_slot=False)
+    play.begin(a=1)
+    play.discover(a=1, b=1)
+    play.discover(a=1)
+    play.discover(b=1)
+    assert play.notified == [HostUpdateResult.added, HostUpdateResult.removed, HostUpdateResult.mixed]
+
+
+@pytest.mark.parametrize("success_s", [None, 5.0])
+def test_after_a_success_the_others_are_waited_for(success_s: float | None) -> None:
+    play = Play(2, success_s=success_s)
+    play.begin(a=2)
+    play.exit(0, 0)
+    play.wait(4.9)
+    assert play.alive() == [1]
+    play.wait(0.2)
+    assert play.alive() == ([1] if success_s is None else [])
+    assert (play.over is None) == (success_s is None)

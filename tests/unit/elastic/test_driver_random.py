@@ -18,7 +18,7 @@ _STEPS = 60
 class _History(Play):
     """Members follow the rules of a worker; everything else is thrown."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, **rules: object) -> None:
         self.random = random.Random(seed)
         least = self.random.choice([1, 1, 2, 3])
         processes = least + self.random.choice([0, 0, 1, 2])
@@ -31,6 +31,7 @@ class _History(Play):
             by_slot=self.random.choice([None, True, False]),
             reset_limit=self.random.choice([None, None, None, 5]),
             slots_wait_s=50.0,
+            **rules,
         )
         self.names = ["a", "b", "c", "d"][: self.random.choice([1, 2, 4])]
         self.failing = False
@@ -84,25 +85,37 @@ class _History(Play):
             return
         members = [self.workers[number] for number in self.world]
         if self.phase is Phase.TRAINING:
-            placed = [w.answers[-1] for w in members if w.alive]
+            placed = [w.answers[-1] for w in members if w.alive and w.answers]
             assert all(isinstance(answer, Placed) for answer in placed)
             rounds = {answer.round for answer in placed if isinstance(answer, Placed)}
             assert rounds <= {self.driver.round}
-            places = [worker.place for worker in members]
+            # A newcomer that counts at once is told when it comes.
+            places = [
+                worker.expected if self.rules.at_once and not worker.answers else worker.place
+                for worker in members
+            ]
             assert [place[0] for place in places if place] == list(range(len(members)))
             assert len(members) >= self.rules.least or self.driver.round == 1
             assert self.rules.most is None or len(members) <= self.rules.most
-            locals_ = {(w.host, w.place[2]) for w in members if w.place}
+            locals_ = {(w.host, place[2]) for w, place in zip(members, places, strict=True) if place}
             assert len(locals_) == len(members)
-            for worker in members:
-                assert worker.place is not None
-                assert 0 <= worker.place[2] < worker.place[3]
-                assert 0 <= worker.place[4] < worker.place[5]
+            for place in places:
+                assert place is not None
+                assert 0 <= place[2] < place[3]
+                assert 0 <= place[4] < place[5]
 
 
 @pytest.mark.parametrize("seed", range(_SEEDS))
 def test_a_random_history(seed: int) -> None:
-    play = _History(seed)
+    _goes_on_or_ends(_History(seed))
+
+
+@pytest.mark.parametrize("seed", range(_SEEDS))
+def test_a_random_history_of_newcomers_that_count_at_once(seed: int) -> None:
+    _goes_on_or_ends(_History(seed, at_once=True, success_s=random.Random(seed).choice([None, 5.0])))
+
+
+def _goes_on_or_ends(play: _History) -> None:
     play.throw_hosts()
     old_rank_0: set[int] = set()
     round_ = 0

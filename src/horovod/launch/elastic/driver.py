@@ -219,12 +219,12 @@ class Driver:
             return
         worker.report, worker.said, worker.since = report_number, report, now
         self._begun = self._begun or report.synced
+        promised, worker.promised = worker.promised, None
         if self.phase in (Phase.ENDING, Phase.OVER) or worker.told_to_end:
             self._dismiss(worker, "the job has ended" if not worker.told_to_end else "its slot is gone", now)
-        elif worker.promised is not None and self.phase is Phase.TRAINING:
+        elif promised is not None and self.phase is Phase.TRAINING:
             worker.state = _State.PLACED
-            self._tell(worker, worker.promised)
-            worker.promised = None
+            self._tell(worker, promised)
         elif not report.ready and number not in self._world:
             worker.state = _State.PREPARING
             place = self._expected(worker)
