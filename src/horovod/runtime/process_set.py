@@ -207,17 +207,16 @@ def init_with_sets(
     runtime = lifecycle.start(process_sets=[ranks for _, ranks, _ in meant], communicator=communicator)
     if not process_sets:
         return
-    with _changing:
-        seen = [list(range(runtime.topology.size))]
-        for index, ranks, _ in meant:
-            if ranks in seen:
-                raise InvalidArgumentError(
-                    f"process_sets[{index}] {process_sets[index]} is a duplicate of "
-                    f"{'an earlier one' if seen.index(ranks) else 'the global process set'}. Horovod stays "
-                    "initialized; call init() again without it."
-                )
-            seen.append(ranks)
-        lifecycle.when_entered(lambda world: _number_all(world, process_sets, meant))
+    seen = [list(range(runtime.topology.size))]
+    for index, ranks, _ in meant:
+        if ranks in seen:
+            raise InvalidArgumentError(
+                f"process_sets[{index}] {process_sets[index]} is a duplicate of "
+                f"{'an earlier one' if seen.index(ranks) else 'the global process set'}. Horovod stays "
+                "initialized; call init() again without it."
+            )
+        seen.append(ranks)
+    lifecycle.when_entered(lambda world: _number_all(world, process_sets, meant))
 
 
 def _number_all(
