@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from tests.elastic.link import ADDRESS_VARIABLE
 from tests.launch.launching import COMMAND, PYTHON, environment
@@ -97,6 +97,7 @@ class _Worker:
     number: int = -1
     pid: int = 0
     host: str = ""
+    at: Point | None = None
     held: Point | None = None
 
 
@@ -110,6 +111,7 @@ class ElasticJob:
         options: of ``horovodrun``. ``-np`` is among them.
         extra: further variables.
         fixed: no discovery script: the hosts are in the options.
+        answers: what discovery does first, in a shell, in place of saying ``hosts``.
         limit_s: for the whole job.
 
     Attributes:
@@ -129,6 +131,7 @@ class ElasticJob:
         *options: str,
         extra: Mapping[str, str] | None = None,
         fixed: bool = False,
+        answers: str | None = None,
         limit_s: float = 120.0,
     ) -> None:
         self.events: list[dict[str, Any]] = []
@@ -147,6 +150,8 @@ class ElasticJob:
         folder.mkdir(parents=True, exist_ok=True)
         self._answer = folder / "discovered"
         self.offer(hosts)
+        if answers is not None:
+            self.discovery(answers)
         script = folder / "discover"
         script.write_text(f"#!/bin/sh\n. {shlex.quote(str(self._answer))}\n")
         script.chmod(0o755)
@@ -180,7 +185,12 @@ class ElasticJob:
     def offer(self, hosts: Mapping[str, int]) -> None:
         """Discovery says these hosts from now on; it is asked each second."""
         self.hosts = dict(hosts)
-        self.discovery("".join(f"echo {name}:{slots}\n" for name, slots in hosts.items()))
+        self.discovery(self.hosts_script)
+
+    @property
+    def hosts_script(self) -> str:
+        """What makes discovery say the hosts that were offered last."""
+        return "".join(f"echo {name}:{slots}\n" for name, slots in self.hosts.items())
 
     def discovery(self, script: str) -> None:
         """Discovery does this from now on, in a shell."""
@@ -233,9 +243,34 @@ class ElasticJob:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise Hang(f"not within {within_s:g} s: {what}\n{self.story()}")
-            for key, _ in self._selector.select(left_s):
-                key.data()
+            self._serve(left_s)
         return result
+
+    def watch(self, done: Callable[[], Any], within_s: float = LIMIT_S) -> None:
+        """Serve the job until something is true that nobody tells of, such as a file that is there."""
+        deadline = time.monotonic() + within_s
+        while not done():
+            if time.monotonic() > deadline:
+                self.fail("in vain")
+            self._serve(0.02)
+
+    def poll(self, at_most_s: float) -> None:
+        """Serve the job once.
+
+        Raises:
+            Hang: its time is over.
+        """
+        if time.monotonic() > self._deadline:
+            raise Hang(f"the job takes too long\n{self.story()}")
+        self._serve(at_most_s)
+
+    def fail(self, why: str) -> NoReturn:
+        """Raise ``AssertionError`` with all that is known."""
+        raise AssertionError(f"{why}\n{self.story()}")
+
+    def _serve(self, at_most_s: float) -> None:
+        for key, _ in self._selector.select(at_most_s):
+            key.data()
 
     def finish(self, within_s: float = LIMIT_S) -> int:
         """Serve the job until it has ended; returns its status. Looks for what is left behind."""
@@ -318,12 +353,8 @@ class ElasticJob:
             f"  {each['at']:.3f} {each['event']}: {each['text']}" for each in self.events[-60:]
         )
         faults = "\n".join(f"  {each.do} at {each.point}" for each in self.strikes[-20:])
-        last: dict[int, Point] = {}
-        for point in self.points:
-            last[point.worker] = point
         where = "\n".join(
-            f"  worker {number}{' (held)' if worker.held else ''}: {last.get(number)}"
-            for number, worker in self._workers.items()
+            f"  {worker.at}{' (held)' if worker.held else ''}" for worker in self._workers.values()
         )
         printed = self.text[-6000:]
         return f"events\n{events}\nfaults\n{faults}\nconnected\n{where}\nprinted\n{printed}"
@@ -357,6 +388,7 @@ class ElasticJob:
             self._arrive(worker, Point(name, worker.number, at, facts))
 
     def _arrive(self, worker: _Worker, point: Point) -> None:
+        worker.at = point
         if point.name not in self.quiet:
             self.points.append(point)
         self._drain_events()  # what has led to this point was written before

@@ -35,6 +35,8 @@ POLL_S = 1.0
 """Between two questions, from the end of one to the start of the next."""
 
 SCRIPT_LIMIT_S = 60.0
+_CLOSE_S = 5.0
+_AGAIN_S = 0.05
 _MOST_OUTPUT_BYTES = 16 << 20
 _MOST_SAID_BYTES = 4096
 _MOST_SHOWN = 200
@@ -89,6 +91,8 @@ class HostDiscoveryScript(HostDiscovery):
         self._script = discovery_script
         self._slots = slots
         self._limit_s = limit_s
+        self._lock = threading.Lock()
+        self._running: subprocess.Popen[bytes] | None = None  # not reaped; guarded by _lock
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
         """
@@ -107,10 +111,14 @@ class HostDiscoveryScript(HostDiscovery):
             )
         except OSError as error:
             raise DiscoveryFailed(f"{self._named()} cannot be run: {error.strerror}.") from error
+        with self._lock:
+            self._running = process
         try:
             ended, printed, said = _heard(process, time.monotonic() + self._limit_s)
         finally:
-            _end_session(process)
+            with self._lock:
+                self._running = None
+                _end_session(process)
         if len(printed) > _MOST_OUTPUT_BYTES:
             raise DiscoveryFailed(f"{self._named()} prints without end: that is no list of hosts.")
         if not ended:
@@ -124,6 +132,12 @@ class HostDiscoveryScript(HostDiscovery):
             return parse_discovered(printed.decode(errors="replace"), self._slots)
         except ConfigError as error:
             raise DiscoveryFailed(f"{self._named()}: {error}") from error
+
+    def interrupt(self) -> None:
+        """Kill the program, if it runs now. From any thread."""
+        with self._lock:
+            if self._running is not None:
+                _kill_session(self._running)
 
     def _named(self) -> str:
         return f"The host discovery script {self._script!r}"
@@ -199,7 +213,13 @@ class Poller:
         return self._found.take()
 
     def close(self) -> None:
+        """Ask no more. A script that runs is ended; a class of the user's may go on for a while."""
         self._stop.set()
+        if isinstance(self._discovery, HostDiscoveryScript):
+            until = time.monotonic() + _CLOSE_S
+            while self._thread.is_alive() and time.monotonic() < until:
+                self._discovery.interrupt()  # the question may begin only now
+                self._thread.join(_AGAIN_S)
         self._found.close()
 
     def _run(self) -> None:
@@ -259,11 +279,15 @@ def _heard(process: subprocess.Popen[bytes], until: float) -> tuple[bool, bytes,
 
 def _end_session(process: subprocess.Popen[bytes]) -> None:
     """What the script leaves behind in its session is ended with it."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except OSError:
-        pass  # nothing is left
+    _kill_session(process)
     process.wait()
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except OSError:
+        pass  # nothing is left

@@ -1,0 +1,97 @@
+"""Discovery that fails, hangs, or says nonsense or nothing, while workers train and fail."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from tests.elastic.test_hosts_change import ended_well, last_when
+from tests.elastic.training import Train, check_result
+
+HOSTS = {"localhost": 1, "127.0.0.1": 2}
+BY_SLOT = ("--failure-domain", "slot")
+
+TROUBLE = {
+    "fails": ("echo broken >&2; exit 3", "ended with status 3: broken"),
+    "nonsense": ("echo a:b:c", "a:b:c"),
+    "two words": ("echo two words", "two words"),
+    "a number too many": ("echo localhost:-1", "localhost:-1"),
+    "killed": ("kill -9 $$", "137"),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLE)
+def test_trouble_later_leaves_the_hosts_what_they_were(train: Train, trouble: str) -> None:
+    script, said = TROUBLE[trouble]
+    with train(HOSTS, *BY_SLOT, epochs=2000) as job:
+        last_when(job, 2, 2)
+        job.until_point("step", step=3)
+        job.discovery(script)
+        failed = job.until_event("discovery_failed")
+        assert said in failed["text"]
+        assert "The hosts stay localhost:1,127.0.0.1:2" in failed["text"]
+        job.inject("kill", "submitted", rank=1)
+        ended_well(job)
+        assert [each["size"] for each in job.worlds] == [3, 2]
+
+
+@pytest.mark.parametrize("trouble", ["fails", "nonsense"])
+def test_trouble_at_first_ends_the_job(train: Train, trouble: str) -> None:
+    script, said = TROUBLE[trouble]
+    with train(HOSTS, *BY_SLOT, answers=script) as job:
+        assert job.finish() == 1
+        assert said in job.text
+        assert not job.worlds
+
+
+def test_a_script_that_hangs_keeps_nobody_and_is_not_left_behind(train: Train) -> None:
+    with train(HOSTS, *BY_SLOT, epochs=2000) as job:
+        last_when(job, 2, 2)
+        job.until_point("step", step=3)
+        here = job.folder / "hangs"
+        job.discovery(f"touch {here}\nsleep 1000\n")
+        job.watch(here.exists)
+        job.inject("kill", "submitted", rank=1)
+        ended_well(job)
+        assert [each["size"] for each in job.worlds] == [3, 2]
+
+
+def test_no_hosts_for_a_while_are_a_pause(train: Train) -> None:
+    with train(HOSTS, *BY_SLOT, epochs=2000) as job:
+        last_when(job, 2, 3)
+        job.until_point("step", step=3)
+        job.discovery("")
+        job.until_event("hosts", 2)
+        job.until_point("left", 3)
+        job.offer(HOSTS)
+        ended_well(job)
+        assert job.worlds[1]["joined"] == job.worlds[1]["left"] == []
+
+
+def test_too_few_slots_at_first_are_awaited(train: Train) -> None:
+    with train({"localhost": 1}, *BY_SLOT, processes=3) as job:
+        job.until_event("hosts")
+        job.offer(HOSTS)
+        check_result(job)
+        assert [each["size"] for each in job.worlds] == [3]
+
+
+def test_too_few_slots_for_too_long_are_an_error(train: Train) -> None:
+    with train({"localhost": 1}, *BY_SLOT, "--elastic-timeout", "2", processes=3) as job:
+        began = time.monotonic()
+        assert job.finish() == 1
+        assert 2.0 <= time.monotonic() - began < 15.0
+        assert "Timed out waiting for minimum number of slots to become available" in job.text
+        assert "3 slots needed, 1 there (localhost:1), for 2 s" in job.text
+
+
+def test_flapping(train: Train) -> None:
+    """One host less and more, as fast as discovery is asked."""
+    with train(HOSTS, *BY_SLOT, epochs=2000) as job:
+        job.until_point("step", step=3)
+        for count, slots in enumerate((1, 2, 1, 2, 1), start=2):
+            job.offer({"localhost": 1, "127.0.0.1": slots})
+            job.until_event("hosts", count)
+        last_when(job, 2, 2)
+        ended_well(job)
+        assert {each["size"] for each in job.worlds[1:]} <= {2, 3}
