@@ -300,6 +300,30 @@ def test_without_anybody_who_has_the_state_the_job_fails() -> None:
     assert "nobody is left who has the state" in play.over.error
 
 
+def test_hosts_that_vanish_all_at_once_are_waited_for() -> None:
+    """A discovery that says nothing for a while costs a pause."""
+    play = Play(1, slots_wait_s=60.0)
+    play.begin(a=2)
+    play.discover()
+    play.ready(0, 1, synced=True)
+    play.wait(30.0)
+    assert play.over is None
+    play.discover(a=2)
+    assert play.world == [0, 1]
+    assert play.driver.round == 2
+    assert in_step(play)
+
+
+def test_hosts_that_vanish_for_too_long_are_an_error() -> None:
+    play = Play(1, slots_wait_s=60.0)
+    play.begin(a=2)
+    play.discover()
+    play.ready(0, 1, synced=True)
+    play.wait(61.0)
+    assert play.over is not None
+    assert "1 slot needed, 0 there, for 60 s" in play.over.error
+
+
 def test_a_removed_and_an_added_host_at_once() -> None:
     play = Play(1)
     play.begin(a=1, b=1)

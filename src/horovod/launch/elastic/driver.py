@@ -491,7 +491,11 @@ class Driver:
 
     def _form_or_wait(self, now: float) -> None:
         """Form the next world of those that are ready, if they are enough."""
-        if not any(worker.state is _State.WAITING and self._has_state(worker) for worker in self._usables()):
+        able = [each for each in self._living() if each.state is _State.WAITING and self._has_state(each)]
+        if able and not self._hosts.discovered:
+            self._wait_for_slots(now)  # discovery says nothing, which need not mean that all hosts are gone
+            return
+        if not any(self._usable(worker) for worker in able):
             self._fail(
                 "No hosts from previous set remaining: nobody is left who has the state of the training.", now
             )
@@ -829,9 +833,6 @@ class Driver:
 
     def _reported(self, number: int) -> bool:
         return self._workers[number].state in (_State.WAITING, _State.ENDED)
-
-    def _usables(self) -> list[_Worker]:
-        return [worker for worker in self._living() if self._usable(worker)]
 
     def _has_state(self, worker: _Worker) -> bool:
         """Whether it can give others the state: a member, unless it has left a world in which it did not get
