@@ -10,7 +10,7 @@ import torch
 
 from horovod.elastic.sampler import remaining_indices, share
 from horovod.errors import NotInitializedError
-from horovod.torch.elastic import ElasticSampler
+from horovod.torch.elastic import ElasticSampler, TorchState
 
 MakeWorld = Callable[[int], object]
 
@@ -81,3 +81,14 @@ def test_fewer_samples_than_ranks(make_world: MakeWorld) -> None:
     make_world(5)
     sampler = ElasticSampler([0, 1], shuffle=False)
     assert (list(sampler), len(sampler), sampler.total_size) == ([0], 1, 5)
+
+
+def test_a_state_shares_the_rest_anew_when_the_world_has_changed(make_world: MakeWorld) -> None:
+    """A removal of hosts skips the sync: nobody else would tell the sampler."""
+    make_world(2)
+    sampler = ElasticSampler(range(8), shuffle=False)
+    state = TorchState(None, None, sampler=sampler)
+    sampler.record_batch(0, 1)
+    make_world(1)
+    state.on_reset()
+    assert list(sampler) == [2, 3, 4, 5, 6, 7]

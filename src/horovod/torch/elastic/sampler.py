@@ -19,7 +19,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
     Every rank gets equally many: the order is repeated from its start as far as needed. Call
     :meth:`record_batch` after each batch, and :meth:`set_epoch` at the *end* of an epoch, with the number of
     the next one; put the sampler into a ``TorchState``, which distributes the rest after a change of the
-    world. A removal of hosts skips that: call :meth:`reset` in a reset callback then.
+    world. A loop that is called again then iterates over the sampler anew.
 
     Args:
         dataset: its length counts.

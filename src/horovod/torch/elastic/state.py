@@ -171,6 +171,15 @@ class TorchState(ObjectState):
         for handler in self._handlers.values():  # not before all has come: what is saved is of one moment
             handler.save()
 
+    def reset(self) -> None:
+        """Distribute what is left of the epoch over the ranks of now: a removal of hosts skips :meth:`sync`,
+        and nobody would do the part of those that are gone.
+        """
+        for handler in self._handlers.values():
+            if isinstance(handler.value, ElasticSampler):
+                handler.value.reset()
+        super().reset()
+
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name != "_handlers" and name in self._handlers:
