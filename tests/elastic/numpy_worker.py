@@ -53,6 +53,8 @@ def facts() -> dict[str, Any]:
 
 class State(ObjectState):
     weights: sums.Weights
+    floats: Any
+    """Sums of these have an order: they are those of a run without failures, if the ranks are as many."""
     seen: Any
     step: int
     epoch: int
@@ -99,13 +101,16 @@ def one_step(state: State) -> None:
     gradient = sums.gradient(mine, state.epoch).view(np.int64)
     pattern = np.arange(LARGE, dtype=np.float64) % 97 + token
 
+    floats = np.sin(np.arange(1000) * (1.0 + rank) + state.step) * state.floats
+
     first = hvd.allreduce_async(counts, op=hvd.Sum, name="counts")
     link.at("submitted", step=state.step, **at)
     handles = [
+        hvd.allreduce_async(floats, op=hvd.Sum, name="floats"),
         hvd.allreduce_async(gradient, op=hvd.Sum, name="gradient"),
         hvd.allreduce_async(pattern * (rank + 1), op=hvd.Sum, name="pattern"),
     ]
-    counts, gradient, large = (hvd.synchronize(handle) for handle in (first, *handles))
+    counts, floats, gradient, large = (hvd.synchronize(handle) for handle in (first, *handles))
     check(
         "pattern",
         np.array_equal(large, pattern * (size * (size + 1) // 2)),
@@ -113,6 +118,7 @@ def one_step(state: State) -> None:
     )  # fmt: skip
     want = np.bincount(left[: BATCH * size], minlength=RECORDS)
     check("counts", np.array_equal(counts[:RECORDS], want), step=state.step)
+    state.floats = state.floats * 0.9 + floats / 7.0
     state.weights = state.weights + gradient.view(np.uint64)
     state.seen = state.seen + counts[:RECORDS]
     state.last = int(counts[RECORDS] > 0)
@@ -150,6 +156,7 @@ def main() -> None:
         lambda value: hvd.broadcast_object(value, 0, name="elastic.state"),
         hvd.rank,
         weights=sums.start(),
+        floats=np.ones(1000),
         seen=np.zeros(RECORDS, np.int32),
         step=0,
         epoch=0,
@@ -158,7 +165,8 @@ def main() -> None:
     )
     state.register_reset_callbacks([lambda: link.at("reset", **facts())])
     run_fn(train, reset)(state)
-    link.at("done", weights=sums.digest(state.weights), epoch=state.epoch, step=state.step, **facts())
+    weights, floats = sums.digest(state.weights), sums.digest(state.floats)
+    link.at("done", weights=weights, floats=floats, epoch=state.epoch, step=state.step, **facts())
 
 
 main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,16 @@ from tests.elastic.job import ROOT, ElasticJob
 __all__ = ["EPOCHS", "RECORDS", "Train", "check_result", "trainer"]
 
 EPOCHS, RECORDS, BATCH = 4, 48, 3
-_PROGRAM = str(ROOT / "tests/elastic/numpy_worker.py")
 
 Train = Callable[..., ElasticJob]
 
 
 def trainer(folder: Path) -> Train:
-    """A function that starts such a job: its hosts, ``least`` ranks, options of ``horovodrun``."""
+    """A function that starts such a job: its hosts, ``least`` ranks, options of ``horovodrun``. ``program``:
+    what trains, in place of NumPy.
+    """
+
+    numbers = itertools.count()
 
     def train(
         hosts: Mapping[str, int],
@@ -28,12 +32,16 @@ def trainer(folder: Path) -> Train:
         epochs: int = EPOCHS,
         records: int = RECORDS,
         batch: int = BATCH,
+        program: str = "numpy",
         **more: Any,
     ) -> ElasticJob:
         first = sum(hosts.values()) if processes is None else processes
         sizes = ("-np", str(first), "--min-np", str(least))
-        program = (_PROGRAM, str(epochs), str(records), str(batch))
-        return ElasticJob(folder, program, hosts, *sizes, *options, **more)
+        words = [str(ROOT / f"tests/elastic/{program}_worker.py"), str(epochs)]
+        if program == "numpy":
+            words += [str(records), str(batch)]
+        job = folder / str(next(numbers))
+        return ElasticJob(job, words, hosts, *sizes, *options, **more)
 
     return train
 

@@ -1,0 +1,76 @@
+"""Jobs of every framework: a host comes and the first one goes; rank 0 is lost; the rest goes on."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+from tests.elastic.job import ElasticJob
+from tests.elastic.training import Train
+
+FULL = bool(os.environ.get("RUEDA_FULL_MATRIX"))
+pytestmark = pytest.mark.timeout(300)
+
+BACKENDS = ["tensorflow", "torch", *(["jax"] if importlib.util.find_spec("jax") else [])]
+WAYS = ["torch", "tensorflow", *(f"keras-{backend}" for backend in BACKENDS)]
+GATE = {"torch", "keras-tensorflow"}
+"""TensorFlow runs beneath Keras there."""
+
+EPOCHS = 3
+
+
+def some(slots: int) -> list[object]:
+    """All ways, of which the gate runs a part."""
+    skip = pytest.mark.skipif(not FULL, reason="takes long; RUEDA_FULL_MATRIX=1 runs it")
+    return [pytest.param(way, slots, marks=() if way in GATE and slots == 1 else skip) for way in WAYS]
+
+
+ALL = [*some(1), *some(2)]
+
+
+def begin(train: Train, way: str, hosts: dict[str, int], *options: str) -> ElasticJob:
+    program, _, backend = way.partition("-")
+    extra = {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": backend or "tensorflow"}
+    return train(hosts, *options, epochs=EPOCHS, program=program, extra=extra, limit_s=250.0)
+
+
+def ended_well(job: ElasticJob) -> None:
+    """All have the same weights, after all epochs."""
+    status = job.finish(150.0)
+    assert not job.been("wrong"), job.story()
+    assert status == 0, job.story()
+    done = job.been("done")
+    assert len(done) == len(job.world), job.story()
+    assert {point["epoch"] for point in done} == {EPOCHS}
+    assert len({point["weights"] for point in done}) == 1
+
+
+@pytest.mark.parametrize(("way", "slots"), ALL)
+def test_a_host_is_added_and_the_first_one_removed(train: Train, way: str, slots: int) -> None:
+    """Rank 0 waits for what is to come: in the second epoch for the new host, in the third for its end."""
+    with begin(train, way, {"localhost": slots}) as job:
+        job.inject("hold", "step", rank=0, epoch=1)
+        job.wait(lambda: job.held, "the second epoch", 120.0)
+        (held,) = job.held
+        job.offer({"localhost": slots, "127.0.0.1": slots})
+        job.until_event("notified", within_s=120.0)
+        job.inject("hold", "step", rank=0, epoch=2, round=2)
+        job.release(held)
+        job.wait(lambda: job.held, "the third epoch", 120.0)
+        job.offer({"127.0.0.1": slots})
+        job.until_event("notified", 2)
+        job.release(held)
+        ended_well(job)
+        assert [each["size"] for each in job.worlds] == [slots, 2 * slots, slots]
+        assert [each["members"][0]["host"] for each in job.worlds] == ["localhost", "localhost", "127.0.0.1"]
+
+
+@pytest.mark.parametrize(("way", "slots"), ALL)
+def test_rank_0_is_lost(train: Train, way: str, slots: int) -> None:
+    """Its host is lost with it."""
+    with begin(train, way, {"localhost": slots, "127.0.0.1": slots}) as job:
+        job.inject("kill", "step", rank=0, epoch=1)
+        ended_well(job)
+        assert [each["size"] for each in job.worlds] == [2 * slots, slots]
+        assert job.worlds[-1]["members"][0]["worker"] == slots
