@@ -106,13 +106,13 @@ class History:
             return
         self._next_at = now + self._random.choice((0.0, 0.02, 0.1))
         draw = self._random.random()
-        if draw < 0.72:
-            do = self._random.choice(("kill", "kill", "kill", "raise", "hold"))
+        if draw < 0.6:
+            do = self._random.choice(("kill", "kill", "raise", "hold", "hold"))
             point = self._random.choice(_OF_NEWCOMERS if self._random.random() < 0.2 else _OF_MEMBERS)
             self._planned, self._patience = _Planned(do, point, self._random.randrange(RANKS)), _PATIENCE
-        elif draw < 0.82:
+        elif draw < 0.78:
             self._signal(now)
-        elif draw < 0.94:
+        elif draw < 0.92:
             self._change_hosts(now)
         else:
             self._trouble_discovery(now)
@@ -121,7 +121,7 @@ class History:
         worker = self._random.choice(self._job.living or [-1])
         if worker < 0:
             return
-        if self._random.random() < 0.5:
+        if self._random.random() < 0.6:
             self._job.signal(worker, signal.SIGSTOP)
             self._stopped_until[worker] = now + self._random.uniform(0.05, 0.5)
             self.counts["stopped for a while"] += 1

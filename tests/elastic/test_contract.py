@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -10,22 +11,23 @@ from typing import Any
 
 import pytest
 from tests.elastic.job import ElasticJob
-from tests.elastic.training import Train, check_result
+from tests.elastic.training import LONG, Train, check_result, part_of
 
 import horovod
 from horovod.errors import WorkerFailed
 
 HERE, THERE = "localhost", "127.0.0.1"
 TWO = {HERE: 2, THERE: 2}
-FULL = bool(os.environ.get("RUEDA_FULL_MATRIX"))
 
 
 def sizes(job: ElasticJob) -> list[int]:
     return [each["size"] for each in job.worlds]
 
 
-@pytest.mark.parametrize("fixed", [False, True], ids=["discovered", "fixed"])
-@pytest.mark.parametrize("how", ["raise", "kill"])
+@pytest.mark.parametrize(
+    ("how", "fixed"),
+    part_of(itertools.product(("raise", "kill"), (False, True)), {("raise", False), ("kill", True)}),
+)
 def test_rank_0_fails_and_costs_its_host(train: Train, how: str, fixed: bool) -> None:
     """Both slots of its host are lost; rank 2 is the next rank 0."""
     options = ("-H", "localhost:2,127.0.0.1:2") if fixed else ()
@@ -37,7 +39,7 @@ def test_rank_0_fails_and_costs_its_host(train: Train, how: str, fixed: bool) ->
         assert {point["epoch"] for point in job.been("epoch")} == {1, 2, 3, 4}
 
 
-@pytest.mark.parametrize("fixed", [False, True], ids=["discovered", "fixed"])
+@pytest.mark.parametrize("fixed", part_of((False, True), {True}))
 def test_all_ranks_fail_together(train: Train, fixed: bool) -> None:
     options = ("-H", "localhost:2,127.0.0.1:1") if fixed else ()
     with train({HERE: 2, THERE: 1}, *options, fixed=fixed) as job:
@@ -57,6 +59,7 @@ def test_one_rank_of_each_host_fails(train: Train) -> None:
         assert sizes(job) == [4]
 
 
+@LONG
 def test_one_rank_of_each_host_is_killed(train: Train) -> None:
     with train(TWO) as job:
         job.inject("kill", "step", rank=0, epoch=1)
@@ -75,7 +78,7 @@ def test_too_few_slots_after_a_failure(train: Train) -> None:
         assert sizes(job) == [4]
 
 
-@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize("limit", part_of((1, 2), {1}))
 def test_the_reset_limit(train: Train, limit: int) -> None:
     """A failure and another one are two changes."""
     with train({HERE: 1, THERE: 2}, "--failure-domain", "slot", "--reset-limit", str(limit)) as job:
@@ -104,6 +107,7 @@ def test_a_host_that_fails_twice_comes_back_twice(train: Train) -> None:
         assert spans == [2.0, 2.0]  # LO * 2**n and more, but HI at most
 
 
+@LONG
 def test_five_epochs_with_a_cool_down(train: Train) -> None:
     with train(TWO, "--blacklist-cooldown-range", "1", "2", epochs=5) as job:
         job.inject("raise", "step", rank=0, epoch=1)

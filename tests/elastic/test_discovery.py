@@ -6,7 +6,7 @@ import time
 
 import pytest
 from tests.elastic.test_hosts_change import ended_well, last_when
-from tests.elastic.training import Train, check_result
+from tests.elastic.training import LONG, Train, check_result, part_of
 
 HOSTS = {"localhost": 1, "127.0.0.1": 2}
 BY_SLOT = ("--failure-domain", "slot")
@@ -20,7 +20,7 @@ TROUBLE = {
 }
 
 
-@pytest.mark.parametrize("trouble", TROUBLE)
+@pytest.mark.parametrize("trouble", part_of(TROUBLE, {"fails"}))
 def test_trouble_later_leaves_the_hosts_what_they_were(train: Train, trouble: str) -> None:
     script, said = TROUBLE[trouble]
     with train(HOSTS, *BY_SLOT, epochs=2000) as job:
@@ -35,7 +35,7 @@ def test_trouble_later_leaves_the_hosts_what_they_were(train: Train, trouble: st
         assert [each["size"] for each in job.worlds] == [3, 2]
 
 
-@pytest.mark.parametrize("trouble", ["fails", "nonsense"])
+@pytest.mark.parametrize("trouble", part_of(("fails", "nonsense"), {"nonsense"}))
 def test_trouble_at_first_ends_the_job(train: Train, trouble: str) -> None:
     script, said = TROUBLE[trouble]
     with train(HOSTS, *BY_SLOT, answers=script) as job:
@@ -68,6 +68,7 @@ def test_no_hosts_for_a_while_are_a_pause(train: Train) -> None:
         assert job.worlds[1]["joined"] == job.worlds[1]["left"] == []
 
 
+@LONG
 def test_too_few_slots_at_first_are_awaited(train: Train) -> None:
     with train({"localhost": 1}, *BY_SLOT, processes=3) as job:
         job.until_event("hosts")
@@ -85,6 +86,7 @@ def test_too_few_slots_for_too_long_are_an_error(train: Train) -> None:
         assert "3 slots needed, 1 there (localhost:1), for 2 s" in job.text
 
 
+@LONG
 def test_flapping(train: Train) -> None:
     """One host less and more, as fast as discovery is asked."""
     with train(HOSTS, *BY_SLOT, epochs=2000) as job:

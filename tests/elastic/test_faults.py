@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 
 import pytest
 from tests.elastic.job import ElasticJob
-from tests.elastic.training import Train, check_result
+from tests.elastic.training import LONG, Train, check_result, part_of
 
 BY_SLOT = ("--failure-domain", "slot")
 THREE = {"localhost": 1, "127.0.0.1": 2}
 
 IN_FIRST_WORLD = ("import", "init", "forming", "joined", "prologue", "sync", "synced")
 IN_TRAINING = ("step", "submitted", "commit", "saved", "epoch")
+IN_RESET = ("leaving", "left", "forming", "joined", "reset", "sync", "synced")
 
 
 def after(job: ElasticJob, world: int) -> list[int]:
@@ -21,7 +23,7 @@ def after(job: ElasticJob, world: int) -> list[int]:
     return [each["size"] for each in job.worlds if each["round"] >= world]
 
 
-@pytest.mark.parametrize("point", IN_FIRST_WORLD)
+@pytest.mark.parametrize("point", part_of(IN_FIRST_WORLD, {"import", "forming", "sync"}))
 def test_killed_before_the_first_step(train: Train, point: str) -> None:
     with train(THREE, *BY_SLOT) as job:
         job.inject("kill", point, worker=1)
@@ -30,8 +32,9 @@ def test_killed_before_the_first_step(train: Train, point: str) -> None:
         assert 1 not in job.world.values()
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("point", IN_TRAINING)
+@pytest.mark.parametrize(
+    ("point", "rank"), part_of(itertools.product(IN_TRAINING, (0, 1)), {("submitted", 0), ("commit", 1)})
+)
 def test_killed_in_training(train: Train, point: str, rank: int) -> None:
     with train(THREE, *BY_SLOT) as job:
         job.inject("kill", point, rank=rank, when=lambda at: (at["step"] or 0) >= 5)
@@ -41,8 +44,9 @@ def test_killed_in_training(train: Train, point: str, rank: int) -> None:
         assert [job.world[each] for each in range(2)] == survivors
 
 
-@pytest.mark.parametrize("point", ["leaving", "left", "forming", "joined", "reset", "sync", "synced"])
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize(
+    ("point", "rank"), part_of(itertools.product(IN_RESET, (0, 2)), {("forming", 0), ("sync", 2)})
+)
 def test_second_failure_during_the_reset(train: Train, point: str, rank: int) -> None:
     """Rank 1 is killed; one of the survivors is killed on its way to the next world."""
     with train(THREE, *BY_SLOT) as job:
@@ -53,6 +57,7 @@ def test_second_failure_during_the_reset(train: Train, point: str, rank: int) ->
         assert list(job.world.values()) == [2 - rank]
 
 
+@LONG
 def test_raised(train: Train) -> None:
     with train(THREE, *BY_SLOT) as job:
         job.inject("raise", "step", rank=1, step=5)
@@ -69,7 +74,7 @@ def test_all_but_one_are_killed(train: Train) -> None:
         assert list(job.world.values()) == [2]
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+@pytest.mark.parametrize("host", part_of(THREE, {"localhost"}))
 def test_all_of_a_host_are_killed(train: Train, host: str) -> None:
     with train({"localhost": 2, "127.0.0.1": 2}) as job:
         job.until_point("step", step=3)
@@ -88,6 +93,7 @@ def test_stopped_for_good(train: Train) -> None:
         assert after(job, 1) == [3, 2]
 
 
+@LONG
 def test_stopped_for_a_while(train: Train) -> None:
     with train(THREE, *BY_SLOT) as job:
         job.inject("stop", "step", rank=1, step=5)
@@ -119,7 +125,7 @@ def test_ending_well_ends_the_job_well(train: Train) -> None:
         assert not job.been("wrong")
 
 
-@pytest.mark.parametrize("point", ["import", "init", "prologue"])
+@pytest.mark.parametrize("point", part_of(("import", "init", "prologue"), {"prologue"}))
 def test_a_newcomer_is_killed(train: Train, point: str) -> None:
     """Training goes on without a pause, and the next newcomer comes in when the cool-down is over."""
     cooldown = ("--blacklist-cooldown-range", "1", "1")

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
-import os
+import itertools
 
 import pytest
 from tests.elastic.job import ElasticJob
-from tests.elastic.training import Train
+from tests.elastic.training import Train, part_of
 
-FULL = bool(os.environ.get("RUEDA_FULL_MATRIX"))
 pytestmark = pytest.mark.timeout(300)
 
 BACKENDS = ["tensorflow", "torch", *(["jax"] if importlib.util.find_spec("jax") else [])]
 WAYS = ["torch", "tensorflow", *(f"keras-{backend}" for backend in BACKENDS)]
-GATE = {"torch", "keras-tensorflow"}
-"""TensorFlow runs beneath Keras there."""
-
 EPOCHS = 3
-
-
-def some(slots: int) -> list[object]:
-    """All ways, of which the gate runs a part."""
-    skip = pytest.mark.skipif(not FULL, reason="takes long; RUEDA_FULL_MATRIX=1 runs it")
-    return [pytest.param(way, slots, marks=() if way in GATE and slots == 1 else skip) for way in WAYS]
-
-
-ALL = [*some(1), *some(2)]
+ALL = list(itertools.product(WAYS, (1, 2)))
 
 
 def begin(train: Train, way: str, hosts: dict[str, int], *options: str) -> ElasticJob:
@@ -46,7 +34,7 @@ def ended_well(job: ElasticJob) -> None:
     assert len({point["weights"] for point in done}) == 1
 
 
-@pytest.mark.parametrize(("way", "slots"), ALL)
+@pytest.mark.parametrize(("way", "slots"), part_of(ALL, {("torch", 1)}))
 def test_a_host_is_added_and_the_first_one_removed(train: Train, way: str, slots: int) -> None:
     """Rank 0 waits for what is to come: in the second epoch for the new host, in the third for its end."""
     with begin(train, way, {"localhost": slots}) as job:
@@ -66,7 +54,7 @@ def test_a_host_is_added_and_the_first_one_removed(train: Train, way: str, slots
         assert [each["members"][0]["host"] for each in job.worlds] == ["localhost", "localhost", "127.0.0.1"]
 
 
-@pytest.mark.parametrize(("way", "slots"), ALL)
+@pytest.mark.parametrize(("way", "slots"), part_of(ALL, {("keras-tensorflow", 1)}))
 def test_rank_0_is_lost(train: Train, way: str, slots: int) -> None:
     """Its host is lost with it."""
     with begin(train, way, {"localhost": slots, "127.0.0.1": slots}) as job:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from tests.elastic.job import ElasticJob
-from tests.elastic.training import Train, check_result
-
-FULL = bool(os.environ.get("RUEDA_FULL_MATRIX"))
+from tests.elastic.training import FULL, LONG, Train, check_result, part_of
 
 
 def start(train: Train, hosts: Mapping[str, int], ranks: int, **more: Any) -> ElasticJob:
@@ -25,11 +22,12 @@ def bits(job: ElasticJob, name: str) -> Any:
 
 
 def test_of_numpy(train: Train) -> None:
-    """Each rank is lost once, at another point."""
+    """Each rank is lost once, at another point (in the gate: rank 0)."""
     with start(train, {"localhost": 4}, 3) as job:
         check_result(job)
         expected = bits(job, "floats")
-    for rank, point in ((0, "submitted"), (1, "saved"), (2, "commit")):
+    faults = [(0, "submitted"), (1, "saved"), (2, "commit")]
+    for rank, point in faults if FULL else faults[:1]:
         with start(train, {"localhost": 4}, 3) as job:
             fault = job.inject("kill", point, rank=rank, step=5)
             check_result(job)
@@ -38,6 +36,7 @@ def test_of_numpy(train: Train) -> None:
             assert bits(job, "floats") == expected
 
 
+@LONG
 def test_of_numpy_with_the_spare_on_another_host(train: Train) -> None:
     with start(train, {"localhost": 3}, 3) as job:
         check_result(job)
@@ -52,15 +51,14 @@ def test_of_numpy_with_the_spare_on_another_host(train: Train) -> None:
 POINTS = [(0, "backward"), (1, "backward"), (0, "saved"), (1, "commit")]
 
 
-@pytest.mark.parametrize(
-    "ranks", [2, pytest.param(3, marks=pytest.mark.skipif(not FULL, reason="takes long"))]
-)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("ranks", part_of((2, 3), ()))
 def test_of_torch(train: Train, ranks: int) -> None:
     """The model, the momentum of the optimizer, and the order of the sampler."""
     with start(train, {"localhost": ranks}, ranks, epochs=3, program="torch") as job:
         assert job.finish() == 0, job.story()
         expected = bits(job, "weights")
-    for rank, point in POINTS if FULL else POINTS[:1]:
+    for rank, point in POINTS:
         with start(train, {"localhost": ranks + 1}, ranks, epochs=3, program="torch") as job:
             job.inject("kill", point, rank=rank, when=lambda at: len(job.been("step", rank=0)) > 3)
             assert job.finish() == 0, job.story()

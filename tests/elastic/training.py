@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.elastic import sums
 from tests.elastic.job import ROOT, ElasticJob
 
-__all__ = ["EPOCHS", "RECORDS", "Train", "check_result", "trainer"]
+__all__ = ["EPOCHS", "FULL", "LONG", "RECORDS", "Train", "check_result", "part_of", "trainer"]
+
+FULL = bool(os.environ.get("RUEDA_FULL_MATRIX"))
+LONG = pytest.mark.skipif(not FULL, reason="RUEDA_FULL_MATRIX=1 runs it")
+"""Not of the gate."""
 
 EPOCHS, RECORDS, BATCH = 4, 48, 3
 
@@ -44,6 +50,14 @@ def trainer(folder: Path) -> Train:
         return ElasticJob(job, words, hosts, *sizes, *options, **more)
 
     return train
+
+
+def part_of(all_of_it: Iterable[Any], gate: Container[Any]) -> list[Any]:
+    """Parameters of a test; the gate runs those that are in ``gate``."""
+    return [
+        pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=() if each in gate else LONG)
+        for each in all_of_it
+    ]
 
 
 def check_result(job: ElasticJob, epochs: int | None = EPOCHS, records: int = RECORDS) -> None:
