@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import random
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.contract.world import Cases
@@ -120,6 +122,112 @@ def sync_broadcasts_models_live_and_plain_values_as_saved() -> None:
     state.sync()
     assert state.step == 5
     assert model.weight.tolist() == [[3.0] * 3] * 2
+
+
+@CASES.add
+def schedulers_and_other_stateful_objects_are_saved_and_made_equal() -> None:
+    model, optimizer = training(450)
+    warm_up = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=hvd.rank() + 1)
+    loader = Loader(hvd.rank() + 5)
+    state: Any = hvd.elastic.TorchState(model, optimizer, warm_up=warm_up, plateau=plateau, loader=loader)
+    warm_up.step()
+    plateau.step(1.0 + hvd.rank())
+    state.sync()
+    assert_same_everywhere((warm_up.last_epoch, warm_up.get_last_lr(), plateau.best, plateau.patience))
+    assert (plateau.best, plateau.patience, loader.position) == (1.0, 1, 5)
+    before = copy.deepcopy((warm_up.state_dict(), plateau.state_dict()))
+    warm_up.step()
+    plateau.step(0.5)
+    loader.position += 3
+    loader.history.append(3)
+    state.restore()
+    assert (warm_up.state_dict(), plateau.state_dict()) == before
+    assert (loader.position, loader.history) == (5, [])
+    assert warm_up.optimizer is optimizer
+
+
+class Loader:
+    """Has a position, as ``torchdata.stateful_dataloader.StatefulDataLoader`` has."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.history: list[int] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position, "history": self.history}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.position, self.history = state["position"], state["history"]
+
+
+def drawn() -> list[float]:
+    return [random.random(), float(np.random.random()), torch.rand(()).item()]
+
+
+def seed_by_rank() -> None:
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(70 + hvd.rank())
+
+
+@CASES.add
+def each_rank_keeps_its_own_random_stream_and_goes_back_to_it() -> None:
+    seed_by_rank()
+    expected = [drawn(), drawn()]
+    seed_by_rank()
+    state: Any = hvd.elastic.TorchState(random=hvd.elastic.RandomState())
+    state.sync()
+    assert drawn() == expected[0]
+    state.commit()
+    for _ in range(2):
+        assert drawn() == expected[1]
+        state.restore()
+    state.sync()
+    assert drawn() == expected[1]
+    assert [each for each in hvd.allgather_object(expected) if each == expected] == [expected]
+
+
+@CASES.add
+def a_newcomer_draws_neither_what_it_brought_nor_what_rank_0_draws() -> None:
+    seed_by_rank()
+    kept = hvd.elastic.RandomState()
+    hvd.elastic.TorchState(random=kept).sync()
+    seed_by_rank()
+    mine = kept if hvd.rank() == 0 else hvd.elastic.RandomState()
+    hvd.elastic.TorchState(random=mine).sync()
+    after = drawn()
+    seed_by_rank()
+    assert (after == drawn()) == (hvd.rank() == 0)
+    streams = hvd.allgather_object(after)
+    assert len({tuple(stream) for stream in streams}) == hvd.size()
+
+
+@CASES.add
+def with_a_seed_a_newcomer_draws_what_the_lost_rank_would_have_drawn() -> None:
+    state: Any = hvd.elastic.TorchState(random=hvd.elastic.RandomState(seed=5))
+    state.sync()
+    seen = []
+    for _ in range(3):
+        state.commit()
+        seen.append(drawn())
+    assert len({tuple(each) for all_ in hvd.allgather_object(seen) for each in all_}) == 3 * hvd.size()
+    state.restore()
+    assert drawn() == seen[-1]
+    # The same job again: at its second commit all but rank 0 are replaced.
+    survivor: Any = hvd.elastic.TorchState(random=hvd.elastic.RandomState(seed=5))
+    survivor.sync()
+    again = []
+    for _ in range(2):
+        survivor.commit()
+        again.append(drawn())
+    if hvd.rank() != 0:
+        seed_by_rank()
+        survivor = hvd.elastic.TorchState(random=hvd.elastic.RandomState(seed=5))
+    survivor.restore()
+    survivor.sync()
+    assert drawn() == seen[1]
+    survivor.commit()
+    assert [*again, drawn()] == seen
 
 
 @CASES.add

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from horovod.elastic.run import run_fn
+from horovod.torch.elastic.random_state import RandomState
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.elastic.state import TorchState
 from horovod.torch.mpi_ops import init, shutdown
 
-__all__ = ["ElasticSampler", "TorchState", "run"]
+__all__ = ["ElasticSampler", "RandomState", "TorchState", "run"]
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 import torch
 
 from horovod.elastic.state import ObjectState
+from horovod.torch.elastic.copies import Copies
+from horovod.torch.elastic.random_state import RandomState
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from horovod.torch.mpi_ops import broadcast, rank
@@ -17,7 +18,9 @@ from horovod.torch.mpi_ops import broadcast, rank
 __all__ = [
     "ModelStateHandler",
     "OptimizerStateHandler",
+    "RandomStateHandler",
     "SamplerStateHandler",
+    "StateDictHandler",
     "StateHandler",
     "TorchState",
     "get_handler_registry",
@@ -51,22 +54,40 @@ class StateHandler:
         self.save()
 
 
-class _StateDictHandler(StateHandler):
-    """For objects with ``state_dict`` and ``load_state_dict``: a deep copy of the former is what is saved."""
+class _CopyHandler(StateHandler):
+    """What is saved are copies of a state dict. Saving has two steps, so that it fails for all or for none."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
+        self._copies = Copies()
         self.save()
 
     def save(self) -> None:
-        self._saved = copy.deepcopy(self.value.state_dict())
+        self.prepare()
+        self.adopt()
+
+    def prepare(self) -> None:
+        """Make the copy."""
+        self._copies.prepare(self.value.state_dict())
+
+    def adopt(self) -> None:
+        """Let it be the last one; cannot fail."""
+        self._copies.adopt()
 
     def restore(self) -> None:
         # Some objects keep what they load, and go on to change it in place.
-        self.value.load_state_dict(copy.deepcopy(self._saved))
+        self.value.load_state_dict(self._copies.fresh())
 
 
-class ModelStateHandler(_StateDictHandler):
+class StateDictHandler(_CopyHandler):
+    """Anything with ``state_dict`` and ``load_state_dict`` that is equal on all ranks: schedulers of learning
+    rates, gradient scalers, ``StatefulDataLoader``."""
+
+    def sync(self) -> None:
+        self.value.load_state_dict(_broadcast(self.value.state_dict()))
+
+
+class ModelStateHandler(_CopyHandler):
     """A ``torch.nn.Module``: parameters and buffers."""
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -76,7 +97,7 @@ class ModelStateHandler(_StateDictHandler):
         broadcast_parameters(self.value.state_dict(), root_rank=0)
 
 
-class OptimizerStateHandler(_StateDictHandler):
+class OptimizerStateHandler(_CopyHandler):
     """A ``torch.optim.Optimizer``, distributed or not: options and state."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -86,20 +107,37 @@ class OptimizerStateHandler(_StateDictHandler):
         broadcast_optimizer_state(self.value, root_rank=0)
 
 
-class SamplerStateHandler(_StateDictHandler):
+class SamplerStateHandler(StateDictHandler):
     """An :class:`ElasticSampler`: what is processed; loading it distributes the rest over the ranks."""
 
     def __init__(self, sampler: ElasticSampler) -> None:
         super().__init__(sampler)
 
+
+class RandomStateHandler(StateHandler):
+    """A :class:`RandomState`, which has a copy of its own."""
+
+    def __init__(self, value: RandomState) -> None:
+        super().__init__(value)
+        if value.seed is None:
+            value.save()
+
+    def save(self) -> None:
+        self.value.save()
+
+    def restore(self) -> None:
+        self.value.restore()
+
     def sync(self) -> None:
-        self.value.load_state_dict(_broadcast(self.value.state_dict()))
+        self.value.sync(_broadcast, rank())
 
 
 _registry: list[tuple[type[Any], type[Any]]] = [
     (torch.nn.Module, ModelStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
     (ElasticSampler, SamplerStateHandler),
+    (torch.optim.lr_scheduler.LRScheduler, StateDictHandler),
+    (RandomState, RandomStateHandler),
 ]
 
 
@@ -114,12 +152,25 @@ def set_handler_registry(registry: Sequence[tuple[type[Any], type[Any]]]) -> Non
     _registry = list(registry)
 
 
+def _handler_of(value: Any) -> type[Any] | None:
+    for kind, handler in _registry:
+        if isinstance(value, kind):
+            return handler
+    stateful = all(callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict"))
+    return StateDictHandler if stateful and not isinstance(value, type) else None
+
+
 class TorchState(ObjectState):
     """State of a training program: ``model``, ``optimizer`` and any number of further keywords.
 
-    Models, optimizers and :class:`ElasticSampler` are deeply copied when saved and broadcast as they are;
-    everything else is a plain attribute of an :class:`~horovod.elastic.state.ObjectState`. Assigning another
-    model, optimizer or sampler to its attribute replaces and saves it at once.
+    Models, optimizers, :class:`ElasticSampler`, :class:`RandomState` and all other objects with
+    ``state_dict`` and ``load_state_dict``, such as schedulers and stateful loaders, are deeply copied when
+    saved and broadcast as they are; everything else is a plain attribute of an
+    :class:`~horovod.elastic.state.ObjectState`. Assigning another model, optimizer or such object to its
+    attribute replaces and saves it at once.
+
+    Copies take turns in two sets of memory, on the device of what they copy: a commit that fails half-way
+    leaves the last one whole.
 
     After :meth:`sync` the state of rank 0 is what counts as saved, on every rank: one that fails before its
     next commit goes back there, not to what it started with.
@@ -139,12 +190,11 @@ class TorchState(ObjectState):
         handlers: dict[str, StateHandler] = {}
         plain: dict[str, Any] = {}
         for name, value in kwargs.items():
-            for kind, handler in _registry:
-                if isinstance(value, kind):
-                    handlers[name] = handler(value)
-                    break
-            else:
+            handler = _handler_of(value)
+            if handler is None:
                 plain[name] = value
+            else:
+                handlers[name] = handler(value)
         self._handlers = handlers
         for name, handled in handlers.items():
             object.__setattr__(self, name, handled.value)
@@ -155,9 +205,15 @@ class TorchState(ObjectState):
         return known, newest, kinds
 
     def save(self) -> None:
-        for handler in self._handlers.values():
-            handler.save()
+        prepared = [handler for handler in self._handlers.values() if isinstance(handler, _CopyHandler)]
+        for handler in prepared:
+            handler.prepare()
+        for other in self._handlers.values():
+            if not isinstance(other, _CopyHandler):
+                other.save()
         super().save()
+        for handler in prepared:
+            handler.adopt()
 
     def restore(self) -> None:
         for handler in self._handlers.values():
@@ -169,7 +225,8 @@ class TorchState(ObjectState):
             handler.sync()
         super().sync()
         for handler in self._handlers.values():  # not before all has come: what is saved is of one moment
-            handler.save()
+            if not isinstance(handler, RandomStateHandler):  # it has saved: a commit would count
+                handler.save()
 
     def reset(self) -> None:
         """Distribute what is left of the epoch over the ranks of now: a removal of hosts skips :meth:`sync`,
