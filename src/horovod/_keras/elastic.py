@@ -6,8 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
+from horovod._keras.copies import VariableCopies
 from horovod._keras.faces import face
 from horovod._keras.frameworks import Framework
 from horovod._keras.variables import all_variables, broadcast_object, broadcast_variables
@@ -22,7 +21,8 @@ __all__ = ["ModelState", "elastic_classes", "runner"]
 class ModelState(ObjectState):
     """A Keras model, its optimizer and any number of further keywords, which become attributes.
 
-    :meth:`save` keeps copies of all variables in host memory; :meth:`sync` takes over the live variables of
+    :meth:`save` keeps copies of all variables in host memory, in two sets that take turns: one that fails
+    half-way leaves the last one whole. :meth:`sync` takes over the live variables of
     rank 0, and what it has saved of the other attributes.
 
     Args:
@@ -51,17 +51,18 @@ class ModelState(ObjectState):
             get_rank=lambda: lifecycle.current().topology.rank,
             **kwargs,
         )
+        self._copies = VariableCopies()
         self._keep()
 
     def save(self) -> None:
-        self._keep()
+        self._copies.prepare(self._variables())
         super().save()
+        self._copies.adopt()
 
     def restore(self) -> None:
         if getattr(self.model, "_jax_state", None):
             self.model._jax_state = None  # the state of an interrupted fit() would come back otherwise
-        for variable, value in self._kept:
-            variable.assign(value)
+        self._copies.restore()
         super().restore()
 
     def sync(self) -> None:
@@ -75,7 +76,8 @@ class ModelState(ObjectState):
         return [*self.model.weights, *all_variables(self.optimizer)]
 
     def _keep(self) -> None:
-        self._kept = [(variable, np.array(variable.numpy())) for variable in self._variables()]
+        self._copies.prepare(self._variables())
+        self._copies.adopt()
 
 
 def _build(optimizer: Any, variables: list[Any]) -> None:

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
+from horovod._keras.copies import VariableCopies
 from horovod._keras.elastic import ModelState, runner
 from horovod.elastic.state import ObjectState
 from horovod.runtime import lifecycle
@@ -45,11 +45,17 @@ class TensorFlowState(ObjectState):
         )
         # Made once: a graph must not grow with every commit.
         self._in_graph = _InGraph(self.variables) if not tf.executing_eagerly() else None
+        self._copies = VariableCopies()  # of variables that are not of a graph
         self._keep()
 
     def save(self) -> None:
-        self._keep()
+        if self._in_graph is not None:
+            self._keep()
+            super().save()
+            return
+        self._copies.prepare(self.variables)
         super().save()
+        self._copies.adopt()
 
     def restore(self) -> None:
         if self._in_graph is not None:
@@ -57,8 +63,7 @@ class TensorFlowState(ObjectState):
                 self._in_graph.assign, dict(zip(self._in_graph.values, self._kept, strict=True))
             )
         else:
-            for variable, value in zip(self.variables, self._kept, strict=True):
-                variable.assign(value)
+            self._copies.restore()
         super().restore()
 
     def sync(self) -> None:
@@ -76,7 +81,8 @@ class TensorFlowState(ObjectState):
         if self._in_graph is not None:
             self._kept = self._session().run(self.variables)
         else:
-            self._kept = [np.array(variable.numpy()) for variable in self.variables]
+            self._copies.prepare(self.variables)
+            self._copies.adopt()
 
 
 class _InGraph:

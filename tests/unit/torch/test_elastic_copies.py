@@ -130,3 +130,18 @@ def test_a_fresh_copy_is_nobodys_memory() -> None:
         tensor.fill_(7)
     for name, tensor in copies.fresh().items():
         assert torch.equal(tensor, model.state_dict()[name])
+
+
+def test_the_first_copy_after_a_sync_takes_no_new_memory() -> None:
+    weight = torch.zeros(4)
+    copies = Copies()
+    copies.prepare({"weight": weight})
+    copies.adopt()
+    place = copies._whole["weight"].data_ptr()
+    copies.renew({"weight": weight.fill_(1)})
+    assert copies._whole["weight"].data_ptr() == place
+    copies.prepare({"weight": weight.fill_(2)})
+    assert copies.fresh()["weight"].tolist() == [1] * 4
+    copies.adopt()
+    copies.renew({"weight": weight.fill_(3)})
+    assert copies.fresh()["weight"].tolist() == [3] * 4

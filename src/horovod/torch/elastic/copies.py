@@ -35,6 +35,15 @@ class Copies:
         """What was prepared is the last copy from now on."""
         self._spare, self._whole, self._new = self._whole, self._new, None
 
+    def renew(self, value: Any) -> None:
+        """Copy `value`, where the last copy is wanted no more. As long as there was no other before, its
+        memory is used, as new memory takes longer than the copy."""
+        if self._spare is None:
+            self._whole = copied(value, into=self._whole)
+        else:
+            self.prepare(value)
+            self.adopt()
+
     def fresh(self) -> Any:
         """A copy of the last copy, for whoever keeps or changes it."""
         return copied(self._whole)

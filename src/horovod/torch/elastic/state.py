@@ -48,6 +48,10 @@ class StateHandler:
         """Take over the live state of rank 0. A collective."""
         raise NotImplementedError
 
+    def keep_synced(self) -> None:
+        """:meth:`sync` has ended well: keep a copy of that; the last one is wanted no more."""
+        self.save()
+
     def set_value(self, value: Any) -> None:
         """Handle another object from now on, and save it."""
         self.value = value
@@ -73,6 +77,9 @@ class _CopyHandler(StateHandler):
     def adopt(self) -> None:
         """Let it be the last one; cannot fail."""
         self._copies.adopt()
+
+    def keep_synced(self) -> None:
+        self._copies.renew(self.value.state_dict())
 
     def restore(self) -> None:
         # Some objects keep what they load, and go on to change it in place.
@@ -130,6 +137,9 @@ class RandomStateHandler(StateHandler):
 
     def sync(self) -> None:
         self.value.sync(_broadcast, rank())
+
+    def keep_synced(self) -> None:
+        """It has; to save would count as a commit."""
 
 
 _registry: list[tuple[type[Any], type[Any]]] = [
@@ -225,8 +235,7 @@ class TorchState(ObjectState):
             handler.sync()
         super().sync()
         for handler in self._handlers.values():  # not before all has come: what is saved is of one moment
-            if not isinstance(handler, RandomStateHandler):  # it has saved: a commit would count
-                handler.save()
+            handler.keep_synced()
 
     def reset(self) -> None:
         """Distribute what is left of the epoch over the ranks of now: a removal of hosts skips :meth:`sync`,
