@@ -58,7 +58,13 @@ def test_what_is_restored_may_be_changed_and_restored_again() -> None:
 
 def test_other_variables_and_shapes_get_memory_of_their_own() -> None:
     copies = VariableCopies()
-    for values in ([np.ones(3)], [np.ones(3), np.ones(2)], [np.ones((2, 2)), np.ones(2, np.int8)], []):
+    cases: list[list[Any]] = [
+        [np.ones(3)],
+        [np.ones(3), np.ones(2)],
+        [np.ones((2, 2)), np.ones(2, np.int8)],
+        [],
+    ]
+    for values in cases:
         variables = [Variable(value) for value in values]
         for _ in range(3):
             keep(copies, variables)

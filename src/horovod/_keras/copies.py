@@ -39,6 +39,7 @@ class VariableCopies:
 
 def _held(variable: Any) -> np.ndarray[Any, Any]:
     """Its value, not copied where the framework allows to look at it."""
+    each: Any
     for each in (variable, getattr(variable, "value", None)):
         if hasattr(each, "read_value"):  # TensorFlow: numpy() would copy
             return np.asarray(each.read_value())

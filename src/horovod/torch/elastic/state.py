@@ -59,7 +59,7 @@ class StateHandler:
 
 
 class _CopyHandler(StateHandler):
-    """What is saved are copies of a state dict. Saving has two steps, so that it fails for all or for none."""
+    """What is saved are copies of a state dict. Saving has two steps: it fails for all or for none."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)

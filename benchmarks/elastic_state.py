@@ -1,0 +1,129 @@
+"""What an elastic state costs: a commit, and giving it to newcomers.
+
+    python -m benchmarks.elastic_state commit                          # one process
+    horovodrun -np 4 python -m benchmarks.elastic_state sync           # from rank 0 to three newcomers
+
+* commit: `TorchState.save` of a network and its Adam state, in turns with a deep copy of both state dicts;
+  time and page faults;
+* sync: the first `TorchState.sync` of newcomers, of a network of so many bytes, in turns with one broadcast
+  of one tensor as large; and its two parts, the transfer and the copy. A figure is the time of the slowest
+  rank.
+
+Figures are medians over turns, with the lowest and the highest.
+"""
+
+import argparse
+import copy
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from benchmarks.rows import say
+from torch import nn
+
+import horovod.torch as hvd
+
+WIDTH = 1024
+
+
+def network(parameters: int) -> nn.Module:
+    """Blocks of a matrix and a vector, as transformers are made of."""
+    blocks = max(1, round(parameters / (WIDTH * WIDTH + WIDTH)))
+    return nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(blocks)])
+
+
+def cost(call: Callable[[], object]) -> tuple[float, float]:
+    """Milliseconds and page faults of `call`."""
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    start = time.perf_counter()
+    call()
+    taken_s = time.perf_counter() - start
+    return 1000 * taken_s, float(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults)
+
+
+def summary(figures: list[float]) -> list[float]:
+    return [statistics.median(figures), min(figures), max(figures)]
+
+
+def commit(parameters: int, turns: int) -> dict[str, Any]:
+    model = network(parameters)
+    optimizer = torch.optim.Adam(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    state = hvd.elastic.TorchState(model, optimizer)
+    state.save()  # both sets of copies have their memory now
+    kept: list[Any] = []
+
+    def deep() -> None:
+        kept[:] = [copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())]
+
+    deep()
+    costs: dict[str, list[tuple[float, float]]] = {"save": [], "deepcopy": []}
+    for _ in range(turns):
+        costs["save"].append(cost(state.save))
+        costs["deepcopy"].append(cost(deep))
+    row: dict[str, Any] = {"parameters": sum(each.numel() for each in model.parameters())}
+    for name, both in costs.items():
+        row[f"{name} ms"] = summary([ms for ms, _ in both])
+        row[f"{name} page faults"] = statistics.median(faults for _, faults in both)
+    return row
+
+
+def sync(parameters: int, turns: int) -> dict[str, Any]:
+    model = network(parameters)
+    flat = torch.ones(sum(each.numel() for each in model.parameters()))
+    hvd.broadcast_(flat, 0)
+    survivor = hvd.elastic.TorchState(model)
+    survivor.sync()
+    survivor.save()
+
+    def slowest(call: Callable[[], object]) -> float:
+        hvd.barrier()
+        taken = torch.tensor([cost(call)[0]])
+        return hvd.allreduce(taken, op=hvd.Max).item()
+
+    costs: dict[str, list[float]] = {"sync": [], "transfer": [], "copy": [], "broadcast": []}
+    for _ in range(turns):
+        state = survivor if hvd.rank() == 0 else hvd.elastic.TorchState(model)
+        costs["sync"].append(slowest(state.sync))
+        costs["transfer"].append(slowest(lambda: hvd.broadcast_parameters(model.state_dict(), 0)))
+        costs["copy"].append(slowest(survivor.save))
+        costs["broadcast"].append(slowest(lambda: hvd.broadcast_(flat, 0)))
+    return {
+        "bytes": 4 * flat.numel(),
+        "ranks": hvd.size(),
+        **{f"{name} ms": summary(figures) for name, figures in costs.items()},
+        **{
+            f"{name} share": statistics.median(costs[name]) / statistics.median(costs["broadcast"])
+            for name in ("sync", "transfer")
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["commit", "sync"])
+    parser.add_argument("--parameters", type=float, help="default: 100e6 for commit, 250e6 for sync")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--json", help="append the result to this file")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    hvd.init()
+    if args.what == "commit":
+        row = commit(int(args.parameters or 100e6), args.turns)
+    else:
+        row = sync(int(args.parameters or 250e6), args.turns)
+    if hvd.rank() == 0:
+        say(row, str(row), args.json)
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()
