@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -82,3 +83,32 @@ def test_the_benchmark_measures_a_step_with_its_exchange(framework: str) -> None
     assert figure(said, r"process, ([\d.]+) in all") == pytest.approx(2 * each, abs=0.2)
     # Each parameter is a float32, and each is exchanged once in each step.
     assert figure(said, r"exchanged: ([\d.]+) MB") == pytest.approx(1_540_516 * 4 / 1e6, abs=0.1)
+
+
+def test_an_elastic_job_goes_on_without_a_process_that_is_killed(tmp_path: Path) -> None:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
+    script = ROOT / "examples" / "elastic" / "digits.py"
+    launch = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", "--min-np", "1"]
+    with subprocess.Popen(
+        [*launch, "--host-discovery-script", str(script.with_name("hosts.sh")),
+         sys.executable, str(script), "--reach", "0.85"],
+        env={**inherited, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")},
+        cwd=tmp_path,  # there is no file of hosts
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as job:  # fmt: skip
+        assert job.stdout is not None
+        try:
+            said = ""
+            for line in job.stdout:
+                said += line
+                if found := re.search(r"process (\d+) is rank 1 of 2, epoch 0", line):
+                    os.kill(int(found[1]), signal.SIGKILL)
+            assert job.wait(timeout=60) == 0, said[-4000:]
+        finally:
+            job.kill()
+    assert "is rank 0 of 1, epoch" in said
+    assert "30/30  1 process(es)" in said
+    assert figure(said, r"test accuracy: ([\d.]+)%") >= 85

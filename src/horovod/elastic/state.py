@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod.elastic.notification import HostUpdateResult
 from horovod.errors import HostsUpdatedInterrupt
@@ -109,6 +109,12 @@ class ObjectState(State):
     Values are saved by reference. What changes in place, such as a list that grows, is not undone by
     :meth:`restore`: assign a new one instead.
     """
+
+    if TYPE_CHECKING:  # the keywords
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     def __init__(
         self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **kwargs: Any
