@@ -26,6 +26,8 @@ MODULES = [
     "horovod.keras.callbacks",
     "horovod.keras.elastic",
     "horovod.observe",
+    "horovod.runner.elastic.discovery",
+    "horovod.runner.elastic.driver",
     "horovod.tensorflow",
     "horovod.tensorflow.data",
     "horovod.tensorflow.elastic",
