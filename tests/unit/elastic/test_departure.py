@@ -112,7 +112,12 @@ def test_a_service_that_is_not_there_gives_no_notice() -> None:
 def test_the_watch_ends_with_the_first_notice(tmp_path: Path) -> None:
     found: list[str] = []
     heard = threading.Event()
-    watch = Watch(str(tmp_path / "x"), lambda why: (found.append(why), heard.set()), poll_s=0.01)  # type: ignore[func-returns-value]
+
+    def note(why: str) -> None:
+        found.append(why)
+        heard.set()
+
+    watch = Watch(str(tmp_path / "x"), note, poll_s=0.01)
     watch.start()
     (tmp_path / "x").touch()
     assert heard.wait(30)

@@ -16,7 +16,7 @@ from horovod.launch.elastic.rules import Rules
 def test_the_first_world_takes_all_slots() -> None:
     play = Play(2, processes=3)
     play.discover(a=2)
-    assert play.phase is Phase.SLOTS
+    assert play.awaits(Phase.SLOTS)
     assert not play.workers
     play.discover(a=2, b=2)
     assert [worker.expected for worker in play.workers.values()] == [
@@ -28,7 +28,7 @@ def test_the_first_world_takes_all_slots() -> None:
     assert [play.workers[number].place for number in range(4)] == [
         worker.expected for worker in play.workers.values()
     ]
-    assert play.phase is Phase.TRAINING
+    assert play.awaits(Phase.TRAINING)
     assert play.driver.resets == 0
 
 
@@ -93,7 +93,7 @@ def test_discovery_that_fails_later_is_told() -> None:
     play.begin(a=1)
     play.driver.discovery_failed("It broke.", play.now)
     play.act()
-    assert play.phase is Phase.TRAINING
+    assert play.awaits(Phase.TRAINING)
     assert play.logs[-1].text == "It broke. The hosts stay a:1."
 
 
@@ -102,11 +102,11 @@ def test_a_failed_worker_costs_its_host() -> None:
     play.begin(a=2, b=2)
     play.exit(0, 1)
     assert play.spoiled[-1].round == 1
-    assert play.phase is Phase.RESET
+    assert play.awaits(Phase.RESET)
     play.ready(1, 2, failed=True, because=0)
-    assert play.phase is Phase.RESET  # rank 3 has not noticed
+    assert play.awaits(Phase.RESET)  # rank 3 has not noticed
     play.ready(3, failed=True, because=0)
-    assert play.phase is Phase.TRAINING
+    assert play.awaits(Phase.TRAINING)
     assert play.world == [2, 3]
     assert [play.workers[number].place for number in (2, 3)] == [(0, 2, 0, 2, 0, 1), (1, 2, 1, 2, 0, 1)]
     assert play.killed == [1]
@@ -342,11 +342,11 @@ def test_below_the_minimum_survivors_wait_for_newcomers() -> None:
     play.discover(a=1, b=1, c=1)
     play.exit(0, 1)
     play.ready(1, failed=True)
-    assert play.phase is Phase.SHORT
+    assert play.awaits(Phase.SHORT)
     play.arrive(2)
     assert isinstance(play.workers[2].answers[-1], Expected)
     play.ready(2)
-    assert play.phase is Phase.TRAINING
+    assert play.awaits(Phase.TRAINING)
     assert hosts_of(play, play.world) == ["b", "c"]
 
 
@@ -385,7 +385,7 @@ def test_spares_take_over_at_once() -> None:
     assert play.notified == []  # there is no room for it
     play.exit(1, -9)
     play.ready(0, failed=True)
-    assert play.phase is Phase.TRAINING
+    assert play.awaits(Phase.TRAINING)
     assert hosts_of(play, play.world) == ["a", "b"]
 
 
@@ -510,7 +510,7 @@ def test_a_failed_newcomer_disturbs_nobody() -> None:
     play.begin(a=1)
     play.discover(a=1, b=1)
     play.exit(1, 1)
-    assert play.phase is Phase.TRAINING
+    assert play.awaits(Phase.TRAINING)
     assert play.hosts.is_blacklisted("b")
     assert play.notified == []
 
@@ -598,7 +598,7 @@ def test_old_reports_mean_nothing() -> None:
     play.driver.said(99, 0, Report(ready=False), play.now)
     play.act()
     assert len(play.workers[0].answers) == answers
-    assert play.phase is Phase.TRAINING
+    assert play.awaits(Phase.TRAINING)
 
 
 def test_stopping_ends_all() -> None:
@@ -678,7 +678,7 @@ def test_a_worker_that_leaves_below_the_minimum_is_waited_for() -> None:
     play.driver.leaving(0, Leaving("SIGTERM", host=False), play.now)
     play.act()
     play.ready(0, 1)
-    assert play.phase is Phase.SHORT
+    assert play.awaits(Phase.SHORT)
     play.discover(a=1, b=1, c=1)
     play.arrive(2)
     play.ready(2)
@@ -732,7 +732,7 @@ def test_newcomers_that_count_at_once_are_members_from_their_start() -> None:
     assert [play.workers[number].expected for number in (2, 3)] == [(2, 4, 0, 2, 1, 2), (3, 4, 1, 2, 1, 2)]
     play.arrive(2, 3)
     assert [play.workers[number].place for number in (2, 3)] == [(2, 4, 0, 2, 1, 2), (3, 4, 1, 2, 1, 2)]
-    assert play.phase is Phase.TRAINING
+    assert play.awaits(Phase.TRAINING)
 
 
 def test_a_newcomer_that_comes_when_its_world_is_being_left_waits_for_the_next() -> None:

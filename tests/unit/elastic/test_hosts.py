@@ -66,9 +66,9 @@ def test_a_host_that_comes_back_is_the_last_one() -> None:
     hosts.update({"a": 1, "b": 1})
     hosts.blacklist("a", 0.0)
     hosts.update({"a": 1, "b": 1, "c": 1})
-    assert hosts.names == ("b", "c")
+    assert list(hosts.names) == ["b", "c"]
     assert hosts.readmit(2.0) == ["a"]
-    assert hosts.names == ("b", "c", "a")
+    assert list(hosts.names) == ["b", "c", "a"]
 
 
 def test_a_host_that_is_gone_does_not_come_back() -> None:
