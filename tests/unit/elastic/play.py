@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from horovod.bootstrap.membership import Dismissed, Expected, Placed, Report
 from horovod.launch.elastic.actions import Drop, End, Log, Notify, Over, Reach, Spoil, Start, Tell
-from horovod.launch.elastic.driver import Driver
+from horovod.launch.elastic.driver import Driver, Phase
 from horovod.launch.elastic.hosts import Hosts
 from horovod.launch.elastic.rules import Rules
 
@@ -124,6 +124,10 @@ class Play:
     @property
     def phase(self) -> Phase:
         return self.driver.phase
+
+    def is_over(self) -> bool:
+        """For the same reason as `awaits`."""
+        return self.over is not None
 
     def awaits(self, phase: Phase) -> bool:
         """Whether that is its phase now; mypy believes of `phase` that it stays."""

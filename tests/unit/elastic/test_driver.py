@@ -53,7 +53,7 @@ def test_too_few_slots_are_an_error_that_says_who_is_missing() -> None:
     play.unreachable = {"b"}
     play.discover(a=2, b=2)
     play.wait(59.0)
-    assert play.over is None
+    assert not play.is_over()
     assert any("4 slots needed, 2 there (a:2)" in log.text for log in play.logs)
     play.wait(2.0)
     assert play.over is not None
@@ -356,7 +356,7 @@ def test_below_the_minimum_for_too_long_is_an_error() -> None:
     play.exit(0, 1)
     play.ready(1, failed=True)
     play.wait(99.0)
-    assert play.over is None
+    assert not play.is_over()
     play.wait(2.0)
     assert play.over is not None
     assert "2 slots needed" in play.over.error
@@ -404,7 +404,7 @@ def test_a_worker_that_ends_well_ends_the_job_well() -> None:
     play = Play(2)
     play.begin(a=2)
     play.exit(0, 0)
-    assert play.over is None  # the other one may be about to end, too
+    assert not play.is_over()  # the other one may be about to end, too
     play.ready(1, failed=True, because=0)
     assert play.over is not None
     assert play.over.error == ""
