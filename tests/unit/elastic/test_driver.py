@@ -526,6 +526,19 @@ def test_a_failed_newcomer_beside_members_costs_its_slot() -> None:
     assert len(play.workers) == 2  # it is not started again and again
 
 
+def test_a_failed_newcomer_costs_its_slot_where_slots_fail() -> None:
+    """Though no member beside it shows that its host is well."""
+    play = Play(1, by_slot=True)
+    play.begin(a=1)
+    play.discover(a=1, b=2)
+    play.exit(1, 1)
+    assert play.alive() == [0, 2]
+    play.arrive(2)
+    play.ready(2)
+    play.ready(0, synced=True)
+    assert play.world == [0, 2]
+
+
 def test_a_newcomer_whose_host_goes_is_ended() -> None:
     play = Play(1)
     play.begin(a=1)

@@ -715,7 +715,7 @@ class Driver:
         )  # fmt: skip
         # Members beside it show that the host as a whole is not to blame.
         beside = any(member.host == worker.host and member.alive for member in self._members())
-        self._leave_out(worker, now, by_slot=beside or exit_code == 0)
+        self._leave_out(worker, now, by_slot=True if beside or exit_code == 0 else None)
 
     def _leave_out(self, failure: _Worker, now: float, by_slot: bool | None = None) -> None:
         """A worker has failed: do not use its host, or its slot, for a while or for ever."""
