@@ -51,7 +51,6 @@ def main() -> None:
     state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0, step=0)
 
     def adapt() -> None:
-        sampler.reset()  # what is left of the epoch is shared out anew
         for group in optimizer.param_groups:
             group["lr"] = args.lr * hvd.size()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import horovod.arrays as hvd
 from horovod.common.elastic import ObjectState, run_fn
 
+faulthandler.dump_traceback_later(60)  # the test gives up after 90
 hvd.init()
 state = ObjectState(hvd.broadcast_object, hvd.rank, step=0)
 stop = Path(sys.argv[1])

@@ -83,7 +83,10 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rendezvo
     server.stop()
 
 
-def test_processes_come_and_go(server: RendezvousServer, tmp_path: Path) -> None:
+def test_processes_come_and_go(
+    server: RendezvousServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "horovod")  # if it fails, what the driver has said is shown
     hosts = FixedHosts({"localhost": 1})
     driver = ElasticDriver(server, hosts, min_num_proc=1, max_num_proc=2, timeout=60)
     processes = Processes(server.start(), tmp_path / "stop")
