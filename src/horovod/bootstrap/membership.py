@@ -3,7 +3,9 @@ answer.
 
 Both go through the store. The n-th report of worker w is the value of ``elastic/said/w/n``, the answer that
 of ``elastic/told/w/n``. So the driver hears of reports in the store's process, and a worker waits as for any
-key: nothing else listens, and nothing is unpickled.
+key: nothing else listens, and nothing is unpickled. Reports are counted in the store: a second program in the
+same slot (``sh -c "train && evaluate"``) goes on with the next number. Only one process at a time may be
+worker w: ``elastic/owner/w`` says which; a child of it is none.
 
     report  {"what": "arrived"}                     the process has called ``init()`` for the first time
             {"what": "ready", "round": r, ...}      it has left world r (0: it was in none) and wants to be in
@@ -29,6 +31,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from horovod.bootstrap.rounds import has_ended, process_identity
 from horovod.bootstrap.store_address import read_store
 from horovod.bootstrap.store_client import StoreClient
 from horovod.errors import HorovodInternalError, RendezvousError, StoreTimeout
@@ -62,6 +65,8 @@ TOLD = "elastic/told/"
 NEWS = "elastic/news/"
 LEAVING = "elastic/leaving/"
 ENDING = "elastic/ending/"
+OWNER = "elastic/owner/"
+_COUNT = "elastic/count/"
 RESUMED = "elastic/resumed/"
 WORKER_VARIABLE = "HOROVOD_ELASTIC_WORKER"
 """The number of a worker: each process of a job has another one, and none is used again."""
@@ -167,6 +172,8 @@ class Resumed:
     def from_json(cls, value: Any) -> Resumed:
         """Raises ``TypeError``, ``ValueError`` or ``KeyError`` if ``value`` is not what ``to_json`` gives."""
         took = {str(name)[:64]: float(took_s) for name, took_s in [*value["took"].items()][:64]}
+        if not all(0 <= took_s < _MOST_NUMBER for took_s in took.values()):
+            raise ValueError("a phase of no length")
         return cls(_number(value["round"]), took)
 
 
@@ -254,19 +261,38 @@ class Membership:
         self._key = key
         self._job = job
         self._timeout_s = timeout_s
-        self._reports = 0
+        self._owns = False
 
     def report(self, report: Report) -> Answer:
         """Tell the driver, and wait for what it says; as long as it lives.
 
         Raises:
-            RendezvousError: the driver is gone, or cannot be reached.
+            RendezvousError: the driver is gone, or cannot be reached; or another process is this worker.
         """
-        number = self._reports
-        self._reports += 1
         with self.connected() as store:
+            if not self._owns:
+                self._own(store)
+            number = store.add(f"{_COUNT}{self.worker}") - 1
             store.set(f"{SAID}{self.worker}/{number}", report.to_json())
             return _answer(_await(store, told_key(self.worker, number)))
+
+    def _own(self, store: StoreClient) -> None:
+        """Be the process of this worker, if the one before has ended."""
+        key, me = f"{OWNER}{self.worker}", {"host": self.host, **process_identity()}
+        swapped, other = store.compare_and_set(key, None, me)
+        while not swapped:
+            if other != me and not has_ended(other, me):
+                error = RendezvousError(
+                    f"Two processes say that they are worker {self.worker} of this elastic job: process "
+                    f"{other['pid']} on host {other['host']} and process {me['pid']} on host {self.host}. "
+                    "Was one of them started by the other, with its environment? Unset HOROVOD_ELASTIC and "
+                    f"{WORKER_VARIABLE} there.",
+                    host=self.host,
+                )
+                error.recoverable = False
+                raise error
+            swapped, other = store.compare_and_set(key, other, me)
+        self._owns = True
 
     def leave(self, leaving: Leaving) -> bool:
         """Tell the driver that this worker will be taken away; whether the driver itself does not end it.

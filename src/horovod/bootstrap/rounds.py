@@ -19,7 +19,7 @@ from horovod.errors import RendezvousError, StoreTimeout
 if TYPE_CHECKING:  # a launcher needs the name of the rounds only
     from horovod.bootstrap.topology import Place
 
-__all__ = ["ROUNDS", "Round", "claim_round"]
+__all__ = ["ROUNDS", "Round", "claim_round", "has_ended", "process_identity"]
 
 ROUNDS = "epoch/"
 """What all rounds of all epochs have in the store begins with this."""
@@ -58,7 +58,7 @@ def claim_round(store: StoreClient, epoch: str, place: Place, identity: dict[str
     Raises:
         RendezvousError: another process has this rank.
     """
-    owner = {"host": place.host, **_process()}
+    owner = {"host": place.host, **process_identity()}
     last_key = f"{ROUNDS}{epoch}/last/{place.rank}"
     number = 0
     try:
@@ -66,7 +66,7 @@ def claim_round(store: StoreClient, epoch: str, place: Place, identity: dict[str
     except StoreTimeout:
         pass  # nobody has been this rank yet
     else:
-        if last["owner"] != owner and not _ended(last["owner"], owner):
+        if last["owner"] != owner and not has_ended(last["owner"], owner):
             raise _taken(store, _scope(epoch, last["round"]), place, last["owner"], owner)
         number = int(last["round"]) + 1
     while True:
@@ -104,7 +104,7 @@ def _taken(
     return cause.error()
 
 
-def _process() -> dict[str, Any]:
+def process_identity() -> dict[str, Any]:
     """What no other process of any host has, as long as this one lives."""
     return {
         "boot_id": proc.boot_id(),
@@ -114,7 +114,7 @@ def _process() -> dict[str, Any]:
     }
 
 
-def _ended(other: dict[str, Any], me: dict[str, Any]) -> bool:
+def has_ended(other: dict[str, Any], me: dict[str, Any]) -> bool:
     """Whether ``other`` is known to be gone: only a process of this machine can be looked up."""
     if any(other[name] != me[name] for name in ("boot_id", "pid_namespace")):
         return False

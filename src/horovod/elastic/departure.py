@@ -24,6 +24,9 @@ _log = logging.getLogger("horovod")
 
 POLL_S = 1.0
 
+_told: Callable[[int, FrameType | None], None] | None = None  # the handler, while it is there
+_mask: set[int] | None = None  # of the thread that forks, while it does
+
 
 @contextmanager
 def drained_by_signal(membership: Membership) -> Iterator[None]:
@@ -36,22 +39,52 @@ def drained_by_signal(membership: Membership) -> Iterator[None]:
         yield  # the script knows what to do
         return
 
-    process = os.getpid()
-
     def told(signum: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if os.getpid() != process:
-            os.kill(os.getpid(), signal.SIGTERM)  # a forked child, such as a loader of data
-            return
         # The store is asked on a thread: this one may be anywhere.
         threading.Thread(target=_leave, args=(membership,), name="horovod-leave", daemon=True).start()
 
+    global _told
     signal.signal(signal.SIGTERM, told)
+    _told = told
     try:
         yield
     finally:
+        _told = None
         if signal.getsignal(signal.SIGTERM) is told:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+# A forked child, such as a loader of data, is no worker: SIGTERM ends it. Until it has the default action the
+# signal is held back, as an interpreter forgets in the child what it had not handled yet.
+
+
+def _before_fork() -> None:
+    global _mask
+    if _told is not None:
+        _mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _after_fork_in_parent() -> None:
+    global _mask
+    if _mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _mask)
+        _mask = None
+
+
+def _after_fork_in_child() -> None:
+    global _told, _mask
+    if _told is not None and signal.getsignal(signal.SIGTERM) is _told:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _told = None
+    if _mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _mask)
+        _mask = None
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+)
 
 
 def _leave(membership: Membership) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from typing import Protocol
 
 from horovod.bootstrap.membership import HostUpdateResult, Leaving, Membership, next_news
@@ -16,6 +18,9 @@ __all__ = ["HostUpdateResult", "Listener", "WorkerNotificationManager", "notific
 
 
 _log = logging.getLogger("horovod")
+
+_AGAIN_S = 60.0
+"""Who loses the driver twice within this time has lost it."""
 
 
 class Listener(Protocol):
@@ -73,15 +78,21 @@ class WorkerNotificationManager:
 
     def _listen(self, part: Part) -> None:
         number = part.news
-        try:
-            with part.membership.connected() as store:
-                while True:
-                    news = next_news(store, number)
-                    if number >= part.news:  # else it is older than the world
-                        self.handle_hosts_updated(news.at, news.kind)
-                    number += 1
-        except HorovodInternalError as error:
-            _log.warning("Rank 0 hears of no more changes of the hosts: %s", error)
+        failed_at = -math.inf
+        while True:
+            try:
+                with part.membership.connected() as store:
+                    while True:
+                        news = next_news(store, number)
+                        if number >= part.news:  # else it is older than the world
+                            self.handle_hosts_updated(news.at, news.kind)
+                        number += 1
+            except HorovodInternalError as error:
+                # A connection may break; where the driver is gone, the next one does not come about.
+                if time.monotonic() < failed_at + _AGAIN_S:
+                    _log.warning("Rank 0 hears of no more changes of the hosts: %s", error)
+                    return
+                failed_at = time.monotonic()
 
     def register_listener(self, listener: Listener) -> None:
         """``listener`` gets messages from now on; a second registration changes nothing."""

@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from horovod.elastic.notification import HostUpdateResult
-from horovod.errors import HostsUpdatedInterrupt
+from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
 
 __all__ = ["ObjectState", "State"]
+
+_HOSTS = "hosts"
+"""Tells the broadcast of a check from that of a state, as both may have one name."""
 
 
 class State:
@@ -76,8 +79,15 @@ class State:
         """Those of rank 0. Subclasses whose framework broadcasts numbers do it faster: it is part of every
         commit.
         """
-        agreed: tuple[int, int, int] = self._bcast_object(numbers)
-        return agreed
+        match self._bcast_object((_HOSTS, *numbers)):
+            case (str(what), int(known), int(newest), int(kinds)) if what == _HOSTS:
+                return known, newest, kinds
+            case _:
+                raise HorovodInternalError(
+                    "check_host_updates() met another broadcast of rank 0: all ranks must call sync(), "
+                    "commit() and check_host_updates() equally often, in the same order.",
+                    recoverable=False,
+                )
 
     def save(self) -> None:
         """Keep a copy of the present state in memory."""
@@ -132,7 +142,14 @@ class ObjectState(State):
     def sync(self) -> None:
         """Take over what rank 0 has *saved*; changes since are lost, also on rank 0."""
         if self._saved_state:
-            self._saved_state = self._bcast_object(self._saved_state)
+            saved = self._bcast_object(self._saved_state)
+            if not isinstance(saved, dict):
+                raise HorovodInternalError(
+                    "sync() met another broadcast of rank 0: all ranks must call sync(), commit() and "
+                    "check_host_updates() equally often, in the same order.",
+                    recoverable=False,
+                )
+            self._saved_state = saved
             self._assign_saved()
 
     def _assign_saved(self) -> None:

@@ -24,7 +24,7 @@ from horovod.bootstrap.membership import (
 )
 from horovod.bootstrap.store_address import read_store
 from horovod.config import Config
-from horovod.errors import HorovodInternalError, RendezvousError
+from horovod.errors import ConfigError, HorovodInternalError, RendezvousError
 
 __all__ = ["Part", "part_of"]
 
@@ -33,6 +33,12 @@ def part_of(config: Config, environ: Mapping[str, str]) -> Part | None:
     """That of this process; None: its job is not elastic, or no driver of ours has started it."""
     if not config.elastic or not environ.get(WORKER_VARIABLE):
         return None
+    if not read_store(environ):
+        raise ConfigError(
+            f"{WORKER_VARIABLE} is set, but nothing says where the driver of the elastic job is. horovodrun "
+            "sets both: unset it, and HOROVOD_ELASTIC, to run alone.",
+            variable=WORKER_VARIABLE,
+        )
     key = key_of_store(read_store(environ), config.job_id, environ)
     return Part(Membership(environ, key, config.job_id, config.init_timeout_s))
 

@@ -215,3 +215,26 @@ def test_no_proxy_is_asked(cloud: _Server, monkeypatch: pytest.MonkeyPatch) -> N
     for name in ("http_proxy", "HTTP_PROXY"):
         monkeypatch.setitem(os.environ, name, "http://127.0.0.1:9")
     assert noticed(cloud.url())
+
+
+def test_a_signal_right_after_a_fork_ends_the_child() -> None:
+    script = _SCRIPT.replace(
+        "    os.kill(os.getpid(), signal.SIGTERM)\n",
+        "    for _ in range(100):\n"
+        "        child = os.fork()\n"
+        "        if not child:\n"
+        "            threading.Event().wait(30)\n"
+        "            os._exit(0)\n"
+        "        os.kill(child, signal.SIGTERM)\n"
+        "        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM\n"
+        "    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())\n"
+        "    told.set()\n",
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script.format(answer="ours", before="", wait=0.0, handler="0")],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "went on\n"), done.stderr

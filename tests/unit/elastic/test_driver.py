@@ -778,3 +778,60 @@ def test_after_a_success_the_others_are_waited_for(success_s: float | None) -> N
     play.wait(0.2)
     assert play.alive() == ([1] if success_s is None else [])
     assert (play.over is None) == (success_s is None)
+
+
+def test_rank_0_is_told_again_until_it_acts() -> None:
+    play = Play(1)
+    play.begin(a=1, b=1)
+    play.discover(a=1)
+    assert len(play.notified) == 1
+    play.wait(4.9)
+    assert len(play.notified) == 1
+    play.wait(0.2)
+    assert len(play.notified) == 2  # the first time it was between two worlds
+    play.wait(3600.0)
+    assert 50 < len(play.notified) < 80
+    assert sum(log.event == "notified" for log in play.logs) == 1
+    play.ready(0, 1)
+    told = len(play.notified)
+    play.wait(3600.0)
+    assert len(play.notified) == told
+
+
+def test_a_second_program_in_all_slots_begins_anew() -> None:
+    play = Play(1)
+    play.begin(a=1, b=1)
+    play.discover(a=1, b=1, c=1)
+    play.arrive(2)
+    play.ready(2)
+    play.ready(0, 1, synced=True)
+    assert play.size() == 3
+    for _ in range(8):
+        round_ = play.driver.round
+        play.arrive(*play.world)  # "train && evaluate": nobody has the state of the first
+        assert play.phase is Phase.TRAINING
+        assert play.driver.round == round_ + 1
+        assert play.size() == 3
+    assert play.over is None
+
+
+def test_a_second_program_in_one_slot_takes_over_the_state() -> None:
+    play = Play(1)
+    play.begin(a=1, b=1)
+    play.arrive(0)
+    play.ready(1, failed=True, because=0, synced=True)
+    assert play.world == [1, 0]  # who has the state is rank 0
+    assert play.size() == 2
+
+
+def test_a_worker_that_was_announced_to_go_has_not_failed() -> None:
+    play = Play(1, cooldown_s=None)
+    play.begin(a=2, b=1)
+    play.driver.leaving(0, Leaving("SIGTERM", host=False), play.now)
+    play.act()
+    play.exit(0, -15)  # its time was over before the next commit
+    play.ready(1, 2, failed=True, because=0)
+    assert play.world == [1, 2]
+    assert not play.hosts.is_blacklisted("a")
+    play.wait(301.0)
+    assert hosts_of(play, play.newcomers()) == ["a"]

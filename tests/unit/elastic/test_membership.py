@@ -25,12 +25,14 @@ from horovod.bootstrap.membership import (
     place_variables,
     told_key,
 )
+from horovod.bootstrap.rounds import process_identity
 from horovod.bootstrap.store_address import store_environment
 from horovod.bootstrap.store_client import StoreClient
 from horovod.bootstrap.store_server import StoreServer
 from horovod.bootstrap.table import Cause
-from horovod.errors import RendezvousError, StoreTimeout
-from horovod.runtime.part import Part
+from horovod.config import Config
+from horovod.errors import ConfigError, RendezvousError, StoreTimeout
+from horovod.runtime.part import Part, part_of
 
 KEY = bytes(range(32))
 PLACE: Six = (1, 4, 1, 2, 0, 2)
@@ -194,3 +196,44 @@ def test_a_part_that_is_dismissed_ends_its_process(driver: _Driver, member: Memb
     with pytest.raises(SystemExit) as caught:
         Part(member).enter()
     assert caught.value.code == 0
+
+
+def _again(driver: _Driver) -> Membership:
+    environ = {
+        "HOROVOD_ELASTIC_WORKER": "7",
+        "HOROVOD_HOSTNAME": "b",
+        **store_environment(driver.server.addresses),
+    }
+    return Membership(environ, KEY, "job", 5.0)
+
+
+def test_a_second_program_goes_on_counting(driver: _Driver, member: Membership) -> None:
+    driver.answers = [Placed(1, PLACE), Placed(2, PLACE), Placed(3, PLACE)]
+    assert member.report(Report(ready=False)) == Placed(1, PLACE)
+    assert member.report(Report(True)) == Placed(2, PLACE)
+    # The same process, as exec leaves it: an answer to the first program is none to the second one.
+    assert _again(driver).report(Report(ready=False)) == Placed(3, PLACE)
+    assert [rest for rest, _ in driver.said] == ["7/0", "7/1", "7/2"]
+
+
+def test_only_one_process_is_a_worker(
+    driver: _Driver, member: Membership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.answers = [Placed(1, PLACE), Placed(2, PLACE)]
+    member.report(Report(ready=False))
+    identity = process_identity()
+    child = {**identity, "pid": 1 << 22}
+    monkeypatch.setattr("horovod.bootstrap.membership.process_identity", lambda: child)
+    with pytest.raises(RendezvousError, match="Two processes say that they are worker 7") as caught:
+        _again(driver).report(Report(ready=False))
+    assert not caught.value.recoverable
+    assert len(driver.said) == 1  # the driver has not heard of it
+    with member.connected() as store:
+        store.set("elastic/owner/7", {**identity, "pid": 1 << 22, "host": "b"})  # which has ended
+    monkeypatch.undo()
+    assert _again(driver).report(Report(ready=False)) == Placed(2, PLACE)
+
+
+def test_a_worker_without_a_driver_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="nothing says where the driver of the elastic job is"):
+        part_of(Config(elastic=True), {"HOROVOD_ELASTIC_WORKER": "0"})

@@ -83,3 +83,9 @@ def test_a_full_disk_ends_the_file_not_the_job() -> None:
 )
 def test_the_timeline_of_the_job_lies_beside_that_of_rank_0(timeline: str, path: Path | None) -> None:
     assert timeline_of_job(timeline) == path
+
+
+def test_a_pipe_whose_reader_could_stop_the_job_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(LaunchError, match="it is a pipe"):
+        Record(_console()[0], tmp_path / "pipe")

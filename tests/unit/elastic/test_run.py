@@ -299,3 +299,15 @@ def test_base_says_nothing_about_how_to_save() -> None:
         with pytest.raises(NotImplementedError):
             method()
     state.reset()
+
+
+def test_broadcasts_of_one_name_are_told_apart() -> None:
+    """One rank checks the hosts while rank 0 broadcasts its state, and the other way round."""
+    state = ObjectState(lambda value: {"a": 1, "b": 2, "c": 3}, lambda: 1, a=0, b=0, c=0)
+    with pytest.raises(HorovodInternalError, match="met another broadcast of rank 0") as caught:
+        state.check_host_updates()
+    assert not caught.value.recoverable
+    state = ObjectState(lambda value: ("hosts", 0, 0, 0), lambda: 1, a=0)
+    with pytest.raises(HorovodInternalError, match="met another broadcast of rank 0"):
+        state.sync()
+    assert state.a == 0

@@ -27,6 +27,7 @@ from horovod.bootstrap.table import Cause
 from horovod.launch.elastic.actions import Spoil
 from horovod.launch.elastic.driver import Driver
 from horovod.launch.mailbox import Mailbox
+from horovod.runtime.ending import harmless
 
 __all__ = ["Conversation"]
 
@@ -60,12 +61,13 @@ class Conversation:
             try:
                 worker, _, number = rest.partition("/")
                 if prefix == LEAVING:
-                    driver.leaving(int(worker), Leaving.from_json(value), now)
+                    leaving = Leaving.from_json(value)
+                    driver.leaving(int(worker), Leaving(harmless(leaving.why), leaving.host), now)
                 elif prefix == RESUMED:
                     driver.resumed(int(worker), Resumed.from_json(value))
                 else:
                     driver.said(int(worker), int(number), Report.from_json(value), now)
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
                 self._complain(f"a report that makes no sense, {prefix}{rest[:60]!r}, is ignored: {error!r}")
 
     def tell(self, worker: int, number: int, answer: Answer) -> None:

@@ -55,6 +55,9 @@ __all__ = ["Driver", "Phase"]
 _RETRY_S = (2.0, 60.0)
 """A host that cannot be reached is tried again: the first pause, which doubles, and the longest one."""
 
+_AGAIN_S = (5.0, 60.0)
+"""Rank 0 is told of a change again after so long: the first pause, which doubles, and the longest one."""
+
 _PROGRESS_S = 30.0
 _END_S = 10.0
 """A worker that was dismissed has so long to end by itself."""
@@ -155,6 +158,7 @@ class Driver:
         self._told_slots: frozenset[Seat] = frozenset()
         self._waits_until = now + rules.slots_wait_s
         self._announce_at = math.inf
+        self._again_s = 0.0
         self._reset_began = 0.0
         self._progress_at = now + _PROGRESS_S
         self._lost_at: dict[int, float] = {}
@@ -219,6 +223,10 @@ class Driver:
             return
         worker.report, worker.said, worker.since = report_number, report, now
         self._begun = self._begun or report.synced
+        if not report.ready and worker.state is _State.PLACED:
+            anew = [member for member in self._members() if member.alive and member.said.ready]
+            # A member has arrived again: another program runs there. When all have, it begins anew.
+            self._begun = self._begun and bool(anew)
         promised, worker.promised = worker.promised, None
         if self.phase in (Phase.ENDING, Phase.OVER) or worker.told_to_end:
             self._dismiss(worker, "the job has ended" if not worker.told_to_end else "its slot is gone", now)
@@ -456,7 +464,8 @@ class Driver:
         if not waiting:
             self._finish(failures, now)
             return
-        spoiled = self.round > 0 and not any(member.said.formed for member in waiting)
+        left = [member for member in waiting if member.said.ready]
+        spoiled = bool(left) and self.round > 0 and not any(member.said.formed for member in left)
         self._spoiled = self._spoiled + 1 if spoiled else 0
         for failure in failures:
             self._leave_out(failure, now)
@@ -539,6 +548,7 @@ class Driver:
         self._world = [worker.number for worker in members]
         self._told_slots = frozenset(seats)
         self.phase, self._told_change, self._lost_at = Phase.TRAINING, None, {}
+        self._announce_at = math.inf
         took_s = now - self._reset_began if old_round else 0.0
         text = f"world {self.round}: {counted(len(members), 'rank')} on {_hosts_of(members)}"
         if old_round:
@@ -635,18 +645,26 @@ class Driver:
         staying = [member for member in members if self._usable(member)]
         joining = [w.number for w in self._in_order([*staying, *ready]) if w.number not in self._world]
         change = frozenset(gone), frozenset(joining)
-        self._announce_at = math.inf
-        if not (gone or joining) or change == self._told_change:
+        again = change == self._told_change
+        if not (gone or joining):
+            self._announce_at = math.inf
             return
-        if not gone and now < self._gathered_at():
+        if again and now < self._announce_at:
+            return
+        if not (again or gone) and now < self._gathered_at():
             self._announce_at = self._gathered_at()
             return
         kind = HostUpdateResult.no_update
         kind |= HostUpdateResult.removed if gone else kind
         kind |= HostUpdateResult.added if joining else kind
         self._told_change = change
+        # Rank 0 may have been on its way between two worlds, or between two functions: it is told again.
+        self._again_s = min(2 * self._again_s, _AGAIN_S[1]) if again else _AGAIN_S[0]
+        self._announce_at = now + self._again_s
         self._news += 1
         self.actions.append(Notify(int(kind)))
+        if again:
+            return
         ranks = ", ".join(str(self._workers[number].rank) for number in gone)
         what = [f"slots of rank {ranks} are gone"] if gone else []
         what += [f"{counted(len(joining), 'worker')} can join"] if joining else []
@@ -723,6 +741,8 @@ class Driver:
             alone = len(self._hosts.discovered) < 2
             by_slot = alone if self.rules.by_slot is None else self.rules.by_slot
         host, index = failure.host, failure.index
+        if self._hosts.is_drained(host, index):
+            return  # it was announced to go
         if by_slot:
             until = self._hosts.leave_out(host, index, now)
             what = f"slot {index} of {host}"

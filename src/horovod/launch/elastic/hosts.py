@@ -136,6 +136,10 @@ class Hosts:
         """Whether a host, or its slot, is left out for a failure."""
         return name in self._out_until or (name, index) in self._slots_out_until
 
+    def is_drained(self, name: str, index: int) -> bool:
+        """Whether a slot was announced to go."""
+        return (name, index) in self._drained_until
+
     def drain(self, name: str, indices: Sequence[int], now: float) -> None:
         """These slots of a host will go."""
         for index in indices:
@@ -162,7 +166,8 @@ class Hosts:
             slots += over
             for slot in over:
                 del out_until[slot]
-        return [name for name in dict.fromkeys([*back, *(host for host, _ in slots)]) if name in self._order]
+        names = dict.fromkeys([*back, *(host for host, _ in slots)])
+        return [name for name in names if name in self._order and name not in self._out_until]
 
     def next_readmission(self) -> float:
         """When `readmit` has something to do; ``math.inf``: never."""

@@ -7,6 +7,7 @@ the job, in the same format: a mark for each event, and a span for each phase of
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -92,6 +93,8 @@ class _File:
         if path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
+                if path.is_fifo():
+                    raise OSError(errno.EINVAL, "it is a pipe, whose reader could stop the job")
                 self._file = path.open("wb", buffering=0)
             except OSError as error:
                 raise LaunchError(
