@@ -835,3 +835,24 @@ def test_a_worker_that_was_announced_to_go_has_not_failed() -> None:
     assert not play.hosts.is_blacklisted("a")
     play.wait(301.0)
     assert hosts_of(play, play.newcomers()) == ["a"]
+
+
+def test_an_error_that_every_world_repeats_ends_the_job() -> None:
+    play = Play(1)
+    play.begin(a=1, b=1)
+    for _ in range(11):
+        play.ready(0, 1, failed=True)
+        assert play.phase is Phase.TRAINING
+    play.ready(0, 1, failed=True)
+    assert play.over is not None
+    assert "12 worlds in a row have failed within 60 s" in play.over.error
+    assert play.over.error.endswith("The last reason: why")
+
+
+def test_errors_from_time_to_time_do_not_end_it() -> None:
+    play = Play(1)
+    play.begin(a=1, b=1)
+    for _ in range(30):
+        play.wait(61.0)
+        play.ready(0, 1, failed=True)
+    assert play.phase is Phase.TRAINING

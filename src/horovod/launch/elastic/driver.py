@@ -67,6 +67,13 @@ _SPOILED_ROUNDS = 2
 
 _HOPELESS_ROUNDS = 6
 
+_FRUITLESS_ROUNDS = 12
+"""Worlds in a row that have failed within `_FRUITLESS_S`, though no rank has ended: an error of the script,
+which every further world repeats.
+"""
+
+_FRUITLESS_S = 60.0
+
 
 class Phase(Enum):
     """What is awaited."""
@@ -163,6 +170,8 @@ class Driver:
         self._progress_at = now + _PROGRESS_S
         self._lost_at: dict[int, float] = {}
         self._spoiled = 0
+        self._fruitless = 0
+        self._formed_at = now
         self._begun = False
         self._discovered_once = False
         self._error = ""
@@ -467,6 +476,17 @@ class Driver:
         left = [member for member in waiting if member.said.ready]
         spoiled = bool(left) and self.round > 0 and not any(member.said.formed for member in left)
         self._spoiled = self._spoiled + 1 if spoiled else 0
+        fruitless = left and all(m.said.failed for m in left) and not failures and len(left) == len(members)
+        short = now - self._formed_at < _FRUITLESS_S
+        self._fruitless = self._fruitless + 1 if fruitless and short and self.round else 0
+        if self._fruitless >= _FRUITLESS_ROUNDS:
+            why = left[0].said.why or "none is known"
+            self._fail(
+                f"{self._fruitless} worlds in a row have failed within {_FRUITLESS_S:.0f} s, though no rank "
+                f"has ended: a further one would, too. The last reason: {why}",
+                now,
+            )
+            return
         for failure in failures:
             self._leave_out(failure, now)
         self._blame(waiting, failures, now)
@@ -548,7 +568,7 @@ class Driver:
         self._world = [worker.number for worker in members]
         self._told_slots = frozenset(seats)
         self.phase, self._told_change, self._lost_at = Phase.TRAINING, None, {}
-        self._announce_at = math.inf
+        self._announce_at, self._formed_at = math.inf, now
         took_s = now - self._reset_began if old_round else 0.0
         text = f"world {self.round}: {counted(len(members), 'rank')} on {_hosts_of(members)}"
         if old_round:
