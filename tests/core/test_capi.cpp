@@ -109,7 +109,8 @@ TEST(CapiNumbers, that_mean_nothing_are_refused_before_they_index_anything) {
       expect_refused([mode](R& r, T&) { r.mode = mode; }, "mode " + std::to_string(mode));
     }
     expect_refused([](R& r, T&) { r.count = 0; }, "count of tensors of 0");
-    expect_refused([](R&, T& t) { t.dtype = 11; }, "dtype 11");
+    expect_refused([](R&, T& t) { t.dtype = static_cast<int>(kDTypes); },
+                   "dtype " + std::to_string(kDTypes));
     expect_refused([](R&, T& t) { t.dtype = -1; }, "dtype -1");
     expect_refused([](R&, T& t) { t.dtype = 256; }, "dtype 256");
     expect_refused([](R&, T& t) { t.device = kDevices; }, "device 4");
