@@ -47,7 +47,9 @@ def work(engine: _core.Engine, seed: int) -> None:
         """In private memory, or in memory that the ranks share, whose owner is added to ``owners``."""
         if not shared or where % 2:
             return np.zeros(count, np.float32)
-        made = NumpyFrontend().from_dlpack(engine.empty(_core.FLOAT32, (count,), shared=True), np.empty(0))
+        made = NumpyFrontend().from_dlpack(
+            engine.empty(_core.FLOAT32, (count,), shared=True), np.empty(0, np.float32)
+        )
         owners.append(made)
         writable: np.ndarray = np.ctypeslib.as_array((ctypes.c_float * count).from_address(made.ctypes.data))
         writable[:] = 0.0
