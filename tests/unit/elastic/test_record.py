@@ -85,7 +85,23 @@ def test_the_timeline_of_the_job_lies_beside_that_of_rank_0(timeline: str, path:
     assert timeline_of_job(timeline) == path
 
 
-def test_a_pipe_whose_reader_could_stop_the_job_is_refused(tmp_path: Path) -> None:
+def test_a_pipe_that_nobody_reads_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(LaunchError, match="it is a pipe"):
+    with pytest.raises(LaunchError, match="it is a pipe that nobody reads"):
         Record(_console()[0], tmp_path / "pipe")
+
+
+def test_a_reader_that_pauses_does_not_stop_the_job(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        console, said = _console()
+        record = Record(console, tmp_path / "pipe")
+        record.add(LEFT)
+        assert json.loads(os.read(reader, 1 << 16))["event"] == "left"
+        for _ in range(10_000):
+            record.add(LEFT)
+        assert said.getvalue().count("ends here: its reader is too slow") == 1
+        record.close()
+    finally:
+        os.close(reader)

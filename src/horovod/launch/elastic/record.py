@@ -93,21 +93,25 @@ class _File:
         if path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                if path.is_fifo():
-                    raise OSError(errno.EINVAL, "it is a pipe, whose reader could stop the job")
-                self._file = path.open("wb", buffering=0)
+                # A pipe must not stop the job: neither one without a reader, nor one that is full.
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
+                self._file = os.fdopen(os.open(path, flags, 0o666), "wb", buffering=0)
             except OSError as error:
-                raise LaunchError(
-                    f"What happens cannot be kept in {path}: {error.strerror or error}."
-                ) from error
+                why = "it is a pipe that nobody reads" if error.errno == errno.ENXIO else error.strerror
+                raise LaunchError(f"What happens cannot be kept in {path}: {why or error}.") from error
 
     def write(self, data: bytes) -> None:
         if self._file is None:
             return
+        left = memoryview(data)
         try:
-            self._file.write(data)
+            while left and (written := self._file.write(left)) is not None:
+                left = left[written:]
+            why = "its reader is too slow" if left else ""
         except OSError as error:
-            self._console.tell(f"the file {self._path} ends here: {error.strerror or error}")
+            why = error.strerror or str(error)
+        if why:
+            self._console.tell(f"the file {self._path} ends here: {why}")
             self.close()
 
     def close(self) -> None:
