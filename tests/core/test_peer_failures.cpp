@@ -168,14 +168,14 @@ TEST_F(PeerFailures, NobodyTellsWhenACopyIsOver) {
 
 TEST_F(PeerFailures, ADeviceThatComputesForLongIsNotStuck) {
   EngineOptions options = by_peers();
-  options.operation_timeout = seconds(1);
+  options.operation_timeout = seconds(3);
   Cluster cluster({{0, 1, 2}}, options);
   fakeCudaHold(of(1).fake());
   cluster.each([&](Rank rank, Engine& engine) {
     std::jthread releases;
     if (rank == 1) {
       releases = std::jthread([stream = of(1).fake()] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(3500));
+        std::this_thread::sleep_for(std::chrono::milliseconds(7000));
         fakeCudaRelease(stream);
       });
     }
@@ -224,7 +224,7 @@ TEST_F(PeerFailures, ARankIsLostBetweenTwoChunks) {
 
 TEST_F(PeerFailures, AnEngineEndsBeforeAKernelThatDoesNot) {
   EngineOptions options = by_peers();
-  options.operation_timeout = seconds(1);
+  options.operation_timeout = seconds(4);
   auto cluster = std::make_unique<Cluster>(Groups{{0, 1}}, options);
   cluster->each([&](Rank rank, Engine& engine) {
     EXPECT_EQ(once(engine, rank), "");  // the buffers are there
