@@ -104,7 +104,7 @@ def test_results_that_the_engine_allocates_are_taken_by_their_handle(
     tensor = (address, 0, dtype, shape, *HOST, [3], received.ctypes.data)
     made = engine.wait(submit(engine, tensor, _core.ALLTOALL, mode=mode))
     assert isinstance(made, list)
-    assert [NumpyFrontend().from_dlpack(capsule, np.empty(0)).tolist() for capsule in made] == [[1.0] * 3]
+    assert [NumpyFrontend().from_dlpack(capsule, values).tolist() for capsule in made] == [[1.0] * 3]
     assert received.tolist() == [3]
 
 
