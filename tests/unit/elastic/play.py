@@ -6,8 +6,9 @@ from collections.abc import Collection
 
 from horovod.bootstrap.membership import Dismissed, Expected, Placed, Report
 from horovod.launch.elastic.actions import Drop, End, Log, Notify, Over, Reach, Spoil, Start, Tell
-from horovod.launch.elastic.driver import Driver, Phase
+from horovod.launch.elastic.driver import Driver
 from horovod.launch.elastic.hosts import Hosts
+from horovod.launch.elastic.phase import Phase
 from horovod.launch.elastic.rules import Rules
 
 __all__ = ["Play", "Worker", "hosts_of"]

@@ -9,7 +9,7 @@ from tests.unit.elastic.play import Play, hosts_of
 
 from horovod.bootstrap.membership import Expected, HostUpdateResult, Leaving, Placed, Report
 from horovod.errors import ConfigError
-from horovod.launch.elastic.driver import Phase
+from horovod.launch.elastic.phase import Phase
 from horovod.launch.elastic.rules import Rules
 
 

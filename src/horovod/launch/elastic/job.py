@@ -33,8 +33,9 @@ from horovod.launch.elastic.actions import (
 )
 from horovod.launch.elastic.conversation import Conversation
 from horovod.launch.elastic.discovery import DiscoveryFailed, HostDiscovery, Poller, ask
-from horovod.launch.elastic.driver import Driver, Phase
+from horovod.launch.elastic.driver import Driver
 from horovod.launch.elastic.hosts import Hosts
+from horovod.launch.elastic.phase import Phase
 from horovod.launch.elastic.record import Record, timeline_of_job
 from horovod.launch.elastic.rules import Rules
 from horovod.launch.environment import compute_threads, interface_environment, job_environment, time_limits

@@ -23,8 +23,9 @@ from horovod.errors import LaunchError
 from horovod.launch.elastic.actions import Action, End, Log, Notify, Over, Reach, Spoil, Start, Tell
 from horovod.launch.elastic.conversation import Conversation
 from horovod.launch.elastic.discovery import Discovered, HostDiscovery, Poller
-from horovod.launch.elastic.driver import Driver, Phase
+from horovod.launch.elastic.driver import Driver
 from horovod.launch.elastic.hosts import Hosts
+from horovod.launch.elastic.phase import Phase
 from horovod.launch.elastic.places import places_of
 from horovod.launch.elastic.rules import Rules
 from horovod.launch.mailbox import Mailbox

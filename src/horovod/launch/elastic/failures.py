@@ -1,0 +1,136 @@
+"""What a failure costs in an elastic job: the slot or the host is left out, and a silent member is ended."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from horovod.launch.elastic.actions import End, Spoil
+from horovod.launch.elastic.workers import State, Worker, Workers
+from horovod.launch.phrases import counted
+from horovod.launch.supervision.supervisor import describe_exit
+
+__all__ = ["Failures"]
+
+
+class Failures:
+    """
+    Args:
+        workers: of the job.
+    """
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._hosts = workers.hosts
+        self._lost_at: dict[int, float] = {}
+
+    def ended(self, worker: Worker, why: str, now: float) -> None:
+        """A worker has ended though nobody told it to. ``why``: what its script said last."""
+        code = worker.exit_code
+        how = "was lost with its host" if code is None else describe_exit(code)
+        how += f": its script {why}" if why and code else ""
+        workers = self._workers
+        if worker.number not in workers.world:
+            workers.log(
+                "newcomer_left",
+                f"a worker in slot {worker.index} of {worker.host} {how} before it was in a world",
+                worker=worker.number, host=worker.host, exit_code=code,
+            )  # fmt: skip
+            # Members beside it show that the host as a whole is not to blame.
+            beside = any(member.host == worker.host and member.alive for member in workers.members())
+            self.leave_out(worker, now, by_slot=True if beside or code == 0 else None)
+            return
+        workers.log(
+            "ended" if code == 0 else "left",
+            f"rank {worker.rank} on {worker.host} {how}",
+            rank=worker.rank,
+            host=worker.host,
+            exit_code=code,
+        )
+        cause = f"Rank {worker.rank} on host {worker.host} {how}."
+        workers.actions.append(Spoil(workers.round, cause, worker.rank, worker.host))
+
+    def leave_out(self, failure: Worker, now: float, by_slot: bool | None = None) -> None:
+        """A worker has failed: do not use its host, or its slot, for a while or for ever."""
+        if by_slot is None:
+            alone = len(self._hosts.discovered) < 2
+            rule = self._workers.rules.by_slot
+            by_slot = alone if rule is None else rule
+        host, index = failure.host, failure.index
+        if self._hosts.is_drained(host, index):
+            return  # it was announced to go
+        if by_slot:
+            until = self._hosts.leave_out(host, index, now)
+            what = f"slot {index} of {host}"
+        else:
+            if self._hosts.is_blacklisted(host):
+                return
+            until = self._hosts.blacklist(host, now)
+            what = f"host {host}"
+            others = [each for each in self._workers.living() if each.host == host and not each.told_to_end]
+            self._workers.end(others, "its host is left out")
+        span = "from now on" if until == math.inf else f"for {until - now:.1f} s"
+        self._workers.log(
+            "left_out", f"{what} is left out {span}", host=host, slot=index if by_slot else None,
+            back_s=None if until == math.inf else round(until - now, 3),
+        )  # fmt: skip
+
+    def blame(self, waiting: Sequence[Worker], spoiled: int, now: float) -> None:
+        """``spoiled`` worlds in a row could not be formed though nobody has ended: leave out the host that
+        most of those who wait name.
+        """
+        world = self._workers.world
+        votes = Counter(
+            world[member.said.because]
+            for member in waiting
+            if member.said.because is not None
+            and member.said.because < len(world)
+            and world[member.said.because] != member.number
+        )
+        if not votes:
+            return
+        most = max(votes.values())
+        number = max(number for number, count in votes.items() if count == most)
+        worker = self._workers[number]
+        self._workers.log(
+            "blamed",
+            f"{counted(spoiled, 'world')} in a row could not be formed; {counted(most, 'rank')} of "
+            f"{len(waiting)} could not connect with rank {worker.rank} on {worker.host}",
+            rank=worker.rank, host=worker.host,
+        )  # fmt: skip
+        self.leave_out(worker, now)
+        if worker.alive and not worker.told_to_end:
+            self._workers.end([worker], "others cannot connect with it")
+
+    # -- members that are silent ----------------------------------------------------------------------------
+
+    def look_for_lost(self, now: float) -> None:
+        """A member that others have lost and that is silent is ended: else it is awaited for ever."""
+        lost_s = self._workers.rules.lost_s
+        members = self._workers.members()
+        for member in members:
+            because = member.said.because if member.state is State.WAITING else None
+            if because is not None and because < len(members) and members[because].state is State.PLACED:
+                self._lost_at.setdefault(members[because].number, now)
+        for number, at in list(self._lost_at.items()):
+            worker = self._workers[number]
+            if worker.state is not State.PLACED:
+                del self._lost_at[number]
+            elif now >= at + lost_s:
+                self._lost_at[number] = math.inf
+                self._workers.log(
+                    "killed",
+                    f"rank {worker.rank} on {worker.host} is ended: others have lost it, and it has not been "
+                    f"heard of for {lost_s:g} s",
+                    rank=worker.rank, host=worker.host,
+                )  # fmt: skip
+                self._workers.actions.append(End((number,), kill=True))
+
+    def formed(self) -> None:
+        """There is another world: nobody of it is lost."""
+        self._lost_at = {}
+
+    def due(self) -> float:
+        """When `look_for_lost` has something to do."""
+        return min(self._lost_at.values(), default=math.inf) + self._workers.rules.lost_s

@@ -1,0 +1,77 @@
+"""How long an elastic job waits for slots, and what it says meanwhile."""
+
+from __future__ import annotations
+
+import math
+
+from horovod.launch.elastic.phrases import named
+from horovod.launch.elastic.reaches import Reaches
+from horovod.launch.elastic.workers import Workers
+from horovod.launch.phrases import counted
+
+__all__ = ["Shortage"]
+
+
+class Shortage:
+    """
+    Args:
+        workers: of the job.
+        reaches: say which hosts are there.
+        now: slots are waited for from now on.
+
+    Attributes:
+        until: when that has taken too long.
+        hosts_known: discovery has found hosts, or that there are none.
+    """
+
+    def __init__(self, workers: Workers, reaches: Reaches, now: float) -> None:
+        self._rules = workers.rules
+        self._hosts = workers.hosts
+        self._reaches = reaches
+        self.until = now
+        self.hosts_known = False
+        self.wait_anew(now)
+
+    def wait_anew(self, now: float) -> None:
+        """Slots are waited for from now on."""
+        self.until = now + self._rules.slots_wait_s
+
+    def verdict(self, needed: int, now: float) -> str:
+        """Why ``needed`` slots are waited for no longer; empty: they are."""
+        in_vain = self._is_in_vain(needed)
+        if now < self.until and not in_vain:
+            return ""
+        waited = "" if in_vain else f", for {self._rules.slots_wait_s:g} s (--elastic-timeout)"
+        return (
+            "Timed out waiting for minimum number of slots to become available: "
+            f"{self.phrase(needed)}{waited}. {self.why(now)}".rstrip()
+        )
+
+    def phrase(self, needed: int) -> str:
+        """What is needed, and what is there."""
+        usable = {
+            host: len(self._hosts.slots(host)) for host in self._hosts.names if self._reaches.is_reached(host)
+        }
+        return (
+            f"{counted(needed, 'slot')} needed, {sum(usable.values())} there"
+            f"{f' ({named(usable)})' if usable else ''}"
+        )
+
+    def why(self, now: float) -> str:
+        """What is known of hosts that are not there, in sentences."""
+        reasons = [] if self.hosts_known else ["The hosts are not known yet."]
+        reasons += self._reaches.missing()
+        for host, until in self._hosts.blacklisted.items():
+            if host in self._hosts.discovered:
+                span = "for good" if until == math.inf else f"for {max(0.0, until - now):.0f} s more"
+                reasons.append(f"Host {host} has failed and is left out {span}.")
+        return " ".join(reasons)
+
+    def _is_in_vain(self, needed: int) -> bool:
+        """Whether no further slot can come: the hosts are fixed, and those that are left out stay so."""
+        return (
+            self._rules.fixed_hosts
+            and self._hosts.total() < needed
+            and self._hosts.next_readmission() == math.inf
+            and self.hosts_known
+        )

@@ -1,0 +1,183 @@
+"""The workers of an elastic job, as its driver knows them, and which of them are the world."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from horovod.bootstrap.membership import Answer, Dismissed, Placed, Report, Six
+from horovod.launch.elastic.actions import Action, End, Log, Start, Tell
+from horovod.launch.elastic.hosts import Hosts
+from horovod.launch.elastic.phrases import named
+from horovod.launch.elastic.rules import Rules
+
+__all__ = ["ON_THE_WAY", "State", "Worker", "Workers", "hosts_of"]
+
+_END_S = 10.0
+"""A worker that was dismissed has so long to end by itself."""
+
+_ARRIVED = Report(ready=False)
+
+
+class State(Enum):
+    """How far a worker has come."""
+
+    STARTING = "starting"  # has not been heard of
+    PREPARING = "preparing"  # a newcomer that has arrived
+    WAITING = "waiting"  # for an answer that places it
+    PLACED = "in the world"
+    ENDED = "ended"
+
+
+ON_THE_WAY = (State.STARTING, State.PREPARING)
+
+
+@dataclass(eq=False)
+class Worker:
+    """A process in a slot (``index`` of ``host``); its number is never used again."""
+
+    number: int
+    host: str
+    index: int
+    state: State = State.STARTING
+    report: int = -1
+    """The number of its last report; ``said`` what it was."""
+    said: Report = _ARRIVED
+    since: float = 0.0
+    rank: int = 0
+    exit_code: int | None = None
+    ended_as: int = 0
+    """How many had ended before it."""
+    promised: Placed | None = None
+    """It was started as a member of this world, and has not arrived yet."""
+    told_to_end: bool = False
+    end_at: float = math.inf
+    """When it is ended, if it has not by then."""
+
+    @property
+    def alive(self) -> bool:
+        return self.state is not State.ENDED
+
+    @property
+    def failed(self) -> bool:
+        return self.state is State.ENDED and self.exit_code != 0 and not self.told_to_end
+
+    @property
+    def reported(self) -> bool:
+        """A member of which nothing more is awaited before the next world."""
+        return self.state in (State.WAITING, State.ENDED)
+
+
+class Workers:
+    """
+    Args:
+        rules: sizes and limits.
+        hosts: which slots there are.
+
+    Attributes:
+        actions: what is to be done, in order; who does it takes the list away.
+        world: numbers of the workers of the present world, by rank.
+        round: of that world.
+        begun: somebody has said to have the state of the training.
+        lingering: slots of workers that have ended and are not gone, by number.
+    """
+
+    def __init__(self, rules: Rules, hosts: Hosts) -> None:
+        self.rules = rules
+        self.hosts = hosts
+        self.actions: list[Action] = []
+        self.world: list[int] = []
+        self.round = 0
+        self.begun = False
+        self.lingering: dict[int, tuple[str, int]] = {}
+        self.next_number = 0
+        self._by_number: dict[int, Worker] = {}
+        self._ends = 0
+
+    # -- who is there ---------------------------------------------------------------------------------------
+
+    def __getitem__(self, number: int) -> Worker:
+        return self._by_number[number]
+
+    def get(self, number: int) -> Worker | None:
+        """None: there is none with this number, or none any more."""
+        return self._by_number.get(number)
+
+    def known(self) -> list[Worker]:
+        """Those that live, and those of the world that have ended."""
+        return list(self._by_number.values())
+
+    def living(self) -> list[Worker]:
+        return [worker for worker in self._by_number.values() if worker.alive]
+
+    def members(self) -> list[Worker]:
+        """Those of the world, by rank."""
+        return [self._by_number[number] for number in self.world]
+
+    def has_state(self, worker: Worker) -> bool:
+        """Whether it can give others the state: a member, unless it has left a world in which it did not get
+        it. Before anybody has said to have it, all begin with the same.
+        """
+        said = worker.said.synced or worker.state is State.PLACED or not self.begun
+        return worker.number in self.world and said
+
+    def usable(self, worker: Worker) -> bool:
+        """Whether its slot is part of the job."""
+        return not worker.told_to_end and worker.index in self.hosts.slots(worker.host)
+
+    # -- what becomes of them -------------------------------------------------------------------------------
+
+    def start(self, worker: Worker, place: Six) -> None:
+        self.next_number = max(self.next_number, worker.number + 1)
+        self._by_number[worker.number] = worker
+        worker.rank = place[0]
+        self.actions.append(Start(worker.number, worker.host, worker.index, place))
+
+    def tell(self, worker: Worker, answer: Answer) -> None:
+        """Answer its last report."""
+        self.actions.append(Tell(worker.number, worker.report, answer))
+
+    def dismiss(self, worker: Worker, why: str, now: float) -> None:
+        """Answer that it is to end by itself."""
+        worker.told_to_end, worker.end_at = True, now + _END_S
+        self.tell(worker, Dismissed(why))
+
+    def end(self, workers: Sequence[Worker], why: str) -> None:
+        if not workers:
+            return
+        for worker in workers:
+            worker.told_to_end, worker.end_at = True, math.inf
+        numbers = tuple(worker.number for worker in workers)
+        slots = ", ".join(f"{worker.host}[{worker.index}]" for worker in workers)
+        self.log("ending", f"ending {slots}: {why}", workers=list(numbers))
+        self.actions.append(End(numbers))
+
+    def end_overdue(self, now: float) -> None:
+        self.end([w for w in self.living() if now >= w.end_at], "it was told to end, and has not")
+
+    def ended(self, worker: Worker, exit_code: int | None, now: float) -> None:
+        """It has ended by itself, or with its host (None)."""
+        worker.state, worker.exit_code, worker.since, worker.end_at = State.ENDED, exit_code, now, math.inf
+        worker.ended_as, self._ends = self._ends, self._ends + 1
+        if exit_code is None:
+            self.lingering.pop(worker.number, None)  # what the host had is not known, and not to be told
+        else:
+            self.lingering[worker.number] = (worker.host, worker.index)
+
+    def forget_ended(self) -> None:
+        """Those that have ended and are not in the world are of no use any more."""
+        for worker in self.known():
+            if not worker.alive and worker.number not in self.world:
+                del self._by_number[worker.number]
+
+    def log(self, event: str, text: str, **fields: object) -> None:
+        """Something happened that people want to know."""
+        self.actions.append(Log(event, text, fields))
+
+
+def hosts_of(workers: Sequence[Worker]) -> str:
+    """``a:2,b:1``."""
+    return named(Counter(worker.host for worker in workers))
