@@ -37,6 +37,7 @@ from horovod.bootstrap.store_client import StoreClient
 from horovod.errors import HorovodInternalError, RendezvousError, StoreTimeout
 
 __all__ = [
+    "COUNT",
     "ENDING",
     "LEAVING",
     "NEWS",
@@ -66,7 +67,7 @@ NEWS = "elastic/news/"
 LEAVING = "elastic/leaving/"
 ENDING = "elastic/ending/"
 OWNER = "elastic/owner/"
-_COUNT = "elastic/count/"
+COUNT = "elastic/count/"
 RESUMED = "elastic/resumed/"
 WORKER_VARIABLE = "HOROVOD_ELASTIC_WORKER"
 """The number of a worker: each process of a job has another one, and none is used again."""
@@ -272,7 +273,7 @@ class Membership:
         with self.connected() as store:
             if not self._owns:
                 self._own(store)
-            number = store.add(f"{_COUNT}{self.worker}") - 1
+            number = store.add(f"{COUNT}{self.worker}") - 1
             store.set(f"{SAID}{self.worker}/{number}", report.to_json())
             return _answer(_await(store, told_key(self.worker, number)))
 

@@ -142,8 +142,8 @@ class StoreServer:
         self._order(lambda table: table.forget(prefix))
 
     def observe(self, prefix: str, heard: Callable[[str, Any], None]) -> None:
-        """From now on ``heard(rest of the key, value)`` is called for each value that a client sets below
-        ``prefix``; on the thread that serves, so it must not wait. From any thread.
+        """From now on ``heard(rest of the key, value)`` is called for each value that a client sets, or
+        adds to, below ``prefix``; on the thread that serves, so it must not wait. From any thread.
         """
         self._order(lambda table: table.observe(prefix, heard))
 

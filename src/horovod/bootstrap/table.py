@@ -166,7 +166,7 @@ class Table:
             del self._aborted[scope]
 
     def observe(self, prefix: str, heard: Callable[[str, Any], None]) -> None:
-        """Call ``heard(rest of the key, value)`` for what clients set below ``prefix``."""
+        """Call ``heard(rest of the key, value)`` for what clients set or add to below ``prefix``."""
         self._observers.append((prefix, heard))
 
     def waits(self, who: int) -> bool:
@@ -193,9 +193,7 @@ class Table:
         if not self._refused(who, request_id, key):
             self._store(key, message["value"])
             self._ok(who, request_id, None)
-            for prefix, heard in self._observers:
-                if key.startswith(prefix):
-                    heard(key[len(prefix) :], message["value"])
+            self._tell_observers(key, message["value"])
 
     def _get(self, who: int, request_id: int, message: dict[str, Any]) -> None:
         key = _name(message["key"])
@@ -222,6 +220,7 @@ class Table:
             total = int(json.loads(self._values.get(key, b"0"))) + int(message["amount"])
             self._store(key, total)
             self._ok(who, request_id, total)
+            self._tell_observers(key, total)
 
     def _collect(self, who: int, request_id: int, message: dict[str, Any]) -> None:
         prefix, count = _name(message["prefix"]), int(message["count"])
@@ -270,6 +269,11 @@ class Table:
         self._ok(who, request_id, None)
 
     # -- parts --
+
+    def _tell_observers(self, key: str, value: Any) -> None:
+        for prefix, heard in self._observers:
+            if key.startswith(prefix):
+                heard(key[len(prefix) :], value)
 
     def _store(self, key: str, value: Any) -> None:
         encoded = json.dumps(value, separators=(",", ":")).encode()

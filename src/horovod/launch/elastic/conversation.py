@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from horovod.bootstrap.membership import (
+    COUNT,
     ENDING,
     LEAVING,
     NEWS,
@@ -27,9 +29,17 @@ from horovod.bootstrap.table import Cause
 from horovod.launch.elastic.actions import Spoil
 from horovod.launch.elastic.driver import Driver
 from horovod.launch.mailbox import Mailbox
+from horovod.launch.phrases import counted
 from horovod.runtime.ending import harmless
 
 __all__ = ["Conversation"]
+
+_MOST_COMPLAINTS = 3
+"""Reports that make no sense and are told one by one; of further ones how many there were is told."""
+
+_COMPLAINTS_S = 60.0
+
+_NONSENSE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 class Conversation:
@@ -37,7 +47,7 @@ class Conversation:
 
     Args:
         store: of the job.
-        complain: is told of a report that makes no sense, in a sentence.
+        complain: is told of reports that make no sense, in sentences: a few, however many there are.
     """
 
     def __init__(self, store: StoreServer, complain: Callable[[str], None]) -> None:
@@ -46,7 +56,11 @@ class Conversation:
         self._reports: Mailbox[tuple[str, str, Any]] = Mailbox()
         self._news = 0
         self._news_at = 0
-        for prefix in (SAID, LEAVING, RESUMED):
+        self._counts: dict[int, int] = {}  # how many reports each worker has begun to make
+        self._complaints = 0
+        self._untold = 0
+        self._tell_at = -math.inf
+        for prefix in (SAID, LEAVING, RESUMED, COUNT):
             store.observe(prefix, partial(self._hear, prefix))
 
     def fileno(self) -> int:
@@ -59,16 +73,41 @@ class Conversation:
         """
         for prefix, rest, value in self._reports.take():
             try:
-                worker, _, number = rest.partition("/")
-                if prefix == LEAVING:
-                    leaving = Leaving.from_json(value)
-                    driver.leaving(int(worker), Leaving(harmless(leaving.why), leaving.host), now)
-                elif prefix == RESUMED:
-                    driver.resumed(int(worker), Resumed.from_json(value))
+                self._pass_on(driver, prefix, rest, value, now)
+            except _NONSENSE as error:
+                self._complaints += 1
+                if self._complaints <= _MOST_COMPLAINTS:
+                    self._complain(
+                        f"a report that makes no sense, {prefix + rest[:60]!r}, is ignored: {error!r:.200}"
+                    )
                 else:
-                    driver.said(int(worker), int(number), Report.from_json(value), now)
-            except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-                self._complain(f"a report that makes no sense, {prefix}{rest[:60]!r}, is ignored: {error!r}")
+                    self._untold += 1
+        if self._untold and now >= self._tell_at:
+            self._tell_at = now + _COMPLAINTS_S
+            self._count_complaints()
+
+    def _pass_on(self, driver: Driver, prefix: str, rest: str, value: Any, now: float) -> None:
+        """Raises one of `_NONSENSE`, if it is none of ours."""
+        name, _, number = rest.partition("/")
+        worker = int(name)
+        if prefix == COUNT:
+            self._counts[worker] = int(value)
+        elif prefix == LEAVING:
+            leaving = Leaving.from_json(value)
+            driver.leaving(worker, Leaving(harmless(leaving.why), leaving.host), now)
+        elif prefix == RESUMED:
+            driver.resumed(worker, Resumed.from_json(value))
+        elif int(number) >= self._counts.get(worker, 0):
+            # Taken for a report, it would be the last one of this worker: later ones have lower numbers.
+            raise ValueError("the worker has not counted so far")
+        else:
+            driver.said(worker, int(number), Report.from_json(value), now)
+
+    def _count_complaints(self) -> None:
+        if self._untold:
+            more = counted(self._untold, "further report")
+            self._untold = 0
+            self._complain(f"{more} that made no sense {'was' if more.startswith('1 ') else 'were'} ignored")
 
     def tell(self, worker: int, number: int, answer: Answer) -> None:
         """Answer a report."""
@@ -96,11 +135,13 @@ class Conversation:
 
     def forget(self, worker: int) -> None:
         """A worker has ended: nobody reads any more what was said."""
+        self._counts.pop(worker, None)
         for below in (SAID, TOLD):
             self._store.forget(f"{below}{worker}/")
 
     def close(self) -> None:
         """Idempotent."""
+        self._count_complaints()
         self._reports.close()
 
     def _hear(self, prefix: str, rest: str, value: Any) -> None:
