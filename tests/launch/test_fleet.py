@@ -185,6 +185,21 @@ def test_an_agent_that_is_killed_is_a_lost_host_that_can_be_reached_again() -> N
         assert running.exited(2).exit_code == 5
 
 
+def test_a_killed_child_that_watches_this_machine_is_no_ssh_client() -> None:
+    """Between the launcher and the agent stands a guard; on this machine no ssh is involved."""
+    with fleet_of(*DO) as running:
+        running.reach()
+        pid = running.start(0, DO=WAIT)
+        agent = stat_of(pid)
+        assert agent is not None
+        guard = stat_of(agent.parent)
+        assert guard is not None
+        with Watched(pid) as watched:
+            os.kill(guard.parent, signal.SIGKILL)
+            assert running.lost().reason == "the process that watches its ranks was ended by signal 9"
+            assert watched.still_running(LIMIT_S) == []
+
+
 def test_output_of_late_workers_is_shown_and_their_files_go_on(tmp_path: Path) -> None:
     with fleet_of(*DO, directory=tmp_path) as running:
         running.reach()

@@ -35,8 +35,10 @@ from horovod.launch.launchers.contract import (
 )
 from horovod.launch.mailbox import Mailbox
 
-__all__ = ["Connections", "Greeting", "Lost", "News", "NoDirectory", "Retry", "Unreachable"]
+__all__ = ["WATCHER", "Connections", "Greeting", "Lost", "News", "NoDirectory", "Retry", "Unreachable"]
 
+WATCHER = "the process that watches its ranks"
+_CLIENT = "its ssh client"
 _ATTEMPTS = 5
 _PAUSE_S = 0.2  # before the second attempt; doubles
 _LAST_S = 5.0  # that a client may run when its agent has finished
@@ -143,11 +145,13 @@ class Connections:
         """
         self._deliver = deliver
 
-    def reach(self, name: str, command: Sequence[str]) -> None:
-        """Connect to a further host, or to one whose last news have come. From any thread."""
+    def reach(self, name: str, command: Sequence[str], *, client: str = _CLIENT) -> None:
+        """Connect to a further host, or to one whose last news have come; ``client``: what runs the command,
+        in messages. From any thread.
+        """
 
         def start() -> None:
-            host = self._hosts[name] = _Connection(self, name, command)
+            host = self._hosts[name] = _Connection(self, name, command, client)
             if self._closing_until is None:
                 self._running.append(host)
                 host.start()
@@ -257,7 +261,7 @@ class Connections:
 class _Connection:
     """One ssh client and what it carries. Used by the thread of its owner only."""
 
-    def __init__(self, owner: Connections, name: str, command: Sequence[str]) -> None:
+    def __init__(self, owner: Connections, name: str, command: Sequence[str], client: str = _CLIENT) -> None:
         self.name = name
         self.connected = False  # an agent answered, and has not finished
         self.heard_at = 0.0
@@ -265,6 +269,7 @@ class _Connection:
         """When `look` has something to do."""
         self._owner = owner
         self._command = command
+        self._client = client
         self._process: subprocess.Popen[bytes] | None = None
         self._attempts = 0
         self._retry_at = float("inf")
@@ -541,7 +546,7 @@ class _Connection:
             self._finish()
         elif was_connected:
             self._finish()
-            self._owner.tell(self.name, Lost(_why_lost(status, said)))
+            self._owner.tell(self.name, Lost(_why_lost(status, said, self._client)))
         elif self._attempts < self._owner.attempts and may_pass(status, said):
             self._leave_at = float("inf")
             self._retry_at = self.due = time.monotonic() + _PAUSE_S * 2 ** (self._attempts - 1)
@@ -575,13 +580,13 @@ class _Connection:
             self._owner.selector.unregister(pipe)
 
 
-def _why_lost(status: int, said: str) -> str:
+def _why_lost(status: int, said: str, client: str) -> str:
     if status == 0:
         return "its ranks were ended there: that host had not heard this machine for too long"
     if status < 0:
-        return f"its ssh client was ended by signal {-status}"
+        return f"{client} was ended by signal {-status}"
     if status == 1:
-        return "the process that watches its ranks ended unexpectedly; its ranks were killed"
+        return f"{WATCHER} ended unexpectedly; its ranks were killed"
     return f"the connection ended: {explain(status, said)}"
 
 

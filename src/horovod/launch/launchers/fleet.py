@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from horovod.launch.agent import bundle
 from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S
 from horovod.launch.agent_client.connections import (
+    WATCHER,
     Connections,
     Greeting,
     Lost,
@@ -228,9 +229,10 @@ class AgentFleet:
         host.here = here
         if here:
             command = own_shell(sys.executable, len(self._text))
+            self._connections.reach(name, command, client=WATCHER)
         else:
             command = remote_shell(name, self._ssh, self._inherited, sys.executable, len(self._text))
-        self._connections.reach(name, command)
+            self._connections.reach(name, command)
 
     def _hear(self, name: str, news: News, found: list[Event]) -> None:
         host = self._hosts[name]
