@@ -49,6 +49,11 @@ class RunningFleet:
         self.stdout = stdout
         self._unread: list[Event] = []
 
+    @property
+    def unread(self) -> list[Event]:
+        """Events that have come and that nobody has asked for."""
+        return self._unread
+
     def read(self, limit_s: float = LIMIT_S) -> None:
         """Take in what comes next."""
         assert select.select([self.fleet], [], [], max(0.0, limit_s))[0], f"nothing came but {self._unread}"

@@ -15,7 +15,16 @@ from tests.launch.test_connections import fake_ssh
 
 from horovod.bootstrap.proc import stat_of
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.launchers.contract import Exited, Gone, HostLost, LeftBehind, Started
+from horovod.launch.agent.terms import MOST_STOPS
+from horovod.launch.launchers.contract import (
+    Continued,
+    Exited,
+    Gone,
+    HostLost,
+    LeftBehind,
+    Started,
+    Stopped,
+)
 
 pytestmark = pytest.mark.timeout(3 * LIMIT_S)
 
@@ -183,6 +192,38 @@ def test_an_agent_that_is_killed_is_a_lost_host_that_can_be_reached_again() -> N
         running.reach()
         running.start(2, DO="exit 5")
         assert running.exited(2).exit_code == 5
+
+
+def test_a_worker_that_a_signal_stops_is_told_and_that_it_goes_on() -> None:
+    with fleet_of(*DO) as running:
+        running.reach()
+        pid = running.start(0, DO=WAIT)
+        running.start(1, DO=WAIT)
+        os.kill(pid, signal.SIGSTOP)
+        assert running.await_event(Stopped) == Stopped(0)
+        os.kill(pid, signal.SIGCONT)
+        assert running.await_event(Continued) == Continued(0)
+        os.kill(pid, signal.SIGSTOP)
+        running.await_event(Stopped)
+        running.fleet.end([0], signal.SIGKILL)
+        assert running.exited(0) == Exited(0, -signal.SIGKILL, told=True)
+        running.gone(0)
+
+
+def test_a_worker_that_is_stopped_again_and_again_is_no_flood() -> None:
+    with fleet_of(*DO) as running:
+        running.reach()
+        pid = running.start(0, DO=WAIT)
+        for _ in range(MOST_STOPS):
+            os.kill(pid, signal.SIGSTOP)
+            running.await_event(Stopped)
+            os.kill(pid, signal.SIGCONT)
+            running.await_event(Continued)
+        os.kill(pid, signal.SIGSTOP)
+        os.kill(pid, signal.SIGCONT)
+        os.kill(pid, signal.SIGKILL)
+        assert running.exited(0).exit_code == -signal.SIGKILL
+        assert not any(isinstance(event, Stopped) for event in running.unread)
 
 
 def test_a_killed_child_that_watches_this_machine_is_no_ssh_client() -> None:

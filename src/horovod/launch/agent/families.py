@@ -7,7 +7,7 @@ import time
 
 from horovod.launch.agent.ending import NEVER, Ending
 from horovod.launch.agent.processes import descendants
-from horovod.launch.agent.terms import LINGER_S, STARTER
+from horovod.launch.agent.terms import LINGER_S, MOST_STOPS, STARTER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class Family:
         """How long what the rank has left behind may take to end by itself; 0: nothing was found yet."""
         self.due = NEVER if pid else 0.0
         """When to look at it."""
+        self.stopped = False
+        self.stops_left = MOST_STOPS
 
     def end(self, processes: Iterable[Stat], signum: int) -> None:
         if signum == signal.SIGKILL:
@@ -78,6 +80,15 @@ class Families:
             family = self._by_rank.get(rank)
             if family is not None and family.running:
                 family.end(found.get(rank, {}).values(), signum)
+
+    def stands(self, rank: int, stopped: bool) -> None:
+        """The process of this rank was stopped by a signal, or goes on: told, unless that is too often."""
+        family = self._by_rank.get(rank)
+        if family is None or family.stopped == stopped or (stopped and not family.stops_left):
+            return
+        family.stopped = stopped
+        family.stops_left -= stopped
+        self._launcher.say("stopped" if stopped else "continued", rank=rank)
 
     def ended(self, rank: int) -> bool:
         """The process of this rank has; whether it was told to."""

@@ -16,3 +16,4 @@ MOST_RANKS = 1 << 16  # of one host
 MOST_WINDOW_BYTES = 1 << 30
 MOST_SILENCE_S = 1e9
 MOST_WORDS = 1000  # that one rank may say about itself
+MOST_STOPS = 100  # of one rank that are told

@@ -40,6 +40,7 @@ class Agent:
         self._open = False  # further ranks may come
         self._families: Families | None = None  # of an open plan
         self._childless = False
+        self._wanted = os.WNOHANG  # of the news of children
         self._ending = Ending()  # of everything
         self._linger_until = 0.0
         self._told_to_end = False
@@ -90,6 +91,7 @@ class Agent:
 
             self._open = True
             self._families = Families(self._launcher, self._outputs)
+            self._wanted |= os.WUNTRACED | os.WCONTINUED
         if not self._remote:
             _keep_from_others(plan)
         self._start(plan, plan.workers)
@@ -213,13 +215,16 @@ class Agent:
         childless = False
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, self._wanted)
             except ChildProcessError:
                 childless = True
                 break
             if pid == 0:
                 break
-            if pid in self._ranks:
+            if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
+                if self._families is not None and pid in self._ranks:
+                    self._families.stands(self._ranks[pid], os.WIFSTOPPED(status))
+            elif pid in self._ranks:
                 code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
                 exited.append((code, self._ranks.pop(pid)))
             elif self._families is not None:

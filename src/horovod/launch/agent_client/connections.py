@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.errors import LaunchError
-from horovod.launch.agent.terms import BEAT_S, MARK, MOST_WORDS
+from horovod.launch.agent.terms import BEAT_S, MARK, MOST_STOPS, MOST_WORDS
 from horovod.launch.agent_client.messages import CannotFollow, request_line, to_event
 from horovod.launch.agent_client.ssh_command import explain, may_pass, too_late
 from horovod.launch.launchers.contract import (
+    Continued,
     Event,
     Exited,
     FewDevices,
@@ -32,6 +33,7 @@ from horovod.launch.launchers.contract import (
     Refused,
     Said,
     Started,
+    Stopped,
 )
 from horovod.launch.mailbox import Mailbox
 
@@ -46,7 +48,7 @@ _TAIL_BYTES = 4096
 _LINE_LIMIT_BYTES = 1 << 20
 _READ_BYTES = 1 << 18
 _MOST_EVENTS = 64  # of a host, and of each of its ranks besides:
-_MOST_EVENTS_OF_RANK = MOST_WORDS + 8
+_MOST_EVENTS_OF_RANK = MOST_WORDS + 2 * MOST_STOPS + 8
 _BEAT = request_line({"beat": True})
 
 
@@ -507,7 +509,7 @@ class _Connection:
                 self._owner.tell(self.name, NoDirectory(errno))
             case _:
                 event = to_event(message)
-                if isinstance(event, (Started, Said, Exited, Refused, FewDevices, Gone)):
+                if isinstance(event, (Started, Said, Stopped, Continued, Exited, Refused, FewDevices, Gone)):
                     self._check_rank(event.rank)
                 if isinstance(event, LeftBehind) and event.rank is not None:
                     self._check_rank(event.rank)

@@ -12,6 +12,7 @@ from typing import Any
 
 from horovod.errors import LaunchError
 from horovod.launch.launchers.contract import (
+    Continued,
     Event,
     Exited,
     FewDevices,
@@ -21,6 +22,7 @@ from horovod.launch.launchers.contract import (
     Refused,
     Said,
     Started,
+    Stopped,
     WorkerPlan,
 )
 from horovod.runtime.ending import harmless
@@ -124,6 +126,10 @@ def to_event(message: dict[str, Any]) -> Event:
             return Exited(rank, exit_code, told=message.get("told") is True)
         case {"event": "refused", "rank": int(rank), "errno": int(errno)} if 0 < errno < 1 << 12:
             return Refused(rank, errno)
+        case {"event": "stopped", "rank": int(rank)}:
+            return Stopped(rank)
+        case {"event": "continued", "rank": int(rank)}:
+            return Continued(rank)
         case {"event": "few_devices", "rank": int(rank), "devices": int(devices), "ranks": int(ranks)}:
             return FewDevices(rank, devices, ranks)
         case {"event": "left_behind", "processes": int(processes), "rank": int(rank)}:

@@ -26,6 +26,7 @@ from horovod.launch.supervision.signals import Signals
 
 __all__ = [
     "CommandNotStarted",
+    "Continued",
     "Event",
     "Exited",
     "Failed",
@@ -46,6 +47,7 @@ __all__ = [
     "Request",
     "Said",
     "Started",
+    "Stopped",
     "WorkerPlan",
     "Workers",
 ]
@@ -172,6 +174,22 @@ class Said:
 
 
 @dataclass(frozen=True)
+class Stopped:
+    """The process of a worker of a `Fleet` was stopped by a signal, such as SIGSTOP: it does nothing until it
+    has `Continued`, or is killed. One that a debugger holds is not.
+    """
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class Continued:
+    """A worker of a `Fleet` that was `Stopped` goes on."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
 class FewDevices:
     """Each rank was to see a device of its own, but the host of `rank` has only so many for its ranks."""
 
@@ -243,6 +261,8 @@ Event = (
     | Failed
     | FewDevices
     | Said
+    | Stopped
+    | Continued
     | Refused
     | Exited
     | LeftBehind

@@ -57,8 +57,9 @@ class Fleet(Protocol):
 
     def start(self, worker: FleetWorker) -> None:
         """Start it on a host that has been reached. Then come `Started` or `Refused`, maybe `FewDevices`,
-        `Said`, `Exited`, maybe `LeftBehind`, and as the last one `Gone`; or the number is among the ranks of
-        `HostLost`. `Refused` means this worker only. `Exited` is `told` if it was being ended before.
+        `Said`, `Stopped` and `Continued`, `Exited`, maybe `LeftBehind`, and as the last one `Gone`; or the
+        number is among the ranks of `HostLost`. `Refused` means this worker only. `Exited` is `told` if it
+        was being ended before.
 
         What is started on a host that is lost already, though that has not been read yet, is among its ranks.
 
