@@ -93,6 +93,35 @@ def test_stopped_for_good(train: Train) -> None:
         assert after(job, 1) == [3, 2]
 
 
+def test_stopped_on_the_way_to_the_next_world(train: Train) -> None:
+    """Another one has failed, so nobody names the one that is stopped; and it has no engine any more."""
+    with train(THREE, *BY_SLOT) as job:
+        job.inject("kill", "submitted", rank=2, step=5)
+        job.inject("stop", "left", worker=1)
+        check_result(job)
+        (killed,) = job.happened("killed", rank=1)
+        assert "a signal has stopped its process" in killed["text"]
+        assert after(job, 1) == [3, 1]
+
+
+def test_a_stopped_spare_is_passed_over(train: Train) -> None:
+    """And it is taken when it goes on."""
+    sizes = ("--max-np", "2", "--spares", "1")
+    with train({"localhost": 3}, *BY_SLOT, *sizes, processes=2, epochs=2000) as job:
+        job.policy = lambda at: "last" if at.name == "step" and len(job.worlds) > 2 else "go"
+        job.until_point("prologue", worker=2)
+        steps = len(job.been("commit", rank=0))
+        job.until_point("commit", steps + 20, rank=0)  # it is at its place long since
+        job.signal(2, signal.SIGSTOP)
+        job.inject("kill", "step", rank=1)
+        job.wait(lambda: len(job.worlds) > 1, "the second world")
+        job.signal(2, signal.SIGCONT)
+        check_result(job, epochs=None)
+        assert after(job, 1) == [2, 1, 2]
+        assert job.worlds[-1]["joined"] == [2]
+        assert not job.happened("killed")
+
+
 @LONG
 def test_stopped_for_a_while(train: Train) -> None:
     with train(THREE, *BY_SLOT) as job:

@@ -56,6 +56,7 @@ class Play:
         self.killed: list[int] = []
         self.over: Over | None = None
         self.unreachable: set[str] = set()
+        self.stopped: set[int] = set()
         self.stubborn: set[int] = set()
         """Workers that a first signal does not end."""
 
@@ -102,6 +103,20 @@ class Play:
         self.driver.exited(number, code, self.now)
         self.driver.gone(number, self.now)
         self.act()
+
+    def stop(self, *numbers: int) -> None:
+        """A signal stops them."""
+        for number in numbers:
+            self.stopped.add(number)
+            self.driver.stopped(number, self.now)
+            self.act()
+
+    def go_on_with(self, *numbers: int) -> None:
+        """What was stopped runs again."""
+        for number in numbers:
+            self.stopped.discard(number)
+            self.driver.continued(number, self.now)
+            self.act()
 
     def lose(self, host: str) -> None:
         for worker in self.workers.values():
@@ -197,7 +212,7 @@ class Play:
                     assert report == worker.reports - 1
                     worker.asked = False
                     worker.answers.append(answer)
-                    if isinstance(answer, Dismissed) and number not in self.stubborn:
+                    if isinstance(answer, Dismissed) and number not in self.stubborn | self.stopped:
                         worker.alive = False
                         self.driver.exited(number, 0, self.now)
                         self.driver.gone(number, self.now)

@@ -47,7 +47,11 @@ class _History(Play):
             self.exit(self.random.choice(self.alive()), self.random.choice([1, -9, 1, -9, 1, 0]))
         elif choice < 0.35:
             self.lose(self.random.choice(self.names))
-        elif choice < 0.39:
+        elif choice < 0.37 and self.alive():
+            self.stop(self.random.choice(self.alive()))
+        elif choice < 0.41 and self.stopped:
+            self.go_on_with(self.random.choice(sorted(self.stopped)))
+        elif choice < 0.45:
             self.unreachable = set(self.random.sample(self.names, self.random.randint(0, len(self.names))))
         else:
             self.go_on()
@@ -60,7 +64,7 @@ class _History(Play):
 
     def go_on(self) -> None:
         """Somebody who is not waiting does what a worker does next."""
-        free = [n for n in self.alive() if not self.workers[n].asked]
+        free = [n for n in self.alive() if not self.workers[n].asked and n not in self.stopped]
         if not free:
             self.wait(0.5)
             return
@@ -139,6 +143,7 @@ def _goes_on_or_ends(play: _History) -> None:
 def _ends(play: _History) -> None:
     """From here on nothing new happens. Workers do their part: the job trains, or ends by itself."""
     play.unreachable = set()
+    play.go_on_with(*play.stopped)
     for _ in range(400):
         if play.over is not None:
             return

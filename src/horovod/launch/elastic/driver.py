@@ -30,11 +30,14 @@ from horovod.launch.elastic.reaches import Reaches
 from horovod.launch.elastic.rules import Rules
 from horovod.launch.elastic.shortage import Shortage
 from horovod.launch.elastic.staff import Staff, seats_of
+from horovod.launch.elastic.stillness import Stillness
 from horovod.launch.elastic.verdict import Judge
 from horovod.launch.elastic.workers import ON_THE_WAY, State, Worker, Workers, hosts_of
 from horovod.launch.phrases import counted
 
 __all__ = ["Driver"]
+
+_FORMING = (Phase.FIRST, Phase.RESET, Phase.SHORT)
 
 
 class Driver:
@@ -56,6 +59,7 @@ class Driver:
         self._staff = Staff(self._workers, self._reaches)
         self._announcements = Announcements(self._workers, self._staff, self._reaches)
         self._failures = Failures(self._workers)
+        self._stillness = Stillness(self._workers)
         self._judge = Judge(self._workers, self._failures, now)
         self._log = self._workers.log
         self._progress = Progress(self._workers, self._staff, self._shortage, self._judge, now)
@@ -143,6 +147,20 @@ class Driver:
             )  # fmt: skip
         self._settle(now)
 
+    def stopped(self, number: int, now: float) -> None:
+        """A signal, such as SIGSTOP, has stopped a worker: it does nothing until it is `continued`."""
+        worker = self._workers.get(number)
+        if worker is not None and worker.stopped_at is None:
+            worker.stopped_at = now
+        self._settle(now)
+
+    def continued(self, number: int, now: float) -> None:
+        """A worker that was stopped goes on."""
+        worker = self._workers.get(number)
+        if worker is not None:
+            worker.stopped_at = None
+        self._settle(now)
+
     def resumed(self, number: int, resumed: Resumed) -> None:
         """Rank 0 trains again after a reset."""
         if resumed.round == self.round and number in self._workers.world:
@@ -199,6 +217,8 @@ class Driver:
             times += [self._shortage.until, self._progress.at]
         if self.phase in (Phase.FIRST, Phase.RESET):
             times += [self._progress.at, self._failures.due(), self._enough_at()]
+        if self.phase in _FORMING:
+            times.append(self._stillness.due())
         if self.phase is Phase.TRAINING:
             times.append(self._announcements.at)
         return min(times)
@@ -258,8 +278,10 @@ class Driver:
             self._progress.begin(now)
         if self.phase in (Phase.FIRST, Phase.RESET):
             self._failures.look_for_lost(now)
+            self._stillness.look(self._workers.members(), now)
             self._decide(now)
         if self.phase is Phase.SHORT:
+            self._stillness.look(self._workers.living(), now)
             self._form_or_wait(now)
         if self.phase is Phase.TRAINING:
             self._staff.fill()
@@ -283,7 +305,8 @@ class Driver:
 
     def _decide(self, now: float) -> None:
         """When all members of the old world have reported: go on, or end."""
-        if now < self._enough_at() and not all(member.reported for member in self._workers.members()):
+        settled = all(member.reported and not member.stopped for member in self._workers.members())
+        if now < self._enough_at() and not settled:
             self._progress.say(self.phase, now)
             return
         verdict = self._judge.judge(now)
@@ -316,6 +339,9 @@ class Driver:
                 "No hosts from previous set remaining: nobody is left who has the state of the training.", now
             )
             return
+        if any(member.stopped and workers.usable(member) for member in workers.members()):
+            self._progress.say(self.phase, now)  # it may have the state: it goes on soon, or is ended
+            return
         members = staff.candidates()
         if self.rules.at_once:
             members = staff.in_order([*members, *staff.fresh()])
@@ -338,6 +364,7 @@ class Driver:
         self._staff.form(members, self._announcements.news, now, now - self._reset_began)
         self._announcements.formed(members)
         self._failures.formed()
+        self._stillness.formed()
         self._judge.formed(now)
         self.phase = Phase.TRAINING
 

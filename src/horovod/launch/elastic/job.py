@@ -41,6 +41,7 @@ from horovod.launch.elastic.rules import Rules
 from horovod.launch.environment import compute_threads, interface_environment, job_environment, time_limits
 from horovod.launch.job import Job, Results
 from horovod.launch.launchers.contract import (
+    Continued,
     Event,
     Exited,
     FewDevices,
@@ -55,6 +56,7 @@ from horovod.launch.launchers.contract import (
     Request,
     Said,
     Started,
+    Stopped,
 )
 from horovod.launch.launchers.fleet_contract import Fleet, FleetPlan, FleetWorker
 from horovod.launch.launchers.registry import LAUNCHERS, make_fleet
@@ -280,6 +282,10 @@ class _Course:
                 word = heard(line)
                 if word is not None and word.text:
                     self._words[number] = word.text
+            case Stopped(number):
+                self._driver.stopped(number, now)
+            case Continued(number):
+                self._driver.continued(number, now)
             case Refused(number, _):
                 # A command that cannot be run on one host cannot be run on the others, as a rule.
                 if self._driver.phase is Phase.FIRST and self._refused is None:

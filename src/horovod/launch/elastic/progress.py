@@ -6,7 +6,7 @@ from horovod.launch.elastic.phase import Phase
 from horovod.launch.elastic.shortage import Shortage
 from horovod.launch.elastic.staff import Staff
 from horovod.launch.elastic.verdict import Judge
-from horovod.launch.elastic.workers import ON_THE_WAY, State, Workers
+from horovod.launch.elastic.workers import ON_THE_WAY, Worker, Workers
 from horovod.launch.phrases import counted
 
 __all__ = ["Progress"]
@@ -59,8 +59,8 @@ class Progress:
             case Phase.FIRST:
                 return f"starting {counted(len(workers.world), 'rank')}"
             case Phase.RESET:
-                missing = [member for member in workers.members() if member.state is State.PLACED]
-                names = ", ".join(f"{member.rank} on {member.host}" for member in missing[:4])
+                missing = [member for member in workers.members() if not member.reported or member.stopped]
+                names = ", ".join(map(_named, missing[:4]))
                 return f"reset {self._judge.resets + 1}: waiting for rank {names}{beside}"
             case Phase.TRAINING:
                 return f"{counted(len(workers.world), 'rank')} train (world {workers.round}){beside}"
@@ -70,3 +70,7 @@ class Progress:
         """How many slots a world needs."""
         rules = self._workers.rules
         return rules.processes if phase is Phase.SLOTS else rules.least
+
+
+def _named(member: Worker) -> str:
+    return f"{member.rank} on {member.host}{', which a signal has stopped' if member.stopped else ''}"

@@ -36,9 +36,11 @@ class Staff:
         return self.in_order(self.ready())
 
     def ready(self) -> list[Worker]:
-        """Who waits for a place, in a slot of the job."""
-        waiting = [worker for worker in self._workers.living() if worker.state is State.WAITING]
-        return [worker for worker in waiting if self._workers.usable(worker)]
+        """Who waits for a place, in a slot of the job, and could take one: who is stopped would be waited for
+        by all others.
+        """
+        waiting = [each for each in self._workers.living() if each.state is State.WAITING]
+        return [worker for worker in waiting if self._workers.usable(worker) and not worker.stopped]
 
     def fresh(self) -> list[Worker]:
         """Workers for all free slots, not started."""

@@ -56,6 +56,8 @@ class Worker:
     told_to_end: bool = False
     end_at: float = math.inf
     """When it is ended, if it has not by then."""
+    stopped_at: float | None = None
+    """A signal has stopped it: it does nothing until it is continued."""
 
     @property
     def alive(self) -> bool:
@@ -64,6 +66,10 @@ class Worker:
     @property
     def failed(self) -> bool:
         return self.state is State.ENDED and self.exit_code != 0 and not self.told_to_end
+
+    @property
+    def stopped(self) -> bool:
+        return self.alive and self.stopped_at is not None
 
     @property
     def reported(self) -> bool:

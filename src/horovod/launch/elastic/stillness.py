@@ -1,0 +1,56 @@
+"""Workers of an elastic job that a signal has stopped: if others wait for them, they are ended after a while.
+
+A rank may be silent for good reasons, such as a validation of some minutes on rank 0: no limit of silence
+tells that from a hang. But a process that was stopped does nothing, however long it takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from horovod.launch.elastic.actions import End
+from horovod.launch.elastic.workers import State, Worker, Workers
+
+__all__ = ["Stillness"]
+
+
+class Stillness:
+    """
+    Args:
+        workers: of the job.
+    """
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._end_at: dict[int, float] = {}
+        self._killed: set[int] = set()
+
+    def look(self, awaited: Sequence[Worker], now: float) -> None:
+        """End those of ``awaited`` that stand still, when others have waited for them for long enough."""
+        lost_s = self._workers.rules.lost_s
+        waiting = [each for each in awaited if each.state is State.WAITING and not each.stopped]
+        still = [each for each in awaited if each.stopped and not each.told_to_end] if waiting else []
+        self._end_at = {each.number: self._end_at.get(each.number, now + lost_s) for each in still}
+        for worker in still:
+            if now < self._end_at[worker.number] or worker.number in self._killed:
+                continue
+            self._killed.add(worker.number)
+            who = f"rank {worker.rank}" if worker.number in self._workers.world else "a newcomer"
+            self._workers.log(
+                "killed",
+                f"{who} on {worker.host} is ended: a signal has stopped its process, and others have "
+                f"waited for it for {lost_s:g} s",
+                rank=worker.rank, host=worker.host,
+            )  # fmt: skip
+            self._workers.actions.append(End((worker.number,), kill=True))
+
+    def formed(self) -> None:
+        """There is another world: nobody is awaited."""
+        self._end_at = {}
+
+    def due(self) -> float:
+        """When `look` has something to do."""
+        return min(
+            (at for number, at in self._end_at.items() if number not in self._killed), default=math.inf
+        )
