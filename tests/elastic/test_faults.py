@@ -154,6 +154,13 @@ def test_ending_well_ends_the_job_well(train: Train) -> None:
         assert not job.been("wrong")
 
 
+def test_ending_well_before_init_fails_the_job(train: Train) -> None:
+    with train(THREE, *BY_SLOT) as job:
+        job.inject("end", "init", worker=1)
+        assert job.finish() == 1, job.story()
+        assert "ended with status 0 and never called hvd.init(), while ranks 0, 2" in job.text
+
+
 @pytest.mark.parametrize("point", part_of(("import", "init", "prologue"), {"prologue"}))
 def test_a_newcomer_is_killed(train: Train, point: str) -> None:
     """Training goes on without a pause, and the next newcomer comes in when the cool-down is over."""

@@ -400,6 +400,55 @@ def test_spares_keep_the_number_of_ranks() -> None:
     assert play.size() == 2
 
 
+def test_a_rank_that_ends_well_and_never_came_fails_the_job_of_those_that_wait() -> None:
+    play = Play(1, processes=3)
+    play.discover(a=1, b=2)
+    play.arrive(0)
+    play.exit(1, 0)
+    assert play.logs[-1].text == "rank 1 on b exited with status 0 and has never called hvd.init()"
+    assert not play.is_over()
+    play.arrive(2)
+    assert play.over is not None
+    assert play.over.error == (
+        "No world can be formed: rank 1 on b ended with status 0 and never called hvd.init(), while "
+        "ranks 0, 2 on a, b waited there. Nothing was trained. Does the script end early on some ranks, or "
+        "is it another one on some hosts?"
+    )
+
+
+def test_a_rank_that_fails_beside_one_that_never_came_is_the_reason() -> None:
+    play = Play(1, processes=3)
+    play.discover(a=3)
+    play.arrive(0)
+    play.exit(1, 0)
+    play.exit(2, 3)
+    assert play.over is not None
+    assert play.over.error == ""
+    assert play.over.failed is not None
+    assert play.over.failed.exit_code == 3
+
+
+def test_a_host_that_was_tried_to_the_end_is_no_news_when_the_job_is_over() -> None:
+    play = Play(1)
+    play.unreachable = {"a"}
+    play.discover(a=1)
+    play.driver.stop("", play.now)
+    play.act()
+    assert play.over is not None
+    play.driver.host_lost("a", "silent at last", play.now)
+    assert play.driver.actions == []
+
+
+def test_a_program_that_never_wants_a_world_succeeds() -> None:
+    play = Play(1, processes=2)
+    play.discover(a=2)
+    play.exit(1, 0)
+    play.exit(0, 0)
+    assert play.over is not None
+    assert play.over.error == ""
+    assert play.over.failed is None
+
+
 def test_a_worker_that_ends_well_ends_the_job_well() -> None:
     play = Play(2)
     play.begin(a=2)

@@ -98,6 +98,8 @@ class Driver:
 
     def host_lost(self, host: str, why: str, now: float) -> None:
         """A host cannot be reached, or its connection has ended: its workers count as failed."""
+        if self.phase is Phase.OVER:
+            return
         self._reaches.lost(host, why, now)
         for worker in [worker for worker in self._workers.living() if worker.host == host]:
             self._ended(worker, None, now)

@@ -31,6 +31,8 @@ class Failures:
         how = "was lost with its host" if code is None else describe_exit(code)
         how += f": its script {why}" if why and code else ""
         workers = self._workers
+        if worker.never_came and not workers.rules.at_once:
+            how += " and has never called hvd.init()"
         if worker.number not in workers.world:
             workers.log(
                 "newcomer_left",

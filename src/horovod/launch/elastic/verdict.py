@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from horovod.launch.elastic.failures import Failures
-from horovod.launch.elastic.workers import State, Worker, Workers
+from horovod.launch.elastic.workers import State, Worker, Workers, ranks_of
 from horovod.launch.phrases import counted
 
 __all__ = ["Judge", "Verdict"]
@@ -70,7 +70,7 @@ class Judge:
         waiting = [member for member in members if member.state is State.WAITING]
         succeeded = any(member.state is State.ENDED and member.exit_code == 0 for member in members)
         if succeeded or not waiting:
-            return Verdict(False, failures)
+            return Verdict(False, failures, "" if failures else self._never_came_error(members, waiting))
         left = [member for member in waiting if member.said.ready]
         error = self._fruitless_error(left, bool(failures), now)
         if error:
@@ -99,6 +99,19 @@ class Judge:
                 )
             self.resets += 1
         return Verdict(True, failures)
+
+    def _never_came_error(self, members: Sequence[Worker], waiting: Sequence[Worker]) -> str:
+        """A sentence if some wait for a world, and others have ended well and never wanted one. Where nobody
+        has wanted one, the command is some other program, and has succeeded.
+        """
+        never = [member for member in members if member.never_came]
+        if not (never and waiting) or self._workers.rules.at_once:
+            return ""
+        return (
+            f"No world can be formed: {ranks_of(never)} ended with status 0 and never called hvd.init(), "
+            f"while {ranks_of(waiting)} waited there. Nothing was trained. Does the script end early on some "
+            "ranks, or is it another one on some hosts?"
+        )
 
     def _fruitless_error(self, left: Sequence[Worker], failed: bool, now: float) -> str:
         """Count worlds that came to nothing; a sentence if they are too many. ``left``: members that have

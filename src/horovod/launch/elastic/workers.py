@@ -14,10 +14,13 @@ from horovod.launch.elastic.hosts import Hosts
 from horovod.launch.elastic.phrases import named
 from horovod.launch.elastic.rules import Rules
 
-__all__ = ["ON_THE_WAY", "State", "Worker", "Workers", "hosts_of"]
+__all__ = ["ON_THE_WAY", "State", "Worker", "Workers", "hosts_of", "ranks_of"]
 
 _END_S = 10.0
 """A worker that was dismissed has so long to end by itself."""
+
+_MOST_NAMED = 4
+"""Ranks in one sentence."""
 
 _ARRIVED = Report(ready=False)
 
@@ -66,6 +69,11 @@ class Worker:
     @property
     def failed(self) -> bool:
         return self.state is State.ENDED and self.exit_code != 0 and not self.told_to_end
+
+    @property
+    def never_came(self) -> bool:
+        """It has ended well, and has never called ``init()``."""
+        return self.state is State.ENDED and self.exit_code == 0 and self.report < 0
 
     @property
     def stopped(self) -> bool:
@@ -187,3 +195,11 @@ class Workers:
 def hosts_of(workers: Sequence[Worker]) -> str:
     """``a:2,b:1``."""
     return named(Counter(worker.host for worker in workers))
+
+
+def ranks_of(workers: Sequence[Worker]) -> str:
+    """``rank 1 on b``, ``ranks 1, 2 on a, b``."""
+    ranks = ", ".join(str(worker.rank) for worker in workers[:_MOST_NAMED])
+    hosts = ", ".join(dict.fromkeys(worker.host for worker in workers[:_MOST_NAMED]))
+    more = f" and {len(workers) - _MOST_NAMED} more" if len(workers) > _MOST_NAMED else ""
+    return f"{'rank' if len(workers) == 1 else 'ranks'} {ranks} on {hosts}{more}"
