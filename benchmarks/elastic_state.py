@@ -25,6 +25,7 @@ from benchmarks.rows import say
 from torch import nn
 
 import horovod.torch as hvd
+from horovod.common.exceptions import HostsUpdatedInterrupt
 
 WIDTH = 1024
 
@@ -74,6 +75,16 @@ def commit(parameters: int, turns: int) -> dict[str, Any]:
     return row
 
 
+def commit_before_newcomers(state: Any) -> None:
+    """The last thing that survivors do in a world that newcomers are let into."""
+    state.on_hosts_updated(int(state._last_update + 1), 2)
+    try:
+        state.commit()
+    except HostsUpdatedInterrupt:
+        return
+    raise AssertionError("a change of the hosts was not noticed")
+
+
 def sync(parameters: int, turns: int) -> dict[str, Any]:
     model = network(parameters)
     flat = torch.ones(sum(each.numel() for each in model.parameters()))
@@ -90,6 +101,7 @@ def sync(parameters: int, turns: int) -> dict[str, Any]:
     costs: dict[str, list[float]] = {"sync": [], "transfer": [], "copy": [], "broadcast": []}
     for _ in range(turns):
         state = survivor if hvd.rank() == 0 else hvd.elastic.TorchState(model)
+        commit_before_newcomers(survivor)
         costs["sync"].append(slowest(state.sync))
         costs["transfer"].append(slowest(lambda: hvd.broadcast_parameters(model.state_dict(), 0)))
         costs["copy"].append(slowest(survivor.save))

@@ -11,8 +11,8 @@ from horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
 
 __all__ = ["ObjectState", "State"]
 
-_HOSTS = "hosts"
-"""Tells the broadcast of a check from that of a state, as both may have one name."""
+_HOSTS, _PARTS = "hosts", "parts"
+"""Tell the broadcasts of a check and of the begin of a sync from that of values, as all may have one name."""
 
 
 class State:
@@ -28,6 +28,7 @@ class State:
         self._rank = get_rank
         self._host_messages: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         self._last_update = 0  # UNIX seconds of the newest change that all ranks know of
+        self._committing = False  # what is live has just been saved
         self._reset_callbacks: list[Callable[[], object]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
@@ -54,10 +55,17 @@ class State:
             HostsUpdatedInterrupt: as :meth:`check_host_updates`.
         """
         self.save()
-        self.check_host_updates()
+        self._committing = True
+        try:
+            self.check_host_updates()
+        finally:
+            self._committing = False
 
     def check_host_updates(self) -> None:
         """Agree on whether the hosts have changed. A collective: all ranks must call it equally often.
+
+        If they have, the state is saved, if it has not just been: newcomers get all of its parts from this
+        moment.
 
         Only rank 0 is told about changes. Changes that are not newer than the last known one are ignored; all
         others that have arrived count as one.
@@ -65,6 +73,7 @@ class State:
         Raises:
             HostsUpdatedInterrupt: on all ranks together. ``skip_sync`` if hosts were only removed.
         """
+        self._forget_saved()
         known, newest, kinds = self._last_update, self._last_update, HostUpdateResult.no_update
         for timestamp, kind in self._drain():
             if timestamp > known:
@@ -73,7 +82,16 @@ class State:
         known, newest, flags = self._agree((known, newest, int(kinds)))
         self._last_update = newest
         if newest > known:
+            if not self._committing:
+                self.save()
+            self._note_saved()
             raise HostsUpdatedInterrupt(flags == HostUpdateResult.removed)
+
+    def _note_saved(self) -> None:
+        """For subclasses: what is saved is equal to what is live, and the world is left now."""
+
+    def _forget_saved(self) -> None:
+        """For subclasses: it may be so no more."""
 
     def _agree(self, numbers: tuple[int, int, int]) -> tuple[int, int, int]:
         """Those of rank 0. Subclasses whose framework broadcasts numbers do it faster: it is part of every
@@ -144,14 +162,49 @@ class ObjectState(State):
         if self._saved_state:
             saved = self._bcast_object(self._saved_state)
             if not isinstance(saved, dict):
-                raise HorovodInternalError(
-                    "sync() met another broadcast of rank 0: all ranks must call sync(), commit() and "
-                    "check_host_updates() equally often, in the same order.",
-                    recoverable=False,
-                )
+                raise _out_of_step()
+            if saved.keys() != self._saved_state.keys():
+                raise _other_state(self._saved_state, saved)
             self._saved_state = saved
             self._assign_saved()
+
+    def _meet(self, parts: Iterable[str]) -> None:
+        """Be sure that rank 0 syncs the same state, before anything of it is overwritten. A collective.
+
+        Args:
+            parts: the names of all that this state keeps.
+
+        Raises:
+            HorovodInternalError: rank 0 syncs a state of other parts; not ``recoverable``.
+        """
+        mine = sorted(parts)
+        match self._bcast_object((_PARTS, mine)):
+            case (str(what), list(theirs)) if what == _PARTS:
+                if theirs != mine:
+                    raise _other_state(mine, theirs)
+            case dict() as theirs:
+                raise _other_state(mine, theirs)
+            case _:
+                raise _out_of_step()
 
     def _assign_saved(self) -> None:
         for name, value in self._saved_state.items():
             setattr(self, name, value)
+
+
+def _out_of_step() -> HorovodInternalError:
+    return HorovodInternalError(
+        "sync() met another broadcast of rank 0: all ranks must call sync(), commit() and "
+        "check_host_updates() equally often, in the same order.",
+        recoverable=False,
+    )
+
+
+def _other_state(mine: Iterable[str], theirs: Iterable[str]) -> HorovodInternalError:
+    return HorovodInternalError(
+        f"Rank 0 syncs another state than this rank: one of {', '.join(sorted(theirs)) or 'nothing'}, and "
+        f"this one is of {', '.join(sorted(mine)) or 'nothing'}. A script with several states syncs them in "
+        "the same order on all ranks. A process that joins later comes to the first function with "
+        "@hvd.elastic.run, so keep all in one state, with one such function.",
+        recoverable=False,
+    )

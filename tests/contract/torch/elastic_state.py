@@ -444,6 +444,79 @@ def a_reset_forgets_messages_and_calls_back_in_order() -> None:
     state.check_host_updates()
 
 
+@CASES.add
+def newcomers_get_all_parts_of_the_moment_of_the_check() -> None:
+    model = network(950)
+    state: Any = hvd.elastic.TorchState(model, step=0)
+
+    @hvd.elastic.run
+    def fit(state: Any) -> tuple[int, float]:
+        if state.step == 0:
+            with torch.no_grad():
+                model.weight.fill_(1.0)
+            state.step = 1
+            if hvd.rank() == 0:
+                notification_manager.handle_hosts_updated(int(time.time()), ADDED)
+            state.check_host_updates()
+        return state.step, model.weight.mean().item()
+
+    assert fit(state) == (1, 1.0)
+    state.restore()
+    assert (state.step, model.weight.mean().item()) == (1, 1.0)
+
+
+@CASES.add
+def what_is_written_between_a_commit_and_a_sync_is_saved_by_the_sync() -> None:
+    model, optimizer = training(960)
+    state: Any = hvd.elastic.TorchState(model, optimizer)
+    state.sync()
+    if hvd.rank() == 0:
+        state.on_hosts_updated(int(time.time()), ADDED)
+    with pytest.raises(HostsUpdatedInterrupt):
+        state.commit()
+    with torch.no_grad():
+        model.bias.fill_(2.0)  # by a reset callback, for instance
+    optimizer.param_groups[0]["lr"] = 0.5
+    state.sync()
+    expected = copy.deepcopy(everything(model, optimizer))
+    assert expected[0][1] == [2.0, 2.0]
+    for _ in range(2):
+        train(model, optimizer)
+        state.restore()
+        assert everything(model, optimizer) == expected
+    state.sync()
+    train(model, optimizer)
+    state.commit()
+    train(model, optimizer)
+    state.restore()
+    assert everything(model, optimizer) != expected
+
+
+@CASES.add
+def two_states_of_a_script_are_synced_in_one_order() -> None:
+    one: Any = hvd.elastic.TorchState(network(970 + hvd.rank()), step=hvd.rank())
+    other: Any = hvd.elastic.TorchState(critic=network(980 + hvd.rank()), epoch=5 + hvd.rank())
+    for _ in range(2):
+        one.sync()
+        other.sync()
+        assert (one.step, other.epoch) == (0, 5)
+        assert_same_everywhere([one.model.weight.tolist(), other.critic.weight.tolist()])
+        one.commit()
+        other.commit()
+    if hvd.size() == 1:
+        return
+    before = other.critic.weight.tolist()
+    if hvd.rank() == 0:
+        hvd.broadcast_object(
+            ("parts", ["model", "optimizer", "step"]), name="elastic.state"
+        )  # as `one` begins
+    else:
+        with pytest.raises(HorovodInternalError, match=r"another state.*optimizer, step.*critic") as caught:
+            other.sync()
+        assert not caught.value.recoverable
+    assert other.critic.weight.tolist() == before
+
+
 # -- the loop -----------------------------------------------------------------------------------------------
 
 
@@ -509,7 +582,7 @@ def what_a_new_world_cannot_mend_is_not_tried_again() -> None:
 
 @CASES.add
 def changed_hosts_keep_live_values_and_sync_only_if_some_were_added() -> None:
-    for kind, expected in ((REMOVED, 7), (ADDED, 3)):
+    for kind in (REMOVED, ADDED):
         syncs: list[None] = []
 
         class Recording(hvd.elastic.TorchState):
@@ -524,13 +597,13 @@ def changed_hosts_keep_live_values_and_sync_only_if_some_were_added() -> None:
         def fit(state: Any, kind: int = kind, begins: list[int] = begins) -> None:
             begins.append(state.step)
             if len(begins) == 1:
-                state.step = 7  # not committed: a broadcast goes back to what is saved
+                state.step = 7  # not committed: the check saves it
                 if hvd.rank() == 0:
                     notification_manager.handle_hosts_updated(int(time.time()), kind)
                 state.check_host_updates()
 
         fit(state)
-        assert begins == [3, expected]
+        assert begins == [3, 7]
         assert len(syncs) == (1 if kind == REMOVED else 2)
     # The loop has taken its listener away.
     notification_manager.handle_hosts_updated(int(time.time()) + 10, ADDED)

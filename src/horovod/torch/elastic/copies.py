@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ class Copies:
         self._whole: Any = None
         self._spare: Any = None
         self._new: Any = None
+        self._equal: _Equal = {}
 
     def prepare(self, value: Any) -> None:
         """Copy `value`, a nest of containers."""
@@ -34,12 +35,28 @@ class Copies:
     def adopt(self) -> None:
         """What was prepared is the last copy from now on."""
         self._spare, self._whole, self._new = self._whole, self._new, None
+        self._equal = {}
+
+    def note_equal(self, value: Any) -> None:
+        """`value` is equal to the last copy now: what is not written to until :meth:`renew` need not be
+        copied there. PyTorch counts how often a tensor is written to, except through ``tensor.data`` and
+        other libraries."""
+        self._equal = {
+            _place(tensor): (tensor, tensor._version, copy)
+            for tensor, copy in _tensors(value, self._whole)
+            if not tensor.is_inference()
+        }
+
+    def forget_equal(self) -> None:
+        """It may have been written to in ways that are not counted."""
+        self._equal = {}
 
     def renew(self, value: Any) -> None:
-        """Copy `value`, where the last copy is wanted no more. As long as there was no other before, its
-        memory is used, as new memory takes longer than the copy."""
-        if self._spare is None:
-            self._whole = copied(value, into=self._whole)
+        """Copy `value`, where the last copy is wanted no more. Its memory is used as long as there was no
+        other before, as new memory takes longer than the copy, and where it is known to be equal."""
+        if self._spare is None or self._equal:
+            self._whole = _Pass(self._equal).copy(value, self._whole)
+            self._equal = {}
         else:
             self.prepare(value)
             self.adopt()
@@ -47,6 +64,11 @@ class Copies:
     def fresh(self) -> Any:
         """A copy of the last copy, for whoever keeps or changes it."""
         return copied(self._whole)
+
+
+_Equal = dict[Any, tuple[torch.Tensor, int, torch.Tensor]]
+"""By the place of a tensor: the tensor, so that no other comes to its place; how often it was written to; and
+its copy."""
 
 
 def copied(value: Any, into: Any = None) -> Any:
@@ -60,7 +82,8 @@ def copied(value: Any, into: Any = None) -> Any:
 
 
 class _Pass:
-    def __init__(self) -> None:
+    def __init__(self, equal: _Equal | None = None) -> None:
+        self._equal = equal or {}  # copies that need not be made
         self._made: dict[Any, Any] = {}  # what was met before, so that what is shared is copied once
         self._memo: dict[int, Any] = {}  # the same for copy.deepcopy
         self._used: set[int] = set()  # memory that is taken
@@ -71,7 +94,10 @@ class _Pass:
             return value
         if kind is torch.Tensor and value.layout is torch.strided and not value.requires_grad:
             # Tied weights are other objects at the same place each time.
-            place = (value.data_ptr(), value.shape, value.stride(), value.dtype, value.device)
+            place = _place(value)
+            _, version, made = self._equal.get(place, (None, None, None))
+            if made is into and made is not None and value._version == version:
+                return self._once(place, value, into, _as_it_is)
             return self._once(place, value, into, _tensor)
         if kind is np.ndarray and not value.dtype.hasobject:
             return self._once(id(value), value, into, _array)
@@ -96,6 +122,26 @@ class _Pass:
         if attributes := getattr(value, "__dict__", None):
             vars(made).update(copy.deepcopy(attributes, self._memo))  # the versions of a module's parts
         return made
+
+
+def _place(value: torch.Tensor) -> Any:
+    return (value.data_ptr(), value.shape, value.stride(), value.dtype, value.device)
+
+
+def _tensors(value: Any, copy: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The tensors in `value` with those of its copy."""
+    if type(value) is torch.Tensor and type(copy) is torch.Tensor:
+        yield value, copy
+    elif isinstance(value, dict) and isinstance(copy, dict):
+        for key, each in value.items():
+            yield from _tensors(each, copy.get(key))
+    elif isinstance(value, list | tuple) and isinstance(copy, list | tuple):
+        for each, other in zip(value, copy, strict=False):
+            yield from _tensors(each, other)
+
+
+def _as_it_is(value: torch.Tensor, into: Any) -> Any:
+    return into
 
 
 def _tensor(value: torch.Tensor, into: Any) -> torch.Tensor:

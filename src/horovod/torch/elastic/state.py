@@ -81,6 +81,14 @@ class _CopyHandler(StateHandler):
     def keep_synced(self) -> None:
         self._copies.renew(self.value.state_dict())
 
+    def note_saved(self) -> None:
+        """What is saved is equal to what is live now."""
+        self._copies.note_equal(self.value.state_dict())
+
+    def forget_saved(self) -> None:
+        """It may be so no more."""
+        self._copies.forget_equal()
+
     def restore(self) -> None:
         # Some objects keep what they load, and go on to change it in place.
         self.value.load_state_dict(self._copies.fresh())
@@ -229,8 +237,27 @@ class TorchState(ObjectState):
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
+        self._note_saved()
+
+    def _note_saved(self) -> None:
+        for handler in self._handlers.values():
+            if isinstance(handler, _CopyHandler):
+                handler.note_saved()
+
+    def _forget_saved(self) -> None:
+        for handler in self._handlers.values():
+            if isinstance(handler, _CopyHandler):
+                handler.forget_saved()
 
     def sync(self) -> None:
+        """Take over the state of rank 0. A collective.
+
+        Raises:
+            HorovodInternalError: rank 0 syncs another state; or the world failed.
+        """
+        self._meet([*self._handlers, *self._saved_state])
+        if self._rank() != 0:
+            self._forget_saved()  # broadcasts write to tensors, and PyTorch does not know
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
