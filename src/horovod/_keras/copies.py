@@ -31,10 +31,22 @@ class VariableCopies:
         """What was prepared is the last copy from now on."""
         self._spare, self._whole, self._new = self._whole, self._new, []
 
+    def prepared(self) -> list[np.ndarray[Any, Any]]:
+        """What was prepared, to be overwritten by what shall be the last copy."""
+        return [array for _, array in self._new]
+
+    def assign_prepared(self) -> None:
+        """Assign what was prepared."""
+        _assign(self._new)
+
     def restore(self) -> None:
         """Assign the last copy."""
-        for variable, array in self._whole:
-            variable.assign(array.copy())  # JAX goes on to use the memory it is given
+        _assign(self._whole)
+
+
+def _assign(copies: list[_Copy]) -> None:
+    for variable, array in copies:
+        variable.assign(array.copy())  # JAX goes on to use the memory it is given
 
 
 def _held(variable: Any) -> np.ndarray[Any, Any]:
@@ -48,6 +60,6 @@ def _held(variable: Any) -> np.ndarray[Any, Any]:
 
 def _copied(value: np.ndarray[Any, Any], into: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if (into.shape, into.dtype) != (value.shape, value.dtype):
-        return np.array(value)
+        return np.array(value, order="C")
     np.copyto(into, value)
     return into

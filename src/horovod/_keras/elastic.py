@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from horovod._keras.copies import VariableCopies
 from horovod._keras.faces import face
 from horovod._keras.frameworks import Framework
-from horovod._keras.variables import all_variables, broadcast_object, broadcast_variables
+from horovod._keras.iterators import Positions, is_iterator
+from horovod._keras.variables import all_variables, broadcast_arrays, broadcast_object
 from horovod.elastic.run import run_fn
 from horovod.elastic.state import ObjectState
 from horovod.errors import InvalidArgumentError
@@ -25,14 +27,23 @@ class ModelState(ObjectState):
     half-way leaves the last one whole. :meth:`sync` takes over the live variables of
     rank 0, and what it has saved of the other attributes.
 
+    The seed generators of Keras 3, of dropout and its like, are saved and restored, too; where Keras computes
+    with PyTorch, its default generators as well. :meth:`sync` leaves each rank its own seeds, with the
+    counters of rank 0: a process that takes the place of a lost one, with the same seed, draws what that
+    would have drawn.
+
+    A ``tf.data`` iterator among the keywords is saved with its position. :meth:`sync` leaves a rank that has
+    saved as often as rank 0 its own; others take over that of rank 0.
+
     Args:
         model: built.
         optimizer: by default that of the model. One that has no state yet gets it here, so that nothing has
             to be trained before.
-        backend: ``keras.backend``; not used.
+        backend: ``keras.backend``; tells what draws random numbers.
 
     Raises:
-        ValueError: the model has no variables yet, or there is no optimizer.
+        ValueError: the model has no variables yet, there is no optimizer, or the position of an iterator
+            cannot be saved.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
@@ -46,38 +57,95 @@ class ModelState(ObjectState):
         if self.optimizer is None:
             raise InvalidArgumentError("There is no optimizer: compile the model before, or pass one.")
         _build(self.optimizer, list(model.trainable_variables))
+        self._generators: list[Any] = []  # of PyTorch, at the last save
+        self._with_torch = backend is not None and backend.backend() == "torch"
+        self._positions = Positions({name: each for name, each in kwargs.items() if is_iterator(each)})
         super().__init__(
             bcast_object=functools.partial(broadcast_object, root_rank=0, name="elastic.state"),
             get_rank=lambda: lifecycle.current().topology.rank,
-            **kwargs,
+            **{name: each for name, each in kwargs.items() if name not in self._positions.iterators},
         )
+        for name, each in self._positions.iterators.items():
+            setattr(self, name, each)
         self._copies = VariableCopies()
-        self._keep()
+        self._prepare()
+        self._adopt()
 
     def save(self) -> None:
-        self._copies.prepare(self._variables())
+        self._prepare()
         super().save()
-        self._copies.adopt()
+        self._adopt()
 
     def restore(self) -> None:
         if getattr(self.model, "_jax_state", None):
             self.model._jax_state = None  # the state of an interrupted fit() would come back otherwise
         self._copies.restore()
+        self._positions.restore()
+        _set_generators(self._generators)
         super().restore()
 
     def sync(self) -> None:
-        broadcast_variables(self._variables(), root_rank=0)
+        """Take over the state of rank 0. A collective.
+
+        Raises:
+            HorovodInternalError: rank 0 syncs another state; variables differ in number, shape or dtype; or
+                the world failed.
+        """
+        self._meet(["model", "optimizer", *self._positions.iterators, *self._saved_state])
+        self._copies.prepare([*self._variables(), *self._seeds()])
+        arrays = self._copies.prepared()
+        seeds = arrays[len(arrays) - len(self._seeds()) :]
+        mine = [seed.copy() for seed in seeds]
+        broadcast_arrays(arrays, root_rank=0)  # what comes is what is saved, with no copy more
+        for seed, own in zip(seeds, mine, strict=True):
+            seed[:1] = own[:1]  # the rest counts what was drawn
+        self._positions.sync(self._bcast_object, self._rank())
         super().sync()
-        self._keep()  # not before all has come: what is saved is of one moment
+        if self._rank() != 0:
+            self._copies.assign_prepared()
+        self._new_generators = _generators() if self._with_torch else []
+        self._adopt()  # not before all has come: what is saved is of one moment
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        positions = self.__dict__.get("_positions")
+        if positions is not None and name in positions.iterators:
+            positions.replace(name, value)
+        super().__setattr__(name, value)
 
     def _variables(self) -> list[Any]:
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()  # within fit() JAX keeps the values elsewhere
         return [*self.model.weights, *all_variables(self.optimizer)]
 
-    def _keep(self) -> None:
-        self._copies.prepare(self._variables())
+    def _seeds(self) -> list[Any]:
+        """The states of seed generators, which Keras 3 does not count as weights."""
+        weights = {id(each) for each in self.model.weights}
+        return [each for each in self.model.variables if id(each) not in weights]
+
+    def _prepare(self) -> None:
+        self._copies.prepare([*self._variables(), *self._seeds()])
+        self._positions.prepare()
+        self._new_generators = _generators() if self._with_torch else []
+
+    def _adopt(self) -> None:
         self._copies.adopt()
+        self._positions.adopt()
+        self._generators = self._new_generators
+
+
+def _generators() -> list[Any]:
+    """The states of PyTorch's default generators, on the host and on each device that is in use."""
+    torch: Any = sys.modules["torch"]
+    on_devices = torch.cuda.is_available() and torch.cuda.is_initialized()
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if on_devices else [])]
+
+
+def _set_generators(states: list[Any]) -> None:
+    if states:
+        torch: Any = sys.modules["torch"]
+        torch.set_rng_state(states[0])
+        if states[1:]:
+            torch.cuda.set_rng_state_all(states[1:])
 
 
 def _build(optimizer: Any, variables: list[Any]) -> None:

@@ -18,6 +18,7 @@ __all__ = [
     "all_variables",
     "allgather_object",
     "averages",
+    "broadcast_arrays",
     "broadcast_object",
     "broadcast_variables",
 ]
@@ -74,6 +75,20 @@ def broadcast_variables(
     """
     listed = list(variables)
     arrays = [np.array(variable.numpy(), order="C") for variable in listed]
+    broadcast_arrays(arrays, root_rank, process_set)
+    for variable, array in zip(listed, arrays, strict=True):
+        variable.assign(array)
+
+
+def broadcast_arrays(
+    arrays: Sequence[np.ndarray[Any, Any]], root_rank: int, process_set: ProcessSet = global_process_set
+) -> None:
+    """Overwrite ``arrays``, contiguous and in the same order on all ranks, with those of ``root_rank``.
+
+    Raises:
+        HorovodInternalError: number, shapes or dtypes differ between ranks; a rank was lost.
+        ValueError: ``init()`` has not been called.
+    """
     if process_set is global_process_set:
         agree("variables", [(array.dtype.name, array.shape) for array in arrays])
     handles = [
@@ -83,8 +98,6 @@ def broadcast_variables(
         if data.size
     ]
     collectives.synchronize_all(handles)
-    for variable, array in zip(listed, arrays, strict=True):
-        variable.assign(array)
 
 
 def averages(values: Sequence[float], name: str) -> list[float]:

@@ -86,6 +86,117 @@ def states_of_tensorflow_variables() -> None:
     check(kept, model.weights)
 
 
+def dropping(seed: int | None) -> Any:
+    layers = [keras.Input((64,)), keras.layers.Dropout(0.5, seed=seed), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def mask(model: Any) -> list[bool]:
+    dropped = model.layers[0](np.ones((1, 64), "float32"), training=True)
+    kept: list[bool] = (np.asarray(keras.ops.convert_to_numpy(dropped)) != 0).ravel().tolist()
+    return kept
+
+
+@CASES.add
+def dropout_draws_again_what_it_drew_after_the_commit() -> None:
+    for seed in (None, 3 + hvd.rank()):
+        model = dropping(seed)
+        state = hvd.elastic.KerasState(model)
+        state.sync()
+        mask(model)
+        state.commit()
+        drawn = [mask(model) for _ in range(3)]
+        assert drawn[0] != drawn[1]
+        for _ in range(2):
+            state.restore()
+            assert [mask(model) for _ in range(3)] == drawn
+        if seed is not None:
+            assert hvd.allgather_object(drawn).count(drawn) == 1, "ranks draw their own"
+
+
+@CASES.add
+def a_newcomer_with_the_seed_of_a_lost_rank_draws_what_that_would_have_drawn() -> None:
+    lost = dropping(7 + hvd.rank())
+    expected = [mask(lost) for _ in range(4)]
+    model = dropping(7 + hvd.rank())
+    if hvd.rank() == 0:
+        assert [mask(model) for _ in range(3)] == expected[:3]
+    state = hvd.elastic.KerasState(model)
+    state.sync()
+    assert mask(model) == expected[3]
+    state.restore()
+    assert mask(model) == expected[3]
+
+
+@CASES.add
+def positions_of_iterators_of_tensorflow() -> None:
+    if backend() != "tensorflow":
+        return
+    from horovod.tensorflow.elastic import TensorFlowState
+
+    def numbers() -> Any:
+        dataset = tf.data.Dataset.range(100).shard(hvd.size(), hvd.rank())
+        return iter(dataset.shuffle(8, seed=1, reshuffle_each_iteration=False).batch(2))
+
+    def read(state: Any, count: int) -> list[list[int]]:
+        return [next(state.data).numpy().tolist() for _ in range(count)]
+
+    makers: list[Callable[[Any], Any]] = [
+        lambda data: TensorFlowState([tf.Variable(1.0)], data=data, step=0),
+        lambda data: hvd.elastic.KerasState(dropping(None), data=data, step=0),
+    ]
+    for make in makers:
+        source = numbers()
+        all_of_it = [batch.numpy().tolist() for batch in numbers()]
+        state = make(source)
+        state.sync()
+        assert read(state, 2) == all_of_it[:2]
+        state.commit()
+        for _ in range(2):
+            assert read(state, 3) == all_of_it[2:5]
+            state.restore()
+            assert state.data is source
+        state.sync()  # each rank keeps its own part
+        assert read(state, 1) == all_of_it[2:3]
+        state.restore()
+        # All but rank 0 are replaced.
+        if hvd.rank() != 0:
+            state = make(numbers())
+        state.sync()
+        first = read(state, 1)
+        state.restore()
+        assert read(state, 1) == first
+        assert first == hvd.broadcast_object(all_of_it[2:3]), "what rank 0 had in its buffer"
+        # Another one, for instance of another number of ranks.
+        state.data = numbers()
+        read(state, 1)
+        state.restore()
+        assert read(state, 1) == all_of_it[:1]
+    without_seed = iter(tf.data.Dataset.range(3).map(lambda _: tf.random.uniform(())))
+    with pytest.raises(ValueError, match=r"'data' cannot be saved.*external_state_policy"):
+        TensorFlowState([], data=without_seed)
+
+
+@CASES.add
+def generators_of_tensorflow_are_kept_by_each_rank() -> None:
+    if backend() != "tensorflow":
+        return
+    from horovod.tensorflow.elastic import TensorFlowState
+
+    generator = tf.random.Generator.from_seed(5 + hvd.rank())
+    state: Any = TensorFlowState([tf.Variable(1.0)], generator=generator)
+    state.sync()
+    state.commit()
+    drawn = generator.normal([3]).numpy().tolist()
+    state.restore()
+    state.sync()
+    assert state.generator is generator
+    assert generator.normal([3]).numpy().tolist() == drawn
+    assert hvd.allgather_object(drawn).count(drawn) == 1
+
+
 @CASES.add
 def callbacks_keep_batch_and_epoch_and_commit() -> None:
     x, y = data(0, 48)
