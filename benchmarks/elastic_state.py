@@ -6,8 +6,8 @@
 * commit: `TorchState.save` of a network and its Adam state, in turns with a deep copy of both state dicts;
   time and page faults;
 * sync: the first `TorchState.sync` of newcomers, of a network of so many bytes, in turns with one broadcast
-  of one tensor as large; and its two parts, the transfer and the copy. A figure is the time of the slowest
-  rank.
+  of one tensor as large; the same where rank 0 copies what it has just saved; and the two parts, the transfer
+  and the copy. A figure is the time of the slowest rank.
 
 Figures are medians over turns, with the lowest and the highest.
 """
@@ -98,11 +98,17 @@ def sync(parameters: int, turns: int) -> dict[str, Any]:
         taken = torch.tensor([cost(call)[0]])
         return hvd.allreduce(taken, op=hvd.Max).item()
 
-    costs: dict[str, list[float]] = {"sync": [], "transfer": [], "copy": [], "broadcast": []}
+    costs: dict[str, list[float]] = {
+        each: [] for each in ("sync", "sync, all copy", "transfer", "copy", "broadcast")
+    }
     for _ in range(turns):
-        state = survivor if hvd.rank() == 0 else hvd.elastic.TorchState(model)
-        commit_before_newcomers(survivor)
-        costs["sync"].append(slowest(state.sync))
+        for each in ("sync", "sync, all copy"):
+            state = survivor if hvd.rank() == 0 else hvd.elastic.TorchState(model)
+            commit_before_newcomers(survivor)
+            if each != "sync":
+                survivor._forget_saved()
+            costs[each].append(slowest(state.sync))
+            del state
         costs["transfer"].append(slowest(lambda: hvd.broadcast_parameters(model.state_dict(), 0)))
         costs["copy"].append(slowest(survivor.save))
         costs["broadcast"].append(slowest(lambda: hvd.broadcast_(flat, 0)))
