@@ -27,6 +27,8 @@ MESSAGES: list[dict[str, Any]] = [
     {"event": "refused", "rank": 0, "errno": 2},
     {"event": "exited", "rank": 0, "exit_code": -15, "told": True},
     {"event": "said", "rank": 0, "line": "{}"},
+    {"event": "stopped", "rank": 0},
+    {"event": "continued", "rank": 0},
     {"event": "few_devices", "rank": 0, "devices": 1, "ranks": 2},
     {"event": "left_behind", "processes": 1},
     {"event": "left_behind", "processes": 1, "rank": 0},
