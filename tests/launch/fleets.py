@@ -119,6 +119,8 @@ def fleet_of(
     silence_s: float = 5.0,
     start_s: float = LIMIT_S,
     ssh: SshOptions | None = None,
+    patience_s: float = 0.0,
+    secret: str = "",
 ) -> Iterator[RunningFleet]:
     """One whose workers run this command."""
     inherited = {**os.environ, **environment(variables)}
@@ -129,7 +131,7 @@ def fleet_of(
     with Signals() as signals, Status(console, wanted=False, hosts=0, ranks=0) as status:
         request = Request(job, (), (), (), False, inherited, limits, signals, console, status)
         output = Output(10, console, directory=directory)
-        plan = FleetPlan(command, environment(variables), call)
+        plan = FleetPlan(command, environment(variables), call, patience_s, secret)
         fleet = make_fleet(LAUNCHERS[launcher], request, plan, output)
         try:
             output.start()

@@ -17,6 +17,7 @@ MODULES = (  # each after those that it imports
             "terms",
             "requests",
             "intake",
+            "door",
             "launcher",
             "outputs",
             "words",

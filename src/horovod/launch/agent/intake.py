@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from horovod.launch.agent.requests import Call, Refusal, understood
+from horovod.launch.agent.requests import Attach, Call, Refusal, understood
 from horovod.launch.agent.terms import MOST_LINE_BYTES
 
 TYPE_CHECKING = False
@@ -28,6 +28,17 @@ class Intake:
         """Take in what was read. After a refusal, everything is ignored."""
         if not self._refused:
             self._input += data
+
+    def begin_again(self) -> None:
+        """What comes from now on is another launcher's; a call that is there stays."""
+        self._input.clear()
+        self._refused = False
+
+    def rest(self) -> bytes:
+        """What is no complete request yet; it is not kept."""
+        left = bytes(self._input)
+        self._input.clear()
+        return left
 
     def requests(self) -> list[Request]:
         """The complete requests. If one of them is refused, none is returned.
@@ -59,6 +70,8 @@ class Intake:
                 self._keep_call()
             else:
                 found.append(request)
+                if isinstance(request, Attach):  # what follows is for another agent
+                    break
         del self._input[:at]
         if not self._call_left and len(self._input) > MOST_LINE_BYTES:
             raise Refusal("a line without an end")

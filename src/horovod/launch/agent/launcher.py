@@ -14,6 +14,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from horovod.launch.agent.requests import Request
 
+_OF_RANKS = (
+    *("started", "refused", "few_devices", "said", "stopped", "continued", "exited", "left_behind", "gone"),
+)
+
 
 class Launcher:
     """The two pipes to the launcher. To another host nothing here waits: a connection may stall."""
@@ -25,6 +29,7 @@ class Launcher:
         self._beat_at = self.heard_at
         self._intake = Intake(remote, memory_bytes())
         self._pending = bytearray()
+        self._story: list[bytes] | None = None
         if remote:
             for descriptor in (0, 1):  # may be one socket
                 os.set_blocking(descriptor, False)
@@ -50,8 +55,32 @@ class Launcher:
         """Memory that all ranks of this host read; -1: there is none."""
         return self._intake.call
 
+    def remember(self) -> None:
+        """From now on keep what is said about ranks, for another launcher."""
+        self._story = []
+
+    def change(self, connection: int) -> None:
+        """Another launcher is there, at the other end of this socket. It hears what has been said so far."""
+        for descriptor in (0, 1):
+            os.dup2(connection, descriptor, inheritable=False)
+        os.set_blocking(0, False)  # the same socket as 1
+        self._intake.begin_again()
+        self._pending.clear()
+        self.gone = False
+        self.heard_at = time.monotonic()
+        self.say("attached")
+        self.send(b"".join(self._story or []))
+        self.say("caught_up")
+
+    def rest(self) -> bytes:
+        """What it has said beyond its last request."""
+        return self._intake.rest()
+
     def say(self, event: str, **fields: object) -> None:
-        self.send(json.dumps({"event": event, **fields}).encode() + b"\n")
+        line = json.dumps({"event": event, **fields}).encode() + b"\n"
+        if self._story is not None and event in _OF_RANKS:
+            self._story.append(line)
+        self.send(line)
 
     def send(self, data: bytes) -> None:
         if not self.gone:

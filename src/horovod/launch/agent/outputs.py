@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import select
 
 from horovod.launch.agent.requests import Refusal
+from horovod.launch.agent.terms import MOST_KEPT_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from horovod.launch.agent.launcher import Launcher
+
+_PIECE_BYTES = 1 << 16
 
 
 class Outputs:
@@ -21,15 +25,35 @@ class Outputs:
         self._open: dict[int, tuple[int, str]] = {}  # descriptor -> rank and stream
         self._credit = 0
         self._sent = 0  # beyond what the launcher has taken
+        self._watched = False
+        self._keeping = False  # no launcher is there
+        self._kept: collections.deque[tuple[int, str, bytes]] = collections.deque()
+        self._kept_bytes = 0
+        self._lost_bytes = 0
 
     def add(self, rank: int, stream: str) -> int:
         """A new pipe; returns the end that the rank writes to."""
         read_end, write_end = os.pipe()
         os.set_blocking(read_end, False)
         self._open[read_end] = (rank, stream)
-        if self._credit > 0:
+        if self._watched:
             self._poller.register(read_end, select.POLLIN)
         return write_end
+
+    def keep(self) -> None:
+        """The launcher is gone: ranks go on printing, and it is kept, as far as there is room."""
+        self._keeping = True
+        self._watch()
+
+    def change(self, window: int) -> None:
+        """Another launcher is there, and has room for `window` bytes: first for what was kept."""
+        self._keeping = False
+        self._credit, self._sent = window, 0
+        if self._lost_bytes:
+            self._launcher.say("output_lost", size=self._lost_bytes)
+            self._lost_bytes = 0
+        self._send_kept()
+        self._watch()
 
     def take(self, count: int) -> None:
         """The launcher has forwarded `count` bytes, and has room for as many.
@@ -44,30 +68,27 @@ class Outputs:
 
     def allow(self, count: int) -> None:
         """The launcher has room for `count` bytes more."""
-        if self._credit <= 0 < self._credit + count:
-            for descriptor in self._open:
-                self._poller.register(descriptor, select.POLLIN)
         self._credit += count
+        self._send_kept()
+        self._watch()
 
     def forward(self, descriptor: int) -> bool:
         """Send what is there; whether there was something."""
-        if descriptor not in self._open or self._credit <= 0:
+        if descriptor not in self._open or not self._may_read():
             return False
         rank, stream = self._open[descriptor]
         try:
-            data = os.read(descriptor, min(1 << 16, self._credit))
+            data = os.read(descriptor, _PIECE_BYTES if self._keeping else min(_PIECE_BYTES, self._credit))
         except BlockingIOError:
             return False
         if not data:
             self._close(descriptor)
             return False
-        self._credit -= len(data)
-        self._sent += len(data)
-        if self._credit <= 0:
-            for waiting in self._open:
-                self._poller.unregister(waiting)
-        self._launcher.say("output", rank=rank, stream=stream, size=len(data))
-        self._launcher.send(data)
+        if self._keeping:
+            self._keep(rank, stream, data)
+        else:
+            self._send(rank, stream, data)
+            self._watch()
         return True
 
     def drained(self, rank: int | None = None) -> bool:
@@ -75,11 +96,11 @@ class Outputs:
         closed. A stranger may hold one open.
         """
         self.empty(rank)
-        if self._credit <= 0 and self._of(rank):
+        if not self._may_read() and self._of(rank):
             return False
         for descriptor in self._of(rank):
             self._close(descriptor)
-        return True
+        return not self._has_kept(rank)
 
     def empty(self, rank: int | None = None) -> None:
         """Forward what is in the pipes now, as far as the launcher has room."""
@@ -92,6 +113,45 @@ class Outputs:
 
     def _close(self, descriptor: int) -> None:
         del self._open[descriptor]
-        if self._credit > 0:
+        if self._watched:
             self._poller.unregister(descriptor)
         os.close(descriptor)
+
+    def _may_read(self) -> bool:
+        return self._keeping or (self._credit > 0 and not self._kept)
+
+    def _watch(self) -> None:
+        """Look at the pipes if they may be read, else not."""
+        if self._watched == self._may_read():
+            return
+        self._watched = not self._watched
+        for descriptor in self._open:
+            if self._watched:
+                self._poller.register(descriptor, select.POLLIN)
+            else:
+                self._poller.unregister(descriptor)
+
+    def _send(self, rank: int, stream: str, data: bytes) -> None:
+        self._credit -= len(data)
+        self._sent += len(data)
+        self._launcher.say("output", rank=rank, stream=stream, size=len(data))
+        self._launcher.send(data)
+
+    def _keep(self, rank: int, stream: str, data: bytes) -> None:
+        if self._kept_bytes + len(data) > MOST_KEPT_BYTES:
+            self._lost_bytes += len(data)
+            return
+        self._kept.append((rank, stream, data))
+        self._kept_bytes += len(data)
+
+    def _has_kept(self, rank: int | None) -> bool:
+        return any(rank is None or rank == other for other, _, _ in self._kept)
+
+    def _send_kept(self) -> None:
+        while self._kept and self._credit > 0 and not self._keeping:
+            rank, stream, data = self._kept.popleft()
+            now, later = data[: self._credit], data[self._credit :]
+            self._kept_bytes -= len(now)
+            if later:
+                self._kept.appendleft((rank, stream, later))
+            self._send(rank, stream, now)

@@ -5,6 +5,9 @@ First comes the plan (see `Plan`), then `{"end": signum}`, `{"kill": true}`, `{"
 `{"beat": true}`. Before a plan for another host whose ranks call a function comes `{"call": bytes}`, and then
 these bytes. A plan that stays open is followed by any number of `{"start": [rank, ...]}` and
 `{"end": signum, "workers": [number, ...]}`, until `{"close": true}`; the call may come until the first start.
+
+In place of a plan `{"attach": name}` asks for the agent that waits at a door of this host: what is said from
+then on is said to it, and by it.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ TYPE_CHECKING = False  # importing typing would cost as much as all the rest
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
-    Request: TypeAlias = "Plan | Start | Close | Call | End | Kill | Taken | Beat"
+    Request: TypeAlias = "Plan | Attach | Start | Close | Call | End | Kill | Taken | Beat"
 
 _MOST_NUMBER = (1 << 31) - 1
 _STREAMS = ("stdout", "stderr", "result")
@@ -43,7 +46,8 @@ class Plan:
     there is a `call`, which then is a descriptor, too; else that is -1. On another host the plan says:
     `directory` (to work in), `defaults` (environment where the host has none), `silence_s` (of the launcher
     that ends the job) and `window` (bytes of output). It may say that it stays `open`, and then have no ranks
-    yet; and that ranks do not `inherit` the environment of this process.
+    yet; and that ranks do not `inherit` the environment of this process. If it has a `door`, the agent does
+    not end with the launcher: it waits there for another one, for `patience_s`.
     """
 
     def __init__(self, request: dict[str, Any], remote: bool) -> None:
@@ -60,9 +64,14 @@ class Plan:
         self.call = -1
         self.open = False
         self.inherit = True
+        self.door = ""
+        self.patience_s = 0.0
         if remote:
             self.open = _truth(request, "open", usual=False)
             self.inherit = _truth(request, "inherit", usual=True)
+            if "door" in request:
+                self.door = _door(request, "door")
+                self.patience_s = _seconds(request, "patience_s")
             self.directory = _bytes(request.get("directory"), "directory")
             self.defaults = _environment(request, "defaults")
             self.silence_s = _seconds(request, "silence_s")
@@ -73,6 +82,13 @@ class Plan:
         self.workers = _workers(request, "workers", streams)
         if not (self.workers or self.open):
             raise Refusal("workers: no ranks")
+
+
+class Attach:
+    """Another agent is meant, which waits at this door."""
+
+    def __init__(self, door: str) -> None:
+        self.door = door
 
 
 class Start:
@@ -136,6 +152,8 @@ def understood(line: bytes, remote: bool) -> Request:
         return Plan(request, remote)
     if "call" in request and remote:
         return Call(_number(request, "call", 1, (1 << 63) - 1))
+    if "attach" in request and remote:
+        return Attach(_door(request, "attach"))
     if "start" in request and remote:
         return Start(_workers(request, "start", ()))
     if "end" in request:
@@ -185,6 +203,18 @@ def _in_range(value: object, name: str, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:  # a truth value is none
         raise Refusal(f"{name} is no number from {least} to {most}")
     return value
+
+
+def _door(request: dict[str, Any], name: str) -> str:
+    value = request.get(name)
+    if (
+        isinstance(value, str)
+        and 0 < len(value) <= 100
+        and value.replace("-", "").isalnum()
+        and value.isascii()
+    ):
+        return value
+    raise Refusal(f"{name} is no name of a door")
 
 
 def _truth(request: dict[str, Any], name: str, *, usual: bool) -> bool:

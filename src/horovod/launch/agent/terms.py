@@ -15,5 +15,6 @@ MOST_LINE_BYTES = 16 << 20  # of a request: a plan names every rank of the host,
 MOST_RANKS = 1 << 16  # of one host
 MOST_WINDOW_BYTES = 1 << 30
 MOST_SILENCE_S = 1e9
+MOST_KEPT_BYTES = 16 << 20  # of output, while no launcher is there
 MOST_WORDS = 1000  # that one rank may say about itself
 MOST_STOPS = 100  # of one rank that are told

@@ -13,12 +13,13 @@ from horovod.launch.agent.launcher import Launcher
 from horovod.launch.agent.outputs import Outputs
 from horovod.launch.agent.own_device import asked_for, give_own, ranks_too_many, visible_devices
 from horovod.launch.agent.processes import descendants, spawn
-from horovod.launch.agent.requests import Close, End, Kill, Plan, Refusal, Start, Taken
+from horovod.launch.agent.requests import Attach, Close, End, Kill, Plan, Refusal, Start, Taken
 from horovod.launch.agent.terms import LINGER_S, MARK, STARTER
 from horovod.launch.agent.words import Words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from horovod.launch.agent.door import Door
     from horovod.launch.agent.families import Families
     from horovod.launch.agent.requests import Request, Worker
 
@@ -39,6 +40,8 @@ class Agent:
         self._devices: list[str] | None = None  # None: ranks see all there are
         self._open = False  # further ranks may come
         self._families: Families | None = None  # of an open plan
+        self._door: Door | None = None  # where another launcher may come
+        self._wait_until = 0.0  # for it; 0: one is there
         self._childless = False
         self._wanted = os.WNOHANG  # of the news of children
         self._ending = Ending()  # of everything
@@ -92,6 +95,12 @@ class Agent:
             self._open = True
             self._families = Families(self._launcher, self._outputs)
             self._wanted |= os.WUNTRACED | os.WCONTINUED
+        if plan.door:
+            from horovod.launch.agent.door import Door
+
+            self._door = Door(plan.door, plan.patience_s)
+            self._poller.register(self._door.fileno(), select.POLLIN)
+            self._launcher.remember()
         if not self._remote:
             _keep_from_others(plan)
         self._start(plan, plan.workers)
@@ -178,11 +187,42 @@ class Agent:
                     self._poller.unregister(0)
             elif descriptor in self._above:
                 self._poller.unregister(descriptor)
-                self._orphaned = self._told_to_end = True
+                self._above.discard(descriptor)
+                if self._door is None:
+                    self._orphaned = self._told_to_end = True
+                else:
+                    self._launcher.gone = True
+            elif self._door is not None and descriptor == self._door.fileno():
+                self._let_in(self._door)
             elif descriptor != 1 and not self._words.forward(descriptor):  # 1 is flushed before the next wait
                 self._outputs.forward(descriptor)
         self._launcher.look()
-        self._told_to_end = self._told_to_end or self._launcher.gone
+        if self._launcher.gone and not self._waits():
+            self._told_to_end = True
+
+    def _waits(self) -> bool:
+        """The launcher is gone; whether another one may come."""
+        if self._door is None or not self._open:
+            return False
+        if not self._wait_until:
+            self._wait_until = time.monotonic() + self._door.patience_s
+            self._outputs.keep()
+        return time.monotonic() < self._wait_until
+
+    def _let_in(self, door: Door) -> None:
+        """Another launcher has come: it is the one from now on."""
+        visitor = door.let_in()
+        if visitor is None:
+            return
+        assert self._plan is not None
+        with visitor:
+            self._launcher.change(visitor.fileno())
+        self._poller.register(0, select.POLLIN)
+        for descriptor in self._above:  # above the launcher before
+            self._poller.unregister(descriptor)
+        self._above.clear()
+        self._wait_until = 0.0
+        self._outputs.change(self._plan.window)
 
     def _step(self) -> bool:
         """Look after everything that is due; whether nothing is left to do."""
@@ -244,6 +284,8 @@ class Agent:
 
     def _timeout_ms(self) -> int | None:
         due = self._launcher.due_s()
+        if self._wait_until and not self._told_to_end:
+            due = min(due, self._wait_until)
         if self._childless and not self._open:
             pass  # only what they printed is left
         elif self._ending.begun:
@@ -294,6 +336,8 @@ class Agent:
                 raise Refusal(f"the ranks cannot be started: {error.strerror}") from error
         elif isinstance(request, Start):
             self._start_more(request)
+        elif isinstance(request, Attach):
+            self._attach(request)
         elif isinstance(request, Close):
             self._open = False
         elif isinstance(request, End):
@@ -305,6 +349,17 @@ class Agent:
             self._kill()
         elif isinstance(request, Taken):
             self._outputs.take(request.size_bytes)
+
+    def _attach(self, request: Attach) -> None:
+        if self._plan is not None:
+            raise Refusal("to attach another agent, after the plan")
+        from horovod.launch.agent.door import relay
+
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, signal.SIG_DFL)
+        if relay(request.door, self._launcher.rest()):
+            os._exit(0)  # all was said by the other one
+        self._launcher.say("nobody")
 
 
 def _keep_from_others(plan: Plan) -> None:

@@ -37,7 +37,19 @@ from horovod.launch.launchers.contract import (
 )
 from horovod.launch.mailbox import Mailbox
 
-__all__ = ["WATCHER", "Connections", "Greeting", "Lost", "News", "NoDirectory", "Retry", "Unreachable"]
+__all__ = [
+    "WATCHER",
+    "CaughtUp",
+    "Connections",
+    "Greeting",
+    "Lost",
+    "News",
+    "NoDirectory",
+    "Nobody",
+    "OutputLost",
+    "Retry",
+    "Unreachable",
+]
 
 WATCHER = "the process that watches its ranks"
 _CLIENT = "its ssh client"
@@ -88,13 +100,30 @@ class NoDirectory:
 
 
 @dataclass(frozen=True)
+class Nobody:
+    """The agent that should be attached is not there."""
+
+
+@dataclass(frozen=True)
+class CaughtUp:
+    """The agent that was attached has told all that happened before."""
+
+
+@dataclass(frozen=True)
+class OutputLost:
+    """The agent had no room for so much of what ranks printed while no launcher was there."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True)
 class Lost:
     """The connection to the host was lost; the last news of it."""
 
     reason: str
 
 
-News = Greeting | Retry | Unreachable | NoDirectory | Lost | Event
+News = Greeting | Retry | Unreachable | NoDirectory | Nobody | CaughtUp | OutputLost | Lost | Event
 
 
 class Connections:
@@ -180,6 +209,12 @@ class Connections:
         copied, so that many hosts share them.
         """
         self._calls.put(lambda: self._hosts[name].send(*pieces))
+
+    def attach(self, name: str, door: str) -> None:
+        """Be the launcher of the agent that waits there on the host of this name. Comes as news: `Nobody`, or
+        what happened to the ranks that are expected, and then `CaughtUp`. From any thread.
+        """
+        self._calls.put(lambda: self._hosts[name].attach(request_line({"attach": door})))
 
     def request_all(self, line: bytes) -> None:
         """Send it to all agents."""
@@ -285,6 +320,8 @@ class _Connection:
         self._ranks: frozenset[int] = frozenset()
         self._window_bytes = 0  # of output that may come before more is asked for
         self._events_left = _MOST_EVENTS
+        self._attaching = False  # asked for; no event but its answer counts
+        self._recounting = False  # the agent that was attached tells what has happened
 
     def expect(self, ranks: Iterable[int], window_bytes: int) -> None:
         """See `Connections.expect`."""
@@ -337,6 +374,11 @@ class _Connection:
         if self._process is not None and not self._hung_up:
             self._outgoing.extend(memoryview(piece).cast("B") for piece in pieces)
             self._flush()
+
+    def attach(self, line: bytes) -> None:
+        """See `Connections.attach`."""
+        self._attaching = True
+        self.send(line)
 
     def make_room(self, size_bytes: int) -> None:
         """So much of the output has been forwarded."""
@@ -482,6 +524,15 @@ class _Connection:
                 self._payload = (rank, stream, size)
             case {"event": "beat"}:
                 pass
+            case {"event": "attached"} if self._attaching:
+                self._attaching, self._recounting = False, True
+            case {"event": "caught_up"} if self._recounting:
+                self._recounting = False
+                self._owner.tell(self.name, CaughtUp())
+            case {"event": _, "rank": int(rank)} if self._recounting and rank not in self._ranks:
+                pass  # what we know is over
+            case _ if self._recounting:
+                self._take_event(message)
             case _:
                 if self._events_left == 0:
                     raise LaunchError("it does not stop talking")
@@ -505,6 +556,11 @@ class _Connection:
                         origin=str(message["connection"]).partition(" ")[0],
                     ),
                 )
+            case {"event": "nobody"} if self._attaching:
+                self._attaching = False
+                self._owner.tell(self.name, Nobody())
+            case {"event": "output_lost", "size": int(size)} if size > 0:
+                self._owner.tell(self.name, OutputLost(size))
             case {"event": "no_directory", "errno": int(errno)} if 0 < errno < 1 << 12:
                 self._owner.tell(self.name, NoDirectory(errno))
             case _:

@@ -227,6 +227,15 @@ class HostReached:
 
 
 @dataclass(frozen=True)
+class Rejoined:
+    """All that happened on a host to the workers of a launcher before this one has been told."""
+
+    host: str
+    missing: tuple[int, ...]
+    """These were never begun there."""
+
+
+@dataclass(frozen=True)
 class HostLost:
     """A host cannot be watched any more: it is silent, or its agent or connection ended. Its ranks are ended
     by their agent there as soon as that notices, if it lives.
@@ -257,6 +266,7 @@ class Finished:
 Event = (
     Placed
     | HostReached
+    | Rejoined
     | Started
     | Failed
     | FewDevices

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 import os
 import resource
 import select
@@ -16,11 +17,14 @@ from horovod.launch.agent import bundle
 from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S
 from horovod.launch.agent_client.connections import (
     WATCHER,
+    CaughtUp,
     Connections,
     Greeting,
     Lost,
     News,
+    Nobody,
     NoDirectory,
+    OutputLost,
     Retry,
     Unreachable,
 )
@@ -43,7 +47,9 @@ from horovod.launch.launchers.contract import (
     HostReached,
     LeftBehind,
     Refused,
+    Rejoined,
     Request,
+    Started,
 )
 from horovod.launch.launchers.fleet_contract import FleetPlan, FleetWorker
 from horovod.launch.mailbox import Mailbox
@@ -55,6 +61,7 @@ __all__ = ["AgentFleet", "local_fleet", "ssh_fleet"]
 _WINDOW_BYTES = 1 << 20  # of output on its way from one host
 _MOST_DESCRIPTORS = 1 << 16  # for hosts and files: nobody knows how many will come
 _END_S = GRACE_S + GIVE_UP_S + 1.0  # an agent that is told to end needs no longer
+_NOBODY = "its agent has ended, and with it all workers there"
 _UNASKED = "its agent has ended, though nobody told it to"
 
 
@@ -89,6 +96,12 @@ class _Host:
     """Those of them that have not ended, as far as it is known."""
     again: bool = False
     """It shall be reached again when it is dropped."""
+    unknown: set[int] | None = None
+    """Workers of another launcher that nothing has been heard of yet; None: the agent is our own."""
+    nobody: bool = False
+    """There is no such agent."""
+    then: dict[str, object] | None = None
+    """What the agent of another launcher is asked for as soon as it is ours: to end."""
 
 
 class AgentFleet:
@@ -132,12 +145,14 @@ class AgentFleet:
         if known is not None:
             known.again = known.state is _State.DROPPED
             return
-        fresh = self._hosts[host] = _Host()
+        self._seek(host, _Host())
 
-        def seek() -> None:
-            self._found.put((host, fresh, self._is_here(host)))
-
-        threading.Thread(target=seek, name=f"seek {host}", daemon=True).start()
+    def rejoin(self, host: str, workers: Sequence[FleetWorker]) -> None:
+        numbers = {worker.number for worker in workers}
+        for worker in workers:
+            self._expect(worker)
+            self._where[worker.number] = host
+        self._seek(host, _Host(called=True, workers=numbers, unfinished=set(numbers), unknown=set(numbers)))
 
     def start(self, worker: FleetWorker) -> None:
         host = self._hosts.get(worker.host)
@@ -146,12 +161,7 @@ class AgentFleet:
         if worker.number in self._where:
             raise ValueError(f"worker {worker.number} is there already")
         request = start_request({worker.number: worker.own_environment})
-        try:
-            for stream in (*STREAMS, RESULT) if self._plan.call else STREAMS:
-                self._output.expect(worker.number, stream, worker.label)
-        except BaseException:
-            self._output.end(worker.number)
-            raise
+        self._expect(worker)
         self._where[worker.number] = worker.host
         host.workers.add(worker.number)
         host.unfinished.add(worker.number)
@@ -201,6 +211,23 @@ class AgentFleet:
             self._connections.close(_END_S)
             self._found.close()
 
+    def _seek(self, name: str, host: _Host) -> None:
+        self._hosts[name] = host
+
+        def seek() -> None:
+            self._found.put((name, host, self._is_here(name)))
+
+        threading.Thread(target=seek, name=f"seek {name}", daemon=True).start()
+
+    def _expect(self, worker: FleetWorker) -> None:
+        """What it prints."""
+        try:
+            for stream in (*STREAMS, RESULT) if self._plan.call else STREAMS:
+                self._output.expect(worker.number, stream, worker.label)
+        except BaseException:
+            self._output.end(worker.number)
+            raise
+
     def _finish(self, request: dict[str, object]) -> None:
         self._finishing = True
         for name in list(self._hosts):
@@ -212,7 +239,9 @@ class AgentFleet:
         if host is None:
             return
         host.again = False
-        if host.state is _State.SOUGHT:
+        if host.unknown is not None and host.state in (_State.SOUGHT, _State.AWAITED):
+            host.then = request  # else the agent would wait for yet another launcher
+        elif host.state is _State.SOUGHT:
             del self._hosts[name]
         elif host.state is _State.AWAITED:
             host.state = _State.DROPPED
@@ -240,12 +269,15 @@ class AgentFleet:
             case Greeting() if host.state is _State.DROPPED:
                 pass
             case Greeting():
-                self._begin(name, host, news)
+                if host.unknown is None:
+                    self._begin(name, host, news)
+                else:
+                    self._attach(name, host, host.unknown)
                 # Where this machine was logged in from says nothing about its own address.
                 origin = "" if host.here else news.origin
                 found.append(HostReached(name, HostFacts(news.machine, news.cores, origin)))
             case Unreachable(reason) | Lost(reason):
-                self._let_go(name, host, found, reason)
+                self._let_go(name, host, found, _NOBODY if host.nobody else reason)
             case Finished(survivors):
                 self._survivors += survivors
                 self._let_go(name, host, found, _UNASKED)
@@ -254,15 +286,29 @@ class AgentFleet:
                     f"host {name} has no directory {os.getcwd()} ({os.strerror(errno)}): "
                     "its workers start in the home directory"
                 )
+            case Nobody():
+                host.nobody = True
+                self._connections.leave(name, 0.0)
+            case CaughtUp():
+                found.append(Rejoined(name, tuple(sorted(host.unknown or ()))))
+                host.unknown = set()
+            case OutputLost(size_bytes):
+                self._console.tell(
+                    f"host {name} had no room for {size_bytes} bytes that workers printed while no launcher "
+                    "was there"
+                )
             case Retry():
                 pass  # there is one attempt only
             case LeftBehind(processes, None):
                 self._console.narrate(f"host {name}: ending {processes} processes that nobody knows")
             case Exited(rank) | Refused(rank):
+                _know(host, rank)
                 if rank in host.unfinished:  # else it says so twice
                     host.unfinished.discard(rank)
                     found.append(news)
             case event:
+                if isinstance(event, Started):
+                    _know(host, event.rank)
                 if isinstance(event, Gone):
                     self._survivors += event.survivors
                     self._forget(host, event.rank)
@@ -288,8 +334,23 @@ class AgentFleet:
                 directory=path_text(os.getcwd()),
                 silence_s=self._silence_s,
                 window=_WINDOW_BYTES,
+                **self._door(name),
             ),
         )
+
+    def _attach(self, name: str, host: _Host, workers: set[int]) -> None:
+        host.state = _State.REACHED
+        self._console.narrate(f"host {name} is reached again, with {len(workers)} workers")
+        self._connections.expect(name, workers, _WINDOW_BYTES)
+        self._connections.attach(name, door_of(self._plan.secret, name))
+        if host.then is not None:
+            self._drop(name, host.then)
+
+    def _door(self, host: str) -> dict[str, object]:
+        """What the plan of a host says of it."""
+        if not self._plan.patience_s:
+            return {}
+        return {"door": door_of(self._plan.secret, host), "patience_s": self._plan.patience_s}
 
     def _let_go(self, name: str, host: _Host, found: list[Event], reason: str) -> None:
         """The connection has ended."""
@@ -306,6 +367,17 @@ class AgentFleet:
         host.unfinished.discard(number)
         del self._where[number]
         self._output.end(number)
+
+
+def door_of(secret: str, host: str) -> str:
+    """Where the agent of a host waits for another launcher."""
+    return "rueda-agent-" + hashlib.sha256(f"{secret} agent {host}".encode()).hexdigest()[:40]
+
+
+def _know(host: _Host, worker: int) -> None:
+    """It was begun there."""
+    if host.unknown is not None:
+        host.unknown.discard(worker)
 
 
 def _raise_descriptors() -> int:

@@ -23,6 +23,10 @@ class FleetPlan(NamedTuple):
     environment: Mapping[str, str]
     call: Sequence[memoryview] = ()
     """As `WorkerPlan.call`; results are in ``Output.results()`` by the number of the worker."""
+    patience_s: float = 0.0
+    """How long hosts and workers wait for another launcher when this one is gone; 0: they end with it."""
+    secret: str = ""
+    """Of the job, if they wait: who knows it and is the same user finds them."""
 
 
 class FleetWorker(NamedTuple):
@@ -53,6 +57,16 @@ class Fleet(Protocol):
         A host that is lost, or was dropped, may be reached again: that begins when the former connection has
         ended, and with it all that ran there, as far as it can be known. No effect on a host that is being
         reached or has been.
+        """
+
+    def rejoin(self, host: str, workers: Sequence[FleetWorker]) -> None:
+        """Begin to connect with a host where another launcher had these workers, not gone yet as far as it
+        knew. Within the limit for the start come `HostReached`, what has happened to them since they were
+        begun (also what the other launcher had heard), and `Rejoined`; or `HostLost` with all of them. In
+        place of `reach`.
+
+        Raises:
+            LaunchError: their files cannot be opened.
         """
 
     def start(self, worker: FleetWorker) -> None:

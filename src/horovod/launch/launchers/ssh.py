@@ -13,10 +13,13 @@ from horovod.errors import LaunchError
 from horovod.launch.agent import bundle
 from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S
 from horovod.launch.agent_client.connections import (
+    CaughtUp,
     Connections,
     Greeting,
     Lost,
+    Nobody,
     NoDirectory,
+    OutputLost,
     Retry,
     Unreachable,
 )
@@ -168,6 +171,8 @@ class ManyWorkers:
                     )
                 case Greeting() | Retry() | Unreachable():
                     pass  # belongs to the time before the start
+                case Nobody() | CaughtUp() | OutputLost():
+                    pass  # of agents that another launcher has left: these end with theirs
                 case event:
                     if isinstance(event, Exited):
                         self._running[name].discard(event.rank)

@@ -1,0 +1,114 @@
+"""A launcher is killed, and another one goes on with its hosts and workers."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.launch.fleets import LIMIT_S, RunningFleet, fleet_of
+from tests.launch.launching import WAIT, Watched
+
+from horovod.bootstrap.proc import stat_of
+from horovod.launch.launchers.contract import Exited, Gone, HostReached, Rejoined, Started
+from horovod.launch.launchers.fleet_contract import FleetWorker
+
+pytestmark = pytest.mark.timeout(3 * LIMIT_S)
+
+
+def abandon(secret: str, count: int, do: str, patience_s: float = 60.0) -> list[int]:
+    """A launcher starts so many workers and is killed; their process ids."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.launch.abandoned_fleet", secret, str(patience_s), str(count), do],
+        stdout=subprocess.PIPE,
+        timeout=LIMIT_S,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == -signal.SIGKILL
+    return [int(line) for line in done.stdout.split()]
+
+
+def rejoin(running: RunningFleet, count: int, host: str = "here") -> Rejoined:
+    running.fleet.rejoin(host, [FleetWorker(number, host, {}, number) for number in range(count)])
+    running.await_event(HostReached)
+    return running.await_event(Rejoined)
+
+
+def test_workers_outlive_their_launcher_and_obey_the_next_one() -> None:
+    secret = secrets.token_hex()
+    pids = abandon(secret, 2, f"echo ready; {WAIT}")
+    with Watched(*pids) as watched, fleet_of("unused", patience_s=60.0, secret=secret) as running:
+        assert watched.still_running(0.0) == pids
+        assert rejoin(running, 2) == Rejoined("here", ())
+        assert [event.pid for event in running.seen if isinstance(event, Started)] == pids
+        assert watched.still_running(0.0) == pids
+        running.fleet.end([1], signal.SIGTERM)
+        assert running.exited(1) == Exited(1, -signal.SIGTERM, told=True)
+        assert running.gone(1) == Gone(1)
+        third = running.start(2, DO="exit 5")
+        assert third not in pids
+        assert running.exited(2) == Exited(2, 5)
+        assert watched.still_running(0.0) == pids[:1]
+        assert running.finish().survivors == ()
+        assert watched.still_running(LIMIT_S) == []
+
+
+def test_what_happened_while_nobody_was_there_is_told(tmp_path: Path) -> None:
+    secret = secrets.token_hex()
+    gate = tmp_path / "gate"
+    wait = f"while ! test -e {gate}; do sleep 0.02; done"
+    pids = abandon(secret, 2, f"echo ready; {wait}; echo last words; exit 7")
+    gate.touch()
+    with Watched(*pids) as watched:
+        assert watched.still_running(LIMIT_S) == []
+    with fleet_of("unused", patience_s=60.0, secret=secret) as running:
+        assert rejoin(running, 3) == Rejoined("here", (2,))
+        for number in range(2):
+            assert running.exited(number) == Exited(number, 7)
+            assert running.gone(number) == Gone(number)
+            running.printed(f"[{number}]<stdout>:last words\n")
+
+
+def test_a_worker_may_print_more_than_there_is_room_for() -> None:
+    secret = secrets.token_hex()
+    (pid,) = abandon(secret, 1, "echo ready; sleep 0.5; head -c 40000000 /dev/zero; exit 0")
+    with Watched(pid) as watched:
+        assert watched.still_running(LIMIT_S) == []  # nobody reads, and it does not wait for that
+    with fleet_of("unused", patience_s=60.0, secret=secret) as running:
+        rejoin(running, 1)
+        assert running.exited(0) == Exited(0, 0)
+        assert running.gone(0) == Gone(0)
+
+
+def test_nobody_comes_in_time() -> None:
+    pids = abandon(secrets.token_hex(), 2, f"echo ready; {WAIT}", patience_s=1.0)
+    began = time.monotonic()
+    with Watched(*pids) as watched:
+        assert watched.still_running(LIMIT_S) == []
+    assert time.monotonic() - began > 0.5
+
+
+def test_a_launcher_that_comes_too_late_hears_that_the_host_is_lost() -> None:
+    with fleet_of("unused", patience_s=60.0, secret=secrets.token_hex()) as running:
+        running.fleet.rejoin("here", [FleetWorker(0, "here", {}, 0)])
+        lost = running.lost()
+        assert lost.ranks == (0,)
+        assert "its agent has ended" in lost.reason
+
+
+def test_a_host_that_is_reached_anew_ends_what_the_former_agent_has() -> None:
+    secret = secrets.token_hex()
+    pids = abandon(secret, 2, f"echo ready; {WAIT}")
+    assert all(stat_of(pid) for pid in pids)
+    with (
+        Watched(*pids) as watched,
+        fleet_of("sh", "-c", 'eval "$DO"', patience_s=60.0, secret=secret) as running,
+    ):
+        running.reach()
+        running.start(0, DO=WAIT)
+        assert watched.still_running(LIMIT_S) == []
