@@ -166,18 +166,22 @@ class ElasticJob:
         variables = environment(extra)
         variables["PYTHONPATH"] = os.pathsep.join([str(ROOT), variables["PYTHONPATH"]])
         self._output = folder / "output"
-        with self._output.open("wb") as output:
+        self._environment = {**variables, ADDRESS_VARIABLE: self.name}
+        self._selector = selectors.DefaultSelector()
+        self._start(*options, *found, "--elastic-events", str(fifo), PYTHON, *program)
+        self._selector.register(self._server, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._events, selectors.EVENT_READ, self._read_events)
+
+    def _start(self, *words: str) -> None:
+        with self._output.open("ab") as output:
             self.process = subprocess.Popen(
-                [*COMMAND, *options, *found, "--elastic-events", str(fifo), PYTHON, *program],
-                env={**variables, ADDRESS_VARIABLE: self.name},
+                [*COMMAND, *words],
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
         self._ended = os.pidfd_open(self.process.pid)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._server, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._events, selectors.EVENT_READ, self._read_events)
         self._selector.register(self._ended, selectors.EVENT_READ, self._end)
 
     # -- what the test does ---------------------------------------------------------------------------------
@@ -216,6 +220,42 @@ class ElasticJob:
     def signal(self, worker: int, signum: int) -> None:
         """Send a signal, now."""
         os.kill(self._workers[worker].pid, signum)
+
+    def kill(self, worker: int) -> None:
+        """Kill a worker, now."""
+        with suppress(ProcessLookupError):
+            os.kill(self._workers[worker].pid, signal.SIGKILL)
+
+    def kill_driver(self) -> None:
+        """Kill ``horovodrun``, now; `resume` is to follow."""
+        self._selector.unregister(self._ended)
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ended)
+
+    def resume(self, state: Path) -> None:
+        """Start ``horovodrun --resume``."""
+        self._start("--resume", str(state))
+
+    def resume_beside(self, state: Path) -> tuple[int, str]:
+        """Have another ``horovodrun --resume``, though one runs; its status and what it prints."""
+        done = subprocess.run(
+            [*COMMAND, "--resume", str(state)],
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=LIMIT_S,
+            check=False,
+            text=True,
+        )
+        return done.returncode, done.stdout
+
+    def pass_time(self, seconds: float) -> None:
+        """Serve the job for so long."""
+        until = time.monotonic() + seconds
+        while (left_s := until - time.monotonic()) > 0:
+            self._serve(left_s)
 
     def kill_host(self, host: str) -> list[int]:
         """Kill all workers of a host at once; returns them."""

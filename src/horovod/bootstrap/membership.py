@@ -22,11 +22,15 @@ A worker that is about to be taken away says so: ``elastic/leaving/w`` is {"why"
 its host goes}. A worker that the driver ends by a signal has ``elastic/ending/w``, so that it does not take
 the signal for somebody else's. Rank 0 says what a reset has cost: ``elastic/resumed/w`` is {"round": r,
 "took": {phase: seconds}}.
+
+The driver may be restarted: the store of the next one is at the same address and empty. Who is in the middle
+of a conversation begins it anew there, so no report is lost, and none counts twice.
 """
 
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +38,7 @@ from typing import Any
 from horovod.bootstrap.rounds import has_ended, process_identity
 from horovod.bootstrap.store_address import read_store
 from horovod.bootstrap.store_client import StoreClient
-from horovod.errors import HorovodInternalError, RendezvousError, StoreTimeout
+from horovod.errors import ConfigError, HorovodInternalError, RendezvousError, StoreTimeout
 
 __all__ = [
     "COUNT",
@@ -44,6 +48,7 @@ __all__ = [
     "RESUMED",
     "SAID",
     "TOLD",
+    "WAIT_VARIABLE",
     "WORKER_VARIABLE",
     "Answer",
     "Dismissed",
@@ -61,6 +66,8 @@ __all__ = [
     "told_key",
 ]
 
+_log = logging.getLogger("horovod")
+
 SAID = "elastic/said/"
 TOLD = "elastic/told/"
 NEWS = "elastic/news/"
@@ -71,6 +78,9 @@ COUNT = "elastic/count/"
 RESUMED = "elastic/resumed/"
 WORKER_VARIABLE = "HOROVOD_ELASTIC_WORKER"
 """The number of a worker: each process of a job has another one, and none is used again."""
+
+WAIT_VARIABLE = "HOROVOD_ELASTIC_DRIVER_WAIT"
+"""How many seconds a worker waits for another driver when its own is gone; not set: it does not."""
 
 _MOST_TEXT = 4096
 _MOST_NUMBER = 1 << 31
@@ -262,20 +272,34 @@ class Membership:
         self._key = key
         self._job = job
         self._timeout_s = timeout_s
+        self._wait_s = _seconds(environ.get(WAIT_VARIABLE, ""))
         self._owns = False
 
     def report(self, report: Report) -> Answer:
-        """Tell the driver, and wait for what it says; as long as it lives.
+        """Tell the driver, and wait for what it says; as long as it lives, or another one may come.
 
         Raises:
             RendezvousError: the driver is gone, or cannot be reached; or another process is this worker.
         """
-        with self.connected() as store:
-            if not self._owns:
-                self._own(store)
-            number = store.add(f"{COUNT}{self.worker}") - 1
-            store.set(f"{SAID}{self.worker}/{number}", report.to_json())
-            return _answer(_await(store, told_key(self.worker, number)))
+        while True:
+            with self.connected() as store:
+                try:
+                    return self._reported(store, report)
+                except RendezvousError as error:
+                    if not (self._wait_s and error.recoverable):
+                        raise
+                    self._owns = False  # the next store knows of nobody
+                    _log.warning(
+                        "%s waits up to %g s for another driver (horovodrun --resume): %s",
+                        self._who, self._wait_s, error,
+                    )  # fmt: skip
+
+    def _reported(self, store: StoreClient, report: Report) -> Answer:
+        if not self._owns:
+            self._own(store)
+        number = store.add(f"{COUNT}{self.worker}") - 1
+        store.set(f"{SAID}{self.worker}/{number}", report.to_json())
+        return _answer(_await(store, told_key(self.worker, number)))
 
     def _own(self, store: StoreClient) -> None:
         """Be the process of this worker, if the one before has ended."""
@@ -315,9 +339,22 @@ class Membership:
             store.set(f"{RESUMED}{self.worker}", resumed.to_json())
 
     def connected(self) -> StoreClient:
-        """A connection to the store; a context manager."""
-        who = f"worker {self.worker} on host {self.host}"
-        return StoreClient(self._store, self._key, self._timeout_s, who, job=self._job)
+        """A connection to the store, that of the next driver if need be; a context manager.
+
+        Raises:
+            RendezvousError: there is none in time.
+        """
+        timeout_s = max(self._timeout_s, self._wait_s)
+        return StoreClient(self._store, self._key, timeout_s, self._who, job=self._job)
+
+    @property
+    def waits(self) -> bool:
+        """Whether another driver may come when this one is gone."""
+        return self._wait_s > 0.0
+
+    @property
+    def _who(self) -> str:
+        return f"worker {self.worker} on host {self.host}"
 
 
 def next_news(store: StoreClient, number: int) -> News:
@@ -357,6 +394,14 @@ def _answer(value: Any) -> Answer:
 def _six(value: Any) -> Six:
     rank, size, local_rank, local_size, cross_rank, cross_size = (_number(each) for each in value)
     return rank, size, local_rank, local_size, cross_rank, cross_size
+
+
+def _seconds(text: str) -> float:
+    try:
+        return max(0.0, float(text or 0.0))
+    except ValueError:
+        message = f"{WAIT_VARIABLE}={text!r} is no number of seconds."
+        raise ConfigError(message, variable=WAIT_VARIABLE) from None
 
 
 def _number(value: Any, most: int = _MOST_NUMBER) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from horovod.bootstrap.launchers import OWN
-from horovod.bootstrap.membership import WORKER_VARIABLE
+from horovod.bootstrap.membership import WAIT_VARIABLE, WORKER_VARIABLE
 from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.bootstrap.starter import VARIABLE as STARTER_VARIABLE
 from horovod.config import SETTINGS
@@ -76,6 +76,7 @@ _OF_A_RANK = frozenset(
             SECRET_VARIABLE,
             STARTER_VARIABLE,
             WORKER_VARIABLE,
+            WAIT_VARIABLE,
             "HOROVOD_RUN_DESCRIPTORS",
             "HOROVOD_RESTART_COUNT",
         ),

@@ -80,8 +80,10 @@ class WorkerNotificationManager:
         number = part.news
         failed_at = -math.inf
         while True:
+            reached = False
             try:
                 with part.membership.connected() as store:
+                    reached = True
                     while True:
                         news = next_news(store, number)
                         if number >= part.news:  # else it is older than the world
@@ -89,7 +91,8 @@ class WorkerNotificationManager:
                         number += 1
             except HorovodInternalError as error:
                 # A connection may break; where the driver is gone, the next one does not come about.
-                if time.monotonic() < failed_at + _AGAIN_S:
+                may_come = reached and part.membership.waits
+                if not may_come and time.monotonic() < failed_at + _AGAIN_S:
                     _log.warning("Rank 0 hears of no more changes of the hosts: %s", error)
                     return
                 failed_at = time.monotonic()

@@ -7,8 +7,10 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from horovod.errors import HorovodError, LaunchError, WorkerFailed
 from horovod.launch.exit_status import exit_status
@@ -29,6 +31,9 @@ from horovod.launch.placement.hosts import Allocated, named
 from horovod.launch.restarts import with_restarts
 from horovod.launch.run import run_job
 from horovod.version import __version__
+
+if TYPE_CHECKING:
+    from horovod.launch.elastic.saved import Saved
 
 __all__ = ["run_commandline"]
 
@@ -61,11 +66,14 @@ def run_commandline(words: Sequence[str] | None = None) -> int:
             report = build_report()
             _show(report.json() if arguments.json else report.text(verbose=bool(arguments.verbose)))
             return 0 if report.working else 1
+        saved = None
+        if arguments.resume is not None:
+            saved, arguments = _resumed(arguments.resume)
         console = Console(verbose=bool(arguments.verbose))
         if arguments.log_level is not None:
             level = {"TRACE": "DEBUG", "FATAL": "CRITICAL"}.get(arguments.log_level, arguments.log_level)
             logging.basicConfig(level=level, format="horovodrun: %(levelname)s: %(message)s")
-        _run(arguments, console)
+        _run(arguments, console, words, saved)
     except HorovodError as error:
         console.tell(str(error))
         if isinstance(error, WorkerFailed) and error.last_lines:
@@ -74,13 +82,37 @@ def run_commandline(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(arguments: argparse.Namespace, console: Console) -> None:
+def _resumed(path: str) -> tuple[Saved, argparse.Namespace]:
+    """The state of a job, and its command line: read again in the directory and the environment it was given
+    in. What leads to ssh keys is that of today.
+    """
+    from horovod.launch.elastic.saved import load
+
+    saved = load(Path(path))
+    today = {name: os.environ[name] for name in ("SSH_AUTH_SOCK", "SSH_AGENT_PID") if name in os.environ}
+    try:
+        os.chdir(saved.directory)
+    except OSError as error:
+        raise LaunchError(
+            f"--resume {path}: the job was started in {saved.directory}: {error.strerror}."
+        ) from error
+    os.environ.clear()
+    os.environ.update({**saved.environ, **today})
+    return saved, parse_command_line(saved.words)
+
+
+def _run(
+    arguments: argparse.Namespace, console: Console, words: Sequence[str] | None, saved: Saved | None
+) -> None:
     allocated = None if hosts_are_named(arguments) else find_allocation(os.environ)
     job = to_job(arguments, allocated)
     for notice in arguments.notices:
         console.tell(notice)
     if not is_elastic(arguments):
-        for name in ("max_num_proc", "slots_per_host", "reset_limit", "blacklist_cooldown_range", "spares"):
+        for name in (
+            "max_num_proc", "slots_per_host", "reset_limit", "blacklist_cooldown_range", "spares", "state",
+            "driver_wait",
+        ):  # fmt: skip
             if getattr(arguments, name) is not None:
                 console.tell(f"{_spelled(name)} has no effect without --min-np or --host-discovery-script")
     if allocated is not None:
@@ -88,7 +120,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
     launcher = choose_launcher(arguments.launcher, look_around(os.environ, arguments.launcher))
     job = replace(job, launcher=launcher)
     if is_elastic(arguments):
-        _run_elastic(arguments, job, allocated, console)
+        given = saved.words if saved is not None else sys.argv[1:] if words is None else words
+        _run_elastic(arguments, job, allocated, console, given, saved)
     elif arguments.dry_run:
         _tell_plan(job)
     else:
@@ -98,7 +131,12 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
 
 
 def _run_elastic(
-    arguments: argparse.Namespace, job: Job, allocated: Allocated | None, console: Console
+    arguments: argparse.Namespace,
+    job: Job,
+    allocated: Allocated | None,
+    console: Console,
+    words: Sequence[str],
+    saved: Saved | None,
 ) -> None:
     # Jobs that are not pay nothing for it.
     from horovod.launch.elastic.job import run_elastic_job
@@ -114,9 +152,15 @@ def _run_elastic(
     if arguments.dry_run:
         _show(elastic.describe())
     else:
+        left = [] if saved is None else [saved]
+
+        def run(environ: Mapping[str, str]) -> None:
+            before = left.pop() if left else None  # once: what follows is a new job
+            run_elastic_job(job, elastic, environ, console, words=words, saved=before)
+
         with_restarts(
             arguments.max_restarts or 0,
-            lambda environ: run_elastic_job(job, elastic, environ, console),
+            run,
             os.environ,
             console,
         )

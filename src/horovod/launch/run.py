@@ -158,10 +158,10 @@ def _tell_places(request: Request, hosts: Mapping[str, HostFacts]) -> None:
         console.tell(f"{', '.join(masks)} is kept for the ranks on this machine only: it means its devices.")
 
 
-def make_store(prepared: Prepared) -> StoreServer:
-    """Not serving yet. Raises ``LaunchError``."""
+def make_store(prepared: Prepared, port: int = 0) -> StoreServer:
+    """Not serving yet. ``port``: 0 = any. Raises ``LaunchError``."""
     try:
-        return StoreServer(prepared.key, bind_host=prepared.store_hosts, job=prepared.job_id)
+        return StoreServer(prepared.key, bind_host=prepared.store_hosts, port=port, job=prepared.job_id)
     except OSError as error:
         raise LaunchError(
             f"The ranks' store cannot be served on {join_hosts(prepared.store_hosts)}: {error}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from horovod.bootstrap.membership import Dismissed, Expected, Placed, Report
 from horovod.launch.elastic.actions import Drop, End, Log, Notify, Over, Reach, Spoil, Start, Tell
@@ -10,6 +10,7 @@ from horovod.launch.elastic.driver import Driver
 from horovod.launch.elastic.hosts import Hosts
 from horovod.launch.elastic.phase import Phase
 from horovod.launch.elastic.rules import Rules
+from horovod.launch.elastic.saved import Saved, packed
 
 __all__ = ["Play", "Worker", "hosts_of"]
 
@@ -23,6 +24,11 @@ class Worker:
         self.alive = True
         self.asked = False
         """It waits for an answer."""
+        self.said = Report(ready=False)
+        """Its last report."""
+        self.told = 0
+        """How many of its reports the driver before this one has heard."""
+        self.code = 0
 
     @property
     def place(self) -> tuple[int, ...] | None:
@@ -59,6 +65,8 @@ class Play:
         self.stopped: set[int] = set()
         self.stubborn: set[int] = set()
         """Workers that a first signal does not end."""
+        self.dies: Callable[[int], int] | None = None
+        """The driver is killed when it has done so many of the next actions, of so many."""
 
     # -- what happens --
 
@@ -99,7 +107,7 @@ class Play:
     def exit(self, number: int, code: int = 0) -> None:
         worker = self.workers[number]
         assert worker.alive
-        worker.alive = False
+        worker.alive, worker.code = False, code
         self.driver.exited(number, code, self.now)
         self.driver.gone(number, self.now)
         self.act()
@@ -124,6 +132,35 @@ class Play:
                 worker.alive = False
         self.driver.host_lost(host, "silent", self.now)
         self.act()
+
+    def restart(self, state: str = "") -> None:
+        """Another driver goes on, with ``state`` or that of the last moment: who waits for an answer asks
+        again.
+        """
+        saved = Saved((), "", {}, "", "", (), "", {}, (), (), state or packed(self.driver), 0.0, 0.0)
+        self.driver = saved.state_machine()
+        self.hosts = self.driver.hosts
+        self.hosts.uniform = lambda: 0.5
+        reached = self.driver.begin_again((), self.now)
+        believed = self.driver.living()
+        for host in reached:
+            self.driver.reached(host, self.now)
+        for number in believed:
+            if number in self.workers and not self.workers[number].alive:
+                self.driver.exited(number, self.workers[number].code, self.now)
+        for number, worker in self.workers.items():
+            if not worker.alive:
+                self.driver.gone(number, self.now)
+        self.driver.never_began([number for number in believed if number not in self.workers], self.now)
+        waiting = [worker for worker in self.workers.values() if worker.alive and worker.asked]
+        for worker in self.workers.values():
+            worker.reports -= worker in waiting
+            worker.told = worker.reports  # the next store counts from 0
+            worker.asked = False
+        self.act()
+        for worker in waiting:
+            if worker.alive and self.over is None:
+                self._report(worker.number, worker.said)
 
     def begin(self, **slots: int) -> list[int]:
         """Discover hosts, let all workers arrive; returns the world."""
@@ -169,16 +206,21 @@ class Play:
         worker = self.workers[number]
         assert worker.alive
         assert not worker.asked, "it reports while it waits for an answer"
-        worker.asked = True
+        worker.asked, worker.said = True, report
         worker.reports += 1
-        self.driver.said(number, worker.reports - 1, report, self.now)
+        self.driver.said(number, worker.reports - worker.told - 1, report, self.now)
         self.act()
 
     def act(self) -> None:
         while self.driver.actions:
+            state = packed(self.driver) if self.dies is not None else ""
             actions, self.driver.actions = self.driver.actions, []
-            for action in actions:
+            done = len(actions) if self.dies is None else self.dies(len(actions))
+            for action in actions[:done]:
                 self._do(action)
+            if state and self.over is None:
+                self.dies = None
+                self.restart(state)
 
     def _do(self, action: object) -> None:
         assert self.over is None, action
@@ -201,15 +243,15 @@ class Play:
                 for number in numbers:
                     worker = self.workers[number]
                     if worker.alive and (kill or number not in self.stubborn):
-                        worker.alive = False
+                        worker.alive, worker.code = False, -9 if kill else -15
                         self.killed.append(number)
-                        self.driver.exited(number, -9 if kill else -15, self.now)
+                        self.driver.exited(number, worker.code, self.now)
                         self.driver.gone(number, self.now)
             case Tell(number, report, answer):
                 worker = self.workers[number]
                 if worker.alive:
                     assert worker.asked
-                    assert report == worker.reports - 1
+                    assert report == worker.reports - worker.told - 1
                     worker.asked = False
                     worker.answers.append(answer)
                     if isinstance(answer, Dismissed) and number not in self.stubborn | self.stopped:

@@ -34,10 +34,17 @@ class _History(Play):
             **rules,
         )
         self.names = ["a", "b", "c", "d"][: self.random.choice([1, 2, 4])]
+        self.restarts = False
+        """The driver is killed now and then, and another one goes on."""
         self.failing = False
         """A member has failed in this world: the others will notice."""
 
     def step(self) -> None:
+        if self.restarts and self.over is None and self.random.random() < 0.1:
+            if self.random.random() < 0.5:
+                self.restart()
+            else:
+                self.dies = lambda count: self.random.randint(0, count)
         choice = self.random.random()
         if choice < 0.15:
             self.throw_hosts()
@@ -85,8 +92,8 @@ class _History(Play):
             )
 
     def check(self) -> None:
-        if self.over is not None:
-            return
+        if self.over is not None or any(number not in self.workers for number in self.world):
+            return  # the latter: the driver was killed before it had started this member
         members = [self.workers[number] for number in self.world]
         if self.phase is Phase.TRAINING:
             placed = [w.answers[-1] for w in members if w.alive and w.answers]
@@ -119,6 +126,13 @@ def test_a_random_history_of_newcomers_that_count_at_once(seed: int) -> None:
     _goes_on_or_ends(_History(seed, at_once=True, success_s=random.Random(seed).choice([None, 5.0])))
 
 
+@pytest.mark.parametrize("seed", range(_SEEDS))
+def test_a_random_history_of_drivers_that_are_killed(seed: int) -> None:
+    play = _History(seed, at_once=seed % 3 == 0)
+    play.restarts = True
+    _goes_on_or_ends(play)
+
+
 def _goes_on_or_ends(play: _History) -> None:
     play.throw_hosts()
     old_rank_0: set[int] = set()
@@ -130,9 +144,9 @@ def _goes_on_or_ends(play: _History) -> None:
         if play.over is not None:
             break
         if play.driver.round > round_ and play.phase is Phase.TRAINING:
-            assert round_ == 0 or play.world[0] in before | old_rank_0, (
-                "rank 0 must have been in the old world"
-            )
+            # Where a driver was killed there may have been a world between.
+            if round_ != 0 and (play.driver.round == round_ + 1 or not play.restarts):
+                assert play.world[0] in before | old_rank_0, "rank 0 must have been in the old world"
             round_ = play.driver.round
         old_rank_0 = set(play.world)
     if play.over is None:

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from horovod.bootstrap import unix
 from horovod.bootstrap.membership import (
     NEWS,
     SAID,
+    WAIT_VARIABLE,
+    WORKER_VARIABLE,
     Answer,
     Dismissed,
     Expected,
@@ -237,3 +240,28 @@ def test_only_one_process_is_a_worker(
 def test_a_worker_without_a_driver_is_an_error() -> None:
     with pytest.raises(ConfigError, match="nothing says where the driver of the elastic job is"):
         part_of(Config(elastic=True), {"HOROVOD_ELASTIC_WORKER": "0"})
+
+
+def test_a_report_that_waits_is_made_again_to_the_next_driver(caplog: pytest.LogCaptureFixture) -> None:
+    first = StoreServer(KEY, unix.fresh_name(), job="j")
+    first.start()
+    heard = threading.Event()
+    first.observe(SAID, lambda rest, value: heard.set())
+    environ = {**_worker_environment(first), WAIT_VARIABLE: "30"}
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(Membership(environ, KEY, "j", 5.0).report, Report(True, round=3, synced=True))
+        assert heard.wait(10.0)
+        first.stop()
+        second = StoreServer(KEY, first.address[0], job="j")
+        driver = _Driver(second)
+        driver.answers = [Placed(4, PLACE)]
+        with second:
+            assert answer.result(20.0) == Placed(4, PLACE)
+        assert driver.said == [("2/0", Report(True, round=3, synced=True).to_json())]
+    assert "worker 2 on host b waits up to 30 s for another driver (horovodrun --resume)" in caplog.text
+    with pytest.raises(ConfigError, match="no number of seconds"):
+        Membership({**environ, WAIT_VARIABLE: "soon"}, KEY, "j", 5.0)
+
+
+def _worker_environment(server: StoreServer) -> dict[str, str]:
+    return {**store_environment(server.addresses), WORKER_VARIABLE: "2", "HOROVOD_HOSTNAME": "b"}

@@ -46,6 +46,10 @@ class Announcements:
         self.at, self._told_change = math.inf, None
         self._told_slots = frozenset(seats_of(members))
 
+    def begin_again(self) -> None:
+        """Another driver goes on: what was told may not have been heard."""
+        self.formed(self._workers.members())
+
     def look(self, now: float) -> None:
         """Tell rank 0 when the next world would be another one."""
         if self._workers.rules.at_once:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from horovod.bootstrap.membership import (
     SAID,
     TOLD,
     Answer,
+    HostUpdateResult,
     Leaving,
     Placed,
     Report,
@@ -54,8 +55,7 @@ class Conversation:
         self._store = store
         self._complain = complain
         self._reports: Mailbox[tuple[str, str, Any]] = Mailbox()
-        self._news = 0
-        self._news_at = 0
+        self._news: list[tuple[int, int]] = []
         self._counts: dict[int, int] = {}  # how many reports each worker has begun to make
         self._complaints = 0
         self._untold = 0
@@ -118,10 +118,23 @@ class Conversation:
     def publish(self, kind: int, at: int | None = None) -> int:
         """News of the hosts for rank 0 (``HostUpdateResult``); returns their time, in UNIX seconds."""
         # Who hears of it compares the time with that of the last one it knows.
-        self._news_at = max(self._news_at + 1, int(time.time()) if at is None else at)
-        self._store.put(f"{NEWS}{self._news}", {"at": self._news_at, "kind": kind})
-        self._news += 1
-        return self._news_at
+        before = self._news[-1][0] if self._news else 0
+        at = max(before + 1, int(time.time()) if at is None else at)
+        self._store.put(f"{NEWS}{len(self._news)}", {"at": at, "kind": kind})
+        self._news.append((at, kind))
+        return at
+
+    @property
+    def news(self) -> Sequence[tuple[int, int]]:
+        """All that were published: when, and which kind."""
+        return tuple(self._news)
+
+    def publish_again(self, news: Sequence[tuple[int, int]], count: int) -> None:
+        """What another driver has published, of ``count`` that it wanted to. The store is a new one."""
+        for at, kind in news:
+            self.publish(kind, at)
+        for _ in range(count - len(news)):
+            self.publish(HostUpdateResult.mixed)
 
     def spoil(self, spoil: Spoil) -> None:
         """Nobody waits for that world any more."""

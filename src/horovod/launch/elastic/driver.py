@@ -61,7 +61,6 @@ class Driver:
         self._failures = Failures(self._workers)
         self._stillness = Stillness(self._workers)
         self._judge = Judge(self._workers, self._failures, now)
-        self._log = self._workers.log
         self._progress = Progress(self._workers, self._staff, self._shortage, self._judge, now)
         self._reset_began = 0.0
         self._error = ""
@@ -189,6 +188,39 @@ class Driver:
         self._workers.lingering.pop(number, None)
         self._settle(now)
 
+    def begin_again(self, agents: Sequence[str], now: float) -> list[str]:
+        """This is another process than the one before: it has to connect with its hosts anew, and what was in
+        ``actions`` may have been done or not. ``agents``: hosts that it was connected with.
+
+        Returns:
+            These, and those that workers are on: `reached` or `host_lost` is to follow for each.
+        """
+        self._workers.begin_again()
+        self._announcements.begin_again()
+        self._shortage.wait_anew(now)
+        self._progress.begin(now)
+        if self.phase is Phase.SHORT:
+            self.phase = Phase.RESET if self.round else Phase.FIRST
+            self._judge.resets = max(0, self._judge.resets - 1)  # it is counted again
+        if self.phase is Phase.OVER:
+            self.phase = Phase.ENDING  # nobody may have heard it
+        self._log("driver", f"another driver goes on: {self.describe(now)}", round=self.round)
+        hosts = self._reaches.begin_again(agents)
+        self._settle(now)
+        return hosts
+
+    def never_began(self, numbers: Sequence[int], now: float) -> None:
+        """These workers were to be started by the driver before this one, and were not."""
+        for worker in [self._workers[number] for number in numbers if self._workers.get(number) is not None]:
+            if worker.alive:
+                worker.told_to_end = True  # it is nobody's fault
+                self._ended(worker, None, now)
+        if self.phase is Phase.FIRST and not any(member.alive for member in self._workers.members()):
+            self.phase = Phase.SLOTS
+            self._workers.world.clear()
+            self._workers.forget_ended()
+        self._settle(now)
+
     def tick(self, now: float) -> None:
         """Time has passed: see `due`."""
         self._settle(now)
@@ -242,6 +274,20 @@ class Driver:
     def round(self) -> int:
         """Of the present world; 0: there has been none."""
         return self._workers.round
+
+    @property
+    def hosts(self) -> Hosts:
+        """Which of them may be used."""
+        return self._hosts
+
+    def living(self) -> list[int]:
+        """The workers that have not ended."""
+        return [worker.number for worker in self._workers.living()]
+
+    @property
+    def news(self) -> int:
+        """How many news of the hosts there have been."""
+        return self._announcements.news
 
     @property
     def resets(self) -> int:
@@ -387,6 +433,9 @@ class Driver:
         self._failures.ended(worker, why, now)
         if self.phase is Phase.SHORT and worker.failed and worker.number in self._workers.world:
             self._failures.leave_out(worker, now)
+
+    def _log(self, event: str, text: str, **fields: object) -> None:
+        self._workers.log(event, text, **fields)
 
     def _finish(self, failures: Sequence[Worker], now: float) -> None:
         """The job is over. If workers have failed by themselves, by the first of them."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from horovod.bootstrap.membership import HostUpdateResult
 from horovod.errors import InvalidArgumentError
@@ -63,13 +64,19 @@ class Hosts:
         self, cooldown_s: tuple[float, float] | None = None, uniform: Callable[[], float] = random.random
     ) -> None:
         self._cooldown_s = cooldown_s
-        self._uniform = uniform
+        self.uniform = uniform
         self._discovered: dict[str, int] = {}
         self._order: list[str] = []
         self._out_until: dict[str, float] = {}
         self._slots_out_until: dict[tuple[str, int], float] = {}
         self._drained_until: dict[tuple[str, int], float] = {}
         self._failures: dict[str | tuple[str, int], int] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "uniform": None}  # where chance comes from is no part of the state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, uniform=random.random)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -179,5 +186,5 @@ class Hosts:
             return math.inf
         low_s, high_s = self._cooldown_s
         failures = self._failures[what] = self._failures.get(what, 0) + 1
-        grown_s: float = low_s * 2.0 ** min(failures, _MOST_DOUBLINGS) + self._uniform() * low_s
+        grown_s: float = low_s * 2.0 ** min(failures, _MOST_DOUBLINGS) + self.uniform() * low_s
         return max(low_s, min(high_s, grown_s))

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+import os
+import secrets
 import selectors
 import shlex
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from horovod.bootstrap import unix
 from horovod.bootstrap.addresses import own_addresses
-from horovod.bootstrap.membership import WORKER_VARIABLE, place_variables
+from horovod.bootstrap.membership import WAIT_VARIABLE, WORKER_VARIABLE, place_variables
 from horovod.bootstrap.store_address import shown
+from horovod.bootstrap.store_server import StoreServer
 from horovod.config import value_of
 from horovod.errors import LaunchError, WorkerFailed
 from horovod.launch.elastic.actions import (
@@ -38,6 +41,7 @@ from horovod.launch.elastic.hosts import Hosts
 from horovod.launch.elastic.phase import Phase
 from horovod.launch.elastic.record import Record, timeline_of_job
 from horovod.launch.elastic.rules import Rules
+from horovod.launch.elastic.saved import Clock, Saved, Saver, packed
 from horovod.launch.environment import compute_threads, interface_environment, job_environment, time_limits
 from horovod.launch.job import Job, Results
 from horovod.launch.launchers.contract import (
@@ -53,6 +57,7 @@ from horovod.launch.launchers.contract import (
     LeftBehind,
     Prepared,
     Refused,
+    Rejoined,
     Request,
     Said,
     Started,
@@ -84,11 +89,15 @@ class Elastic:
         rules: sizes and limits.
         discovery: says which hosts there are.
         events: file for what happens; None: none is kept.
+        state: file with which another driver can go on; None: the job ends with this one.
+        driver_wait_s: how long hosts and workers wait for that.
     """
 
     rules: Rules
     discovery: HostDiscovery
     events: Path | None = None
+    state: Path | None = None
+    driver_wait_s: float = 0.0
 
     def describe(self) -> str:
         """What would be run, in lines: what discovery says now, and the limits.
@@ -114,9 +123,13 @@ def run_elastic_job(
     inherited: Mapping[str, str],
     console: Console,
     results: Results | None = None,
+    *,
+    words: Sequence[str] = (),
+    saved: Saved | None = None,
 ) -> None:
     """Run `job` on hosts that come and go, until nothing of it is left; `inherited` is the environment that
-    workers start from. `results` is filled with what the ranks of the last world sent home.
+    workers start from. `results` is filled with what the ranks of the last world sent home. ``words`` of the
+    command line are kept with the state, ``saved`` is that of another driver, to go on with.
 
     Raises:
         ConfigError: the launcher cannot run such a job.
@@ -126,7 +139,7 @@ def run_elastic_job(
         LaunchError: it has failed for another reason, such as too few slots.
     """
     with ExitStack() as stack:
-        course = _Course(job, elastic, inherited, console, stack)
+        course = _Course(job, elastic, inherited, console, stack, words, saved)
         try:
             course.run()
         finally:
@@ -140,19 +153,37 @@ class _Course:
     """One job while it runs. Everything is done on one thread; others leave things in mailboxes."""
 
     def __init__(
-        self, job: Job, elastic: Elastic, inherited: Mapping[str, str], console: Console, stack: ExitStack
+        self,
+        job: Job,
+        elastic: Elastic,
+        inherited: Mapping[str, str],
+        console: Console,
+        stack: ExitStack,
+        words: Sequence[str],
+        saved: Saved | None,
     ) -> None:
         self._job = job
         self._console = console
         self._inherited = inherited
-        self._driver = Driver(elastic.rules, Hosts(elastic.rules.cooldown_s), time.monotonic())
+        self._command_line = tuple(words)
+        self._clock = Clock(saved)
+        self._saver = None if elastic.state is None else Saver(elastic.state)
+        if saved is None:
+            self._driver = Driver(elastic.rules, Hosts(elastic.rules.cooldown_s), self._clock.now())
+            prepared = Prepared(_store_hosts(job, elastic.rules))
+        else:
+            self._driver = saved.state_machine()
+            prepared = Prepared(
+                [host for host, _ in saved.store], key=bytes.fromhex(saved.key), job_id=saved.job
+            )
+        self._key = prepared.key
+        self._door = secrets.token_hex(16) if saved is None else saved.door
         self._signals = stack.enter_context(Signals())
         self._status = stack.enter_context(Status(console, wanted=job.status, hosts=0, ranks=0))
         timeline = value_of("timeline", {**inherited, **job.options})
-        self._record = Record(console, elastic.events, timeline_of_job(timeline))
+        self._record = Record(console, elastic.events, timeline_of_job(timeline), goes_on=saved is not None)
         stack.callback(self._record.close)
-        prepared = Prepared(_store_hosts(job, elastic.rules))
-        self._store = make_store(prepared)
+        self._store = _store(prepared, saved)
         self._conversation = Conversation(self._store, console.tell)
         stack.callback(self._conversation.close)
         stack.enter_context(self._store)
@@ -165,9 +196,10 @@ class _Course:
             shown=job.shown,
         )
         stack.enter_context(drained(self._output, self._signals))
+        waits = {WAIT_VARIABLE: f"{elastic.driver_wait_s:g}"} if elastic.driver_wait_s else {}
         environment = job_environment(
             inherited,
-            {**interface_environment(job.interfaces), **job.options, "HOROVOD_ELASTIC": "1"},
+            {**interface_environment(job.interfaces), **job.options, "HOROVOD_ELASTIC": "1", **waits},
             store=self._store.addresses,
             secret_key=prepared.key,
             job_id=self._store.job,
@@ -177,7 +209,10 @@ class _Course:
             self._status,
         )  # fmt: skip
         self._fleet: Fleet = make_fleet(
-            LAUNCHERS[job.launcher], request, FleetPlan(job.command, environment, job.call), self._output
+            LAUNCHERS[job.launcher],
+            request,
+            FleetPlan(job.command, environment, job.call, elastic.driver_wait_s, self._door),
+            self._output,
         )
         stack.callback(self._fleet.close)
         self._output.start()
@@ -185,6 +220,8 @@ class _Course:
         stack.callback(self._poller.close)
         self._cores: dict[str, int] = {}
         self._hosts_of: dict[int, str] = {}
+        self._labels: dict[int, int] = {}  # of those that are not gone
+        self._agents: set[str] = set()
         self._words: dict[int, str] = {}
         self._seen_signals = 0
         self._interrupted = 0
@@ -192,6 +229,40 @@ class _Course:
         self._refused: LaunchError | None = None
         self._survivors: tuple[int, ...] = ()
         self._began = time.monotonic()
+        if saved is not None:
+            self._go_on(saved)
+
+    def _go_on(self, saved: Saved) -> None:
+        """Be the driver of what another one has left."""
+        self._conversation.publish_again(saved.news, self._driver.news)
+        self._hosts_of = {number: host for number, (host, _) in saved.workers.items()}
+        self._labels = {number: label for number, (_, label) in saved.workers.items()}
+        for name in self._driver.begin_again(saved.agents, self._clock.now()):
+            there = [number for number, host in self._hosts_of.items() if host == name]
+            self._fleet.rejoin(
+                name, [FleetWorker(number, name, {}, self._labels[number]) for number in there]
+            )
+
+    def _save(self) -> None:
+        """What has been decided, before it is done."""
+        if self._saver is not None:
+            self._saver.save(
+                Saved(
+                    self._command_line,
+                    os.getcwd(),
+                    dict(self._inherited),
+                    self._key.hex(),
+                    self._store.job,
+                    self._store.addresses,
+                    self._door,
+                    {number: (self._hosts_of[number], label) for number, label in self._labels.items()},
+                    sorted(self._agents),
+                    self._conversation.news,
+                    packed(self._driver),
+                    self._clock.now(),
+                    time.time(),
+                )
+            )
 
     def run(self) -> None:
         """Until nothing of the job runs."""
@@ -204,7 +275,7 @@ class _Course:
             while not finished:
                 selector.select(self._wait_s())
                 self._signals.clear()
-                now = time.monotonic()
+                now = self._clock.now()
                 self._forward_signals(now)
                 for discovered in self._poller.take():
                     if discovered.hosts is None:
@@ -217,6 +288,8 @@ class _Course:
                 self._driver.tick(now)
                 self._act()
                 self._status.instead = self._driver.describe(now)
+        if self._saver is not None:
+            self._saver.remove()
 
     def fill(self, results: Results) -> None:
         """What the ranks of the last world sent home."""
@@ -273,8 +346,12 @@ class _Course:
         match event:
             case HostReached(host, facts):
                 self._cores[host] = facts.cores
+                self._agents.add(host)
                 self._driver.reached(host, now)
             case HostLost(host, _, reason):
+                self._agents.discard(host)
+                for number in [each for each in self._labels if self._hosts_of[each] == host]:
+                    del self._labels[number]
                 self._driver.host_lost(host, reason, now)
             case Started(number, pid):
                 self._console.narrate(f"worker {number} runs as process {pid} on {self._hosts_of[number]}")
@@ -295,7 +372,12 @@ class _Course:
             case Exited(number, exit_code, _):
                 self._driver.exited(number, exit_code, now, self._words.get(number, ""))
                 self._conversation.forget(number)
+            case Rejoined(_, missing):
+                for number in missing:
+                    self._labels.pop(number, None)
+                self._driver.never_began(missing, now)
             case Gone(number, survivors):
+                self._labels.pop(number, None)
                 self._survivors += survivors
                 self._driver.gone(number, now)
             case FewDevices(number, devices, ranks):
@@ -328,13 +410,20 @@ class _Course:
 
     def _wait_s(self) -> float | None:
         due = self._driver.due()
-        return None if due == math.inf else max(0.0, due - time.monotonic())
+        if self._driver.actions:
+            return 0.0
+        return None if due == math.inf else max(0.0, due - self._clock.now())
 
     # -- out ------------------------------------------------------------------------------------------------
 
     def _act(self) -> None:
         """Do what the driver wants."""
         actions, self._driver.actions = self._driver.actions, []
+        for action in actions:
+            if isinstance(action, Start):
+                self._hosts_of[action.worker] = action.host
+                self._labels[action.worker] = action.place[0]
+        self._save()
         for action in actions:
             self._do(action)
 
@@ -344,6 +433,7 @@ class _Course:
                 self._fleet.reach(host)
             case Drop(host):
                 self._fleet.drop(host)
+                self._agents.discard(host)
             case Start():
                 self._start(action)
             case End(workers, kill):
@@ -364,7 +454,6 @@ class _Course:
     def _start(self, start: Start) -> None:
         if self._interrupted:
             return
-        self._hosts_of[start.worker] = start.host
         environment = {
             **place_variables(start.place),
             "HOROVOD_HOSTNAME": start.host,
@@ -377,6 +466,18 @@ class _Course:
             self._fleet.start(FleetWorker(start.worker, start.host, environment, label=start.place[0]))
         except ValueError:
             pass  # its host was lost a moment ago, which is still to be read
+
+
+def _store(prepared: Prepared, saved: Saved | None) -> StoreServer:
+    if saved is None:
+        return make_store(prepared)
+    try:
+        return make_store(prepared, saved.store[0][1])
+    except LaunchError as error:
+        raise LaunchError(
+            "--resume: the driver of this job still runs, or ran on another machine than this one, where its "
+            f"workers look for it. {error}"
+        ) from error
 
 
 def _store_hosts(job: Job, rules: Rules) -> list[str]:

@@ -16,6 +16,8 @@ from horovod.launch.job import Job
 
 __all__ = ["Wishes", "elastic_of"]
 
+_DRIVER_WAIT_S = 600.0
+
 
 class Wishes(NamedTuple):
     """As given; None: not given. The names are those of the options."""
@@ -29,6 +31,8 @@ class Wishes(NamedTuple):
     failure_domain: str | None = None
     spares: int | None = None
     elastic_events: str | None = None
+    state: str | None = None
+    driver_wait: float | None = None
 
 
 def elastic_of(
@@ -65,4 +69,8 @@ def elastic_of(
         fixed_hosts=fixed,
     )
     events = None if wishes.elastic_events is None else Path(wishes.elastic_events)
-    return Elastic(rules, discovery, events)
+    if wishes.driver_wait is not None and wishes.state is None:
+        raise ConfigError("--driver-wait means something with --state only.")
+    state = None if wishes.state is None else Path(wishes.state).absolute()
+    wait_s = _DRIVER_WAIT_S if wishes.driver_wait is None else wishes.driver_wait
+    return Elastic(rules, discovery, events, state, wait_s if state is not None else 0.0)

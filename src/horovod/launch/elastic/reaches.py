@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from horovod.launch.elastic.actions import Drop, Reach
@@ -47,6 +48,15 @@ class Reaches:
             if host not in here:
                 del self._reaches[host]
                 self._workers.actions.append(Drop(host))
+
+    def begin_again(self, agents: Sequence[str]) -> list[str]:
+        """Another driver goes on: returns the hosts that workers or ``agents`` are on. They are being reached
+        from now on; all others are as if nobody knew them.
+        """
+        hosts = [*agents, *(worker.host for worker in self._workers.living())]
+        hosts += [host for host, _ in self._workers.lingering.values()]
+        self._reaches = {host: _Reach(trying=True) for host in hosts}
+        return list(self._reaches)
 
     def reached(self, host: str) -> None:
         """Workers can be started there."""

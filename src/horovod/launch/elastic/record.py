@@ -39,18 +39,22 @@ class Record:
     """
     Args:
         console: where sentences go.
-        events: the file for programs; None: there is none. It is written anew.
+        events: the file for programs; None: there is none.
         timeline: that for a viewer, as ``timeline_of_job`` names it.
+        goes_on: the files go on where another driver has left them; else they are written anew.
 
     Raises:
         LaunchError: a file cannot be written.
     """
 
-    def __init__(self, console: Console, events: Path | None, timeline: Path | None = None) -> None:
+    def __init__(
+        self, console: Console, events: Path | None, timeline: Path | None = None, goes_on: bool = False
+    ) -> None:
         self._console = console
-        self._events = _File(console, events)
-        self._timeline = _File(console, timeline)
-        self._timeline.write(b"[\n")
+        self._events = _File(console, events, goes_on)
+        self._timeline = _File(console, timeline, goes_on)
+        if not goes_on:
+            self._timeline.write(b"[\n")
 
     def add(self, log: Log) -> None:
         tell = self._console.narrate if log.event in _ASKED_FOR else self._console.tell
@@ -86,7 +90,7 @@ def _marks(log: Log, at: float) -> list[dict[str, Any]]:
 class _File:
     """A file, or none; once it cannot be written it is left."""
 
-    def __init__(self, console: Console, path: Path | None) -> None:
+    def __init__(self, console: Console, path: Path | None, goes_on: bool) -> None:
         self._console = console
         self._path = path
         self._file: BinaryIO | None = None
@@ -94,7 +98,8 @@ class _File:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 # A pipe must not stop the job: neither one without a reader, nor one that is full.
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
+                flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+                flags |= os.O_APPEND if goes_on else os.O_TRUNC
                 self._file = os.fdopen(os.open(path, flags, 0o666), "wb", buffering=0)
             except OSError as error:
                 why = "it is a pipe that nobody reads" if error.errno == errno.ENXIO else error.strerror

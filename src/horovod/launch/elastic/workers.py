@@ -181,6 +181,21 @@ class Workers:
         else:
             self.lingering[worker.number] = (worker.host, worker.index)
 
+    def begin_again(self) -> None:
+        """Another driver goes on: nobody has heard the answers that were not given, so who waits for one
+        reports again. Who is to end is told again.
+        """
+        self.actions = []
+        for worker in self.living():
+            worker.report = -1
+            if worker.state is State.WAITING and worker.number not in self.world:
+                worker.state = State.PREPARING
+            elif worker.state is State.WAITING:
+                worker.state = State.PLACED if self.round else State.STARTING
+        again = [worker for worker in self.living() if worker.told_to_end]
+        if again:
+            self.end(again, "it was to end before the driver was started again")
+
     def forget_ended(self) -> None:
         """Those that have ended and are not in the world are of no use any more."""
         for worker in self.known():

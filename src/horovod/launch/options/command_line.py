@@ -140,7 +140,9 @@ def parse_command_line(words: Sequence[str]) -> argparse.Namespace:
     )
     if unknown:
         parser.error(f"unknown option {unknown[0]}{_did_you_mean(unknown[0])}")
-    if not (arguments.version or arguments.check_build or arguments.completion):
+    if arguments.resume is not None and (arguments.command or len(arguments.given) > 1):
+        parser.error("--resume takes the command and all options from the file: give nothing else")
+    if not (arguments.version or arguments.check_build or arguments.completion or arguments.resume):
         if arguments.config_file is not None:
             # Only who has such a file pays for the module.
             from horovod.launch.options.config_file import apply_config_file

@@ -372,6 +372,18 @@ _ELASTIC = (
         ("--elastic-events",), "elastic_events", "keep what happens to the world in this file, as JSON lines",
         "FILE", path="file", ours=True,
     ),
+    Option(
+        ("--state",), "state", "keep the state of the job in this file, so that it outlives horovodrun",
+        "FILE", path="file", ours=True,
+    ),
+    Option(
+        ("--driver-wait",), "driver_wait",
+        "with --state: how long processes wait for --resume (600)", "SECONDS", at_least(1, float), ours=True,
+    ),
+    Option(
+        ("--resume",), "resume", "go on with the job of this file, whose horovodrun was killed",
+        "FILE", path="file", ours=True, in_file=False,
+    ),
 )  # fmt: skip
 
 # A group of their own: hiding the log's time stamps goes together with --prefix-output-with-timestamp.

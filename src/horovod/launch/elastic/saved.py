@@ -1,0 +1,178 @@
+"""What a driver leaves in a file, so that another one can go on in its place.
+
+Each change is written before it takes effect: what it says has been decided, and may not have been done.
+The file names the key of the job and the environment of its user, so only he may read it; it counts only if
+it is his. The state machine is in it as a pickle in which nothing but our own classes can be named.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import pickle
+import stat
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from horovod.errors import ConfigError, LaunchError
+from horovod.launch.elastic.driver import Driver
+from horovod.version import __version__
+
+__all__ = ["Clock", "Saved", "Saver", "load", "packed"]
+
+_FORMAT = 1
+_OURS = ("horovod.launch.elastic.", "horovod.bootstrap.membership")
+_PLAIN = frozenset({("builtins", "frozenset"), ("builtins", "set"), ("builtins", "range")})
+
+
+@dataclass(frozen=True)
+class Saved:
+    """
+    Attributes:
+        words: the command line.
+        directory: where it was given.
+        environ: the environment there.
+        key: of the job, in hexadecimal digits; ``job``: its name.
+        store: host or name, and port, of each address of the store.
+        door: the secret from which the names follow of the doors where agents wait.
+        workers: host and label of each that is not gone, by number.
+        agents: hosts where one of ours may be.
+        news: of changed hosts: when, in UNIX seconds, and which kind.
+        driver: the state machine.
+        ticks: its clock, in seconds, at the UNIX time ``at``.
+    """
+
+    words: Sequence[str]
+    directory: str
+    environ: Mapping[str, str]
+    key: str
+    job: str
+    store: Sequence[tuple[str, int]]
+    door: str
+    workers: Mapping[int, tuple[str, int]]
+    agents: Sequence[str]
+    news: Sequence[tuple[int, int]]
+    driver: str
+    ticks: float
+    at: float
+
+    def state_machine(self) -> Driver:
+        """The state machine.
+
+        Raises:
+            ConfigError: it is none that this version can go on with.
+        """
+        try:
+            made = _Unpickler(io.BytesIO(base64.b85decode(self.driver))).load()
+        except Exception as error:  # whatever nonsense makes pickle do
+            raise ConfigError(f"The state of the elastic job makes no sense: {error!r}") from error
+        if not isinstance(made, Driver):
+            raise ConfigError("The state of the elastic job makes no sense: it is no driver.")
+        return made
+
+
+class Saver:
+    """Keeps a file as it was last told.
+
+    Args:
+        path: of the file; it is there from the first state until `remove`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._before: tuple[object, ...] = ()
+
+    def save(self, state: Saved) -> None:
+        """Write it, if anything but the time has changed.
+
+        Raises:
+            LaunchError: that is not possible.
+        """
+        now = tuple(getattr(state, each.name) for each in fields(state) if each.name not in ("ticks", "at"))
+        if now == self._before:
+            return
+        self._before = now
+        text = json.dumps({"format": _FORMAT, "version": __version__, **asdict(state)})
+        beside = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
+        try:
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, self._path)
+        except OSError as error:
+            raise LaunchError(
+                f"The state of the job cannot be kept in {self._path}: {error.strerror} (--state)."
+            ) from error
+
+    def remove(self) -> None:
+        """The job is over: nobody can go on with it."""
+        self._path.unlink(missing_ok=True)
+
+
+def packed(driver: Driver) -> str:
+    """A state machine as text."""
+    return base64.b85encode(pickle.dumps(driver, protocol=5)).decode()
+
+
+def load(path: Path) -> Saved:
+    """What is in a file.
+
+    Raises:
+        ConfigError: it cannot be read, is another user's, or not of this version.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe has no writer
+        with os.fdopen(descriptor, encoding="utf-8") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise ConfigError(f"--resume {path}: this is no file.")
+            if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise ConfigError(
+                    f"--resume {path}: others may have written to this file. It must be yours, and writable "
+                    "for you only."
+                )
+            read = json.load(file)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"--resume {path}: there is no such file. The job is over, or was started without --state."
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"--resume {path}: it cannot be read: {error}") from error
+    try:
+        if (read.pop("format"), read.pop("version")) != (_FORMAT, __version__):
+            raise ConfigError(f"--resume {path}: it was written by another version of Rueda.")
+        read["workers"] = {int(number): (str(h), int(r)) for number, (h, r) in read["workers"].items()}
+        read["agents"] = [str(host) for host in read["agents"]]
+        read["store"] = [(str(host), int(port)) for host, port in read["store"]]
+        read["news"] = [(int(at), int(kind)) for at, kind in read["news"]]
+        return Saved(**read)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"--resume {path}: it is no state of an elastic job: {error!r}") from error
+
+
+class Clock:
+    """The clock of a job, which goes on with the next driver."""
+
+    def __init__(self, saved: Saved | None) -> None:
+        self._ahead_s = 0.0
+        if saved is not None:
+            passed_s = max(0.0, time.time() - saved.at)
+            self._ahead_s = saved.ticks + passed_s - time.monotonic()
+
+    def now(self) -> float:
+        """In seconds."""
+        return time.monotonic() + self._ahead_s
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module.startswith(_OURS) and "." not in name) or (module, name) in _PLAIN:
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} has no place in a driver")

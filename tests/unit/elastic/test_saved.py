@@ -1,0 +1,136 @@
+"""The state of a driver, in a file."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.elastic.play import Play
+
+from horovod.errors import ConfigError, LaunchError
+from horovod.launch.elastic.phase import Phase
+from horovod.launch.elastic.saved import Clock, Saved, Saver, load, packed
+
+STATE = Saved(
+    words=("-np", "2", "python", "train.py"),
+    directory="/work",
+    environ={"HOME": "/home", "ODD": "\udcff"},
+    key="00ff",
+    job="job",
+    store=(("127.0.0.1", 4000), ("::1", 4000)),
+    door="secret",
+    workers={3: ("a", 0), 5: ("b", 1)},
+    agents=("a", "b"),
+    news=((100, 1), (101, 3)),
+    driver="",
+    ticks=50.0,
+    at=1000.0,
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "job.state"
+
+
+def test_what_is_saved_is_loaded(path: Path) -> None:
+    play = Play(2)
+    play.begin(a=2)
+    Saver(path).save(replace(STATE, driver=packed(play.driver)))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    read = load(path)
+    assert (*read.words,) == STATE.words
+    assert read.environ == STATE.environ
+    assert read.workers == STATE.workers
+    assert (*read.store,) == STATE.store
+    driver = read.state_machine()
+    assert (driver.phase, driver.world, driver.round) == (Phase.TRAINING, (0, 1), 1)
+
+
+def test_it_is_written_when_something_has_changed_and_removed_at_the_end(path: Path) -> None:
+    saver = Saver(path)
+    saver.save(STATE)
+    first = path.stat().st_ino
+    saver.save(replace(STATE, at=2000.0, ticks=1050.0))
+    assert path.stat().st_ino == first
+    saver.save(replace(STATE, agents=("a",)))
+    assert load(path).agents == ["a"]
+    saver.remove()
+    saver.remove()
+    with pytest.raises(ConfigError, match=r"no such file\. The job is over, or was started without --state"):
+        load(path)
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"cannot be kept in .*missing/job.state: No such file"):
+        Saver(tmp_path / "missing" / "job.state").save(STATE)
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602])
+def test_a_file_that_others_may_write_to_is_refused(path: Path, mode: int) -> None:
+    Saver(path).save(STATE)
+    path.chmod(mode)
+    with pytest.raises(ConfigError, match="others may have written to this file"):
+        load(path)
+
+
+def _changed(**changes: Any) -> str:
+    known = {"format": 1, "version": "?", **STATE.__dict__, **changes}
+    return json.dumps(known)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "nonsense", "[]", "{}", "3", "[" * 100_000),
+        *(_changed(), _changed(workers=3), _changed(store=[3])),
+    ],
+)
+def test_a_file_that_is_none(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match="--resume"):
+        load(path)
+
+
+def test_what_is_no_file(path: Path) -> None:
+    os.mkfifo(path, 0o600)
+    with pytest.raises(ConfigError, match="this is no file"):
+        load(path)
+    with pytest.raises(ConfigError, match="--resume"):
+        load(path.parent)
+
+
+class _Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch /tmp/rueda-evil",)
+
+
+class _EvilGet:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (Play, "begin")
+
+
+@pytest.mark.parametrize("what", [_Evil(), _EvilGet(), 3, Play, os.system])
+def test_a_pickle_that_names_anything_else(what: object) -> None:
+    driver = base64.b85encode(pickle.dumps(what)).decode()
+    with pytest.raises(ConfigError, match="makes no sense"):
+        replace(STATE, driver=driver).state_machine()
+    assert not os.path.exists("/tmp/rueda-evil")
+
+
+def test_the_clock_goes_on_across_a_restart_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1007.0)
+    monkeypatch.setattr("time.monotonic", lambda: 3.0)
+    clock = Clock(STATE)
+    assert clock.now() == 57.0
+    monkeypatch.setattr("time.monotonic", lambda: 5.0)
+    assert clock.now() == 59.0
+    assert Clock(None).now() == 5.0
