@@ -143,6 +143,29 @@ def test_the_end_of_the_launcher_ends_all(hosts: SimulatedHosts, tmp_path: Path)
     assert left_behind(hosts) == []
 
 
+@pytest.mark.parametrize("lost", ["nobody", "a rank"])
+def test_another_launcher_goes_on(hosts: SimulatedHosts, tmp_path: Path, lost: str) -> None:
+    name(hosts, tmp_path, 0, 1, 2)
+    state = str(tmp_path / "state")
+    by_slot = ("--failure-domain", "slot", "--blacklist-cooldown-range", "1", "1")
+    with elastic(hosts, tmp_path, *discovery(tmp_path), *by_slot, "--state", state) as job:
+        job.world(3)
+        signal_processes(hosts, 0, f"{PYTHON} -m horovod.runner.launch", signal.SIGKILL)
+        job.job.process.wait(LIMIT_S)
+    if lost == "a rank":
+        assert signal_processes(hosts, 1, f"{PYTHON} {RANK}", signal.SIGKILL) == 1
+    with running(hosts, "--resume", state) as resumed:
+        following = _Job(resumed, tmp_path)
+        following.until(lambda event: event["event"] == "driver")
+        if lost == "a rank":
+            following.world(2)
+            following.world(3)
+        said = following.finish()
+    assert said.count("done 3") == 3
+    assert ("killed by SIGKILL" in said) == (lost == "a rank")
+    assert left_behind(hosts) == []
+
+
 @pytest.fixture
 def cluster(hosts: SimulatedHosts) -> Iterator[Mapping[str, str]]:
     if reason := why_no_slurm():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import pickle
@@ -42,7 +43,7 @@ def path(tmp_path: Path) -> Path:
 def test_what_is_saved_is_loaded(path: Path) -> None:
     play = Play(2)
     play.begin(a=2)
-    Saver(path).save(replace(STATE, driver=packed(play.driver)))
+    Saver(path, pytest.fail).save(replace(STATE, driver=packed(play.driver)))
     assert path.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     read = load(path)
@@ -55,7 +56,7 @@ def test_what_is_saved_is_loaded(path: Path) -> None:
 
 
 def test_it_is_written_when_something_has_changed_and_removed_at_the_end(path: Path) -> None:
-    saver = Saver(path)
+    saver = Saver(path, pytest.fail)
     saver.save(STATE)
     first = path.stat().st_ino
     saver.save(replace(STATE, at=2000.0, ticks=1050.0))
@@ -70,12 +71,34 @@ def test_it_is_written_when_something_has_changed_and_removed_at_the_end(path: P
 
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"cannot be kept in .*missing/job.state: No such file"):
-        Saver(tmp_path / "missing" / "job.state").save(STATE)
+        Saver(tmp_path / "missing" / "job.state", pytest.fail).save(STATE)
+
+
+def test_a_place_that_is_full_later_leaves_no_state_of_the_past(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    saver = Saver(path, told.append)
+    saver.save(STATE)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        for job in "ab":
+            saver.save(replace(STATE, job=job))
+    assert len(told) == 1
+    assert "No space left on device" in told[0]
+    assert "the job does not outlive this process" in told[0]
+    assert list(path.parent.iterdir()) == []
+    saver.save(replace(STATE, job="b"))
+    assert load(path).job == "b"
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602])
 def test_a_file_that_others_may_write_to_is_refused(path: Path, mode: int) -> None:
-    Saver(path).save(STATE)
+    Saver(path, pytest.fail).save(STATE)
     path.chmod(mode)
     with pytest.raises(ConfigError, match="others may have written to this file"):
         load(path)

@@ -167,7 +167,7 @@ class _Course:
         self._inherited = inherited
         self._command_line = tuple(words)
         self._clock = Clock(saved)
-        self._saver = None if elastic.state is None else Saver(elastic.state)
+        self._saver = None if elastic.state is None else Saver(elastic.state, console.tell)
         if saved is None:
             self._driver = Driver(elastic.rules, Hosts(elastic.rules.cooldown_s), self._clock.now())
             prepared = Prepared(_store_hosts(job, elastic.rules))

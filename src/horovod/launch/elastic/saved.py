@@ -14,7 +14,8 @@ import os
 import pickle
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -81,23 +82,46 @@ class Saver:
 
     Args:
         path: of the file; it is there from the first state until `remove`.
+        tell: gets a sentence when it cannot be written any more. Then there is none: a state of the past
+            would mislead the next driver.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
         self._path = path
+        self._tell = tell
+        self._written = False
+        self._lost = False
         self._before: tuple[object, ...] = ()
 
     def save(self, state: Saved) -> None:
         """Write it, if anything but the time has changed.
 
         Raises:
-            LaunchError: that is not possible.
+            LaunchError: that is not possible, for the first time. Later the job goes on without.
         """
         now = tuple(getattr(state, each.name) for each in fields(state) if each.name not in ("ticks", "at"))
         if now == self._before:
             return
-        self._before = now
         text = json.dumps({"format": _FORMAT, "version": __version__, **asdict(state)})
+        try:
+            self._write(text)
+        except OSError as error:
+            why = f"The state of the job cannot be kept in {self._path}: {error.strerror} (--state)."
+            if not self._written:
+                raise LaunchError(why) from error
+            self.remove()
+            if not self._lost:
+                self._tell(f"{why} Until it can, the job does not outlive this process.")
+            self._lost = True
+            return
+        self._before, self._written, self._lost = now, True, False
+
+    def remove(self) -> None:
+        """The job is over: nobody can go on with it."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def _write(self, text: str) -> None:
         beside = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
         try:
             descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -106,14 +130,10 @@ class Saver:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(beside, self._path)
-        except OSError as error:
-            raise LaunchError(
-                f"The state of the job cannot be kept in {self._path}: {error.strerror} (--state)."
-            ) from error
-
-    def remove(self) -> None:
-        """The job is over: nobody can go on with it."""
-        self._path.unlink(missing_ok=True)
+        except OSError:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
+            raise
 
 
 def packed(driver: Driver) -> str:
