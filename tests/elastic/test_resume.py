@@ -113,6 +113,27 @@ def test_two_drivers_of_one_job(train: Train, state: Path) -> None:
         assert len(job.worlds) == 1
 
 
+def test_the_same_command_again_is_refused(train: Train, state: Path) -> None:
+    state.write_text("a job")
+    with train({"localhost": 1}, *kept(state)) as job:
+        job.watch(lambda: job.process.poll() is not None)
+        job.finish()
+        assert job.status == 2
+        assert f"go on with that: horovodrun --resume {state}" in job.text
+
+
+def test_files_of_output_go_on(train: Train, state: Path, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    with train({"localhost": 1}, *kept(state), "--output-filename", str(logs)) as job:
+        job.until_point("step", step=3)
+        (written,) = logs.glob("rank*/stdout")
+        written.write_text("from the first driver\n")
+        job.kill_driver()
+        job.resume(state)
+        check_result(job)
+        assert written.read_text().startswith("from the first driver\n")
+
+
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=LONG) for seed in range(1, 50))])
 def test_drivers_and_ranks_are_killed_at_random(train: Train, state: Path, seed: int) -> None:
     chance = random.Random(seed)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.launch.fleets import LIMIT_S, RunningFleet, fleet_of
 from tests.launch.launching import WAIT, Watched
+from tests.launch.test_agent import OPEN, agent, line
 
 from horovod.bootstrap.proc import stat_of
 from horovod.launch.launchers.contract import Exited, Gone, HostReached, Rejoined, Started
@@ -112,3 +115,30 @@ def test_a_host_that_is_reached_anew_ends_what_the_former_agent_has() -> None:
         running.reach()
         running.start(0, DO=WAIT)
         assert watched.still_running(LIMIT_S) == []
+
+
+def test_what_the_lost_launcher_had_not_taken_is_said_again() -> None:
+    door = f"rueda-test-{secrets.token_hex(8)}"
+    work: dict[str, object] = {"rank": 0, "environment": {}}
+    with agent() as one:
+        one.say(
+            line({**OPEN, "command": ["sh", "-c", "echo first; sleep 60"], "door": door, "patience_s": 30.0})
+        )
+        one.say(line({"start": [work]}))
+        assert one.hear("output")["size"] == len("first\n")
+        with socket.socket(socket.AF_UNIX) as other:
+            other.settimeout(LIMIT_S)
+            other.connect(f"\0{door}")
+            heard = b""
+            while b"first\n" not in heard:
+                heard += other.recv(1 << 16)
+            events = [json.loads(each)["event"] for each in heard.splitlines() if each.startswith(b"{")]
+            assert [each for each in events if each != "beat"] == [
+                "attached",
+                "started",
+                "caught_up",
+                "output",
+            ]
+            other.sendall(line({"taken": len("first\n")}) + line({"end": signal.SIGTERM}))
+            while b"finished" not in heard:
+                heard += other.recv(1 << 16)

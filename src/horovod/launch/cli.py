@@ -28,7 +28,7 @@ from horovod.launch.options.table import every_option
 from horovod.launch.output.console import Console
 from horovod.launch.placement.allocations import find_allocation
 from horovod.launch.placement.hosts import Allocated, named
-from horovod.launch.restarts import with_restarts
+from horovod.launch.restarts import RESTARTS_VARIABLE, with_restarts
 from horovod.launch.run import run_job
 from horovod.version import __version__
 
@@ -88,7 +88,8 @@ def _resumed(path: str) -> tuple[Saved, argparse.Namespace]:
     """
     from horovod.launch.elastic.saved import load
 
-    saved = load(Path(path))
+    file = Path(path).absolute()
+    saved = load(file)
     today = {name: os.environ[name] for name in ("SSH_AUTH_SOCK", "SSH_AGENT_PID") if name in os.environ}
     try:
         os.chdir(saved.directory)
@@ -98,7 +99,9 @@ def _resumed(path: str) -> tuple[Saved, argparse.Namespace]:
         ) from error
     os.environ.clear()
     os.environ.update({**saved.environ, **today})
-    return saved, parse_command_line(saved.words)
+    arguments = parse_command_line(saved.words)
+    arguments.state = str(file)  # it may have been moved
+    return saved, arguments
 
 
 def _run(
@@ -163,7 +166,13 @@ def _run_elastic(
             run,
             os.environ,
             console,
+            done=0 if saved is None else min(arguments.max_restarts or 0, _restarts(saved.environ)),
         )
+
+
+def _restarts(environ: Mapping[str, str]) -> int:
+    count = environ.get(RESTARTS_VARIABLE, "")
+    return int(count) if count.isdecimal() else 0
 
 
 def _spelled(name: str) -> str:

@@ -15,17 +15,21 @@ RESTARTS_VARIABLE = "HOROVOD_RESTART_COUNT"
 
 
 def with_restarts(
-    most: int, run: Callable[[Mapping[str, str]], None], environ: Mapping[str, str], console: Console
+    most: int,
+    run: Callable[[Mapping[str, str]], None],
+    environ: Mapping[str, str],
+    console: Console,
+    done: int = 0,
 ) -> None:
     """Call ``run`` with the environment that ranks start from; again, ``most`` times, when a rank has failed.
 
     What cannot be helped by another start is not tried again: a command that cannot be run, hosts that cannot
-    be reached, a signal to the launcher.
+    be reached, a signal to the launcher. ``done``: restarts that there have been.
 
     Raises:
         HorovodError: what ``run`` has raised last.
     """
-    for restarts in range(most + 1):
+    for restarts in range(done, most + 1):
         try:
             run({**environ, RESTARTS_VARIABLE: str(restarts)} if most else environ)
             return

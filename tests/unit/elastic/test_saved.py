@@ -22,7 +22,7 @@ STATE = Saved(
     words=("-np", "2", "python", "train.py"),
     directory="/work",
     environ={"HOME": "/home", "ODD": "\udcff"},
-    key="00ff",
+    key="00ff" * 8,
     job="job",
     store=(("127.0.0.1", 4000), ("::1", 4000)),
     door="secret",
@@ -157,3 +157,45 @@ def test_the_clock_goes_on_across_a_restart_of_the_machine(monkeypatch: pytest.M
     monkeypatch.setattr("time.monotonic", lambda: 5.0)
     assert clock.now() == 59.0
     assert Clock(None).now() == 5.0
+
+
+def test_a_file_that_is_there_already_is_not_overwritten(path: Path) -> None:
+    Saver(path, pytest.fail).save(STATE)
+    with pytest.raises(
+        ConfigError, match=r"already\. If a job is in it, go on with that: horovodrun --resume"
+    ):
+        Saver(path, pytest.fail)
+    Saver(path, pytest.fail, goes_on=True).save(replace(STATE, job="other"))
+    path.write_bytes(b"")  # as mktemp makes it
+    Saver(path, pytest.fail)
+
+
+def test_the_state_of_another_job_is_not_removed(path: Path) -> None:
+    saver = Saver(path, pytest.fail)
+    saver.save(STATE)
+    path.unlink()
+    Saver(path, pytest.fail).save(replace(STATE, job="other"))
+    saver.remove()
+    assert load(path).job == "other"
+
+
+def test_whose_workers_have_come_is_known_to_the_next_driver() -> None:
+    play = Play(2)
+    play.begin(a=2)
+    play.restart()
+    for number in (0, 1):
+        play.exit(number)
+    assert play.over is not None
+    assert not play.over.error
+    assert not any("never called" in log.text for log in play.logs)
+
+
+@pytest.mark.parametrize("done", range(5))
+def test_workers_that_were_not_started_are_started_by_the_next_driver(done: int) -> None:
+    play = Play(3)
+    play.dies = lambda count: min(done, count)
+    play.discover(a=2, b=1)
+    assert sorted(play.workers) == [0, 1, 2]
+    play.arrive(0, 1, 2)
+    assert (play.size(), play.world) == (3, [0, 1, 2])
+    assert play.over is None

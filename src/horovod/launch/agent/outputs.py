@@ -25,6 +25,7 @@ class Outputs:
         self._open: dict[int, tuple[int, str]] = {}  # descriptor -> rank and stream
         self._credit = 0
         self._sent = 0  # beyond what the launcher has taken
+        self._untaken: collections.deque[tuple[int, str, bytes]] | None = None  # that; None: it is of no use
         self._watched = False
         self._keeping = False  # no launcher is there
         self._kept: collections.deque[tuple[int, str, bytes]] = collections.deque()
@@ -40,6 +41,10 @@ class Outputs:
             self._poller.register(read_end, select.POLLIN)
         return write_end
 
+    def remember(self) -> None:
+        """From now on keep what the launcher has not taken yet: it may be lost with it."""
+        self._untaken = collections.deque()
+
     def keep(self) -> None:
         """The launcher is gone: ranks go on printing, and it is kept, as far as there is room."""
         self._keeping = True
@@ -49,6 +54,9 @@ class Outputs:
         """Another launcher is there, and has room for `window` bytes: first for what was kept."""
         self._keeping = False
         self._credit, self._sent = window, 0
+        while self._untaken:
+            self._kept.appendleft(self._untaken.pop())
+            self._kept_bytes += len(self._kept[0][2])
         if self._lost_bytes:
             self._launcher.say("output_lost", size=self._lost_bytes)
             self._lost_bytes = 0
@@ -64,6 +72,12 @@ class Outputs:
         if count > self._sent:
             raise Refusal(f"{count} bytes were taken of {self._sent}")
         self._sent -= count
+        left = count
+        while self._untaken and left:
+            rank, stream, data = self._untaken.popleft()
+            if len(data) > left:
+                self._untaken.appendleft((rank, stream, data[left:]))
+            left -= min(left, len(data))
         self.allow(count)
 
     def allow(self, count: int) -> None:
@@ -134,6 +148,8 @@ class Outputs:
     def _send(self, rank: int, stream: str, data: bytes) -> None:
         self._credit -= len(data)
         self._sent += len(data)
+        if self._untaken is not None:
+            self._untaken.append((rank, stream, data))
         self._launcher.say("output", rank=rank, stream=stream, size=len(data))
         self._launcher.send(data)
 

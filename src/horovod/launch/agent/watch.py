@@ -101,6 +101,7 @@ class Agent:
             self._door = Door(plan.door, plan.patience_s)
             self._poller.register(self._door.fileno(), select.POLLIN)
             self._launcher.remember()
+            self._outputs.remember()
         if not self._remote:
             _keep_from_others(plan)
         self._start(plan, plan.workers)

@@ -253,6 +253,10 @@ class Connections:
 
         self._deliver(rank, stream, data, taken)
 
+    def drop(self, host: _Connection, size_bytes: int) -> None:
+        """What was printed is of no use."""
+        self._calls.put(lambda: host.make_room(size_bytes))
+
     def _make_calls(self) -> None:
         for call in self._calls.take():
             call()
@@ -321,6 +325,7 @@ class _Connection:
         self._window_bytes = 0  # of output that may come before more is asked for
         self._events_left = _MOST_EVENTS
         self._attaching = False  # asked for; no event but its answer counts
+        self._attached = False
         self._recounting = False  # the agent that was attached tells what has happened
 
     def expect(self, ranks: Iterable[int], window_bytes: int) -> None:
@@ -501,7 +506,10 @@ class _Connection:
                 if len(self._incoming) < at + size:
                     break
                 self._payload = None
-                self._owner.printed(self, rank, stream, bytes(self._incoming[at : at + size]))
+                if rank in self._ranks:
+                    self._owner.printed(self, rank, stream, bytes(self._incoming[at : at + size]))
+                else:  # of one that was gone already when another launcher had it
+                    self._owner.drop(self, size)
                 at += size
                 continue
             end = self._incoming.find(b"\n", at)
@@ -519,13 +527,14 @@ class _Connection:
             case {"event": "output", "rank": int(rank), "stream": str(stream), "size": int(size)}:
                 if not 0 < size <= min(_READ_BYTES, self._window_bytes):
                     raise LaunchError("more output than it may send")
-                self._check_rank(rank)
+                if not (self._attached and rank not in self._ranks):
+                    self._check_rank(rank)
                 self._window_bytes -= size
                 self._payload = (rank, stream, size)
             case {"event": "beat"}:
                 pass
             case {"event": "attached"} if self._attaching:
-                self._attaching, self._recounting = False, True
+                self._attaching, self._attached, self._recounting = False, True, True
             case {"event": "caught_up"} if self._recounting:
                 self._recounting = False
                 self._owner.tell(self.name, CaughtUp())

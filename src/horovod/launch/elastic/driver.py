@@ -112,7 +112,7 @@ class Driver:
         worker = workers.get(number)
         if worker is None or not worker.alive or report_number <= worker.report:
             return
-        worker.report, worker.said, worker.since = report_number, report, now
+        worker.report, worker.said, worker.since, worker.came = report_number, report, now, True
         workers.begun = workers.begun or report.synced
         if not report.ready and worker.state is State.PLACED:
             anew = [member for member in workers.members() if member.alive and member.said.ready]
@@ -210,15 +210,13 @@ class Driver:
         return hosts
 
     def never_began(self, numbers: Sequence[int], now: float) -> None:
-        """These workers were to be started by the driver before this one, and were not."""
-        for worker in [self._workers[number] for number in numbers if self._workers.get(number) is not None]:
-            if worker.alive:
+        """These workers were to be started by the driver before this one, and were not: now they are."""
+        for worker in [worker for worker in self._workers.living() if worker.number in numbers]:
+            if self.phase in ENDS or not self._workers.usable(worker):
                 worker.told_to_end = True  # it is nobody's fault
                 self._ended(worker, None, now)
-        if self.phase is Phase.FIRST and not any(member.alive for member in self._workers.members()):
-            self.phase = Phase.SLOTS
-            self._workers.world.clear()
-            self._workers.forget_ended()
+            else:
+                self._workers.start(worker, self._staff.place_of(worker))
         self._settle(now)
 
     def tick(self, now: float) -> None:

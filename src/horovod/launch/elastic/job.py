@@ -41,7 +41,7 @@ from horovod.launch.elastic.hosts import Hosts
 from horovod.launch.elastic.phase import Phase
 from horovod.launch.elastic.record import Record, timeline_of_job
 from horovod.launch.elastic.rules import Rules
-from horovod.launch.elastic.saved import Clock, Saved, Saver, packed
+from horovod.launch.elastic.saved import Clock, Saved, Saver, load, packed
 from horovod.launch.environment import compute_threads, interface_environment, job_environment, time_limits
 from horovod.launch.job import Job, Results
 from horovod.launch.launchers.contract import (
@@ -167,15 +167,22 @@ class _Course:
         self._inherited = inherited
         self._command_line = tuple(words)
         self._clock = Clock(saved)
-        self._saver = None if elastic.state is None else Saver(elastic.state, console.tell)
+        self._saver = None
+        if elastic.state is not None:
+            self._saver = Saver(elastic.state, console.tell, goes_on=saved is not None)
         if saved is None:
             self._driver = Driver(elastic.rules, Hosts(elastic.rules.cooldown_s), self._clock.now())
             prepared = Prepared(_store_hosts(job, elastic.rules))
+            self._store = make_store(prepared)
         else:
-            self._driver = saved.state_machine()
             prepared = Prepared(
                 [host for host, _ in saved.store], key=bytes.fromhex(saved.key), job_id=saved.job
             )
+            self._store = _store(prepared, saved)
+            stack.callback(self._store.stop)
+            # Only who has the address may go on: until now another one may have.
+            saved = load(elastic.state) if elastic.state is not None else saved
+            self._driver = saved.state_machine()
         self._key = prepared.key
         self._door = secrets.token_hex(16) if saved is None else saved.door
         self._signals = stack.enter_context(Signals())
@@ -183,7 +190,6 @@ class _Course:
         timeline = value_of("timeline", {**inherited, **job.options})
         self._record = Record(console, elastic.events, timeline_of_job(timeline), goes_on=saved is not None)
         stack.callback(self._record.close)
-        self._store = _store(prepared, saved)
         self._conversation = Conversation(self._store, console.tell)
         stack.callback(self._conversation.close)
         stack.enter_context(self._store)
@@ -194,6 +200,7 @@ class _Course:
             timestamps=job.timestamps,
             directory=job.output_directory,
             shown=job.shown,
+            goes_on=saved is not None,
         )
         stack.enter_context(drained(self._output, self._signals))
         waits = {WAIT_VARIABLE: f"{elastic.driver_wait_s:g}"} if elastic.driver_wait_s else {}
@@ -468,9 +475,7 @@ class _Course:
             pass  # its host was lost a moment ago, which is still to be read
 
 
-def _store(prepared: Prepared, saved: Saved | None) -> StoreServer:
-    if saved is None:
-        return make_store(prepared)
+def _store(prepared: Prepared, saved: Saved) -> StoreServer:
     try:
         return make_store(prepared, saved.store[0][1])
     except LaunchError as error:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
 import os
 import pickle
+import secrets
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -84,10 +86,20 @@ class Saver:
         path: of the file; it is there from the first state until `remove`.
         tell: gets a sentence when it cannot be written any more. Then there is none: a state of the past
             would mislead the next driver.
+        goes_on: the file is there, and its job goes on.
+
+    Raises:
+        ConfigError: the state of another job is in the file.
     """
 
-    def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, tell: Callable[[str], None], goes_on: bool = False) -> None:
+        if not goes_on and path.exists() and (not path.is_file() or path.stat().st_size):
+            raise ConfigError(
+                f"--state {path}: this file is there already. If a job is in it, go on with that: horovodrun "
+                f"--resume {path}. If that job is over, remove the file."
+            )
         self._path = path
+        self._file: tuple[int, int, int] | None = None
         self._tell = tell
         self._written = False
         self._lost = False
@@ -119,21 +131,29 @@ class Saver:
     def remove(self) -> None:
         """The job is over: nobody can go on with it."""
         with suppress(OSError):
-            self._path.unlink(missing_ok=True)
+            if self._file == _identity(self._path.lstat()):  # else it is another job's
+                self._path.unlink()
 
     def _write(self, text: str) -> None:
-        beside = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
+        # Nobody can have made it before: it would be his, and the key is in it.
+        beside = self._path.with_name(f"{self._path.name}.{secrets.token_hex(8)}.new")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            with os.fdopen(os.open(beside, flags, 0o600), "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
+                identity = _identity(os.fstat(file.fileno()))
             os.replace(beside, self._path)
+            self._file = identity
         except OSError:
             with suppress(OSError):
                 beside.unlink(missing_ok=True)
             raise
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_dev, status.st_ino, status.st_mtime_ns  # numbers of files are used again
 
 
 def packed(driver: Driver) -> str:
@@ -159,6 +179,8 @@ def load(path: Path) -> Saved:
                     "for you only."
                 )
             read = json.load(file)
+    except ConfigError:
+        raise
     except FileNotFoundError:
         raise ConfigError(
             f"--resume {path}: there is no such file. The job is over, or was started without --state."
@@ -172,9 +194,26 @@ def load(path: Path) -> Saved:
         read["agents"] = [str(host) for host in read["agents"]]
         read["store"] = [(str(host), int(port)) for host, port in read["store"]]
         read["news"] = [(int(at), int(kind)) for at, kind in read["news"]]
-        return Saved(**read)
+        return _checked(Saved(**read))
+    except ConfigError:
+        raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"--resume {path}: it is no state of an elastic job: {error!r}") from error
+
+
+def _checked(saved: Saved) -> Saved:
+    """Raises ``ValueError`` if a part is of another kind."""
+    texts = [saved.directory, saved.key, saved.job, saved.door, saved.driver]
+    texts += [*saved.words, *saved.agents, *saved.environ, *saved.environ.values()]
+    if not all(isinstance(text, str) for text in texts) or isinstance(saved.words, str):
+        raise ValueError("a text is none")
+    if not all(type(number) in (int, float) and math.isfinite(number) for number in (saved.ticks, saved.at)):
+        raise ValueError("a time is none")
+    if not saved.store or not all(0 <= port < 1 << 16 for _, port in saved.store):
+        raise ValueError("the store has no address")
+    if len(bytes.fromhex(saved.key)) < 16:
+        raise ValueError("the key is too short")
+    return saved
 
 
 class Clock:
@@ -194,5 +233,7 @@ class Clock:
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module.startswith(_OURS) and "." not in name) or (module, name) in _PLAIN:
-            return super().find_class(module, name)
+            found = super().find_class(module, name)
+            if isinstance(found, type):
+                return found
         raise pickle.UnpicklingError(f"{module}.{name} has no place in a driver")

@@ -140,6 +140,12 @@ class Staff:
         )
         workers.forget_ended()
 
+    def place_of(self, worker: Worker) -> Six:
+        """In the world, or as `expected`."""
+        if worker.number not in self._workers.world:
+            return self.expected(worker)
+        return places_of(seats_of(self._workers.members()))[self._workers.world.index(worker.number)]
+
     def expected(self, worker: Worker) -> Six:
         """The place that a newcomer has if all who are there are in the next world; a spare: the last one of
         its host, or of the world.

@@ -48,6 +48,8 @@ class Worker:
     state: State = State.STARTING
     report: int = -1
     """The number of its last report; ``said`` what it was."""
+    came: bool = False
+    """It has reported, to this driver or one before."""
     said: Report = _ARRIVED
     since: float = 0.0
     rank: int = 0
@@ -73,7 +75,7 @@ class Worker:
     @property
     def never_came(self) -> bool:
         """It has ended well, and has never called ``init()``."""
-        return self.state is State.ENDED and self.exit_code == 0 and self.report < 0
+        return self.state is State.ENDED and self.exit_code == 0 and not self.came
 
     @property
     def stopped(self) -> bool:

@@ -290,8 +290,10 @@ class AgentFleet:
                 host.nobody = True
                 self._connections.leave(name, 0.0)
             case CaughtUp():
-                found.append(Rejoined(name, tuple(sorted(host.unknown or ()))))
-                host.unknown = set()
+                missing, host.unknown = sorted(host.unknown or ()), set()
+                for number in missing:
+                    self._forget(host, number)
+                found.append(Rejoined(name, tuple(missing)))
             case OutputLost(size_bytes):
                 self._console.tell(
                     f"host {name} had no room for {size_bytes} bytes that workers printed while no launcher "

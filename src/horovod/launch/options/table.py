@@ -378,7 +378,8 @@ _ELASTIC = (
     ),
     Option(
         ("--driver-wait",), "driver_wait",
-        "with --state: how long processes wait for --resume (600)", "SECONDS", at_least(1, float), ours=True,
+        "with --state: how long processes wait for --resume (600)", "SECONDS",
+        at_least(1, float, at_most=10_000_000), ours=True,
     ),
     Option(
         ("--resume",), "resume", "go on with the job of this file, whose horovodrun was killed",

@@ -150,6 +150,9 @@ class Output:
     Ranks of this host write to pipes that are attached; what others print is put. Of ranks that are not
     ``shown`` (None: all are) only files and the last lines are kept.
 
+    ``goes_on``: files are those of another launcher, and go on where it has left them; else they are written
+    anew.
+
     Ranks may come and go at any time. Then a rank here is the number of a worker, which is shown under its
     label. Of one that has ended (`end`) the last lines are kept for a while, and its result.
 
@@ -164,8 +167,10 @@ class Output:
         timestamps: bool = False,
         directory: Path | None = None,
         shown: Set[int] | None = None,
+        goes_on: bool = False,
     ) -> None:
         self._size = size
+        self._goes_on = goes_on
         self._console = console
         self._timestamps = timestamps
         self._directory = directory
@@ -345,7 +350,12 @@ class Output:
         if self._directory is None:
             return None
         path = rank_directory(self._directory, label, self._size) / stream
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if path in self._files else os.O_TRUNC)
+        flags = (
+            os.O_WRONLY
+            | os.O_CREAT
+            | os.O_APPEND
+            | (0 if self._goes_on or path in self._files else os.O_TRUNC)
+        )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = os.fdopen(os.open(path, flags, 0o666), "ab", buffering=0)
