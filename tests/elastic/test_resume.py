@@ -5,6 +5,7 @@ lost.
 from __future__ import annotations
 
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -111,6 +112,20 @@ def test_two_drivers_of_one_job(train: Train, state: Path) -> None:
         assert "the driver of this job still runs" in said
         check_result(job)
         assert len(job.worlds) == 1
+
+
+def test_a_driver_that_is_stopped_for_long_goes_on(train: Train, state: Path) -> None:
+    quick = {"HOROVOD_HEARTBEAT_TIMEOUT_SECONDS": "3"}
+    with train(THREE, *kept(state), extra=quick, epochs=2000) as job:
+        job.until_point("step", step=3)
+        job.process.send_signal(signal.SIGSTOP)
+        job.pass_time(5.0)
+        job.process.send_signal(signal.SIGCONT)
+        job.pass_time(4.0)
+        job.policy = lambda at: "last" if at.name == "step" else "go"
+        check_result(job, epochs=None)
+        assert [each["size"] for each in job.worlds] == [3]
+        assert not job.happened("host_lost")
 
 
 def test_the_same_command_again_is_refused(train: Train, state: Path) -> None:

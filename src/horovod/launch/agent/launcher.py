@@ -24,6 +24,8 @@ class Launcher:
 
     def __init__(self, remote: bool) -> None:
         self.gone = False
+        self.ended = False  # the connection has
+        self._again = False  # it was silent for too long, and is heard again
         self.silence_s = PLAN_S if remote else 0.0  # 0: it is not expected to beat
         self.heard_at = time.monotonic()
         self._beat_at = self.heard_at
@@ -44,7 +46,9 @@ class Launcher:
             data = b""
         self._intake.feed(data)
         self.heard_at = time.monotonic()
-        self.gone = self.gone or not data
+        self._again = self.gone and bool(data)
+        self.ended = not data
+        self.gone = self.gone or self.ended
 
     def requests(self) -> list[Request]:
         """Its requests. After a refusal they are not read any more. Raises `Refusal`."""
@@ -66,7 +70,17 @@ class Launcher:
         os.set_blocking(0, False)  # the same socket as 1
         self._intake.begin_again()
         self._pending.clear()
-        self.gone = False
+        self._recount()
+
+    def come_back(self) -> bool:
+        """Whether a launcher that stood still goes on; it then hears what has been said so far."""
+        if self._story is None or self.ended or not self._again:
+            return False
+        self._recount()
+        return True
+
+    def _recount(self) -> None:
+        self.gone = self.ended = self._again = False
         self.heard_at = time.monotonic()
         self.say("attached")
         self.send(b"".join(self._story or []))
@@ -105,7 +119,8 @@ class Launcher:
         now = time.monotonic()
         if now >= self.heard_at + self.silence_s:
             self.gone = True
-            self._pending.clear()
+            if self._story is None:  # else it may come back, in the middle of a line
+                self._pending.clear()
         if now >= self._beat_at:
             self._beat_at = now + BEAT_S
             if not self._pending:

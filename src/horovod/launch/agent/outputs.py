@@ -52,11 +52,15 @@ class Outputs:
 
     def change(self, window: int) -> None:
         """Another launcher is there, and has room for `window` bytes: first for what was kept."""
-        self._keeping = False
         self._credit, self._sent = window, 0
         while self._untaken:
             self._kept.appendleft(self._untaken.pop())
             self._kept_bytes += len(self._kept[0][2])
+        self.come_back()
+
+    def come_back(self) -> None:
+        """The launcher is there again: it gets what was kept."""
+        self._keeping = False
         if self._lost_bytes:
             self._launcher.say("output_lost", size=self._lost_bytes)
             self._lost_bytes = 0

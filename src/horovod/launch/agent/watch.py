@@ -184,7 +184,7 @@ class Agent:
                 os.read(self._wake, 4096)
             elif descriptor == 0:
                 self._launcher.read()
-                if self._launcher.gone:
+                if self._launcher.ended:
                     self._poller.unregister(0)
             elif descriptor in self._above:
                 self._poller.unregister(descriptor)
@@ -198,6 +198,9 @@ class Agent:
             elif descriptor != 1 and not self._words.forward(descriptor):  # 1 is flushed before the next wait
                 self._outputs.forward(descriptor)
         self._launcher.look()
+        if self._launcher.gone and self._launcher.come_back():
+            self._wait_until = 0.0
+            self._outputs.come_back()
         if self._launcher.gone and not self._waits():
             self._told_to_end = True
 

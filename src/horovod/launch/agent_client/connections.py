@@ -56,6 +56,7 @@ _CLIENT = "its ssh client"
 _ATTEMPTS = 5
 _PAUSE_S = 0.2  # before the second attempt; doubles
 _LAST_S = 5.0  # that a client may run when its agent has finished
+_STALL_S = 2 * BEAT_S
 _TAIL_BYTES = 4096
 _LINE_LIMIT_BYTES = 1 << 20
 _READ_BYTES = 1 << 18
@@ -289,6 +290,9 @@ class Connections:
             for key, _ in self.selector.select(max(0.0, due - time.monotonic())):
                 key.data()
             now = time.monotonic()
+            if now > due + _STALL_S:
+                for host in self._running:
+                    host.after_a_stall(now)
             for host in self._running:
                 host.look(now)
             self._running = [host for host in self._running if not host.over]
@@ -393,6 +397,13 @@ class _Connection:
     def beat(self) -> None:
         if self.connected and not self._outgoing:  # else what waits there is a sign of life
             self.send(_BEAT)
+
+    def after_a_stall(self, now: float) -> None:
+        """We were stopped, and who says nothing may not have been heard: an agent that waits for a launcher
+        begins anew.
+        """
+        self.heard_at = now
+        self._attaching = self._attaching or self.connected
 
     def look(self, now: float) -> None:
         """Do what is due."""
