@@ -42,11 +42,12 @@ T = TypeVar("T")
 class RunningFleet:
     """A fleet, its output, and the events that nobody has asked for yet."""
 
-    def __init__(self, fleet: Fleet, output: Output, stdout: io.StringIO) -> None:
+    def __init__(self, fleet: Fleet, output: Output, stdout: io.StringIO, stderr: io.StringIO) -> None:
         self.fleet = fleet
         self.output = output
         self.seen: list[Event] = []
         self.stdout = stdout
+        self.stderr = stderr
         self._unread: list[Event] = []
 
     @property
@@ -124,8 +125,8 @@ def fleet_of(
 ) -> Iterator[RunningFleet]:
     """One whose workers run this command."""
     inherited = {**os.environ, **environment(variables)}
-    stdout = io.StringIO()
-    console = Console(stdout=stdout, stderr=io.StringIO())
+    stdout, stderr = io.StringIO(), io.StringIO()
+    console = Console(stdout=stdout, stderr=stderr)
     limits = Limits(start_s, silence_s, 0.0)
     job = Job(command=command, processes=1, launcher=launcher, ssh=ssh or SshOptions())
     with Signals() as signals, Status(console, wanted=False, hosts=0, ranks=0) as status:
@@ -135,7 +136,7 @@ def fleet_of(
         fleet = make_fleet(LAUNCHERS[launcher], request, plan, output)
         try:
             output.start()
-            yield RunningFleet(fleet, output, stdout)
+            yield RunningFleet(fleet, output, stdout, stderr)
         finally:
             fleet.kill()
             fleet.close()

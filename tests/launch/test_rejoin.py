@@ -17,6 +17,7 @@ from tests.launch.launching import WAIT, Watched
 from tests.launch.test_agent import OPEN, agent, line
 
 from horovod.bootstrap.proc import stat_of
+from horovod.launch.agent.terms import MOST_KEPT_BYTES
 from horovod.launch.launchers.contract import Exited, Gone, HostReached, Rejoined, Started
 from horovod.launch.launchers.fleet_contract import FleetWorker
 
@@ -77,15 +78,21 @@ def test_what_happened_while_nobody_was_there_is_told(tmp_path: Path) -> None:
             running.printed(f"[{number}]<stdout>:last words\n")
 
 
-def test_a_worker_may_print_more_than_there_is_room_for() -> None:
+def test_a_worker_may_print_more_than_there_is_room_for(tmp_path: Path) -> None:
     secret = secrets.token_hex()
-    (pid,) = abandon(secret, 1, "echo ready; sleep 0.5; head -c 40000000 /dev/zero; exit 0")
+    gate = tmp_path / "gate"
+    wait = f"while ! test -e {gate}; do sleep 0.02; done"
+    (pid,) = abandon(secret, 1, f"echo ready; {wait}; yes {'y' * 99} | head -c 40000000; exit 0")
+    gate.touch()
     with Watched(pid) as watched:
         assert watched.still_running(LIMIT_S) == []  # nobody reads, and it does not wait for that
     with fleet_of("unused", patience_s=60.0, secret=secret) as running:
         rejoin(running, 1)
         assert running.exited(0) == Exited(0, 0)
         assert running.gone(0) == Gone(0)
+        shown = running.stdout.getvalue().count("yyyy\n")
+        assert MOST_KEPT_BYTES * 0.9 < shown * 100 <= MOST_KEPT_BYTES
+        assert "host here had no room for " in running.stderr.getvalue()
 
 
 def test_nobody_comes_in_time() -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import select
-import socket
-import struct
 import time
 
 from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S
 
-_CREDENTIALS = struct.Struct("3i")  # process, user, group
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+
+# `socket` costs more to import than all the rest of an agent: only who has a door pays for it. For the same
+# reason the modules of horovod.bootstrap about sockets are not used here.
 
 
 class Door:
@@ -76,6 +79,8 @@ def relay(name: str, first: bytes) -> bool:
 
 def _listen(name: str) -> socket.socket:
     """Listen there, in place of an agent that a launcher has given up."""
+    import socket
+
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.setblocking(False)
     give_up_at = time.monotonic() + GRACE_S + GIVE_UP_S
@@ -100,10 +105,12 @@ def _end_former(name: str, give_up_at: float) -> None:
             while agent.recv(1 << 16):
                 pass
     except OSError:  # it has ended meanwhile, or is somebody else's
-        time.sleep(0.05)
+        time.sleep(0.05)  # nothing tells that a name is free again
 
 
 def _enter(name: str) -> socket.socket:
+    import socket
+
     agent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         agent.connect("\0" + name)
@@ -116,8 +123,12 @@ def _enter(name: str) -> socket.socket:
 
 
 def _user_of(connection: socket.socket) -> int:
-    said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    user: int = _CREDENTIALS.unpack(said)[1]
+    import socket
+    import struct
+
+    credentials = struct.Struct("3i")  # process, user, group
+    said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
+    user: int = credentials.unpack(said)[1]
     return user
 
 

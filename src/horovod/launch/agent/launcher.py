@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from horovod.launch.agent.requests import Request
 
 _OF_RANKS = (
-    *("started", "refused", "few_devices", "said", "stopped", "continued", "exited", "left_behind", "gone"),
-)
+    "started", "refused", "few_devices", "said", "stopped", "continued", "exited", "left_behind", "gone",
+)  # fmt: skip
 
 
 class Launcher:

@@ -166,6 +166,7 @@ class _Course:
         self._console = console
         self._inherited = inherited
         self._command_line = tuple(words)
+        self._directory = os.getcwd()  # it may be removed later
         self._clock = Clock(saved)
         self._saver = None
         if elastic.state is not None:
@@ -256,7 +257,7 @@ class _Course:
             self._saver.save(
                 Saved(
                     self._command_line,
-                    os.getcwd(),
+                    self._directory,
                     dict(self._inherited),
                     self._key.hex(),
                     self._store.job,
