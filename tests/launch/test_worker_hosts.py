@@ -21,7 +21,8 @@ from tests.launch.test_connections import fake_ssh
 
 from horovod.errors import ConfigError, LaunchError, WorkerFailed
 from horovod.launch.agent.terms import MARK
-from horovod.launch.agent_client.connections import Connections, Greeting, Lost
+from horovod.launch.agent_client.connections import Connections
+from horovod.launch.agent_client.news import Greeting, Lost
 from horovod.launch.calls.functions import _explain, _result
 from horovod.launch.calls.plain import pack_plain, unpack_error, unpack_plain
 from horovod.launch.external.messages import Report, understood

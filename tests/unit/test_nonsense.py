@@ -19,8 +19,9 @@ from horovod.bootstrap.store_server import StoreServer
 from horovod.bootstrap.table import Table
 from horovod.errors import HorovodInternalError, LaunchError, RendezvousError
 from horovod.launch.agent.terms import MARK
-from horovod.launch.agent_client.connections import Connections, Lost
+from horovod.launch.agent_client.connections import Connections
 from horovod.launch.agent_client.messages import to_event
+from horovod.launch.agent_client.news import Lost
 
 KEY = bytes(range(32))
 

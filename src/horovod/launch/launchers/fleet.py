@@ -15,10 +15,17 @@ from dataclasses import dataclass, field
 
 from horovod.launch.agent import bundle
 from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S
-from horovod.launch.agent_client.connections import (
-    WATCHER,
+from horovod.launch.agent_client.connection import WATCHER
+from horovod.launch.agent_client.connections import Connections
+from horovod.launch.agent_client.messages import (
+    environment_text,
+    open_plan_request,
+    path_text,
+    request_line,
+    start_request,
+)
+from horovod.launch.agent_client.news import (
     CaughtUp,
-    Connections,
     Greeting,
     Lost,
     News,
@@ -27,13 +34,6 @@ from horovod.launch.agent_client.connections import (
     OutputLost,
     Retry,
     Unreachable,
-)
-from horovod.launch.agent_client.messages import (
-    environment_text,
-    open_plan_request,
-    path_text,
-    request_line,
-    start_request,
 )
 from horovod.launch.agent_client.ssh_command import own_shell, remote_shell
 from horovod.launch.environment import for_other_hosts

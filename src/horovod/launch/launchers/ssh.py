@@ -12,9 +12,10 @@ from horovod.bootstrap.store_server import StoreServer
 from horovod.errors import LaunchError
 from horovod.launch.agent import bundle
 from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S
-from horovod.launch.agent_client.connections import (
+from horovod.launch.agent_client.connections import Connections
+from horovod.launch.agent_client.messages import environment_text, path_text, plan_request, request_line
+from horovod.launch.agent_client.news import (
     CaughtUp,
-    Connections,
     Greeting,
     Lost,
     Nobody,
@@ -23,7 +24,6 @@ from horovod.launch.agent_client.connections import (
     Retry,
     Unreachable,
 )
-from horovod.launch.agent_client.messages import environment_text, path_text, plan_request, request_line
 from horovod.launch.agent_client.ssh_command import remote_shell
 from horovod.launch.environment import for_other_hosts
 from horovod.launch.launchers.contract import (
