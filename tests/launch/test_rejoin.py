@@ -16,9 +16,10 @@ from tests.launch.fleets import LIMIT_S, RunningFleet, fleet_of
 from tests.launch.launching import WAIT, Watched
 from tests.launch.test_agent import OPEN, agent, line
 
-from horovod.bootstrap.proc import stat_of
+from horovod.bootstrap.proc import lines, stat_of
 from horovod.launch.agent.terms import MOST_KEPT_BYTES
 from horovod.launch.launchers.contract import Exited, Gone, HostReached, Rejoined, Started
+from horovod.launch.launchers.fleet import door_of
 from horovod.launch.launchers.fleet_contract import FleetWorker
 
 pytestmark = pytest.mark.timeout(3 * LIMIT_S)
@@ -35,6 +36,18 @@ def abandon(secret: str, count: int, do: str, patience_s: float = 60.0) -> list[
     )
     assert done.returncode == -signal.SIGKILL
     return [int(line) for line in done.stdout.split()]
+
+
+def agent_waits(secret: str, host: str = "here") -> bool:
+    """Whether an agent listens behind the door of this host."""
+    return any(line.endswith(f"@{door_of(secret, host)}") for line in lines("/proc/net/unix"))
+
+
+def await_end_of_agent(secret: str) -> None:
+    give_up_at = time.monotonic() + LIMIT_S
+    while agent_waits(secret):  # nothing tells when it closes its door
+        assert time.monotonic() < give_up_at
+        time.sleep(0.02)
 
 
 def rejoin(running: RunningFleet, count: int, host: str = "here") -> Rejoined:
@@ -109,6 +122,29 @@ def test_a_launcher_that_comes_too_late_hears_that_the_host_is_lost() -> None:
         lost = running.lost()
         assert lost.ranks == (0,)
         assert "its agent has ended" in lost.reason
+
+
+def test_a_host_without_workers_is_reached_whether_its_agent_waits_or_not() -> None:
+    secret = secrets.token_hex()
+    with fleet_of("unused", patience_s=60.0, secret=secret) as running:
+        assert rejoin(running, 0).missing == ()  # there has never been any
+    abandon(secret, 1, "echo ready")
+    assert agent_waits(secret)
+    with fleet_of("sh", "-c", 'eval "$DO"', patience_s=60.0, secret=secret) as running:
+        assert rejoin(running, 0).missing == ()
+        running.start(0, DO="exit 3")
+        assert running.exited(0) == Exited(0, 3)
+        assert running.finish().survivors == ()
+    await_end_of_agent(secret)
+
+
+def test_a_former_agent_ends_with_a_job_that_ends_before_it_is_reached() -> None:
+    secret = secrets.token_hex()
+    abandon(secret, 1, "echo ready")
+    with fleet_of("unused", patience_s=60.0, secret=secret) as running:
+        running.fleet.rejoin("here", [])
+        assert running.finish().survivors == ()
+    await_end_of_agent(secret)
 
 
 def test_a_host_that_is_reached_anew_ends_what_the_former_agent_has() -> None:

@@ -90,6 +90,10 @@ class Launcher:
         """What it has said beyond its last request."""
         return self._intake.rest()
 
+    def put_back(self, rest: bytes) -> None:
+        """It was meant for this agent."""
+        self._intake.feed(rest)
+
     def say(self, event: str, **fields: object) -> None:
         line = json.dumps({"event": event, **fields}).encode() + b"\n"
         if self._story is not None and event in _OF_RANKS:

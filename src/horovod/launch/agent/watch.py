@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from horovod.launch.agent.families import Families
     from horovod.launch.agent.requests import Request, Worker
 
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
 
 class Agent:
     def __init__(self, remote: bool, above: list[int]) -> None:
@@ -55,7 +57,7 @@ class Agent:
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for signum in _ENDING:
             signal.signal(signum, self._on_signal)
         for descriptor in (0, self._wake, *above):
             self._poller.register(descriptor, select.POLLIN)
@@ -359,10 +361,14 @@ class Agent:
             raise Refusal("to attach another agent, after the plan")
         from horovod.launch.agent.door import relay
 
-        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for signum in _ENDING:
             signal.signal(signum, signal.SIG_DFL)
-        if relay(request.door, self._launcher.rest()):
+        first = self._launcher.rest()
+        if relay(request.door, first):
             os._exit(0)  # all was said by the other one
+        for signum in _ENDING:
+            signal.signal(signum, self._on_signal)
+        self._launcher.put_back(first)
         self._launcher.say("nobody")
 
 

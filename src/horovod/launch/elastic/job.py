@@ -245,7 +245,8 @@ class _Course:
         self._conversation.publish_again(saved.news, self._driver.news)
         self._hosts_of = {number: host for number, (host, _) in saved.workers.items()}
         self._labels = {number: label for number, (_, label) in saved.workers.items()}
-        for name in self._driver.begin_again(saved.agents, self._clock.now()):
+        self._agents = set(self._driver.begin_again(saved.agents, self._clock.now()))
+        for name in sorted(self._agents):
             there = [number for number, host in self._hosts_of.items() if host == name]
             self._fleet.rejoin(
                 name, [FleetWorker(number, name, {}, self._labels[number]) for number in there]
@@ -431,6 +432,8 @@ class _Course:
             if isinstance(action, Start):
                 self._hosts_of[action.worker] = action.host
                 self._labels[action.worker] = action.place[0]
+            elif isinstance(action, Reach):
+                self._agents.add(action.host)
         self._save()
         for action in actions:
             self._do(action)

@@ -54,6 +54,7 @@ from horovod.launch.launchers.contract import (
 from horovod.launch.launchers.fleet_contract import FleetPlan, FleetWorker
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.output.streams import RESULT, STREAMS, Output
+from horovod.launch.phrases import counted
 from horovod.launch.placement.addresses import names_of_this_machine
 
 __all__ = ["AgentFleet", "local_fleet", "ssh_fleet"]
@@ -88,6 +89,8 @@ class _State(enum.Enum):
 class _Host:
     state: _State = _State.SOUGHT
     here: bool = False
+    facts: HostFacts | None = None
+    """Until they are told."""
     called: bool = False
     """The call is there."""
     workers: set[int] = field(default_factory=set)
@@ -269,13 +272,18 @@ class AgentFleet:
             case Greeting() if host.state is _State.DROPPED:
                 pass
             case Greeting():
-                if host.unknown is None:
-                    self._begin(name, host, news)
-                else:
-                    self._attach(name, host, host.unknown)
+                self._console.narrate(
+                    f"host {name} ({news.host}) is reached: {news.cores} cores, {news.python}"
+                )
                 # Where this machine was logged in from says nothing about its own address.
                 origin = "" if host.here else news.origin
-                found.append(HostReached(name, HostFacts(news.machine, news.cores, origin)))
+                host.facts = HostFacts(news.machine, news.cores, origin)
+                if host.unknown is None:
+                    self._begin(name, host)
+                else:
+                    self._attach(name, host, host.unknown)
+                if host.unknown is None or host.workers:  # else nobody knows yet whose agent it will be
+                    self._tell_reached(name, host, found)
             case Unreachable(reason) | Lost(reason):
                 self._let_go(name, host, found, _NOBODY if host.nobody else reason)
             case Finished(survivors):
@@ -286,10 +294,16 @@ class AgentFleet:
                     f"host {name} has no directory {os.getcwd()} ({os.strerror(errno)}): "
                     "its workers start in the home directory"
                 )
-            case Nobody():
+            case Nobody() if host.workers or host.state is _State.DROPPED:
                 host.nobody = True
                 self._connections.leave(name, 0.0)
+            case Nobody():  # there was no worker either: an agent of our own does as well
+                host.unknown = None
+                self._begin(name, host)
+                self._tell_reached(name, host, found)
+                found.append(Rejoined(name, ()))
             case CaughtUp():
+                self._tell_reached(name, host, found)
                 missing, host.unknown = sorted(host.unknown or ()), set()
                 for number in missing:
                     self._forget(host, number)
@@ -316,13 +330,15 @@ class AgentFleet:
                     self._forget(host, event.rank)
                 found.append(event)
 
-    def _begin(self, name: str, host: _Host, greeting: Greeting) -> None:
+    def _tell_reached(self, name: str, host: _Host, found: list[Event]) -> None:
+        if host.facts is not None:
+            found.append(HostReached(name, host.facts))
+            host.facts = None
+
+    def _begin(self, name: str, host: _Host) -> None:
         host.state = _State.REACHED
         environment, defaults = (
             (dict(self._plan.environment), {}) if host.here else for_other_hosts(self._plan.environment)
-        )
-        self._console.narrate(
-            f"host {name} ({greeting.host}) is reached: {greeting.cores} cores, {greeting.python}"
         )
         self._connections.expect(name, [], _WINDOW_BYTES)
         self._connections.request(
@@ -342,7 +358,10 @@ class AgentFleet:
 
     def _attach(self, name: str, host: _Host, workers: set[int]) -> None:
         host.state = _State.REACHED
-        self._console.narrate(f"host {name} is reached again, with {len(workers)} workers")
+        self._console.narrate(
+            f"host {name}: looking for the agent that another launcher has left, with "
+            f"{counted(len(workers), 'worker')}"
+        )
         self._connections.expect(name, workers, _WINDOW_BYTES)
         self._connections.attach(name, door_of(self._plan.secret, name))
         if host.then is not None:

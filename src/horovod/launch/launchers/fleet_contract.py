@@ -63,7 +63,8 @@ class Fleet(Protocol):
         """Begin to connect with a host where another launcher had these workers, not gone yet as far as it
         knew. Within the limit for the start come `HostReached`, what has happened to them since they were
         begun (also what the other launcher had heard), and `Rejoined`; or `HostLost` with all of them. In
-        place of `reach`.
+        place of `reach`. Without workers, too: where nothing of the other launcher is left, all is as after
+        `reach`, but for `Rejoined`.
 
         Raises:
             LaunchError: their files cannot be opened.
