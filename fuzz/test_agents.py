@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from horovod.errors import LaunchError
 from horovod.launch.agent.terms import MARK
-from horovod.launch.agent_client.connections import NoDirectory, _Connection
 from horovod.launch.agent_client.messages import to_event
+from horovod.launch.agent_client.news import News, NoDirectory
+from horovod.launch.agent_client.speech import MOST_PIECE_BYTES, Speech
 from horovod.launch.agent_client.ssh_command import explain, may_pass
 from horovod.launch.launchers.contract import Event, Exited, Finished, Gone, Refused
 
@@ -102,42 +103,23 @@ def test_what_ssh_says_last_is_quoted_as_text_in_one_line(status: int, said: byt
     assert isinstance(may_pass(status, text), bool)
 
 
-class Client:
-    """In place of an ssh client."""
+class Heard:
+    """What comes of a speech."""
 
     def __init__(self) -> None:
-        self.killed = False
+        self.answers = 0
+        self.news: list[News] = []
 
-    def kill(self) -> None:
-        self.killed = True
+    def answered(self) -> None:
+        self.answers += 1
 
-
-class Launcher:
-    """In place of ``Connections``: what one connection uses of it."""
-
-    silence_s = 5.0
-    text = b""
-
-    def __init__(self) -> None:
-        self.news: list[Any] = []
-
-    def tell(self, _: str, news: Any) -> None:
-        self.news.append(news)
-
-    def printed(self, _: _Connection, rank: int, stream: str, data: bytes) -> None:
+    def printed(self, rank: int, stream: str, data: bytes) -> None:
         if (rank, stream) not in {(0, "stdout"), (0, "stderr")}:
             raise KeyError((rank, stream))
-        assert len(data) <= 1 << 18
+        assert len(data) <= MOST_PIECE_BYTES
 
-
-class Fed(_Connection):
-    """A connection whose client has said ``data``; nothing else of the system is touched."""
-
-    def lose_by(self, data: bytes) -> None:
-        self._incoming += data
-        self._take_in()
-
-    def hang_up(self) -> None: ...
+    def dropped(self, size_bytes: int) -> None:
+        raise AssertionError(f"{size_bytes} bytes of a rank that is gone, of an agent that nobody attached")
 
 
 @given(
@@ -146,20 +128,21 @@ class Fed(_Connection):
     cuts=st.lists(st.integers(0, 1 << 12), max_size=4),
 )
 def test_an_agent_that_says_anything(said: list[bytes], before: bytes, cuts: list[int]) -> None:
-    launcher = Launcher()
-    connection = Fed(launcher, "b", ())  # type: ignore[arg-type]
-    connection.expect([0], 1 << 20)
+    heard = Heard()
+    speech = Speech(heard.answered, heard.news.append, heard.printed, heard.dropped)
+    speech.expect([0], 1 << 20)
     stream = before + MARK + b"\n".join([*said, b""])
     edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
     began = time.monotonic()
     for begin, end in itertools.pairwise(edges):
         try:
-            connection.lose_by(stream[begin:end])
+            speech.take_in(stream[begin:end])
         except (LaunchError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            return  # what `_read` takes as the end of the host
+            return  # what `Connection` takes as the end of the host
     assert time.monotonic() - began < 10.0
-    for at, news in enumerate(launcher.news):
+    assert heard.answers == 1
+    for at, news in enumerate(heard.news):
         if isinstance(news, NoDirectory):
             assert 0 < news.errno < 4096
         if isinstance(news, Finished):
-            assert at == len(launcher.news) - 1  # its last word
+            assert at == len(heard.news) - 1  # its last word
