@@ -7,10 +7,11 @@ import os
 import selectors
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from horovod.errors import LaunchError
+from horovod.launch.agent_client.link import Child, Link
 from horovod.launch.agent_client.messages import CannotFollow, request_line
 from horovod.launch.agent_client.news import Lost, News, Retry, Unreachable
 from horovod.launch.agent_client.speech import MOST_PIECE_BYTES, Speech
@@ -44,9 +45,15 @@ class Owner(Protocol):
 
 
 class Connection:
-    """One ssh client and what it carries. Used by the thread of its owner only."""
+    """One ssh client, or another link, and what it carries. Used by the thread of its owner only."""
 
-    def __init__(self, owner: Owner, name: str, command: Sequence[str], client: str = CLIENT) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        name: str,
+        command: Sequence[str] | Callable[[], Link],
+        client: str = CLIENT,
+    ) -> None:
         self.name = name
         self.connected = False  # an agent answered, and has not finished
         self.heard_at = 0.0
@@ -55,7 +62,7 @@ class Connection:
         self._owner = owner
         self._command = command
         self._client = client
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Link | None = None
         self._attempts = 0
         self._retry_at = float("inf")
         self._leave_at = float("inf")  # when it is given up, whatever it says
@@ -87,19 +94,12 @@ class Connection:
         self._outgoing.clear()
         self._outgoing.append(memoryview(self._owner.text))
         try:
-            # A session of its own: Ctrl-C reaches the launcher only, which decides.
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                bufsize=0,
-            )
+            self._process = self._command() if callable(self._command) else Child(self._command)
         except (OSError, ValueError) as error:  # the latter: words that no command can have
             why = error.strerror if isinstance(error, OSError) else error
             self._finish()
-            self._tell(Unreachable(f"{self._command[0]} cannot be run: {why}"))
+            what = self._client if callable(self._command) else self._command[0]
+            self._tell(Unreachable(f"{what} cannot be run: {why}"))
             return
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert pipe is not None
@@ -271,12 +271,17 @@ class Connection:
     def _ended(self) -> None:
         """The client has closed its output: it ends."""
         was_connected, noise = self.connected, self._speech.tail()
+        assert self._process is not None
+        link = self._process
         status, said = self._gather()
         if self._done or self._hung_up:
             self._finish()
         elif was_connected:
             self._finish()
-            self._tell(Lost(_why_lost(status, said, self._client)))
+            self._tell(Lost(link.why or _why_lost(status, said, self._client)))
+        elif link.why:
+            self._finish()
+            self._tell(Unreachable(link.why))
         elif self._attempts < self._owner.attempts and may_pass(status, said):
             self._leave_at = float("inf")
             self._retry_at = self.due = time.monotonic() + _PAUSE_S * 2 ** (self._attempts - 1)
@@ -290,10 +295,10 @@ class Connection:
         assert self._process is not None
         process, self._process = self._process, None
         try:
-            process.wait(timeout=0.5)
+            status = process.wait(timeout=0.5)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            status = process.wait()
         assert process.stderr is not None
         said = self._said + (_read_some(process.stderr.fileno()) or b"")
         for pipe in (process.stdin, process.stdout, process.stderr):
@@ -301,7 +306,7 @@ class Connection:
                 self._stop_watching(pipe)
                 pipe.close()
         self._outgoing.clear()
-        return process.returncode, said[-_TAIL_BYTES:].decode("utf-8", "replace")
+        return status, said[-_TAIL_BYTES:].decode("utf-8", "replace")
 
     def _stop_watching(self, pipe: Any) -> None:
         if not pipe.closed and pipe.fileno() in self._owner.selector.get_map():

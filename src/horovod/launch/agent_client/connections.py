@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from horovod.errors import LaunchError
 from horovod.launch.agent.terms import BEAT_S
 from horovod.launch.agent_client.connection import CLIENT, Connection
+from horovod.launch.agent_client.link import Link
 from horovod.launch.agent_client.messages import request_line
 from horovod.launch.agent_client.news import Lost, News
 from horovod.launch.mailbox import Mailbox
@@ -75,9 +76,9 @@ class Connections:
         """
         self._deliver = deliver
 
-    def reach(self, name: str, command: Sequence[str], *, client: str = CLIENT) -> None:
-        """Connect to a further host, or to one whose last news have come; ``client``: what runs the command,
-        in messages. From any thread.
+    def reach(self, name: str, command: Sequence[str] | Callable[[], Link], *, client: str = CLIENT) -> None:
+        """Connect to a further host, or to one whose last news have come, by a command or a link that is
+        made then; ``client``: what runs the command, in messages. From any thread.
         """
 
         def start() -> None:
