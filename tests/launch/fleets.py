@@ -14,6 +14,8 @@ from typing import TypeVar
 
 from tests.launch.launching import environment
 
+from horovod.bootstrap import unix
+from horovod.bootstrap.store_server import StoreServer
 from horovod.launch.agent_client.ssh_command import SshOptions
 from horovod.launch.environment import Limits
 from horovod.launch.job import Job
@@ -129,11 +131,15 @@ def fleet_of(
     console = Console(stdout=stdout, stderr=stderr)
     limits = Limits(start_s, silence_s, 0.0)
     job = Job(command=command, processes=1, launcher=launcher, ssh=ssh or SshOptions())
-    with Signals() as signals, Status(console, wanted=False, hosts=0, ranks=0) as status:
+    with (
+        Signals() as signals,
+        Status(console, wanted=False, hosts=0, ranks=0) as status,
+        StoreServer(bytes(32), unix.fresh_name()) as store,  # such a fleet does without
+    ):
         request = Request(job, (), (), (), False, inherited, limits, signals, console, status)
         output = Output(10, console, directory=directory)
         plan = FleetPlan(command, environment(variables), call, patience_s, secret)
-        fleet = make_fleet(LAUNCHERS[launcher], request, plan, output)
+        fleet = make_fleet(LAUNCHERS[launcher], request, plan, output, store)
         try:
             output.start()
             yield RunningFleet(fleet, output, stdout, stderr)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from horovod.launch.agent_client.ssh_command import SshOptions
 from horovod.launch.placement.hosts import HostSlots, Slot, assign_ranks
+from horovod.launch.tasks.contract import TaskSource
 
 __all__ = ["Job", "Results", "SshOptions"]
 
@@ -41,6 +43,10 @@ class Job:
     """Network interfaces that ranks of different hosts may use; empty: those that work."""
     status: bool | None = None
     """Show a line that tells how far the job is; None: if standard error is a terminal."""
+    tasks: TaskSource | None = None
+    """Who starts the processes below which ranks run, for a launcher that cannot."""
+    listeners: Mapping[str, Callable[[str, Any], None]] = field(default_factory=dict)
+    """By prefix of keys: what hears of what ranks put into the store there, as of `StoreServer.observe`."""
 
     def place(self) -> tuple[Slot, ...]:
         """Where the ranks run, all on this machine if no hosts are named.

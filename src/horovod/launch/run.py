@@ -32,7 +32,7 @@ from horovod.launch.supervision.failures import raise_for
 from horovod.launch.supervision.signals import Signals
 from horovod.launch.supervision.supervisor import Supervisor
 
-__all__ = ["conducting", "drained", "make_store", "run_job"]
+__all__ = ["conducting", "drained", "make_store", "observe", "run_job"]
 
 _DRAIN_AFTER_SIGNAL_S = 2.0
 
@@ -82,6 +82,7 @@ def run_job(
         _tell_places(request, prepared.hosts)
         placed = slots if prepared.hosts else ()
         with make_store(prepared) as store:
+            observe(store, job)
             console.narrate(f"serving the store at {shown(store.addresses)}")
             output = Output(
                 len(slots),
@@ -166,6 +167,12 @@ def make_store(prepared: Prepared, port: int = 0) -> StoreServer:
         raise LaunchError(
             f"The ranks' store cannot be served on {join_hosts(prepared.store_hosts)}: {error}"
         ) from error
+
+
+def observe(store: StoreServer, job: Job) -> None:
+    """Let the listeners of the job hear."""
+    for prefix, heard in job.listeners.items():
+        store.observe(prefix, heard)
 
 
 def _plan(request: Request, prepared: Prepared, store: StoreServer) -> WorkerPlan:

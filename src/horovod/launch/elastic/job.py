@@ -48,6 +48,7 @@ from horovod.launch.launchers.contract import (
     Continued,
     Event,
     Exited,
+    Failed,
     FewDevices,
     Finished,
     Gone,
@@ -70,7 +71,7 @@ from horovod.launch.output.status import Status
 from horovod.launch.output.streams import Output
 from horovod.launch.phrases import counted
 from horovod.launch.placement.addresses import names_of_this_machine
-from horovod.launch.run import drained, make_store
+from horovod.launch.run import drained, make_store, observe
 from horovod.launch.supervision.failures import command_not_started, hint_for
 from horovod.launch.supervision.first_cause import heard
 from horovod.launch.supervision.signals import Signals, signal_name
@@ -194,6 +195,7 @@ class _Course:
         self._conversation = Conversation(self._store, console.tell)
         stack.callback(self._conversation.close)
         stack.enter_context(self._store)
+        observe(self._store, job)
         console.narrate(f"serving the store at {shown(self._store.addresses)}")
         self._output = Output(
             elastic.rules.most or min(max(job.processes, 1), _MOST_WIDTH),
@@ -221,6 +223,7 @@ class _Course:
             request,
             FleetPlan(job.command, environment, job.call, elastic.driver_wait_s, self._door),
             self._output,
+            self._store,
         )
         stack.callback(self._fleet.close)
         self._output.start()
@@ -385,6 +388,8 @@ class _Course:
                 for number in missing:
                     self._labels.pop(number, None)
                 self._driver.never_began(missing, now)
+            case Failed(error):
+                self._driver.stop(str(error), now)
             case Gone(number, survivors):
                 self._labels.pop(number, None)
                 self._survivors += survivors
@@ -491,6 +496,8 @@ def _store(prepared: Prepared, saved: Saved) -> StoreServer:
 
 def _store_hosts(job: Job, rules: Rules) -> list[str]:
     """Where the store is served: hosts may come from anywhere, unless all that can come are this machine."""
+    if job.tasks is not None:
+        return list(job.tasks.store_hosts)
     names = [host.name for host in job.hosts]
     if rules.fixed_hosts and names_of_this_machine(names) == frozenset(names):
         return [unix.fresh_name()]

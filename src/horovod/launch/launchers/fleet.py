@@ -10,9 +10,11 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from horovod.bootstrap.store_server import StoreServer
 from horovod.launch.agent import bundle
 from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S
 from horovod.launch.agent_client.connection import WATCHER
@@ -57,7 +59,7 @@ from horovod.launch.output.streams import RESULT, STREAMS, Output
 from horovod.launch.phrases import counted
 from horovod.launch.placement.addresses import names_of_this_machine
 
-__all__ = ["AgentFleet", "local_fleet", "ssh_fleet"]
+__all__ = ["AgentFleet", "Surroundings", "local_fleet", "ssh_fleet"]
 
 _WINDOW_BYTES = 1 << 20  # of output on its way from one host
 _MOST_DESCRIPTORS = 1 << 16  # for hosts and files: nobody knows how many will come
@@ -66,12 +68,12 @@ _NOBODY = "its agent has ended, and with it all workers there"
 _UNASKED = "its agent has ended, though nobody told it to"
 
 
-def local_fleet(request: Request, plan: FleetPlan, output: Output) -> AgentFleet:
+def local_fleet(request: Request, plan: FleetPlan, output: Output, store: StoreServer) -> AgentFleet:
     """All hosts, whatever their names, are this machine."""
     return AgentFleet(request, plan, output, lambda host: True)
 
 
-def ssh_fleet(request: Request, plan: FleetPlan, output: Output) -> AgentFleet:
+def ssh_fleet(request: Request, plan: FleetPlan, output: Output, store: StoreServer) -> AgentFleet:
     """Other hosts by ssh."""
     return AgentFleet(request, plan, output, lambda host: bool(names_of_this_machine((host,))))
 
@@ -107,16 +109,33 @@ class _Host:
     """What the agent of another launcher is asked for as soon as it is ours: to end."""
 
 
+class Surroundings(NamedTuple):
+    """What workers on a host start with. ``defaults``: environment where the host has none."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    defaults: Mapping[str, str]
+    directory: str
+
+
 class AgentFleet:
     """A `Fleet` of host agents.
 
     Args:
         is_here: whether a name of a host means this machine; may wait, on a thread of its own.
+        call_is_there: agents have what is called already.
     """
 
     def __init__(
-        self, request: Request, plan: FleetPlan, output: Output, is_here: Callable[[str], bool]
+        self,
+        request: Request,
+        plan: FleetPlan,
+        output: Output,
+        is_here: Callable[[str], bool],
+        *,
+        call_is_there: bool = False,
     ) -> None:
+        self._call_is_there = call_is_there
         self._plan = plan
         self._output = output
         self._is_here = is_here
@@ -124,7 +143,7 @@ class AgentFleet:
         self._ssh = request.job.ssh
         self._inherited = request.inherited
         self._console = request.console
-        self._text = bundle.text()
+        self._text = self.agent_text()
         self._nofile = _raise_descriptors()
         self._hosts: dict[str, _Host] = {}
         self._where: dict[int, str] = {}  # worker -> host
@@ -133,13 +152,13 @@ class AgentFleet:
         self._closed = False
         self._survivors: list[int] = []
         self._found: Mailbox[tuple[str, _Host, bool] | None] = Mailbox()
-        self._connections = Connections(
+        self.connections = Connections(
             {}, self._text, self._silence_s, attempts=1, greeting_s=request.limits.start_s
         )
-        self._connections.deliver_to(output.put)
-        self._poller = select.epoll()
-        for descriptor in (self._connections.fileno(), self._found.fileno()):
-            self._poller.register(descriptor, select.EPOLLIN)
+        self.connections.deliver_to(output.put)
+        self.poller = select.epoll()
+        for descriptor in (self.connections.fileno(), self._found.fileno()):
+            self.poller.register(descriptor, select.EPOLLIN)
 
     def reach(self, host: str) -> None:
         known = self._hosts.get(host)
@@ -148,7 +167,7 @@ class AgentFleet:
         if known is not None:
             known.again = known.state is _State.DROPPED
             return
-        self._seek(host, _Host())
+        self._seek(host, _Host(called=self._call_is_there))
 
     def rejoin(self, host: str, workers: Sequence[FleetWorker]) -> None:
         numbers = {worker.number for worker in workers}
@@ -171,9 +190,9 @@ class AgentFleet:
         if self._plan.call and not host.called:
             host.called = True
             size = sum(piece.nbytes for piece in self._plan.call)
-            self._connections.request(worker.host, request_line({"call": size}), *self._plan.call)
-        self._connections.expect(worker.host, [worker.number])
-        self._connections.request(worker.host, request)
+            self.connections.request(worker.host, request_line({"call": size}), *self._plan.call)
+        self.connections.expect(worker.host, [worker.number])
+        self.connections.request(worker.host, request)
 
     def end(self, numbers: Collection[int], signum: int) -> None:
         by_host: dict[str, list[int]] = {}
@@ -181,20 +200,20 @@ class AgentFleet:
             if number in self._where:
                 by_host.setdefault(self._where[number], []).append(number)
         for name, there in by_host.items():
-            self._connections.request(name, request_line({"end": signum, "workers": there}))
+            self.connections.request(name, request_line({"end": signum, "workers": there}))
 
     def drop(self, host: str) -> None:
         self._drop(host, {"end": int(signal.SIGTERM)})
 
     def fileno(self) -> int:
-        return self._poller.fileno()
+        return self.poller.fileno()
 
     def events(self) -> Sequence[Event]:
         found: list[Event] = []
         for one in self._found.take():
             if one is not None:
                 self._connect(*one)
-        for name, news in self._connections.news():
+        for name, news in self.connections.news():
             self._hear(name, news, found)
         if self._finishing and not self._hosts and not self._finished:
             self._finished = True
@@ -210,8 +229,8 @@ class AgentFleet:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._poller.close()
-            self._connections.close(_END_S)
+            self.poller.close()
+            self.connections.close(_END_S)
             self._found.close()
 
     def _seek(self, name: str, host: _Host) -> None:
@@ -248,23 +267,18 @@ class AgentFleet:
             del self._hosts[name]
         elif host.state is _State.AWAITED:
             host.state = _State.DROPPED
-            self._connections.leave(name, 0.0)
+            self.connections.leave(name, 0.0)
         else:
             host.state = _State.DROPPED
-            self._connections.request(name, request_line(request))
-            self._connections.leave(name, _END_S)
+            self.connections.request(name, request_line(request))
+            self.connections.leave(name, _END_S)
 
     def _connect(self, name: str, host: _Host, here: bool) -> None:
         if self._hosts.get(name) is not host or host.state is not _State.SOUGHT:
             return  # it was dropped
         host.state = _State.AWAITED
         host.here = here
-        if here:
-            command = own_shell(sys.executable, len(self._text))
-            self._connections.reach(name, command, client=WATCHER)
-        else:
-            command = remote_shell(name, self._ssh, self._inherited, sys.executable, len(self._text))
-            self._connections.reach(name, command)
+        self.dial(name, here)
 
     def _hear(self, name: str, news: News, found: list[Event]) -> None:
         host = self._hosts[name]
@@ -296,7 +310,7 @@ class AgentFleet:
                 )
             case Nobody() if host.workers or host.state is _State.DROPPED:
                 host.nobody = True
-                self._connections.leave(name, 0.0)
+                self.connections.leave(name, 0.0)
             case Nobody():  # there was no worker either: an agent of our own does as well
                 host.unknown = None
                 self._begin(name, host)
@@ -335,21 +349,41 @@ class AgentFleet:
             found.append(HostReached(name, host.facts))
             host.facts = None
 
+    # What another way to an agent does differently.
+
+    def agent_text(self) -> bytes:
+        """What is sent to an agent before all else."""
+        return bundle.text()
+
+    def dial(self, name: str, here: bool) -> None:
+        """Let ``connections`` reach an agent. Of this machine, if it is ``here``."""
+        if here:
+            command = own_shell(sys.executable, len(self._text))
+            self.connections.reach(name, command, client=WATCHER)
+        else:
+            command = remote_shell(name, self._ssh, self._inherited, sys.executable, len(self._text))
+            self.connections.reach(name, command)
+
+    def surroundings(self, name: str, here: bool) -> Surroundings:
+        """Of the workers on a host."""
+        environment, defaults = (
+            (dict(self._plan.environment), {}) if here else for_other_hosts(self._plan.environment)
+        )
+        return Surroundings(self._plan.command, environment, defaults, os.getcwd())
+
     def _begin(self, name: str, host: _Host) -> None:
         host.state = _State.REACHED
-        environment, defaults = (
-            (dict(self._plan.environment), {}) if host.here else for_other_hosts(self._plan.environment)
-        )
-        self._connections.expect(name, [], _WINDOW_BYTES)
-        self._connections.request(
+        command, environment, defaults, directory = self.surroundings(name, host.here)
+        self.connections.expect(name, [], _WINDOW_BYTES)
+        self.connections.request(
             name,
             open_plan_request(
-                self._plan.command,
+                command,
                 environment,
                 nofile=self._nofile if host.here else 0,
                 inherit=not host.here,
                 defaults=environment_text(defaults),
-                directory=path_text(os.getcwd()),
+                directory=path_text(directory),
                 silence_s=self._silence_s,
                 window=_WINDOW_BYTES,
                 **self._door(name),
@@ -362,8 +396,8 @@ class AgentFleet:
             f"host {name}: looking for the agent that another launcher has left, with "
             f"{counted(len(workers), 'worker')}"
         )
-        self._connections.expect(name, workers, _WINDOW_BYTES)
-        self._connections.attach(name, door_of(self._plan.secret, name))
+        self.connections.expect(name, workers, _WINDOW_BYTES)
+        self.connections.attach(name, door_of(self._plan.secret, name))
         if host.then is not None:
             self._drop(name, host.then)
 

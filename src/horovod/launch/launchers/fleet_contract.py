@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from horovod.bootstrap.store_server import StoreServer
 from horovod.launch.launchers.contract import Event, Request
 from horovod.launch.output.streams import Output
 
@@ -116,12 +117,13 @@ class Fleet(Protocol):
 class MakeFleet(Protocol):
     """How a launcher makes one. Nothing runs anywhere yet."""
 
-    def __call__(self, request: Request, plan: FleetPlan, output: Output) -> Fleet:
+    def __call__(self, request: Request, plan: FleetPlan, output: Output, store: StoreServer) -> Fleet:
         """
         Args:
             request: of the job; its slots and hosts mean nothing here. Of its limits ``start_s`` and
                 ``silence_s`` are used.
             output: what workers print and return goes there. The caller starts and drains it.
+            store: of the job, which is being served.
 
         Raises:
             LaunchError: this machine has no room for it.

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from horovod.bootstrap.store_server import StoreServer
 from horovod.errors import ConfigError
 from horovod.launch.launchers.contract import Launcher, Request
 from horovod.launch.launchers.fleet_contract import Fleet, FleetPlan, MakeFleet
@@ -39,6 +40,8 @@ class Row(NamedTuple):
     """Is for jobs of LSF only, and there used without being asked for."""
     stays_here: bool = False
     """Hosts that nobody has named are this machine."""
+    hidden: bool = False
+    """It needs what a command line cannot give (`Job.tasks`)."""
     fleet: str = ""
     """``module:attribute`` of what is `MakeFleet`, for elastic jobs; empty: it cannot add ranks to a job."""
 
@@ -87,10 +90,20 @@ LAUNCHERS: Mapping[str, Row] = {
             rank_variables=("JSM_NAMESPACE_RANK", "OMPI_COMM_WORLD_RANK"),
             lsf=True,
         ),
+        Row(
+            "spark",
+            "horovod.launch.launchers.spark:SparkLauncher",
+            hidden=True,
+            fleet="horovod.launch.launchers.spark:SparkFleet",
+        ),
     )
 }
 
-CHOICES = tuple(name for name in LAUNCHERS if all(row.on_one_host != name for row in LAUNCHERS.values()))
+CHOICES = tuple(
+    name
+    for name, one in LAUNCHERS.items()
+    if not one.hidden and all(row.on_one_host != name for row in LAUNCHERS.values())
+)
 """Those that a user can ask for."""
 
 
@@ -100,7 +113,7 @@ def load_launcher(row: Row) -> Launcher:
     return launcher
 
 
-def make_fleet(row: Row, request: Request, plan: FleetPlan, output: Output) -> Fleet:
+def make_fleet(row: Row, request: Request, plan: FleetPlan, output: Output, store: StoreServer) -> Fleet:
     """That of this launcher, for an elastic job.
 
     Raises:
@@ -113,7 +126,7 @@ def make_fleet(row: Row, request: Request, plan: FleetPlan, output: Output) -> F
             f"{row.name} cannot add ranks to a running job, as elastic training needs: use {able}."
         )
     make: MakeFleet = _load(row.fleet)
-    return make(request, plan, output)
+    return make(request, plan, output, store)
 
 
 def _load(where: str) -> Any:

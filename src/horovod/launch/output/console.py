@@ -188,10 +188,17 @@ def text_stream_sink(stream: TextSink, on_lost: Callable[[OSError], None] | None
 
 
 class Console:
-    """Standard output and standard error of the launcher, by default its file descriptors."""
+    """Standard output and standard error of the launcher, by default its file descriptors. ``words``: where
+    its own words go, if that is not standard error.
+    """
 
     def __init__(
-        self, *, verbose: bool = False, stdout: TextSink | None = None, stderr: TextSink | None = None
+        self,
+        *,
+        verbose: bool = False,
+        stdout: TextSink | None = None,
+        stderr: TextSink | None = None,
+        words: TextSink | None = None,
     ) -> None:
         self._started = time.monotonic()
         self._verbose = verbose
@@ -206,6 +213,8 @@ class Console:
             self.stdout = file_descriptor_sink(1, self._stdout_lost, footer)
         else:
             self.stdout = text_stream_sink(stdout, self._stdout_lost)
+
+        self._words = self.stderr if words is None else text_stream_sink(words)
 
     def flush(self) -> None:
         """Write what still waits: see `Sink`."""
@@ -230,7 +239,7 @@ class Console:
     def _say(self, text: str) -> None:
         # It may hold the last lines of a rank, what another host calls itself, what ssh has said.
         said = _bytes_of(f"{text}\n")
-        self.stderr.write(harmless(said) if self.stderr.is_terminal else said, _LAUNCHER)
+        self._words.write(harmless(said) if self._words.is_terminal else said, _LAUNCHER)
 
     def _stdout_lost(self, error: OSError) -> None:
         self.tell(
