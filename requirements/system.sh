@@ -22,6 +22,8 @@ have munged || useful="$useful munge"
 found /usr/lib/*/pmix2/lib/libpmix.so || useful="$useful libpmix-dev"  # what Slurm loads for --mpi=pmix
 # Sanitizers compile faster with it, and the C++ parsers are fuzzed.
 found /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a || useful="$useful clang libclang-rt-dev"
+# What Spark runs on.
+have java || useful="$useful openjdk-17-jre-headless"
 # The shells that completion is written for.
 have zsh || useful="$useful zsh"
 have fish || useful="$useful fish"

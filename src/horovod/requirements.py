@@ -15,12 +15,17 @@ from typing import Any, Final
 __all__ = ["ComingModules", "require", "require_keras"]
 
 # Name of a framework's module -> what people call it. Its distribution has the name of the module.
-_FRAMEWORKS: Final = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX", "keras": "Keras"}
+_FRAMEWORKS: Final = {
+    "torch": "PyTorch",
+    "tensorflow": "TensorFlow",
+    "jax": "JAX",
+    "keras": "Keras",
+    "pyspark": "PySpark",
+}
 _CORE: Final = "horovod._core"
 _FOLDER: Final = os.path.dirname(os.path.abspath(__file__))
 
 _COMING: Final = {
-    "horovod.spark": "training on Spark",
     "horovod.ray": "training on Ray",
     "horovod.mxnet": "support of MXNet",
     "horovod.jax": "support of JAX without Keras",

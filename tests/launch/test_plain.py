@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horovod.errors import LaunchError, WorkerFailed
-from horovod.launch.calls.functions import _explain, _result
+from horovod.launch.calls.functions import explain_failure, result_of
 from horovod.launch.calls.pickles import pack
 from horovod.launch.calls.plain import NotPlain, is_plain, pack_plain, unpack_error, unpack_plain
 
@@ -77,17 +77,17 @@ def test_a_malicious_host_runs_nothing_in_the_launcher(tmp_path: Path) -> None:
     frames = [b"".join(pack((True, Bomb(canary)))), pickle.dumps(Bomb(canary))]
     for frame in frames:
         with pytest.raises(LaunchError, match="rank 3, which runs on another host"):
-            _result(bytearray(frame), 3, trusted=False)
+            result_of(bytearray(frame), 3, trusted=False)
     bomb = b"".join(pack(Bomb(canary)))
     failure = WorkerFailed("rank 3 failed", rank=3, host="b", exit_code=1)
     said = b"".join(pack_plain((False, ("ValueError", ("words",), "Traceback", bomb))))
-    _explain(failure, bytearray(said), trusted=False)
+    explain_failure(failure, bytearray(said), trusted=False)
     assert isinstance(failure.__cause__, ValueError)
     assert str(failure).endswith("Traceback")
     for name in ("eval", "exec", "__import__", "SystemExit", "open", "os.system"):
         assert isinstance(unpack_error(name, (f"touch {canary}",)), LaunchError)
     assert not canary.exists()
-    _result(bytearray(frames[0]), 3, trusted=True)  # the bomb is one
+    result_of(bytearray(frames[0]), 3, trusted=True)  # the bomb is one
     assert canary.exists()
 
 

@@ -23,7 +23,7 @@ from horovod.errors import ConfigError, LaunchError, WorkerFailed
 from horovod.launch.agent.terms import MARK
 from horovod.launch.agent_client.connections import Connections
 from horovod.launch.agent_client.news import Greeting, Lost
-from horovod.launch.calls.functions import _explain, _result
+from horovod.launch.calls.functions import explain_failure, result_of
 from horovod.launch.calls.plain import pack_plain, unpack_error, unpack_plain
 from horovod.launch.external.messages import Report, understood
 from horovod.launch.external.rank_wrapper import rank_and_size
@@ -227,20 +227,20 @@ def test_an_exception_of_another_host_can_be_shown(name: str, arguments: tuple[A
 def test_what_is_no_exception_is_told_as_that(value: object) -> None:
     failure = WorkerFailed("rank 1 failed", rank=1)
     with pytest.raises(LaunchError, match="is no"):
-        _explain(failure, bytearray(b"".join(pack_plain(value))), trusted=False)
+        explain_failure(failure, bytearray(b"".join(pack_plain(value))), trusted=False)
 
 
 def test_the_traceback_of_another_host_is_text() -> None:
     failure = WorkerFailed("rank 1 failed", rank=1)
     said = (False, ("ValueError", ("x",), "Traceback\n\x1b[2J\x1b]0;title\x07end\n", b""))
-    _explain(failure, bytearray(b"".join(pack_plain(said))), trusted=False)
+    explain_failure(failure, bytearray(b"".join(pack_plain(said))), trusted=False)
     assert str(failure) == "rank 1 failed\nTraceback\n\\x1b[2J\\x1b]0;title\\x07end"
 
 
 def test_many_small_values_are_packed_in_no_time() -> None:
     began = time.monotonic()
     value = [b"x"] * 30_000
-    assert _result(bytearray(b"".join(pack_plain((True, value)))), 0, trusted=False) == value
+    assert result_of(bytearray(b"".join(pack_plain((True, value)))), 0, trusted=False) == value
     assert time.monotonic() - began < 5.0
 
 

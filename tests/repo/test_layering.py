@@ -84,7 +84,7 @@ PYTHON_ARROWS = {
     # Compatibility names: thin files over the parts that do the work.
     "common": NEUTRAL | {"_core", "backends", "bootstrap", "devices", "elastic"},
     "runner": {"launch", "common", "bootstrap"},
-    "spark": {"launch", "common", "runtime"},
+    "spark": {"launch", "common", "runtime", "bootstrap"},
     "ray": {"launch", "common", "runtime"},
     # The package itself offers run() and __version__.
     "": {"launch", "version"},

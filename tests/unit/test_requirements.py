@@ -31,12 +31,13 @@ def error_of(code: str, *options: str) -> str:
         ("horovod.tensorflow", "tensorflow", "TensorFlow"),
         ("horovod.tensorflow.keras", "tensorflow", "TensorFlow"),
         ("horovod.keras", "keras", "Keras"),
+        ("horovod.spark", "pyspark", "PySpark"),
     ],
 )
 def test_a_framework_that_is_not_installed(module: str, framework: str, called: str) -> None:
     # Isolated, so that nothing but the standard library is there.
     said = error_of(f"import sys; sys.path.insert(0, {str(SOURCES)!r}); import {module}", "-I", "-S")
-    frontend = module if module == "horovod.keras" else f"horovod.{framework}"
+    frontend = module if framework in ("keras", "pyspark") else f"horovod.{framework}"
     assert said == (
         f"ModuleNotFoundError: {frontend} needs {called}, which is not installed here. "
         f"Install it: {sys.executable} -m pip install {framework}"
@@ -75,7 +76,7 @@ def test_a_native_module_for_another_python(tmp_path: Path) -> None:
     assert "_core.cpython-39-x86_64-linux-gnu.so. Install the package again: " in said
 
 
-@pytest.mark.parametrize("module", ["spark", "ray", "mxnet", "jax", "spark.keras", "ray.elastic"])
+@pytest.mark.parametrize("module", ["ray", "mxnet", "jax", "ray.elastic"])
 def test_modules_that_are_to_come(module: str) -> None:
     first = f"horovod.{module.partition('.')[0]}"
     with pytest.raises(ModuleNotFoundError, match=f"{first} does not exist yet: .* is to come") as caught:
@@ -85,7 +86,7 @@ def test_modules_that_are_to_come(module: str) -> None:
     assert importlib.util.find_spec(first) is None
 
 
-@pytest.mark.parametrize("name", ["spark", "ray", "mxnet", "jax"])
+@pytest.mark.parametrize("name", ["ray", "mxnet", "jax"])
 def test_a_name_that_is_to_come_says_so_too(name: str) -> None:
     with pytest.raises(ModuleNotFoundError, match=f"^horovod.{name} does not exist yet: .* is to come"):
         exec(f"from horovod import {name}")

@@ -15,7 +15,7 @@ import struct
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,15 @@ from horovod.launch.placement.hosts import parse_hostfile, parse_hosts
 from horovod.launch.run import run_job
 from horovod.runtime.ending import harmless
 
-__all__ = ["DESCRIPTORS_VARIABLE", "call_in_worker", "pack_call", "run"]
+__all__ = [
+    "DESCRIPTORS_VARIABLE",
+    "call_in_worker",
+    "explain_failure",
+    "interface_names",
+    "pack_call",
+    "result_of",
+    "run",
+]
 
 DESCRIPTORS_VARIABLE = "HOROVOD_RUN_DESCRIPTORS"
 _NEEDS = struct.Struct("<Q")
@@ -148,7 +156,7 @@ def run(
         options={} if start_timeout is None else {"HOROVOD_START_TIMEOUT": str(start_timeout)},
         output_directory=Path(output_filename) if output_filename else None,
         ssh=SshOptions(port=ssh_port, identity_file=ssh_identity_file),
-        interfaces=_interfaces(network_interfaces),
+        interfaces=interface_names(network_interfaces),
         call=pack_call(func, args, kwargs or {}),
     )
     results, console = Results(), _console(verbose, stdout, stderr)
@@ -175,10 +183,10 @@ def run(
     except WorkerFailed as failure:
         if failure.rank is not None:
             trusted = unpickle_results or failure.rank in results.here
-            _explain(failure, results.sent.get(failure.rank), trusted=trusted)
+            explain_failure(failure, results.sent.get(failure.rank), trusted=trusted)
         raise
     return [
-        _result(results.sent.get(rank), rank, trusted=unpickle_results or rank in results.here)
+        result_of(results.sent.get(rank), rank, trusted=unpickle_results or rank in results.here)
         for rank in range(wanted)
     ]
 
@@ -261,7 +269,12 @@ def _send(descriptor: int, pieces: Iterable[memoryview]) -> None:
                 left = left[file.write(left) or 0 :]
 
 
-def _result(data: bytearray | None, rank: int, *, trusted: bool) -> Any:
+def result_of(data: bytearray | None, rank: int, *, trusted: bool) -> Any:
+    """What the function of a rank returned, from what it has sent home. ``trusted``: it may be a pickle.
+
+    Raises:
+        LaunchError: it has sent none, or a pickle that is not trusted.
+    """
     if not data:
         raise LaunchError(f"horovod.run: rank {rank} ended without an error, but before it had a result.")
     if is_plain(memoryview(data)):
@@ -283,7 +296,7 @@ def _said(value: Any) -> tuple[bool, Any]:
     return value
 
 
-def _explain(failure: WorkerFailed, data: bytearray | None, *, trusted: bool) -> None:
+def explain_failure(failure: WorkerFailed, data: bytearray | None, *, trusted: bool) -> None:
     """Put the exception of the function behind the failure of its process."""
     if not data or not is_plain(memoryview(data)):
         return  # a result: the process failed after the function
@@ -316,7 +329,8 @@ def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
     return environment
 
 
-def _interfaces(named: Sequence[str] | str | None) -> tuple[str, ...]:
+def interface_names(named: Iterable[str] | str | None) -> tuple[str, ...]:
+    """Of network interfaces, as arguments of calls have them: a list, or a text with commas."""
     names = named.split(",") if isinstance(named, str) else named or ()
     return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
 

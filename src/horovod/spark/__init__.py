@@ -1,0 +1,10 @@
+"""Training inside a Spark cluster: functions run in the tasks of a Spark job, as the ranks of one world."""
+
+from horovod.requirements import require
+
+require("horovod.spark", "pyspark")
+
+from horovod.spark.elastic import run_elastic
+from horovod.spark.static import run
+
+__all__ = ["run", "run_elastic"]

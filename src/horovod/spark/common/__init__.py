@@ -1,0 +1,1 @@
+"""What the parts of `horovod.spark` have in common."""

@@ -1,0 +1,134 @@
+"""Where the processes of a training run: in the tasks of a Spark job, or on the driver's machine."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import horovod
+from horovod.errors import InvalidArgumentError
+from horovod.launch.output.console import TextSink
+from horovod.spark.context import active_context
+from horovod.spark.static import run
+
+__all__ = ["Backend", "LocalBackend", "SparkBackend", "default_num_proc"]
+
+
+def default_num_proc() -> int:
+    """The default parallelism of the active SparkContext.
+
+    Raises:
+        LaunchError: there is none.
+    """
+    return int(active_context("default_num_proc()").defaultParallelism)
+
+
+class Backend(ABC):
+    """Runs a function in several processes that form a world."""
+
+    @abstractmethod
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        env: Mapping[str, str | None] | None = None,
+    ) -> list[Any]:
+        """Call ``fn(*args, **kwargs)`` in every process; returns the results by rank.
+
+        Args:
+            env: variables for the processes; None takes one away. It is left as it is.
+
+        Raises:
+            WorkerFailed: a process failed (a ``RuntimeError``); the exception of ``fn`` is its cause.
+        """
+
+    @abstractmethod
+    def num_processes(self) -> int:
+        """How many processes there will be."""
+
+
+class SparkBackend(Backend):
+    """The tasks of a Spark job, by :func:`horovod.spark.run`.
+
+    Args:
+        num_proc: how many; by default the parallelism of the SparkContext.
+        env: as for ``run``, under what ``run`` is given itself.
+        **options: further arguments of ``horovod.spark.run``: ``stdout``, ``stderr``, ``verbose``, ``nics``,
+            ``start_timeout``, ``prefix_output_with_timestamp``, ``executable``, ``barrier`` ...
+    """
+
+    def __init__(
+        self, num_proc: int | None = None, env: Mapping[str, str | None] | None = None, **options: Any
+    ) -> None:
+        if num_proc is not None and num_proc < 1:
+            raise InvalidArgumentError(f"SparkBackend: num_proc must be at least 1, not {num_proc}.")
+        self._num_proc = num_proc
+        self._env = dict(env or {})
+        self._kwargs = options
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        env: Mapping[str, str | None] | None = None,
+    ) -> list[Any]:
+        return run(
+            fn,
+            args=args,
+            kwargs=kwargs,
+            num_proc=self.num_processes(),
+            env={**self._env, **(env or {})},
+            **self._kwargs,
+        )
+
+    def num_processes(self) -> int:
+        return default_num_proc() if self._num_proc is None else self._num_proc
+
+
+class LocalBackend(Backend):
+    """Processes on the driver's machine, without a Spark job, by :func:`horovod.run`.
+
+    Args:
+        num_proc: how many.
+        env, stdout, stderr, verbose: as for ``horovod.run``.
+    """
+
+    def __init__(
+        self,
+        num_proc: int = 1,
+        env: Mapping[str, str | None] | None = None,
+        *,
+        stdout: TextSink | None = None,
+        stderr: TextSink | None = None,
+        verbose: int | None = None,
+    ) -> None:
+        if num_proc < 1:
+            raise InvalidArgumentError(f"LocalBackend: num_proc must be at least 1, not {num_proc}.")
+        self._num_proc = num_proc
+        self._env = dict(env or {})
+        self._stdout, self._stderr = stdout, stderr
+        self._verbose = verbose
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        env: Mapping[str, str | None] | None = None,
+    ) -> list[Any]:
+        return horovod.run(
+            fn,
+            args,
+            kwargs,
+            num_proc=self._num_proc,
+            env={**self._env, **(env or {})},
+            verbose=self._verbose,
+            stdout=self._stdout,
+            stderr=self._stderr,
+        )
+
+    def num_processes(self) -> int:
+        return self._num_proc

@@ -1,0 +1,254 @@
+"""``horovod.spark.run``, and what it has in common with ``run_elastic``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from horovod.errors import ConfigError, LaunchError, WorkerFailed
+from horovod.launch.calls.functions import explain_failure, interface_names, pack_call, result_of
+from horovod.launch.calls.unpicklable import why_unpicklable
+from horovod.launch.job import Job, Results
+from horovod.launch.output.console import Console, TextSink
+from horovod.launch.output.streams import STREAMS
+from horovod.launch.run import run_job
+from horovod.spark.context import active_context
+from horovod.spark.stage import SparkTasks
+
+__all__ = ["SparkCall", "run"]
+
+_START_VARIABLE = "HOROVOD_SPARK_START_TIMEOUT"
+_START_S = 600.0
+_COMMAND = ("-m", "horovod.runner.run_task")
+# Settings of the driver that its ranks have, too; those of its own place or job are replaced.
+_FORWARDED = ("HOROVOD_", "NCCL_")
+_ALL_STEPS = 2
+
+
+def run(
+    fn: Callable[..., Any],
+    args: Iterable[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = None,
+    start_timeout: float | None = None,
+    use_mpi: bool | None = None,
+    use_gloo: bool | None = None,
+    extra_mpi_args: str | None = None,
+    env: Mapping[str, str | None] | None = None,
+    stdout: TextSink | None = None,
+    stderr: TextSink | None = None,
+    verbose: int = 1,
+    nics: Iterable[str] | str | None = None,
+    prefix_output_with_timestamp: bool = False,
+    executable: str | None = None,
+    *,
+    barrier: bool | None = None,
+) -> list[Any]:
+    """Call ``fn(*args, **kwargs)`` in the tasks of a Spark job, which are the ranks of one world; return the
+    results by rank.
+
+    Args:
+        fn: any callable that cloudpickle can carry. Modules of the driver that are not installed travel with
+            it.
+        args, kwargs: of ``fn``; they go to the executors once, as a broadcast variable if they are large.
+        num_proc: how many processes, one for each task; by default ``spark.default.parallelism``.
+        start_timeout: seconds that the tasks may take to start; by default ``HOROVOD_SPARK_START_TIMEOUT``,
+            or 600.
+        use_gloo: accepted; this is the case anyway.
+        env: variables for the processes over those of their executor and the driver's own ``HOROVOD_*`` and
+            ``NCCL_*``; None takes one away.
+        stdout, stderr: text streams for what the processes print, with ``[rank]<stdout>:`` before each line;
+            by default that stays in the logs of the executors.
+        verbose: 0: say nothing, 1: how many processes there are, 2: every step.
+        nics: network interfaces that may be used; by default those that work.
+        prefix_output_with_timestamp: the time before each line.
+        executable: Python for the processes; by default that of the tasks.
+        barrier: tasks start together or not at all, as a barrier stage. None: unless
+            ``spark.dynamicAllocation.enabled``, with which Spark has no such stages.
+
+    Raises:
+        LaunchError: there is no SparkContext, or it has too few slots; ``fn`` cannot be pickled; the Spark
+            job failed or was cancelled.
+        StoreTimeout: not all tasks have come in time.
+        WorkerFailed: a rank failed (a ``RuntimeError``); the others were ended. Its cause is the exception of
+            ``fn``, and the message ends with its traceback.
+        JobInterrupted: Ctrl-C, or another signal.
+    """
+    if use_mpi or extra_mpi_args:
+        raise ConfigError(
+            "horovod.spark.run: mpirun is not used in Spark tasks: ranks meet in a store of the driver. "
+            "Leave use_mpi and extra_mpi_args out."
+        )
+    call = SparkCall(
+        "horovod.spark.run",
+        fn,
+        tuple(args),
+        dict(kwargs or {}),
+        num_proc=num_proc,
+        start_timeout=start_timeout,
+        env=dict(env or {}),
+        stdout=stdout,
+        stderr=stderr,
+        verbose=verbose,
+        nics=interface_names(nics),
+        timestamps=prefix_output_with_timestamp,
+        executable=executable or "",
+        barrier=barrier,
+    )
+    return call.run()
+
+
+@dataclass
+class SparkCall:
+    """A call in the tasks of a Spark job. ``what``: the function that was asked for it, in messages; the
+    others are arguments of :func:`run`.
+
+    Attributes:
+        own_gpus: see `TaskSource`.
+        logged: streams that are written to the executors' logs; None: those that are not asked for.
+        listeners: see `Job`.
+    """
+
+    what: str
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    num_proc: int | None = None
+    start_timeout: float | None = None
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    stdout: TextSink | None = None
+    stderr: TextSink | None = None
+    verbose: int = 1
+    nics: tuple[str, ...] = ()
+    timestamps: bool = False
+    executable: str = ""
+    barrier: bool | None = None
+    own_gpus: bool = False
+    logged: Sequence[str] | None = None
+    listeners: Mapping[str, Callable[[str, Any], None]] = field(default_factory=dict)
+
+    def run(self) -> list[Any]:
+        """See :func:`run`."""
+        console = self.console()
+        job = self.job(console)
+        results = Results()
+        try:
+            run_job(job, self.environment(), console, results)
+        except WorkerFailed as failure:
+            self.explain(failure, results)
+            raise
+        return self.results(results, job.processes)
+
+    def console(self) -> Console:
+        """For what ranks print, as far as it is wanted, and for our own words."""
+        nobody = _Nobody()
+        return Console(
+            verbose=self.verbose >= _ALL_STEPS,
+            stdout=self.stdout or nobody,
+            stderr=self.stderr or nobody,
+            # A notebook shows what goes through its own stream, not what is written to the descriptor.
+            words=sys.stderr,
+        )
+
+    def job(self, console: Console, *, most: int | None = None) -> Job:
+        """What the launcher runs. ``most``: tasks; by default one for each process.
+
+        Raises:
+            LaunchError: there is no SparkContext, or the call cannot be pickled.
+            ConfigError: an argument makes no sense.
+        """
+        context = active_context(self.what)
+        processes = self.num_proc
+        if processes is None:
+            processes = int(context.defaultParallelism)
+            if self.verbose >= 1:
+                console.tell(f"{self.what}: {processes} processes, the default parallelism of Spark")
+        elif self.verbose >= 1:
+            console.tell(f"{self.what}: {processes} processes")
+        if processes < 1:
+            raise ConfigError(f"{self.what}: num_proc must be at least 1, not {processes}.")
+        barrier = self.barrier
+        if barrier is None:
+            dynamic = str(context.getConf().get("spark.dynamicAllocation.enabled", "false"))
+            barrier = dynamic.lower() != "true"
+        start_s = self._start_s()
+        logged = self.logged
+        if logged is None:
+            asked = {"stdout": self.stdout, "stderr": self.stderr}
+            logged = [stream for stream in STREAMS if asked[stream] is None]
+        tasks = SparkTasks(
+            context,
+            most or processes,
+            barrier=barrier,
+            what=self.what,
+            tell=console.tell,
+            interfaces=self.nics,
+            logged=logged,
+            without=[name for name, value in self.env.items() if value is None],
+            own_gpus=self.own_gpus,
+            executable=self.executable,
+        )
+        return Job(
+            command=("python", *_COMMAND),
+            processes=processes,
+            launcher="spark",
+            options={"HOROVOD_START_TIMEOUT": f"{start_s:g}"},
+            timestamps=self.timestamps,
+            interfaces=self.nics,
+            status=False,
+            call=self._packed(),
+            tasks=tasks,
+            listeners=self.listeners,
+        )
+
+    def environment(self) -> dict[str, str]:
+        """What ranks have over the environment of their executor."""
+        ours = {name: value for name, value in os.environ.items() if name.startswith(_FORWARDED)}
+        given = {**ours, **self.env}
+        for name, value in given.items():
+            if not (isinstance(name, str) and (value is None or isinstance(value, str))):
+                raise ConfigError(f"{self.what}: env must have texts, not {name!r}: {value!r}.")
+        return {name: value for name, value in given.items() if value is not None}
+
+    def explain(self, failure: WorkerFailed, results: Results) -> None:
+        """Put the exception of the function behind the failure of its rank."""
+        if failure.rank is not None:
+            explain_failure(failure, results.sent.get(failure.rank), trusted=True)
+
+    def results(self, results: Results, count: int) -> list[Any]:
+        """By rank. They may be pickles: the driver unpickles what tasks return anyway (``collect``), and only
+        they have the key.
+        """
+        return [result_of(results.sent.get(rank), rank, trusted=True) for rank in range(count)]
+
+    def _packed(self) -> list[memoryview]:
+        try:
+            return pack_call(self.fn, self.args, self.kwargs)
+        except Exception as error:
+            why = why_unpicklable(self.fn, self.args, self.kwargs, error)
+            raise LaunchError(f"{self.what}: {why}") from error
+
+    def _start_s(self) -> float:
+        given: Any = self.start_timeout
+        if given is None:
+            given = os.environ.get(_START_VARIABLE) or _START_S
+        try:
+            start_s = float(given)
+        except (TypeError, ValueError):
+            start_s = 0.0
+        if not start_s > 0.0:
+            raise ConfigError(f"{self.what}: the start time-out must be a number of seconds, not {given!r}.")
+        return start_s
+
+
+class _Nobody:
+    """Wants nothing of what it is given."""
+
+    def write(self, text: str, /) -> object:
+        return None
+
+    def flush(self) -> object:
+        return None
