@@ -2,6 +2,7 @@
 /// The number of rows may differ between ranks, so the members first exchange it.
 /// Source: MPI 4.1, section 6.7 (MPI_Allgatherv).
 
+#include <cstring>
 #include <vector>
 
 #include "collectives/collective.h"
@@ -38,27 +39,21 @@ class Allgather final : public Counted {
       : Counted(backend, rows_of(tasks)), tasks_(tasks) {}
 
  private:
-  static std::size_t row_bytes_of(const Task& task) {
-    Shape shape = task.signature->shape;
-    shape.front() = 1;
-    return static_cast<std::size_t>(element_count(shape)) * size_of(task.signature->dtype);
-  }
-
   Result<void> prepare() override {
     plan_.out.resize(size());
     for (std::size_t t = 0; t < tasks_.size(); ++t) {
       const Task& task = tasks_[t];
       Shape shape = task.signature->shape;
       const auto own_rows = static_cast<std::size_t>(shape.front());
-      const std::size_t row_bytes = row_bytes_of(task);
+      const std::size_t row = row_bytes(*task.signature);
       shape.front() = 0;
       for (std::size_t m = 0; m < size(); ++m) shape.front() += number(m, t);
       auto memory = output_of(task, shape);
       if (!memory) return std::move(memory).error();
       std::byte* out = *memory;
-      plan_.in.push_back({task.in, own_rows * row_bytes});
+      plan_.in.push_back({task.in, own_rows * row});
       for (std::size_t m = 0; m < size(); ++m) {
-        const std::size_t bytes = static_cast<std::size_t>(number(m, t)) * row_bytes;
+        const std::size_t bytes = static_cast<std::size_t>(number(m, t)) * row;
         plan_.out[m].push_back({out, bytes});
         out += bytes;
       }
@@ -72,7 +67,7 @@ class Allgather final : public Counted {
     for (std::size_t t = 0; t < tasks_.size(); ++t) {
       std::size_t rows = 0;
       for (std::size_t m = 0; m < size(); ++m) rows += static_cast<std::size_t>(number(m, t));
-      bytes += rows * row_bytes_of(tasks_[t]);
+      bytes += rows * row_bytes(*tasks_[t].signature);
     }
     return bytes;
   }
@@ -87,17 +82,49 @@ std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) 
   return std::make_unique<Allgather>(backend, tasks);
 }
 
+std::size_t numbers(const Members&) { return 1; }
+
+void tell(const Task& task, const Members&, std::int64_t* numbers) {
+  numbers[0] = task.signature->shape.front();
+}
+
+std::size_t bytes(const Signature& signature, const std::int64_t* numbers, int, const Members&) {
+  std::size_t bytes = 0;
+  const bool fits = numbers[0] >= 0 && !__builtin_mul_overflow(static_cast<std::size_t>(numbers[0]),
+                                                               row_bytes(signature), &bytes);
+  return fits ? bytes : SIZE_MAX;
+}
+
+Result<void> combine(const Task& task, const Backend& backend, const FastRule::Shares& shares) {
+  const Signature& signature = *task.signature;
+  Shape shape = signature.shape;
+  shape.front() = 0;
+  for (const std::int64_t* const told : shares.numbers) shape.front() += *told;
+  auto memory = output_of(task, shape);
+  if (!memory) return std::move(memory).error();
+  std::byte* out = *memory;
+  for (int m = 0; m < backend.members().size(); ++m) {
+    const auto member = static_cast<std::size_t>(m);
+    const std::size_t length = bytes(signature, shares.numbers[member], m, backend.members());
+    if (length != 0) std::memcpy(out, shares.data[member], length);
+    out += length;
+  }
+  return {};
+}
+
 }  // namespace
 
-const Collective kAllgather{.kind = Kind::Allgather,
-                            .rules = {.name = "ALLGATHER",
-                                      .prefix = "allgather",
-                                      .transfer = "GLOO_ALLGATHER",
-                                      .fusable = true,
-                                      .rows_may_differ = true,
-                                      .disagreement = disagreement,
-                                      .describe = describe_tensor},
-                            .check = check,
-                            .start = start};
+const Collective kAllgather{
+    .kind = Kind::Allgather,
+    .rules = {.name = "ALLGATHER",
+              .prefix = "allgather",
+              .transfer = "GLOO_ALLGATHER",
+              .fusable = true,
+              .rows_may_differ = true,
+              .disagreement = disagreement,
+              .describe = describe_tensor},
+    .check = check,
+    .start = start,
+    .fast = FastRule{.combine = combine, .bytes = bytes, .numbers = numbers, .tell = tell}};
 
 }  // namespace rueda

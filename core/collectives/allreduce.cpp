@@ -31,12 +31,12 @@ std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) 
                            reduction_of(*tasks.front().signature, backend.members().size()));
 }
 
-void combine(const Signature& signature, const Backend& backend,
-             std::span<const std::byte* const> sources, std::size_t elements, const std::byte*,
-             std::byte* out) {
-  const Reduction reduction = reduction_of(signature, backend.members().size());
-  backend.association().evaluate(out, sources, elements, reduction.dtype, reduction.op,
-                                 reduction.postscale);
+Result<void> combine(const Task& task, const Backend& backend, const FastRule::Shares& shares) {
+  const Reduction reduction = reduction_of(*task.signature, backend.members().size());
+  backend.association().evaluate(task.out, shares.data,
+                                 static_cast<std::size_t>(element_count(task.signature->shape)),
+                                 reduction.dtype, reduction.op, reduction.postscale);
+  return {};
 }
 
 }  // namespace

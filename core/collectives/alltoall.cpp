@@ -3,7 +3,10 @@
 /// members first exchange these numbers.
 /// Source: MPI 4.1, section 6.8 (MPI_Alltoallv).
 
+#include <algorithm>
+#include <cstring>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "collectives/collective.h"
@@ -96,15 +99,9 @@ class Alltoall final : public Counted {
       : Counted(backend, splits_of(task, backend.members().size())), task_(task) {}
 
  private:
-  std::size_t row_bytes() const {
-    Shape shape = task_.signature->shape;
-    shape.front() = 1;
-    return static_cast<std::size_t>(element_count(shape)) * size_of(task_.signature->dtype);
-  }
-
   std::size_t bytes_for(std::size_t member) const override {
-    Bytes sent(row_bytes());
-    Bytes come(row_bytes());
+    Bytes sent(row_bytes(*task_.signature));
+    Bytes come(row_bytes(*task_.signature));
     for (std::size_t other = 0; other < size(); ++other) {
       sent.of(number(member, other));
       come.of(number(other, member));
@@ -115,12 +112,12 @@ class Alltoall final : public Counted {
   Result<void> prepare() override {
     const auto self = static_cast<std::size_t>(backend().members().self);
     Shape shape = task_.signature->shape;
-    const std::size_t row_bytes = this->row_bytes();
+    const std::size_t row = row_bytes(*task_.signature);
 
     // Every member checks the numbers of all members, so that all refuse together.
     bool fits = true;
     for (std::size_t m = 0; m < size(); ++m) {
-      Bytes sent(row_bytes);
+      Bytes sent(row);
       for (std::size_t other = 0; other < size(); ++other) sent.of(number(m, other));
       fits = fits && bytes_for(m) != SIZE_MAX;
       plan_.longest = std::max(plan_.longest, sent.sum());
@@ -137,8 +134,8 @@ class Alltoall final : public Counted {
     std::byte* out = *memory;
     const std::byte* in = task_.in;
     for (std::size_t m = 0; m < size(); ++m) {
-      const std::size_t going = static_cast<std::size_t>(number(self, m)) * row_bytes;
-      const std::size_t coming = static_cast<std::size_t>(number(m, self)) * row_bytes;
+      const std::size_t going = static_cast<std::size_t>(number(self, m)) * row;
+      const std::size_t coming = static_cast<std::size_t>(number(m, self)) * row;
       plan_.in.emplace_back(in, going);
       plan_.out.emplace_back(out, coming);
       in += going;
@@ -161,16 +158,57 @@ std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) 
   return std::make_unique<Alltoall>(backend, tasks.front());  // not fusable: always one task
 }
 
+std::size_t numbers(const Members& members) { return static_cast<std::size_t>(members.size()); }
+
+void tell(const Task& task, const Members& members, std::int64_t* numbers) {
+  if (task.splits.empty()) {
+    std::fill_n(numbers, members.size(), task.signature->shape.front() / members.size());
+  } else {
+    std::ranges::copy(task.splits, numbers);
+  }
+}
+
+std::size_t bytes(const Signature& signature, const std::int64_t* numbers, int,
+                  const Members& members) {
+  Bytes sent(row_bytes(signature));
+  for (int m = 0; m < members.size(); ++m) sent.of(numbers[m]);
+  return sent.fits() ? sent.sum() : SIZE_MAX;
+}
+
+Result<void> combine(const Task& task, const Backend& backend, const FastRule::Shares& shares) {
+  const Signature& signature = *task.signature;
+  const int self = backend.members().self;
+  Shape shape = signature.shape;
+  shape.front() = 0;
+  for (const std::int64_t* const told : shares.numbers) shape.front() += told[self];
+  auto memory = output_of(task, shape);
+  if (!memory) return std::move(memory).error();
+  std::byte* out = *memory;
+  const std::size_t row = row_bytes(signature);
+  for (std::size_t m = 0; m < shares.numbers.size(); ++m) {
+    const std::int64_t* const told = shares.numbers[m];
+    const auto before =
+        static_cast<std::size_t>(std::accumulate(told, told + self, std::int64_t{0}));
+    const std::size_t length = static_cast<std::size_t>(told[self]) * row;
+    if (length != 0) std::memcpy(out, shares.data[m] + before * row, length);
+    out += length;
+    if (task.received != nullptr) task.received[m] = static_cast<std::int32_t>(told[self]);
+  }
+  return {};
+}
+
 }  // namespace
 
-const Collective kAlltoall{.kind = Kind::Alltoall,
-                           .rules = {.name = "ALLTOALL",
-                                     .prefix = "alltoall",
-                                     .transfer = "MPI_ALLTOALL",
-                                     .rows_may_differ = true,
-                                     .disagreement = disagreement,
-                                     .describe = describe_tensor},
-                           .check = check,
-                           .start = start};
+const Collective kAlltoall{
+    .kind = Kind::Alltoall,
+    .rules = {.name = "ALLTOALL",
+              .prefix = "alltoall",
+              .transfer = "MPI_ALLTOALL",
+              .rows_may_differ = true,
+              .disagreement = disagreement,
+              .describe = describe_tensor},
+    .check = check,
+    .start = start,
+    .fast = FastRule{.combine = combine, .bytes = bytes, .numbers = numbers, .tell = tell}};
 
 }  // namespace rueda

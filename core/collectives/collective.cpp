@@ -134,6 +134,14 @@ Result<void> check_root(const Signature& signature, const Members& members) {
                           " for provided process set"};
 }
 
+std::size_t row_bytes(const Signature& signature) noexcept {
+  std::size_t bytes = size_of(signature.dtype);
+  for (std::size_t i = 1; i < signature.shape.size(); ++i) {
+    bytes *= static_cast<std::size_t>(signature.shape[i]);
+  }
+  return bytes;
+}
+
 int root_of(const Signature& signature, const Members& members) noexcept {
   return static_cast<int>(std::ranges::find(members.ranks, signature.root) - members.ranks.begin());
 }

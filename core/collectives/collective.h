@@ -17,12 +17,22 @@ namespace rueda {
 
 /// How a kind runs on the fast path, where every member sees the inputs of all members.
 struct FastRule {
-  /// Writes the result of one tensor of `elements` elements to `out`, which may be `in`, the input
-  /// of this member. `sources`: the inputs by set rank, scaled by the prescale. Null: the kind
-  /// moves no data.
-  void (*combine)(const Signature& signature, const Backend& backend,
-                  std::span<const std::byte* const> sources, std::size_t elements,
-                  const std::byte* in, std::byte* out) = nullptr;
+  /// What all members have brought of one tensor, by set rank.
+  struct Shares {
+    std::span<const std::byte* const> data;        ///< the inputs, scaled by the prescale
+    std::span<const std::int64_t* const> numbers;  ///< what each has told; empty: nothing
+  };
+  /// Makes the result of one tensor. Null: the kind moves no data.
+  Result<void> (*combine)(const Task& task, const Backend& backend, const Shares& shares) = nullptr;
+  /// How many bytes that member brings of a tensor, whoever asks; SIZE_MAX: too many to count.
+  /// Null: all bytes of the signature.
+  std::size_t (*bytes)(const Signature& signature, const std::int64_t* numbers, int member,
+                       const Members& members) = nullptr;
+  /// How many numbers each member tells of a tensor, besides its data. Null: none, as the members
+  /// agree on its shape.
+  std::size_t (*numbers)(const Members& members) = nullptr;
+  /// Writes these numbers. After Collective::check().
+  void (*tell)(const Task& task, const Members& members, std::int64_t* numbers) = nullptr;
 };
 
 struct Collective {
@@ -54,6 +64,8 @@ struct Collective {
 [[nodiscard]] Result<void> check_dtype(const Signature& signature);
 /// Refuses a root that is no member.
 [[nodiscard]] Result<void> check_root(const Signature& signature, const Members& members);
+/// Bytes of one row of a tensor that has rows.
+[[nodiscard]] std::size_t row_bytes(const Signature& signature) noexcept;
 /// Its set rank, of a signature that has been checked.
 [[nodiscard]] int root_of(const Signature& signature, const Members& members) noexcept;
 

@@ -228,17 +228,18 @@ std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) 
   return std::make_unique<Reduce>(backend, tasks);
 }
 
-void combine(const Signature& signature, const Backend& backend,
-             std::span<const std::byte* const> sources, std::size_t elements, const std::byte* in,
-             std::byte* out) {
+Result<void> combine(const Task& task, const Backend& backend, const FastRule::Shares& shares) {
   const Members& members = backend.members();
+  const Signature& signature = *task.signature;
   if (members.self == root_of(signature, members)) {
     const Reduction reduction = reduction_of(signature, members.size());
-    backend.association().evaluate(out, sources, elements, reduction.dtype, reduction.op,
-                                   reduction.postscale);
-  } else if (out != in) {
-    std::memcpy(out, in, elements * size_of(signature.dtype));
+    backend.association().evaluate(task.out, shares.data,
+                                   static_cast<std::size_t>(element_count(signature.shape)),
+                                   reduction.dtype, reduction.op, reduction.postscale);
+  } else if (task.out != task.in) {
+    std::memcpy(task.out, task.in, signature.bytes());
   }
+  return {};
 }
 
 }  // namespace

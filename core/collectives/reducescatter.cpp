@@ -47,30 +47,50 @@ std::int64_t first_row(std::int64_t rows, std::int64_t size, std::int64_t member
   return rows / size * member + std::min(member, rows % size);
 }
 
+/// Memory for the share of this member.
+Result<std::byte*> memory_of(const Task& task, const Members& members) {
+  Shape shape = task.signature->shape;
+  const std::int64_t rows = shape.front();
+  const std::int64_t size = members.size();
+  shape.front() = first_row(rows, size, members.self + 1) - first_row(rows, size, members.self);
+  return output_of(task, shape);
+}
+
 std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) {
   const std::int64_t size = backend.members().size();
-  const std::int64_t self = backend.members().self;
   std::vector<ScatterPiece> pieces;
   pieces.reserve(tasks.size());
   for (const Task& task : tasks) {
     const Signature& signature = *task.signature;
     const std::int64_t rows = signature.shape.front();
-    Shape shape = signature.shape;
-    shape.front() = 1;
-    const std::int64_t row = element_count(shape);
-    ScatterPiece& piece =
-        pieces.emplace_back(ScatterPiece{.in = task.in, .out = task.out, .begins = {}});
-    for (std::int64_t m = 0; m <= size; ++m) {
-      piece.begins.push_back(static_cast<std::size_t>(first_row(rows, size, m) * row));
-    }
-    if (piece.out != nullptr) continue;
-    shape.front() = first_row(rows, size, self + 1) - first_row(rows, size, self);
-    auto memory = task.allocator->allocate(shape, signature.dtype);
+    const std::size_t row = row_bytes(signature) / size_of(signature.dtype);
+    auto memory = memory_of(task, backend.members());
     if (!memory) return std::make_unique<FailedOperation>(std::move(memory).error());
-    piece.out = *memory;
+    ScatterPiece& piece =
+        pieces.emplace_back(ScatterPiece{.in = task.in, .out = *memory, .begins = {}});
+    for (std::int64_t m = 0; m <= size; ++m) {
+      piece.begins.push_back(static_cast<std::size_t>(first_row(rows, size, m)) * row);
+    }
   }
   return backend.reducescatter(pieces,
                                reduction_of(*tasks.front().signature, backend.members().size()));
+}
+
+Result<void> combine(const Task& task, const Backend& backend, const FastRule::Shares& shares) {
+  const Members& members = backend.members();
+  const Signature& signature = *task.signature;
+  auto memory = memory_of(task, members);
+  if (!memory) return std::move(memory).error();
+  const std::int64_t rows = signature.shape.front();
+  const auto first = static_cast<std::size_t>(first_row(rows, members.size(), members.self));
+  const auto end = static_cast<std::size_t>(first_row(rows, members.size(), members.self + 1));
+  const std::size_t row = row_bytes(signature);
+  std::vector<const std::byte*> sources(shares.data.begin(), shares.data.end());
+  for (const std::byte*& source : sources) source += first * row;
+  const Reduction reduction = reduction_of(signature, members.size());
+  backend.association().evaluate(*memory, sources, (end - first) * row / size_of(signature.dtype),
+                                 reduction.dtype, reduction.op, reduction.postscale);
+  return {};
 }
 
 }  // namespace
@@ -83,6 +103,7 @@ const Collective kReducescatter{.kind = Kind::Reducescatter,
                                           .disagreement = disagreement,
                                           .describe = describe_reduction},
                                 .check = check,
-                                .start = start};
+                                .start = start,
+                                .fast = FastRule{.combine = combine}};
 
 }  // namespace rueda

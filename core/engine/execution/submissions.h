@@ -94,6 +94,8 @@ class Submissions {
   Result<void> negotiate(Draft& draft, const Submission& submission);
   /// Its handle is known from now on, and the engine has something to do.
   void add(std::shared_ptr<Work> work);
+  /// Where results come from that nobody gave memory for.
+  [[nodiscard]] HostPool& pool() noexcept { return *pool_; }
   [[nodiscard]] Handle next_handle() noexcept { return ++last_handle_; }
   /// The number of a call without name. Ranks may use other sets, and ranks that join early do
   /// without some calls: so every set counts by itself, and anew after each join, which all ranks

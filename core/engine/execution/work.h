@@ -71,6 +71,33 @@ struct Work {
   }
 };
 
+/// Memory for result `index` of a work, a tensor of that shape; from `pool` unless the work says
+/// where it comes from. `device`: where it belongs; null: in host memory.
+[[nodiscard]] inline Result<std::byte*> memory_for(Work& work, std::size_t index, HostPool& pool,
+                                                   const Shape& shape, DType dtype,
+                                                   const std::string& name,
+                                                   std::shared_ptr<EngineDevice> device = {}) {
+  Output& output = work.outputs[index];
+  const std::size_t bytes = static_cast<std::size_t>(element_count(shape)) * size_of(dtype);
+  std::byte* data = nullptr;
+  if (work.provide) {
+    data = work.provide(index, shape, dtype);
+  } else {
+    output.buffer = pool.take(bytes);
+    data = output.buffer.data();
+  }
+  if (data == nullptr) {
+    return Error{.code = Code::Internal,
+                 .message = "no memory for a result of " + std::to_string(bytes) +
+                            " bytes, shape " + to_string(shape),
+                 .tensor = name};
+  }
+  output.shape = shape;
+  output.dtype = dtype;
+  output.device = std::move(device);
+  return data;
+}
+
 /// One tensor of a submission, from submit() to the end of its batch.
 struct Entry final : OutputAllocator {
   std::string name;
@@ -97,26 +124,7 @@ struct Entry final : OutputAllocator {
   }
 
   Result<std::byte*> allocate(const Shape& shape, DType dtype) override {
-    Output& output = work->outputs[index];
-    std::byte* data = nullptr;
-    if (work->provide) {
-      data = work->provide(index, shape, dtype);
-    } else {
-      output.buffer = pool->take(static_cast<std::size_t>(element_count(shape)) * size_of(dtype));
-      data = output.buffer.data();
-    }
-    if (data == nullptr) {
-      return Error{.code = Code::Internal,
-                   .message = "no memory for a result of " +
-                              std::to_string(static_cast<std::size_t>(element_count(shape)) *
-                                             size_of(dtype)) +
-                              " bytes, shape " + to_string(shape),
-                   .tensor = name};
-    }
-    output.shape = shape;
-    output.dtype = dtype;
-    output.device = device;
-    return data;
+    return memory_for(*work, index, *pool, shape, dtype, name, device);
   }
 };
 

@@ -1,5 +1,6 @@
 #include "engine/fast_path/fast_path.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <vector>
@@ -41,6 +42,27 @@ constexpr std::size_t aligned(std::size_t bytes) noexcept {
 
 static_assert(aligned(kMostTensors * sizeof(std::uint32_t)) + kMostProposed <= kProposalBytes);
 
+/// Memory for one result of a work, for as long as the result is made.
+class Room final : public OutputAllocator {
+ public:
+  Room(std::shared_ptr<Work>& work, std::size_t index, HostPool& pool) noexcept
+      : work_(work), index_(index), pool_(pool) {}
+  Result<std::byte*> allocate(const Shape& shape, DType dtype) override {
+    return memory_for(*work_, index_, pool_, shape, dtype, work_->name);
+  }
+
+ private:
+  std::shared_ptr<Work>& work_;
+  std::size_t index_;
+  HostPool& pool_;
+};
+
+/// The engine has to find memory for a result, or to ask for it.
+bool lacks_memory(const Submission& submission) {
+  return std::ranges::any_of(submission.tensors,
+                             [](const Tensor& tensor) { return tensor.out == nullptr; });
+}
+
 }  // namespace
 
 /// Nothing else is under way.
@@ -53,21 +75,101 @@ bool FastPath::may_propose(const Submission& submission) const {
          !effects.joined_last;
 }
 
-std::optional<FastPath::Load> FastPath::load_of(const Submission& submission) const {
-  if (!moves_data()) return Load{};
-  std::size_t bytes = 0;
-  std::size_t room_bytes = 0;
+/// What this rank tells of its tensors. False: it cannot, or has to say why not the regular way.
+bool FastPath::tell(const Submission& submission) {
+  proposed_.numbers.clear();
+  if (!tells()) return true;
+  const std::size_t count = proposed_.collective->fast->numbers(members());
+  if (aligned(submission.tensors.size() * count * sizeof(std::int64_t)) > kMostProposed) {
+    return false;
+  }
+  proposed_.numbers.resize(submission.tensors.size() * count);
+  std::int64_t* numbers = proposed_.numbers.data();
   for (const Tensor& tensor : submission.tensors) {
-    const auto elements = element_count(tensor.shape);
-    if (elements <= 0 || tensor.device != Device::Host) return std::nullopt;
-    const std::size_t length = static_cast<std::size_t>(elements) * size_of(tensor.dtype);
+    describe(tensor);
+    const Task task = task_of(tensor);
+    if (!proposed_.collective->check(task, members())) return false;
+    proposed_.collective->fast->tell(task, members(), numbers);
+    numbers += count;
+  }
+  return true;
+}
+
+/// This tensor is the one that the signature is of.
+void FastPath::describe(const Tensor& tensor) {
+  proposed_.signature.dtype = tensor.dtype;
+  proposed_.signature.shape = tensor.shape;
+}
+
+/// Of the tensor that was described last.
+Task FastPath::task_of(const Tensor& tensor, OutputAllocator* allocator) const {
+  return {.signature = {std::shared_ptr<const void>(), &proposed_.signature},
+          .in = tensor.in,
+          .out = tensor.out,
+          .allocator = allocator,
+          .splits = tensor.splits,
+          .received = tensor.received};
+}
+
+/// What that member brings of the tensor that was described last.
+std::size_t FastPath::bytes_of(const std::int64_t* numbers, int member) const {
+  const FastRule& rule = *proposed_.collective->fast;
+  return rule.bytes == nullptr ? proposed_.signature.bytes()
+                               : rule.bytes(proposed_.signature, numbers, member, members());
+}
+
+/// Nothing: it does not take the fast path, whatever the others bring.
+std::optional<FastPath::Load> FastPath::load_of(const Submission& submission) {
+  if (!moves_data()) return Load{};
+  for (const Tensor& tensor : submission.tensors) {
+    if (tensor.device != Device::Host) return std::nullopt;
+    if (!tells() && element_count(tensor.shape) <= 0) return std::nullopt;
+  }
+  return tell(submission)
+             ? std::optional(weigh(submission, proposed_.numbers.data(), members().self))
+             : std::nullopt;
+}
+
+/// What that member brings. Where members tell nothing, all of them come to the same: as if each
+/// brought everything.
+FastPath::Load FastPath::weigh(const Submission& submission, const std::int64_t* numbers,
+                               int member) {
+  const std::size_t count = tells() ? proposed_.collective->fast->numbers(members()) : 0;
+  std::size_t bytes = 0;
+  std::size_t room_bytes = aligned(submission.tensors.size() * count * sizeof(std::int64_t));
+  for (const Tensor& tensor : submission.tensors) {
+    std::size_t length = 0;
+    if (tells()) {
+      describe(tensor);
+      length = bytes_of(numbers, member);
+      numbers += count;
+    } else {
+      length = static_cast<std::size_t>(element_count(tensor.shape)) * size_of(tensor.dtype);
+    }
+    if (length > kMostProposed) return {.bytes = length, .large = true};
     bytes += length;
     room_bytes += aligned(length);
   }
   // Everybody reads what everybody brings: as on the small path, less of it the more there are.
   const auto size = static_cast<std::size_t>(proposals_.size());
   const std::size_t most = proposals_.remote() ? kMostTold + kMostTold / size : 4 * kMostProposed;
-  return Load{.bytes = bytes, .large = room_bytes > kMostProposed || bytes * size > most};
+  return {.bytes = bytes, .large = room_bytes > kMostProposed || bytes * size > most};
+}
+
+/// What that member has told, once the round is agreed.
+const std::int64_t* FastPath::numbers_of(int member) const {
+  return tells() ? reinterpret_cast<const std::int64_t*>(proposals_.room_of(member) +
+                                                         proposed_.numbers_begin)
+                 : nullptr;
+}
+
+/// The data of some member have not come with its proposal. All members see the same.
+bool FastPath::any_large() {
+  if (!tells()) return proposed_.large;
+  for (int member = 0; member < proposals_.size(); ++member) {
+    if (weigh(*proposed_.submission, numbers_of(member), member).large) return true;
+  }
+  return false;
 }
 
 /// What the others know the operation by, and all of its signature but the first tensor's.
@@ -132,10 +234,13 @@ bool FastPath::propose(Submission& submission) {
   proposed_.collective = find_collective(kind_of(submission));
   if (proposed_.collective == nullptr || !proposed_.collective->fast) return false;
   if (!may_propose(submission)) return false;
-  const auto load = load_of(submission);
-  if (!load) return false;
+  // Whoever goes on at the callback takes nothing.
+  const bool takes = submission.mode != Mode::Callback || submission.provide;
+  if (!takes && lacks_memory(submission)) return false;
   const ProcessSet& world = *parts_.negotiation.negotiator()->process_set(0);
   name(submission, world);
+  const auto load = load_of(submission);
+  if (!load) return false;
   Proposals::Tag tag;
   std::array<std::uint32_t, kMostTensors> said;
   if (!spell(submission, tag, said.data())) return false;
@@ -164,19 +269,26 @@ void FastPath::publish(const Submission& submission, const Proposals::Tag& tag,
   const std::size_t said_bytes = submission.grouped ? submission.tensors.size() * sizeof *said : 0;
   std::memcpy(room, said, said_bytes);
   room += aligned(said_bytes);
+  proposed_.numbers_begin = static_cast<std::size_t>(room - begin);
+  const std::size_t numbers_bytes = proposed_.numbers.size() * sizeof(std::int64_t);
+  if (numbers_bytes != 0) std::memcpy(room, proposed_.numbers.data(), numbers_bytes);
+  room += aligned(numbers_bytes);
+  proposed_.data_begin = static_cast<std::size_t>(room - begin);
   if (moves_data() && !load.large) {
+    const std::int64_t* numbers = proposed_.numbers.data();
     for (const Tensor& tensor : submission.tensors) {
-      const auto elements = static_cast<std::size_t>(element_count(tensor.shape));
-      const std::size_t length = elements * size_of(tensor.dtype);
+      describe(tensor);
+      const std::size_t length = bytes_of(numbers, members().self);
       if (submission.prescale == 1.0) {
         copy_to_peers(room, tensor.in, length);
       } else {
-        scale_copy(room, tensor.in, elements, tensor.dtype, submission.prescale);
+        scale_copy(room, tensor.in, length / size_of(tensor.dtype), tensor.dtype,
+                   submission.prescale);
       }
       room += aligned(length);
+      if (tells()) numbers += proposed_.numbers.size() / submission.tensors.size();
     }
   }
-  proposed_.data_begin = aligned(said_bytes);
   proposed_.bytes = load.bytes;
   proposed_.large = load.large;
   proposals_.propose(tag, said_bytes, static_cast<std::size_t>(room - begin));
@@ -187,7 +299,7 @@ Result<Handle> FastPath::see_through(bool stays) {
   const std::lock_guard lock(parts_.negotiation.mutex());
   switch (proposed_.end) {
     case Proposed::End::Agreed:
-      return Handle{0};
+      return proposed_.handed;
     case Proposed::End::Failed:
       return proposed_.error;
     case Proposed::End::None:
@@ -225,13 +337,18 @@ void FastPath::await(bool stays) {
 void FastPath::leave() {
   proposed_.kept = std::move(*proposed_.submission);
   proposed_.submission = &proposed_.kept;
+  proposed_.work = make_work(proposed_.kept);
+  proposed_.work->on_done = std::move(proposed_.kept.on_done);
+  parts_.submissions.add(proposed_.work);
+}
+
+std::shared_ptr<Work> FastPath::make_work(Submission& submission) const {
   auto work = std::make_shared<Work>();
   work->handle = proposed_.handle;
   work->name = full_name(proposed_.key);
-  work->outputs.resize(proposed_.kept.tensors.size());
-  work->on_done = std::move(proposed_.kept.on_done);
-  proposed_.work = work;
-  parts_.submissions.add(std::move(work));
+  work->outputs.resize(submission.tensors.size());
+  work->provide = std::move(submission.provide);
+  return work;
 }
 
 bool FastPath::step(TimePoint now) {
@@ -265,10 +382,14 @@ bool FastPath::step(TimePoint now) {
 
 /// With the engine lock held: the own proposal has an outcome.
 void FastPath::settle(bool agreed) {
-  if (agreed && !proposed_.large) {
-    take_results();
+  if (agreed && !any_large()) {
+    auto taken = take_results();
     proposals_.settle();
-    end(Proposed::End::Agreed, {});
+    if (taken) {
+      end(Proposed::End::Agreed, {});
+    } else {
+      end(Proposed::End::Failed, std::move(taken).error());
+    }
     release_held();
     return;
   }
@@ -296,29 +417,45 @@ void FastPath::settle(bool agreed) {
 }
 
 /// With the engine lock held: everybody's contribution becomes the result.
-void FastPath::take_results() {
-  const Submission& submission = *proposed_.submission;
+Result<void> FastPath::take_results() {
+  Submission& submission = *proposed_.submission;
+  proposed_.handed = 0;
   if (proposed_.collective->rules.matched_by_count) {
     parts_.negotiation.negotiator()->passed(proposed_.key);
   }
-  if (!moves_data()) return;
-  const FastRule& rule = *proposed_.collective->fast;
-  const auto members = static_cast<std::size_t>(proposals_.size());
-  std::vector<const std::byte*> sources(members);
-  for (std::size_t q = 0; q < members; ++q) {
-    sources[q] = proposals_.room_of(static_cast<int>(q)) + proposed_.data_begin;
+  if (!moves_data()) return {};
+  // Of a caller who stands still: what it takes in a moment.
+  const bool stands = proposed_.work == nullptr;
+  std::shared_ptr<Work> work =
+      stands && lacks_memory(submission) ? make_work(submission) : proposed_.work;
+  const auto count = static_cast<std::size_t>(proposals_.size());
+  std::vector<const std::byte*> data(count);
+  std::vector<const std::int64_t*> numbers(tells() ? count : 0);
+  for (std::size_t q = 0; q < count; ++q) {
+    data[q] = proposals_.room_of(static_cast<int>(q)) + proposed_.data_begin;
+    if (tells()) numbers[q] = numbers_of(static_cast<int>(q));
   }
-  for (const Tensor& tensor : submission.tensors) {
-    proposed_.signature.dtype = tensor.dtype;
-    const auto elements = static_cast<std::size_t>(element_count(tensor.shape));
-    rule.combine(proposed_.signature, parts_.peers.backend(), sources, elements, tensor.in,
-                 tensor.out);
-    for (std::size_t q = 0; q < members; ++q) {
-      sources[q] += aligned(elements * size_of(tensor.dtype));
+  const std::size_t told = tells() ? proposed_.collective->fast->numbers(members()) : 0;
+  for (std::size_t i = 0; i < submission.tensors.size(); ++i) {
+    const Tensor& tensor = submission.tensors[i];
+    describe(tensor);
+    Room memory(work, i, parts_.submissions.pool());
+    auto fine = proposed_.collective->fast->combine(
+        task_of(tensor, &memory), parts_.peers.backend(), {.data = data, .numbers = numbers});
+    if (!fine) return fine;
+    for (std::size_t q = 0; q < count; ++q) {
+      data[q] += aligned(bytes_of(tells() ? numbers[q] : nullptr, static_cast<int>(q)));
+      if (tells()) numbers[q] += told;
     }
   }
   ++run_.operations;
   run_.bytes += proposed_.bytes;
+  if (stands && work != nullptr && work->has_result()) {
+    parts_.submissions.add(work);
+    parts_.submissions.complete(work);
+    proposed_.handed = work->handle;
+  }
+  return {};
 }
 
 /// With the engine lock held: all ranks start it now, and nothing else is under way.

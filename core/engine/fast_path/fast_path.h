@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "collectives/collective.h"
 #include "engine/base/phase.h"
@@ -100,9 +101,12 @@ class FastPath final : public FastPathGate {
     Submission kept;
     std::shared_ptr<Work> work;  // null while the caller stands still
     Handle handle = 0;
+    Handle handed = 0;  // of results that the caller, who stands still, takes in a moment
+    std::vector<std::int64_t> numbers;  // what this rank tells besides its data
+    std::size_t numbers_begin = 0;
     std::size_t data_begin = 0;
     std::size_t bytes = 0;
-    bool large = false;  // the data do not go with it
+    bool large = false;  // the data of this rank do not go with it
     std::uint32_t round = 0;
     TimePoint ask_at{};  // time zero: not any more
     End end = End::None;
@@ -117,8 +121,19 @@ class FastPath final : public FastPathGate {
   [[nodiscard]] bool moves_data() const noexcept {
     return proposed_.collective->fast->combine != nullptr;
   }
+  [[nodiscard]] bool tells() const noexcept {
+    return proposed_.collective->fast->numbers != nullptr;
+  }
+  [[nodiscard]] const Members& members() const noexcept { return parts_.peers.backend().members(); }
   [[nodiscard]] bool may_propose(const Submission& submission) const;
-  [[nodiscard]] std::optional<Load> load_of(const Submission& submission) const;
+  [[nodiscard]] bool tell(const Submission& submission);
+  void describe(const Tensor& tensor);
+  [[nodiscard]] Task task_of(const Tensor& tensor, OutputAllocator* allocator = nullptr) const;
+  [[nodiscard]] std::size_t bytes_of(const std::int64_t* numbers, int member) const;
+  [[nodiscard]] std::optional<Load> load_of(const Submission& submission);
+  [[nodiscard]] Load weigh(const Submission& submission, const std::int64_t* numbers, int member);
+  [[nodiscard]] const std::int64_t* numbers_of(int member) const;
+  [[nodiscard]] bool any_large();
   void name(const Submission& submission, const ProcessSet& world);
   [[nodiscard]] bool spell(const Submission& submission, Proposals::Tag& tag, std::uint32_t* said);
   void publish(const Submission& submission, const Proposals::Tag& tag, const std::uint32_t* said,
@@ -127,7 +142,8 @@ class FastPath final : public FastPathGate {
   void leave();
   void settle(bool agreed);
   void end(Proposed::End end, Error error);
-  void take_results();
+  [[nodiscard]] std::shared_ptr<Work> make_work(Submission& submission) const;
+  Result<void> take_results();
   void start(Submissions::Draft& draft);
   void release_held();
   bool move(TimePoint now);

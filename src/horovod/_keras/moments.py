@@ -36,8 +36,8 @@ def combined(own: Array) -> Array:
         everything. Where there is no value at all, mean and variance are 0.
     """
     part = np.ascontiguousarray(own, np.float64)[np.newaxis]
-    handle = collectives.allgather(part, "sync_batch_norm.statistics", waited=True)
-    counts, means, squares = collectives.synchronize(handle).transpose(1, 0, 2)
+    gathered = collectives.run_allgather(part, "sync_batch_norm.statistics")
+    counts, means, squares = gathered.transpose(1, 0, 2)
     count = counts.sum(0)
     weights = counts / np.maximum(count, 1.0)
     mean = (weights * means).sum(0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from horovod import _core
-from horovod.collectives.base import ASYNCHRONOUS, AWAITED, Base
+from horovod.collectives.base import BLOCKING, Base
 from horovod.collectives.frontend import T
 from horovod.runtime.process_set import ProcessSet, global_process_set
 
@@ -21,7 +21,6 @@ class Allgather(Base[T]):
         tensor: T,
         name: str | None,
         process_set: ProcessSet = global_process_set,
-        waited: bool = False,
     ) -> int:
         """Concatenate every rank's ``tensor`` along the first dimension, whose length may differ between
         ranks.
@@ -29,18 +28,28 @@ class Allgather(Base[T]):
         Raises:
             HorovodInternalError: ``tensor`` has no dimensions ("rank-zero tensor").
         """
-        return self._start(
-            _ALLGATHER, name, tensor, None, process_set, mode=AWAITED if waited else ASYNCHRONOUS
-        )
+        return self._start(_ALLGATHER, name, tensor, None, process_set)
+
+    def run_allgather(self, tensor: T, name: str | None, process_set: ProcessSet = global_process_set) -> T:
+        """:meth:`allgather`, waited for; returns what was gathered."""
+        made: T = self.synchronize(self._start(_ALLGATHER, name, tensor, None, process_set, mode=BLOCKING))
+        return made
 
     def grouped_allgather(
         self,
         tensors: Sequence[T],
         name: str | None,
         process_set: ProcessSet = global_process_set,
-        waited: bool = False,
     ) -> int:
         """Gather all of ``tensors`` as one operation with one handle."""
-        return self._start(
-            _ALLGATHER, name, tuple(tensors), None, process_set, mode=AWAITED if waited else ASYNCHRONOUS
+        return self._start(_ALLGATHER, name, tuple(tensors), None, process_set)
+
+    def run_grouped_allgather(
+        self, tensors: Sequence[T], name: str | None, process_set: ProcessSet = global_process_set
+    ) -> tuple[T, ...]:
+        """:meth:`grouped_allgather`, waited for; returns what was gathered."""
+        inputs = tuple(tensors)
+        made: tuple[T, ...] = self.synchronize(
+            self._start(_ALLGATHER, name, inputs, None, process_set, mode=BLOCKING)
         )
+        return made

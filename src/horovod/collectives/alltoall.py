@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from horovod import _core
-from horovod.collectives.base import ASYNCHRONOUS, AWAITED, Base, current_engine
+from horovod.collectives.base import ASYNCHRONOUS, BLOCKING, Base, current_engine
 from horovod.collectives.frontend import T
 from horovod.errors import InvalidArgumentError
 from horovod.runtime.process_set import ProcessSet, global_process_set, member_count, process_set_id
@@ -24,7 +24,6 @@ class Alltoall(Base[T]):
         splits: Sequence[int],
         name: str | None,
         process_set: ProcessSet = global_process_set,
-        waited: bool = False,
         place: Callable[[T], T] | None = None,
     ) -> int:
         """Send consecutive rows of ``tensor`` to the members: ``splits[i]`` of them to set rank i. The result
@@ -39,6 +38,31 @@ class Alltoall(Base[T]):
             InvalidArgumentError: no rows to split; splits of another length, negative, or too many; or
                 without splits a number of rows that the members do not divide.
         """
+        return self._send_rows(tensor, splits, name, process_set, place, ASYNCHRONOUS)
+
+    def run_alltoall(
+        self,
+        tensor: T,
+        splits: Sequence[int],
+        name: str | None,
+        process_set: ProcessSet = global_process_set,
+        place: Callable[[T], T] | None = None,
+    ) -> tuple[T, T]:
+        """:meth:`alltoall`, waited for; returns the pair."""
+        made: tuple[T, T] = self.synchronize(
+            self._send_rows(tensor, splits, name, process_set, place, BLOCKING)
+        )
+        return made
+
+    def _send_rows(
+        self,
+        tensor: T,
+        splits: Sequence[int],
+        name: str | None,
+        process_set: ProcessSet,
+        place: Callable[[T], T] | None,
+        mode: int,
+    ) -> int:
         process_set_id(process_set)
         current_engine()
         described = self._describe(tensor, 0)
@@ -59,7 +83,7 @@ class Alltoall(Base[T]):
             None,
             process_set,
             given=given,
-            mode=AWAITED if waited else ASYNCHRONOUS,
+            mode=mode,
             collect=collect,
         )
 

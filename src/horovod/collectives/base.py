@@ -1,9 +1,8 @@
 """Submit, poll and wait: what the collectives of this folder are made of.
 
-Every method that submits returns a handle; a blocking call is ``synchronize`` of a submission with
-``waited=True``, which lets the core start the operation as soon as the last rank arrives instead of gathering
-a batch. The ``run_`` methods do both in one native call, for operations whose result is in memory that is
-known beforehand.
+Every method that submits returns a handle. The ``run_`` methods return the result. The core knows then that
+somebody waits: it starts the operation as soon as the last rank arrives instead of gathering a batch, and
+ranks may agree on it by themselves.
 
 Every native call that names an address also gets the tensors behind it (``owners``), and holds them until
 the engine is done: an exception (Ctrl-C) may come between any two instructions here, also before a handle has
@@ -169,6 +168,10 @@ class Base(Generic[T]):
     def _drop(self, handles: list[int]) -> None:
         for handle in handles:
             self._pending.pop(handle, None)
+
+    def _finish(self, handle: int, result: Any) -> Any:
+        """What a ``BLOCKING`` submission has come to; ``result``: of one that left no handle."""
+        return self.synchronize(handle) if handle else result
 
     # -- submitting -----------------------------------------------------------------------------------------
 

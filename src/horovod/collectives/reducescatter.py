@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from horovod import _core
-from horovod.collectives.base import ASYNCHRONOUS, AWAITED, Base, current_engine
+from horovod.collectives.base import ASYNCHRONOUS, BLOCKING, Base, current_engine
 from horovod.collectives.frontend import Description, T
 from horovod.collectives.ops import Average, Sum
 from horovod.errors import HorovodInternalError, InvalidArgumentError
@@ -26,7 +26,6 @@ class Reducescatter(Base[T]):
         prescale: float = 1.0,
         postscale: float = 1.0,
         process_set: ProcessSet = global_process_set,
-        waited: bool = False,
     ) -> int:
         """Reduce ``tensor`` over all members and keep this one's share of the rows: set rank r of n gets
         ``d // n + (r < d % n)`` of d rows, after those of lower ranks.
@@ -36,21 +35,20 @@ class Reducescatter(Base[T]):
                 rank is not in the set.
             HorovodInternalError: ``op`` is neither Sum nor Average; the world has ended.
         """
-        process_set_id(process_set)
-        current_engine()
-        out, given = self._own_rows(tensor, op, process_set)
-        return self._start(
-            _REDUCESCATTER,
-            name,
-            tensor,
-            out,
-            process_set,
-            given=given,
-            op=op,
-            prescale=prescale,
-            postscale=postscale,
-            mode=AWAITED if waited else ASYNCHRONOUS,
-        )
+        return self._share(tensor, name, op, prescale, postscale, process_set, ASYNCHRONOUS)[0]
+
+    def run_reducescatter(
+        self,
+        tensor: T,
+        name: str | None,
+        op: int,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> T:
+        """:meth:`reducescatter`, waited for; returns the share."""
+        made: T = self._finish(*self._share(tensor, name, op, prescale, postscale, process_set, BLOCKING))
+        return made
 
     def grouped_reducescatter(
         self,
@@ -60,25 +58,57 @@ class Reducescatter(Base[T]):
         prescale: float = 1.0,
         postscale: float = 1.0,
         process_set: ProcessSet = global_process_set,
-        waited: bool = False,
     ) -> int:
         """:meth:`reducescatter` of all ``tensors`` as one operation with one handle."""
+        return self._share(tuple(tensors), name, op, prescale, postscale, process_set, ASYNCHRONOUS)[0]
+
+    def run_grouped_reducescatter(
+        self,
+        tensors: Sequence[T],
+        name: str | None,
+        op: int,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> tuple[T, ...]:
+        """:meth:`grouped_reducescatter`, waited for; returns the shares."""
+        how = op, prescale, postscale, process_set
+        made: tuple[T, ...] = self._finish(*self._share(tuple(tensors), name, *how, BLOCKING))
+        return made
+
+    def _share(
+        self,
+        inputs: T | tuple[T, ...],
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        mode: int,
+    ) -> tuple[int, Any]:
+        """The handle, and where the result will be; a tuple of inputs is a group."""
         process_set_id(process_set)
         current_engine()
-        inputs = tuple(tensors)
-        made = [self._own_rows(tensor, op, process_set) for tensor in inputs]
-        return self._start(
+        result: Any
+        given: Any
+        if isinstance(inputs, tuple):
+            made = [self._own_rows(tensor, op, process_set) for tensor in inputs]
+            result, given = tuple(out for out, _ in made), [each for _, each in made] or None
+        else:
+            result, given = self._own_rows(inputs, op, process_set)
+        handle = self._start(
             _REDUCESCATTER,
             name,
             inputs,
-            tuple(out for out, _ in made),
+            result,
             process_set,
-            given=[given for _, given in made] or None,
+            given=given,
             op=op,
             prescale=prescale,
             postscale=postscale,
-            mode=AWAITED if waited else ASYNCHRONOUS,
+            mode=mode,
         )
+        return handle, result
 
     def _own_rows(self, tensor: T, op: int, process_set: ProcessSet) -> tuple[T, Description]:
         """Memory for this rank's share of the rows of ``tensor``, and how the engine takes both."""

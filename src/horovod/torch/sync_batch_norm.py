@@ -227,7 +227,7 @@ def _global_statistics(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, tor
         own[0, 0] = count
         own[0, 1 : 1 + features] = mean
         own[0, 1 + features :] = var * count
-    gathered: torch.Tensor = collectives.synchronize(collectives.allgather(own, _FORWARD, waited=True))
+    gathered = collectives.run_allgather(own, _FORWARD)
     counts, means, squares = gathered.split([1, features, features], dim=1)
     total = counts.sum()
     weights = counts / total.clamp(min=1.0)

@@ -72,7 +72,7 @@ def test_splits_of_every_kind(splits: Any, make_world: MakeWorld) -> None:
     assert (engine.log[0].kind, engine.log[0].name, engine.log[0].mode) == (
         _core.ALLTOALL,
         "x",
-        _core.AWAITED,
+        _core.BLOCKING,
     )
     assert result.tolist() == [[0.0, 1.0], [2.0, 3.0]] * 2
     assert received.dtype == torch.int32

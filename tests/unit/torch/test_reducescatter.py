@@ -50,7 +50,7 @@ def test_the_process_set_comes_before_the_factors(make_world: MakeWorld) -> None
         hvd.grouped_reducescatter_async([torch.ones(2)], "b", hvd.Average, hvd.global_process_set, 2.0, 3.0)
     )
     assert [(s.kind, s.name, s.op, s.prescale, s.postscale, s.mode) for s in engine.log] == [
-        (_core.REDUCESCATTER, "a", hvd.Sum, 2.0, 3.0, _core.AWAITED),
+        (_core.REDUCESCATTER, "a", hvd.Sum, 2.0, 3.0, _core.BLOCKING),
         (_core.REDUCESCATTER, "b", hvd.Average, 2.0, 3.0, _core.ASYNCHRONOUS),
     ]
 

@@ -92,8 +92,7 @@ class _Collectives:
         return compression.decompress(jnp.asarray(collectives.run_allreduce(array, out, name, *how)), context)
 
     def allgather(self, tensor: Any, *, name: str | None) -> Any:
-        handle = collectives.allgather(np.asarray(tensor), name, waited=True)
-        return jnp.asarray(collectives.synchronize(handle))
+        return jnp.asarray(collectives.run_allgather(np.asarray(tensor), name))
 
     def broadcast(self, tensor: Any, *, name: str | None, root_rank: int) -> Any:
         array = np.array(tensor)
@@ -114,8 +113,7 @@ class _Collectives:
         return jnp.asarray(collectives.run_reduce(array, array, *how))
 
     def reducescatter(self, tensor: Any, *, name: str | None, op: int) -> Any:
-        handle = collectives.reducescatter(np.asarray(tensor), name, op, waited=True)
-        return jnp.asarray(collectives.synchronize(handle))
+        return jnp.asarray(collectives.run_reducescatter(np.asarray(tensor), name, op))
 
 
 class JaxFramework(Framework):

@@ -22,7 +22,7 @@ def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = gl
     Raises:
         HorovodInternalError: ``tensor`` has no dimensions; ranks disagree; a rank was lost.
     """
-    return collectives.synchronize(collectives.allgather(tensor, name, process_set, True))
+    return collectives.run_allgather(tensor, name, process_set)
 
 
 def allgather_async(
@@ -36,10 +36,7 @@ def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> tuple[Any, ...]:
     """:func:`allgather` of all ``tensors`` as one operation; ``name`` is the base of the members' names."""
-    made: tuple[Any, ...] = collectives.synchronize(
-        collectives.grouped_allgather(tensors, name, process_set, True)
-    )
-    return made
+    return collectives.run_grouped_allgather(tensors, name, process_set)
 
 
 def grouped_allgather_async(

@@ -41,8 +41,7 @@ def alltoall(
             initialised.
         HorovodInternalError: ranks disagree; a rank was lost.
     """
-    handle = collectives.alltoall(tensor, _read_splits(splits), name, process_set, True)
-    result, received = collectives.synchronize(handle)
+    result, received = collectives.run_alltoall(tensor, _read_splits(splits), name, process_set)
     return result if splits is None else (result, received)
 
 

@@ -50,8 +50,7 @@ def reducescatter(
     """
     small, context = checked_compressor(compression).compress(tensor)
     how = op, prescale_factor, postscale_factor, process_set
-    made = collectives.synchronize(collectives.reducescatter(small, name, *how, True))
-    return compression.decompress(made, context)
+    return compression.decompress(collectives.run_reducescatter(small, name, *how), context)
 
 
 def reducescatter_async(
@@ -80,10 +79,7 @@ def grouped_reducescatter(
     how = op, prescale_factor, postscale_factor, process_set
 
     def reduce(small: list[Any]) -> tuple[Any, ...]:
-        made: tuple[Any, ...] = collectives.synchronize(
-            collectives.grouped_reducescatter(small, name, *how, True)
-        )
-        return made
+        return collectives.run_grouped_reducescatter(small, name, *how)
 
     return reduce_compressed(compression, tensors, reduce)
 

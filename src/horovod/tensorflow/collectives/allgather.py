@@ -62,7 +62,7 @@ def _own_rows(node: Any, tensor: Any, upstream: Any) -> Any:
 
 
 def _on_arrays(arrays: Sequence[Any], key: str | None, process_set: ProcessSet) -> Any:
-    return collectives.synchronize(collectives.grouped_allgather(arrays, key, process_set, waited=True))
+    return collectives.run_grouped_allgather(arrays, key, process_set)
 
 
 define("Allgather", _gradient, _on_arrays, other_rows)

@@ -49,9 +49,7 @@ def _gradient(node: Any, upstreams: list[Any]) -> list[Any]:
 
 def _on_arrays(arrays: Sequence[Any], key: str | None, process_set: ProcessSet) -> Any:
     tensor, splits = arrays
-    return collectives.synchronize(
-        collectives.alltoall(tensor, splits.tolist(), key, process_set, waited=True)
-    )
+    return collectives.run_alltoall(tensor, splits.tolist(), key, process_set)
 
 
 def _outputs(inputs: Sequence[Any]) -> list[tuple[Any, Any]]:

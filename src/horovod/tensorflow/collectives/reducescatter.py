@@ -137,10 +137,8 @@ def _on_arrays(
     prescale_factor: float,
     postscale_factor: float,
 ) -> Any:
-    handle = collectives.grouped_reducescatter(
-        arrays, key, reduce_op, prescale_factor, postscale_factor, process_set, waited=True
-    )
-    return collectives.synchronize(handle)
+    how = reduce_op, prescale_factor, postscale_factor, process_set
+    return collectives.run_grouped_reducescatter(arrays, key, *how)
 
 
 define("Reducescatter", _gradient, _on_arrays, other_rows)

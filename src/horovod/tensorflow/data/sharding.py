@@ -251,8 +251,7 @@ class _Agreement:
             MismatchError: ranks have different files.
         """
         said = np.array([[self._files, self._number, mine]], np.int64)
-        handle = collectives.allgather(said, "data.shard", self._set, waited=True)
-        rows = collectives.synchronize(handle).tolist()
+        rows = collectives.run_allgather(said, "data.shard", self._set).tolist()
         if any(row[:2] != rows[0][:2] for row in rows):
             seen = ", ".join(f"rank {rank}: {row[1]}" for rank, row in enumerate(rows))
             raise MismatchError(

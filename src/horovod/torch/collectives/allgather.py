@@ -27,8 +27,7 @@ def allgather(
     """
     _need_rows(tensor)
     if not tracked(tensor):
-        made: torch.Tensor = collectives.synchronize(collectives.allgather(tensor, name, process_set, True))
-        return made
+        return collectives.run_allgather(tensor, name, process_set)
     rows = len(tensor)
 
     def gradient(upstream: torch.Tensor) -> torch.Tensor:
@@ -52,9 +51,7 @@ def grouped_allgather(
     for tensor in tensors:
         _need_rows(tensor)
     if not any(map(tracked, tensors)):
-        handle = collectives.grouped_allgather(tensors, name, process_set, True)
-        made: tuple[torch.Tensor, ...] = collectives.synchronize(handle)
-        return made
+        return collectives.run_grouped_allgather(tensors, name, process_set)
     rows = [len(tensor) for tensor in tensors if tensor.is_floating_point()]
 
     def gradient(*upstreams: torch.Tensor) -> list[torch.Tensor]:

@@ -77,14 +77,12 @@ def alltoall_async(
     """:func:`alltoall` without waiting and autograd; returns a handle, whose result is the pair of rows and
     received numbers, also without ``splits``."""
     sizes, place = _read_splits(splits)
-    return collectives.alltoall(tensor, sizes, name, process_set, False, place)
+    return collectives.alltoall(tensor, sizes, name, process_set, place)
 
 
 def _exchange(tensor: torch.Tensor, *how: Any) -> tuple[torch.Tensor, torch.Tensor]:
     sizes, name, process_set, place = how
-    handle = collectives.alltoall(tensor, sizes, name, process_set, True, place)
-    made: tuple[torch.Tensor, torch.Tensor] = collectives.synchronize(handle)
-    return made
+    return collectives.run_alltoall(tensor, sizes, name, process_set, place)
 
 
 def _tracked(tensor: torch.Tensor, *how: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -125,8 +125,7 @@ def _reduce(tensor: torch.Tensor, name: str | None, how: _How) -> torch.Tensor:
             lambda upstream: allgather(_scaled(upstream, *how), process_set=how[-1]),
             tensor,
         )
-    made: torch.Tensor = collectives.synchronize(collectives.reducescatter(tensor, name, *how, True))
-    return made
+    return collectives.run_reducescatter(tensor, name, *how)
 
 
 def _reduce_group(tensors: Sequence[torch.Tensor], name: str | None, how: _How) -> tuple[torch.Tensor, ...]:
@@ -138,9 +137,7 @@ def _reduce_group(tensors: Sequence[torch.Tensor], name: str | None, how: _How) 
             ),
             *tensors,
         )
-    handle = collectives.grouped_reducescatter(tensors, name, *how, True)
-    made: tuple[torch.Tensor, ...] = collectives.synchronize(handle)
-    return made
+    return collectives.run_grouped_reducescatter(tensors, name, *how)
 
 
 def _scaled(

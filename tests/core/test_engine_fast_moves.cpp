@@ -1,0 +1,323 @@
+/// Operations that only move data, and reducescatter, on the fast path: data of all sizes, also
+/// such that differ between ranks, so that one rank's fit into its proposal and another's do not.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <semaphore>
+
+#include "cluster.h"
+
+namespace rueda::testing {
+namespace {
+
+const std::vector<Groups> kWorlds{{{0, 1}},   {{0, 1, 2}},   {{0, 1, 2, 3}},
+                                  {{0}, {1}}, {{0, 1}, {2}}, {{0, 3}, {1, 2}}};
+
+class FastMoves : public ::testing::TestWithParam<Groups> {};
+
+INSTANTIATE_TEST_SUITE_P(Worlds, FastMoves, ::testing::ValuesIn(kWorlds), world_name);
+
+std::uint64_t fast_operations(const Engine& engine) {
+  std::uint64_t sum = 0;
+  for (const auto& [path, count] : engine.paths()) {
+    if (path == "shm.fast" || path == "tcp.fast") sum += count.operations;
+  }
+  return sum;
+}
+
+/// To the end, somebody standing still for it; null if nothing is to be taken.
+std::shared_ptr<Work> run(Engine& engine, Submission submission) {
+  auto handle = engine.submit(blocking(std::move(submission)));
+  EXPECT_TRUE(static_cast<bool>(handle)) << handle.error().what();
+  if (!handle || *handle == 0) return nullptr;
+  auto work = finish(engine, *handle);
+  EXPECT_TRUE(work != nullptr);
+  if (work != nullptr && work->error) ADD_FAILURE() << work->error->what();
+  return work;
+}
+
+std::vector<float> taken(const Output& output) {
+  std::vector<float> values(static_cast<std::size_t>(element_count(output.shape)));
+  if (!values.empty()) std::memcpy(values.data(), output.buffer.data(), values.size() * 4);
+  return values;
+}
+
+/// The value at that place of what a rank brings.
+float value_of(Rank rank, std::size_t at, int round) {
+  return static_cast<float>(1000 * rank) + static_cast<float>(at % 997) +
+         static_cast<float>(round) / 8;
+}
+
+std::vector<float> values_of(Rank rank, std::size_t count, int round) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = value_of(rank, i, round);
+  return values;
+}
+
+Tensor rows_of(std::vector<float>& values, std::int64_t columns) {
+  Tensor tensor = tensor_of(values);
+  tensor.out = nullptr;
+  tensor.shape = {static_cast<std::int64_t>(values.size()) / columns, columns};
+  return tensor;
+}
+
+/// Sizes at both sides of every border: of the room, of what is told to other hosts, of what two,
+/// three and four ranks may bring.
+const std::vector<std::size_t> kElements{1,    7,    1000,  3000,  4096,  6143,  6144, 6145,
+                                         8192, 9000, 12288, 16380, 16384, 16385, 40000};
+
+TEST_P(FastMoves, broadcasts_from_every_root) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (int round = 0; round < 4 * cluster.size(); ++round) {
+      for (const std::size_t count : kElements) {
+        const Rank root =
+            static_cast<Rank>(count + static_cast<std::size_t>(round)) % cluster.size();
+        std::vector<float> in = values_of(rank, count, round);
+        std::vector<float> out(round % 2 == 0 ? 0 : count, -1.0F);
+        Submission submission;
+        submission.kind = Kind::Broadcast;
+        submission.name = "x" + std::to_string(count);
+        submission.root = root;
+        submission.tensors = {tensor_of(in)};
+        if (!out.empty()) submission.tensors[0].out = reinterpret_cast<std::byte*>(out.data());
+        EXPECT_EQ(run(engine, std::move(submission)), nullptr);
+        const auto& result = out.empty() ? in : out;
+        ASSERT_EQ(result, values_of(root, count, round)) << count << " from " << root;
+        if (!out.empty()) {
+          ASSERT_EQ(in, values_of(rank, count, round)) << "the input has changed";
+        }
+      }
+    }
+  });
+  EXPECT_GT(fast_operations(cluster[0]), 15U);
+}
+
+TEST_P(FastMoves, reducescatters_have_the_bits_of_the_regular_way) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    const auto submission_of = [&](std::vector<float>& values, std::int64_t columns, int round) {
+      Submission submission;
+      submission.kind = Kind::Reducescatter;
+      submission.name = "x" + std::to_string(values.size()) + "." + std::to_string(columns);
+      submission.op = round % 2 == 0 ? ReduceOp::Sum : ReduceOp::Average;
+      submission.prescale = round % 3 == 0 ? 0.3 : 1.0;
+      submission.tensors = {rows_of(values, columns)};
+      return submission;
+    };
+    for (int round = 0; round < 6; ++round) {
+      for (const std::size_t count : kElements) {
+        const std::int64_t columns = count % 3 == 0 ? 3 : 1;
+        std::vector<float> values = values_of(rank, count, round);
+        for (float& value : values) value /= 7;
+        auto regular = engine.submit(submission_of(values, columns, round));
+        ASSERT_TRUE(static_cast<bool>(regular));
+        const auto wanted = finish(engine, *regular);
+        const auto work = run(engine, submission_of(values, columns, round));
+        ASSERT_TRUE(work != nullptr && wanted != nullptr);
+        ASSERT_EQ(work->outputs[0].shape, wanted->outputs[0].shape);
+        ASSERT_EQ(taken(work->outputs[0]), taken(wanted->outputs[0])) << count;
+      }
+    }
+  });
+  EXPECT_GT(fast_operations(cluster[0]), 15U);
+}
+
+/// How many rows that rank brings: also none, and also more than fit.
+std::int64_t rows(Rank rank, int round, std::size_t most, std::size_t which = 0) {
+  std::minstd_rand chance(static_cast<unsigned>(1 + rank + 31 * round) +
+                          static_cast<unsigned>(7919 * (which + most)));
+  chance.discard(5);
+  return chance() % 4 == 0 ? 0 : static_cast<std::int64_t>(chance() % (most + 1));
+}
+
+TEST_P(FastMoves, allgathers_of_different_rows) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (int round = 0; round < 12; ++round) {
+      for (const std::size_t count : kElements) {
+        Submission submission;
+        submission.kind = Kind::Allgather;
+        submission.name = "x" + std::to_string(count);
+        submission.grouped = count % 2 == 0;
+        const std::size_t tensors = submission.grouped ? 3 : 1;
+        std::vector<std::vector<float>> in;
+        for (std::size_t t = 0; t < tensors; ++t) {
+          in.push_back(values_of(
+              rank, static_cast<std::size_t>(rows(rank, round, count, t)) * (t + 1), round));
+        }
+        for (std::size_t t = 0; t < tensors; ++t) {
+          submission.tensors.push_back(rows_of(in[t], static_cast<std::int64_t>(t) + 1));
+        }
+        const auto work = run(engine, std::move(submission));
+        ASSERT_TRUE(work != nullptr);
+        ASSERT_EQ(work->outputs.size(), tensors);
+        for (std::size_t t = 0; t < tensors; ++t) {
+          std::vector<float> want;
+          for (Rank other = 0; other < cluster.size(); ++other) {
+            const auto part = values_of(
+                other, static_cast<std::size_t>(rows(other, round, count, t)) * (t + 1), round);
+            want.insert(want.end(), part.begin(), part.end());
+          }
+          const Shape shape{static_cast<std::int64_t>(want.size() / (t + 1)),
+                            static_cast<std::int64_t>(t) + 1};
+          ASSERT_EQ(work->outputs[t].shape, shape);
+          ASSERT_EQ(taken(work->outputs[t]), want) << count << ", tensor " << t;
+        }
+      }
+    }
+  });
+  EXPECT_GT(fast_operations(cluster[0]), 20U);
+}
+
+TEST_P(FastMoves, alltoalls_of_different_splits) {
+  Cluster cluster(GetParam());
+  const auto size = static_cast<std::size_t>(cluster.size());
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (int round = 0; round < 12; ++round) {
+      for (const std::size_t count : kElements) {
+        const auto split = [&](Rank from, std::size_t to) {
+          return round % 3 == 0 ? static_cast<std::int64_t>(count % 100)
+                                : rows(from, round, count / size + 1, to);
+        };
+        std::vector<std::int64_t> splits;
+        std::size_t sum = 0;
+        for (std::size_t to = 0; to < size; ++to) {
+          splits.push_back(split(rank, to));
+          sum += static_cast<std::size_t>(splits.back());
+        }
+        const std::size_t rest = round % 5 == 4 ? 3 : 0;  // rows that nobody gets
+        std::vector<float> in = values_of(rank, 2 * (sum + rest), round);
+        std::vector<std::int32_t> received(size, -1);
+        Submission submission;
+        submission.kind = Kind::Alltoall;
+        submission.name = "x" + std::to_string(count);
+        submission.tensors = {rows_of(in, 2)};
+        if (round % 3 != 0 || rest != 0) submission.tensors[0].splits = splits;
+        submission.tensors[0].received = received.data();
+        const auto work = run(engine, std::move(submission));
+        ASSERT_TRUE(work != nullptr);
+        std::vector<float> want;
+        for (std::size_t from = 0; from < size; ++from) {
+          const auto sender = static_cast<Rank>(from);
+          std::size_t before = 0;
+          for (std::size_t to = 0; to < static_cast<std::size_t>(rank); ++to) {
+            before += static_cast<std::size_t>(split(sender, to));
+          }
+          const auto mine = static_cast<std::size_t>(split(sender, static_cast<std::size_t>(rank)));
+          ASSERT_EQ(static_cast<std::size_t>(received[from]), mine);
+          for (std::size_t i = 2 * before; i < 2 * (before + mine); ++i) {
+            want.push_back(value_of(sender, i, round));
+          }
+        }
+        ASSERT_EQ(work->outputs[0].shape, (Shape{static_cast<std::int64_t>(want.size() / 2), 2}));
+        ASSERT_EQ(taken(work->outputs[0]), want) << count << ", round " << round;
+      }
+    }
+  });
+  EXPECT_GT(fast_operations(cluster[0]), 20U);
+}
+
+/// One rank's arguments are wrong: it hears so at once, and the others are not left with a result.
+TEST_P(FastMoves, wrong_splits_are_refused_on_that_rank_and_the_world_goes_on) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    std::vector<float> in(static_cast<std::size_t>(cluster.size()), static_cast<float>(rank));
+    const auto submission = [&] {
+      Submission made;
+      made.kind = Kind::Alltoall;
+      made.name = "x";
+      made.tensors = {rows_of(in, 1)};
+      return made;
+    };
+    for (int round = 0; round < 20; ++round) {
+      if (rank == 1) {
+        auto wrong = submission();
+        wrong.tensors[0].splits = {1, 2, 3, 4, 5, 6, 7};
+        const auto refused = engine.submit(blocking(std::move(wrong)));
+        ASSERT_FALSE(static_cast<bool>(refused));
+        EXPECT_EQ(refused.error().code, Code::InvalidArgument);
+      }
+      const auto work = run(engine, submission());
+      ASSERT_TRUE(work != nullptr);
+      std::vector<float> want;
+      for (Rank other = 0; other < cluster.size(); ++other) {
+        want.push_back(static_cast<float>(other));
+      }
+      ASSERT_EQ(taken(work->outputs[0]), want);
+    }
+  });
+}
+
+/// A group whose results belong to somebody else's memory, as those of a graph do.
+TEST_P(FastMoves, results_go_where_the_provider_says) {
+  Cluster cluster(GetParam());
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (int round = 0; round < 40; ++round) {
+      std::vector<float> in = values_of(rank, 10, round);
+      std::vector<float> out;
+      Submission submission;
+      submission.kind = Kind::Allgather;
+      submission.name = "x";
+      submission.tensors = {rows_of(in, 1)};
+      submission.mode = Mode::Callback;
+      submission.provide = [&](std::size_t, const Shape& shape, DType) {
+        out.resize(static_cast<std::size_t>(element_count(shape)));
+        return reinterpret_cast<std::byte*>(out.data());
+      };
+      std::binary_semaphore over{0};
+      submission.on_done = [&](const Work& work) {
+        EXPECT_FALSE(work.error);
+        over.release();
+      };
+      auto handle = engine.submit(std::move(submission));
+      ASSERT_TRUE(static_cast<bool>(handle));
+      if (*handle != 0) {
+        engine.take(*handle);
+        ASSERT_TRUE(over.try_acquire_for(std::chrono::seconds(30)));
+      }
+      std::vector<float> want;
+      for (Rank other = 0; other < cluster.size(); ++other) {
+        const auto part = values_of(other, 10, round);
+        want.insert(want.end(), part.begin(), part.end());
+      }
+      ASSERT_EQ(out, want);
+    }
+  });
+  EXPECT_GT(fast_operations(cluster[0]), 20U);
+}
+
+TEST(EngineFastMoves, no_memory_for_a_result_is_an_error_of_that_rank) {
+  Cluster cluster({{0, 1}});
+  cluster.each([&](Rank rank, Engine& engine) {
+    std::vector<float> in(10, 1.0F);
+    for (int round = 0; round < 5; ++round) {
+      Submission submission;
+      submission.kind = Kind::Allgather;
+      submission.name = "x";
+      submission.tensors = {rows_of(in, 1)};
+      submission.mode = Mode::Blocking;
+      std::vector<float> out(20);
+      submission.provide = [&](std::size_t, const Shape&, DType) -> std::byte* {
+        const bool none = round == 4 && rank == 1;
+        return none ? nullptr : reinterpret_cast<std::byte*>(out.data());
+      };
+      auto handle = engine.submit(std::move(submission));
+      if (round == 4 && rank == 1) {
+        ASSERT_FALSE(static_cast<bool>(handle));
+        EXPECT_NE(handle.error().what().find("no memory for a result of 80 bytes"),
+                  std::string::npos)
+            << handle.error().what();
+        EXPECT_EQ(handle.error().tensor, "allgather.x");
+      } else {
+        ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
+        if (*handle != 0) finish(engine, *handle);
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace rueda::testing
