@@ -15,7 +15,7 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +24,8 @@ __all__ = ["Source", "SourcesFinder", "install_sources", "local_sources"]
 
 # What belongs to this process, or to this machine.
 _NOT_SHIPPED = {"__main__", "__mp_main__", "sitecustomize", "usercustomize"}
+# What every host of a job has by itself, wherever it was put: Spark finds its own by a variable.
+_EVERYWHERE = {"horovod", "pyspark", "py4j"}
 _MOST_NEIGHBOURS = 1000
 _MOST_NEIGHBOUR_BYTES = 16 << 20
 
@@ -45,26 +47,27 @@ def local_sources() -> dict[str, Source]:
     they are no more than 1000 files and 16 MiB together.
     """
     found = {}
+    installed = _installed_folders()
     for name, module in list(sys.modules.items()):
-        if name not in _NOT_SHIPPED and (source := _of_module(name, module)) is not None:
+        if name not in _NOT_SHIPPED and (source := _of_module(name, module, installed)) is not None:
             found[name] = source
     try:
-        neighbours = dict(_neighbours(_main_folder()))
+        neighbours = dict(_neighbours(_main_folder(), installed))
     except OSError:
         neighbours = {}  # a folder that cannot be read has nothing to offer
     return {**neighbours, **found}
 
 
-def _of_module(name: str, module: ModuleType) -> Source | None:
-    if not isinstance(module, ModuleType) or name.partition(".")[0] == "horovod":
+def _of_module(name: str, module: ModuleType, installed: Set[Path]) -> Source | None:
+    if not isinstance(module, ModuleType) or name.partition(".")[0] in _EVERYWHERE:
         return None
     path = getattr(module, "__file__", None)
     if path is None:
         folders = list(getattr(module, "__path__", ()))
-        if folders and not any(_installed(Path(folder)) for folder in folders):
+        if folders and not any(_within(Path(folder), installed) for folder in folders):
             return Source("", True, "")
         return None
-    if not path.endswith(".py") or _installed(Path(path)):
+    if not path.endswith(".py") or _within(Path(path), installed):
         return None
     try:
         return Source(_text(Path(path)), hasattr(module, "__path__"), os.path.abspath(path))
@@ -76,9 +79,9 @@ def _text(path: Path) -> str:
     return importlib.util.decode_source(path.read_bytes())
 
 
-def _neighbours(folder: Path) -> Iterator[tuple[str, Source]]:
+def _neighbours(folder: Path, installed: Set[Path]) -> Iterator[tuple[str, Source]]:
     """The modules and packages in ``folder``; none if they are too many to be one project."""
-    if _installed(folder):
+    if _within(folder, installed):
         return
     files, total = [], 0
     for name, path in _python_files(folder, ""):
@@ -106,12 +109,28 @@ def _main_folder() -> Path:
     return Path(main).resolve().parent if main else Path.cwd()
 
 
-def _installed(path: Path) -> bool:
-    """Whether ``path`` is part of Python or of an installed distribution: other hosts have their own."""
+def _installed_folders() -> set[Path]:
+    """The folders of Python and of installed distributions: other hosts have their own."""
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {*getattr(site, "getsitepackages", list)(), site.getusersitepackages()}
+    folders |= {folder for folder in sys.path if _has_distributions(folder)}
+    return {Path(os.path.abspath(folder)) for folder in folders if folder}
+
+
+def _within(path: Path, folders: Set[Path]) -> bool:
+    """Whether ``path`` lies in one of them."""
     own = Path(os.path.abspath(path))
-    return any(own.is_relative_to(folder) for folder in folders if folder)
+    return any(own.is_relative_to(folder) for folder in folders)
+
+
+def _has_distributions(folder: str) -> bool:
+    """Whether distributions were installed there, as by ``pip install --target``. A project that is installed
+    in editable form has none: it is the user's own."""
+    try:
+        with os.scandir(folder or ".") as entries:
+            return any(entry.name.endswith(".dist-info") for entry in entries)
+    except OSError:
+        return False  # an archive, or a folder that does not exist
 
 
 class SourcesFinder(importlib.abc.MetaPathFinder):
