@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from horovod.bootstrap.proc import every_process
+
+WHOLE = os.environ.get("RUEDA_FULL_MATRIX") == "1"
 MASTER = "local-cluster[2,1,1024]"
 
 
@@ -35,6 +41,60 @@ def context() -> Iterator[Any]:
     made.setLogLevel("ERROR")
     yield made
     made.stop()
+
+
+def ranks_below(pid: int) -> list[int]:
+    """Processes of ranks, and agents that watch them, below a process."""
+    parents = {each: stat.parent for each, stat in every_process()}
+    found = []
+    for each in parents:
+        above = each
+        while above in parents and above != pid:
+            above = parents[above]
+        if above == pid and any(word in words_of(each) for word in ("run_task", "agent/bundle.py")):
+            found.append(each)
+    return found
+
+
+def words_of(pid: int) -> str:
+    """The command line of a process; empty if it has ended."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def await_end(pids: Iterable[int], limit_s: float = 20.0) -> None:
+    """Fail unless these processes end within seconds."""
+    until = time.monotonic() + limit_s
+    while left := [f"{pid} {words_of(pid)}" for pid in pids if words_of(pid)]:
+        assert time.monotonic() < until, left
+        time.sleep(0.05)  # of processes that are not our children no event tells
+
+
+def assert_no_ranks(limit_s: float = 20.0) -> None:
+    """Within seconds no rank and no agent runs any more below this process."""
+    await_end(ranks_below(os.getpid()), limit_s)
+
+
+class Lines(io.StringIO):
+    """A stream that tells when a text has come so often."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed = threading.Condition()
+
+    def write(self, text: str) -> int:
+        with self._changed:
+            count = super().write(text)
+            self._changed.notify_all()
+        return count
+
+    def wait_for(self, text: str, times: int, limit_s: float = 100.0) -> None:
+        with self._changed:
+            came = self._changed.wait_for(lambda: self.getvalue().count(text) >= times, limit_s)
+        assert came, self.getvalue()
 
 
 def settings(master: str) -> dict[str, str]:

@@ -15,8 +15,9 @@ from horovod.errors import ConfigError, LaunchError, StoreTimeout, WorkerFailed
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
+from tests.spark.conftest import Lines, assert_no_ranks
+
 import horovod.spark
-from horovod.bootstrap.proc import every_process
 from horovod.spark.common.backend import LocalBackend, SparkBackend, default_num_proc
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("context")]
@@ -103,22 +104,11 @@ def test_cancelling_the_spark_job_ends_all_ranks(context: Any) -> None:
         print("ready", flush=True)
         time.sleep(600)
 
-    class Ready(io.StringIO):
-        def __init__(self) -> None:
-            super().__init__()
-            self.both = threading.Event()
-
-        def write(self, text: str) -> int:
-            count = super().write(text)
-            if self.getvalue().count("ready") == 2:
-                self.both.set()
-            return count
-
-    out = Ready()
+    out = Lines()
 
     def cancel() -> None:
-        if out.both.wait(100):
-            context.cancelAllJobs()
+        out.wait_for("ready", 2)
+        context.cancelAllJobs()
 
     canceller = threading.Thread(target=cancel)
     canceller.start()
@@ -178,31 +168,3 @@ def test_without_a_context_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)
     with pytest.raises(LaunchError, match=r"horovod\.spark\.run needs a running SparkContext"):
         horovod.spark.run(len, num_proc=1)
-
-
-def assert_no_ranks(limit_s: float = 20.0) -> None:
-    """Within seconds no rank and no agent of ours runs any more."""
-    until = time.monotonic() + limit_s
-    while (left := _below_us()) and time.monotonic() < until:
-        time.sleep(0.1)  # of other processes no event tells
-    assert left == []
-
-
-def _below_us() -> list[str]:
-    """Command lines of ranks and agents below this process."""
-    parents = {pid: stat.parent for pid, stat in every_process()}
-    found = []
-    for pid in parents:
-        above = pid
-        while above in parents and above != os.getpid():
-            above = parents[above]
-        if above != os.getpid():
-            continue
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                line = file.read().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if "horovod.runner.run_task" in line or "agent/bundle.py" in line:
-            found.append(line)
-    return found

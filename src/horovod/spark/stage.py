@@ -210,5 +210,5 @@ def _words_of(error: Exception) -> str:
 
 def _first_lines(text: str) -> str:
     lines = text.replace("\r", "").split("\n")
-    kept = [line for line in lines if line.strip() and not line.startswith("\tat ")]
+    kept = [line for line in lines if line.strip() and not line.startswith(("\tat ", "\t..."))]
     return "\n".join(kept).partition("\nDriver stacktrace:")[0].strip()

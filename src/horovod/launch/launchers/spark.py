@@ -44,6 +44,7 @@ DEVICES_VARIABLE = "HOROVOD_SPARK_DEVICES"
 _WINDOW_BYTES = 1 << 20  # of output on its way from one task
 _END_S = GRACE_S + GIVE_UP_S + 1.0
 _GREETING_S = 30.0
+_REORDERED_S = 1.0  # what became of a task may be known so late
 _MOST_WHY = 4000  # characters of what another system says
 
 
@@ -198,6 +199,7 @@ class _Workers:
         self._ended = ended
         self._found: list[Event] = [first]
         self._failed = ""
+        self._lost = False
         self._wake: Mailbox[None] = Mailbox()
         self._wake.put(None)
         self._poller = select.epoll()
@@ -210,19 +212,30 @@ class _Workers:
     def events(self) -> Sequence[Event]:
         self._wake.take()
         found, self._found = self._found, []
+        found += self._of_ranks()
         for why in self._ended.take():
-            found.append(Failed(LaunchError(
-                f"{self._source.name} has ended the tasks of this job. {_shortened(why)}".rstrip()
-            )))  # fmt: skip
+            # A task that was killed may be the reason: that says more, and comes a little later.
+            until = time.monotonic() + _REORDERED_S
+            while not self._lost and time.monotonic() < until:
+                select.select([self._many.fileno()], [], [], max(0.0, until - time.monotonic()))
+                found += self._of_ranks()
+            if not self._lost:
+                text = f"{self._source.name} has ended the tasks of this job. {_shortened(why)}".rstrip()
+                found.append(Failed(LaunchError(text)))
         for news in self._tasks.news.take():
             if isinstance(news, Nonsense):
                 found.append(Failed(news.error))
+        return found
+
+    def _of_ranks(self) -> list[Event]:
+        found: list[Event] = []
         for event in self._many.events():
-            match event:
-                case HostLost(task, ranks, reason):
-                    found.append(HostLost(self._hosts[task], ranks, self._explained(reason)))
-                case _:
-                    found.append(event)
+            if isinstance(event, HostLost):
+                self._lost = True
+                reason = self._explained(event.reason)
+                found.append(HostLost(self._hosts[event.host], event.ranks, reason))
+            else:
+                found.append(event)
         return found
 
     def end(self, signum: int) -> None:
