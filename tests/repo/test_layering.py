@@ -84,7 +84,7 @@ PYTHON_ARROWS = {
     # Compatibility names: thin files over the parts that do the work.
     "common": NEUTRAL | {"_core", "backends", "bootstrap", "devices", "elastic"},
     "runner": {"launch", "common", "bootstrap"},
-    "spark": {"launch", "common", "runtime", "bootstrap"},
+    "spark": {"launch", "common", "runtime", "bootstrap", "data", "tensorflow"},
     "ray": {"launch", "common", "runtime"},
     # The package itself offers run() and __version__.
     "": {"launch", "version"},
@@ -192,7 +192,12 @@ def test_python_imports_point_only_downwards(file: Path) -> None:
 
 @pytest.mark.parametrize("file", files(), ids=lambda f: str(f.relative_to(PACKAGE)))
 def test_only_the_folder_of_a_framework_imports_it(file: Path) -> None:
-    through = {"_keras": {"keras", "jax"}, "bench": {"torch"}, "demo": {"torch"}}
+    through = {
+        "_keras": {"keras", "jax"},
+        "bench": {"torch"},
+        "demo": {"torch"},
+        "spark": {"tensorflow", "keras"},
+    }
     allowed = {part_of(file)} | through.get(part_of(file), set())
     wrong = [name for name in imported(file) if name.split(".")[0] in FRAMEWORKS - allowed]
     assert wrong == []

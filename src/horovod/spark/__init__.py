@@ -5,6 +5,7 @@ from horovod.requirements import require
 require("horovod.spark", "pyspark")
 
 from horovod.spark.elastic import run_elastic
+from horovod.spark.runner import HorovodRunner
 from horovod.spark.static import run
 
-__all__ = ["run", "run_elastic"]
+__all__ = ["HorovodRunner", "run", "run_elastic"]

@@ -18,7 +18,7 @@ from horovod.launch.run import run_job
 from horovod.spark.context import active_context
 from horovod.spark.stage import SparkTasks
 
-__all__ = ["SparkCall", "run"]
+__all__ = ["SparkCall", "packed", "run"]
 
 _START_VARIABLE = "HOROVOD_SPARK_START_TIMEOUT"
 _START_S = 600.0
@@ -199,7 +199,7 @@ class SparkCall:
             timestamps=self.timestamps,
             interfaces=self.nics,
             status=False,
-            call=self._packed(),
+            call=packed(self.what, self.fn, self.args, self.kwargs),
             tasks=tasks,
             listeners=self.listeners,
         )
@@ -224,13 +224,6 @@ class SparkCall:
         """
         return [result_of(results.sent.get(rank), rank, trusted=True) for rank in range(count)]
 
-    def _packed(self) -> list[memoryview]:
-        try:
-            return pack_call(self.fn, self.args, self.kwargs)
-        except Exception as error:
-            why = why_unpicklable(self.fn, self.args, self.kwargs, error)
-            raise LaunchError(f"{self.what}: {why}") from error
-
     def _start_s(self) -> float:
         given: Any = self.start_timeout
         if given is None:
@@ -242,6 +235,20 @@ class SparkCall:
         if not start_s > 0.0:
             raise ConfigError(f"{self.what}: the start time-out must be a number of seconds, not {given!r}.")
         return start_s
+
+
+def packed(
+    what: str, fn: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]
+) -> list[memoryview]:
+    """A call as bytes.
+
+    Raises:
+        LaunchError: it cannot be pickled; says which part.
+    """
+    try:
+        return pack_call(fn, args, kwargs)
+    except Exception as error:
+        raise LaunchError(f"{what}: {why_unpicklable(fn, args, kwargs, error)}") from error
 
 
 class _Nobody:

@@ -35,6 +35,7 @@ from horovod.runtime.ending import harmless
 
 __all__ = [
     "DESCRIPTORS_VARIABLE",
+    "call_environment",
     "call_in_worker",
     "explain_failure",
     "interface_names",
@@ -146,7 +147,7 @@ def run(
         placed = parse_hostfile(host_text(hostfile), hostfile)
     if network_interface is not None:
         network_interfaces = _renamed("network_interface", "network_interfaces", network_interface)
-    environment = _environment(env)
+    environment = call_environment(env)
     job = Job(
         command=(executable or sys.executable, "-m", "horovod.runner.run_task"),
         processes=num_proc,
@@ -318,7 +319,8 @@ def explain_failure(failure: WorkerFailed, data: bytearray | None, *, trusted: b
     failure.__cause__ = error
 
 
-def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
+def call_environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """What processes of a call start from: the environment of this one, with ``changes``."""
     # What only the launching process can import (a notebook's folder) is found by the others on this host.
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     for name, value in (changes or {}).items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import secrets
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +12,7 @@ import horovod.tensorflow as hvd
 from horovod.data.compute_service import ComputeService
 from horovod.errors import InvalidArgumentError
 from horovod.runtime import lifecycle
+from horovod.tensorflow.data.compute_options import parser_of
 from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn
 
 __all__ = ["main"]
@@ -61,37 +61,11 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: float
 
 
 def _command_line() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m horovod.tensorflow.data.compute_worker",
-        description="A process of a job that runs tf.data pipelines for a training job. Start as many as you "
-        "like with horovodrun.",
-    )
-    parser.add_argument(
-        "configfile",
-        help="file that tells the training job where this job is; it holds a key, so rank 0 makes it "
-        "readable for you alone, and removes it at the end",
-    )
-    parser.add_argument(
-        "--dispatchers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="how many dispatchers: 1, or one for each rank of the training job (default: 1)",
-    )
-    parser.add_argument(
-        "--dispatcher-side",
-        choices=TfDataServiceConfig.SIDES,
-        default="compute",
-        help="which job runs the dispatchers (default: compute)",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=60,
-        metavar="S",
-        help="seconds that either job waits for the other (default: 60)",
-    )
-    arguments = parser.parse_args()
+    arguments = parser_of(
+        "python -m horovod.tensorflow.data.compute_worker",
+        "A process of a job that runs tf.data pipelines for a training job. Start as many as you like with "
+        "horovodrun.",
+    ).parse_args()
     # A GPU of this host belongs to the training; TensorFlow would take all of its memory.
     tf.config.set_visible_devices([], "GPU")
     main(arguments.dispatchers, arguments.dispatcher_side, arguments.configfile, arguments.timeout)
