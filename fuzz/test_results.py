@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.errors import HorovodError, LaunchError, WorkerFailed
-from horovod.launch.calls.functions import _explain, _result
+from horovod.launch.calls.functions import explain_failure, result_of
 from horovod.launch.calls.pickles import pack
 from horovod.launch.calls.plain import pack_plain, plain_error, unpack_plain
 from horovod.launch.external.messages import Arrival, Place, Report, ranks_in, said, signal_of, understood
@@ -90,10 +90,10 @@ def check_result(data: bytearray, succeeded: bool) -> None:
     assert peak < 100 * len(data) + (1 << 20)
     try:
         if succeeded:
-            _result(data, 1, trusted=False)
+            result_of(data, 1, trusted=False)
             return
         failure = WorkerFailed("rank 1 failed", rank=1)
-        _explain(failure, data, trusted=False)
+        explain_failure(failure, data, trusted=False)
         shown(failure)
         if failure.__cause__ is not None:
             shown(failure.__cause__)
