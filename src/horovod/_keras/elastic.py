@@ -223,7 +223,8 @@ class UpdateBatchStateCallbackImpl(_Callback):  # type: ignore[misc]
     """Keeps the number of the last finished batch in ``state.batch``; 0 after an epoch.
 
     Keras decides itself how many batches an epoch has: after a reset, pass ``steps_per_epoch=steps -
-    state.batch`` and a data set that skips ``state.batch`` batches to ``fit``.
+    state.batch`` and a data set that skips ``state.batch`` batches to ``fit``, for one epoch. Such a ``fit``
+    counts on from there. The last batch that was finished is repeated.
     """
 
     def __init__(self, backend: Any, state: Any, *args: Any) -> None:
@@ -231,19 +232,26 @@ class UpdateBatchStateCallbackImpl(_Callback):  # type: ignore[misc]
         self.backend = backend
         self.state = state
         self.steps_per_epoch: int | None = None
+        self._left_out = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self.steps_per_epoch = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        # The progress bar shows these numbers.
-        if self.params and self.params.get("steps"):
-            if self.steps_per_epoch is None:
-                self.steps_per_epoch = self.params["steps"]
-            self.params["steps"] = self.steps_per_epoch - self.state.batch
+        self._left_out = 0
+        if not (self.params and self.params.get("steps")):
+            return
+        if self.steps_per_epoch is None:
+            self.steps_per_epoch = self.params["steps"]
+        whole = max(self.steps_per_epoch, getattr(self.state, "_steps_per_epoch", 0))
+        self.state._steps_per_epoch = whole
+        if self.steps_per_epoch == whole - self.state.batch:
+            self._left_out = self.state.batch
+        # The progress bar shows this number.
+        self.params["steps"] = self.steps_per_epoch - (self.state.batch - self._left_out)
 
     def on_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self.state.batch = batch
+        self.state.batch = self._left_out + batch
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.state.batch = 0

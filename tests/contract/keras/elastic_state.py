@@ -227,6 +227,36 @@ def callbacks_keep_batch_and_epoch_and_commit() -> None:
 
 
 @CASES.add
+def the_rest_of_an_epoch_counts_on() -> None:
+    x, y = data(0, 96)
+    model = dense_model()
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+    seen: list[int] = []
+
+    class Commits(hvd.elastic.CommitStateCallback):  # type: ignore[misc]
+        def commit(self) -> None:
+            seen.append(self.state.batch)
+            if len(seen) in (3, 5):
+                raise InterruptedError
+            super().commit()
+
+    def fit(skipped: int) -> None:
+        callbacks = [hvd.elastic.UpdateBatchStateCallback(state), Commits(state)]
+        model.fit(x[16 * skipped :], y[16 * skipped :], batch_size=16, verbose=0, callbacks=callbacks)
+
+    for _ in range(2):
+        with pytest.raises(InterruptedError):
+            fit(state.batch)
+    assert seen == [0, 1, 2, 2, 3]
+    fit(state.batch)
+    assert seen[5:] == [3, 4, 5, 0]
+    assert state.batch == 0
+    fit(0)
+    assert seen[9:] == [0, 1, 2, 3, 4, 5, 0]
+
+
+@CASES.add
 def a_failure_within_a_step_is_known_as_one_of_ours() -> None:
     """Ranks disagree about a gradient: the errors that frameworks make of it must restart training."""
     model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(hvd.rank() + 1)])
