@@ -629,6 +629,17 @@ def test_a_member_that_was_stopped_on_its_way_is_killed() -> None:
     ]
 
 
+def test_a_member_that_was_stopped_and_lost_is_killed_once() -> None:
+    play = Play(1, lost_s=10.0)
+    play.begin(a=1, b=1)
+    play.stop(1)
+    play.stubborn = {1}
+    play.ready(0, failed=True, because=1)
+    play.wait(30.0)
+    assert play.killed == [1]
+    assert [log.event for log in play.logs].count("killed") == 1
+
+
 def test_a_member_that_was_stopped_for_a_while_is_waited_for() -> None:
     play = Play(1, lost_s=10.0, by_slot=True)
     play.begin(a=2, b=1)

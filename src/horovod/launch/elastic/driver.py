@@ -197,6 +197,8 @@ class Driver:
         """
         self._workers.begin_again()
         self._announcements.begin_again()
+        self._failures.formed()  # who was to be ended for silence may not have been
+        self._stillness.formed()
         self._shortage.wait_anew(now)
         self._progress.begin(now)
         if self.phase is Phase.SHORT:

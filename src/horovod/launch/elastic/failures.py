@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from horovod.launch.elastic.actions import End, Spoil
+from horovod.launch.elastic.actions import Spoil
 from horovod.launch.elastic.workers import State, Worker, Workers
 from horovod.launch.phrases import counted
 from horovod.launch.supervision.supervisor import describe_exit
@@ -121,13 +121,13 @@ class Failures:
                 del self._lost_at[number]
             elif now >= at + lost_s:
                 self._lost_at[number] = math.inf
-                self._workers.log(
-                    "killed",
+                if worker.killed:
+                    continue
+                self._workers.kill(
+                    worker,
                     f"rank {worker.rank} on {worker.host} is ended: others have lost it, and it has not been "
                     f"heard of for {lost_s:g} s",
-                    rank=worker.rank, host=worker.host,
-                )  # fmt: skip
-                self._workers.actions.append(End((number,), kill=True))
+                )
 
     def formed(self) -> None:
         """There is another world: nobody of it is lost."""

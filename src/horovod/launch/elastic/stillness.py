@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from horovod.launch.elastic.actions import End
 from horovod.launch.elastic.workers import State, Worker, Workers
 
 __all__ = ["Stillness"]
@@ -24,26 +23,24 @@ class Stillness:
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
         self._end_at: dict[int, float] = {}
-        self._killed: set[int] = set()
 
     def look(self, awaited: Sequence[Worker], now: float) -> None:
         """End those of ``awaited`` that stand still, when others have waited for them for long enough."""
         lost_s = self._workers.rules.lost_s
         waiting = [each for each in awaited if each.state is State.WAITING and not each.stopped]
-        still = [each for each in awaited if each.stopped and not each.told_to_end] if waiting else []
+        still = [each for each in awaited if each.stopped and not (each.told_to_end or each.killed)]
+        still = still if waiting else []
         self._end_at = {each.number: self._end_at.get(each.number, now + lost_s) for each in still}
         for worker in still:
-            if now < self._end_at[worker.number] or worker.number in self._killed:
+            if now < self._end_at[worker.number]:
                 continue
-            self._killed.add(worker.number)
+            del self._end_at[worker.number]
             who = f"rank {worker.rank}" if worker.number in self._workers.world else "a newcomer"
-            self._workers.log(
-                "killed",
+            self._workers.kill(
+                worker,
                 f"{who} on {worker.host} is ended: a signal has stopped its process, and others have "
                 f"waited for it for {lost_s:g} s",
-                rank=worker.rank, host=worker.host,
-            )  # fmt: skip
-            self._workers.actions.append(End((worker.number,), kill=True))
+            )
 
     def formed(self) -> None:
         """There is another world: nobody is awaited."""
@@ -51,6 +48,4 @@ class Stillness:
 
     def due(self) -> float:
         """When `look` has something to do."""
-        return min(
-            (at for number, at in self._end_at.items() if number not in self._killed), default=math.inf
-        )
+        return min(self._end_at.values(), default=math.inf)

@@ -61,6 +61,8 @@ class Worker:
     told_to_end: bool = False
     end_at: float = math.inf
     """When it is ended, if it has not by then."""
+    killed: bool = False
+    """It is being ended as it does nothing."""
     stopped_at: float | None = None
     """A signal has stopped it: it does nothing until it is continued."""
 
@@ -190,6 +192,7 @@ class Workers:
         self.actions = []
         for worker in self.living():
             worker.report = -1
+            worker.killed = False
             if worker.state is State.WAITING and worker.number not in self.world:
                 worker.state = State.PREPARING
             elif worker.state is State.WAITING:
@@ -197,6 +200,12 @@ class Workers:
         again = [worker for worker in self.living() if worker.told_to_end]
         if again:
             self.end(again, "it was to end before the driver was started again")
+
+    def kill(self, worker: Worker, why: str) -> None:
+        """End one that does nothing; ``why``: a sentence."""
+        worker.killed = True
+        self.log("killed", why, rank=worker.rank, host=worker.host)
+        self.actions.append(End((worker.number,), kill=True))
 
     def forget_ended(self) -> None:
         """Those that have ended and are not in the world are of no use any more."""
