@@ -155,6 +155,12 @@ def test_exit_without_a_result_is_named() -> None:
         horovod.run(os._exit, (0,), num_proc=1)
 
 
+@pytest.mark.parametrize("status", [0, None])
+def test_a_function_that_exits_well_has_no_result(status: int | None) -> None:
+    with pytest.raises(LaunchError, match="raised SystemExit on rank 0, so it has no result"):
+        horovod.run(sys.exit, (status,), num_proc=1)
+
+
 def test_exit_status_of_a_function_is_the_rank_s() -> None:
     with pytest.raises(WorkerFailed) as caught:
         horovod.run(sys.exit, (5,), num_proc=1)

@@ -43,6 +43,7 @@ WAYS = [
         r": its script raised ValueError: boom \x1b[31m",
         1,
     ),
+    Way("raise speechless", ENDED + "raised Speechless: <", ": its script raised Speechless: <", 1),
     Way("orderly", ENDED + "raised ValueError", r": its script raised ValueError: boom \x1b[31m", 1),
     Way("forked, raise", ENDED + "raised ValueError", r": its script raised ValueError: boom \x1b[31m", 1),
     Way("forked, exit", ENDED + "called sys.exit(3)", "exited with status 3 after", 3),

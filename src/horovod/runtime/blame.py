@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from horovod.errors import HorovodError, HorovodInternalError, RendezvousError, ShutdownError
-from horovod.runtime.ending import chain
+from horovod.runtime.ending import chain, text_of
 
 __all__ = ["first_failed"]
 
@@ -41,5 +41,5 @@ def _named(error: BaseException) -> int | None:
         return error.rank
     if isinstance(error, HorovodError):
         return None
-    found = _BY_RANK.search(str(error))
+    found = _BY_RANK.search(text_of(error))
     return int(found.group(1) or found.group(2)) if found else None

@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Ending", "chain", "describe", "harmless", "note_endings", "noted"]
+__all__ = ["Ending", "chain", "describe", "harmless", "note_endings", "noted", "text_of"]
 
 _MOST_CHARACTERS = 400
 """Of a text about an exception: it travels in records of 1024 bytes, with what others add to it."""
@@ -125,6 +125,14 @@ def describe(error: BaseException) -> str:
     """``ValueError: boom`` in one line of limited length, without control characters and the job's key."""
     lines = traceback.format_exception_only(type(error), error)  # works also if str(error) fails
     return describe_text(lines[-1] if isinstance(error, SyntaxError) else lines[0])
+
+
+def text_of(error: BaseException) -> str:
+    """``str(error)``, also if that fails."""
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"<its text cannot be made: {type(failure).__name__}>"
 
 
 def describe_text(text: str) -> str:

@@ -31,7 +31,7 @@ from horovod.launch.output.console import Console, TextSink
 from horovod.launch.placement.host_files import host_text
 from horovod.launch.placement.hosts import parse_hostfile, parse_hosts
 from horovod.launch.run import run_job
-from horovod.runtime.ending import harmless
+from horovod.runtime.ending import describe_text, harmless
 
 __all__ = [
     "DESCRIPTORS_VARIABLE",
@@ -279,7 +279,13 @@ def result_of(data: bytearray | None, rank: int, *, trusted: bool) -> Any:
     if not data:
         raise LaunchError(f"horovod.run: rank {rank} ended without an error, but before it had a result.")
     if is_plain(memoryview(data)):
-        _, value = _said(unpack_plain(memoryview(data)))
+        succeeded, value = _said(unpack_plain(memoryview(data)))
+        if not succeeded:
+            raise LaunchError(
+                f"horovod.run: the function has raised {_name_of_error(value)} on rank {rank}, so it has no "
+                "result, though the process has ended without an error. Return in place of calling "
+                "sys.exit()."
+            )
         return value
     if not trusted:
         raise LaunchError(
@@ -289,6 +295,13 @@ def result_of(data: bytearray | None, rank: int, *, trusted: bool) -> Any:
         )
     _, value = unpack(memoryview(data))
     return value
+
+
+def _name_of_error(said: Any) -> str:
+    match said:
+        case (str(name), _, _, _):
+            return "SystemExit" if name == "_Exit" or name.endswith("._Exit") else describe_text(name)
+    return "something"
 
 
 def _said(value: Any) -> tuple[bool, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from horovod.errors import LaunchError
-from horovod.runtime.ending import harmless
+from horovod.runtime.ending import harmless, text_of
 
 __all__ = ["NotPlain", "is_plain", "pack_plain", "plain_error", "unpack_plain", "unpack_error"]
 
@@ -83,7 +83,7 @@ def plain_error(error: BaseException) -> tuple[str, Any]:
     try:
         pack_plain(error.args)
     except NotPlain:
-        return name, (str(error),)
+        return name, (text_of(error),)
     return name, error.args
 
 
