@@ -11,6 +11,7 @@ import random
 import signal
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import NamedTuple
 
 from tests.elastic.job import ElasticJob, Point
@@ -111,7 +112,8 @@ class History:
             point = self._random.choice(_OF_NEWCOMERS if self._random.random() < 0.2 else _OF_MEMBERS)
             self._planned, self._patience = _Planned(do, point, self._random.randrange(RANKS)), _PATIENCE
         elif draw < 0.78:
-            self._signal(now)
+            with suppress(ProcessLookupError):  # it has ended, and we have not been told yet
+                self._signal(now)
         elif draw < 0.92:
             self._change_hosts(now)
         else:
