@@ -12,6 +12,7 @@ from horovod.launch.agent_client.connections import Connections
 from horovod.launch.external.order import Order, StartLine
 from horovod.launch.external.program_launcher import ProgramLauncher
 from horovod.launch.external.workers import ExternalWorkers
+from horovod.launch.job import Job
 from horovod.launch.launchers import contract
 from horovod.launch.launchers.registry import LAUNCHERS, Row, load_launcher
 from horovod.launch.output.streams import Output
@@ -19,7 +20,7 @@ from horovod.launch.output.streams import Output
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "add-a-launcher.md").read_text(encoding="utf-8")
 CLASSES = {
     each.__name__: each
-    for each in (Connections, ExternalWorkers, Order, Output, ProgramLauncher, Row, StartLine)
+    for each in (Connections, ExternalWorkers, Job, Order, Output, ProgramLauncher, Row, StartLine)
 } | {name: getattr(contract, name) for name in contract.__all__}
 
 

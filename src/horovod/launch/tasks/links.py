@@ -60,6 +60,7 @@ class Tasks:
         self._links: dict[str, TaskLink] = {}
         self._spoken: dict[str, int] = {}  # how many words each task was told
         self._gone: set[str] = set()
+        self._over: str | None = None  # why the job is over for tasks that come now
         self._closing = False
         self._client = StoreClient(store.address, key, _CLIENT_S, "the launching process", job=store.job)
         self._client.watch(TASK, -1)
@@ -138,6 +139,8 @@ class Tasks:
         if task not in self._known:
             self._known[task] = arrival
             self.news.put(arrival)
+            if self._over is not None:
+                self._dismiss(task, self._over)
 
     def _heard(self, rest: str, value: Any) -> None:
         """``rest``: ``T/up/N/``. Words of a task come in order, as it waits for each to be taken."""
@@ -195,13 +198,9 @@ class Tasks:
             self.say(task, {"over": why})
 
     def _dismiss_all(self, why: str) -> None:
+        self._over = why
         for task in self._known:
             self._dismiss(task, why)
-
-        def dismiss(task: str, value: Any) -> None:
-            self.call(partial(self._dismiss, task, why))
-
-        self._store.observe(ARRIVED, dismiss)
 
 
 class TaskLink:

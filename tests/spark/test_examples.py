@@ -1,0 +1,46 @@
+"""The examples run as their first lines say, and learn what they are to learn."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.spark.conftest import WHOLE, settings
+
+pytest.importorskip("pyspark", reason="PySpark is not installed")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java, which is not installed")
+@pytest.mark.parametrize(
+    ("example", "says"), [("torch_digits", "2 ranks, accuracy"), ("keras_digits", "np=2: ")]
+)
+def test_an_example_learns(example: str, says: str) -> None:
+    if example == "keras_digits" and not WHOLE:
+        pytest.skip("test_runner.py takes the same steps: the full matrix runs the example")
+    options = " ".join(f"--conf {name}={value}" for name, value in settings("local[2]").items())
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "spark" / f"{example}.py")],
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_SUBMIT_ARGS": f"{options} pyspark-shell",
+            "PYTHONPATH": str(ROOT / "src"),
+            "KERAS_BACKEND": "torch",
+            "OMP_NUM_THREADS": "1",
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert says in done.stdout
