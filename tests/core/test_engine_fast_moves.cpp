@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <semaphore>
+#include <thread>
 
 #include "cluster.h"
 
@@ -287,6 +290,98 @@ TEST_P(FastMoves, results_go_where_the_provider_says) {
     }
   });
   EXPECT_GT(fast_operations(cluster[0]), 20U);
+}
+
+/// Every kind under names that come again, from two threads of each rank, each rank in its own way
+/// and at its own pace: whoever comes otherwise closes the fast path for the others in the middle
+/// of a round.
+TEST_P(FastMoves, all_kinds_in_all_ways_from_two_threads) {
+  Cluster cluster(GetParam());
+  const int size = cluster.size();
+  cluster.each([&](Rank rank, Engine& engine) {
+    const auto work_through = [&](int thread) {
+      std::minstd_rand plan(static_cast<unsigned>(thread) + 77);  // the same on all ranks
+      std::minstd_rand own(static_cast<unsigned>(17 * rank + thread) + 5);
+      for (int round = 0; round < 400; ++round) {
+        const auto kind = plan() / 7 % 5;
+        const std::size_t count = 1 + plan() % (plan() % 8 == 0 ? 20000 : 600);
+        const auto root = static_cast<Rank>(plan() % static_cast<unsigned>(size));
+        std::vector<float> in;
+        std::vector<float> want;
+        Submission submission;
+        submission.name = std::to_string(thread) + "." + std::to_string(plan() % 3);
+        const auto brought = [&](Rank other) {
+          return kind == 2 || kind == 3
+                     ? count % 97 + static_cast<std::size_t>((other * 31 + round) % 40)
+                     : count;
+        };
+        in = values_of(rank,
+                       kind == 3 ? brought(rank) * static_cast<std::size_t>(size) : brought(rank),
+                       round);
+        submission.tensors = {rows_of(in, 1)};
+        switch (kind) {
+          case 0:
+            submission.kind = Kind::Broadcast;
+            submission.root = root;
+            submission.tensors[0].out = reinterpret_cast<std::byte*>(in.data());
+            want = values_of(root, count, round);
+            break;
+          case 1:
+            submission.kind = Kind::Allreduce;
+            submission.op = ReduceOp::Max;
+            submission.tensors[0].out = reinterpret_cast<std::byte*>(in.data());
+            want = values_of(static_cast<Rank>(size - 1), count, round);
+            break;
+          case 2:
+            submission.kind = Kind::Allgather;
+            for (Rank other = 0; other < size; ++other) {
+              const auto part = values_of(other, brought(other), round);
+              want.insert(want.end(), part.begin(), part.end());
+            }
+            break;
+          case 3:
+            submission.kind = Kind::Alltoall;
+            for (Rank other = 0; other < size; ++other) {
+              const std::size_t begin = brought(other) * static_cast<std::size_t>(rank);
+              for (std::size_t i = 0; i < brought(other); ++i) {
+                want.push_back(value_of(other, begin + i, round));
+              }
+            }
+            break;
+          default: {
+            submission.kind = Kind::Reducescatter;
+            submission.op = ReduceOp::Sum;
+            const auto all = static_cast<std::size_t>(size);
+            const auto first_of = [&](std::size_t m) {
+              return count / all * m + std::min(m, count % all);
+            };
+            const auto mine = static_cast<std::size_t>(rank);
+            for (std::size_t i = first_of(mine); i < first_of(mine + 1); ++i) {
+              float sum = 0.0F;
+              for (Rank other = 0; other < size; ++other)
+                sum += std::floor(value_of(other, i, round));
+              want.push_back(sum);
+            }
+            for (float& value : in) value = std::floor(value);
+          }
+        }
+        const bool in_place = submission.tensors[0].out != nullptr;
+        submission.mode = own() / 5 % 4 == 0 ? Mode::Asynchronous : Mode::Blocking;
+        if (own() % 50 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 900));
+        auto handle = engine.submit(std::move(submission));
+        ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
+        if (*handle != 0) {
+          const auto work = finish(engine, *handle);
+          ASSERT_TRUE(work != nullptr);
+          ASSERT_FALSE(work->error) << work->error->what();
+          if (!in_place) in = taken(work->outputs[0]);
+        }
+        ASSERT_EQ(in, want) << "kind " << kind << ", round " << round << ", thread " << thread;
+      }
+    };
+    std::jthread other([&] { work_through(1); });
+    work_through(0);
+  });
 }
 
 TEST(EngineFastMoves, no_memory_for_a_result_is_an_error_of_that_rank) {
