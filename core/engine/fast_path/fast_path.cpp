@@ -231,9 +231,9 @@ bool FastPath::spell(const Submission& submission, Proposals::Tag& tag, std::uin
 
 bool FastPath::propose(Submission& submission) {
   const std::lock_guard lock(parts_.negotiation.mutex());
+  if (!may_propose(submission)) return false;  // else an earlier one may be open, left by its caller
   proposed_.collective = find_collective(kind_of(submission));
   if (proposed_.collective == nullptr || !proposed_.collective->fast) return false;
-  if (!may_propose(submission)) return false;
   // Whoever goes on at the callback takes nothing.
   const bool takes = submission.mode != Mode::Callback || submission.provide;
   if (!takes && lacks_memory(submission)) return false;
