@@ -2,17 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <vector>
 
-#include "collectives/collective.h"
 #include "engine/base/names.h"
 #include "engine/base/pause.h"
 #include "engine/base/spin_wait.h"
 #include "engine/control/fusion.h"
 #include "engine/fast_path/ask_frame.h"
-#include "kernels/copy.h"
-#include "kernels/kernels.h"
 
 namespace rueda {
 
@@ -29,34 +24,6 @@ constexpr auto kAskAfter = milliseconds(100);
 constexpr auto kMoment = microseconds(300);
 /// How often to look before the engine's other work gets its turn: a few microseconds.
 constexpr int kLooks = 64;
-constexpr std::size_t kMostProposed = std::size_t{64} << 10;  // bytes
-/// What a rank sends to all others together with what it says.
-constexpr std::size_t kMostTold = std::size_t{48} << 10;  // bytes
-constexpr std::size_t kMostTensors = 1024;
-/// Contributions begin at multiples of this.
-constexpr std::size_t kAligned = 32;
-
-constexpr std::size_t aligned(std::size_t bytes) noexcept {
-  return (bytes + kAligned - 1) / kAligned * kAligned;
-}
-
-static_assert(aligned(kMostTensors * sizeof(std::uint32_t)) + kMostProposed <= kProposalBytes);
-
-/// Memory for one result of a work, for as long as the result is made.
-class Room final : public OutputAllocator {
- public:
-  Room(std::shared_ptr<Work>& work, std::size_t index, HostPool& pool) noexcept
-      : work_(work), index_(index), pool_(pool) {}
-  Result<std::byte*> allocate(const Shape& shape, DType dtype) override {
-    return memory_for(*work_, index_, pool_, shape, dtype, work_->name);
-  }
-
- private:
-  std::shared_ptr<Work>& work_;
-  std::size_t index_;
-  HostPool& pool_;
-};
-
 /// The engine has to find memory for a result, or to ask for it.
 bool lacks_memory(const Submission& submission) {
   return std::ranges::any_of(submission.tensors,
@@ -70,112 +37,15 @@ bool FastPath::may_propose(const Submission& submission) const {
   const std::size_t count = submission.tensors.size();
   const Effects& effects = parts_.negotiation.effects();
   return !parts_.negotiation.failed() && parts_.submissions.unfinished() == 0 &&
-         submission.process_set == 0 && count != 0 && count <= kMostTensors &&
+         submission.process_set == 0 && count != 0 && count <= Contributions::kMostTensors &&
          !parts_.timeline.recording() && parts_.dispatcher.idle() && effects.dispatches.empty() &&
          !effects.joined_last;
-}
-
-/// What this rank tells of its tensors. False: it cannot, or has to say why not the regular way.
-bool FastPath::tell(const Submission& submission) {
-  proposed_.numbers.clear();
-  if (!tells()) return true;
-  const std::size_t count = proposed_.collective->fast->numbers(members());
-  if (aligned(submission.tensors.size() * count * sizeof(std::int64_t)) > kMostProposed) {
-    return false;
-  }
-  proposed_.numbers.resize(submission.tensors.size() * count);
-  std::int64_t* numbers = proposed_.numbers.data();
-  for (const Tensor& tensor : submission.tensors) {
-    describe(tensor);
-    const Task task = task_of(tensor);
-    if (!proposed_.collective->check(task, members())) return false;
-    proposed_.collective->fast->tell(task, members(), numbers);
-    numbers += count;
-  }
-  return true;
-}
-
-/// This tensor is the one that the signature is of.
-void FastPath::describe(const Tensor& tensor) {
-  proposed_.signature.dtype = tensor.dtype;
-  proposed_.signature.shape = tensor.shape;
-}
-
-/// Of the tensor that was described last.
-Task FastPath::task_of(const Tensor& tensor, OutputAllocator* allocator) const {
-  return {.signature = {std::shared_ptr<const void>(), &proposed_.signature},
-          .in = tensor.in,
-          .out = tensor.out,
-          .allocator = allocator,
-          .splits = tensor.splits,
-          .received = tensor.received};
-}
-
-/// What that member brings of the tensor that was described last.
-std::size_t FastPath::bytes_of(const std::int64_t* numbers, int member) const {
-  const FastRule& rule = *proposed_.collective->fast;
-  return rule.bytes == nullptr ? proposed_.signature.bytes()
-                               : rule.bytes(proposed_.signature, numbers, member, members());
-}
-
-/// Nothing: it does not take the fast path, whatever the others bring.
-std::optional<FastPath::Load> FastPath::load_of(const Submission& submission) {
-  if (!moves_data()) return Load{};
-  for (const Tensor& tensor : submission.tensors) {
-    if (tensor.device != Device::Host) return std::nullopt;
-    if (!tells() && element_count(tensor.shape) <= 0) return std::nullopt;
-  }
-  return tell(submission)
-             ? std::optional(weigh(submission, proposed_.numbers.data(), members().self))
-             : std::nullopt;
-}
-
-/// What that member brings. Where members tell nothing, all of them come to the same: as if each
-/// brought everything.
-FastPath::Load FastPath::weigh(const Submission& submission, const std::int64_t* numbers,
-                               int member) {
-  const std::size_t count = tells() ? proposed_.collective->fast->numbers(members()) : 0;
-  std::size_t bytes = 0;
-  std::size_t room_bytes = aligned(submission.tensors.size() * count * sizeof(std::int64_t));
-  for (const Tensor& tensor : submission.tensors) {
-    std::size_t length = 0;
-    if (tells()) {
-      describe(tensor);
-      length = bytes_of(numbers, member);
-      numbers += count;
-    } else {
-      length = static_cast<std::size_t>(element_count(tensor.shape)) * size_of(tensor.dtype);
-    }
-    if (length > kMostProposed) return {.bytes = length, .large = true};
-    bytes += length;
-    room_bytes += aligned(length);
-  }
-  // Everybody reads what everybody brings: as on the small path, less of it the more there are.
-  const auto size = static_cast<std::size_t>(proposals_.size());
-  const std::size_t most = proposals_.remote() ? kMostTold + kMostTold / size : 4 * kMostProposed;
-  return {.bytes = bytes, .large = room_bytes > kMostProposed || bytes * size > most};
-}
-
-/// What that member has told, once the round is agreed.
-const std::int64_t* FastPath::numbers_of(int member) const {
-  return tells() ? reinterpret_cast<const std::int64_t*>(proposals_.room_of(member) +
-                                                         proposed_.numbers_begin)
-                 : nullptr;
-}
-
-/// The data of some member have not come with its proposal. All members see the same.
-bool FastPath::any_large() {
-  if (!tells()) return proposed_.large;
-  for (int member = 0; member < proposals_.size(); ++member) {
-    if (weigh(*proposed_.submission, numbers_of(member), member).large) return true;
-  }
-  return false;
 }
 
 /// What the others know the operation by, and all of its signature but the first tensor's.
 void FastPath::name(const Submission& submission, const ProcessSet& world) {
   Key& key = proposed_.key;
-  Signature& signature = proposed_.signature;
+  Signature& signature = contributions_.signature();
   const std::size_t count = submission.tensors.size();
   const bool unnamed = submission.name.empty();
   signature.group.name.clear();
@@ -183,7 +53,7 @@ void FastPath::name(const Submission& submission, const ProcessSet& world) {
   key.generation = world.generation;
   key.name.clear();
   key.kind = submission.kind;
-  const Rules& rules = proposed_.collective->rules;
+  const Rules& rules = contributions_.collective().rules;
   if (rules.matched_by_count) {
     key = parts_.negotiation.negotiator()->counted_key(submission.kind, world);
   } else if (!unnamed) {
@@ -208,7 +78,7 @@ void FastPath::name(const Submission& submission, const ProcessSet& world) {
 bool FastPath::spell(const Submission& submission, Proposals::Tag& tag, std::uint32_t* said) {
   const Negotiator& negotiator = *parts_.negotiation.negotiator();
   const std::size_t count = submission.tensors.size();
-  Signature& signature = proposed_.signature;
+  Signature& signature = contributions_.signature();
   tag.count = static_cast<std::uint32_t>(count);
   tag.position = negotiator.position();
   for (std::size_t i = 0; i < count; ++i) {
@@ -231,23 +101,21 @@ bool FastPath::spell(const Submission& submission, Proposals::Tag& tag, std::uin
 
 bool FastPath::propose(Submission& submission) {
   const std::lock_guard lock(parts_.negotiation.mutex());
-  if (!may_propose(submission)) return false;  // else an earlier one may be open, left by its caller
-  proposed_.collective = find_collective(kind_of(submission));
-  if (proposed_.collective == nullptr || !proposed_.collective->fast) return false;
+  // Nothing may be begun while an earlier one is open, left by its caller.
+  if (!may_propose(submission) || !contributions_.begin(kind_of(submission))) return false;
   // Whoever goes on at the callback takes nothing.
   const bool takes = submission.mode != Mode::Callback || submission.provide;
   if (!takes && lacks_memory(submission)) return false;
   const ProcessSet& world = *parts_.negotiation.negotiator()->process_set(0);
   name(submission, world);
-  const auto load = load_of(submission);
-  if (!load) return false;
+  if (!contributions_.prepare(submission)) return false;
   Proposals::Tag tag;
-  std::array<std::uint32_t, kMostTensors> said;
+  std::array<std::uint32_t, Contributions::kMostTensors> said;
   if (!spell(submission, tag, said.data())) return false;
   proposals_.reopen();
   if (!proposals_.may_propose()) return false;
 
-  if (proposed_.collective->rules.matched_by_count) {
+  if (contributions_.collective().rules.matched_by_count) {
     tag.call = proposed_.key.number;
   } else if (submission.name.empty()) {
     submission.call = parts_.submissions.next_unnamed(world.generation);
@@ -257,41 +125,9 @@ bool FastPath::propose(Submission& submission) {
   proposed_.handle = parts_.submissions.next_handle();
   proposed_.end = Proposed::End::None;
   proposed_.ask_at = TimePoint{};
-  publish(submission, tag, said.data(), *load);
+  contributions_.publish(submission, tag, said.data());
   proposed_.round = proposals_.round();
   return true;
-}
-
-void FastPath::publish(const Submission& submission, const Proposals::Tag& tag,
-                       const std::uint32_t* said, const Load& load) {
-  std::byte* const begin = proposals_.room();
-  std::byte* room = begin;
-  const std::size_t said_bytes = submission.grouped ? submission.tensors.size() * sizeof *said : 0;
-  std::memcpy(room, said, said_bytes);
-  room += aligned(said_bytes);
-  proposed_.numbers_begin = static_cast<std::size_t>(room - begin);
-  const std::size_t numbers_bytes = proposed_.numbers.size() * sizeof(std::int64_t);
-  if (numbers_bytes != 0) std::memcpy(room, proposed_.numbers.data(), numbers_bytes);
-  room += aligned(numbers_bytes);
-  proposed_.data_begin = static_cast<std::size_t>(room - begin);
-  if (moves_data() && !load.large) {
-    const std::int64_t* numbers = proposed_.numbers.data();
-    for (const Tensor& tensor : submission.tensors) {
-      describe(tensor);
-      const std::size_t length = bytes_of(numbers, members().self);
-      if (submission.prescale == 1.0) {
-        copy_to_peers(room, tensor.in, length);
-      } else {
-        scale_copy(room, tensor.in, length / size_of(tensor.dtype), tensor.dtype,
-                   submission.prescale);
-      }
-      room += aligned(length);
-      if (tells()) numbers += proposed_.numbers.size() / submission.tensors.size();
-    }
-  }
-  proposed_.bytes = load.bytes;
-  proposed_.large = load.large;
-  proposals_.propose(tag, said_bytes, static_cast<std::size_t>(room - begin));
 }
 
 Result<Handle> FastPath::see_through(bool stays) {
@@ -382,7 +218,7 @@ bool FastPath::step(TimePoint now) {
 
 /// With the engine lock held: the own proposal has an outcome.
 void FastPath::settle(bool agreed) {
-  if (agreed && !any_large()) {
+  if (agreed && !contributions_.any_large(*proposed_.submission)) {
     auto taken = take_results();
     proposals_.settle();
     if (taken) {
@@ -420,36 +256,18 @@ void FastPath::settle(bool agreed) {
 Result<void> FastPath::take_results() {
   Submission& submission = *proposed_.submission;
   proposed_.handed = 0;
-  if (proposed_.collective->rules.matched_by_count) {
+  if (contributions_.collective().rules.matched_by_count) {
     parts_.negotiation.negotiator()->passed(proposed_.key);
   }
-  if (!moves_data()) return {};
+  if (!contributions_.moves_data()) return {};
   // Of a caller who stands still: what it takes in a moment.
   const bool stands = proposed_.work == nullptr;
   std::shared_ptr<Work> work =
       stands && lacks_memory(submission) ? make_work(submission) : proposed_.work;
-  const auto count = static_cast<std::size_t>(proposals_.size());
-  std::vector<const std::byte*> data(count);
-  std::vector<const std::int64_t*> numbers(tells() ? count : 0);
-  for (std::size_t q = 0; q < count; ++q) {
-    data[q] = proposals_.room_of(static_cast<int>(q)) + proposed_.data_begin;
-    if (tells()) numbers[q] = numbers_of(static_cast<int>(q));
-  }
-  const std::size_t told = tells() ? proposed_.collective->fast->numbers(members()) : 0;
-  for (std::size_t i = 0; i < submission.tensors.size(); ++i) {
-    const Tensor& tensor = submission.tensors[i];
-    describe(tensor);
-    Room memory(work, i, parts_.submissions.pool());
-    auto fine = proposed_.collective->fast->combine(
-        task_of(tensor, &memory), parts_.peers.backend(), {.data = data, .numbers = numbers});
-    if (!fine) return fine;
-    for (std::size_t q = 0; q < count; ++q) {
-      data[q] += aligned(bytes_of(tells() ? numbers[q] : nullptr, static_cast<int>(q)));
-      if (tells()) numbers[q] += told;
-    }
-  }
+  auto fine = contributions_.combine(submission, work, parts_.submissions.pool());
+  if (!fine) return fine;
   ++run_.operations;
-  run_.bytes += proposed_.bytes;
+  run_.bytes += contributions_.bytes();
   if (stands && work != nullptr && work->has_result()) {
     parts_.submissions.add(work);
     parts_.submissions.complete(work);

@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "collectives/collective.h"
 #include "engine/base/phase.h"
 #include "engine/base/progress.h"
 #include "engine/control/fast_path_gate.h"
@@ -22,6 +21,7 @@
 #include "engine/execution/dispatcher.h"
 #include "engine/execution/submissions.h"
 #include "engine/failure/detector.h"
+#include "engine/fast_path/contributions.h"
 #include "engine/timeline/timeline.h"
 
 namespace rueda {
@@ -94,50 +94,20 @@ class FastPath final : public FastPathGate {
   /// An operation that this rank has proposed to all others.
   struct Proposed {
     enum class End : std::uint8_t { None, Agreed, Moved, Failed };
-    const Collective* collective = nullptr;
-    Key key;  // with the signature: kept between calls for their memory
-    Signature signature;
+    Key key;                           // kept between calls for its memory
     Submission* submission = nullptr;  // of the caller, who stands still; or `kept`
     Submission kept;
     std::shared_ptr<Work> work;  // null while the caller stands still
     Handle handle = 0;
     Handle handed = 0;  // of results that the caller, who stands still, takes in a moment
-    std::vector<std::int64_t> numbers;  // what this rank tells besides its data
-    std::size_t numbers_begin = 0;
-    std::size_t data_begin = 0;
-    std::size_t bytes = 0;
-    bool large = false;  // the data of this rank do not go with it
     std::uint32_t round = 0;
     TimePoint ask_at{};  // time zero: not any more
     End end = End::None;
     Error error;  // if it failed
   };
-  /// How much a submission brings, and whether that goes with the proposal.
-  struct Load {
-    std::size_t bytes = 0;
-    bool large = false;
-  };
-  /// What has been proposed, or is about to be.
-  [[nodiscard]] bool moves_data() const noexcept {
-    return proposed_.collective->fast->combine != nullptr;
-  }
-  [[nodiscard]] bool tells() const noexcept {
-    return proposed_.collective->fast->numbers != nullptr;
-  }
-  [[nodiscard]] const Members& members() const noexcept { return parts_.peers.backend().members(); }
   [[nodiscard]] bool may_propose(const Submission& submission) const;
-  [[nodiscard]] bool tell(const Submission& submission);
-  void describe(const Tensor& tensor);
-  [[nodiscard]] Task task_of(const Tensor& tensor, OutputAllocator* allocator = nullptr) const;
-  [[nodiscard]] std::size_t bytes_of(const std::int64_t* numbers, int member) const;
-  [[nodiscard]] std::optional<Load> load_of(const Submission& submission);
-  [[nodiscard]] Load weigh(const Submission& submission, const std::int64_t* numbers, int member);
-  [[nodiscard]] const std::int64_t* numbers_of(int member) const;
-  [[nodiscard]] bool any_large();
   void name(const Submission& submission, const ProcessSet& world);
   [[nodiscard]] bool spell(const Submission& submission, Proposals::Tag& tag, std::uint32_t* said);
-  void publish(const Submission& submission, const Proposals::Tag& tag, const std::uint32_t* said,
-               const Load& load);
   void await(bool stays);
   void leave();
   void settle(bool agreed);
@@ -154,6 +124,7 @@ class FastPath final : public FastPathGate {
   // Changed by the holder of the progress lock only, with the engine lock held where others read
   // it.
   Proposed proposed_;
+  Contributions contributions_{proposals_, parts_.peers};
   Decided held_;   // what has been decided behind an own proposal that is open
   PathCount run_;  // what was proposed and agreed
 };
