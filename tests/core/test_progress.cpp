@@ -3,6 +3,7 @@
 #include "engine/base/progress.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 
 #include <atomic>
@@ -97,6 +98,58 @@ TEST(Progress, the_engine_thread_watches_descriptors_that_matter_since_it_fell_a
   const std::uint64_t one = 1;
   ASSERT_EQ(::write(driver.data.get(), &one, sizeof one), static_cast<ssize_t>(sizeof one));
   EXPECT_EQ(driver.arrived.get_future().wait_for(seconds(5)), std::future_status::ready);
+}
+
+TEST(SpinWait, ends_after_a_time_and_stays_at_its_end_until_something_moves) {
+  SpinWait spin(2);
+  const auto deadline = Clock::now() + seconds(60);
+  int waits = 0;
+  while (spin.wait() && Clock::now() < deadline) ++waits;
+  EXPECT_GE(waits, 2);  // the pauses, at least
+  EXPECT_FALSE(spin.wait());
+  spin.reset();
+  EXPECT_TRUE(spin.wait());
+}
+
+TEST(SpinWait, sees_that_another_thread_wants_its_core) {
+  cpu_set_t mine;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof mine, &mine), 0);
+  int core = 0;
+  while (!CPU_ISSET(core, &mine)) ++core;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  std::atomic<bool> over{false};
+  std::atomic<int> pinned{0};
+  const auto on_one_core = [&](const auto& body) {
+    return std::thread([&, body] {
+      if (::sched_setaffinity(0, sizeof one, &one) == 0) ++pinned;
+      body();
+    });
+  };
+  auto other = on_one_core([&] {
+    while (!over) {  // works a little whenever it may
+      const auto end = Clock::now() + std::chrono::microseconds(20);
+      while (Clock::now() < end) {
+      }
+      ::sched_yield();
+    }
+  });
+  bool shared = false;
+  auto waiting = on_one_core([&] {
+    const auto deadline = Clock::now() + seconds(60);
+    while (!shared && Clock::now() < deadline) {
+      SpinWait spin(0);
+      while (!spin.shared() && spin.wait()) {
+      }
+      shared = spin.shared();
+    }
+    over = true;
+  });
+  waiting.join();
+  other.join();
+  EXPECT_EQ(pinned, 2);
+  EXPECT_TRUE(shared);
 }
 
 }  // namespace

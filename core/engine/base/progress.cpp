@@ -7,8 +7,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "engine/base/spin_wait.h"
-
 namespace rueda {
 
 namespace {
@@ -135,7 +133,7 @@ bool Progress::until(const std::function<bool()>& done, TimePoint deadline) {
   waiters_.fetch_add(1, std::memory_order_seq_cst);
   while (!done()) {
     if (take()) {
-      drive(done, deadline);
+      drive(done, deadline, SpinWait(kPauses));
       release();
       break;
     }
@@ -153,7 +151,11 @@ bool Progress::take() noexcept {
 }
 
 bool Progress::until_held(const std::function<bool()>& done, TimePoint deadline) {
-  drive(done, deadline);
+  return until_held(done, deadline, SpinWait(kPauses));
+}
+
+bool Progress::until_held(const std::function<bool()>& done, TimePoint deadline, SpinWait spin) {
+  drive(done, deadline, spin);
   return done();
 }
 
@@ -178,8 +180,7 @@ void Progress::park(const std::function<bool()>& done, TimePoint deadline) {
   parked_count_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-void Progress::drive(const std::function<bool()>& done, TimePoint deadline) {
-  SpinWait spin(kPauses);
+void Progress::drive(const std::function<bool()>& done, TimePoint deadline, SpinWait spin) {
   unsigned steps = 0;
   while (!done()) {
     if (driver_.advance()) {

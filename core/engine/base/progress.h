@@ -27,6 +27,7 @@
 #include <stop_token>
 #include <vector>
 
+#include "engine/base/spin_wait.h"
 #include "transport/doorbell.h"
 #include "transport/fd.h"
 #include "types.h"
@@ -77,8 +78,9 @@ class Progress {
   /// Takes the progress lock if it is free. The new holder must give_back().
   [[nodiscard]] bool take() noexcept;
   void give_back() { release(); }
-  /// until() for the holder, who keeps the lock.
+  /// until() for the holder, who keeps the lock. `spin`: of a wait that goes on here.
   bool until_held(const std::function<bool()>& done, TimePoint deadline);
+  bool until_held(const std::function<bool()>& done, TimePoint deadline, SpinWait spin);
 
   /// Drives as long as something moves, unless another thread already drives.
   void poke();
@@ -110,7 +112,7 @@ class Progress {
  private:
   [[nodiscard]] bool acquire() noexcept;
   void release();
-  void drive(const std::function<bool()>& done, TimePoint deadline);
+  void drive(const std::function<bool()>& done, TimePoint deadline, SpinWait spin);
   void drive_as_engine_thread(const std::stop_token& stop);
   void give_way();
   [[nodiscard]] bool sleep_without_lock();

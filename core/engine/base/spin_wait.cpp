@@ -22,6 +22,7 @@ constexpr auto kHogged = microseconds(200);
 }  // namespace
 
 bool SpinWait::wait() noexcept {
+  if (over_) return false;
   if (paused_ < pauses_) {
     ++paused_;
     pause();
@@ -36,7 +37,9 @@ bool SpinWait::wait() noexcept {
   const auto took = now - since_;  // includes what the calling code did between two waits
   since_ = now;
   burnt_ += std::min<Duration>(took, kOwnShare);
-  return burnt_ < kBurn && took < kHogged;
+  shared_ |= took > kOwnShare;
+  over_ = burnt_ >= kBurn || took >= kHogged;
+  return !over_;
 }
 
 }  // namespace rueda

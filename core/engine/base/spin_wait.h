@@ -15,19 +15,24 @@ class SpinWait {
   /// `pauses`: how many pauses come before the first yield.
   explicit SpinWait(int pauses) noexcept : pauses_(pauses) {}
 
-  /// Waits a moment. False: it is time to sleep.
+  /// Waits a moment. False: it is time to sleep, as it was if wait() has said so before.
   [[nodiscard]] bool wait() noexcept;
+  /// Another thread has run during a yield: it wants this core, so pauses are time that it lacks.
+  [[nodiscard]] bool shared() const noexcept { return shared_; }
   /// Starts anew, because something moved.
   void reset() noexcept {
     paused_ = 0;
     burnt_ = Duration::zero();
     yielding_ = false;
+    over_ = false;
   }
 
  private:
   int pauses_;
   int paused_ = 0;
   bool yielding_ = false;
+  bool shared_ = false;
+  bool over_ = false;
   TimePoint since_{};  // of the last look at the clock, while yielding
   Duration burnt_ = Duration::zero();
 };

@@ -4,7 +4,6 @@
 #include <array>
 
 #include "engine/base/names.h"
-#include "engine/base/pause.h"
 #include "engine/base/spin_wait.h"
 #include "engine/control/fusion.h"
 #include "engine/fast_path/ask_frame.h"
@@ -22,8 +21,6 @@ constexpr auto kAskAfter = milliseconds(100);
 /// How long a thread stays that need not. It belongs to a rank that is ahead of the others, so the
 /// step ends no later for it; while to hand over, and to be told of the end, takes three wake-ups.
 constexpr auto kMoment = microseconds(300);
-/// How often to look before the engine's other work gets its turn: a few microseconds.
-constexpr int kLooks = 64;
 /// The engine has to find memory for a result, or to ask for it.
 bool lacks_memory(const Submission& submission) {
   return std::ranges::any_of(submission.tensors,
@@ -149,8 +146,8 @@ Result<Handle> FastPath::see_through(bool stays) {
 
 /// Stays with the proposal for a moment, or until it has to look around.
 void FastPath::await(bool stays) {
+  SpinWait spin(proposals_.remote() ? 0 : pauses_);
   if (proposals_.remote() || !stays) {
-    SpinWait spin(proposals_.remote() ? 0 : kLooks);
     while (proposals_.open()) {
       if (step({})) {
         spin.reset();
@@ -159,14 +156,17 @@ void FastPath::await(bool stays) {
       }
     }
   } else {
-    for (int look = 0; look < kLooks && proposals_.outcome() == Proposals::Outcome::Open; ++look)
-      pause();
+    // The engine's other work can wait as long: it costs more than a look.
+    while (proposals_.outcome() == Proposals::Outcome::Open && spin.wait()) {
+    }
     (void)step({});
   }
+  pauses_ = spin.shared() ? pauses_ / 2 : kMostPauses;
   if (!proposals_.open()) return;
   const auto now = Clock::now();
   proposed_.ask_at = now + kAskAfter;
-  parts_.progress.until_held([&] { return !proposals_.open(); }, now + (stays ? kBlink : kMoment));
+  parts_.progress.until_held([&] { return !proposals_.open(); }, now + (stays ? kBlink : kMoment),
+                             spin);
 }
 
 /// The thread has to look around, or has something else to do; the engine goes on without it.

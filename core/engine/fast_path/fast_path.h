@@ -127,6 +127,11 @@ class FastPath final : public FastPathGate {
   Contributions contributions_{proposals_, parts_.peers};
   Decided held_;   // what has been decided behind an own proposal that is open
   PathCount run_;  // what was proposed and agreed
+  static constexpr int kMostPauses = 64;  // a few microseconds
+  /// Before the first yield of a wait. Fewer and fewer while other threads run during the yields,
+  /// as with more ranks than cores, under a limit of a cgroup or on a busy machine: what this
+  /// thread waits for may need its core. As many as ever as soon as a wait has ended without.
+  int pauses_ = kMostPauses;
 };
 
 }  // namespace rueda
