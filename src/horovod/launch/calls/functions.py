@@ -35,6 +35,7 @@ from horovod.runtime.ending import describe_text, harmless
 
 __all__ = [
     "DESCRIPTORS_VARIABLE",
+    "answer",
     "call_environment",
     "call_in_worker",
     "explain_failure",
@@ -212,21 +213,43 @@ def call_in_worker(call_descriptor: int, result_descriptor: int) -> None:
         Exception: that of the function, or that its result cannot be pickled; it is sent home, too.
     """
     try:
-        func, args, kwargs = _unpack_call(_private_memory(call_descriptor))
-        value = func(*args, **kwargs)
-        try:
-            pieces = pack_plain((True, value))
-        except NotPlain:
-            pieces = pack((True, value))
+        pieces = _value_of(_private_memory(call_descriptor))
     except BaseException as error:
-        text = traceback.format_exc()
-        try:
-            pickled = b"".join(pack(error))
-        except Exception:  # some exceptions hold what cannot be pickled: the text has to do
-            pickled = b""
-        _send(result_descriptor, pack_plain((False, (*plain_error(error), text, pickled))))
+        _send(result_descriptor, _failure_of(error))
         raise
     _send(result_descriptor, pieces)
+
+
+def answer(call: memoryview) -> tuple[list[memoryview], BaseException | None]:
+    """Call what :func:`pack_call` has made ``call`` of, which may be written to. For processes that somebody
+    else has started.
+
+    Returns:
+        What is to be sent home, and what the function has raised.
+    """
+    try:
+        return _value_of(call), None
+    except BaseException as error:
+        return _failure_of(error), error
+
+
+def _value_of(call: memoryview) -> list[memoryview]:
+    func, args, kwargs = _unpack_call(call)
+    value = func(*args, **kwargs)
+    try:
+        return pack_plain((True, value))
+    except NotPlain:
+        return pack((True, value))
+
+
+def _failure_of(error: BaseException) -> list[memoryview]:
+    """Of the exception that is being handled."""
+    text = traceback.format_exc()
+    try:
+        pickled = b"".join(pack(error))
+    except Exception:  # some exceptions hold what cannot be pickled: the text has to do
+        pickled = b""
+    return pack_plain((False, (*plain_error(error), text, pickled)))
 
 
 def pack_call(func: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[memoryview]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from horovod.bootstrap import unix
@@ -64,7 +65,7 @@ from horovod.launch.launchers.contract import (
     Started,
     Stopped,
 )
-from horovod.launch.launchers.fleet_contract import Fleet, FleetPlan, FleetWorker
+from horovod.launch.launchers.fleet_contract import Fleet, FleetPlan, FleetWorker, MakeFleet
 from horovod.launch.launchers.registry import LAUNCHERS, make_fleet
 from horovod.launch.output.console import Console
 from horovod.launch.output.status import Status
@@ -127,10 +128,12 @@ def run_elastic_job(
     *,
     words: Sequence[str] = (),
     saved: Saved | None = None,
+    make: MakeFleet | None = None,
 ) -> None:
     """Run `job` on hosts that come and go, until nothing of it is left; `inherited` is the environment that
     workers start from. `results` is filled with what the ranks of the last world sent home. ``words`` of the
-    command line are kept with the state, ``saved`` is that of another driver, to go on with.
+    command line are kept with the state, ``saved`` is that of another driver, to go on with. ``make``:
+    makes the fleet, in place of the launcher of the job.
 
     Raises:
         ConfigError: the launcher cannot run such a job.
@@ -140,7 +143,7 @@ def run_elastic_job(
         LaunchError: it has failed for another reason, such as too few slots.
     """
     with ExitStack() as stack:
-        course = _Course(job, elastic, inherited, console, stack, words, saved)
+        course = _Course(job, elastic, inherited, console, stack, words, saved, make)
         try:
             course.run()
         finally:
@@ -162,6 +165,7 @@ class _Course:
         stack: ExitStack,
         words: Sequence[str],
         saved: Saved | None,
+        make: MakeFleet | None,
     ) -> None:
         self._job = job
         self._console = console
@@ -218,8 +222,7 @@ class _Course:
             job, (), (), (), False, inherited, time_limits(job.options, inherited), self._signals, console,
             self._status,
         )  # fmt: skip
-        self._fleet: Fleet = make_fleet(
-            LAUNCHERS[job.launcher],
+        self._fleet: Fleet = (make or partial(make_fleet, LAUNCHERS[job.launcher]))(
             request,
             FleetPlan(job.command, environment, job.call, elastic.driver_wait_s, self._door),
             self._output,
