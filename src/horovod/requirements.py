@@ -21,12 +21,12 @@ _FRAMEWORKS: Final = {
     "jax": "JAX",
     "keras": "Keras",
     "pyspark": "PySpark",
+    "ray": "Ray",
 }
 _CORE: Final = "horovod._core"
 _FOLDER: Final = os.path.dirname(os.path.abspath(__file__))
 
 _COMING: Final = {
-    "horovod.ray": "training on Ray",
     "horovod.mxnet": "support of MXNet",
     "horovod.jax": "support of JAX without Keras",
 }

@@ -85,7 +85,7 @@ PYTHON_ARROWS = {
     "common": NEUTRAL | {"_core", "backends", "bootstrap", "devices", "elastic"},
     "runner": {"launch", "common", "bootstrap"},
     "spark": {"launch", "common", "runtime", "bootstrap", "data", "tensorflow"},
-    "ray": {"launch", "common", "runtime"},
+    "ray": {"launch", "runner", "runtime", "bootstrap"},
     # The package itself offers run() and __version__.
     "": {"launch", "version"},
 }

@@ -1,0 +1,87 @@
+"""What runs in the actors of an elastic job: a probe on each node, and the workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import ray
+
+from horovod.bootstrap.cores import usable_cores
+from horovod.bootstrap.proc import boot_id, namespace, stat_of
+from horovod.bootstrap.starter import Word, line_of
+from horovod.errors import HorovodInternalError, PeerLostError
+from horovod.launch.calls.functions import answer
+from horovod.ray import ray_logger
+from horovod.runtime import lifecycle
+from horovod.runtime.ending import describe
+
+__all__ = ["ElasticWorker", "Facts", "NodeProbe", "Process", "Reply"]
+
+
+class Facts(NamedTuple):
+    """Of a node. ``machine``: the same text on all nodes of one system."""
+
+    machine: str
+    cores: int
+
+
+class Process(NamedTuple):
+    """``started``: ticks from boot; with it no later process of this number is taken for it."""
+
+    pid: int
+    started: int
+
+
+class Reply(NamedTuple):
+    """What has become of a call: bytes to be sent home, and a word about a failure, else empty."""
+
+    data: bytes
+    word: str
+
+
+class NodeProbe:
+    """Gives signs of life of its node, and ends what does not end by itself."""
+
+    def facts(self) -> Facts:
+        """Of this node."""
+        return Facts(" ".join([boot_id(), str(namespace("net")), str(namespace("pid"))]), usable_cores()[0])
+
+    def ping(self) -> None:
+        """It lives."""
+
+    def kill(self, process: Process) -> None:
+        """A worker, also one that is stopped. No effect if it has ended."""
+        stat = stat_of(process.pid)
+        if stat is not None and stat.started == process.started:
+            os.kill(process.pid, signal.SIGKILL)
+
+
+class ElasticWorker:
+    """One worker: it makes one call."""
+
+    def begin(self, environment: Mapping[str, str], queue: Any) -> Process:
+        """Be a worker of this job, whose messages go to ``queue``."""
+        os.environ.update(environment)
+        ray_logger.configure(queue)
+        stat = stat_of(os.getpid())
+        return Process(os.getpid(), stat.started if stat is not None else 0)
+
+    def node_id(self) -> str:
+        """Of Ray's node."""
+        return str(ray.get_runtime_context().get_node_id())
+
+    def run(self, call: bytes) -> Reply:
+        """Make the call. If it fails, this process has to end soon: it is still in its world."""
+        pieces, error = answer(memoryview(bytearray(call)))
+        word = "" if error is None else line_of(Word(False, f"raised {describe(error)}", _because(error)))
+        if error is None:
+            lifecycle.stop()  # the others hear that it has left in peace
+        return Reply(b"".join(pieces), word)
+
+
+def _because(error: BaseException) -> int | None:
+    """The rank that has failed before."""
+    return error.rank if isinstance(error, (PeerLostError, HorovodInternalError)) else None

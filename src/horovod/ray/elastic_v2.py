@@ -1,0 +1,226 @@
+"""Elastic jobs: ranks come and go with the nodes of the cluster."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from horovod.errors import ConfigError, LaunchError, WorkerFailed
+from horovod.launch.calls.functions import explain_failure, interface_names, pack_call, result_of
+from horovod.launch.calls.unpicklable import why_unpicklable
+from horovod.launch.elastic.discovery import HostDiscovery
+from horovod.launch.elastic.job import run_elastic_job
+from horovod.launch.elastic.options import Wishes, elastic_of
+from horovod.launch.job import Job, Results
+from horovod.launch.output.console import Console
+from horovod.ray.adapter import Adapter, BaseParams
+from horovod.ray.coordinator import forwarded
+from horovod.ray.discovery import RayHostDiscovery, TestDiscovery
+from horovod.ray.fleet import ActorFleet, Wanted
+from horovod.ray.messages import listening_beside
+from horovod.ray.nodes import NodeNames, describe_resources
+from horovod.ray.worker import Call
+
+__all__ = ["ElasticAdapter", "ElasticParams", "RayHostDiscovery", "TestDiscovery"]
+
+_LOOK_S = 1.0
+_ALL_STEPS = 2
+
+Callbacks = Sequence[Callable[[Any], Any]]
+
+
+@dataclass
+class ElasticParams(BaseParams):
+    """How many ranks there may be.
+
+    Attributes:
+        min_workers: ranks that the job begins with, and goes on with.
+        max_workers: ranks that it grows to; None: as many as there is room for.
+        reset_limit: changes of the world that are allowed; None: any number.
+        cooldown_range: for how many seconds a slot whose worker has failed is left out, from and to; None:
+            for ever.
+        elastic_timeout: how many seconds enough room is waited for.
+        override_discovery: look for nodes of Ray; False: ask ``settings.discovery``.
+
+    Raises:
+        ConfigError: the numbers contradict each other.
+    """
+
+    min_workers: int = 1
+    max_workers: int | None = None
+    reset_limit: int | None = None
+    cooldown_range: Sequence[float] | None = None
+    elastic_timeout: float = 600
+    override_discovery: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.min_workers < 1:
+            raise ConfigError(f"min_workers must be at least 1, not {self.min_workers}.")
+        if self.max_workers is not None and self.max_workers < self.min_workers:
+            raise ConfigError(f"max_workers={self.max_workers} is less than min_workers={self.min_workers}.")
+
+    @property
+    def gpus(self) -> float:
+        """Of each rank."""
+        return self.gpus_per_worker or 0
+
+
+class ElasticAdapter(Adapter):
+    """Each worker is an actor of its own, which ends with it. They are started by ``run`` and ``execute``.
+
+    Args:
+        settings: a :class:`horovod.ray.runner.MiniSettings`.
+    """
+
+    def __init__(self, params: ElasticParams, settings: Any) -> None:
+        self.params = params
+        self.settings = settings
+        self.settings.elastic = True
+        self._discovery: HostDiscovery | None = None
+        self._made: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None
+        self._environment: dict[str, str] = {}
+
+    def start(
+        self,
+        executable_cls: Callable[..., Any] | None = None,
+        executable_args: Iterable[Any] | None = None,
+        executable_kwargs: Mapping[str, Any] | None = None,
+        extra_env_vars: Mapping[str, Any] | None = None,
+    ) -> None:
+        discovery = self._find_discovery()
+        self._made = None
+        if executable_cls is not None:
+            self._made = (executable_cls, tuple(executable_args or ()), dict(executable_kwargs or {}))
+        self._environment = {name: str(value) for name, value in (extra_env_vars or {}).items()}
+        until = time.monotonic() + self.params.elastic_timeout
+        while (found := sum(discovery.find_available_hosts_and_slots().values())) < self.params.min_workers:
+            if time.monotonic() >= until:
+                raise TimeoutError(
+                    f"There is room for {found} workers after {self.params.elastic_timeout:g} s, and "
+                    f"min_workers is {self.params.min_workers}: {describe_resources()}. Ask for fewer, add "
+                    "nodes, or wait longer: elastic_timeout."
+                )
+            time.sleep(_LOOK_S)  # nodes of Ray come without a word
+        self._discovery = discovery
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Iterable[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        callbacks: Callbacks | None = None,
+    ) -> list[Any]:
+        arguments = (tuple(args or ()), dict(kwargs or {}))
+        return self._run("run", fn, arguments, Call(fn, *arguments), callbacks)
+
+    def run_remote(
+        self,
+        fn: Callable[..., Any],
+        args: Iterable[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        raise NotImplementedError(
+            "RayExecutor.run_remote: an elastic job has no fixed ranks to refer to. Call run()."
+        )
+
+    def execute(self, fn: Callable[[Any], Any], callbacks: Callbacks | None = None) -> list[Any]:
+        return self._run("execute", fn, ((), {}), fn, callbacks)
+
+    def execute_single(self, fn: Callable[[Any], Any]) -> Any:
+        raise NotImplementedError(
+            "RayExecutor.execute_single: the actors of an elastic job end with their call. Call execute()."
+        )
+
+    def shutdown(self) -> None:
+        """Nothing runs between calls."""
+        self._discovery = None
+
+    def _find_discovery(self) -> HostDiscovery:
+        if self.params.override_discovery:
+            return RayHostDiscovery(self.params.use_gpu, self.params.cpus_per_worker, self.params.gpus or 1)
+        given = getattr(self.settings, "discovery", None)
+        if given is None:
+            raise ConfigError(
+                "override_discovery=False: settings.discovery says which hosts there are, so set it."
+            )
+        found: HostDiscovery = given
+        return found
+
+    def _run(
+        self,
+        what: str,
+        fn: Callable[..., Any],
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+        function: Callable[[Any], Any],
+        callbacks: Callbacks | None,
+    ) -> list[Any]:
+        """Run a job whose workers call ``function`` with their executable."""
+        if self._discovery is None:
+            raise LaunchError(f"RayExecutor.{what}: it is not started. Call start() before {what}().")
+        try:
+            call = pack_call(_Made(self._made, function), (), {})
+        except Exception as error:
+            raise LaunchError(f"RayExecutor.{what}: {why_unpicklable(fn, *arguments, error)}") from error
+        job = Job(
+            command=(f"RayExecutor.{what}",),
+            processes=self.params.min_workers,
+            launcher="ray",
+            options={
+                "HOROVOD_START_TIMEOUT": f"{self.settings.timeout_s:g}",
+                "HOROVOD_ELASTIC_TIMEOUT": f"{self.params.elastic_timeout:g}",
+            },
+            interfaces=interface_names(self.settings.nics),
+            status=False,
+            call=call,
+        )
+        wishes = Wishes(
+            min_num_proc=self.params.min_workers,
+            max_num_proc=self.params.max_workers,
+            reset_limit=self.params.reset_limit,
+            blacklist_cooldown_range=self.params.cooldown_range,
+            failure_domain="slot",  # a node with many GPUs does without the one whose actor has died
+        )
+        inherited = forwarded(os.environ)
+        how = elastic_of(wishes, job, inherited, self._discovery)
+        names = self._discovery.names if isinstance(self._discovery, RayHostDiscovery) else NodeNames()
+        console = Console(verbose=self.settings.verbose >= _ALL_STEPS, words=sys.stderr)
+        results = Results()
+        with listening_beside(callbacks) as queue:
+            wanted = Wanted(self.params.cpus_per_worker, self.params.gpus, self._environment, queue)
+            try:
+                run_elastic_job(
+                    job, how, inherited, console, results,
+                    make=lambda request, plan, output, store: ActorFleet(
+                        request, plan, output, names=names, wanted=wanted
+                    ),
+                )  # fmt: skip
+            except WorkerFailed as failure:
+                if failure.rank is not None:
+                    explain_failure(failure, results.sent.get(failure.rank), trusted=True)
+                raise
+        # What actors return is unpickled on the driver anyway, by Ray.
+        return [result_of(results.sent[rank], rank, trusted=True) for rank in sorted(results.sent)]
+
+
+class _Made:
+    """Calls a function with an executable that it makes, None if there is none to be made."""
+
+    def __init__(
+        self,
+        made: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None,
+        function: Callable[[Any], Any],
+    ) -> None:
+        self._made = made
+        self._function = function
+
+    def __call__(self) -> Any:
+        executable = None
+        if self._made is not None:
+            make, args, kwargs = self._made
+            executable = make(*args, **kwargs)
+        return self._function(executable)

@@ -1,0 +1,172 @@
+"""Waiting for all ranks: the first that fails ends the others, and the error says which and why.
+
+A rank whose function has raised still runs, as its actor does: the others would wait for it in a collective.
+And one that fails because of another one may be heard of before that. So after the first failure there is a
+moment for what belongs to it; then what still runs is ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from horovod.errors import HorovodInternalError, LaunchError, WorkerFailed
+from horovod.launch.calls.unpicklable import why_unpicklable
+from horovod.launch.phrases import counted
+
+__all__ = ["ActorFailed", "Member", "await_members", "shipped"]
+
+_POLL_S = 0.1
+_LONG_POLL_S = 1.0
+_PATIENCE_S = 2.0
+"""How long others may take to end by themselves after one has failed."""
+_CAUSE_S = 5.0
+"""How long the cause is waited for, when those that have failed have done so because of another rank."""
+_MOST_TEXT = 1 << 16  # of a traceback
+
+
+class ActorFailed(WorkerFailed):
+    """A rank has failed, or its actor has died; what still ran of the others was ended. ``host``: the id of
+    its node, ``actor``: that of its actor, as ``ray list actors`` shows them. ``ended``: whether actors of
+    the job are gone now.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        rank: int | None = None,
+        host: str | None = None,
+        exit_code: int | None = None,
+        last_lines: Sequence[str] = (),
+        actor: str = "",
+        ended: bool = False,
+    ) -> None:
+        super().__init__(message, rank=rank, host=host, exit_code=exit_code, last_lines=last_lines)
+        self.actor = actor
+        self.ended = ended
+
+
+@dataclass(frozen=True)
+class Member:
+    """A rank and its actor."""
+
+    rank: int
+    node_id: str
+    hostname: str
+    actor: Any
+
+    @property
+    def actor_id(self) -> str:
+        """As Ray's own tools show it."""
+        return str(self.actor._actor_id.hex())
+
+    def described(self) -> str:
+        """For messages."""
+        return f"rank {self.rank} on node {self.node_id} ({self.hostname}), actor {self.actor_id},"
+
+
+class _Failure(NamedTuple):
+    member: Member
+    error: Exception
+
+    @property
+    def died(self) -> bool:
+        return isinstance(self.error, RayActorError)
+
+    @property
+    def weight(self) -> int:
+        """Less: rather the cause."""
+        if self.died:
+            return 0
+        cause = self.error.cause if isinstance(self.error, RayTaskError) else self.error
+        return 2 if isinstance(cause, HorovodInternalError) else 1
+
+
+def await_members(
+    references: Sequence[Any], members: Sequence[Member], tell: Callable[[], None] | None = None
+) -> list[Any]:
+    """What the ranks return, in their order.
+
+    Args:
+        references: to the result of each member.
+        tell: called about ten times a second.
+
+    Raises:
+        ActorFailed: one has failed. All that has not ended by then is ended.
+    """
+    pending = dict(zip(references, members, strict=True))
+    values: dict[int, Any] = {}
+    failures: list[_Failure] = []
+    until = 0.0
+    try:
+        while pending and not (failures and time.monotonic() >= until):
+            wait_s = _LONG_POLL_S if tell is None and not failures else _POLL_S
+            done, _ = ray.wait(list(pending), num_returns=1, timeout=wait_s)
+            for reference in done:
+                member = pending.pop(reference)
+                try:
+                    values[member.rank] = ray.get(reference)
+                except RayError as error:
+                    failures.append(_Failure(member, error))
+                    patience_s = _CAUSE_S if all(each.weight == 2 for each in failures) else _PATIENCE_S
+                    until = time.monotonic() + patience_s
+            if tell is not None:
+                tell()
+    except BaseException:  # Ctrl-C, or a callback that fails
+        _end(pending.values())
+        raise
+    if failures:
+        _end(pending.values())
+        raise _error_of(min(failures, key=lambda each: each.weight), len(pending), failures)
+    return [values[member.rank] for member in members]
+
+
+def shipped(
+    what: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], *, parts: Sequence[Any]
+) -> list[Any]:
+    """References to ``parts``, in which a function and its arguments go to all ranks, but once to each node.
+
+    Raises:
+        LaunchError: it cannot be pickled; says which part.
+    """
+    try:
+        return [ray.put(part) for part in parts]
+    except RayError:
+        raise
+    except Exception as error:
+        raise LaunchError(f"{what}: {why_unpicklable(fn, args, kwargs, error)}") from error
+
+
+def _end(members: Any) -> None:
+    for member in members:
+        ray.kill(member.actor)
+
+
+def _error_of(first: _Failure, ended: int, failures: Sequence[_Failure]) -> ActorFailed:
+    member, error = first.member, first.error
+    if isinstance(error, RayTaskError):
+        how, trace = f"has raised {type(error.cause).__name__}: {error.cause}", str(error)
+        cause: BaseException = error.cause if isinstance(error.cause, BaseException) else error
+    else:
+        how, trace, cause = "has died", str(error), error
+    others = ""
+    if ended:
+        others = f" {counted(ended, 'rank')} that still ran {'was' if ended == 1 else 'were'} ended."
+    also = [str(each.member.rank) for each in failures if each is not first]
+    others += f" Failed as well: {', '.join(also)}." if also else ""
+    failed = ActorFailed(
+        f"{member.described()} {how}.{others}\n{trace[-_MOST_TEXT:]}",
+        rank=member.rank,
+        host=member.node_id,
+        actor=member.actor_id,
+        exit_code=1,
+        ended=bool(ended) or any(each.died for each in failures),
+    )
+    failed.__cause__ = cause
+    return failed

@@ -1,0 +1,38 @@
+"""Messages of ranks for callbacks of the driver, through a queue of Ray."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+__all__ = ["configure", "log"]
+
+
+class _State:
+    """Where messages of this process go."""
+
+    queue: Any = None
+    warned = False
+
+
+_state = _State()
+
+
+def configure(queue: Any) -> None:
+    """From now on messages go to ``queue`` (a ``ray.util.queue.Queue``); None: nowhere."""
+    _state.queue = queue
+
+
+def log(info_dict: dict[str, Any]) -> None:
+    """Call the callbacks of the driver (``RayExecutor.run(..., callbacks=[...])``) with ``info_dict``, from
+    any rank. Returns when the driver's queue has it.
+
+    Where no callback listens, it is dropped, with one warning.
+    """
+    if _state.queue is not None:
+        _state.queue.put(info_dict)
+    elif not _state.warned:
+        _state.warned = True
+        warnings.warn(
+            "horovod.ray.ray_logger.log: nobody listens. Give callbacks to run() or execute().", stacklevel=2
+        )

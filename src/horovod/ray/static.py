@@ -1,0 +1,270 @@
+"""Jobs of a fixed number of ranks: an actor each, which lives until the executor is shut down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from horovod.errors import ConfigError, LaunchError
+from horovod.ray.adapter import Adapter, BaseParams
+from horovod.ray.coordinator import Coordinator
+from horovod.ray.failures import ActorFailed, Member, await_members, shipped
+from horovod.ray.messages import listening
+from horovod.ray.nodes import describe_resources
+from horovod.ray.strategy import BaseStrategy, ColocatedStrategy, PGStrategy
+from horovod.ray.worker import Call
+from horovod.runner.common.util.timeout import Timeout
+
+__all__ = ["StaticAdapter", "StaticParams"]
+
+_END_S = 5.0
+
+
+@dataclass
+class StaticParams(BaseParams):
+    """How many workers, and where.
+
+    Attributes:
+        num_workers: in all; or
+        num_hosts, num_workers_per_host: so many on each of so many nodes.
+        use_current_placement_group: stay inside that of the caller, if there is one.
+
+    Raises:
+        ConfigError: the numbers contradict each other.
+    """
+
+    num_workers: int | None = None
+    num_hosts: int | None = None
+    num_workers_per_host: int = 1
+    use_current_placement_group: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_workers is not None and self.num_hosts is not None:
+            raise ConfigError(
+                "num_workers and num_hosts exclude each other. With num_hosts the number of workers on each "
+                "is num_workers_per_host."
+            )
+        for name in ("num_workers", "num_hosts", "num_workers_per_host"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise ConfigError(f"{name} must be at least 1, not {count}.")
+
+    def strategy(self, settings: Any) -> BaseStrategy:
+        """Where they go.
+
+        Raises:
+            ConfigError: it was not said how many there are.
+        """
+        own: dict[str, Any] = {
+            "settings": settings,
+            "use_gpu": self.use_gpu,
+            "cpus_per_worker": self.cpus_per_worker,
+            "gpus_per_worker": self.gpus_per_worker,
+        }
+        inherited = self.use_current_placement_group and ray.util.get_current_placement_group() is not None
+        if self.num_hosts is not None and not inherited:
+            return ColocatedStrategy(
+                num_hosts=self.num_hosts, num_workers_per_host=self.num_workers_per_host, **own
+            )
+        count = self.num_workers
+        if count is None:
+            if self.num_hosts is None:
+                raise ConfigError(
+                    "RayExecutor: say how many workers there are: num_workers, num_hosts or min_workers."
+                )
+            count = self.num_hosts * self.num_workers_per_host
+        return PGStrategy(
+            num_workers=count, force_create_placement_group=not self.use_current_placement_group, **own
+        )
+
+
+class StaticAdapter(Adapter):
+    """The actors are the ranks: they keep their state, and their world, from one call to the next.
+
+    Args:
+        settings: a :class:`MiniSettings`.
+    """
+
+    def __init__(self, params: StaticParams, settings: Any) -> None:
+        self.params = params
+        self.settings = settings
+        self.settings.elastic = False
+        self._strategy: BaseStrategy | None = None
+        self._coordinator: Coordinator | None = None
+        self._members: list[Member] = []
+        self._broken = ""
+
+    def start(
+        self,
+        executable_cls: Callable[..., Any] | None = None,
+        executable_args: Iterable[Any] | None = None,
+        executable_kwargs: Mapping[str, Any] | None = None,
+        extra_env_vars: Mapping[str, Any] | None = None,
+    ) -> None:
+        if self._strategy is not None:
+            raise LaunchError("RayExecutor: it is started already. Call shutdown() before start().")
+        self._broken = ""
+        self._strategy = self.params.strategy(self.settings)
+        try:
+            self._start(executable_cls, executable_args, executable_kwargs, extra_env_vars)
+        except BaseException:
+            self._broken = "the start has failed."
+            self.shutdown()
+            raise
+
+    def _start(
+        self,
+        executable_cls: Callable[..., Any] | None,
+        executable_args: Iterable[Any] | None,
+        executable_kwargs: Mapping[str, Any] | None,
+        extra_env_vars: Mapping[str, Any] | None,
+    ) -> None:
+        assert self._strategy is not None
+        workers, _ = self._strategy.create_workers()
+        self._members = [Member(rank, "unknown", "unknown", worker) for rank, worker in enumerate(workers)]
+        self._coordinator = coordinator = Coordinator(self.settings)
+        limit = self.settings.start_timeout
+        nodes = self._ask(workers, "node_id", limit)
+        hostnames = self._ask(workers, "hostname", limit)
+        self._members = [
+            Member(rank, *each) for rank, each in enumerate(zip(nodes, hostnames, workers, strict=True))
+        ]
+        for member in self._members:
+            coordinator.register(member.hostname, member.node_id, member.rank)
+        places = coordinator.finalize_registration()
+        shared = coordinator.establish_rendezvous()
+        devices = self._devices(workers, nodes, limit)
+        given = dict(extra_env_vars or {})
+        self._await(
+            [
+                worker.update_env_vars.remote({**shared, **places[rank], **devices[rank], **given})
+                for rank, worker in enumerate(workers)
+            ],
+            limit,
+        )
+        if executable_cls is not None:
+            arguments = (tuple(executable_args or ()), dict(executable_kwargs or {}))
+            parts = shipped(
+                "RayExecutor.start", executable_cls, *arguments, parts=(executable_cls, *arguments)
+            )
+            self._results([worker.start_executable.remote(*parts) for worker in workers], None)
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Iterable[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Callable[[Any], Any]] | None = None,
+    ) -> list[Any]:
+        members = self._able("run")
+        with listening(members, callbacks) as tell:
+            return self._results(self._call("run", members, fn, args, kwargs), tell)
+
+    def run_remote(
+        self,
+        fn: Callable[..., Any],
+        args: Iterable[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        return self._call("run_remote", self._able("run_remote"), fn, args, kwargs)
+
+    def execute(
+        self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None
+    ) -> list[Any]:
+        members = self._able("execute")
+        (function,) = shipped("RayExecutor.execute", fn, (), {}, parts=(fn,))
+        with listening(members, callbacks) as tell:
+            return self._results([member.actor.execute.remote(function) for member in members], tell)
+
+    def execute_single(self, fn: Callable[[Any], Any]) -> Any:
+        first = self._able("execute_single")[0]
+        (function,) = shipped("RayExecutor.execute_single", fn, (), {}, parts=(fn,))
+        return self._results([first.actor.execute.remote(function)], None)[0]
+
+    def shutdown(self) -> None:
+        """Ranks end in peace, unless one has failed: then at once."""
+        members, self._members = self._members, []
+        if members and not self._broken:
+            ray.wait(
+                [member.actor.__ray_terminate__.remote() for member in members],
+                num_returns=len(members),
+                timeout=_END_S,
+            )
+        for member in members:
+            ray.kill(member.actor)
+        if self._strategy is not None:
+            self._strategy.shutdown()
+            self._strategy = None
+        if self._coordinator is not None:
+            self._coordinator.close()
+            self._coordinator = None
+
+    def _able(self, what: str) -> list[Member]:
+        """The ranks, if they can be asked for something."""
+        if self._strategy is None:
+            raise LaunchError(f"RayExecutor.{what}: it is not started. Call start() before {what}().")
+        if self._broken:
+            raise LaunchError(
+                f"RayExecutor.{what}: some ranks are gone since the last call, as {self._broken} "
+                "Call shutdown() and start() to have new ones."
+            )
+        return self._members
+
+    def _call(
+        self,
+        what: str,
+        members: Sequence[Member],
+        fn: Callable[..., Any],
+        args: Iterable[Any] | None,
+        kwargs: Mapping[str, Any] | None,
+    ) -> list[Any]:
+        arguments = (tuple(args or ()), dict(kwargs or {}))
+        (call,) = shipped(f"RayExecutor.{what}", fn, *arguments, parts=(Call(fn, *arguments),))
+        return [member.actor.execute.remote(call) for member in members]
+
+    def _results(self, references: Sequence[Any], tell: Callable[[], None] | None) -> list[Any]:
+        """Of these calls, one of each rank, from the first on."""
+        members = self._members[: len(references)]
+        try:
+            return await_members(references, members, tell)
+        except ActorFailed as error:
+            if error.ended:
+                self._break(error)
+            raise
+        except BaseException:
+            self._broken = "the last call was interrupted."
+            raise
+
+    def _break(self, error: ActorFailed) -> None:
+        self._broken = str(error).partition("\n")[0]
+        if self._coordinator is not None and error.rank is not None:
+            self._coordinator.lost(error.rank, error.host or "", "has failed")
+
+    def _devices(self, workers: Sequence[Any], nodes: Sequence[str], limit: Timeout) -> list[dict[str, str]]:
+        """What each rank sees: all GPUs of the ranks of its node, so that they reach those of each other."""
+        if not self.params.use_gpu:
+            return [{} for _ in workers]
+        there: dict[str, dict[str, None]] = {}
+        for node, found in zip(nodes, self._ask(workers, "get_gpu_ids", limit), strict=True):
+            there.setdefault(node, {}).update(dict.fromkeys(map(str, found)))
+        return [{"CUDA_VISIBLE_DEVICES": ",".join(there[node])} for node in nodes]
+
+    def _ask(self, workers: Sequence[Any], method: str, limit: Timeout) -> list[Any]:
+        return self._await([getattr(worker, method).remote() for worker in workers], limit)
+
+    def _await(self, references: Sequence[Any], limit: Timeout) -> list[Any]:
+        """Answers of actors that have just been made."""
+        try:
+            return list(ray.get(list(references), timeout=limit.remaining()))
+        except GetTimeoutError:
+            raise TimeoutError(
+                f"Not all of {len(references)} actors answer after {self.settings.timeout_s:g} s; "
+                f"{describe_resources()}. If importing takes them longer: create_settings(timeout_s=...)."
+            ) from None
+        except RayError as error:
+            raise LaunchError(f"RayExecutor.start: an actor cannot be started. {error}") from error

@@ -1,0 +1,95 @@
+"""What runs in the actor of a rank."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import ray
+
+from horovod.bootstrap.membership import WORKER_VARIABLE
+from horovod.bootstrap.secret import SECRET_VARIABLE
+from horovod.bootstrap.store_address import SOCKET_VARIABLE
+from horovod.ray import ray_logger
+
+__all__ = ["BaseHorovodWorker", "Call"]
+
+# Of a job around the cluster.
+_OF_OTHERS = ("HOROVOD_ELASTIC", WORKER_VARIABLE, SOCKET_VARIABLE)
+
+
+class BaseHorovodWorker:
+    """One rank. An executor makes one actor of it for each.
+
+    Args:
+        world_rank: its rank.
+        world_size: how many ranks there are.
+
+    Attributes:
+        executable: what functions of :meth:`execute` are called with; None until it is made.
+    """
+
+    executable: Any = None
+
+    def __init__(self, world_rank: int = 0, world_size: int = 1) -> None:
+        for name in _OF_OTHERS:
+            os.environ.pop(name, None)
+        self.update_env_vars(
+            {
+                "HOROVOD_HOSTNAME": self.node_id(),
+                "HOROVOD_RANK": world_rank,
+                "HOROVOD_SIZE": world_size,
+            }
+        )
+
+    def node_id(self) -> str:
+        """Of Ray's node, as hexadecimal digits."""
+        return str(ray.get_runtime_context().get_node_id())
+
+    def hostname(self) -> str:
+        """Of the machine."""
+        return socket.gethostname()
+
+    def get_gpu_ids(self) -> list[Any]:
+        """The GPUs that Ray has given to this actor."""
+        return list(ray.get_gpu_ids())
+
+    def update_env_vars(self, env_vars: Mapping[str, object]) -> None:
+        """Set variables of the actor's process. Values become texts."""
+        os.environ.update({name: str(value) for name, value in env_vars.items()})
+
+    def env_vars(self) -> dict[str, str]:
+        """All of them, but for the key of the job."""
+        return {name: value for name, value in os.environ.items() if name != SECRET_VARIABLE}
+
+    def start_executable(
+        self,
+        executable_cls: Callable[..., Any] | None = None,
+        executable_args: Iterable[Any] | None = None,
+        executable_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make the executable: ``executable_cls(*executable_args, **executable_kwargs)``."""
+        if executable_cls is not None:
+            self.executable = executable_cls(*(executable_args or ()), **(executable_kwargs or {}))
+
+    def execute(self, func: Callable[[Any], Any]) -> Any:
+        """Returns ``func(executable)``."""
+        return func(self.executable)
+
+    def set_queue(self, queue: Any) -> None:
+        """Where :func:`horovod.ray.ray_logger.log` leaves messages; None: nowhere."""
+        ray_logger.configure(queue)
+
+
+class Call:
+    """A function with its arguments, as a function of the executable, which it has no use for."""
+
+    def __init__(self, fn: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
+        self._fn = fn
+        self._args = tuple(args)
+        self._kwargs = dict(kwargs)
+
+    def __call__(self, _: Any) -> Any:
+        return self._fn(*self._args, **self._kwargs)

@@ -1,0 +1,155 @@
+"""Elastic jobs: workers that are killed, nodes that come and go."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horovod.arrays as hvd
+from horovod.elastic.run import run_fn
+from horovod.elastic.state import ObjectState
+from horovod.errors import LaunchError, WorkerFailed
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+from tests.ray.helpers import await_end, await_free, release, settings
+from tests.ray.session import HEAD_CPUS, OTHER_CPUS, WHOLE, in_ray
+
+from horovod.ray import ElasticRayExecutor, RayExecutor, ray_logger
+from horovod.ray.elastic import RayHostDiscovery as FormerDiscovery
+from horovod.ray.elastic_v2 import RayHostDiscovery, TestDiscovery
+
+whole = pytest.mark.skipif(not WHOLE, reason="takes long: the full matrix runs it")
+
+
+def train(steps: int, dies_at: int) -> tuple[int, int, float, int]:
+    """Sums ones over all ranks. One rank dies once. Returns rank, size, the sum and the process."""
+    hvd.init()
+    state: Any = ObjectState(hvd.broadcast_object, hvd.rank, step=0, total=0.0, died=False)
+
+    def loop(state: Any) -> None:
+        while state.step < steps:
+            if state.step == dies_at and not state.died:
+                state.died = True
+                state.commit()
+                if hvd.rank() == 0:
+                    ray_logger.log({"died": os.getpid()})
+                    os.kill(os.getpid(), signal.SIGKILL)
+            state.total += float(hvd.allreduce(np.ones(2), op=hvd.Sum)[0])
+            state.step += 1
+            ray_logger.log({"rank": hvd.rank(), "size": hvd.size(), "step": state.step})
+            state.commit()
+
+    def reset() -> None:
+        hvd.shutdown()
+        hvd.init()
+
+    run_fn(loop, reset)(state)
+    return hvd.rank(), hvd.size(), state.total, os.getpid()
+
+
+def world_size() -> int:
+    hvd.init()
+    return hvd.size()
+
+
+@in_ray
+def test_a_job_goes_on_without_a_worker_that_is_killed() -> None:
+    release()
+    await_free(HEAD_CPUS + OTHER_CPUS)
+    heard: list[dict[str, int]] = []
+    executor = RayExecutor(settings(), min_workers=1, max_workers=2, cpus_per_worker=2, elastic_timeout=60)
+    executor.start(extra_env_vars={"OWN": "7"})
+    results = executor.run(train, [4, 2], callbacks=[heard.append])
+    died = [each["died"] for each in heard if "died" in each]
+    assert len(died) == 1, heard
+    sizes = {each["step"]: each["size"] for each in heard if "step" in each}
+    assert sorted(sizes) == [1, 2, 3, 4], heard
+    assert sizes[1] == sizes[2] == 2, heard
+    assert [each[0] for each in results] == list(range(len(results))), results
+    for _, size, total, pid in results:
+        assert size == len(results)
+        assert total == sum(sizes.values()), (results, sizes)
+        assert pid != died[0]
+    await_end([*died, *(each[3] for each in results)])
+    await_free(HEAD_CPUS + OTHER_CPUS)
+
+
+@in_ray
+def test_what_an_elastic_job_has_no_room_for_or_cannot_do() -> None:
+    few = RayExecutor(settings(), min_workers=20, elastic_timeout=1)
+    with pytest.raises(TimeoutError, match=r"room for 6 workers after 1 s, and min_workers is 20: .* CPU"):
+        few.start()
+    with pytest.raises(LaunchError, match=r"run: it is not started"):
+        few.run(train, [1, 9])
+    executor = RayExecutor(settings(), min_workers=1)
+    executor.start()
+    with pytest.raises(NotImplementedError, match="no fixed ranks"):
+        executor.run_remote(train)
+    with pytest.raises(NotImplementedError, match=r"Call execute\(\)"):
+        executor.execute_single(len)
+    lock = threading.Lock()
+    with pytest.raises(LaunchError, match="variable 'lock' of the function cannot be pickled"):
+        executor.run(lambda: lock)
+    executor.shutdown()
+    with pytest.raises(ValueError, match="max_workers means something in an elastic job only"):
+        RayExecutor(settings(), max_workers=2)
+    with pytest.raises(ValueError, match="are for jobs of a fixed size"):
+        RayExecutor(settings(), min_workers=2, num_workers=2)
+    with pytest.raises(ValueError, match="max_workers=1 is less than min_workers=2"):
+        RayExecutor(settings(), min_workers=2, max_workers=1)
+
+
+@in_ray
+def test_nodes_are_found_with_room_for_workers() -> None:
+    found = RayHostDiscovery().find_available_hosts_and_slots()
+    assert sorted(found.values()) == [OTHER_CPUS, HEAD_CPUS]
+    assert "127.0.0.1" in found
+    assert list(FormerDiscovery(cpus_per_slot=3).find_available_hosts_and_slots().values()) == [1]
+    with_gpus = RayHostDiscovery(use_gpu=True, cpus_per_worker=0.5, gpus_per_worker=2)
+    assert list(with_gpus.find_available_hosts_and_slots().values()) == [2]
+    changing = TestDiscovery(1, 2, 0.0, verbose=False)
+    counts = [len(changing.find_available_hosts_and_slots()) for _ in range(12)]
+    assert counts == [1, 2] * 6
+
+
+@whole
+@in_ray
+def test_a_function_that_fails_everywhere_ends_the_job() -> None:
+    def fail() -> None:
+        raise KeyError("no such column")
+
+    executor = RayExecutor(settings(), min_workers=1, max_workers=2, elastic_timeout=20)
+    executor.start()
+    with pytest.raises(WorkerFailed, match=r"rank \d on .* raised KeyError") as raised:
+        executor.run(fail)
+    assert isinstance(raised.value.__cause__, KeyError)
+    await_free(HEAD_CPUS + OTHER_CPUS)
+
+
+@whole
+@in_ray
+def test_an_executable_is_made_in_each_worker() -> None:
+    executor = RayExecutor(settings(), min_workers=2, max_workers=2, elastic_timeout=60)
+    executor.start(list, [(1, 2)])
+    assert executor.execute(lambda made: (sum(made), world_size())) == [(3, 2)] * 2
+
+
+@whole
+@in_ray
+def test_the_former_executor() -> None:
+    with pytest.warns(DeprecationWarning, match="use max_num_proc"):
+        made = ElasticRayExecutor.create_settings(
+            min_num_proc=1, max_np=2, elastic_timeout=60, timeout_s=60, verbose=0
+        )
+    with pytest.warns(DeprecationWarning, match="use RayExecutor"):
+        executor = ElasticRayExecutor(made, cpus_per_slot=2, env_vars={"OWN": 3})
+    executor.start()
+    assert executor.run(lambda: (world_size() > 0, os.environ["OWN"])) in ([(True, "3")], [(True, "3")] * 2)
+    with pytest.raises(ValueError, match="there is no setting nothing"):
+        ElasticRayExecutor.create_settings(nothing=1)
