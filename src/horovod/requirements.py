@@ -21,6 +21,7 @@ _FRAMEWORKS: Final = {
     "jax": "JAX",
     "keras": "Keras",
     "pyspark": "PySpark",
+    "pyarrow": "PyArrow",
 }
 _CORE: Final = "horovod._core"
 _FOLDER: Final = os.path.dirname(os.path.abspath(__file__))
