@@ -112,6 +112,7 @@ class ElasticJob:
         extra: further variables.
         fixed: no discovery script: the hosts are in the options.
         answers: what discovery does first, in a shell, in place of saying ``hosts``.
+        below: words of a command whose further words are the one that it runs, as a child.
         limit_s: for the whole job.
 
     Attributes:
@@ -132,6 +133,7 @@ class ElasticJob:
         extra: Mapping[str, str] | None = None,
         fixed: bool = False,
         answers: str | None = None,
+        below: Sequence[str] = (),
         limit_s: float = 120.0,
     ) -> None:
         self.events: list[dict[str, Any]] = []
@@ -168,7 +170,7 @@ class ElasticJob:
         self._output = folder / "output"
         self._environment = {**variables, ADDRESS_VARIABLE: self.name}
         self._selector = selectors.DefaultSelector()
-        self._start(*options, *found, "--elastic-events", str(fifo), PYTHON, *program)
+        self._start(*options, *found, "--elastic-events", str(fifo), *below, PYTHON, *program)
         self._selector.register(self._server, selectors.EVENT_READ, self._accept)
         self._selector.register(self._events, selectors.EVENT_READ, self._read_events)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import time
 
@@ -12,6 +13,12 @@ from tests.elastic.training import LONG, Train, check_result, part_of
 
 BY_SLOT = ("--failure-domain", "slot")
 THREE = {"localhost": 1, "127.0.0.1": 2}
+
+PROGRAMS = {
+    "sh": ("sh", "-c", '"$@"; exit $?', "sh"),
+    "timeout": ("timeout", "1000"),
+    "unshare": ("unshare", "--pid", "--fork", "sh", "-c", '"$@"; exit $?', "sh"),
+}
 
 IN_FIRST_WORLD = ("import", "init", "forming", "joined", "prologue", "sync", "synced")
 IN_TRAINING = ("step", "submitted", "commit", "saved", "epoch")
@@ -96,6 +103,20 @@ def test_stopped_for_good(train: Train) -> None:
 def test_stopped_on_the_way_to_the_next_world(train: Train) -> None:
     """Another one has failed, so nobody names the one that is stopped; and it has no engine any more."""
     with train(THREE, *BY_SLOT) as job:
+        job.inject("kill", "submitted", rank=2, step=5)
+        job.inject("stop", "left", worker=1)
+        check_result(job)
+        (killed,) = job.happened("killed", rank=1)
+        assert "a signal has stopped its process" in killed["text"]
+        assert after(job, 1) == [3, 1]
+
+
+@pytest.mark.parametrize("program", part_of(PROGRAMS, {"sh"}))
+def test_stopped_below_another_program(train: Train, program: str) -> None:
+    """Its own process is stopped; the one that was started, a shell for instance, is not."""
+    if program == "unshare" and os.geteuid() != 0:
+        pytest.skip("only root makes namespaces everywhere")
+    with train(THREE, *BY_SLOT, below=PROGRAMS[program]) as job:
         job.inject("kill", "submitted", rank=2, step=5)
         job.inject("stop", "left", worker=1)
         check_result(job)

@@ -6,6 +6,8 @@ import errno
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from horovod.launch.launchers.contract import (
     Gone,
     HostLost,
     LeftBehind,
+    Said,
     Started,
     Stopped,
 )
@@ -30,6 +33,13 @@ pytestmark = pytest.mark.timeout(3 * LIMIT_S)
 
 DO = ("sh", "-c", 'eval "$DO"')
 """What each worker does is in its own environment."""
+
+FREEZERS = [
+    (Path("/sys/fs/cgroup/freezer"), "freezer.state", "FROZEN", "THAWED"),
+    (Path("/sys/fs/cgroup/unified"), "cgroup.freeze", "1", "0"),
+    (Path("/sys/fs/cgroup"), "cgroup.freeze", "1", "0"),
+]
+"""Where control groups are, as a rule: of version 1, of version 2 beside it, and of version 2 alone."""
 
 
 def test_workers_are_started_and_ended_one_by_one() -> None:
@@ -208,6 +218,73 @@ def test_a_worker_that_a_signal_stops_is_told_and_that_it_goes_on() -> None:
         running.fleet.end([0], signal.SIGKILL)
         assert running.exited(0) == Exited(0, -signal.SIGKILL, told=True)
         running.gone(0)
+
+
+NAMED = """
+import os, time
+from horovod.bootstrap.starter import tell_process
+tell_process()
+print("this", os.getpid(), flush=True)
+time.sleep(60)
+"""
+BELOW = f"{PYTHON} -c '{NAMED}'; exit $?"
+"""A program that is below a shell, and says that it is the rank."""
+
+
+def named(running: RunningFleet, number: int) -> int:
+    """The process that has said so."""
+    running.printed(f"[{number}]<stdout>:this ")
+    return int(running.stdout.getvalue().rpartition(f"[{number}]<stdout>:this ")[2].split()[0])
+
+
+def test_a_rank_below_a_shell_that_a_signal_stops_is_told_and_that_it_goes_on() -> None:
+    with fleet_of(*DO) as running:
+        running.reach()
+        shell = running.start(0, DO=BELOW)
+        pid = named(running, 0)
+        assert pid != shell
+        for _ in range(2):
+            os.kill(pid, signal.SIGSTOP)
+            assert running.await_event(Stopped) == Stopped(0)
+            os.kill(pid, signal.SIGCONT)
+            assert running.await_event(Continued) == Continued(0)
+        assert not any(isinstance(event, Said) for event in running.seen)
+
+
+@contextmanager
+def freezer(groups: Path, file: str) -> Iterator[tuple[Path, Path]]:
+    """A new control group, and the file in it that freezes."""
+    group = groups / f"rueda-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made: {error}")
+    try:
+        if not (group / file).exists():
+            pytest.skip(f"no control groups in {groups} have {file}")
+        yield group, group / file
+    finally:
+        deadline = time.monotonic() + LIMIT_S
+        while group.exists() and time.monotonic() < deadline:
+            with suppress(OSError):
+                group.rmdir()  # nothing tells that the last process is out of it
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("groups", "file", "freeze", "thaw"), FREEZERS, ids=lambda at: str(at).strip("/"))
+def test_a_rank_in_a_frozen_group_is_told_and_that_it_goes_on(
+    groups: Path, file: str, freeze: str, thaw: str
+) -> None:
+    with freezer(groups, file) as (group, state), fleet_of(*DO) as running:
+        running.reach()
+        running.start(0, DO=BELOW)
+        (group / "cgroup.procs").write_text(str(named(running, 0)))
+        state.write_text(freeze)
+        try:
+            assert running.await_event(Stopped) == Stopped(0)
+        finally:
+            state.write_text(thaw)
+        assert running.await_event(Continued) == Continued(0)
 
 
 def test_a_worker_that_is_stopped_again_and_again_is_no_flood() -> None:

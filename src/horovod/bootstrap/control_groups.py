@@ -1,4 +1,4 @@
-"""The control groups (version 2) that this process is in, as files to read limits from.
+"""The control groups that a process is in: files to read limits from, and whether one is frozen.
 
 Also part of the agent's text (`horovod.launch.agent.bundle`): only the standard library, and Python 3.7.
 """
@@ -13,14 +13,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["GROUPS", "PROC", "control_groups"]
+__all__ = ["GROUPS", "PROC", "control_groups", "is_frozen"]
 
 PROC = Path("/proc")
 GROUPS = Path("/sys/fs/cgroup")
 
 
 def control_groups(proc: Path = PROC, groups: Path = GROUPS) -> Iterator[Path]:
-    """Folders of the control groups of this process, from its own up to the root.
+    """Folders of the control groups (version 2) of this process, from its own up to the root.
 
     Source: kernel documentation, cgroup-v2.
     """
@@ -31,3 +31,27 @@ def control_groups(proc: Path = PROC, groups: Path = GROUPS) -> Iterator[Path]:
         while folder == groups or groups in folder.parents:
             yield folder
             folder = folder.parent
+
+
+def is_frozen(pid: int, proc: Path = PROC, groups: Path = GROUPS) -> bool:
+    """Whether a control group of this process, or one above, is frozen: it does nothing until that is thawed.
+
+    Source: kernel documentation, cgroup-v2, ``cgroup.events``; cgroup-v1, freezer-subsystem.
+    """
+    return any(map(_says_frozen, _freezer_files(pid, proc, groups)))
+
+
+def _freezer_files(pid: int, proc: Path, groups: Path) -> Iterator[Path]:
+    """Files that say whether a group of this process is frozen; some of them are not there."""
+    for line in lines(proc / str(pid) / "cgroup"):
+        _, controllers, path = line.split(":", 2)
+        below = path.lstrip("/")
+        if "freezer" in controllers.split(","):
+            yield groups / "freezer" / below / "freezer.state"
+        elif not controllers:
+            yield groups / below / "cgroup.events"
+            yield groups / "unified" / below / "cgroup.events"  # beside groups of version 1
+
+
+def _says_frozen(file: Path) -> bool:
+    return not {"FROZEN", "frozen 1"}.isdisjoint(lines(file))

@@ -1,4 +1,5 @@
-"""What a rank tells the process that started it: whether a world needs it, and why its script ends.
+"""What a rank tells the process that started it: which process it is, whether a world needs it, and why its
+script ends.
 
 The starter's agent gives each rank the writing end of a pipe and names it in the environment. Others may
 have inherited the variable without the pipe, or with another file of that number, so the pipe is named by
@@ -15,7 +16,9 @@ import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-__all__ = ["VARIABLE", "Word", "line_of", "parse", "tell"]
+from horovod.bootstrap import proc
+
+__all__ = ["VARIABLE", "Word", "line_of", "parse", "tell", "tell_process"]
 
 VARIABLE = "HOROVOD_STARTER"
 """``descriptor,inode``; the agent, which can import nothing of ours, writes it."""
@@ -38,12 +41,24 @@ class Word:
 
 def tell(word: Word, environ: Mapping[str, str] = os.environ) -> None:
     """Say it, if there is somebody to hear it."""
-    descriptor, _, inode = environ.get(VARIABLE, "").partition(",")
-    if not (descriptor.isdecimal() and inode.isdecimal()):
-        return
     line = f"{line_of(word)}\n".encode()
     if len(line) > _MOST_BYTES:
         line = f"{line_of(replace(word, text=word.text[: _MOST_BYTES // 16]))}\n".encode()
+    _say(line, environ)
+
+
+def tell_process(environ: Mapping[str, str] = os.environ) -> None:
+    """Say that this process is the rank: a shell may be between it and who has started the rank. The agent
+    takes it (`horovod.launch.agent.standing`); nobody else hears of it.
+    """
+    line = json.dumps({"process": os.getpid(), "namespace": proc.namespace("pid")})
+    _say(f"{line}\n".encode(), environ)
+
+
+def _say(line: bytes, environ: Mapping[str, str]) -> None:
+    descriptor, _, inode = environ.get(VARIABLE, "").partition(",")
+    if not (descriptor.isdecimal() and inode.isdecimal()):
+        return
     try:
         status = os.fstat(int(descriptor))
         if stat.S_ISFIFO(status.st_mode) and status.st_ino == int(inode):

@@ -22,6 +22,7 @@ from horovod.bootstrap.membership import (
     Report,
     place_variables,
 )
+from horovod.bootstrap.starter import tell_process
 from horovod.bootstrap.store_address import read_store
 from horovod.config import Config
 from horovod.errors import ConfigError, HorovodInternalError, RendezvousError
@@ -71,6 +72,7 @@ class Part:
             RendezvousError: the driver is gone.
         """
         if not self._arrived:
+            tell_process()
             answer = self._ask(Report(ready=False))
             self._arrived = True
             return answer

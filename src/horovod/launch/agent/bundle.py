@@ -20,6 +20,7 @@ MODULES = (  # each after those that it imports
             "door",
             "launcher",
             "outputs",
+            "standing",
             "words",
             "processes",
             "ending",

@@ -7,6 +7,7 @@ import time
 
 from horovod.launch.agent.ending import NEVER, Ending
 from horovod.launch.agent.processes import descendants
+from horovod.launch.agent.standing import AGAIN_S, LOOK_S, named_by
 from horovod.launch.agent.terms import LINGER_S, MOST_STOPS, STARTER
 
 TYPE_CHECKING = False
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from horovod.bootstrap.proc import Stat
     from horovod.launch.agent.launcher import Launcher
     from horovod.launch.agent.outputs import Outputs
+    from horovod.launch.agent.standing import Process
 
 NOBODY = -1  # in place of a rank: of a daemon that has given up its environment
 
@@ -39,7 +41,12 @@ class Family:
         """How long what the rank has left behind may take to end by itself; 0: nothing was found yet."""
         self.due = NEVER if pid else 0.0
         """When to look at it."""
+        self.process: Process | None = None
+        """The one that is the rank, when it has said so; a child of ours, or below one."""
+        self.child_stopped = False
+        self.process_stands = False
         self.stopped = False
+        """What the launcher was told."""
         self.stops_left = MOST_STOPS
 
     def end(self, processes: Iterable[Stat], signum: int) -> None:
@@ -60,6 +67,7 @@ class Families:
         self._silent: list[Family] = []  # nothing of them is left but what they have printed
         self._strays: Family | None = None  # what is nobody's, when there is nobody
         self._immortal: set[int] = set()  # strays that nobody could end
+        self._look_at = NEVER  # the processes of ranks
 
     def __contains__(self, rank: int) -> bool:
         return rank in self._by_rank
@@ -82,13 +90,36 @@ class Families:
                 family.end(found.get(rank, {}).values(), signum)
 
     def stands(self, rank: int, stopped: bool) -> None:
-        """The process of this rank was stopped by a signal, or goes on: told, unless that is too often."""
+        """The process that was started for this rank was stopped by a signal, or goes on."""
         family = self._by_rank.get(rank)
-        if family is None or family.stopped == stopped or (stopped and not family.stops_left):
+        if family is not None:
+            family.child_stopped = stopped
+            self._tell_whether_stopped(family)
+
+    def identified(self, rank: int, line: bytes) -> None:
+        """This rank has said which process it is."""
+        family = self._by_rank.get(rank)
+        if family is not None and family.running:
+            family.process = named_by(line, self._members().get(rank, {}))
+            self._look_at = min(self._look_at, time.monotonic() + LOOK_S)
+
+    def _look_at_processes(self, now: float) -> None:
+        self._look_at = NEVER
+        for family in self._by_rank.values():
+            if not family.running or family.process is None:
+                continue
+            family.process_stands = family.process.stands()
+            self._tell_whether_stopped(family)
+            self._look_at = min(self._look_at, now + (AGAIN_S if family.process_stands else LOOK_S))
+
+    def _tell_whether_stopped(self, family: Family) -> None:
+        """Unless that is too often."""
+        stopped = family.child_stopped or family.process_stands
+        if family.stopped == stopped or (stopped and not family.stops_left):
             return
         family.stopped = stopped
         family.stops_left -= stopped
-        self._launcher.say("stopped" if stopped else "continued", rank=rank)
+        self._launcher.say("stopped" if stopped else "continued", rank=family.rank)
 
     def ended(self, rank: int) -> bool:
         """The process of this rank has; whether it was told to."""
@@ -106,7 +137,7 @@ class Families:
     def due(self) -> float:
         """When to look."""
         strays = [self._strays] if self._strays is not None else []
-        return min((family.due for family in [*self._by_rank.values(), *strays]), default=NEVER)
+        return min([self._look_at, *(family.due for family in [*self._by_rank.values(), *strays])])
 
     def look(self, *, childless: bool) -> None:
         """See to those that are being ended or have ended, and to what they have left behind."""
@@ -115,6 +146,8 @@ class Families:
         if not (self._by_rank or childless or self._strays):
             self._strays = Family(NOBODY)
         now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at_processes(now)
         if now < self.due():
             return
         found = self._members()

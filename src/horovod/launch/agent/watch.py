@@ -95,7 +95,7 @@ class Agent:
             from horovod.launch.agent.families import Families  # only elastic jobs pay for it
 
             self._open = True
-            self._families = Families(self._launcher, self._outputs)
+            self._families = self._words.families = Families(self._launcher, self._outputs)
             self._wanted |= os.WUNTRACED | os.WCONTINUED
         if plan.door:
             from horovod.launch.agent.door import Door

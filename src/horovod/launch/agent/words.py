@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import select
 
+from horovod.launch.agent.standing import is_name_of_process
 from horovod.launch.agent.terms import MOST_WORDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from horovod.launch.agent.families import Families
     from horovod.launch.agent.launcher import Launcher
 
 
@@ -20,6 +22,8 @@ class Words:
         self._poller = poller
         self._open: dict[int, int] = {}  # descriptor -> rank
         self._left: dict[int, int] = {}  # rank -> how many it may say yet
+        self.families: Families | None = None
+        """Are told which process a rank is."""
 
     def add(self, rank: int) -> int:
         """A new pipe; returns the end that the rank writes to. Neither side ever waits."""
@@ -43,7 +47,10 @@ class Words:
         for line in said.splitlines():
             if self._left[rank] > 0:
                 self._left[rank] -= 1
-                self._launcher.say("said", rank=rank, line=line.decode("utf-8", "replace"))
+                if not is_name_of_process(line):
+                    self._launcher.say("said", rank=rank, line=line.decode("utf-8", "replace"))
+                elif self.families is not None:
+                    self.families.identified(rank, line)
         if not said:
             self._poller.unregister(descriptor)
             del self._open[descriptor]

@@ -175,8 +175,8 @@ class Said:
 
 @dataclass(frozen=True)
 class Stopped:
-    """The process of a worker of a `Fleet` was stopped by a signal, such as SIGSTOP: it does nothing until it
-    has `Continued`, or is killed. One that a debugger holds is not.
+    """The process of a worker of a `Fleet` was stopped by a signal, such as SIGSTOP, or its control group is
+    frozen: it does nothing until it has `Continued`, or is killed. One that a debugger holds is not.
     """
 
     rank: int
