@@ -2,7 +2,7 @@
 
 The kernel tells the agent when a child of its is stopped. But the rank may be further down (``sh -c "python
 train.py; ..."``), and nothing tells of a freeze. So a rank of an elastic job says at its first ``init()``
-which process it is (`horovod.bootstrap.starter`), and the agent looks at it now and then: at a few small files.
+which process it is (`horovod.bootstrap.starter`), and the agent looks at it now and then: a few small files.
 """
 
 from __future__ import annotations
