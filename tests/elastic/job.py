@@ -229,11 +229,12 @@ class ElasticJob:
             os.kill(self._workers[worker].pid, signal.SIGKILL)
 
     def kill_driver(self) -> None:
-        """Kill ``horovodrun``, now; `resume` is to follow."""
+        """Kill ``horovodrun``, now; `resume` may follow."""
         self._selector.unregister(self._ended)
         self.process.kill()
         self.process.wait()
         os.close(self._ended)
+        self._ended = -1
 
     def resume(self, state: Path) -> None:
         """Start ``horovodrun --resume``."""
@@ -476,7 +477,8 @@ class ElasticJob:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        os.close(self._ended)
+        if self._ended >= 0:
+            os.close(self._ended)
         os.close(self._events)
         for pid in processes_of(self.name):
             with suppress(ProcessLookupError):

@@ -56,6 +56,16 @@ def test_a_script_that_hangs_keeps_nobody_and_is_not_left_behind(train: Train) -
         assert [each["size"] for each in job.worlds] == [3, 2]
 
 
+def test_a_script_that_hangs_ends_with_a_horovodrun_that_is_killed(train: Train) -> None:
+    with train(HOSTS, *BY_SLOT, epochs=2000) as job:
+        job.until_point("step", step=3)
+        here = job.folder / "hangs"
+        job.discovery(f"touch {here}\nsleep 1000 | cat\n")
+        job.watch(here.exists)
+        job.kill_driver()
+        job.look_for_rest()
+
+
 def test_no_hosts_for_a_while_are_a_pause(train: Train) -> None:
     with train(HOSTS, *BY_SLOT, epochs=2000) as job:
         last_when(job, 2, 3)

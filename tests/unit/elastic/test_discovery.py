@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -105,6 +106,27 @@ def test_a_script_that_fails_is_named(script: Callable[[str], str], text: str, w
 def test_a_script_that_is_not_there() -> None:
     with pytest.raises(DiscoveryFailed, match=r"ended with status 127: .*no-such-script"):
         HostDiscoveryScript("./no-such-script", None).find_available_hosts_and_slots()
+
+
+WAITS_FOR_ALL = f"""
+exec {sys.executable} - <<'END'
+import os
+try:
+    while True:
+        os.wait()
+except ChildProcessError:
+    print("a:1")
+END
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [WAITS_FOR_ALL, "read line || echo a:1", '[ "$(ls /proc/self/fd | wc -l)" = 4 ] && echo a:1'],
+    ids=["children", "input", "descriptors"],
+)
+def test_a_script_sees_nothing_of_its_guard(script: Callable[[str], str], text: str) -> None:
+    assert HostDiscoveryScript(script(text), None).find_available_hosts_and_slots() == {"a": 1}
 
 
 def test_what_holds_its_pipes_open_does_not_count(script: Callable[[str], str]) -> None:

@@ -40,6 +40,16 @@ _AGAIN_S = 0.05
 _MOST_OUTPUT_BYTES = 16 << 20
 _MOST_SAID_BYTES = 4096
 _MOST_SHOWN = 200
+_GUARDED = (
+    "exec 3<&0 </dev/null;"
+    # Nobody's child: a script that waits for all of its own does not wait for this.
+    "( { read -r line <&3; kill -9 0; } >/dev/null 2>&1 & );"
+    'exec 3<&-; exec /bin/sh -c "$0"'
+)
+"""Runs the next word as a command of the shell. Standard input is a pipe from who wants to know: when that
+has ended, killed maybe, the command is killed with what it has started.
+"""
+
 _LINE = re.compile(r"([^\s:]+)(?::([0-9]{1,9}))?")
 
 
@@ -102,9 +112,8 @@ class HostDiscoveryScript(HostDiscovery):
         try:
             # A session of its own: its whole family can be ended, and Ctrl-C reaches the launcher only.
             process = subprocess.Popen(
-                self._script,
-                shell=True,
-                stdin=subprocess.DEVNULL,
+                ["/bin/sh", "-c", _GUARDED, self._script],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
@@ -281,7 +290,7 @@ def _end_session(process: subprocess.Popen[bytes]) -> None:
     """What the script leaves behind in its session is ended with it."""
     _kill_session(process)
     process.wait()
-    for pipe in (process.stdout, process.stderr):
+    for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
 
