@@ -44,7 +44,11 @@ def launches() -> dict[str, str]:
     """What the page writes in the place of the last line: who starts the processes -> the line or lines."""
     (srun,) = (block for block in blocks() if block.startswith("horovodrun --launcher srun "))
     (alone,) = (block for block in blocks() if block.startswith("srun "))
-    return {"horovodrun": "", "horovodrun by srun": srun, "srun alone": alone}
+    (elastic,) = (block for block in blocks() if "--min-np" in block)
+    options, launch = elastic.split("\n\n")
+    assert options == "#SBATCH --no-kill"
+    launch = launch.replace("-np 32 --min-np 16", "-np 4 --min-np 2")
+    return {"horovodrun": "", "horovodrun by srun": srun, "srun alone": alone, "elastic": launch}
 
 
 @pytest.fixture

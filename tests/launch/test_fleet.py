@@ -412,9 +412,16 @@ def test_hosts_that_are_still_awaited_do_not_hold_up_the_end() -> None:
         assert running.finish().survivors == ()
 
 
-def test_launchers_that_cannot_add_ranks_say_what_can() -> None:
-    why = r"mpirun cannot add ranks to a running job.*--launcher ssh"
-    with pytest.raises(ConfigError, match=why), fleet_of(*DO, launcher="mpirun"):
+@pytest.mark.parametrize(
+    ("launcher", "instead"),
+    [
+        ("mpirun", r"--launcher ssh\.$"),
+        ("srun", r"--launcher ssh, also in a job of Slurm: its nodes must allow"),
+    ],
+)
+def test_launchers_that_cannot_add_ranks_say_what_can(launcher: str, instead: str) -> None:
+    why = f"{launcher} cannot add ranks to a running job.*{instead}"
+    with pytest.raises(ConfigError, match=why), fleet_of(*DO, launcher=launcher):
         pass
 
 

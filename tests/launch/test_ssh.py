@@ -78,6 +78,7 @@ def test_failures_are_explained_and_tried_again_if_that_may_help(
     status: int, said: str, words: str, again: bool
 ) -> None:
     assert words in explain(status, said)
+    assert ".." not in explain(status, said)
     assert may_pass(status, said) is again
 
 

@@ -227,7 +227,7 @@ class Play:
         match action:
             case Reach(host):
                 if host in self.unreachable:
-                    self.driver.host_lost(host, "no route", self.now)
+                    self.driver.host_lost(host, "no route. Try it by hand.", self.now)
                 else:
                     self.driver.reached(host, self.now)
             case Drop(host):

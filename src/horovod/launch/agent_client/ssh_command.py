@@ -110,7 +110,8 @@ def explain(status: int, said: str) -> str:
         what = "ssh failed"
     else:
         what = f"the command there ended with status {status}"
-    return f"{what}: {quoted or 'it said nothing'}" + (f". {hint}" if hint else "")
+    why = f"{what}: {quoted or 'it said nothing'}"
+    return f"{why.removesuffix('.')}. {hint}" if hint else why
 
 
 def too_late(limit_s: float, said: str) -> str:

@@ -99,7 +99,7 @@ class Reaches:
     def missing(self) -> list[str]:
         """A sentence about each host that may be used and is not reached."""
         return [
-            f"Host {host} is being reached{f': {reach.told}' if reach.told else ''}."
+            f"Host {host} is being reached{f': {reach.told}' if reach.told else ''}".removesuffix(".") + "."
             for host in self._hosts.names
             if (reach := self._reaches.get(host)) is not None and not reach.reached
         ]

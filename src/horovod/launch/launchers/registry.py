@@ -122,8 +122,9 @@ def make_fleet(row: Row, request: Request, plan: FleetPlan, output: Output, stor
     """
     if not row.fleet:
         able = " or ".join(f"--launcher {name}" for name in CHOICES if LAUNCHERS[name].fleet)
+        also = ", also in a job of Slurm: its nodes must allow that" if row.name == "srun" else ""
         raise ConfigError(
-            f"{row.name} cannot add ranks to a running job, as elastic training needs: use {able}."
+            f"{row.name} cannot add ranks to a running job, as elastic training needs: use {able}{also}."
         )
     make: MakeFleet = _load(row.fleet)
     return make(request, plan, output, store)
