@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.hosts.jobs import LIMIT_S, PYTHON, RunningJob, left_behind, running, signal_processes
+from tests.hosts.elastic_jobs import RANK, ElasticJob, discovery, elastic, name
+from tests.hosts.jobs import LIMIT_S, PYTHON, left_behind, running, signal_processes
 from tests.hosts.simulated import SimulatedHosts
 from tests.hosts.slurm import slurm_on, why_no_slurm
 from tests.launch.launching import environment
 
 pytestmark = pytest.mark.timeout(4 * LIMIT_S)
 
-RANK = str(Path(__file__).with_name("elastic_rank.py"))
 # The shortest time after which a silent side counts as lost.
 SILENCE = {"HOROVOD_HEARTBEAT_TIMEOUT_SECONDS": "3"}
 
@@ -27,55 +23,6 @@ SILENCE = {"HOROVOD_HEARTBEAT_TIMEOUT_SECONDS": "3"}
 def hosts(simulation: None) -> Iterator[SimulatedHosts]:
     with SimulatedHosts(3) as made:
         yield made
-
-
-class _Job:
-    def __init__(self, job: RunningJob, folder: Path) -> None:
-        self.job = job
-        self.folder = folder
-        self._seen = 0
-
-    def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The next event that is wanted."""
-        deadline = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline:
-            path = self.folder / "events"
-            lines = path.read_text().splitlines() if path.exists() else []
-            for number, line in enumerate(lines[self._seen :], start=self._seen + 1):
-                event: dict[str, Any] = json.loads(line)
-                if wanted(event):
-                    self._seen = number
-                    return event
-            assert self.job.process.poll() is None, self.job.finish()
-            time.sleep(0.02)  # a file tells nobody that it has grown
-        raise AssertionError(f"not within {LIMIT_S} s: {[json.loads(line)['text'] for line in lines]}")
-
-    def world(self, size: int) -> dict[str, Any]:
-        return self.until(lambda event: event["event"] == "world" and event["size"] == size)
-
-    def finish(self) -> str:
-        (self.folder / "enough").touch()
-        status, said = self.job.finish()
-        assert status == 0, said
-        return said
-
-
-@contextmanager
-def elastic(hosts: SimulatedHosts, folder: Path, *options: str, **extra: Any) -> Iterator[_Job]:
-    words = ("--elastic-events", str(folder / "events"), *options, PYTHON, RANK, str(folder / "enough"))
-    with running(hosts, *words, **extra) as job:
-        yield _Job(job, folder)
-
-
-def name(hosts: SimulatedHosts, folder: Path, *numbers: int) -> None:
-    """These are the hosts that discovery finds."""
-    path = folder / "hosts"
-    path.with_suffix(".new").write_text("".join(f"{hosts.names[number]}:1\n" for number in numbers))
-    path.with_suffix(".new").replace(path)
-
-
-def discovery(folder: Path) -> tuple[str, ...]:
-    return ("-np", "2", "--min-np", "1", "--host-discovery-script", f"cat {folder}/hosts")
 
 
 def test_a_host_that_dies_is_left_and_comes_back(hosts: SimulatedHosts, tmp_path: Path) -> None:
@@ -155,7 +102,7 @@ def test_another_launcher_goes_on(hosts: SimulatedHosts, tmp_path: Path, lost: s
     if lost == "a rank":
         assert signal_processes(hosts, 1, f"{PYTHON} {RANK}", signal.SIGKILL) == 1
     with running(hosts, "--resume", state) as resumed:
-        following = _Job(resumed, tmp_path)
+        following = ElasticJob(resumed, tmp_path)
         following.until(lambda event: event["event"] == "driver")
         if lost == "a rank":
             following.world(2)
