@@ -173,6 +173,26 @@ def test_a_file_that_is_there_already_is_not_overwritten(path: Path) -> None:
     Saver(path, pytest.fail)
 
 
+def test_of_two_jobs_that_begin_together_one_gets_the_file(path: Path) -> None:
+    first, second = (Saver(path, pytest.fail) for _ in range(2))
+    first.save(STATE)
+    with pytest.raises(ConfigError, match="this file is there already"):
+        second.save(replace(STATE, job="other"))
+    assert load(path).job == "job"
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    first.save(replace(STATE, agents=("a",)))
+    assert load(path).agents == ["a"]
+
+
+def test_a_file_system_without_links(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(source: Path, target: Path) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr("os.link", link)
+    Saver(path, pytest.fail).save(STATE)
+    assert load(path).job == "job"
+
+
 def test_the_state_of_another_job_is_not_removed(path: Path) -> None:
     saver = Saver(path, pytest.fail)
     saver.save(STATE)

@@ -93,12 +93,10 @@ class Saver:
     """
 
     def __init__(self, path: Path, tell: Callable[[str], None], goes_on: bool = False) -> None:
-        if not goes_on and path.exists() and (not path.is_file() or path.stat().st_size):
-            raise ConfigError(
-                f"--state {path}: this file is there already. If a job is in it, go on with that: horovodrun "
-                f"--resume {path}. If that job is over, remove the file."
-            )
         self._path = path
+        self._ours = goes_on
+        if not goes_on:
+            self._look_whether_taken()
         self._file: tuple[int, int, int] | None = None
         self._tell = tell
         self._written = False
@@ -109,6 +107,7 @@ class Saver:
         """Write it, if anything but the time has changed.
 
         Raises:
+            ConfigError: another job was a moment faster.
             LaunchError: that is not possible, for the first time. Later the job goes on without.
         """
         now = tuple(getattr(state, each.name) for each in fields(state) if each.name not in ("ticks", "at"))
@@ -144,12 +143,35 @@ class Saver:
                 file.flush()
                 os.fsync(file.fileno())
                 identity = _identity(os.fstat(file.fileno()))
-            os.replace(beside, self._path)
-            self._file = identity
-        except OSError:
+            if self._ours or not self._take(beside):
+                os.replace(beside, self._path)
+            self._file, self._ours = identity, True
+        except (OSError, ConfigError):
             with suppress(OSError):
                 beside.unlink(missing_ok=True)
             raise
+
+    def _take(self, beside: Path) -> bool:
+        """Move it to the path that nothing is at: of jobs that begin at the same time one can. Whether that
+        is done; else what is at the path is empty, or the file system has no links.
+        """
+        try:
+            os.link(beside, self._path)
+        except FileExistsError:
+            self._look_whether_taken()
+            return False
+        except OSError:
+            return False
+        beside.unlink()
+        return True
+
+    def _look_whether_taken(self) -> None:
+        path = self._path
+        if path.exists() and (not path.is_file() or path.stat().st_size):
+            raise ConfigError(
+                f"--state {path}: this file is there already. If a job is in it, go on with that: horovodrun "
+                f"--resume {path}. If that job is over, remove the file."
+            )
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int]:
