@@ -382,6 +382,9 @@ class ElasticJob:
         """Workers that are connected."""
         return sorted(self._workers)
 
+    def pid_of(self, worker: int) -> int:
+        return self._workers[worker].pid
+
     def host_of(self, worker: int) -> str:
         return self._workers[worker].host
 

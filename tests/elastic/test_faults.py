@@ -10,6 +10,7 @@ import time
 import pytest
 from tests.elastic.job import ElasticJob
 from tests.elastic.training import LONG, Train, check_result, part_of
+from tests.launch.freezers import FREEZERS, Freezer
 
 BY_SLOT = ("--failure-domain", "slot")
 THREE = {"localhost": 1, "127.0.0.1": 2}
@@ -107,7 +108,7 @@ def test_stopped_on_the_way_to_the_next_world(train: Train) -> None:
         job.inject("stop", "left", worker=1)
         check_result(job)
         (killed,) = job.happened("killed", rank=1)
-        assert "a signal has stopped its process" in killed["text"]
+        assert "its process is stopped by a signal or frozen" in killed["text"]
         assert after(job, 1) == [3, 1]
 
 
@@ -121,7 +122,26 @@ def test_stopped_below_another_program(train: Train, program: str) -> None:
         job.inject("stop", "left", worker=1)
         check_result(job)
         (killed,) = job.happened("killed", rank=1)
-        assert "a signal has stopped its process" in killed["text"]
+        assert "its process is stopped by a signal or frozen" in killed["text"]
+        assert after(job, 1) == [3, 1]
+
+
+@LONG
+@pytest.mark.parametrize("freezer", FREEZERS, ids=str)
+def test_frozen_on_the_way_to_the_next_world(train: Train, freezer: Freezer) -> None:
+    with freezer.group() as group, train(THREE, *BY_SLOT) as job:
+        job.inject("kill", "submitted", rank=2, step=5)
+        job.inject("hold", "left", worker=1)
+        job.wait(lambda: job.held, "the hold")
+        pid = job.pid_of(1)
+        group.add(pid)
+        group.freeze()
+        job.until_event("killed", rank=1)
+        if "freezer" in str(freezer):  # version 1: nobody can end it
+            job.wait(lambda: job.status == 1, "the end")
+            assert f"Even SIGKILL did not end these processes: {pid}.\n" in job.text
+        else:
+            check_result(job)
         assert after(job, 1) == [3, 1]
 
 

@@ -6,12 +6,11 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from tests.launch.fleets import LIMIT_S, RunningFleet, fleet_of
+from tests.launch.freezers import FREEZERS, Freezer
 from tests.launch.launching import PYTHON, WAIT, Watched
 from tests.launch.test_connections import fake_ssh
 
@@ -33,13 +32,6 @@ pytestmark = pytest.mark.timeout(3 * LIMIT_S)
 
 DO = ("sh", "-c", 'eval "$DO"')
 """What each worker does is in its own environment."""
-
-FREEZERS = [
-    (Path("/sys/fs/cgroup/freezer"), "freezer.state", "FROZEN", "THAWED"),
-    (Path("/sys/fs/cgroup/unified"), "cgroup.freeze", "1", "0"),
-    (Path("/sys/fs/cgroup"), "cgroup.freeze", "1", "0"),
-]
-"""Where control groups are, as a rule: of version 1, of version 2 beside it, and of version 2 alone."""
 
 
 def test_workers_are_started_and_ended_one_by_one() -> None:
@@ -251,39 +243,17 @@ def test_a_rank_below_a_shell_that_a_signal_stops_is_told_and_that_it_goes_on() 
         assert not any(isinstance(event, Said) for event in running.seen)
 
 
-@contextmanager
-def freezer(groups: Path, file: str) -> Iterator[tuple[Path, Path]]:
-    """A new control group, and the file in it that freezes."""
-    group = groups / f"rueda-test-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"no control group can be made: {error}")
-    try:
-        if not (group / file).exists():
-            pytest.skip(f"no control groups in {groups} have {file}")
-        yield group, group / file
-    finally:
-        deadline = time.monotonic() + LIMIT_S
-        while group.exists() and time.monotonic() < deadline:
-            with suppress(OSError):
-                group.rmdir()  # nothing tells that the last process is out of it
-            time.sleep(0.01)
-
-
-@pytest.mark.parametrize(("groups", "file", "freeze", "thaw"), FREEZERS, ids=lambda at: str(at).strip("/"))
-def test_a_rank_in_a_frozen_group_is_told_and_that_it_goes_on(
-    groups: Path, file: str, freeze: str, thaw: str
-) -> None:
-    with freezer(groups, file) as (group, state), fleet_of(*DO) as running:
+@pytest.mark.parametrize("freezer", FREEZERS, ids=str)
+def test_a_rank_in_a_frozen_group_is_told_and_that_it_goes_on(freezer: Freezer) -> None:
+    with freezer.group() as group, fleet_of(*DO) as running:
         running.reach()
         running.start(0, DO=BELOW)
-        (group / "cgroup.procs").write_text(str(named(running, 0)))
-        state.write_text(freeze)
+        group.add(named(running, 0))
+        group.freeze()
         try:
             assert running.await_event(Stopped) == Stopped(0)
         finally:
-            state.write_text(thaw)
+            group.thaw()
         assert running.await_event(Continued) == Continued(0)
 
 

@@ -625,7 +625,8 @@ def test_a_member_that_was_stopped_on_its_way_is_killed() -> None:
     assert play.world == [0]
     killed = [log for log in play.logs if log.event == "killed"]
     assert [log.text for log in killed] == [
-        "rank 1 on a is ended: a signal has stopped its process, and others have waited for it for 10 s"
+        "rank 1 on a is ended: its process is stopped by a signal or frozen, and others have waited for it "
+        "for 10 s"
     ]
 
 

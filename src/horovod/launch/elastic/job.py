@@ -241,7 +241,7 @@ class _Course:
         self._interrupted = 0
         self._over: Over | None = None
         self._refused: LaunchError | None = None
-        self._survivors: tuple[int, ...] = ()
+        self._survivors: dict[int, None] = {}  # some are told more than once
         self._began = time.monotonic()
         if saved is not None:
             self._go_on(saved)
@@ -321,7 +321,8 @@ class _Course:
         elapsed_s = time.monotonic() - self._began
         stuck = ""
         if self._survivors:
-            stuck = f" Even SIGKILL did not end these processes: {', '.join(map(str, self._survivors))}."
+            numbers = ", ".join(map(str, self._survivors))
+            stuck = f" Even SIGKILL did not end these processes: {numbers}."
         if self._interrupted:
             raise JobInterrupted(
                 f"{signal_name(self._interrupted)} ended the job after {elapsed_s:.1f} s.{stuck}",
@@ -395,7 +396,7 @@ class _Course:
                 self._driver.stop(str(error), now)
             case Gone(number, survivors):
                 self._labels.pop(number, None)
-                self._survivors += survivors
+                self._survivors.update(dict.fromkeys(survivors))
                 self._driver.gone(number, now)
             case FewDevices(number, devices, ranks):
                 self._console.tell(
@@ -407,7 +408,7 @@ class _Course:
                     f"ending {counted(processes, 'process', 'processes')} that workers left behind"
                 )
             case Finished(survivors):
-                self._survivors += survivors
+                self._survivors.update(dict.fromkeys(survivors))
                 return True
             case _:
                 pass

@@ -1,7 +1,8 @@
-"""Workers of an elastic job that a signal has stopped: if others wait for them, they are ended after a while.
+"""Workers of an elastic job that stand still: if others wait for them, they are ended after a while.
 
 A rank may be silent for good reasons, such as a validation of some minutes on rank 0: no limit of silence
-tells that from a hang. But a process that was stopped does nothing, however long it takes.
+tells that from a hang. But a process that was stopped by a signal, or is frozen, does nothing, however long
+it takes.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Stillness:
             who = f"rank {worker.rank}" if worker.number in self._workers.world else "a newcomer"
             self._workers.kill(
                 worker,
-                f"{who} on {worker.host} is ended: a signal has stopped its process, and others have "
-                f"waited for it for {lost_s:g} s",
+                f"{who} on {worker.host} is ended: its process is stopped by a signal or frozen, and others "
+                f"have waited for it for {lost_s:g} s",
             )
 
     def formed(self) -> None:
