@@ -192,6 +192,7 @@ def test_ending_well_ends_the_job_well(train: Train) -> None:
     with train(THREE, *BY_SLOT) as job:
         job.inject("end", "step", rank=1, step=5)
         assert job.finish() == 0, job.story()
+        assert "rank 1 on 127.0.0.1 ended with status 0, which ends the job, while others still" in job.text
         assert not job.been("wrong")
 
 

@@ -459,6 +459,20 @@ def test_a_worker_that_ends_well_ends_the_job_well() -> None:
     assert play.over.error == ""
     assert play.over.failed is None
     assert play.workers[1].dismissed
+    (early,) = (log.text for log in play.logs if log.event == "ended_early")
+    assert early == (
+        "rank 0 on a ended with status 0, which ends the job, while another one still trained: rank 1 on a"
+    )
+
+
+def test_nobody_has_ended_early_if_the_others_end_well_or_wait_for_a_change() -> None:
+    play = Play(2)
+    play.begin(a=3)
+    play.exit(0, 0)
+    play.exit(1, 0)
+    play.ready(2)
+    assert play.over is not None
+    assert not [log for log in play.logs if log.event == "ended_early"]
 
 
 def test_all_fail() -> None:

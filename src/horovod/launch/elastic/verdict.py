@@ -68,8 +68,9 @@ class Judge:
         members = workers.members()
         failures = [member for member in members if member.failed]
         waiting = [member for member in members if member.state is State.WAITING]
-        succeeded = any(member.state is State.ENDED and member.exit_code == 0 for member in members)
+        succeeded = [m for m in members if m.state is State.ENDED and m.exit_code == 0]
         if succeeded or not waiting:
+            self._tell_whether_too_early(succeeded, waiting)
             return Verdict(False, failures, "" if failures else self._never_came_error(members, waiting))
         left = [member for member in waiting if member.said.ready]
         error = self._fruitless_error(left, bool(failures), now)
@@ -99,6 +100,21 @@ class Judge:
                 )
             self.resets += 1
         return Verdict(True, failures)
+
+    def _tell_whether_too_early(self, succeeded: Sequence[Worker], waiting: Sequence[Worker]) -> None:
+        """A rank that ends well ends the job. If others have lost it in the middle of something, that may not
+        be what the script wants.
+        """
+        lost = [member for member in waiting if member.said.failed]
+        if succeeded and lost:
+            others = "others" if len(lost) > 1 else "another one"
+            self._workers.log(
+                "ended_early",
+                f"{ranks_of(succeeded)} ended with status 0, which ends the job, while {others} still trained"
+                f": {ranks_of(lost)}",
+                ended=[member.rank for member in succeeded],
+                training=[member.rank for member in lost],
+            )
 
     def _never_came_error(self, members: Sequence[Worker], waiting: Sequence[Worker]) -> str:
         """A sentence if some wait for a world, and others have ended well and never wanted one. Where nobody
