@@ -100,7 +100,7 @@ class Families:
         """This rank has said which process it is."""
         family = self._by_rank.get(rank)
         if family is not None and family.running:
-            family.process = named_by(line, self._members().get(rank, {}))
+            family.process = named_by(line, lambda: self._members().get(rank, {}))
             self._look_at = min(self._look_at, time.monotonic() + LOOK_S)
 
     def _look_at_processes(self, now: float) -> None:

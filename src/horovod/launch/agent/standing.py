@@ -15,7 +15,7 @@ from horovod.bootstrap.proc import lines, namespace, stat_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 __all__ = ["AGAIN_S", "LOOK_S", "Process", "is_name_of_process", "named_by"]
@@ -46,9 +46,9 @@ def is_name_of_process(line: bytes) -> bool:
     return line.startswith(_BEGIN)
 
 
-def named_by(line: bytes, candidates: Iterable[int]) -> Process | None:
-    """The process that such a word names; None: there is none, or the word makes no sense. ``candidates``: of
-    a word from another namespace, where it has another number.
+def named_by(line: bytes, candidates: Callable[[], Iterable[int]]) -> Process | None:
+    """The process that such a word names; None: there is none, or the word makes no sense. ``candidates``
+    finds those of a word from another namespace, where they have other numbers.
     """
     try:
         word = json.loads(line)
@@ -60,7 +60,7 @@ def named_by(line: bytes, candidates: Iterable[int]) -> Process | None:
     if where == namespace("pid"):
         found: int | None = pid
     else:
-        found = next((each for each in candidates if _is(each, pid, where)), None)
+        found = next((each for each in candidates() if _is(each, pid, where)), None)
     stat = stat_of(found) if found is not None else None
     return None if found is None or stat is None else Process(found, stat.started)
 
