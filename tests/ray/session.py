@@ -94,6 +94,7 @@ def _variables(folder: str) -> dict[str, str]:
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "TMPDIR": folder,
         "RAY_TMPDIR": folder,
+        "HOME": folder,  # Ray and we leave files there
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
         "OMP_NUM_THREADS": "1",

@@ -83,9 +83,12 @@ class Coordinator:
             for local_rank, rank in enumerate(ranks)
         }
 
-    def establish_rendezvous(self) -> dict[str, str]:
+    def establish_rendezvous(self, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
         """Begin to serve the store, under a new key. It is served until :meth:`close`, or as long as this
         object is there.
+
+        Args:
+            inherited: settings that ranks shall have, too; by default those of this process.
 
         Returns:
             The variables for all ranks, with the key in them.
@@ -105,7 +108,7 @@ class Coordinator:
         self._store = store
         self._stop = weakref.finalize(self, store.stop)
         return job_environment(
-            forwarded(os.environ),
+            forwarded(os.environ) if inherited is None else inherited,
             {**interface_environment(nics), "HOROVOD_START_TIMEOUT": f"{self.settings.timeout_s:g}"},
             store=store.addresses,
             secret_key=key,

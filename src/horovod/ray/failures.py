@@ -16,10 +16,11 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from horovod.errors import HorovodInternalError, LaunchError, WorkerFailed
+from horovod.launch.calls.pickles import pack
 from horovod.launch.calls.unpicklable import why_unpicklable
 from horovod.launch.phrases import counted
 
-__all__ = ["ActorFailed", "Member", "await_members", "shipped"]
+__all__ = ["ActorFailed", "Member", "await_members", "check_picklable", "shipped"]
 
 _POLL_S = 0.1
 _LONG_POLL_S = 1.0
@@ -141,6 +142,18 @@ def shipped(
         raise
     except Exception as error:
         raise LaunchError(f"{what}: {why_unpicklable(fn, args, kwargs, error)}") from error
+
+
+def check_picklable(what: str, fn: Callable[..., Any], args: Sequence[Any] = ()) -> None:
+    """Of what others than we ship: their errors would not say which part.
+
+    Raises:
+        LaunchError: it cannot be pickled; says which part.
+    """
+    try:
+        pack((fn, tuple(args)))
+    except Exception as error:
+        raise LaunchError(f"{what}: {why_unpicklable(fn, args, {}, error)}") from error
 
 
 def _end(members: Any) -> None:

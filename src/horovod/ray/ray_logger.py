@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from typing import Any
 
-__all__ = ["configure", "log"]
+__all__ = ["await_taken", "configure", "log"]
+
+_POLL_S = 0.05
 
 
 class _State:
@@ -36,3 +39,9 @@ def log(info_dict: dict[str, Any]) -> None:
         warnings.warn(
             "horovod.ray.ray_logger.log: nobody listens. Give callbacks to run() or execute().", stacklevel=2
         )
+
+
+def await_taken() -> None:
+    """Return when the driver has taken all messages out of the queue."""
+    while _state.queue is not None and not _state.queue.empty():
+        time.sleep(_POLL_S)  # the queue tells nobody
