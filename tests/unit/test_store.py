@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -516,3 +517,27 @@ def test_each_connection_and_each_direction_has_its_own_keys() -> None:
         if other.receiving("x", 44) == mine.sending("x", 44)
     ]
     assert len(set(keys)) == len(keys) == 6
+
+
+def probes_s(port: int) -> list[float]:
+    """When the sides of the connections with this port say something, if nothing else is said; those that
+    never do, or have just said something, are left out. Source: proc(5), ``/proc/net/tcp``.
+    """
+    found = []
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, state, _, timer, *_ = line.split()
+        kind, _, ticks = timer.partition(":")
+        if (state, kind) == ("01", "02") and f"{port:04X}" in (local[-4:], remote[-4:]):
+            found.append(int(ticks, 16) / os.sysconf("SC_CLK_TCK"))
+    return found
+
+
+def test_a_connection_that_says_nothing_for_long_is_kept_alive(server: StoreServer) -> None:
+    """Else a firewall may forget it, and a worker that waits would never hear its answer."""
+    with client(server) as silent:
+        silent.set("key", 1)
+        deadline = time.monotonic() + 10.0
+        while len(probes := probes_s(server.address[1])) < 2 or min(probes) < 1.0:
+            assert time.monotonic() < deadline, probes
+            time.sleep(0.05)  # nothing tells that what was said last has been acknowledged
+        assert max(probes) <= 60.0

@@ -33,6 +33,7 @@ __all__ = [
     "connect_to",
     "dial",
     "greet",
+    "keep_alive",
     "receive",
     "send",
     "tune",
@@ -223,6 +224,21 @@ def receive(connection: socket.socket, size: int) -> Conversation[bytes]:
             raise ConnectionResetError(errno.ECONNRESET, "the other side closed the connection")
         received += data
     return received
+
+
+_KEEP_S = 60
+_KEEP_TIMES = 30
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Say something each minute on a connection on which nothing is said for long. Firewalls and gateways
+    forget a connection that is silent for some minutes, and then drop what is said at last, without a word.
+    """
+    if connection.family != socket.AF_UNIX:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEP_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEP_TIMES)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 def tune(connection: socket.socket) -> None:

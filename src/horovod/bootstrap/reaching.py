@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from horovod.bootstrap import unix
-from horovod.bootstrap.conversation import Conversations
+from horovod.bootstrap.conversation import Conversations, keep_alive
 from horovod.bootstrap.handshake import store_purpose
 from horovod.bootstrap.routes import Race, Route, resolve
 from horovod.bootstrap.session import Session
@@ -60,6 +60,7 @@ def reach_store(
         if reached:
             connection, route, session = reached[0]
             connection.settimeout(None)
+            keep_alive(connection)
             return connection, route, session
     where = race.describe(list(unknown.items()))
     if _refused(race):

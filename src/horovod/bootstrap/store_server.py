@@ -23,7 +23,7 @@ from typing import Any, cast
 
 from horovod.bootstrap import unix
 from horovod.bootstrap.admission import MOST_AT_ONCE
-from horovod.bootstrap.conversation import tune
+from horovod.bootstrap.conversation import keep_alive, tune
 from horovod.bootstrap.handshake import store_purpose
 from horovod.bootstrap.messages import ALTERED, MAX_FRAME_BYTES, AlteredError, FrameError
 from horovod.bootstrap.network import listen_at
@@ -269,6 +269,7 @@ class StoreServer:
             return True
         accepted.setblocking(False)
         tune(accepted)
+        keep_alive(accepted)
         while len(self._strangers) >= self._max_strangers:
             self._refuse(self._least_likely(), "others came")
         self._next_number += 1
