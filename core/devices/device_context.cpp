@@ -104,6 +104,11 @@ Result<bool> DeviceContext::captures(void* stream) const {
   return state != kCaptureNone;
 }
 
+bool DeviceContext::busy(void* stream) const noexcept {
+  const Current current(*this);
+  return driver_->stream_query(as_stream(stream)) == kDriverNotReady;
+}
+
 bool DeviceContext::holds(const void* address) const noexcept {
   if (address == nullptr) return false;
   const Current current(*this);

@@ -99,6 +99,8 @@ class DeviceContext : public std::enable_shared_from_this<DeviceContext> {
   [[nodiscard]] Result<std::shared_ptr<DevicePoint>> point(void* stream);
   /// The stream is recorded for a graph: its work does not run now.
   [[nodiscard]] Result<bool> captures(void* stream) const;
+  /// Whether commands of the stream are still to be done. A device that has failed does none.
+  [[nodiscard]] bool busy(void* stream) const noexcept;
   /// Memory of any device; else of the host, or no address. Also if the device cannot say it.
   [[nodiscard]] bool holds(const void* address) const noexcept;
   /// In the order of the stream. Both ends stay valid until it is done.

@@ -66,6 +66,7 @@ inline constexpr unsigned kIpcPeerAccess = 1;       // CU_IPC_MEM_LAZY_ENABLE_PE
   X(stream_wait_event, "cuStreamWaitEvent",                                                     \
     (DriverStream stream, DriverEvent event, unsigned flags))                                   \
   X(stream_synchronize, "cuStreamSynchronize", (DriverStream stream))                           \
+  X(stream_query, "cuStreamQuery", (DriverStream stream))                                       \
   X(stream_is_capturing, "cuStreamIsCapturing", (DriverStream stream, int* state))              \
   X(event_create, "cuEventCreate", (DriverEvent * event, unsigned flags))                       \
   X(event_destroy, "cuEventDestroy_v2", (DriverEvent event))                                    \

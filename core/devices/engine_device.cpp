@@ -1,6 +1,7 @@
 #include "devices/engine_device.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 
@@ -74,11 +75,11 @@ bool EngineDevice::settle(TimePoint deadline) {
   for (const Slot& slot : slots_) {
     if (slot.stored) points.push_back(slot.stored);
   }
-  for (const auto* const stream : {&to_host_, &to_device_}) {
-    if (*stream == nullptr) continue;
-    if (auto end = context_->point((*stream)->get())) points.push_back(std::move(*end));
-  }
-  if (all_reached(points, deadline)) return true;
+  const bool idle = std::ranges::all_of(
+      std::array{to_host_.get(), to_device_.get()}, [&](const DeviceStream* stream) {
+        return stream == nullptr || done(*context_, stream->get(), deadline);
+      });
+  if (idle && all_reached(points, deadline)) return true;
   const std::lock_guard lock(mutex_);
   left_behind_ = true;
   return false;

@@ -15,10 +15,15 @@ namespace rueda {
 /// when nobody has it open.
 class IpcBuffer {
  public:
+  /// One that was handed on, else a new one.
   [[nodiscard]] static Result<std::unique_ptr<IpcBuffer>> make(EngineDevice& device,
                                                                std::size_t bytes);
-  IpcBuffer(HostBuffer memory, const DriverIpcHandle& handle) noexcept
-      : memory_(std::move(memory)), handle_(handle) {}
+  /// For a buffer of which nobody can tell whether others still read it: it is not freed. What they
+  /// read counts for nothing any more, so the next user may write to it. Any thread.
+  static void hand_on(std::unique_ptr<IpcBuffer> buffer);
+  IpcBuffer(HostBuffer memory, std::size_t bytes, int device,
+            const DriverIpcHandle& handle) noexcept
+      : memory_(std::move(memory)), bytes_(bytes), device_(device), handle_(handle) {}
 
   [[nodiscard]] std::byte* data() const noexcept { return memory_.data(); }
   /// What another process opens it by.
@@ -26,6 +31,8 @@ class IpcBuffer {
 
  private:
   HostBuffer memory_;
+  std::size_t bytes_;
+  int device_;  // its index
   DriverIpcHandle handle_;
 };
 

@@ -16,22 +16,34 @@ namespace rueda {
 /// Keeps it until the process ends. Any thread.
 void leave_behind(std::shared_ptr<void> what);
 
+/// Asks until the answer is yes, or the time is over: then false.
+template <typename Question>
+[[nodiscard]] bool comes_true(TimePoint deadline, const Question& question) {
+  constexpr auto kLongest = std::chrono::milliseconds(5);
+  Duration pause = std::chrono::microseconds(50);
+  while (!question()) {
+    if (Clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(pause);
+    pause = std::min<Duration>(2 * pause, kLongest);
+  }
+  return true;
+}
+
 /// Waits until the device has come to all of these points, or the time is over: then false. A point
 /// that the device has failed at is over.
 [[nodiscard]] inline bool all_reached(std::span<const std::shared_ptr<const DevicePoint>> points,
                                       TimePoint deadline) {
-  constexpr auto kLongest = std::chrono::milliseconds(5);
-  Duration pause = std::chrono::microseconds(50);
-  for (const auto& point : points) {
-    for (;;) {
+  return std::ranges::all_of(points, [&](const auto& point) {
+    return comes_true(deadline, [&] {
       const auto reached = point->reached();
-      if (!reached || *reached) break;
-      if (Clock::now() >= deadline) return false;
-      std::this_thread::sleep_for(pause);
-      pause = std::min<Duration>(2 * pause, kLongest);
-    }
-  }
-  return true;
+      return !reached || *reached;
+    });
+  });
+}
+
+/// The same for all that is in a stream of ours, also where no point could be made.
+[[nodiscard]] inline bool done(const DeviceContext& device, void* stream, TimePoint deadline) {
+  return comes_true(deadline, [&] { return !device.busy(stream); });
 }
 
 }  // namespace rueda

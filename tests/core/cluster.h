@@ -131,6 +131,12 @@ class Cluster {
     }
   }
 
+  /// One rank ends, and its engine with it, as after an error of its own.
+  void end(Rank rank) {
+    (*this)[rank].shutdown({.reason = wire::Departure::Reason::Failed, .text = "it ended"});
+    engines_[static_cast<std::size_t>(rank)].reset();
+  }
+
   /// What the others see when a rank's process ends: its connections close.
   void cut(Rank rank) { liveness_.erase(rank); }
 

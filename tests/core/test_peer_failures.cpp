@@ -166,6 +166,44 @@ TEST_F(PeerFailures, NobodyTellsWhenACopyIsOver) {
   for (const auto& error : all(cluster)) EXPECT_NE(error, "");
 }
 
+/// Its buffer stays where it is: what is freed under a copy breaks the device that copies.
+TEST_F(PeerFailures, ARankEndsWhileAnotherReadsItsBuffer) {
+  Cluster cluster({{0, 1, 2}}, by_peers());
+  EXPECT_EQ(all(cluster), (std::vector<std::string>(3)));
+  fakeCudaHold(of(1).fake());  // its copies come after what its framework computes
+  fakeCudaFail("");            // counts from here
+  std::array<Handle, 3> handles{};
+  cluster.each([&](Rank rank, Engine& engine) {
+    std::byte* const tensor = of(rank).allocate(kCount);
+    auto handle = engine.submit(
+        {.kind = Kind::Broadcast,
+         .name = "b",
+         .tensors = {on_device(of(rank), tensor, tensor, DType::UInt8, {std::int64_t{kCount}})},
+         .root = 0,
+         .mode = Mode::Awaited});
+    ASSERT_TRUE(static_cast<bool>(handle));
+    handles[static_cast<std::size_t>(rank)] = *handle;
+  });
+  // The root has filled its buffer, and the others have asked for what is in it.
+  const auto limit = Clock::now() + seconds(30);
+  while (fakeCudaCalls("cuMemcpyAsync") < 3 && Clock::now() < limit) {
+    static_cast<void>(cluster[0].wait(handles[0], Clock::now() + std::chrono::milliseconds(1)));
+  }
+  ASSERT_EQ(fakeCudaCalls("cuMemcpyAsync"), 3U);
+  cluster.cut(2);
+  if (const auto work = finish(cluster[0], handles[0])) {
+    EXPECT_TRUE(work->error.has_value());
+  }
+  cluster.end(0);
+  fakeCudaRelease(of(1).fake());
+  cluster.end(1);
+  cluster.end(2);
+  of(1).synchronize();
+
+  Cluster next({{0, 1, 2}}, by_peers());
+  EXPECT_EQ(all(next), (std::vector<std::string>(3))) << "the devices still serve";
+}
+
 TEST_F(PeerFailures, ADeviceThatComputesForLongIsNotStuck) {
   EngineOptions options = by_peers();
   options.operation_timeout = seconds(3);

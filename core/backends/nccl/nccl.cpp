@@ -117,10 +117,7 @@ NcclBackend::~NcclBackend() {
 
 bool NcclBackend::settle(TimePoint deadline) {
   if (left_behind_) return false;
-  auto end = this->end();
-  if (!end) return true;
-  const std::array<std::shared_ptr<const DevicePoint>, 1> points{std::move(*end)};
-  left_behind_ = !all_reached(points, deadline);
+  left_behind_ = !done(communicator_->device()->context(), stream_->get(), deadline);
   return !left_behind_;
 }
 

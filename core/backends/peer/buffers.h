@@ -42,6 +42,12 @@ class PeerBuffers {
   /// No stream reads buffers of others any more, now or later. Whose they are may free them when
   /// all others have come here.
   void close() noexcept { others_.clear(); }
+  /// The same after an operation that was dropped: nobody can tell whether the others still read
+  /// the own one, as they no longer come anywhere together.
+  void close_unmet() {
+    close();
+    IpcBuffer::hand_on(std::move(own_));
+  }
 
  private:
   [[nodiscard]] static constexpr std::size_t offset(std::size_t number) noexcept {

@@ -87,9 +87,13 @@ PeerBackend::PeerBackend(Backend& host, DeviceBackend& rest, std::unique_ptr<Pee
     : DeviceBackend(host.members()), host_(host), rest_(rest), buffers_(std::move(buffers)) {}
 
 PeerBackend::~PeerBackend() {
+  if (!interrupted_) return;
   // Streams may still read buffers of others, and come after a kernel that never ends.
-  if (!interrupted_ || device()->settle(Clock::now() + kGrace)) return;
-  leave_behind(std::shared_ptr<PeerBuffers>(std::move(buffers_)));
+  if (device()->settle(Clock::now() + kGrace)) {
+    buffers_->close_unmet();
+  } else {
+    leave_behind(std::shared_ptr<PeerBuffers>(std::move(buffers_)));
+  }
 }
 
 bool PeerBackend::serves(Kind kind) noexcept {
