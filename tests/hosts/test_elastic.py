@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -110,6 +111,37 @@ def test_another_launcher_goes_on(hosts: SimulatedHosts, tmp_path: Path, lost: s
         said = following.finish()
     assert said.count("done 3") == 3
     assert ("killed by SIGKILL" in said) == (lost == "a rank")
+    assert left_behind(hosts) == []
+
+
+def listens(hosts: SimulatedHosts, number: int, address: str) -> bool:
+    """Whether a process of a host is connected with the store at this address."""
+    found = hosts.run(number, "ss", "-tnH", "state", "established", "dst", address).stdout.decode()
+    return any(":22 " not in line for line in found.splitlines())
+
+
+def test_another_launcher_goes_on_after_a_power_failure(hosts: SimulatedHosts, tmp_path: Path) -> None:
+    """Nothing tells the ranks that their connections with the first one are no more: they say nothing there,
+    and wait for news.
+    """
+    name(hosts, tmp_path, 1)
+    state = str(tmp_path / "state")
+    options = ("-np", "1", "--min-np", "1", "--host-discovery-script", f"cat {tmp_path}/hosts")
+    with elastic(hosts, tmp_path, *options, "--state", state) as job:
+        job.world(1)
+        while not any("trains" in line for line in job.job.lines(1)):
+            pass
+        while not listens(hosts, 1, hosts.addresses[0]):
+            time.sleep(0.05)  # nothing tells that a thread has connected
+        hosts.power_off(0)
+        job.job.process.wait(LIMIT_S)
+    hosts.boot(0)
+    with running(hosts, "--resume", state) as resumed:
+        following = ElasticJob(resumed, tmp_path)
+        following.until(lambda event: event["event"] == "driver")
+        name(hosts, tmp_path, 1, 2)
+        following.world(2)
+        assert following.finish().count("done 2") == 2
     assert left_behind(hosts) == []
 
 

@@ -226,13 +226,14 @@ def receive(connection: socket.socket, size: int) -> Conversation[bytes]:
     return received
 
 
-_KEEP_S = 60
-_KEEP_TIMES = 30
+_KEEP_S = 20
+_KEEP_TIMES = 90
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Say something each minute on a connection on which nothing is said for long. Firewalls and gateways
-    forget a connection that is silent for some minutes, and then drop what is said at last, without a word.
+    """Say something now and then on a connection on which nothing is said for long. Firewalls and gateways
+    forget a connection that is silent for some minutes, and drop what is said at last, without a word. And a
+    machine that has lost its power does not know of it any more: then this ends it here, too.
     """
     if connection.family != socket.AF_UNIX:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_S)
