@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import pickle
+import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,27 @@ def test_a_file_that_is_there_already_is_not_overwritten(path: Path) -> None:
     Saver(path, pytest.fail, goes_on=True).save(replace(STATE, job="other"))
     path.write_bytes(b"")  # as mktemp makes it
     Saver(path, pytest.fail)
+
+
+def test_it_outlives_a_power_failure(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its content is on the disk before it has its name, and the name before anything is done."""
+    done: list[str] = []
+    sync, replace_ = os.fsync, os.replace
+
+    def fsync(descriptor: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        sync(descriptor)
+
+    def rename(source: Path, target: Path) -> None:
+        done.append("name")
+        replace_(source, target)
+
+    saver = Saver(path, pytest.fail)
+    saver.save(STATE)
+    monkeypatch.setattr("os.fsync", fsync)
+    monkeypatch.setattr("os.replace", rename)
+    saver.save(replace(STATE, agents=("a",)))
+    assert done == ["file", "name", "folder"]
 
 
 def test_of_two_jobs_that_begin_together_one_gets_the_file(path: Path) -> None:

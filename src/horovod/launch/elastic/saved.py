@@ -8,6 +8,7 @@ it is his. The state machine is in it as a pickle in which nothing but our own c
 from __future__ import annotations
 
 import base64
+import errno
 import io
 import json
 import math
@@ -145,6 +146,7 @@ class Saver:
                 identity = _identity(os.fstat(file.fileno()))
             if self._ours or not self._take(beside):
                 os.replace(beside, self._path)
+            _keep_names(self._path.parent)
             self._file, self._ours = identity, True
         except (OSError, ConfigError):
             with suppress(OSError):
@@ -172,6 +174,18 @@ class Saver:
                 f"--state {path}: this file is there already. If a job is in it, go on with that: horovodrun "
                 f"--resume {path}. If that job is over, remove the file."
             )
+
+
+def _keep_names(folder: Path) -> None:
+    """Have the names there on the disk: after a power failure one would be that of the state before."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems have nothing to write there
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int]:
