@@ -18,12 +18,13 @@ RUN := OMP_NUM_THREADS=1
 LANES := $(shell expr $(JOBS) + 1)
 # The thread sanitizer of older compilers cannot place its shadow memory where addresses are very random.
 FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
-LOCK := $(shell command -v flock >/dev/null && echo flock build/.lock)
+# $(1): the preset. Two builds in one folder would disturb each other: the second waits.
+lock = $(shell command -v flock >/dev/null && echo flock build/.lock-$(1))
 REQUIREMENTS := requirements/build.txt requirements/test.txt requirements/lint.txt requirements/bench.txt
 PYTHON_SOURCES := src tests fuzz benchmarks examples docs docker tools
 
 .DEFAULT_GOAL := help
-.PHONY: help docs system venv venv-mpich venv-tensorflow venv-libraries versions versions-check build demo test test-all test-core test-asan test-tsan test-python test-gpu fuzz fuzz-merge mutants lint format stub bench bench-check wheel wheels wheels-try clean
+.PHONY: help docs system venv venv-mpich venv-tensorflow venv-libraries versions versions-check build demo test sanitized test-all test-core test-asan test-tsan test-python test-gpu fuzz fuzz-merge mutants lint format stub bench bench-check wheel wheels wheels-try clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,11 +76,10 @@ $(VENV)/.editable: $(VENV)/.build pyproject.toml
 	@$(PIP) --no-build-isolation --no-deps -e . --config-settings=wheel.cmake=false --config-settings=wheel.py-api=py3
 	@touch $@
 
-# Two builds in one folder would disturb each other: the second waits.
 define build_preset
 	@mkdir -p build
-	@$(LOCK) $(BIN)/cmake --preset $(1) --log-level=WARNING -Wno-unused-cli $(or $(3),$(WITH_PYTHON))
-	@$(LOCK) $(BIN)/cmake --build --preset $(1) --parallel $(JOBS) $(2)
+	@$(lock) $(BIN)/cmake --preset $(1) --log-level=WARNING -Wno-unused-cli $(or $(3),$(WITH_PYTHON))
+	@$(lock) $(BIN)/cmake --build --preset $(1) --parallel $(JOBS) $(2)
 endef
 WITH_PYTHON := -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 
@@ -107,9 +107,12 @@ demo: build $(VENV)/.demo  ## train a small network with 1 and then 2 processes
 	@$(RUN) $(BIN)/python -m horovod.demo
 
 # What the gate leaves out is a table in CONTRIBUTING.md.
-# With several jobs, too, nothing is compiled before the system packages are known to be there.
+# With several jobs, too, nothing is compiled before the system packages are known to be there. The Python tests wait
+# much: what the sanitizers need is compiled meanwhile, and gives way to them.
 test: system  ## the tests of the gate
-	@$(MAKE) --no-print-directory test-core test-asan test-tsan test-python
+	@$(MAKE) --no-print-directory test-core
+	@$(MAKE) --no-print-directory --jobs=2 test-python sanitized
+	@$(MAKE) --no-print-directory test-asan test-tsan
 
 test-all: export RUEDA_FULL_MATRIX := 1
 test-all: system venv-libraries  ## every test in every build and every world: for a night
@@ -118,6 +121,12 @@ test-all: system venv-libraries  ## every test in every build and every world: f
 test-core: $(VENV)/.editable  ## C++ tests
 	$(call build_preset,$(PRESET),$(if $(WHOLE),,--target _core --target _tensorflow --target gate_tests))
 	@$(BIN)/ctest --preset $(PRESET) $(if $(WHOLE),,-L gate) --parallel $(LANES)
+
+sanitized: $(VENV)/.build
+	@nice -n 15 $(MAKE) --no-print-directory --jobs=1 asan-built tsan-built QUIET=--quiet
+
+%-built: $(VENV)/.build
+	$(call build_sanitized,$*,$(if $(WHOLE),,--target gate_tests) $(if $(QUIET),-- $(QUIET)))
 
 test-asan: $(VENV)/.build  ## C++ tests under the address and undefined-behaviour sanitizers
 	$(call build_sanitized,asan,$(if $(WHOLE),,--target gate_tests))
