@@ -6,8 +6,8 @@
 * commit: `TorchState.save` of a network and its Adam state, in turns with a deep copy of both state dicts;
   time and page faults;
 * sync: the first `TorchState.sync` of newcomers, of a network of so many bytes, in turns with one broadcast
-  of one tensor as large; the same where rank 0 copies what it has just saved; and the two parts, the transfer
-  and the copy. A figure is the time of the slowest rank.
+  of these bytes as one tensor; the same where newcomers copy what they keep, as those of another host do; the
+  transfer alone. A time is that of the slowest rank, CPU time is that of all ranks together.
 
 Figures are medians over turns, with the lowest and the highest.
 """
@@ -18,7 +18,9 @@ import resource
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
+from unittest import mock
 
 import torch
 from benchmarks.rows import say
@@ -85,42 +87,57 @@ def commit_before_newcomers(state: Any) -> None:
     raise AssertionError("a change of the hosts was not noticed")
 
 
+def in_one_tensor(model: nn.Module) -> torch.Tensor:
+    """All parameters, which are parts of it from now on."""
+    flat = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+    torch.nn.utils.vector_to_parameters(flat, model.parameters())
+    return flat
+
+
+def of_all_ranks(call: Callable[[], object]) -> tuple[float, float]:
+    """Milliseconds of the slowest rank, and CPU milliseconds of all."""
+    hvd.barrier()
+    start, cpu = time.perf_counter(), time.process_time()
+    call()
+    took, cpu = time.perf_counter() - start, time.process_time() - cpu
+    slowest = hvd.allreduce(torch.tensor([1000 * took]), op=hvd.Max).item()
+    return slowest, hvd.allreduce(torch.tensor([1000 * cpu]), op=hvd.Sum).item()
+
+
 def sync(parameters: int, turns: int) -> dict[str, Any]:
     model = network(parameters)
-    flat = torch.ones(sum(each.numel() for each in model.parameters()))
-    hvd.broadcast_(flat, 0)
-    survivor = hvd.elastic.TorchState(model)
-    survivor.sync()
-    survivor.save()
+    flat = in_one_tensor(model)
+    # Only rank 0 survives; the others do what belongs to its collectives.
+    survivor: Any = hvd.elastic.TorchState(model if hvd.rank() == 0 else None)
+    state = survivor if hvd.rank() == 0 else hvd.elastic.TorchState(model)
+    costs: dict[str, list[tuple[float, float]]] = {}
 
-    def slowest(call: Callable[[], object]) -> float:
-        hvd.barrier()
-        taken = torch.tensor([cost(call)[0]])
-        return hvd.allreduce(taken, op=hvd.Max).item()
+    def measure(name: str, call: Callable[[], object]) -> None:
+        costs.setdefault(name, []).append(of_all_ranks(call))
 
-    costs: dict[str, list[float]] = {
-        each: [] for each in ("sync", "sync, all copy", "transfer", "copy", "broadcast")
-    }
-    for _ in range(turns):
-        for each in ("sync", "sync, all copy"):
-            state = survivor if hvd.rank() == 0 else hvd.elastic.TorchState(model)
+    for turn in range(turns + 1):
+        measure("broadcast", lambda: hvd.broadcast_(flat, 0))
+        measure("transfer", lambda: hvd.broadcast_parameters(model.state_dict(), 0))
+        for name in ("sync", "sync, newcomers copy"):
             commit_before_newcomers(survivor)
-            if each != "sync":
-                survivor._forget_saved()
-            costs[each].append(slowest(state.sync))
-            del state
-        costs["transfer"].append(slowest(lambda: hvd.broadcast_parameters(model.state_dict(), 0)))
-        costs["copy"].append(slowest(survivor.save))
-        costs["broadcast"].append(slowest(lambda: hvd.broadcast_(flat, 0)))
-    return {
-        "bytes": 4 * flat.numel(),
-        "ranks": hvd.size(),
-        **{f"{name} ms": summary(figures) for name, figures in costs.items()},
-        **{
-            f"{name} share": statistics.median(costs[name]) / statistics.median(costs["broadcast"])
-            for name in ("sync", "transfer")
-        },
-    }
+            with mock.patch.object(state, "_equal_copies", dict) if name != "sync" else nullcontext():
+                measure(name, state.sync)
+            if hvd.rank() != 0:
+                state.save()  # has one copy in memory of its own again, as a newcomer has
+        if turn == 0:
+            costs.clear()  # there was new memory
+    row: dict[str, Any] = {"bytes": 4 * flat.numel(), "ranks": hvd.size()}
+    for name, both in costs.items():
+        row[f"{name} ms"] = summary([ms for ms, _ in both])
+        row[f"{name} CPU ms"] = summary([cpu for _, cpu in both])
+    for number, unit in enumerate(("share", "CPU share")):
+        for name in ("sync", "sync, newcomers copy", "transfer"):
+            shares = [
+                one[number] / other[number]
+                for one, other in zip(costs[name], costs["broadcast"], strict=True)
+            ]
+            row[f"{name} {unit}"] = summary(shares)
+    return row
 
 
 def main() -> None:

@@ -62,3 +62,22 @@ def test_rank_0_is_lost(train: Train, way: str, slots: int) -> None:
         ended_well(job)
         assert [each["size"] for each in job.worlds] == [2 * slots, slots]
         assert job.worlds[-1]["members"][0]["worker"] == slots
+
+
+def test_a_newcomer_goes_on_alone_from_what_it_got(train: Train) -> None:
+    """It has committed nothing when the only other rank is lost; the copy that it has was that one's."""
+    with begin(train, "torch", {"localhost": 1}) as job:
+        job.inject("hold", "step", rank=0, epoch=1)
+        job.wait(lambda: job.held, "the second epoch", 120.0)
+        job.offer({"localhost": 1, "127.0.0.1": 1})
+        job.until_event("notified", within_s=120.0)
+        job.inject("hold", "begun", times=2, round=2)
+        job.release(0)
+        job.wait(lambda: len(job.held) == 2, "the second world", 120.0)
+        job.kill(0)
+        job.release(1, "spoil")
+        ended_well(job)
+        assert [each["size"] for each in job.worlds] == [1, 2, 1]
+        assert len(job.been("begun", round=3)) == 1
+        begun = job.been("begun", round=2) + job.been("begun", round=3)
+        assert len({(at["weights"], at["epoch"], at["batch"]) for at in begun}) == 1

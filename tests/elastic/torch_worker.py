@@ -2,9 +2,10 @@
 
     python torch_worker.py EPOCHS
 
-Points: ``start``, ``init``, ``prologue``, ``step``, ``backward`` (half of the gradients), ``commit``,
-``saved``, ``epoch``, ``reset``, ``wrong``, ``done``. Each record is counted where it is processed, and the
-counts are part of the state.
+Points: ``start``, ``init``, ``prologue``, ``begun`` (answered by ``spoil``: the model is lost), ``step``,
+``backward`` (half of the gradients), ``commit``, ``saved``, ``epoch``, ``reset``, ``wrong``, ``done``. Each
+record is counted where it is processed, and the counts are part of the state. The model is large enough for
+newcomers to have the copy of rank 0.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from horovod.runtime import lifecycle  # noqa: E402
 
 EPOCHS = int(sys.argv[1])
 RECORDS, BATCH = 48, 4
+HIDDEN = 48_000
 torch.set_num_threads(1)
 
 
@@ -65,9 +67,9 @@ def main() -> None:
     link.at("prologue", **facts())
     torch.manual_seed(3)
     records = torch.randn(RECORDS, 6)
-    last = torch.nn.Linear(8, 1)
+    last = torch.nn.Linear(HIDDEN, 1)
     last.weight.register_hook(halfway)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), last)
+    model = torch.nn.Sequential(torch.nn.Linear(6, HIDDEN), torch.nn.Tanh(), last)
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), model.named_parameters()
     )
@@ -96,8 +98,13 @@ def main() -> None:
         state.sampler.record_batch(state.batch, len(indices))
         state.batch += 1
 
+    def bits() -> str:
+        return sums.digest(torch.cat([each.detach().reshape(-1) for each in model.parameters()]).numpy())
+
     @hvd.elastic.run
     def train(state: State) -> None:
+        if link.at("begun", weights=bits(), epoch=state.epoch, batch=state.batch, **facts()) == "spoil":
+            torch.nn.init.zeros_(last.weight)
         while state.epoch < EPOCHS and not (state.last and state.batch == 0):
             mine = list(state.sampler)
             for start in range(0, len(mine), BATCH):
@@ -112,8 +119,7 @@ def main() -> None:
             state.commit()
 
     train(state)
-    weights = torch.cat([each.detach().reshape(-1) for each in model.parameters()]).numpy()
-    link.at("done", weights=sums.digest(weights), epoch=state.epoch, **facts())
+    link.at("done", weights=bits(), epoch=state.epoch, **facts())
 
 
 main()

@@ -168,20 +168,25 @@ class ObjectState(State):
             self._saved_state = saved
             self._assign_saved()
 
-    def _meet(self, parts: Iterable[str]) -> None:
+    def _meet(self, parts: Iterable[str], told: Any = None) -> Any:
         """Be sure that rank 0 syncs the same state, before anything of it is overwritten. A collective.
 
         Args:
             parts: the names of all that this state keeps.
+            told: by rank 0 to the others, if it syncs the same state.
+
+        Returns:
+            What rank 0 has told.
 
         Raises:
             HorovodInternalError: rank 0 syncs a state of other parts; not ``recoverable``.
         """
         mine = sorted(parts)
-        match self._bcast_object((_PARTS, mine)):
-            case (str(what), list(theirs)) if what == _PARTS:
+        match self._bcast_object((_PARTS, mine, told)):
+            case (str(what), list(theirs), what_is_told) if what == _PARTS:
                 if theirs != mine:
                     raise _other_state(mine, theirs)
+                return what_is_told
             case dict() as theirs:
                 raise _other_state(mine, theirs)
             case _:

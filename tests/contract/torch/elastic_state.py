@@ -492,6 +492,60 @@ def what_is_written_between_a_commit_and_a_sync_is_saved_by_the_sync() -> None:
     assert everything(model, optimizer) != expected
 
 
+def filled(fill: float) -> torch.nn.Linear:
+    """A model that is large enough to be lent."""
+    model = torch.nn.Linear(600, 600)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(fill)
+    return model
+
+
+def contents(model: torch.nn.Module) -> list[float]:
+    values = torch.cat([each.detach().reshape(-1) for each in model.parameters()])
+    return [float(each) for each in values.unique()]
+
+
+@CASES.add
+def newcomers_have_the_copy_of_rank_0_and_nobody_writes_to_it() -> None:
+    model = filled(1.0 + hvd.rank())
+    optimizer = torch.optim.Adam(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    if hvd.rank() == 0:
+        optimizer.step()
+    state: Any = hvd.elastic.TorchState(model, optimizer, step=hvd.rank())
+    for world in range(3):
+        if hvd.rank() == 0:
+            state.on_hosts_updated(int(time.time()) + world, ADDED)
+            state.step = 10 + world
+        with pytest.raises(HostsUpdatedInterrupt):
+            state.commit()
+        if hvd.rank() != 0 and world != 1:  # a survivor once, else a newcomer
+            model = filled(9.0)
+            state = hvd.elastic.TorchState(model, torch.optim.Adam(model.parameters()), step=0)
+        state.sync()
+        expected = of_rank_0(contents(model))
+        moments = of_rank_0([each["exp_avg"].unique() for each in state.optimizer.state.values()])
+        assert contents(model) == expected
+        borrowed = [state._handlers[name]._copies._whole.is_borrowed for name in ("model", "optimizer")]
+        assert borrowed == [hvd.rank() != 0] * 2
+        # Some go on, commit and drop what they had, while others still have the copy.
+        for _ in range(3 * (hvd.rank() % 2 == 0)):
+            for parameter in model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            state.optimizer.step()
+            state.save()
+        hvd.barrier()
+        if hvd.rank() % 2:
+            with torch.no_grad():
+                model.weight.fill_(8.0)
+            state.restore()
+            assert (state.step, contents(model)) == (10 + world, expected)
+            kept = [each["exp_avg"].unique() for each in state.optimizer.state.values()]
+            torch.testing.assert_close(kept, moments, rtol=0, atol=0)
+
+
 @CASES.add
 def two_states_of_a_script_are_synced_in_one_order() -> None:
     one: Any = hvd.elastic.TorchState(network(970 + hvd.rank()), step=hvd.rank())
@@ -508,7 +562,7 @@ def two_states_of_a_script_are_synced_in_one_order() -> None:
     before = other.critic.weight.tolist()
     if hvd.rank() == 0:
         hvd.broadcast_object(
-            ("parts", ["model", "optimizer", "step"]), name="elastic.state"
+            ("parts", ["model", "optimizer", "step"], {}), name="elastic.state"
         )  # as `one` begins
     else:
         with pytest.raises(HorovodInternalError, match=r"another state.*optimizer, step.*critic") as caught:

@@ -33,7 +33,7 @@ def test_the_copy_before_the_last_gives_its_memory() -> None:
         array.fill(number)
         copies.prepare({"weight": weight, "array": array, "step": number})
         copies.adopt()
-        kept = copies._whole
+        kept = copies._whole.value
         assert (kept["weight"].tolist(), kept["array"].tolist()) == ([number] * 4, [number] * 4)
         assert kept["step"] == number
         places.append((kept["weight"].data_ptr(), kept["array"].ctypes.data))
@@ -137,11 +137,21 @@ def test_the_first_copy_after_a_sync_takes_no_new_memory() -> None:
     copies = Copies()
     copies.prepare({"weight": weight})
     copies.adopt()
-    place = copies._whole["weight"].data_ptr()
+    place = copies._whole.value["weight"].data_ptr()
     copies.renew({"weight": weight.fill_(1)})
-    assert copies._whole["weight"].data_ptr() == place
+    assert copies._whole.value["weight"].data_ptr() == place
     copies.prepare({"weight": weight.fill_(2)})
     assert copies.fresh()["weight"].tolist() == [1] * 4
     copies.adopt()
     copies.renew({"weight": weight.fill_(3)})
     assert copies.fresh()["weight"].tolist() == [3] * 4
+
+
+def test_sparse_tensors_are_copied_though_nothing_has_changed() -> None:
+    value = {"weight": torch.zeros(4), "table": torch.eye(3).to_sparse()}
+    copies = Copies()
+    copies.prepare(value)
+    copies.adopt()
+    copies.note_equal(value)
+    copies.renew({**value, "table": 2 * value["table"]})
+    assert torch.equal(copies.fresh()["table"].to_dense(), 2 * torch.eye(3))

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from horovod.elastic.state import ObjectState
-from horovod.torch.elastic.copies import Copies
+from horovod.torch.elastic.copies import Copies, Lent
 from horovod.torch.elastic.random_state import RandomState
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
-from horovod.torch.mpi_ops import broadcast, rank
+from horovod.torch.mpi_ops import barrier, broadcast, rank
 
 __all__ = [
     "ModelStateHandler",
@@ -80,6 +80,19 @@ class _CopyHandler(StateHandler):
 
     def keep_synced(self) -> None:
         self._copies.renew(self.value.state_dict())
+
+    def lend_saved(self) -> Lent | None:
+        """Let other ranks of the host have what is saved, if that is known to be equal to what is live."""
+        return self._copies.lend(self.value.state_dict())
+
+    def borrow_saved(self, lent: Lent | None) -> None:
+        """What is live is that of rank 0: be ready to have its copy too, for :meth:`keep_synced`. After
+        ``None`` that makes a copy."""
+        self._copies.borrow(self.value.state_dict(), lent)
+
+    def settle_saved(self) -> None:
+        """Whoever wants what was lent has it."""
+        self._copies.settle()
 
     def note_saved(self) -> None:
         """What is saved is equal to what is live now."""
@@ -255,14 +268,32 @@ class TorchState(ObjectState):
         Raises:
             HorovodInternalError: rank 0 syncs another state; or the world failed.
         """
-        self._meet([*self._handlers, *self._saved_state])
-        if self._rank() != 0:
+        is_root = self._rank() == 0
+        copied = self._equal_copies()
+        lent = {name: each.lend_saved() for name, each in copied.items()} if is_root else {}
+        lent = self._meet([*self._handlers, *self._saved_state], lent)
+        if not is_root:
             self._forget_saved()  # broadcasts write to tensors, and PyTorch does not know
         for handler in self._handlers.values():
             handler.sync()
+        for name, each in copied.items():
+            each.borrow_saved(None if is_root else lent.get(name))
+        if any(lent.values()):
+            barrier()  # before it rank 0 must not write to what the others are about to have
+            if is_root:
+                for each in copied.values():
+                    each.settle_saved()
         super().sync()
         for handler in self._handlers.values():  # not before all has come: what is saved is of one moment
             handler.keep_synced()
+
+    def _equal_copies(self) -> dict[str, _CopyHandler]:
+        """Those of which all tensors are equal on all ranks after a sync, whatever subclasses may do."""
+        return {
+            name: each
+            for name, each in self._handlers.items()
+            if isinstance(each, _CopyHandler) and type(each) in (ModelStateHandler, OptimizerStateHandler)
+        }
 
     def reset(self) -> None:
         """Distribute what is left of the epoch over the ranks of now: a removal of hosts skips :meth:`sync`,
