@@ -213,7 +213,7 @@ def test_a_worker_that_a_signal_stops_is_told_and_that_it_goes_on() -> None:
 
 
 NAMED = """
-import os, time
+import os, sys, time
 from horovod.bootstrap.starter import tell_process
 tell_process()
 print("this", os.getpid(), flush=True)
@@ -241,6 +241,25 @@ def test_a_rank_below_a_shell_that_a_signal_stops_is_told_and_that_it_goes_on() 
             os.kill(pid, signal.SIGCONT)
             assert running.await_event(Continued) == Continued(0)
         assert not any(isinstance(event, Said) for event in running.seen)
+
+
+def test_what_a_rank_has_started_does_not_take_its_place(tmp_path: Path) -> None:
+    program = tmp_path / "rank.py"
+    program.write_text(
+        NAMED.replace("time.sleep", "os.system(f'{sys.executable} {sys.argv[1]}'); time.sleep")
+    )
+    child = tmp_path / "child.py"
+    child.write_text(NAMED)
+    with fleet_of(*DO) as running:
+        running.reach()
+        running.start(0, DO=f"{PYTHON} {program} {child}; exit $?")
+        rank = named(running, 0)
+        running.printed(f"this {rank}\n[0]<stdout>:this ")
+        os.kill(named(running, 0), signal.SIGSTOP)
+        os.kill(rank, signal.SIGSTOP)
+        assert running.await_event(Stopped) == Stopped(0)
+        os.kill(rank, signal.SIGCONT)
+        assert running.await_event(Continued) == Continued(0)
 
 
 @pytest.mark.parametrize("freezer", FREEZERS, ids=str)

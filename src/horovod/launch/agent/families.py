@@ -97,9 +97,13 @@ class Families:
             self._tell_whether_stopped(family)
 
     def identified(self, rank: int, line: bytes) -> None:
-        """This rank has said which process it is."""
+        """This rank has said which process it is. The first one is, until it has ended: what it has started
+        may take itself for the rank, too, and is refused elsewhere.
+        """
         family = self._by_rank.get(rank)
-        if family is not None and family.running:
+        if family is None or not family.running:
+            return
+        if family.process is None or family.process.has_ended():
             family.process = named_by(line, lambda: self._members().get(rank, {}))
             self._look_at = min(self._look_at, time.monotonic() + LOOK_S)
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from horovod.bootstrap.proc import Stat
+
 __all__ = ["AGAIN_S", "LOOK_S", "Process", "is_name_of_process", "named_by"]
 
 LOOK_S = 2.0
@@ -35,10 +37,16 @@ class Process:
 
     def stands(self) -> bool:
         """Whether it does nothing until somebody continues it. A debugger that holds it is no such reason."""
+        stat = self._stat()
+        return stat is not None and (stat.state == "T" or is_frozen(self.pid))
+
+    def has_ended(self) -> bool:
+        stat = self._stat()
+        return stat is None or stat.state in "ZX"
+
+    def _stat(self) -> Stat | None:
         stat = stat_of(self.pid)
-        if stat is None or stat.started != self._started:
-            return False
-        return stat.state == "T" or is_frozen(self.pid)
+        return stat if stat is not None and stat.started == self._started else None
 
 
 def is_name_of_process(line: bytes) -> bool:
