@@ -526,10 +526,10 @@ def newcomers_have_the_copy_of_rank_0_and_nobody_writes_to_it() -> None:
             state = hvd.elastic.TorchState(model, torch.optim.Adam(model.parameters()), step=0)
         state.sync()
         expected = of_rank_0(contents(model))
-        moments = of_rank_0([each["exp_avg"].unique() for each in state.optimizer.state.values()])
+        moments = of_rank_0([each["exp_avg"].unique().tolist() for each in state.optimizer.state.values()])
         assert contents(model) == expected
         borrowed = [state._handlers[name]._copies._whole.is_borrowed for name in ("model", "optimizer")]
-        assert borrowed == [hvd.rank() != 0] * 2
+        assert borrowed == [hvd.rank() != 0 and model.weight.is_cpu] * 2
         # Some go on, commit and drop what they had, while others still have the copy.
         for _ in range(3 * (hvd.rank() % 2 == 0)):
             for parameter in model.parameters():
@@ -542,8 +542,7 @@ def newcomers_have_the_copy_of_rank_0_and_nobody_writes_to_it() -> None:
                 model.weight.fill_(8.0)
             state.restore()
             assert (state.step, contents(model)) == (10 + world, expected)
-            kept = [each["exp_avg"].unique() for each in state.optimizer.state.values()]
-            torch.testing.assert_close(kept, moments, rtol=0, atol=0)
+            assert moments == [each["exp_avg"].unique().tolist() for each in state.optimizer.state.values()]
 
 
 @CASES.add
