@@ -414,6 +414,20 @@ def test_launchers_that_cannot_add_ranks_say_what_can(launcher: str, instead: st
         pass
 
 
+def test_a_host_that_is_reached_when_the_directory_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    with fleet_of(*DO) as running:
+        here.rmdir()
+        running.reach()
+        running.start(0, DO="exit 4")
+        assert running.exited(0).exit_code == 4
+        assert f"has no directory {here} (No such file or directory)" in running.stderr.getvalue()
+
+
 def test_a_host_that_does_not_answer_is_told_once_and_tried_again_when_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -290,6 +290,53 @@ def test_a_script_is_not_found_in_a_folder_that_is_gone(tmp_path: Path) -> None:
     assert b"no such file in this folder, which has been deleted" in done.stderr
 
 
+def test_an_elastic_job_does_not_begin_in_a_folder_that_is_gone(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    run = f"{sys.executable} -m horovod.runner.launch -np 1 --min-np 1 true"
+    done = subprocess.run(
+        f"mkdir {gone}; cd {gone}; rmdir {gone}; {run}",
+        shell=True,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert b"cannot be found (No such file or directory): was it deleted?" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+IGNORING = """
+import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execv(sys.executable, [sys.executable, "-m", "horovod.runner.launch", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["-np", "2", "sh", "-c", "exit 3"], 3, b"exited with status 3"),
+        (["-np", "2", "--min-np", "1", "sh", "-c", "exit 3"], 3, b"exited with status 3"),
+        (["-np", "1", "--host-discovery-script", "echo broken >&2; exit 4", "true"], 1, b"status 4: broken"),
+    ],
+    ids=["ranks", "elastic", "discovery"],
+)
+def test_the_ends_of_children_are_heard_of_below_a_program_that_ignores_them(
+    words: list[str], status: int, said: bytes
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IGNORING, *words],
+        env=environment(),
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == status
+    assert said in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [

@@ -6,8 +6,10 @@ import argparse
 import logging
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +47,9 @@ def run_commandline(words: Sequence[str] | None = None) -> int:
         The exit status: see ``horovodrun --help``.
     """
     _open_standard_descriptors()
+    # Some programs have started us that ignore it: then nobody learns how a child of ours has ended.
+    with suppress(ValueError):  # signals are the main thread's
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     console = Console()
     try:
         arguments = parse_command_line(sys.argv[1:] if words is None else words)

@@ -18,6 +18,7 @@ def main() -> None:
         if not remote:
             sys.exit("the agent is started by horovodrun, in a session of its own")
         os.setsid()  # below a login shell
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how children have ended
     adopt_orphans()
     launcher = _watch_parent()
     guard = os.getpid()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import secrets
 import selectors
 import shlex
@@ -22,6 +21,7 @@ from horovod.bootstrap.store_address import shown
 from horovod.bootstrap.store_server import StoreServer
 from horovod.config import value_of
 from horovod.errors import LaunchError, WorkerFailed
+from horovod.launch.directory import current_directory
 from horovod.launch.elastic.actions import (
     Action,
     Drop,
@@ -171,7 +171,7 @@ class _Course:
         self._console = console
         self._inherited = inherited
         self._command_line = tuple(words)
-        self._directory = os.getcwd()  # it may be removed later
+        self._directory = current_directory()  # it may be removed later
         self._clock = Clock(saved)
         self._saver = None
         if elastic.state is not None:

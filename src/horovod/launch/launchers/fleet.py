@@ -38,6 +38,7 @@ from horovod.launch.agent_client.news import (
     Unreachable,
 )
 from horovod.launch.agent_client.ssh_command import own_shell, remote_shell
+from horovod.launch.directory import current_directory
 from horovod.launch.environment import for_other_hosts
 from horovod.launch.launchers.contract import (
     Event,
@@ -139,6 +140,7 @@ class AgentFleet:
         self._plan = plan
         self._output = output
         self._is_here = is_here
+        self._directory = current_directory()  # it may be removed before the next host comes
         self._silence_s = request.limits.silence_s
         self._ssh = request.job.ssh
         self._inherited = request.inherited
@@ -305,7 +307,7 @@ class AgentFleet:
                 self._let_go(name, host, found, _UNASKED)
             case NoDirectory(errno):
                 self._console.tell(
-                    f"host {name} has no directory {os.getcwd()} ({os.strerror(errno)}): "
+                    f"host {name} has no directory {self._directory} ({os.strerror(errno)}): "
                     "its workers start in the home directory"
                 )
             case Nobody() if host.workers or host.state is _State.DROPPED:
@@ -369,7 +371,7 @@ class AgentFleet:
         environment, defaults = (
             (dict(self._plan.environment), {}) if here else for_other_hosts(self._plan.environment)
         )
-        return Surroundings(self._plan.command, environment, defaults, os.getcwd())
+        return Surroundings(self._plan.command, environment, defaults, self._directory)
 
     def _begin(self, name: str, host: _Host) -> None:
         host.state = _State.REACHED

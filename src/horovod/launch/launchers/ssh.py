@@ -25,6 +25,7 @@ from horovod.launch.agent_client.news import (
     Unreachable,
 )
 from horovod.launch.agent_client.ssh_command import remote_shell
+from horovod.launch.directory import current_directory, shown_directory
 from horovod.launch.environment import for_other_hosts
 from horovod.launch.launchers.contract import (
     Event,
@@ -64,6 +65,7 @@ class SshLauncher:
         self._connections: Connections | None = None
         self._elsewhere: tuple[str, ...] = ()
         self._silence_s = 0.0
+        self._directory = ""
         self._tell: Callable[[str], None] = print
 
     def prepare(self, request: Request) -> Prepared:
@@ -75,6 +77,7 @@ class SshLauncher:
         )
         self._elsewhere = request.elsewhere
         self._silence_s = request.limits.silence_s
+        self._directory = current_directory()  # it may be removed later
         self._tell = request.console.tell
         commands = {
             name: remote_shell(name, request.job.ssh, request.inherited, sys.executable, len(text))
@@ -111,7 +114,7 @@ class SshLauncher:
                     environment,
                     nofile=0,
                     defaults=environment_text(defaults),
-                    directory=path_text(os.getcwd()),
+                    directory=path_text(self._directory),
                     silence_s=self._silence_s,
                     window=_WINDOW_BYTES,
                 ),
@@ -166,7 +169,7 @@ class ManyWorkers:
                         found.append(HostLost(name, tuple(sorted(self._running[name])), _UNTOLD))
                 case NoDirectory(errno):
                     self._tell(
-                        f"host {name} has no directory {os.getcwd()} ({os.strerror(errno)}): "
+                        f"host {name} has no directory {shown_directory()} ({os.strerror(errno)}): "
                         "its ranks start in the home directory"
                     )
                 case Greeting() | Retry() | Unreachable():
