@@ -1,5 +1,6 @@
 #include "devices/devices.h"
 
+#include <chrono>
 #include <utility>
 
 namespace rueda {
@@ -25,6 +26,15 @@ std::vector<int> Devices::settle(TimePoint deadline) {
     if (!device->settle(deadline)) late.push_back(index);
   }
   return late;
+}
+
+std::string Devices::describe_late(const std::vector<int>& late, Duration waited) {
+  std::string which = late.empty() ? "A device" : "Device";
+  for (const int index : late) which += " " + std::to_string(index);
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(waited);
+  return which + " has not come to the end of what tensors were exchanged after in " +
+         std::to_string(seconds.count()) +
+         " s: a kernel before it does not end. Its memory is left behind; end the process";
 }
 
 Result<std::shared_ptr<EngineDevice>> Devices::at(Device kind, int index) {

@@ -32,6 +32,8 @@ class Devices {
   }
   /// Waits for the devices; the numbers of those that go on beyond the deadline.
   [[nodiscard]] std::vector<int> settle(TimePoint deadline);
+  /// Says so, of them or of devices that no number is known of.
+  [[nodiscard]] static std::string describe_late(const std::vector<int>& late, Duration waited);
   /// In a forked child: the driver does not work there.
   void abandon() noexcept;
 

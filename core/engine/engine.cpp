@@ -2,12 +2,7 @@
 
 #include "engine/engine.h"
 
-#include <pthread.h>
-#include <sched.h>
-
-#include <cstring>
-#include <system_error>
-
+#include "engine/execution/host_copy.h"
 #include "engine/execution/shared_memory.h"
 
 namespace rueda {
@@ -15,20 +10,10 @@ namespace rueda {
 namespace {
 
 static_assert(kMaxProcessSets <= kShmChannels, "each may need a channel of shared memory");
-
-using std::chrono::seconds;
-
 /// Enough for what is gathered again and again; little beside the tensors of whoever needs so much.
 constexpr std::size_t kKeptOutputBytes = std::size_t{256} << 20;
 /// For a foreign backend to close its sets, or to notice that it was told to give up.
-constexpr auto kForeignGrace = seconds(5);
-
-bool pin(std::jthread& thread, int core) {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  CPU_SET(static_cast<std::size_t>(core), &cores);
-  return ::pthread_setaffinity_np(thread.native_handle(), sizeof cores, &cores) == 0;
-}
+constexpr auto kForeignGrace = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -46,7 +31,7 @@ Engine::Engine(EngineOptions options)
 
 Engine::~Engine() {
   if (in_child()) {  // threads did not survive the fork, and nobody may hear from the child
-    if (thread_.joinable()) thread_.detach();
+    thread_.abandon();
     notifier_.abandon();
     executor_.abandon();
     timeline_.abandon();
@@ -66,13 +51,7 @@ void Engine::end_devices() {
   const bool settled = !device_batches_ || device_batches_->settle(deadline);
   const std::vector<int> late = devices_.settle(deadline);
   if (settled && late.empty()) return;
-  std::string which = late.empty() ? "A device" : "Device";
-  for (const int index : late) which += " " + std::to_string(index);
-  const auto waited = std::chrono::duration_cast<seconds>(options_.operation_timeout);
-  log_.write(LogLevel::Error,
-             which + " has not come to the end of what tensors were exchanged after in " +
-                 std::to_string(waited.count()) +
-                 " s: a kernel before it does not end. Its memory is left behind; end the process");
+  log_.write(LogLevel::Error, Devices::describe_late(late, options_.operation_timeout));
 }
 
 void Engine::use(std::shared_ptr<ForeignClass> backend) {
@@ -87,10 +66,7 @@ void Engine::end_foreign() {
   const bool settled = foreign_->settle(kForeignGrace);
   if (executor_.stop(kForeignGrace) && settled) return;
   left_behind_.store(true, std::memory_order_relaxed);
-  log_.write(LogLevel::Error,
-             std::string(foreign_->name()) +
-                 " is stuck: a verb has not come to its end, also after abort(). It is left "
-                 "behind, and may still write to the tensors it was given; end the process");
+  log_.write(LogLevel::Error, foreign_->describe_stuck());
 }
 
 Result<void> Engine::open() {
@@ -153,23 +129,7 @@ Result<void> Engine::start() {
   started_ = true;
   if (foreign_) executor_.start([this] { loop_->progress().alert(); });
   if (options_.size == 1) return {};  // the calling threads do it all
-  return start_thread();
-}
-
-Result<void> Engine::start_thread() {
-  try {
-    thread_ = std::jthread([this](const std::stop_token& stop) { loop_->progress().run(stop); });
-  } catch (const std::system_error& error) {
-    return Error::system("The engine cannot start its thread (limited by `ulimit -u` or `-v`?)",
-                         error.code().value());
-  }
-  ::pthread_setname_np(thread_.native_handle(), "rueda-engine");
-  const int core = options_.thread_affinity;
-  if (core >= 0 && !pin(thread_, core)) {
-    log_.write(LogLevel::Error, "HOROVOD_THREAD_AFFINITY: cannot pin the engine thread to core " +
-                                    std::to_string(core));
-  }
-  return {};
+  return thread_.start(loop_->progress(), options_.thread_affinity, log_);
 }
 
 Result<Handle> Engine::submit(Submission&& submission) {
@@ -212,26 +172,7 @@ Result<Handle> Engine::submit_callback(Submission& submission) {
 }
 
 Result<HostBuffer> Engine::copy(const Tensor& tensor) {
-  const std::size_t bytes =
-      static_cast<std::size_t>(element_count(tensor.shape)) * size_of(tensor.dtype);
-  std::shared_ptr<EngineDevice> device;
-  if (tensor.device != Device::Host) {
-    auto opened = devices_.at(tensor.device, tensor.device_index);
-    if (!opened) return std::move(opened).error();
-    device = std::move(*opened);
-  }
-  HostBuffer made = device != nullptr ? device->pinned().take(bytes) : pool_->take(bytes);
-  if (made.data() == nullptr) {
-    return Error{.code = Code::Internal,
-                 .message = "no memory for a copy of " + std::to_string(bytes) + " bytes"};
-  }
-  if (device == nullptr) {
-    std::memcpy(made.data(), tensor.in, bytes);
-  } else if (auto copied = device->context().copy(made.data(), tensor.in, bytes, tensor.stream);
-             !copied) {
-    return std::move(copied).error();
-  }
-  return made;
+  return host_copy(tensor, devices_, *pool_);
 }
 
 void Engine::shutdown(wire::Departure why) {
@@ -240,21 +181,12 @@ void Engine::shutdown(wire::Departure why) {
   if (!started_) return;
   started_ = false;
   if (!phase_.failed.load()) loop_->leave(std::move(why), options_.operation_timeout);
-  if (thread_.joinable()) {
-    thread_.request_stop();
-    loop_->progress().stop();
-    thread_.join();
-  }
+  thread_.stop();
   loop_->end();
   end_foreign();
   notifier_.stop();
   timeline_.stop();
-  if (log_.on(LogLevel::Info)) {
-    for (const auto& [path, count] : dispatcher_->paths()) {
-      log_.write(LogLevel::Info, "data path " + path + ": " + std::to_string(count.operations) +
-                                     " batches, " + std::to_string(count.bytes) + " bytes");
-    }
-  }
+  dispatcher_->log_paths(log_);
 }
 
 std::map<std::string, PathCount, std::less<>> Engine::paths() const {

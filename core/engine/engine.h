@@ -7,10 +7,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 
 #include "backends/foreign/foreign.h"
 #include "devices/devices.h"
+#include "engine/base/engine_thread.h"
 #include "engine/base/fork_guard.h"
 #include "engine/base/log.h"
 #include "engine/base/notifier.h"
@@ -125,7 +125,6 @@ class Engine final {
   Result<Handle> submit_callback(Submission& submission);
   Result<void> open_parts();
   void wire();
-  Result<void> start_thread();
   void end_foreign();
   void end_devices();
 
@@ -155,7 +154,7 @@ class Engine final {
   std::mutex lifecycle_;  // guards all below: start and shutdown
   bool opened_ = false;
   bool started_ = false;
-  std::jthread thread_;
+  EngineThread thread_;
 };
 
 }  // namespace rueda

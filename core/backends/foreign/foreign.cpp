@@ -103,6 +103,12 @@ ForeignBackends::ForeignBackends(std::shared_ptr<ForeignClass> kind,
 
 bool ForeignBackends::settle(Duration patience) { return aborts_->settle(patience); }
 
+std::string ForeignBackends::describe_stuck() const {
+  return std::string(name()) +
+         " is stuck: a verb has not come to its end, also after abort(). It is left behind, and "
+         "may still write to the tensors it was given; end the process";
+}
+
 bool ForeignBackends::stuck() {
   const std::lock_guard lock(mutex_);
   return std::ranges::any_of(sessions_, [](const std::weak_ptr<ForeignSession>& weak) {

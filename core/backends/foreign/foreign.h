@@ -91,6 +91,8 @@ class ForeignBackends {
   [[nodiscard]] bool settle(Duration patience);
   /// True if an operation was destroyed before its verb had returned. Any thread.
   [[nodiscard]] bool stuck();
+  /// What becomes of a verb that has not come to its end by the end of the engine.
+  [[nodiscard]] std::string describe_stuck() const;
   [[nodiscard]] std::string_view name() const noexcept { return kind_->name(); }
 
  private:

@@ -213,4 +213,12 @@ std::vector<std::unique_ptr<Entry>> Dispatcher::take_all() {
   return all;
 }
 
+void Dispatcher::log_paths(Log& log) const {
+  if (!log.on(LogLevel::Info)) return;
+  for (const auto& [path, count] : paths()) {
+    log.write(LogLevel::Info, "data path " + path + ": " + std::to_string(count.operations) +
+                                  " batches, " + std::to_string(count.bytes) + " bytes");
+  }
+}
+
 }  // namespace rueda

@@ -17,6 +17,7 @@
 
 #include "backends/backend.h"
 #include "collectives/collective.h"
+#include "engine/base/log.h"
 #include "engine/control/negotiator.h"
 #include "engine/execution/device_batches.h"
 #include "engine/execution/position.h"
@@ -116,6 +117,8 @@ class Dispatcher {
     const std::lock_guard lock(paths_mutex_);
     return paths_;
   }
+  /// How much went by each path, where such lines are wanted. Any thread.
+  void log_paths(Log& log) const;
 
  private:
   Result<void> start(TimePoint now);
