@@ -69,9 +69,9 @@ def test_what_trials_cannot_be_made_of() -> None:
     with pytest.raises(ConfigError, match="no ssh is used"):
         DistributedTrainableCreator(steps, replicate_pem=True)
     for count in (0, -1):
-        with pytest.raises(ValueError, match="num_workers must be at least 1"):
+        with pytest.raises(ValueError, match="num_workers must be a whole number"):
             DistributedTrainableCreator(steps, num_workers=count)
-        with pytest.raises(ValueError, match="num_hosts must be at least 1"):
+        with pytest.raises(ValueError, match="num_hosts must be a whole number"):
             DistributedTrainableCreator(steps, num_hosts=count)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.errors import ConfigError
+from horovod.ray import checks
 
 __all__ = ["Adapter", "BaseParams"]
 
@@ -30,6 +31,8 @@ class BaseParams:
     gpus_per_worker: float | None = None
 
     def __post_init__(self) -> None:
+        checks.share("cpus_per_worker", self.cpus_per_worker)
+        checks.share("gpus_per_worker", self.gpus_per_worker or 0)
         if self.gpus_per_worker is None:
             self.gpus_per_worker = 1 if self.use_gpu else 0
         elif self.gpus_per_worker and not self.use_gpu:
@@ -41,8 +44,6 @@ class BaseParams:
                 f"gpus_per_worker must be more than 0 with use_gpu=True, not {self.gpus_per_worker:g}: whole "
                 "GPUs, or a share of one, as 0.5."
             )
-        if self.cpus_per_worker < 0:
-            raise ConfigError(f"cpus_per_worker must not be negative, but it is {self.cpus_per_worker:g}.")
 
 
 class Adapter(ABC):

@@ -16,6 +16,7 @@ from horovod.bootstrap.secret import KEY_BYTES
 from horovod.bootstrap.store_server import StoreServer
 from horovod.bootstrap.table import Cause
 from horovod.errors import LaunchError
+from horovod.launch.calls.functions import interface_names
 from horovod.launch.environment import interface_environment, job_environment
 from horovod.launch.placement.addresses import store_hosts
 from horovod.ray.settings import MiniSettings
@@ -97,7 +98,7 @@ class Coordinator:
             LaunchError: this machine has no address that others could reach.
         """
         self.close()
-        nics = tuple(sorted(self.settings.nics or ()))
+        nics = interface_names(self.settings.nics)
         key, job = secrets.token_bytes(KEY_BYTES), secrets.token_hex(_JOB_ID_BYTES)
         hosts = store_hosts(nics, [ray.util.get_node_ip_address()])
         try:

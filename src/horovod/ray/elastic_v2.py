@@ -17,6 +17,7 @@ from horovod.launch.elastic.job import run_elastic_job
 from horovod.launch.elastic.options import Wishes, elastic_of
 from horovod.launch.job import Job, Results
 from horovod.launch.output.console import Console
+from horovod.ray import checks
 from horovod.ray.adapter import Adapter, BaseParams
 from horovod.ray.coordinator import forwarded
 from horovod.ray.discovery import RayHostDiscovery, TestDiscovery
@@ -29,6 +30,7 @@ __all__ = ["ElasticAdapter", "ElasticParams", "RayHostDiscovery", "TestDiscovery
 
 _LOOK_S = 1.0
 _ALL_STEPS = 2
+_FROM_AND_TO = 2
 
 Callbacks = Sequence[Callable[[Any], Any]]
 
@@ -59,9 +61,20 @@ class ElasticParams(BaseParams):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.min_workers < 1:
-            raise ConfigError(f"min_workers must be at least 1, not {self.min_workers}.")
-        if self.max_workers is not None and self.max_workers < self.min_workers:
+        checks.count("min_workers", self.min_workers)
+        if self.reset_limit is not None:
+            checks.count("reset_limit", self.reset_limit, least=0)
+        checks.seconds("elastic_timeout", self.elastic_timeout)
+        cooldown = self.cooldown_range
+        if cooldown is not None:
+            if not isinstance(cooldown, Sequence) or len(cooldown) != _FROM_AND_TO:
+                raise ConfigError(f"cooldown_range is two numbers of seconds, as (10, 60), not {cooldown!r}.")
+            checks.seconds("cooldown_range[0]", cooldown[0])
+            checks.seconds("cooldown_range[1]", cooldown[1], least=cooldown[0])
+        if (
+            self.max_workers is not None
+            and checks.count("max_workers", self.max_workers, least=0) < self.min_workers
+        ):
             raise ConfigError(f"max_workers={self.max_workers} is less than min_workers={self.min_workers}.")
 
     @property
@@ -95,8 +108,10 @@ class ElasticAdapter(Adapter):
         discovery = self._find_discovery()
         self._made = None
         if executable_cls is not None:
-            self._made = (executable_cls, tuple(executable_args or ()), dict(executable_kwargs or {}))
-        self._environment = {name: str(value) for name, value in (extra_env_vars or {}).items()}
+            checks.function("RayExecutor.start", executable_cls)
+            arguments = checks.arguments_of("RayExecutor.start", executable_args, executable_kwargs)
+            self._made = (executable_cls, *arguments)
+        self._environment = checks.texts(extra_env_vars)
         until = time.monotonic() + self.params.elastic_timeout
         while (found := sum(discovery.find_available_hosts_and_slots().values())) < self.params.min_workers:
             if time.monotonic() >= until:
@@ -115,7 +130,7 @@ class ElasticAdapter(Adapter):
         kwargs: Mapping[str, Any] | None = None,
         callbacks: Callbacks | None = None,
     ) -> list[Any]:
-        arguments = (tuple(args or ()), dict(kwargs or {}))
+        arguments = checks.arguments_of("RayExecutor.run", args, kwargs)
         return self._run("run", fn, arguments, Call(fn, *arguments), callbacks)
 
     def run_remote(
@@ -162,6 +177,7 @@ class ElasticAdapter(Adapter):
         """Run a job whose workers call ``function`` with their executable."""
         if self._discovery is None:
             raise LaunchError(f"RayExecutor.{what}: it is not started. Call start() before {what}().")
+        checks.function(f"RayExecutor.{what}", fn)
         try:
             call = pack_call(_Made(self._made, function), (), {})
         except Exception as error:

@@ -7,6 +7,7 @@ moment for what belongs to it; then what still runs is ended.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -161,13 +162,26 @@ def _end(members: Any) -> None:
         ray.kill(member.actor)
 
 
+def _of_pickling(trace: str) -> bool:
+    """Whether the function had returned: the first that Ray shows is its own pickling of the result."""
+    first = re.search(r'File "([^"]*)"', trace)
+    return first is not None and "ray/cloudpickle/" in first[1]
+
+
 def _error_of(first: _Failure, ended: int, failures: Sequence[_Failure]) -> ActorFailed:
     member, error = first.member, first.error
     if isinstance(error, RayTaskError):
         how, trace = f"has raised {type(error.cause).__name__}: {error.cause}", str(error)
+        if _of_pickling(trace):
+            how = f"has a result that cannot be pickled: {type(error.cause).__name__}: {error.cause}"
         cause: BaseException = error.cause if isinstance(error.cause, BaseException) else error
     else:
-        how, trace, cause = "has died", str(error), error
+        how = (
+            "has died"
+            if first.died
+            else f"has failed, and its error cannot be read here ({type(error).__name__})"
+        )
+        trace, cause = str(error), error
     others = ""
     if ended:
         others = f" {counted(ended, 'rank')} that still ran {'was' if ended == 1 else 'were'} ended."

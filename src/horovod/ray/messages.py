@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError
 from ray.util.queue import Empty, Queue
 
+from horovod.errors import LaunchError
+from horovod.ray import checks
 from horovod.ray.failures import Member
 
 __all__ = ["Listening", "listening", "listening_beside"]
@@ -22,7 +25,7 @@ class Listening:
     """The queue of one call, and what hears of it."""
 
     def __init__(self, callbacks: Sequence[Callable[[Any], Any]]) -> None:
-        self._callbacks = tuple(callbacks)
+        self._callbacks = checks.callbacks_of(callbacks)
         self.queue = Queue(actor_options={"num_cpus": 0})
 
     def tell(self) -> None:
@@ -32,6 +35,10 @@ class Listening:
                 found = self.queue.get_nowait_batch(min(self.queue.qsize(), _AT_ONCE) or 1)
             except Empty:
                 return
+            except RayActorError as error:
+                raise LaunchError(
+                    f"What ranks say reaches no callback any more: the actor of their queue has died. {error}"
+                ) from error
             for each in found:
                 for callback in self._callbacks:
                     callback(each)

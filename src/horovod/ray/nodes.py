@@ -84,7 +84,9 @@ def describe_resources() -> str:
     free, all_of = ray.available_resources(), ray.cluster_resources()
     named = [name for name in ("CPU", "GPU") if name in all_of]
     named += sorted(
-        name for name in all_of if name.isidentifier() and name not in named and "memory" not in name
+        name
+        for name in all_of
+        if name.isidentifier() and name not in named and "memory" not in name and "_group_" not in name
     )
     shown = ", ".join(f"{name} {free.get(name, 0.0):g} of {all_of[name]:g}" for name in named)
     return f"free in the cluster, of all that it has: {shown or 'nothing'}"

@@ -75,6 +75,10 @@ class RayExecutor:
         *,
         cpus_per_slot: float | None = None,
     ) -> None:
+        if not hasattr(settings, "timeout_s"):
+            raise ConfigError(
+                f"RayExecutor: settings are what RayExecutor.create_settings() returns, not {settings!r}."
+            )
         self.settings = settings
         cpus = cpus_per_worker if cpus_per_slot is None else cpus_per_slot
         if max_workers is not None and not min_workers:

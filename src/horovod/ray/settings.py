@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from horovod.errors import ConfigError
+from horovod.ray import checks
 from horovod.runner.common.util.secret import make_secret_key
 from horovod.runner.common.util.timeout import Timeout
 
 __all__ = ["ElasticSettings", "MiniSettings", "keep_identity"]
 
+_LEAST_S = 0.001
 _TOO_LATE = (
     "{activity} took longer than {timeout:g} s. Can the nodes of the cluster reach each other? If they are "
     "only slow: RayExecutor.create_settings(timeout_s=...)."
@@ -32,6 +34,9 @@ class MiniSettings:
         timeout_s: how many seconds actors may take to start, and ranks to find each other.
         placement_group_timeout_s: how many seconds a placement group may take.
         elastic: set by the executor.
+
+    Raises:
+        ConfigError: a limit is no number of seconds.
     """
 
     nics: Collection[str] | None = None
@@ -42,6 +47,10 @@ class MiniSettings:
     timeout_s: float = 300
     placement_group_timeout_s: float = 100
     elastic: bool = False
+
+    def __post_init__(self) -> None:
+        checks.seconds("timeout_s", self.timeout_s, least=_LEAST_S)
+        checks.seconds("placement_group_timeout_s", self.placement_group_timeout_s, least=_LEAST_S)
 
     @property
     def start_timeout(self) -> Timeout:

@@ -10,6 +10,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from horovod.errors import ConfigError, LaunchError
+from horovod.ray import checks
 from horovod.ray.adapter import Adapter, BaseParams
 from horovod.ray.coordinator import Coordinator
 from horovod.ray.failures import ActorFailed, Member, await_members, shipped
@@ -50,9 +51,8 @@ class StaticParams(BaseParams):
                 "is num_workers_per_host."
             )
         for name in ("num_workers", "num_hosts", "num_workers_per_host"):
-            count = getattr(self, name)
-            if count is not None and count < 1:
-                raise ConfigError(f"{name} must be at least 1, not {count}.")
+            if (count := getattr(self, name)) is not None:
+                checks.count(name, count)
 
     def strategy(self, settings: Any) -> BaseStrategy:
         """Where they go.
@@ -108,6 +108,9 @@ class StaticAdapter(Adapter):
     ) -> None:
         if self._strategy is not None:
             raise LaunchError("RayExecutor: it is started already. Call shutdown() before start().")
+        extra_env_vars = checks.texts(extra_env_vars)
+        if executable_cls is not None:
+            checks.function("RayExecutor.start", executable_cls)
         self._broken = ""
         self._strategy = self.params.strategy(self.settings)
         try:
@@ -139,7 +142,7 @@ class StaticAdapter(Adapter):
         places = coordinator.finalize_registration()
         shared = coordinator.establish_rendezvous()
         devices = self._devices(workers, nodes, limit)
-        given = dict(extra_env_vars or {})
+        given = extra_env_vars or {}
         self._await(
             [
                 worker.update_env_vars.remote({**shared, **places[rank], **devices[rank], **given})
@@ -148,7 +151,7 @@ class StaticAdapter(Adapter):
             limit,
         )
         if executable_cls is not None:
-            arguments = (tuple(executable_args or ()), dict(executable_kwargs or {}))
+            arguments = checks.arguments_of("RayExecutor.start", executable_args, executable_kwargs)
             parts = shipped(
                 "RayExecutor.start", executable_cls, *arguments, parts=(executable_cls, *arguments)
             )
@@ -177,12 +180,14 @@ class StaticAdapter(Adapter):
         self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None
     ) -> list[Any]:
         members = self._able("execute")
+        checks.function("RayExecutor.execute", fn)
         (function,) = shipped("RayExecutor.execute", fn, (), {}, parts=(fn,))
         with listening(members, callbacks) as tell:
             return self._results([member.actor.execute.remote(function) for member in members], tell)
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
         first = self._able("execute_single")[0]
+        checks.function("RayExecutor.execute_single", fn)
         (function,) = shipped("RayExecutor.execute_single", fn, (), {}, parts=(fn,))
         return self._results([first.actor.execute.remote(function)], None)[0]
 
@@ -223,7 +228,8 @@ class StaticAdapter(Adapter):
         args: Iterable[Any] | None,
         kwargs: Mapping[str, Any] | None,
     ) -> list[Any]:
-        arguments = (tuple(args or ()), dict(kwargs or {}))
+        checks.function(f"RayExecutor.{what}", fn)
+        arguments = checks.arguments_of(f"RayExecutor.{what}", args, kwargs)
         (call,) = shipped(f"RayExecutor.{what}", fn, *arguments, parts=(Call(fn, *arguments),))
         return [member.actor.execute.remote(call) for member in members]
 

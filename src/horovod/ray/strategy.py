@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError
+from ray.exceptions import GetTimeoutError, RayError
 from ray.util.placement_group import PlacementGroup, get_current_placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from horovod.errors import LaunchError
 from horovod.ray.nodes import describe_resources
 from horovod.ray.worker import BaseHorovodWorker
 
@@ -64,6 +65,7 @@ class BaseStrategy(ABC):
 
         Raises:
             TimeoutError: there is no room for them.
+            LaunchError: one has died meanwhile.
         """
 
     @property
@@ -86,7 +88,9 @@ class BaseStrategy(ABC):
         """
         try:
             names = ray.get([worker.hostname.remote() for worker in workers], timeout=timeout)
-        except GetTimeoutError:
+        except RayError as error:
+            if not isinstance(error, GetTimeoutError):
+                raise LaunchError(f"RayExecutor.start: an actor cannot be started. {error}") from error
             raise TimeoutError(
                 f"Not all of {len(workers)} actors run after {timeout:g} s: {describe_resources()}. Is there "
                 "room for them in the placement group? create_settings(placement_group_timeout_s=...) waits "

@@ -13,6 +13,7 @@ from ray.exceptions import GetTimeoutError
 from ray.train.backend import Backend, BackendConfig
 
 from horovod.bootstrap.secret import SECRET_VARIABLE
+from horovod.ray import checks
 from horovod.ray.coordinator import Coordinator, forwarded
 from horovod.ray.nodes import describe_resources
 from horovod.ray.settings import MiniSettings, keep_identity
@@ -39,6 +40,7 @@ class HorovodConfig(MiniSettings, BackendConfig):  # type: ignore[misc]
     inherited: dict[str, str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         keep_identity(self.ssh_identity_file, self.ssh_str)
         self.inherited = forwarded(os.environ)
         self.inherited.pop(SECRET_VARIABLE, None)  # each start makes a key of its own
@@ -93,7 +95,7 @@ class _HorovodBackend(Backend):  # type: ignore[misc]
             coordinator.register(hostname, node_id, rank)
         places = coordinator.finalize_registration()
         shared = coordinator.establish_rendezvous(backend_config.inherited)
-        given = dict(backend_config.env_vars or {})
+        given = checks.texts(backend_config.env_vars)
         answers(
             [
                 worker_group.execute_single_async(rank, _be_told, {**shared, **places[rank], **given})

@@ -17,7 +17,7 @@ from ray import tune
 
 from horovod.bootstrap.launchers import OWN
 from horovod.errors import ConfigError
-from horovod.ray import ray_logger
+from horovod.ray import checks, ray_logger
 from horovod.ray.failures import check_picklable
 from horovod.ray.runner import RayExecutor
 
@@ -57,8 +57,8 @@ def DistributedTrainableCreator(
     if replicate_pem:
         raise ConfigError("DistributedTrainableCreator: no ssh is used, so leave replicate_pem out.")
     for name, count in (("num_hosts", num_hosts), ("num_workers", num_workers)):
-        if count is not None and count < 1:
-            raise ConfigError(f"DistributedTrainableCreator: {name} must be at least 1, not {count}.")
+        if count is not None:
+            checks.count(f"DistributedTrainableCreator: {name}", count)
     check_picklable("DistributedTrainableCreator", func)
 
     def trial(config: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import ray
 
 from horovod.bootstrap.addresses import loopback_addresses, own_addresses
+from horovod.launch.calls.functions import interface_names
 from horovod.launch.environment import interface_environment
 from horovod.launch.placement.addresses import names_of_this_machine
 from horovod.ray.nodes import NodeNames, on_node
@@ -36,7 +37,7 @@ def detect_nics(
         LaunchError: Ray has no such host.
     """
     if settings.nics:
-        return set(settings.nics)
+        return set(interface_names(settings.nics))
     names = list(all_host_names)
     if names_of_this_machine(names) == frozenset(names):
         return {address.interface for address in loopback_addresses()}
@@ -65,7 +66,7 @@ def detect_nics(
 
 def nics_to_env_var(nics: Collection[str]) -> dict[str, str]:
     """The variables that say so to ranks and to NCCL; none, if ``nics`` is empty."""
-    return interface_environment(sorted(nics))
+    return interface_environment(sorted(interface_names(nics)))
 
 
 def map_blocking(fn: Callable[[Any], Any], collection: Iterable[Any]) -> list[Any]:
