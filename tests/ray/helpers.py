@@ -18,7 +18,7 @@ _shared: list[RayExecutor] = []
 
 
 def settings(**more: Any) -> MiniSettings:
-    return RayExecutor.create_settings(timeout_s=60, **more)
+    return RayExecutor.create_settings(**{"timeout_s": 120, "placement_group_timeout_s": 300, **more})
 
 
 def place() -> tuple[int, int, int, int, int, int]:

@@ -97,6 +97,7 @@ def _variables(folder: str) -> dict[str, str]:
         "HOME": folder,  # Ray and we leave files there
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # 15 by default: beside other tests, actors would take minutes to start
         "OMP_NUM_THREADS": "1",
     }
 
