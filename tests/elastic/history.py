@@ -133,7 +133,8 @@ class History:
             self.counts["killed at any moment"] += 1
 
     def _change_hosts(self, now: float) -> None:
-        if now < self._hosts_at:
+        """Not before the driver has heard of the last change: who stays must be so for it, too."""
+        if now < self._hosts_at or self._known_hosts != self._job.hosts:
             return
         hosts = {name: self._random.choice((0, 1, 2, 2)) for name in HOSTS}
         hosts = {name: slots for name, slots in hosts.items() if slots}
@@ -215,14 +216,21 @@ class History:
         hosts = self._job.hosts
         return any(each != worker and self._stays(each, hosts) for each in self._has_state)
 
+    @property
+    def _known_hosts(self) -> dict[str, int]:
+        """Those that the driver has heard of last."""
+        heard = self._job.happened("hosts")
+        return dict(heard[-1]["hosts"]) if heard else {}
+
     def _stays(self, worker: int, hosts: dict[str, int]) -> bool:
+        """Whether nothing ends it, neither before the driver hears of these hosts nor after."""
         newcomers = self._job.happened("newcomer")
         for event in newcomers[self._slots_known :]:
             self._slots[event["worker"]] = (event["host"], event["slot"])
         self._slots_known = len(newcomers)
         host, slot = self._slots[worker]
         return (
-            slot < hosts.get(host, 0)
+            slot < min(hosts.get(host, 0), self._known_hosts.get(host, 0))
             and worker not in self._doomed
             and worker in self._job.living
             and worker in self._job.world.values()
