@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,6 +64,19 @@ def test_what_ranks_are_told() -> None:
         assert int(environment["HOROVOD_GLOO_RENDEZVOUS_PORT"]) > 0
         assert len(bytes.fromhex(environment["HOROVOD_SECRET_KEY"])) == 32
         assert (environment["OWN"], environment["HOROVOD_CYCLE_TIME"]) == ("7", "2")
+
+
+@in_ray
+def test_the_key_is_in_no_command_line_and_in_no_file_of_ray() -> None:
+    (key, _) = shared().run(lambda: os.environ["HOROVOD_SECRET_KEY"].encode())
+    for folder in Path("/proc").glob("[0-9]*"):
+        for name in ("cmdline", "environ"):  # what a process was started with
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                assert key not in (folder / name).read_bytes(), folder
+    logs = [file for file in Path(os.environ["RAY_TMPDIR"]).rglob("*") if file.is_file()]
+    assert len(logs) > 10
+    for file in logs:
+        assert key not in file.read_bytes(), file
 
 
 @in_ray
