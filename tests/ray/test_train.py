@@ -69,6 +69,7 @@ def steps(config: dict[str, Any]) -> None:
             ray.train.report(metrics, checkpoint=done)
 
 
+@whole
 @in_ray
 def test_workers_of_the_present_ray_train_are_ranks() -> None:
     release()
