@@ -196,7 +196,7 @@ def test_only_the_folder_of_a_framework_imports_it(file: Path) -> None:
         "_keras": {"keras", "jax"},
         "bench": {"torch"},
         "demo": {"torch"},
-        "spark": {"tensorflow", "keras"},
+        "spark": {"tensorflow", "keras", "torch"},
     }
     allowed = {part_of(file)} | through.get(part_of(file), set())
     wrong = [name for name in imported(file) if name.split(".")[0] in FRAMEWORKS - allowed]

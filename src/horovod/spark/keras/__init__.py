@@ -1,0 +1,1 @@
+"""Training of Keras models on Spark DataFrames."""

@@ -1,0 +1,1 @@
+"""Training of LightningModules on Spark DataFrames, and Lightning's ``Trainer`` over ``horovod.torch``."""

@@ -1,0 +1,1 @@
+"""Training of PyTorch modules on Spark DataFrames."""
