@@ -18,7 +18,7 @@
     │     └ VersionError                      it does, but runs another release of Rueda
     ├ LaunchError (a RuntimeError)            the launcher could not start or keep the job
     │  └ WorkerFailed                         one worker ended with an error
-    └ DataStoreError (an OSError)             the storage of an estimator cannot be written
+    └ DataStoreError (an OSError)             a store cannot be written, or its data not be read
 
     HostsUpdatedInterrupt (a RuntimeError)         control flow of elastic runs, outside the tree
     HorovodVersionMismatchError (an ImportError)   kept for scripts that catch it; outside the tree
@@ -294,7 +294,8 @@ class WorkerFailed(LaunchError):
 
 
 class DataStoreError(HorovodError, OSError):
-    """A store, in which estimators keep data and checkpoints, cannot be written at ``path``."""
+    """A store, in which estimators keep data and checkpoints, cannot be written at ``path``; or Parquet data
+    there cannot be read any more."""
 
     def __init__(self, message: str = "", *, path: str = "") -> None:
         super().__init__(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pyarrow import fs
 
 from horovod.data.parquet.columns import UnfitValue, to_array
 from horovod.data.parquet.filesystems import is_local, resolve
-from horovod.errors import InvalidArgumentError
+from horovod.errors import DataStoreError, InvalidArgumentError
 
 __all__ = ["ParquetFiles", "RowGroup"]
 
@@ -53,6 +54,7 @@ class ParquetFiles:
     Raises:
         FileNotFoundError: there is no such path.
         ValueError: there are no rows, or not all of the columns.
+        DataStoreError: the end of a file, which says what is in it, cannot be read.
     """
 
     def __init__(
@@ -93,15 +95,19 @@ class ParquetFiles:
         Raises:
             ValueError: a column has something that has no place in an array: it, the file and the row are
                 named.
+            DataStoreError: the file has changed or is gone, or its storage fails.
         """
         group = self.groups[number]
-        table = group.fragment.to_table(
-            schema=self._whole_schema,
-            columns=self.columns,
-            batch_size=group.rows,
-            use_threads=False,  # the reader's own threads are what there is
-            fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=not self._local),
-        )
+        try:
+            table = group.fragment.to_table(
+                schema=self._whole_schema,
+                columns=self.columns,
+                batch_size=group.rows,
+                use_threads=False,  # the reader's own threads are what there is
+                fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=not self._local),
+            )
+        except (OSError, pa.ArrowException) as error:
+            raise _unreadable(group.file, f"rows from {group.first_row} on", error) from error
         arrays = {}
         for name, column in zip(self.columns, table.columns, strict=True):
             try:
@@ -111,9 +117,12 @@ class ParquetFiles:
         return arrays
 
     def _groups_of(self, fragment: ds.ParquetFileFragment) -> list[RowGroup]:
-        footer = fragment.metadata
+        try:
+            footer, pieces = fragment.metadata, fragment.split_by_row_group()
+        except (OSError, pa.ArrowException) as error:
+            raise _unreadable(str(fragment.path), "its end", error) from error
         groups, first_row = [], 0
-        for piece in fragment.split_by_row_group():
+        for piece in pieces:
             (info,) = piece.row_groups
             if info.num_rows:
                 size = _decoded_bytes(footer.row_group(info.id), self.columns)
@@ -148,6 +157,16 @@ def _decoded_bytes(footer: Any, columns: Iterable[str]) -> int:
             width = _WIDTHS.get(leaf.physical_type)
             total += leaf.total_uncompressed_size if width is None else leaf.num_values * width
     return int(total)
+
+
+def _unreadable(file: str, what: str, error: Exception) -> DataStoreError:
+    said = str(error).rstrip(".")
+    return DataStoreError(
+        f"Cannot read {file} ({what}) on {socket.gethostname()}: {type(error).__name__}: {said}. It may have "
+        "been removed or written anew since the reader was made, or be a part of a file only. Write the data "
+        "again, to another place if others still read them, and begin anew.",
+        path=file,
+    )
 
 
 def _unfit(name: str, group: RowGroup, error: UnfitValue) -> str:

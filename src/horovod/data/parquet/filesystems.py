@@ -35,11 +35,12 @@ def resolve(
     if filesystem is not None:
         return _given(text, filesystem)
     if scheme in _PYARROWS_OWN and (not storage_options or scheme in ("", "file")):
+        # Files are not mapped: one that another host makes shorter would end this process by a signal.
         if scheme == "":
-            return fs.LocalFileSystem(use_mmap=True), os.path.abspath(text)
+            return fs.LocalFileSystem(), os.path.abspath(text)
         if scheme == "file":
             # Of "file:///a" and of "file:/a", which Spark writes.
-            return fs.LocalFileSystem(use_mmap=True), "/" + text.partition(":")[2].lstrip("/")
+            return fs.LocalFileSystem(), "/" + text.partition(":")[2].lstrip("/")
         found, inner = fs.FileSystem.from_uri(text)
         return found, inner
     return _by_fsspec(text, scheme, storage_options or {})
