@@ -33,9 +33,9 @@ class ParquetReader:
     fewer rows than shards some have a row that others have, too. With ``shuffle`` they are dealt out anew in
     every epoch: row groups in another order, and rows of several row groups mixed.
 
-    A loop over an endless reader goes on where the one before has ended. Its batches are always full: ranks
-    that take equally many steps never wait for one that has run out of rows. With ``epochs`` every loop
-    begins anew, and its last batch may be smaller.
+    A loop over an endless reader goes on where the one before has ended; threads read ahead in between, until
+    :meth:`close`. Its batches are always full: ranks that take equally many steps never wait for one that has
+    run out of rows. With ``epochs`` every loop begins anew, and its last batch may be smaller.
 
     Args:
         path: a folder, a file or several files, on this machine or as a URL (``hdfs://``, ``s3://``, ``gs://``
@@ -64,6 +64,7 @@ class ParquetReader:
         FileNotFoundError: there is nothing at ``path``.
         ValueError: an argument makes no sense; there are no rows; a column is missing. In the loop: a null,
             lists of different lengths, a type that is no array. Messages name column, file and row.
+        DataStoreError: a file cannot be read, also in the loop: it is gone, or has changed.
     """
 
     def __init__(
@@ -181,11 +182,15 @@ class ParquetReader:
         self.close()
 
     def _loop(self, batches: Iterator[Arrays]) -> Iterator[Arrays]:
+        goes_on = self.endless and not self._rewind
         try:
             yield from islice(batches, self._steps)
         except Exception:
-            self._end()  # the next loop begins anew, not behind the error
+            goes_on = False  # the next loop begins anew, not behind the error
             raise
+        finally:
+            if not goes_on and self._batches is batches:
+                self._end()
 
     def _end(self) -> None:
         stream, self._batches = self._batches, None

@@ -105,7 +105,11 @@ class PytorchDataLoader(BaseDataLoader):
 
     def _batches(self) -> Iterator[Arrays]:
         """The batches of a loop, without a limit."""
-        return batches_of(self._mixed(iter(self.reader)), self.batch_size)
+        return batches_of(self._mixed(self._rows()), self.batch_size)
+
+    def _rows(self) -> Iterator[Arrays]:
+        """What the reader has for a loop."""
+        return iter(self.reader)
 
     def _mixed(self, rows: Iterator[Arrays]) -> Iterator[Arrays]:
         if self.shuffling_queue_capacity < 1:
@@ -133,10 +137,21 @@ class PytorchInfiniteDataLoader(PytorchDataLoader):
         super().__init__(reader, *args, **kwargs)
         self._stream: Iterator[Arrays] | None = None
 
+    def _iterate(self) -> Iterator[Arrays]:
+        try:
+            yield from super()._iterate()
+        except Exception:
+            self._stream = None  # the next loop begins anew: one behind the error would be empty
+            raise
+
     def _batches(self) -> Iterator[Arrays]:
         if self._stream is None:
             self._stream = super()._batches()
         return self._stream
+
+    def _rows(self) -> Iterator[Arrays]:
+        while True:  # a loop over the reader may have an end, a number of steps
+            yield from super()._rows()
 
 
 class PytorchInmemDataLoader(BaseDataLoader):

@@ -14,6 +14,7 @@ import numpy as np
 from horovod.errors import InvalidArgumentError
 from horovod.spark.common.training import Columns, Framework, Rank
 from horovod.spark.keras.packing import KerasSetting, from_bytes
+from horovod.spark.keras.validation import validation_set
 
 __all__ = ["KerasTraining", "model_inputs"]
 
@@ -53,8 +54,10 @@ class KerasTraining(Framework):
             model = self._compiled(rank)
             optional: dict[str, Any] = {}
             if job.val_steps:
-                validation = _batches(data.val_data(), model, job.columns)
-                optional = {"validation_data": validation, "validation_steps": job.val_steps}
+                held_out = data.val_data()
+                optional["validation_data"] = validation_set(
+                    lambda: _batches(held_out, model, job.columns), job.val_steps
+                )
             found = model.fit(
                 _batches(data.train_data(), model, job.columns),
                 steps_per_epoch=job.train_steps,
