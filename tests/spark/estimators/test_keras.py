@@ -21,7 +21,12 @@ from tests.spark.estimators.conftest import InProcess, accuracy
 from horovod.spark.common.backend import LocalBackend
 from horovod.spark.keras import KerasEstimator, KerasModel
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("context")]
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.usefixtures("context"),
+    # Of Keras on PyTorch, whenever it saves a variable with a NumPy that has "copy".
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
+]
 whole = pytest.mark.skipif(not WHOLE, reason="part of the full matrix")
 
 
@@ -98,6 +103,12 @@ def test_a_compiled_model_with_weights_of_rows_is_resumed(lines: Any, store: Any
     second = line(store, sample_weight_col="weight", run_id="mine", epochs=1).fit(lines)
     assert second.getHistory()["loss"][0] < 1.5 * first.getHistory()["loss"][-1]
     assert float(second.getModel().optimizer.learning_rate) == pytest.approx(0.1)
+    wide = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2), keras.layers.Dense(1)])
+    wide.compile("sgd", "mse")
+    with pytest.raises(
+        ValueError, match=r"Run mine .* of another model: its weights have .*\(1, 1\).*\(1, 2\)"
+    ):
+        line(store, model=wide, run_id="mine").fit(lines)
     found = second.transform(lines)
     assert dict(found.dtypes)["y__output"] == "double"
     assert max(abs(row["y__output"] - 2 * row["x"] - 1) for row in found.collect()) < 0.8
@@ -132,6 +143,9 @@ def test_callbacks_of_users_and_a_checkpoint_of_the_best(lines: Any, store: Any)
     warm = hvd.callbacks.LearningRateWarmupCallback(initial_lr=0.1, warmup_epochs=2)
     model = line(store, callbacks=[stop, warm], checkpoint_callback=best).fit(lines)
     assert len(model.getHistory()["loss"]) == 2
+    never = keras.callbacks.ModelCheckpoint("x.keras", monitor="nothing", mode="min", save_best_only=True)
+    with pytest.raises(ValueError, match=r"has saved no model: no callback has written checkpoint.keras"):
+        line(store, checkpoint_callback=never).fit(lines)
 
 
 @whole

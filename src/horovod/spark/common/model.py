@@ -25,6 +25,7 @@ from horovod.errors import InvalidArgumentError
 from horovod.spark.common.params import ModelParams
 from horovod.spark.common.prediction import BatchPrediction, Predictor, RowPrediction
 from horovod.spark.common.serialization import Saved
+from horovod.spark.common.shipped import Shipped
 
 __all__ = ["HorovodModel"]
 
@@ -95,6 +96,10 @@ class HorovodModel(ModelParams, Saved, Model):  # type: ignore[misc]
             found.append(F.when(column.isNull(), problem).otherwise(plain).alias(name))
         return found
 
+    def _plain_features(self) -> list[Any]:
+        """The feature columns as they are: vectors are vectors for functions of users."""
+        return [F.col(f"`{name}`").alias(name) for name in self._value("feature_columns")]
+
     def _prediction(self, wide: Sequence[bool]) -> BatchPrediction:
         return BatchPrediction(
             self._predictor(),
@@ -111,10 +116,13 @@ class HorovodModel(ModelParams, Saved, Model):  # type: ignore[misc]
         return RowPrediction(self._predictor(), predict_row, self._value("label_columns"))
 
     def _widths(self, dataset: Any) -> list[int]:
-        """Elements of each output for a row, from the first row; 1 if there is none."""
+        """Elements of each output for a row, from the first row. If there is none: from one like those of the
+        training, or 1."""
         by_row = self._row_prediction()
-        columns = list(map(F.col, self._value("feature_columns"))) if by_row else self._features(dataset)
+        columns = self._plain_features() if by_row else self._features(dataset)
         row = dataset.select(*columns).first()
+        if row is None and by_row is None:
+            row = self._example()
         if row is None:
             return [1] * len(self._value("label_columns"))
         if by_row is not None:
@@ -122,6 +130,17 @@ class HorovodModel(ModelParams, Saved, Model):  # type: ignore[misc]
         prediction = self._prediction([])
         outputs = prediction.outputs(prediction.open(), [[value] for value in row], rows=1)
         return [output.shape[1] for output in outputs]
+
+    def _example(self) -> list[Any] | None:
+        """A row of zeros with the sizes of the training data, if these are known."""
+        known = self._value("_metadata") or {}
+        sizes = [known.get(name, {}).get("shape") for name in self._value("feature_columns")]
+        if None in sizes:
+            return None
+        return [0.0 if size == 1 else [0.0] * size for size in sizes]
+
+    def _what(self) -> str:
+        return f"the model of {type(self).__name__}"
 
     def _predicted(self, dataset: Any, wide: Sequence[bool]) -> Any:
         """A column of structs: a number or an array for each output."""
@@ -131,10 +150,12 @@ class HorovodModel(ModelParams, Saved, Model):  # type: ignore[misc]
         ]
         by_row = self._row_prediction()
         if by_row is None:
-            function = F.pandas_udf(_on_frames(self._prediction(wide)), StructType(fields))
+            shipped = Shipped(self._prediction(wide), self._what())
+            function = F.pandas_udf(_on_frames(shipped), StructType(fields))
             return function(F.struct(*self._features(dataset)))
-        row = F.struct(*map(F.col, self._value("feature_columns")))
-        lists = F.udf(lambda values: by_row(values), ArrayType(ArrayType(DoubleType())))(row)
+        row = F.struct(*self._plain_features())
+        shipped = Shipped(by_row, self._what())
+        lists = F.udf(lambda values: shipped(values), ArrayType(ArrayType(DoubleType())))(row)
         return F.struct(
             *[
                 (lists[index] if each else lists[index][0]).alias(f"o{index}")
@@ -143,7 +164,9 @@ class HorovodModel(ModelParams, Saved, Model):  # type: ignore[misc]
         )
 
 
-def _on_frames(prediction: BatchPrediction) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def _on_frames(
+    prediction: Callable[[Iterator[Any]], Iterator[Any]],
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function that ``pandas_udf`` takes: it goes by annotations."""
     from pandas import DataFrame
 
