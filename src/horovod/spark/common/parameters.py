@@ -110,10 +110,12 @@ class HasParameters(Params):  # type: ignore[misc]
     def setParams(self, **values: Any) -> Any:
         """Set parameters by name; None: the default. Returns this object.
 
+        Parameters that a subclass has added in the way of Spark ML are among them.
+
         Raises:
             InvalidArgumentError: there is no such parameter.
         """
-        unknown = sorted(values.keys() - self._table.keys())
+        unknown = sorted(name for name in values if not self.hasParam(name))
         if unknown:
             raise InvalidArgumentError(
                 f"{type(self).__name__} has no parameter {unknown[0]!r}. It has: {', '.join(self._table)}."
@@ -133,8 +135,9 @@ class HasParameters(Params):  # type: ignore[misc]
         return self
 
     def _value(self, name: str) -> Any:
-        """What a parameter is, set or by default."""
-        return self.getOrDefault(name)
+        """What a parameter is, set or by default. A None that a subclass has set is no value."""
+        found = self.getOrDefault(name)
+        return self._defaultParamMap.get(self.getParam(name)) if found is None else found
 
     if TYPE_CHECKING:  # the accessors come from the table
 

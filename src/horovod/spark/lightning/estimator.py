@@ -16,6 +16,7 @@ from horovod.spark.lightning.packages import is_lightning
 from horovod.spark.lightning.training import LightningTraining
 from horovod.spark.lightning.wrapping import PREFIX
 from horovod.spark.torch.estimator import TorchLosses
+from horovod.spark.torch.losses import metric_groups
 from horovod.spark.torch.packing import PackedModule, PackedOptimizer, from_bytes
 
 __all__ = ["TorchEstimator"]
@@ -105,7 +106,7 @@ class TorchEstimator(TorchLosses):
         if is_lightning(model):
             given = [
                 each
-                for each in ("optimizer", "loss", "loss_constructors", "loss_weights")
+                for each in ("optimizer", "loss", "loss_constructors", "loss_weights", "metrics")
                 if self._value(each)
             ]
             if given:
@@ -118,6 +119,7 @@ class TorchEstimator(TorchLosses):
                 "LightningModule."
             )
         else:
+            metric_groups(self._value("metrics"), self._value("label_cols"))
             self._check_arguments(model)
         return LightningTraining(
             model=PackedModule.of(model),
@@ -125,6 +127,7 @@ class TorchEstimator(TorchLosses):
             losses=losses,
             loss_constructors=constructors,
             loss_weights=self._value("loss_weights"),
+            metrics=self._value("metrics"),
             gradient_compression=self._value("gradient_compression"),
             callbacks=self._value("callbacks"),
             trainer_args=self._value("trainer_args"),

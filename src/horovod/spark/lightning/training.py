@@ -27,7 +27,7 @@ class LightningTraining(Framework):
     """Its attributes are parameters of the estimator.
 
     Attributes:
-        optimizer, losses, loss_constructors, loss_weights: for a plain module alone.
+        optimizer, losses, loss_constructors, loss_weights, metrics: for a plain module alone.
     """
 
     model: PackedModule
@@ -35,6 +35,7 @@ class LightningTraining(Framework):
     losses: Sequence[Any] | None
     loss_constructors: Sequence[Any] | None
     loss_weights: Sequence[float] | None
+    metrics: Sequence[Any]
     gradient_compression: Any
     callbacks: Sequence[Any]
     trainer_args: Mapping[str, Any]
@@ -57,7 +58,8 @@ class LightningTraining(Framework):
         if job.val_steps:
             loaders.append(_Batches(data.val_dataloader(), job.columns, job.val_steps, dtype))
         earlier, epoch = _earlier(rank)
-        trainer = pl.Trainer(**{**self._arguments(pl, rank, job.epochs + epoch), **self.trainer_args})
+        given = {name: value for name, value in self.trainer_args.items() if name != "callbacks"}
+        trainer = pl.Trainer(**{**self._arguments(pl, rank, job.epochs + epoch), **given})
         trainer.fit(model, *loaders, ckpt_path=earlier, **({"weights_only": False} if earlier else {}))
         measured = {name: float(value) for name, value in trainer.callback_metrics.items()}
         everywhere = rank.hvd.allgather_object(measured)
@@ -77,7 +79,7 @@ class LightningTraining(Framework):
         if self.loss_constructors is not None:
             losses = [make() for make in self.loss_constructors]
         total = TotalLoss(losses or [], self.loss_weights)
-        return wrapped(model, self.optimizer.optimizer(model), total, rank.job.columns)
+        return wrapped(model, self.optimizer.optimizer(model), total, self.metrics, rank.job.columns)
 
     def _arguments(self, pl: Any, rank: Rank, epochs: int) -> dict[str, Any]:
         """Of the trainer; those that users give have precedence."""
@@ -102,7 +104,8 @@ class LightningTraining(Framework):
 
     def _callbacks(self, pl: Any, rank: Rank) -> list[Any]:
         """Those of the user, and what saves the model: on every rank, as Lightning decides together."""
-        found = list(self.callbacks)
+        more = self.trainer_args.get("callbacks") or ()
+        found = [*self.callbacks, *(more if isinstance(more, (list, tuple)) else [more])]
         stem = os.path.splitext(rank.job.checkpoint_name)[0]
         keepers = [each for each in found if isinstance(each, pl.callbacks.ModelCheckpoint)]
         if not keepers:
