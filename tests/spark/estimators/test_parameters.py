@@ -96,6 +96,7 @@ def estimator(**more: Any) -> TorchEstimator:
         ({"num_proc": 2}, "backend and num_proc are both set"),
         ({"model": None}, "needs model"),
         ({"store": None}, "needs store"),
+        ({}, r"store must be a Store, not str: Store.create\('unused'\)"),
         ({"label_cols": None}, "needs label_cols"),
         ({"optimizer": None}, "needs optimizer"),
         ({"loss": None}, "needs loss, loss_constructors or train_minibatch_fn"),

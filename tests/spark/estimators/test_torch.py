@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.spark.conftest import WHOLE
+from tests.spark.conftest import WHOLE, assert_no_ranks
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
@@ -14,7 +15,7 @@ import torch
 from tests.spark.estimators.conftest import InProcess, accuracy
 from torch.nn import functional
 
-from horovod.errors import WorkerFailed
+from horovod.errors import LaunchError, StoreTimeout, WorkerFailed
 from horovod.spark.common.backend import LocalBackend, SparkBackend
 from horovod.spark.torch import TorchEstimator, TorchModel
 
@@ -98,6 +99,7 @@ def test_weights_of_rows_a_validation_column_and_the_type_of_the_label(lines: An
     record = model.getHistory()[-1]
     assert record["train"]["loss"] < 0.05
     assert record["validation"]["loss"] < 0.05
+    assert dict(model.transform(lines.limit(0)).dtypes)["y__output"] == "double"
     found = model.transform(lines)
     assert dict(found.dtypes)["y__output"] == "double"
     worst = max(abs(row["y__output"] - 2 * row["x"] - 1) for row in found.collect())
@@ -117,6 +119,8 @@ def test_a_run_is_resumed_by_its_name(lines: Any, store: Any) -> None:
     assert second.getHistory()[0]["train"]["loss"] < 1.5 * first.getHistory()[-1]["train"]["loss"]
     assert fresh.getHistory()[0]["train"]["loss"] > 5 * second.getHistory()[0]["train"]["loss"]
     assert second.getOptimizer().param_groups[0]["lr"] == pytest.approx(0.1)
+    with pytest.raises(ValueError, match="Run mine in the store is that of another model"):
+        line(store, run_id="mine", model=torch.nn.Linear(1, 2)).fit(truth)
 
 
 def test_training_on_parquet_of_the_store(session: Any, lines: Any, store: Any) -> None:
@@ -160,6 +164,55 @@ def test_data_that_does_not_fit_the_model(session: Any, lines: Any, digits: Any,
         model.setOutputCols(["y"]).transform(nulls)
 
 
+def test_what_cannot_be_pickled_is_named_before_data_are_written(lines: Any, store: Any) -> None:
+    class Loss:
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        def __call__(self, output: Any, label: Any) -> Any:
+            return functional.mse_loss(output, label)
+
+    with pytest.raises(
+        ValueError, match=r"attribute 'lock' of item 0 of parameter loss cannot be pickled.*_thread.lock"
+    ):
+        line(store, loss=[Loss()]).fit(lines)
+    model = torch.nn.Linear(1, 1)
+    model.lock = threading.Lock()  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="attribute 'lock' of the model cannot be pickled"):
+        line(store, model=model).fit(lines)
+    assert not store.is_parquet_dataset(store.get_train_data_path(0))
+    trained = TorchModel(model=torch.nn.Linear(1, 1), feature_columns=["x"], label_columns=["y"])
+    trained.getModel().lock = threading.Lock()
+    with pytest.raises(ValueError, match="attribute 'lock' of the model cannot be pickled"):
+        trained.transform(lines)
+
+
+def test_columns_that_the_model_does_not_take(lines: Any, digits: Any, store: Any) -> None:
+    with pytest.raises(
+        ValueError,
+        match=r"Rank 0: the model does not take this batch: .*Features: pixels \[16, 64\] float32",
+    ):
+        line(
+            store,
+            model=torch.nn.Linear(63, 10),
+            feature_cols=["pixels"],
+            label_cols=["digit"],
+            input_shapes=None,
+        ).fit(digits)
+    with pytest.raises(ValueError, match=r"the loss does not take this batch: .*Outputs: \[16, 3\] float32"):
+        line(store, model=torch.nn.Linear(1, 3), loss=lambda output, label: (output - label).mean()).fit(
+            lines
+        )
+
+
+def test_without_a_spark_context_there_are_no_tasks(lines: Any, store: Any, monkeypatch: Any) -> None:
+    from pyspark import SparkContext
+
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    with pytest.raises(LaunchError, match="SparkContext"):
+        line(store, backend=None).fit(lines)
+
+
 def test_a_store_that_cannot_be_written(lines: Any) -> None:
     from horovod.spark.common.store import Store
 
@@ -177,6 +230,30 @@ def test_a_prediction_function_of_a_subclass(lines: Any) -> None:
     model = Doubled(model=inner, feature_columns=["x"], label_columns=["y"])
     row = model.transform(lines).filter("x > 0.5").first()
     assert row["y__output"] == pytest.approx(2 * inner(torch.tensor([[row["x"]]])).item(), rel=1e-5)
+
+
+@whole
+def test_a_rank_that_is_killed_in_a_task_ends_all(lines: Any, store: Any) -> None:
+    def loss(output: Any, label: Any) -> Any:
+        import os
+        import signal
+
+        import horovod.torch as hvd
+
+        if hvd.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return functional.mse_loss(output, label)
+
+    with pytest.raises(WorkerFailed, match=r"(?s)rank 1.*SIGKILL"):
+        line(store, loss=loss, backend=SparkBackend(2, verbose=0)).fit(lines)
+    assert_no_ranks()
+
+
+@whole
+def test_more_processes_than_slots(lines: Any, store: Any) -> None:
+    with pytest.raises((LaunchError, StoreTimeout), match="slots"):
+        line(store, backend=SparkBackend(3, verbose=0, start_timeout=5)).fit(lines)
+    assert_no_ranks()
 
 
 @whole

@@ -14,6 +14,8 @@ from horovod.errors import InvalidArgumentError
 from horovod.spark.common.backend import Backend, SparkBackend
 from horovod.spark.common.params import EstimatorParams
 from horovod.spark.common.serialization import Saved
+from horovod.spark.common.shipped import require_picklable
+from horovod.spark.common.store import Store
 from horovod.spark.common.training import Columns, Framework, Job, row_shape, train_on_rank
 from horovod.spark.common.util import (
     check_shape_compatibility,
@@ -24,6 +26,22 @@ from horovod.spark.common.util import (
 )
 
 __all__ = ["HorovodEstimator"]
+
+# Parameters whose values go to the ranks as they are.
+_SHIPPED = (
+    "loss",
+    "loss_constructors",
+    "metrics",
+    "callbacks",
+    "checkpoint_callback",
+    "custom_objects",
+    "train_minibatch_fn",
+    "transformation_fn",
+    "data_module",
+    "trainer_args",
+    "logger",
+    "profiler",
+)
 
 
 class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
@@ -122,8 +140,11 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
         )
         with preparing as index:
             data = get_dataset_properties(index)
+            metadata = data[2]
+            if self._value("transformation_fn") is not None:  # after it rows may have any size
+                metadata = {name: {**each, "shape": None} for name, each in metadata.items()}
             check_shape_compatibility(
-                data[2], self._value("feature_cols"), self._value("label_cols"), **self._shapes()
+                metadata, self._value("feature_cols"), self._value("label_cols"), **self._shapes()
             )
             return self._train(backend, framework, index, data)
 
@@ -235,15 +256,27 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
                 stacklevel=5,
             )
         framework = self._framework()
-        backend, num_proc = self._value("backend"), self._value("num_proc")
-        if backend is not None and num_proc is not None:
+        # Before data are written, which may take long.
+        require_picklable(name, {each: self._value(each) for each in _SHIPPED if self.hasParam(each)})
+        backend, store = self._get_or_create_backend(), self._value("store")
+        if not isinstance(store, Store):
             raise InvalidArgumentError(
-                f"{name}: backend and num_proc are both set. The backend says how many processes there are: "
-                "leave num_proc out."
+                f"{name}: store must be a Store, not {type(store).__name__}: Store.create({store!r})."
             )
-        if backend is None:
-            backend = SparkBackend(num_proc, verbose=self._value("verbose"))
         return backend, framework
+
+    def _get_or_create_backend(self) -> Backend:
+        """Where the ranks run; subclasses may choose another default."""
+        backend, num_proc = self._value("backend"), self._value("num_proc")
+        if backend is None:
+            return SparkBackend(num_proc, verbose=self._value("verbose"))
+        if num_proc is not None:
+            raise InvalidArgumentError(
+                f"{type(self).__name__}: backend and num_proc are both set. The backend says how many "
+                "processes there are: leave num_proc out."
+            )
+        found: Backend = backend
+        return found
 
     def _features_of(self, dataset: Any) -> list[str]:
         """All columns that are nothing else."""

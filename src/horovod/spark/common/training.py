@@ -151,6 +151,7 @@ def train_on_rank(framework: Framework, job: Job) -> tuple[Any, bytes] | None:
 
     Raises:
         RuntimeError: some ranks have a GPU and others have none.
+        InvalidArgumentError: no checkpoint was written.
     """
     hvd = import_module(framework.frontend)
     hvd.init()
@@ -165,8 +166,14 @@ def train_on_rank(framework: Framework, job: Job) -> tuple[Any, bytes] | None:
         if not rank.first:
             return None
         rank.save()
-        with open(rank.checkpoint_path, "rb") as file:
-            return history, file.read()
+        try:
+            with open(rank.checkpoint_path, "rb") as file:
+                return history, file.read()
+        except FileNotFoundError:
+            raise InvalidArgumentError(
+                f"Run {job.run_id} has saved no model: no callback has written {job.checkpoint_name}. Let "
+                "that which saves it do so at least once: what it monitors must be measured."
+            ) from None
 
 
 def _gpu(framework: Framework, job: Job, hvd: Any) -> int | None:

@@ -82,6 +82,8 @@ class KerasTraining(Framework):
                 custom_objects=self.custom_objects,
                 compression=compression,
             )
+            if job.checkpoint is not None:
+                self._check_earlier(model, job.run_id)
         else:
             model = from_bytes(
                 self.model, keras.saving.load_model, custom_objects=self.custom_objects, compile=False
@@ -94,6 +96,24 @@ class KerasTraining(Framework):
             )
         _multiply_learning_rate(model.optimizer, hvd.size())
         return model
+
+    def _check_earlier(self, model: Any, run_id: str) -> None:
+        """That the model of an earlier run is like the one that was given.
+
+        Raises:
+            InvalidArgumentError: its weights have other shapes.
+        """
+        import keras
+
+        given = from_bytes(
+            self.model, keras.saving.load_model, custom_objects=self.custom_objects, compile=False
+        )
+        shapes = [[tuple(weight.shape) for weight in each.weights] for each in (given, model)]
+        if shapes[0] != shapes[1]:
+            raise InvalidArgumentError(
+                f"Run {run_id} in the store is that of another model: its weights have the shapes "
+                f"{shapes[1]}, those of the given one {shapes[0]}. Choose another run_id, or none."
+            )
 
     def _callbacks(self, rank: Rank) -> list[Any]:
         import keras

@@ -11,6 +11,7 @@ import cloudpickle
 import torch
 
 from horovod.errors import InvalidArgumentError
+from horovod.launch.calls.unpicklable import why_value_unpicklable
 
 __all__ = ["PackedModule", "PackedOptimizer", "as_bytes", "from_bytes", "packed", "unpacked"]
 
@@ -36,8 +37,16 @@ class PackedModule:
 
     @classmethod
     def of(cls, module: torch.nn.Module) -> PackedModule:
+        """
+        Raises:
+            InvalidArgumentError: it cannot be pickled; says which part.
+        """
         if not isinstance(module, torch.jit.ScriptModule):
-            return cls(as_bytes(module), script=False)
+            try:
+                return cls(as_bytes(module), script=False)
+            except Exception as error:
+                why = why_value_unpicklable("the model", module) or f"the model cannot be pickled: {error}"
+                raise InvalidArgumentError(f"{why} Leave it out of the model.") from error
         buffer = io.BytesIO()
         torch.jit.save(module, buffer)
         return cls(buffer.getvalue(), script=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from horovod.errors import HorovodInternalError, InvalidArgumentError
 from horovod.spark.common.training import Framework, Rank
 from horovod.spark.torch.losses import TotalLoss, as_list, labels_like_outputs, metric_groups
 from horovod.spark.torch.packing import PackedModule, PackedOptimizer, as_bytes, from_bytes
@@ -67,8 +68,14 @@ class _Loop:
         optimizer = training.optimizer.optimizer(self.model)
         if job.checkpoint is not None:
             state = from_bytes(job.checkpoint)
-            self.model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
+            try:
+                self.model.load_state_dict(state["model"])
+                optimizer.load_state_dict(state["optimizer"])
+            except (RuntimeError, ValueError) as error:
+                raise InvalidArgumentError(
+                    f"Run {job.run_id} in the store is that of another model or optimizer: {error} Choose "
+                    "another run_id, or none."
+                ) from error
         self.model.to(self._device)
         optimizer.load_state_dict(optimizer.state_dict())  # to where the parameters are now
         self._scale = hvd.size()
@@ -148,9 +155,7 @@ class _Loop:
             return *_transformed(outputs, labels), loss.detach()
         if index % passes == 0:
             self._optimizer.zero_grad()
-        outputs, labels = _transformed(self.model(*inputs), labels)
-        assert self._loss is not None
-        loss = self._loss(outputs, labels, weights)
+        outputs, labels, loss = self._computed(inputs, labels, weights)
         (loss / passes).backward()
         if (index + 1) % passes == 0 or last:
             self._optimizer.step()
@@ -160,9 +165,42 @@ class _Loop:
         self, index: int, inputs: Sequence[Any], labels: Sequence[Any], weights: Any, *, last: bool
     ) -> tuple[Any, Any, Any]:
         with torch.no_grad():
+            return self._computed(inputs, labels, weights)
+
+    def _computed(
+        self, inputs: Sequence[Any], labels: Sequence[Any], weights: Any
+    ) -> tuple[list[Any], list[Any], Any]:
+        """Outputs, the labels in their shapes, and the loss.
+
+        Raises:
+            InvalidArgumentError: the columns have other shapes or types than the model or the loss.
+        """
+        outputs: list[Any] = []
+        try:
             outputs, labels = _transformed(self.model(*inputs), labels)
-            loss = self._loss(outputs, labels, weights) if self._loss else torch.zeros(())
-        return outputs, labels, loss
+            return outputs, labels, self._loss(outputs, labels, weights) if self._loss else torch.zeros(())
+        except (HorovodInternalError, torch.OutOfMemoryError):
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            columns = self._rank.job.columns
+            raise InvalidArgumentError(
+                f"Rank {self._rank.hvd.rank()}: {'the loss' if outputs else 'the model'} does not take this "
+                f"batch: {error}. Features: {_described(columns.features, inputs)}. Labels: "
+                f"{_described(columns.labels, labels)}. Outputs: {_described((), outputs)}. input_shapes and "
+                "label_shapes give columns other shapes, transformation_fn other types."
+            ) from error
+
+
+def _described(names: Sequence[str], tensors: Sequence[Any]) -> str:
+    """Shapes and types of tensors, with their names if they have some."""
+    labels = [f"{name} " for name in names] or [""] * len(tensors)
+    return (
+        ", ".join(
+            f"{label}{list(each.shape)} {str(each.dtype).removeprefix('torch.')}"
+            for label, each in zip(labels, tensors, strict=True)
+        )
+        or "none"
+    )
 
 
 def _transformed(outputs: Any, labels: Sequence[Any]) -> tuple[list[Any], list[Any]]:
