@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
+from torch import from_numpy
 
 from horovod.errors import InvalidArgumentError
 
@@ -18,13 +19,19 @@ def as_tensors(batch: dict[str, NDArray[Any]]) -> dict[str, torch.Tensor]:
     Raises:
         ValueError: a column has values that PyTorch does not know: texts or dates.
     """
-    tensors = {}
-    for name, values in batch.items():
-        try:
-            tensors[name] = torch.from_numpy(values)
-        except TypeError:
-            raise InvalidArgumentError(
-                f"Column {name!r} has values of type {values.dtype}, of which PyTorch has no tensors. Make "
-                "numbers of them before training, or leave the column out."
-            ) from None
-    return tensors
+    try:
+        return {name: from_numpy(values) for name, values in batch.items()}
+    except TypeError:
+        name = next(name for name, values in batch.items() if not _known(values))
+        raise InvalidArgumentError(
+            f"Column {name!r} has values of type {batch[name].dtype}, of which PyTorch has no tensors. Make "
+            "numbers of them before training, or leave the column out."
+        ) from None
+
+
+def _known(values: NDArray[Any]) -> bool:
+    try:
+        from_numpy(values)
+    except TypeError:
+        return False
+    return True
