@@ -107,13 +107,13 @@ class LightningTraining(Framework):
         more = self.trainer_args.get("callbacks") or ()
         found = [*self.callbacks, *(more if isinstance(more, (list, tuple)) else [more])]
         stem = os.path.splitext(rank.job.checkpoint_name)[0]
-        keepers = [each for each in found if isinstance(each, pl.callbacks.ModelCheckpoint)]
-        if not keepers:
-            keepers = [pl.callbacks.ModelCheckpoint(save_top_k=1, save_on_train_epoch_end=True)]
-            found += keepers
-        for keeper in keepers:
-            keeper.dirpath, keeper.filename = rank.directory, stem
-            keeper._enable_version_counter = False
+        savers = [each for each in found if isinstance(each, pl.callbacks.ModelCheckpoint)]
+        if not savers:
+            savers = [pl.callbacks.ModelCheckpoint(save_top_k=1, save_on_train_epoch_end=True)]
+            found += savers
+        for saver in savers:
+            saver.dirpath, saver.filename = rank.directory, stem
+            saver._enable_version_counter = False
 
         class Save(pl.callbacks.Checkpoint):  # type: ignore[misc]
             """Comes after those that write the checkpoint."""
