@@ -79,6 +79,7 @@ def line(store: Any, **more: Any) -> KerasEstimator:
     return KerasEstimator(**{**given, **more})
 
 
+@whole
 def test_two_ranks_learn_digits_and_the_model_can_be_saved(digits: Any, store: Any, tmp_path: Path) -> None:
     estimator = of_digits(store, backend=LocalBackend(2, verbose=0), validation=0.2, run_id="digits")
     model = estimator.fit(digits)

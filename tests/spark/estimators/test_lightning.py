@@ -102,6 +102,7 @@ def line(store: Any, **more: Any) -> TorchEstimator:
     return TorchEstimator(**{**given, **more})
 
 
+@whole
 def test_two_ranks_learn_digits_and_the_model_can_be_saved(digits: Any, store: Any, tmp_path: Path) -> None:
     estimator = of_digits(
         store,
@@ -119,6 +120,7 @@ def test_two_ranks_learn_digits_and_the_model_can_be_saved(digits: Any, store: A
     assert TorchEstimator.load(str(tmp_path / "untrained")).getTrainerArgs() == {"gradient_clip_val": 1.0}
 
 
+@whole
 def test_a_plain_module_with_weights_of_rows_is_resumed(lines: Any, store: Any) -> None:
     def error(output: Any, label: Any) -> Any:
         return (output - label).abs().max()

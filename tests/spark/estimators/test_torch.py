@@ -131,6 +131,7 @@ def test_training_on_parquet_of_the_store(session: Any, lines: Any, store: Any) 
     assert model.getHistory()[-1]["validation"]["loss"] > 1, "with the rows that lie"
 
 
+@whole
 def test_a_rank_that_fails_is_named(lines: Any, store: Any) -> None:
     def loss(output: Any, label: Any) -> Any:
         import horovod.torch as hvd
@@ -204,6 +205,17 @@ def test_columns_that_the_model_does_not_take(lines: Any, digits: Any, store: An
             lines
         )
 
+    class Two(torch.nn.Linear):
+        def forward(self, values: Any) -> Any:
+            return super().forward(values), {}
+
+    with pytest.raises(ValueError, match=r"The model returns 2 outputs .Tensor, dict. for 1 labels"):
+        line(store, model=Two(1, 1)).fit(lines)
+    with pytest.raises(
+        ValueError, match=r"no column 'y'; they have 'x'. A transformation_fn must return all"
+    ):
+        line(store, transformation_fn=lambda row: {"x": row["x"]}).fit(lines)
+
 
 def test_without_a_spark_context_there_are_no_tasks(lines: Any, store: Any, monkeypatch: Any) -> None:
     from pyspark import SparkContext
@@ -221,6 +233,7 @@ def test_a_store_that_cannot_be_written(lines: Any) -> None:
         line(Store.create("/proc/nowhere")).fit(lines)
 
 
+@whole
 def test_a_prediction_function_of_a_subclass(lines: Any) -> None:
     class Doubled(TorchModel):
         def get_prediction_fn(self) -> Any:

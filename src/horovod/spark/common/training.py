@@ -29,7 +29,17 @@ class Columns:
     label_shapes: tuple[tuple[int, ...] | None, ...] = ()
 
     def split(self, batch: Any) -> tuple[list[Any], list[Any], Any]:
-        """Features, labels and weights (or None) of a batch: of arrays or tensors by column."""
+        """Features, labels and weights (or None) of a batch: of arrays or tensors by column.
+
+        Raises:
+            InvalidArgumentError: it lacks a column.
+        """
+        names = [*self.features, *self.labels, *([self.sample_weight] if self.sample_weight else [])]
+        if missing := [name for name in names if name not in batch]:
+            raise InvalidArgumentError(
+                f"The batches have no column {missing[0]!r}; they have {', '.join(map(repr, batch))}. A "
+                "transformation_fn must return all features, labels and weights."
+            )
         features = [_shaped(batch[name], *rest) for name, *rest in _zip(self.features, self.feature_shapes)]
         labels = [_shaped(batch[name], *rest) for name, *rest in _zip(self.labels, self.label_shapes)]
         return features, labels, None if self.sample_weight is None else batch[self.sample_weight]

@@ -72,7 +72,17 @@ def _by_row(loss: Loss, output: Any, label: Any) -> Any:
 
 def labels_like_outputs(outputs: Sequence[Any], labels: Sequence[Any]) -> list[Any]:
     """Labels in the shape of their outputs where both have as many elements, and with their dtype: a column
-    of numbers is ``[batch]``, the output for it mostly ``[batch, 1]``."""
+    of numbers is ``[batch]``, the output for it mostly ``[batch, 1]``.
+
+    Raises:
+        InvalidArgumentError: there are not as many outputs as labels, or they are no tensors.
+    """
+    if len(outputs) != len(labels) or not all(isinstance(each, torch.Tensor) for each in outputs):
+        kinds = ", ".join(type(each).__name__ for each in outputs)
+        raise InvalidArgumentError(
+            f"The model returns {len(outputs)} outputs ({kinds}) for {len(labels)} labels: it must return "
+            "one tensor for each, as a tuple if there are several."
+        )
     return [
         label.reshape(output.shape).to(output.dtype)
         if label.numel() == output.numel() and output.is_floating_point()

@@ -179,7 +179,7 @@ class _Loop:
         try:
             outputs, labels = _transformed(self.model(*inputs), labels)
             return outputs, labels, self._loss(outputs, labels, weights) if self._loss else torch.zeros(())
-        except (HorovodInternalError, torch.OutOfMemoryError):
+        except (HorovodInternalError, InvalidArgumentError, torch.OutOfMemoryError):
             raise
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             columns = self._rank.job.columns
@@ -187,20 +187,19 @@ class _Loop:
                 f"Rank {self._rank.hvd.rank()}: {'the loss' if outputs else 'the model'} does not take this "
                 f"batch: {error}. Features: {_described(columns.features, inputs)}. Labels: "
                 f"{_described(columns.labels, labels)}. Outputs: {_described((), outputs)}. input_shapes and "
-                "label_shapes give columns other shapes, transformation_fn other types."
+                "label_shapes give columns other shapes; for other types cast them in the DataFrame."
             ) from error
 
 
-def _described(names: Sequence[str], tensors: Sequence[Any]) -> str:
+def _described(names: Sequence[str], values: Sequence[Any]) -> str:
     """Shapes and types of tensors, with their names if they have some."""
-    labels = [f"{name} " for name in names] or [""] * len(tensors)
-    return (
-        ", ".join(
-            f"{label}{list(each.shape)} {str(each.dtype).removeprefix('torch.')}"
-            for label, each in zip(labels, tensors, strict=True)
-        )
-        or "none"
-    )
+    words = [
+        f"{list(each.shape)} {str(each.dtype).removeprefix('torch.')}"
+        if isinstance(each, torch.Tensor)
+        else type(each).__name__
+        for each in values
+    ]
+    return ", ".join(map(" ".join, zip(names, words, strict=True)) if names else words) or "none"
 
 
 def _transformed(outputs: Any, labels: Sequence[Any]) -> tuple[list[Any], list[Any]]:
