@@ -38,7 +38,7 @@ TRIES = 10
 """Petastorm's reader ends now and then without a row, where the machine is busy: such epochs do not count."""
 
 MIXED_ROWS = 50_000
-"""Rows that Petastorm mixes; the reader here takes what fits in its memory, 200,000 of these and more."""
+"""Rows that Petastorm mixes; the reader here takes 32 MB of rows."""
 
 
 def write(folder: Path, layout: str, rows: int, files: int = 8) -> None:
