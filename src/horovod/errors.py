@@ -16,8 +16,9 @@
     │     ├ StoreTimeout                      keys that did not appear in the store in time
     │     ├ AuthenticationError               the other side does not know the key of this job
     │     └ VersionError                      it does, but runs another release of Rueda
-    └ LaunchError (a RuntimeError)            the launcher could not start or keep the job
-       └ WorkerFailed                         one worker ended with an error
+    ├ LaunchError (a RuntimeError)            the launcher could not start or keep the job
+    │  └ WorkerFailed                         one worker ended with an error
+    └ DataStoreError (an OSError)             a store cannot be written, or its data not be read
 
     HostsUpdatedInterrupt (a RuntimeError)         control flow of elastic runs, outside the tree
     HorovodVersionMismatchError (an ImportError)   kept for scripts that catch it; outside the tree
@@ -43,6 +44,7 @@ __all__ = [
     "BackendError",
     "CollectiveTimeout",
     "ConfigError",
+    "DataStoreError",
     "DuplicateNameError",
     "HorovodError",
     "HorovodInternalError",
@@ -289,6 +291,15 @@ class WorkerFailed(LaunchError):
         self.host = host
         self.exit_code = exit_code
         self.last_lines = tuple(last_lines)
+
+
+class DataStoreError(HorovodError, OSError):
+    """A store, in which estimators keep data and checkpoints, cannot be written at ``path``; or Parquet data
+    there cannot be read any more."""
+
+    def __init__(self, message: str = "", *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class HostsUpdatedInterrupt(RuntimeError):

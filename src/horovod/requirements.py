@@ -22,6 +22,7 @@ _FRAMEWORKS: Final = {
     "keras": "Keras",
     "pyspark": "PySpark",
     "ray": "Ray",
+    "pyarrow": "PyArrow",
 }
 _CORE: Final = "horovod._core"
 _FOLDER: Final = os.path.dirname(os.path.abspath(__file__))

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from horovod.errors import LaunchError
-from horovod.launch.calls.modules import Source, SourcesFinder, local_sources
+from horovod.launch.calls.modules import Source, SourcesFinder, install_sources, local_sources
 from horovod.launch.calls.pickles import pack, unpack
 
 
@@ -110,6 +110,30 @@ def test_sources_make_modules_with_their_own_names_and_files(monkeypatch: pytest
         assert str(caught.traceback[-1].path) == "/nowhere/other.py"
     finally:
         for name in sources:
+            sys.modules.pop(name, None)
+
+
+def test_sources_that_come_later_replace_earlier_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    def text(value: int) -> Source:
+        return Source(f"VALUE = {value}\n", False, "/nowhere/shipped.py")
+
+    def value(name: str) -> Any:
+        return importlib.import_module(name).VALUE
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    names = ("shipped_a", "shipped_b")
+    try:
+        install_sources({"shipped_a": text(1), "shipped_b": text(2)})
+        assert [value(name) for name in names] == [1, 2]
+        before = sys.modules["shipped_b"]
+        install_sources({"shipped_a": text(3), "shipped_b": text(2)})
+        assert [value(name) for name in names] == [3, 2]
+        assert sys.modules["shipped_b"] is before, "its text is the same"
+        install_sources({})
+        assert value("shipped_a") == 3
+        assert len([each for each in sys.meta_path if isinstance(each, SourcesFinder)]) == 1
+    finally:
+        for name in names:
             sys.modules.pop(name, None)
 
 

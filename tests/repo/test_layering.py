@@ -84,7 +84,8 @@ PYTHON_ARROWS = {
     # Compatibility names: thin files over the parts that do the work.
     "common": NEUTRAL | {"_core", "backends", "bootstrap", "devices", "elastic"},
     "runner": {"launch", "common", "bootstrap"},
-    "spark": {"launch", "common", "runtime", "bootstrap", "data", "tensorflow"},
+    # Estimators train with all of the frameworks.
+    "spark": {"launch", "common", "runtime", "bootstrap", "data", "tensorflow", "keras", "torch"},
     "ray": {"launch", "runner", "runtime", "bootstrap"},
     # The package itself offers run() and __version__.
     "": {"launch", "version"},
@@ -196,7 +197,7 @@ def test_only_the_folder_of_a_framework_imports_it(file: Path) -> None:
         "_keras": {"keras", "jax"},
         "bench": {"torch"},
         "demo": {"torch"},
-        "spark": {"tensorflow", "keras"},
+        "spark": {"tensorflow", "keras", "torch", "jax"},
     }
     allowed = {part_of(file)} | through.get(part_of(file), set())
     wrong = [name for name in imported(file) if name.split(".")[0] in FRAMEWORKS - allowed]

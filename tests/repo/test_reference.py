@@ -17,6 +17,7 @@ MODULES = [
     "horovod",
     "horovod.arrays",
     "horovod.data",
+    "horovod.data.parquet",
     "horovod.elastic.notification",
     "horovod.elastic.run",
     "horovod.elastic.sampler",

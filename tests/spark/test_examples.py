@@ -13,20 +13,28 @@ from tests.spark.conftest import WHOLE, settings
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
+# test_runner.py and estimators/test_torch.py do what these do.
+ELSEWHERE = {"keras_digits", "estimator_torch", "estimator_keras"}
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java, which is not installed")
 @pytest.mark.parametrize(
-    ("example", "says"), [("torch_digits", "2 ranks, accuracy"), ("keras_digits", "np=2: ")]
+    ("example", "arguments", "says"),
+    [
+        ("torch_digits", [], "2 ranks, accuracy"),
+        ("keras_digits", [], "np=2: "),
+        ("estimator_torch", [], "accuracy"),
+        ("estimator_keras", ["--rows=20000", "--batch-size=128"], "of the sales"),
+    ],
 )
-def test_an_example_learns(example: str, says: str) -> None:
-    if example == "keras_digits" and not WHOLE:
-        pytest.skip("test_runner.py takes the same steps: the full matrix runs the example")
+def test_an_example_learns(example: str, arguments: list[str], says: str) -> None:
+    if example in ELSEWHERE and not WHOLE:
+        pytest.skip("other tests take the same steps: the full matrix runs the example")
     options = " ".join(f"--conf {name}={value}" for name, value in settings("local[2]").items())
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "spark" / f"{example}.py")],
+        [sys.executable, str(ROOT / "examples" / "spark" / f"{example}.py"), *arguments],
         env={
             **os.environ,
             "PYSPARK_PYTHON": sys.executable,

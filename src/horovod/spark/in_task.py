@@ -10,10 +10,11 @@ from typing import Any
 
 from pyspark import BarrierTaskContext, TaskContext
 
-from horovod.bootstrap.proc import boot_id, namespace, stat_of
+from horovod.bootstrap.proc import stat_of
 from horovod.launch.tasks.contract import Card
 from horovod.launch.tasks.messages import Arrival
 from horovod.launch.tasks.task import work
+from horovod.spark.common.host import machine
 
 __all__ = ["TaskBody"]
 
@@ -45,15 +46,12 @@ class TaskBody:
 
 def _arrival(index: int, context: Any) -> Arrival:
     resources = context.resources()
-    spaces = [str(namespace(kind)) for kind in ("net", "pid")]
-    # Containers of YARN are hosts of their own, though they may share a kernel.
-    machine = [boot_id(), socket.gethostname(), *spaces, os.environ.get("CONTAINER_ID", "")]
     return Arrival(
         task=f"t{context.taskAttemptId()}",
         index=index,
         attempt=context.attemptNumber(),
         host=socket.gethostname(),
-        machine=" ".join(machine),
+        machine=machine(),
         worker=_executor(),
         gpus=tuple(map(str, resources[_GPU].addresses)) if _GPU in resources else (),
         directory=os.getcwd(),

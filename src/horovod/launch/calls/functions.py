@@ -43,6 +43,7 @@ __all__ = [
     "pack_call",
     "result_of",
     "run",
+    "unpack_call",
 ]
 
 DESCRIPTORS_VARIABLE = "HOROVOD_RUN_DESCRIPTORS"
@@ -234,7 +235,7 @@ def answer(call: memoryview) -> tuple[list[memoryview], BaseException | None]:
 
 
 def _value_of(call: memoryview) -> list[memoryview]:
-    func, args, kwargs = _unpack_call(call)
+    func, args, kwargs = unpack_call(call)
     value = func(*args, **kwargs)
     try:
         return pack_plain((True, value))
@@ -264,7 +265,13 @@ def pack_call(func: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str
     return head + pack((func, tuple(args), dict(kwargs)))
 
 
-def _unpack_call(data: memoryview) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+def unpack_call(data: memoryview) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """The function and its arguments that :func:`pack_call` has made ``data`` of, which may be written to.
+    The modules that came with it can be imported from then on.
+
+    Raises:
+        LaunchError: another version of Python made it.
+    """
     (size,) = _NEEDS.unpack_from(data)
     end = _NEEDS.size + size
     version, sources = unpack(data[_NEEDS.size : end])

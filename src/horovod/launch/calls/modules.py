@@ -137,12 +137,12 @@ class SourcesFinder(importlib.abc.MetaPathFinder):
     """Imports modules from ``sources``, before any other way: so all ranks run the same text."""
 
     def __init__(self, sources: Mapping[str, Source]) -> None:
-        self._sources = sources
+        self.sources = sources
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        source = self._sources.get(fullname)
+        source = self.sources.get(fullname)
         if source is None:
             return None
         loader = _SourceLoader(source)
@@ -158,19 +158,38 @@ class SourcesFinder(importlib.abc.MetaPathFinder):
 
 class _SourceLoader(importlib.abc.InspectLoader):
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self.source = source
 
     def get_source(self, fullname: str) -> str:
-        return self._source.text
+        return self.source.text
 
     def get_code(self, fullname: str) -> object:  # type: ignore[override]
         # With the original file name, so that tracebacks and debuggers name it.
-        return self.source_to_code(self._source.text, self._source.path or "<namespace>")
+        return self.source_to_code(self.source.text, self.source.path or "<namespace>")
 
     def is_package(self, fullname: str) -> bool:
-        return self._source.package
+        return self.source.package
 
 
 def install_sources(sources: Mapping[str, Source]) -> None:
-    """Make ``sources`` importable in this process, in place of files of the same names."""
-    sys.meta_path.insert(0, SourcesFinder(sources))
+    """Make ``sources`` importable in this process, in place of files of the same names.
+
+    A process may get sources several times, as the Python workers of Spark do: the last ones count, and
+    modules whose text has changed since are imported anew.
+    """
+    before = [finder for finder in sys.meta_path if isinstance(finder, SourcesFinder)]
+    if any(finder.sources == sources for finder in before[:1]):
+        return
+    for finder in before:
+        sys.meta_path.remove(finder)
+        for name, source in finder.sources.items():
+            if name in sources and sources[name] != source and _came_from(finder, name):
+                del sys.modules[name]
+    known = {name: source for finder in reversed(before) for name, source in finder.sources.items()}
+    sys.meta_path.insert(0, SourcesFinder({**known, **sources}))
+
+
+def _came_from(finder: SourcesFinder, name: str) -> bool:
+    """Whether a module has been imported, and from the sources of ``finder``."""
+    loader = getattr(getattr(sys.modules.get(name), "__spec__", None), "loader", None)
+    return isinstance(loader, _SourceLoader) and loader.source == finder.sources[name]

@@ -9,7 +9,7 @@ import cloudpickle
 
 from horovod.launch.calls.pickles import pack
 
-__all__ = ["why_unpicklable"]
+__all__ = ["why_unpicklable", "why_value_unpicklable"]
 
 _MOST_DEEP = 5
 
@@ -21,13 +21,28 @@ def why_unpicklable(
     whole = [("the function", func), *_arguments(args, kwargs)]
     for name, value in whole:
         if not _goes(value):
-            name, value = _deepest(name, value)
             return (
-                f"{name} cannot be pickled, which is how it would reach the other processes: it is "
-                f"{type(value).__module__}.{type(value).__qualname__}. {type(error).__name__}: {error}. "
+                f"{_which(name, value, error)} "
                 "Make it inside of the function, or leave it out of what the function uses."
             )
     return f"The call cannot be pickled. {type(error).__name__}: {error}"
+
+
+def why_value_unpicklable(name: str, value: Any) -> str | None:
+    """The same for one value that has a name, such as "parameter loss"; None: it can be pickled."""
+    try:
+        pack(value)
+    except Exception as error:
+        return _which(name, value, error)
+    return None
+
+
+def _which(name: str, value: Any, error: Exception) -> str:
+    name, value = _deepest(name, value)
+    return (
+        f"{name} cannot be pickled, which is how it would reach the other processes: it is "
+        f"{type(value).__module__}.{type(value).__qualname__}. {type(error).__name__}: {error}."
+    )
 
 
 def _deepest(name: str, value: Any) -> tuple[str, Any]:

@@ -1,0 +1,219 @@
+"""Writing a DataFrame to a store as Parquet, for ranks to train on; and using again what has been written."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql import Observation
+
+from horovod.errors import DataStoreError, InvalidArgumentError
+from horovod.spark.common.column_plan import ColumnPlan, Metadata, facts_of, metadata_of, plans_of
+from horovod.spark.common.dataset import Properties, await_files, require_columns, rows_and_bytes
+from horovod.spark.common.stores.base import Store
+from horovod.spark.common.validation import check_validation, split
+
+__all__ = ["clear_training_cache", "get_dataset_properties", "prepare_data"]
+
+_ROW_GROUP_BYTES: Final = 16 << 20
+"""Smaller than Spark's own: readers shuffle several row groups at a time."""
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What makes data the same. The DataFrame itself is compared, as equal plans may read changed files."""
+
+    columns: tuple[str, ...]
+    validation: float | str | None
+    compress_sparse: bool
+    train_path: str
+    val_path: str
+
+
+@dataclass
+class _Entry:
+    """Data at one index of the stores' paths."""
+
+    key: _Key
+    frame: weakref.ref[Any]
+    properties: Properties
+    users: int = field(default=0)
+
+
+_lock = threading.Lock()
+# Index -> what has been written there; guarded by _lock, which is held while data are written.
+_entries: dict[int, _Entry] = {}
+
+
+@contextmanager
+def prepare_data(
+    num_processes: int,
+    store: Store,
+    df: Any,
+    label_columns: Sequence[str],
+    feature_columns: Sequence[str] | None,
+    validation: float | str | None = None,
+    sample_weight_col: str | None = None,
+    compress_sparse: bool = False,
+    partitions_per_process: int = 10,
+    verbose: int = 0,
+) -> Iterator[int]:
+    """Write what ranks need of a DataFrame to the store, and give the index of the data there.
+
+    What has been written for the same DataFrame object with the same arguments is used again. Data of
+    others are overwritten unless their ``with`` block still runs.
+
+    Args:
+        num_processes: ranks that will read.
+        df: is evaluated once, or twice with a share in ``validation`` or with vectors to look at: cache it
+            if it is costly.
+        label_columns, feature_columns: ``None`` for the latter = all others.
+        validation: see :func:`check_validation`.
+        sample_weight_col: a further column.
+        compress_sparse: columns that have sparse vectors only are written in few numbers.
+        partitions_per_process: files of Parquet for each rank, about.
+        verbose: above 0, say what is written.
+
+    Raises:
+        ValueError: a column is missing, has nulls, rows of different sizes or a type of which no numbers can
+            be made; there are no rows; an argument makes no sense.
+        DataStoreError: the store cannot be written, or executors write elsewhere than this host reads.
+    """
+    for name, value in (("num_processes", num_processes), ("partitions_per_process", partitions_per_process)):
+        if value < 1:
+            raise InvalidArgumentError(f"{name} must be at least 1, got {value}.")
+    check_validation(validation, df)
+    columns = _columns(df, label_columns, feature_columns, validation, sample_weight_col)
+    key = _Key(
+        tuple(columns), validation, compress_sparse, store.get_train_data_path(), store.get_val_data_path()
+    )
+    with _lock:
+        index, entry = _found(key, df, store)
+        if entry is None:
+            _entries.pop(index, None)
+            job = _Writing(
+                store, index, max(num_processes, 1), num_processes * partitions_per_process, verbose
+            )
+            plans = plans_of(df, columns, label_columns, compress_sparse)
+            entry = _Entry(key, weakref.ref(df), job.write(df, plans, validation))
+            _entries[index] = entry
+        elif verbose:
+            print(f"Data: those at {store.get_train_data_path(index)} are used again.")
+        entry.users += 1
+    try:
+        yield index
+    finally:
+        with _lock:
+            entry.users -= 1
+
+
+def get_dataset_properties(dataset_idx: int) -> Properties:
+    """What is known of prepared data: rows to train on, rows to validate on, metadata by column, and average
+    bytes of a row.
+
+    Raises:
+        ValueError: no data have been prepared under this index.
+    """
+    with _lock:
+        if dataset_idx not in _entries:
+            raise InvalidArgumentError(f"No data have been prepared under the index {dataset_idx}.")
+        return _entries[dataset_idx].properties
+
+
+def clear_training_cache() -> None:
+    """Use nothing again that has been written."""
+    with _lock:
+        _entries.clear()
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """Writes data to one index of a store."""
+
+    store: Store
+    index: int
+    least: int
+    partitions: int
+    verbose: int
+
+    def write(self, df: Any, plans: Sequence[ColumnPlan], validation: float | str | None) -> Properties:
+        share = validation if isinstance(validation, float) else 0.2 if validation else 0.0
+        train, held_out = split(df, validation)
+        train_path = self.store.get_train_data_path(self.index)
+        facts = [self._write(train, plans, train_path, 1 - share)]
+        if held_out is not None:
+            facts.append(self._write(held_out, plans, self.store.get_val_data_path(self.index), share))
+        if not facts[0]["rows"]:
+            raise InvalidArgumentError("The DataFrame has no rows to train on.")
+        if held_out is not None and not facts[1]["rows"]:
+            raise InvalidArgumentError(f"With validation={validation!r} there are no rows to validate on.")
+        metadata: Metadata = metadata_of(plans, facts)
+        val_rows = facts[1]["rows"] if held_out is not None else 0
+        return facts[0]["rows"], val_rows, metadata, facts[0]["bytes"] / facts[0]["rows"]
+
+    def _write(self, df: Any, plans: Sequence[ColumnPlan], path: str, share: float) -> dict[str, Any]:
+        """Write rows, and return facts about them."""
+        self.store.check_writable(path)
+        files = max(int(self.partitions * share), self.least)
+        written = df.select([plan.written() for plan in plans]).coalesce(files)
+        observed = Observation()
+        (
+            written.observe(observed, *facts_of(plans, written))
+            .write.mode("overwrite")
+            .option("parquet.block.size", str(_ROW_GROUP_BYTES))
+            .parquet(path)
+        )
+        facts: dict[str, Any] = observed.get
+        await_files(self.store, df.sparkSession.read.parquet(path).inputFiles() if facts["rows"] else [])
+        found = rows_and_bytes(self.store, path)
+        if found.rows != facts["rows"]:
+            raise DataStoreError(
+                f"Spark has written {facts['rows']} rows to {path}, but this host finds {found.rows} there: "
+                "executors and driver must reach the same storage. A folder of one machine serves only if "
+                "all executors run on it.",
+                path=path,
+            )
+        if self.verbose:
+            print(f"Data: {found.rows} rows have been written to {path}.")
+        return {**facts, "bytes": found.size_bytes}
+
+
+def _columns(
+    df: Any,
+    labels: Sequence[str],
+    features: Sequence[str] | None,
+    validation: float | str | None,
+    weight: str | None,
+) -> list[str]:
+    """All columns that are written, features first."""
+    if not labels:
+        raise InvalidArgumentError("There are no label columns.")
+    others = [*labels, *([weight] if weight else []), *([validation] if isinstance(validation, str) else [])]
+    chosen = [name for name in df.columns if name not in others] if features is None else features
+    if not chosen:
+        raise InvalidArgumentError("There are no feature columns.")
+    for what, names in (
+        ("label column", labels),
+        ("feature column", chosen),
+        ("column of sample weights", [weight] if weight else []),
+    ):
+        require_columns(df, what, names)
+    return list(dict.fromkeys([*chosen, *others]))
+
+
+def _found(key: _Key, df: Any, store: Store) -> tuple[int, _Entry | None]:
+    """The index where the data are, with what is there; or that where they are to go."""
+    for index, entry in _entries.items():
+        if entry.key == key and entry.frame() is df:
+            path = store.get_train_data_path(index)
+            if rows_and_bytes(store, path).rows == entry.properties[0]:
+                return index, entry
+            break
+    index = 0
+    while index in _entries and _entries[index].users:
+        index += 1
+    return index, None

@@ -1,0 +1,1 @@
+"""Where estimators keep data, checkpoints and logs: one file per kind of storage."""

@@ -1,0 +1,161 @@
+"""What every store offers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from horovod.spark.common.stores.remote import RemoteStore
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
+
+__all__ = ["Store"]
+
+# The first that matches a path is taken; the last one, if none does: it says what is wrong with the path.
+_KINDS: Final = (
+    ("horovod.spark.common.stores.hdfs", "HDFSStore"),
+    ("horovod.spark.common.stores.databricks", "DBFSLocalStore"),
+    ("horovod.spark.common.stores.filesystem", "FilesystemStore"),
+)
+
+
+class Store(ABC):
+    """Keeps the Parquet data that ranks train on, and what a run leaves: checkpoints and logs.
+
+    Paths that it gives are full ones, with the scheme, which Spark and fsspec understand. Every executor must
+    reach them: a folder of one machine serves only where all of them run on it, or where it is shared.
+    """
+
+    @staticmethod
+    def create(prefix_path: str, *args: Any, **kwargs: Any) -> Store:
+        """The store that fits a path: ``HDFSStore`` for ``hdfs://``, ``DBFSLocalStore`` for DBFS on
+        Databricks, ``FilesystemStore`` for everything else.
+
+        Args:
+            prefix_path: below which everything lies.
+            args, kwargs: for the class.
+        """
+        for module, name in _KINDS:
+            kind = getattr(import_module(module), name)
+            if kind.matches(prefix_path):
+                break
+        made: Store = kind(prefix_path, *args, **kwargs)
+        return made
+
+    @classmethod
+    def matches(cls, path: str) -> bool:
+        """Whether a store of this class is meant by ``path``."""
+        return False
+
+    @abstractmethod
+    def is_parquet_dataset(self, path: str) -> bool:
+        """Whether there are Parquet files at ``path``."""
+
+    @abstractmethod
+    def get_parquet_dataset(self, path: str) -> Dataset:
+        """The data at ``path``, for pyarrow."""
+
+    @abstractmethod
+    def get_train_data_path(self, idx: int | None = None) -> str:
+        """Where the training data are, or those of data set ``idx``."""
+
+    @abstractmethod
+    def get_val_data_path(self, idx: int | None = None) -> str:
+        """Where the validation data are."""
+
+    @abstractmethod
+    def get_test_data_path(self, idx: int | None = None) -> str:
+        """Where the test data are."""
+
+    @abstractmethod
+    def saving_runs(self) -> bool:
+        """Whether checkpoints and logs are kept."""
+
+    @abstractmethod
+    def get_runs_path(self) -> str:
+        """Below which all runs are."""
+
+    @abstractmethod
+    def get_run_path(self, run_id: str) -> str:
+        """Where everything of one run is."""
+
+    @abstractmethod
+    def get_checkpoint_path(self, run_id: str) -> str | None:
+        """The checkpoint of a run; ``None`` if runs are not kept."""
+
+    @abstractmethod
+    def get_checkpoints(self, run_id: str, suffix: str = ".ckpt") -> list[str]:
+        """All files of a run whose name ends so, by name."""
+
+    @abstractmethod
+    def get_logs_path(self, run_id: str) -> str | None:
+        """The folder of a run's logs; ``None`` if runs are not kept."""
+
+    @abstractmethod
+    def get_checkpoint_filename(self) -> str:
+        """The checkpoint's name in the folder of its run."""
+
+    @abstractmethod
+    def get_logs_subdir(self) -> str:
+        """The logs' name in the folder of their run."""
+
+    @abstractmethod
+    def exists(self, path: str) -> bool:
+        """Whether there is something at ``path``."""
+
+    @abstractmethod
+    def read(self, path: str) -> bytes:
+        """The content of a file."""
+
+    @abstractmethod
+    def write_text(self, path: str, text: str) -> None:
+        """Write a file as a whole: nobody reads half of it.
+
+        Raises:
+            DataStoreError: it cannot be written.
+        """
+
+    @abstractmethod
+    def get_local_output_dir_fn(self, run_id: str) -> Callable[[], AbstractContextManager[str]]:
+        """Makes a context manager of a temporary folder on this machine, which a run writes to."""
+
+    @abstractmethod
+    def sync_fn(self, run_id: str) -> Callable[[str], None]:
+        """Makes a function that takes a folder on this machine, and copies into the run's folder what is new
+        or has changed in it since its last call."""
+
+    def to_remote(self, run_id: str, dataset_idx: int | None = None) -> RemoteStore:
+        """What ranks need of the store for one run; it can be pickled."""
+        return RemoteStore(
+            store=self,
+            train_data_path=self.get_train_data_path(dataset_idx),
+            val_data_path=self.get_val_data_path(dataset_idx),
+            test_data_path=self.get_test_data_path(dataset_idx),
+            saving_runs=self.saving_runs(),
+            runs_path=self.get_runs_path(),
+            run_path=self.get_run_path(run_id),
+            checkpoint_path=self.get_checkpoint_path(run_id),
+            logs_path=self.get_logs_path(run_id),
+            checkpoint_filename=self.get_checkpoint_filename(),
+            logs_subdir=self.get_logs_subdir(),
+            get_local_output_dir=self.get_local_output_dir_fn(run_id),
+            sync=self.sync_fn(run_id),
+            storage_options=dict(self.storage_options),
+        )
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        """What fsspec needs to know to open the store's paths; nothing, by default."""
+        return {}
+
+    def check_writable(self, path: str) -> None:
+        """Make sure, before anything costly begins, that files can be made below ``path``.
+
+        Raises:
+            DataStoreError: they cannot.
+        """
+        self.write_text(f"{path}/.writable", "")

@@ -1,0 +1,1 @@
+"""Loaders over readers, for PyTorch."""

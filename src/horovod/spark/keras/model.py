@@ -1,0 +1,107 @@
+"""``KerasModel``: applies a trained Keras model to a DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from horovod.spark.common.model import HorovodModel
+from horovod.spark.common.parameters import Parameter, parameters
+from horovod.spark.common.prediction import Predict, Predictor
+from horovod.spark.keras.packing import KerasSetting, as_bytes, from_bytes, names_of
+from horovod.spark.keras.training import model_inputs
+
+__all__ = ["KerasModel", "KerasPredictor", "packed", "unpacked"]
+
+
+@dataclass(frozen=True)
+class KerasPredictor(Predictor):
+    """
+    Attributes:
+        features: columns, in the order of the model's inputs.
+    """
+
+    setting: KerasSetting
+    model: bytes
+    custom_objects: Mapping[str, Any]
+    features: tuple[str, ...]
+
+    def open_model(self) -> Any:
+        self.setting.apply()
+        import keras
+
+        return from_bytes(
+            self.model, keras.saving.load_model, custom_objects=self.custom_objects, compile=False
+        )
+
+    def open(self) -> Predict:
+        model = self.open_model()
+        import keras
+
+        def predict(arrays: list[Any]) -> list[Any]:
+            with keras.device("cpu:0"):
+                found = model(model_inputs(model, self.features, arrays), training=False)
+            outputs = list(found.values()) if isinstance(found, dict) else found
+            outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+            return [keras.ops.convert_to_numpy(output) for output in outputs]
+
+        return predict
+
+
+KERAS_MODEL = (
+    Parameter("custom_objects", {}, "classes and functions of the model by their names"),
+    Parameter("_floatx", None, "floating-point type of Keras in training", accessors=False),
+)
+
+
+@parameters(KERAS_MODEL)
+class KerasModel(HorovodModel):
+    """A trained Keras model. ``transform`` adds a column with its output for each label."""
+
+    def _predictor(self) -> Predictor:
+        setting = KerasSetting.here()
+        floatx = self._value("_floatx") or setting.floatx
+        return KerasPredictor(
+            KerasSetting(setting.backend, floatx),
+            as_bytes(self._value("model")),
+            self._value("custom_objects"),
+            tuple(self._value("feature_columns")),
+        )
+
+    def _packed(self, values: dict[str, Any]) -> dict[str, Any]:
+        return packed(values)
+
+    @classmethod
+    def _unpacked(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return unpacked(values)
+
+
+@dataclass(frozen=True)
+class _PackedModel:
+    """A model in a file of parameters."""
+
+    setting: KerasSetting
+    data: bytes
+    custom_objects: Mapping[str, Any]
+
+    def model(self) -> Any:
+        self.setting.apply()
+        import keras
+
+        return from_bytes(self.data, keras.saving.load_model, custom_objects=self.custom_objects)
+
+
+def packed(values: dict[str, Any]) -> dict[str, Any]:
+    """Parameters of an estimator or model, with the Keras model packed."""
+    model = values.get("model")
+    if model is None:
+        return values
+    names = {**names_of(values.get("loss"), values.get("metrics")), **(values.get("custom_objects") or {})}
+    return {**values, "model": _PackedModel(KerasSetting.here(), as_bytes(model), names)}
+
+
+def unpacked(values: dict[str, Any]) -> dict[str, Any]:
+    """What :func:`packed` was given."""
+    model = values.get("model")
+    return {**values, "model": model.model()} if isinstance(model, _PackedModel) else values

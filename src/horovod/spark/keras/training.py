@@ -1,0 +1,244 @@
+"""The training of :class:`horovod.spark.keras.KerasEstimator`, as every rank runs it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from horovod.errors import InvalidArgumentError
+from horovod.spark.common.training import Columns, Framework, Rank
+from horovod.spark.keras.packing import KerasSetting, from_bytes
+from horovod.spark.keras.validation import validation_set
+
+__all__ = ["KerasTraining", "model_inputs"]
+
+
+@dataclass(frozen=True)
+class KerasTraining(Framework):
+    """Its attributes are parameters of the estimator.
+
+    Attributes:
+        model: packed.
+        loss: None: the model is compiled.
+    """
+
+    setting: KerasSetting
+    model: bytes
+    optimizer: Any
+    loss: Any
+    loss_weights: Any
+    metrics: Any
+    custom_objects: Mapping[str, Any]
+    gradient_compression: Any
+    callbacks: Sequence[Any]
+    checkpoint_callback: Any
+    frontend = "horovod.keras"
+
+    def gpu_available(self) -> bool:
+        return _gpus(self.setting.backend) > 0
+
+    def train(self, rank: Rank) -> dict[str, list[float]]:
+        import keras
+
+        self.setting.apply()
+        job, data = rank.job, rank.data
+        if job.seed is not None:
+            keras.utils.set_random_seed(job.seed)
+        with _device(self, rank):
+            model = self._compiled(rank)
+            optional: dict[str, Any] = {}
+            if job.val_steps:
+                held_out = data.val_data()
+                optional["validation_data"] = validation_set(
+                    lambda: _batches(held_out, model, job.columns), job.val_steps
+                )
+            found = model.fit(
+                _batches(data.train_data(), model, job.columns),
+                steps_per_epoch=job.train_steps,
+                epochs=job.epochs,
+                callbacks=self._callbacks(rank),
+                verbose=2 if rank.talkative else 0,
+                shuffle=False,  # the reader does it
+                **optional,
+            )
+        return {name: [float(value) for value in values] for name, values in found.history.items()}
+
+    def _compiled(self, rank: Rank) -> Any:
+        """The model, with an optimizer that exchanges gradients and has the learning rate of all ranks."""
+        import keras
+
+        hvd, job = rank.hvd, rank.job
+        compression = self.gradient_compression or hvd.Compression.none
+        if job.checkpoint is not None or self.loss is None:
+            model = from_bytes(
+                job.checkpoint or self.model,
+                hvd.load_model,
+                custom_objects=self.custom_objects,
+                compression=compression,
+            )
+            if job.checkpoint is not None:
+                self._check_earlier(model, job.run_id)
+        else:
+            model = from_bytes(
+                self.model, keras.saving.load_model, custom_objects=self.custom_objects, compile=False
+            )
+            model.compile(
+                optimizer=hvd.DistributedOptimizer(self.optimizer, compression=compression),
+                loss=self.loss,
+                loss_weights=self.loss_weights,
+                metrics=self.metrics or None,
+            )
+        _multiply_learning_rate(model.optimizer, hvd.size())
+        return model
+
+    def _check_earlier(self, model: Any, run_id: str) -> None:
+        """That the model of an earlier run is like the one that was given.
+
+        Raises:
+            InvalidArgumentError: its weights have other shapes.
+        """
+        import keras
+
+        given = from_bytes(
+            self.model, keras.saving.load_model, custom_objects=self.custom_objects, compile=False
+        )
+        shapes = [[tuple(weight.shape) for weight in each.weights] for each in (given, model)]
+        if shapes[0] != shapes[1]:
+            raise InvalidArgumentError(
+                f"Run {run_id} in the store is that of another model: its weights have the shapes "
+                f"{shapes[1]}, those of the given one {shapes[0]}. Choose another run_id, or none."
+            )
+
+    def _callbacks(self, rank: Rank) -> list[Any]:
+        import keras
+
+        hvd, callbacks = rank.hvd.callbacks, list(self.callbacks)
+        for callback in callbacks:
+            if isinstance(callback, (hvd.LearningRateScheduleCallback, hvd.LearningRateWarmupCallback)):
+                callback.initial_lr *= rank.hvd.size()
+        boards = [each for each in callbacks if isinstance(each, keras.callbacks.TensorBoard)]
+        shared = [each for each in callbacks if each not in boards]
+        found = [hvd.BroadcastGlobalVariablesCallback(0), hvd.MetricAverageCallback(), *shared]
+        if rank.first:
+            found += [*self._checkpoint(rank), *_tensorboard(rank, boards)]
+            found.append(keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: rank.save()))
+        return found
+
+    def _checkpoint(self, rank: Rank) -> list[Any]:
+        """Callbacks that save the model with the learning rate of one rank."""
+        import keras
+
+        checkpoint = self.checkpoint_callback or keras.callbacks.ModelCheckpoint(rank.checkpoint_path)
+        checkpoint.filepath = rank.checkpoint_path
+
+        def multiply(factor: float) -> Any:
+            callback: Any = keras.callbacks.LambdaCallback(
+                on_epoch_end=lambda epoch, logs: _multiply_learning_rate(callback.model.optimizer, factor)
+            )
+            return callback
+
+        return [multiply(1 / rank.hvd.size()), checkpoint, multiply(rank.hvd.size())]
+
+
+def _multiply_learning_rate(optimizer: Any, factor: float) -> None:
+    """Of a number; a schedule is what its maker means."""
+    import keras
+
+    if not isinstance(optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+        optimizer.learning_rate = float(keras.ops.convert_to_numpy(optimizer.learning_rate)) * factor
+
+
+def _tensorboard(rank: Rank, boards: Sequence[Any]) -> list[Any]:
+    """TensorBoard, if it is installed, with its files in the directory of the run."""
+    import keras
+
+    found = list(boards)
+    if not found and all(map(importlib.util.find_spec, ("tensorboard", "tensorflow"))):
+        found = [keras.callbacks.TensorBoard()]
+    for board in found:
+        board.log_dir = os.path.join(rank.directory, rank.job.store.logs_subdir)
+    return found
+
+
+def _batches(batches: Iterable[Any], model: Any, columns: Columns) -> Iterator[tuple[Any, ...]]:
+    """What ``fit`` takes: inputs, outputs, and weights of rows if there are some."""
+    dtype = np.dtype(model.dtype if model.dtype != "bfloat16" else "float32")
+    outputs = list(getattr(model, "outputs", None) or [None] * len(columns.labels))
+    for batch in batches:
+        features, labels, weights = columns.split(batch)
+        targets = [
+            _fitted(label, output if shape is None else None, dtype)
+            for label, output, shape in zip(
+                labels, outputs, columns.label_shapes or (None,) * len(labels), strict=True
+            )
+        ]
+        inputs = model_inputs(model, columns.features, features)
+        pair = (inputs, targets[0] if len(targets) == 1 else tuple(targets))
+        yield pair if weights is None else (*pair, np.asarray(weights).astype(dtype))
+
+
+def model_inputs(model: Any, names: Sequence[str], features: Sequence[Any]) -> Any:
+    """Features as the model takes them: an array, a tuple, or a dictionary by column."""
+    tensors = list(getattr(model, "inputs", None) or [None] * len(features))
+    if len(tensors) != len(features):
+        raise InvalidArgumentError(
+            f"The model has {len(tensors)} inputs for {len(features)} feature columns: {', '.join(names)}."
+        )
+    arrays = [
+        _fitted(feature, tensor, np.dtype(model.compute_dtype if tensor is None else tensor.dtype))
+        for feature, tensor in zip(features, tensors, strict=True)
+    ]
+    if isinstance(getattr(model, "input", None) if tensors[0] is not None else None, dict):
+        return dict(zip(names, arrays, strict=True))
+    return arrays[0] if len(arrays) == 1 else tuple(arrays)
+
+
+def _fitted(array: Any, tensor: Any, dtype: Any) -> Any:
+    """An array in the shape of a symbolic tensor, where both have as many elements in a row."""
+    array = np.asarray(array)
+    if np.issubdtype(array.dtype, np.floating) or array.dtype == bool:
+        array = array.astype(dtype, copy=False)
+    shape = None if tensor is None else tuple(tensor.shape[1:])
+    if shape is None or None in shape or int(np.prod(shape)) != int(np.prod(array.shape[1:])):
+        return array
+    return array.reshape((len(array), *shape))
+
+
+def _gpus(backend: str) -> int:
+    """How many GPUs the framework of Keras sees."""
+    if backend == "torch":
+        import torch
+
+        return int(torch.cuda.device_count())
+    if backend == "tensorflow":
+        import tensorflow
+
+        return len(tensorflow.config.list_physical_devices("GPU"))
+    import jax
+
+    return sum(device.platform == "gpu" for device in jax.local_devices())
+
+
+def _device(training: KerasTraining, rank: Rank) -> AbstractContextManager[Any]:
+    """Where this rank computes."""
+    import keras
+
+    if not training.gpu_available():
+        return nullcontext()
+    if training.setting.backend == "tensorflow":
+        import tensorflow
+
+        devices = tensorflow.config.list_physical_devices("GPU")
+        mine = [] if rank.gpu is None else [devices[rank.gpu]]
+        tensorflow.config.set_visible_devices(mine, "GPU")
+        for device in mine:
+            tensorflow.config.experimental.set_memory_growth(device, True)
+        return nullcontext()
+    found: AbstractContextManager[Any] = keras.device("cpu:0" if rank.gpu is None else f"gpu:{rank.gpu}")
+    return found

@@ -1,0 +1,157 @@
+"""``TorchEstimator`` of Lightning: trains a LightningModule on a DataFrame."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from pyspark.ml.param import TypeConverters
+
+from horovod.errors import InvalidArgumentError
+from horovod.spark.common.parameters import Parameter, parameters
+from horovod.spark.common.params import positive
+from horovod.spark.lightning.datamodule import ParquetDataModule
+from horovod.spark.lightning.model import TorchModel
+from horovod.spark.lightning.packages import is_lightning
+from horovod.spark.lightning.training import LightningTraining
+from horovod.spark.lightning.wrapping import PREFIX
+from horovod.spark.torch.estimator import TorchLosses
+from horovod.spark.torch.losses import metric_groups
+from horovod.spark.torch.packing import PackedModule, PackedOptimizer, from_bytes
+
+__all__ = ["TorchEstimator"]
+
+_SUFFIX = ".ckpt"
+_int = TypeConverters.toInt
+_bool = TypeConverters.toBoolean
+
+
+def _queue_size(value: Any) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise RuntimeError(
+            f"The size of a queue must be a number of batches or a fraction of an epoch, not {value!r}."
+        )
+    return value
+
+
+LIGHTNING = (
+    Parameter("model", None, "LightningModule, or a module of PyTorch with optimizer and loss"),
+    Parameter("optimizer", None, "of torch.optim, for a plain module alone"),
+    Parameter("callbacks", [], "of Lightning; a ModelCheckpoint among them replaces ours"),
+    Parameter("trainer_args", {}, "arguments of the Trainer, over ours"),
+    Parameter(
+        "num_gpus", None, "GPUs of a process; 0: none", _int, setters=("setNumGPUs",), getters=("getNumGPUs",)
+    ),
+    Parameter("logger", None, "of Lightning; by default TensorBoard's, if it is installed"),
+    Parameter("log_every_n_steps", 50, "batches between lines of the log", positive),
+    Parameter(
+        "loader_num_epochs", None, "how often readers go through the rows; by default endlessly", positive
+    ),
+    Parameter("terminate_on_nan", False, "fail when a loss is not finite", _bool),
+    Parameter("profiler", None, "of Lightning"),
+    Parameter("debug_data_loader", False, "let queues of batches say what they do", _bool),
+    Parameter("train_async_data_loader_queue_size", None, "batches read ahead", _queue_size),
+    Parameter("val_async_data_loader_queue_size", None, "the same for validation", _queue_size),
+    Parameter("train_minibatch_fn", None, "not used: the module has its own step"),
+)
+
+
+@parameters(LIGHTNING)
+class TorchEstimator(TorchLosses):
+    """Trains a LightningModule of Lightning 2 in several processes; :meth:`fit` returns a
+    :class:`TorchModel`.
+
+    Batches are dictionaries of tensors by column. Learning rates are multiplied by the number of processes.
+    A plain module needs ``optimizer`` and ``loss``; the features are its arguments, by the names of their
+    columns.
+    """
+
+    run_prefix = "pytorch"
+
+    def get_model_class(self) -> Any:
+        return TorchModel
+
+    def _data_module(self) -> Any:
+        return ParquetDataModule
+
+    def _steps(self, rows: int, rows_of_a_step: int) -> int:
+        return rows // rows_of_a_step
+
+    def _checkpoint_name(self, filename: str) -> str:
+        return filename if filename.endswith(_SUFFIX) else f"{filename}{_SUFFIX}"
+
+    def _shapes(self) -> dict[str, Any]:
+        return {"input_shapes": self._value("input_shapes"), "label_shapes": self._value("label_shapes")}
+
+    def _data_arguments(self) -> dict[str, Any]:
+        names = (
+            "debug_data_loader",
+            "train_async_data_loader_queue_size",
+            "val_async_data_loader_queue_size",
+            "transformation_edit_fields",
+            "transformation_removed_fields",
+        )
+        found = {name: self._value(name) for name in names}
+        return {
+            **found,
+            "num_reader_epochs": self._value("loader_num_epochs"),
+            "transformation": self._value("transformation_fn"),
+        }
+
+    def _framework(self) -> LightningTraining:
+        name, model, optimizer = type(self).__name__, self._value("model"), self._value("optimizer")
+        losses, constructors = self._losses()
+        if self._value("train_minibatch_fn") is not None:
+            raise InvalidArgumentError(f"{name}: train_minibatch_fn has no use: write a training_step.")
+        if is_lightning(model):
+            given = [
+                each
+                for each in ("optimizer", "loss", "loss_constructors", "loss_weights", "metrics")
+                if self._value(each)
+            ]
+            if given:
+                raise InvalidArgumentError(
+                    f"{name}: {', '.join(given)} must not be set: the LightningModule has its own."
+                )
+        elif optimizer is None or (losses is None and constructors is None):
+            raise InvalidArgumentError(
+                f"{name} needs optimizer and loss, as the model ({type(model).__name__}) is no "
+                "LightningModule."
+            )
+        else:
+            metric_groups(self._value("metrics"), self._value("label_cols"))
+            self._check_arguments(model)
+        return LightningTraining(
+            model=PackedModule.of(model),
+            optimizer=None if optimizer is None else PackedOptimizer.of(optimizer, model),
+            losses=losses,
+            loss_constructors=constructors,
+            loss_weights=self._value("loss_weights"),
+            metrics=self._value("metrics"),
+            gradient_compression=self._value("gradient_compression"),
+            callbacks=self._value("callbacks"),
+            trainer_args=self._value("trainer_args"),
+            logger=self._value("logger"),
+            log_every_n_steps=self._value("log_every_n_steps"),
+            terminate_on_nan=self._value("terminate_on_nan"),
+            profiler=self._value("profiler"),
+        )
+
+    def _check_arguments(self, model: Any) -> None:
+        """That a plain module takes arguments named like the features."""
+        features = self._value("feature_cols") or ()
+        try:
+            inspect.signature(model.forward).bind(**dict.fromkeys(features))
+        except TypeError as error:
+            raise InvalidArgumentError(
+                f"{type(model).__name__}.forward gets the features as arguments with the names of their "
+                f"columns ({', '.join(features)}): {error}. Name its parameters so, or use a LightningModule."
+            ) from None
+
+    def _trained(self, framework: LightningTraining, checkpoint: bytes) -> dict[str, Any]:
+        model = framework.model.module()
+        state = from_bytes(checkpoint)["state_dict"]
+        if not is_lightning(model):
+            state = {name.removeprefix(PREFIX): value for name, value in state.items()}
+        model.load_state_dict(state)
+        return {"model": model}

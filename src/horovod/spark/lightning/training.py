@@ -1,0 +1,178 @@
+"""The training of :class:`horovod.spark.lightning.TorchEstimator`, as every rank runs it."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from horovod.spark.common.training import Columns, Framework, Rank
+from horovod.spark.lightning.packages import is_lightning, package_of
+from horovod.spark.lightning.strategy import strategy_class
+from horovod.spark.lightning.wrapping import wrapped
+from horovod.spark.torch.losses import TotalLoss
+from horovod.spark.torch.packing import PackedModule, PackedOptimizer, from_bytes
+from horovod.spark.torch.training import floating_dtype, prepared
+
+__all__ = ["LightningTraining"]
+
+
+@dataclass(frozen=True)
+class LightningTraining(Framework):
+    """Its attributes are parameters of the estimator.
+
+    Attributes:
+        optimizer, losses, loss_constructors, loss_weights, metrics: for a plain module alone.
+    """
+
+    model: PackedModule
+    optimizer: PackedOptimizer | None
+    losses: Sequence[Any] | None
+    loss_constructors: Sequence[Any] | None
+    loss_weights: Sequence[float] | None
+    metrics: Sequence[Any]
+    gradient_compression: Any
+    callbacks: Sequence[Any]
+    trainer_args: Mapping[str, Any]
+    logger: Any
+    log_every_n_steps: int
+    terminate_on_nan: bool
+    profiler: Any
+    frontend = "horovod.torch"
+
+    def gpu_available(self) -> bool:
+        return torch.cuda.is_available()
+
+    def train(self, rank: Rank) -> dict[str, float]:
+        job, data, model = rank.job, rank.data, self._module(rank)
+        pl = package_of(model)
+        if job.seed is not None:
+            pl.seed_everything(job.seed, workers=True, verbose=False)
+        dtype = floating_dtype(model)
+        loaders = [_Batches(data.train_dataloader(), job.columns, job.train_steps, dtype)]
+        if job.val_steps:
+            loaders.append(_Batches(data.val_dataloader(), job.columns, job.val_steps, dtype))
+        earlier, epoch = _earlier(rank)
+        given = {name: value for name, value in self.trainer_args.items() if name != "callbacks"}
+        trainer = pl.Trainer(**{**self._arguments(pl, rank, job.epochs + epoch), **given})
+        trainer.fit(model, *loaders, ckpt_path=earlier, **({"weights_only": False} if earlier else {}))
+        measured = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        everywhere = rank.hvd.allgather_object(measured)
+        return {
+            name: sum(each[name] for each in everywhere) / len(everywhere)
+            for name in measured
+            if all(name in each for each in everywhere)
+        }
+
+    def _module(self, rank: Rank) -> Any:
+        """The LightningModule: the model, or one around it."""
+        model = self.model.module()
+        if is_lightning(model):
+            return model
+        assert self.optimizer is not None
+        losses = self.losses
+        if self.loss_constructors is not None:
+            losses = [make() for make in self.loss_constructors]
+        total = TotalLoss(losses or [], self.loss_weights)
+        return wrapped(model, self.optimizer.optimizer(model), total, self.metrics, rank.job.columns)
+
+    def _arguments(self, pl: Any, rank: Rank, epochs: int) -> dict[str, Any]:
+        """Of the trainer; those that users give have precedence."""
+        strategy = strategy_class(pl)(compression=self.gradient_compression, scale_learning_rate=True)
+        return {
+            "strategy": strategy,
+            "accelerator": "cpu" if rank.gpu is None else "gpu",
+            "devices": 1 if rank.gpu is None else [rank.gpu],
+            "callbacks": self._callbacks(pl, rank),
+            "max_epochs": epochs,
+            "logger": _logger(pl, self.logger, rank),
+            "log_every_n_steps": self.log_every_n_steps,
+            "num_sanity_val_steps": 0,
+            "use_distributed_sampler": False,
+            "limit_train_batches": rank.job.train_steps,
+            "limit_val_batches": rank.job.val_steps,
+            "enable_progress_bar": rank.talkative,
+            "enable_model_summary": rank.talkative,
+            "profiler": _profiler(self.profiler, rank),
+            "default_root_dir": rank.directory,
+        }
+
+    def _callbacks(self, pl: Any, rank: Rank) -> list[Any]:
+        """Those of the user, and what saves the model: on every rank, as Lightning decides together."""
+        more = self.trainer_args.get("callbacks") or ()
+        found = [*self.callbacks, *(more if isinstance(more, (list, tuple)) else [more])]
+        stem = os.path.splitext(rank.job.checkpoint_name)[0]
+        savers = [each for each in found if isinstance(each, pl.callbacks.ModelCheckpoint)]
+        if not savers:
+            savers = [pl.callbacks.ModelCheckpoint(save_top_k=1, save_on_train_epoch_end=True)]
+            found += savers
+        for saver in savers:
+            saver.dirpath, saver.filename = rank.directory, stem
+            saver._enable_version_counter = False
+
+        class Save(pl.callbacks.Checkpoint):  # type: ignore[misc]
+            """Comes after those that write the checkpoint."""
+
+            def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+                rank.save()
+
+        class FailOnNaN(pl.Callback):  # type: ignore[misc]
+            def on_train_batch_end(
+                self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int
+            ) -> None:
+                loss = float(outputs["loss"] if isinstance(outputs, Mapping) else outputs)
+                if not math.isfinite(loss):
+                    raise ValueError(f"The loss of batch {index} is {loss} (terminate_on_nan).")
+
+        return [*found, Save(), *([FailOnNaN()] if self.terminate_on_nan else [])]
+
+
+class _Batches:
+    """A loader whose batches have the shapes and the precision of the model."""
+
+    def __init__(self, loader: Any, columns: Columns, steps: int, dtype: Any) -> None:
+        self._loader, self._columns = loader, columns
+        self._steps, self._dtype = steps, dtype
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __iter__(self) -> Iterator[Any]:
+        names = [*self._columns.features, *self._columns.labels]
+        for batch in self._loader:
+            known = {name: prepared(tensor, self._dtype) for name, tensor in batch.items()}
+            features, labels, _ = self._columns.split(known)
+            yield {**known, **dict(zip(names, [*features, *labels], strict=True))}
+
+
+def _earlier(rank: Rank) -> tuple[str | None, int]:
+    """The file of an earlier run's checkpoint, and how many epochs that has behind it."""
+    if rank.job.checkpoint is None:
+        return None, 0
+    path = os.path.join(rank.directory, rank.job.checkpoint_name)
+    with open(path, "wb") as file:
+        file.write(rank.job.checkpoint)
+    return path, int(from_bytes(rank.job.checkpoint)["epoch"]) + 1
+
+
+def _logger(pl: Any, logger: Any, rank: Rank) -> Any:
+    directory = os.path.join(rank.directory, rank.job.store.logs_subdir)
+    if logger is None:
+        if not any(map(importlib.util.find_spec, ("tensorboard", "tensorboardX"))):
+            return False
+        return pl.loggers.TensorBoardLogger(rank.directory, name=rank.job.store.logs_subdir)
+    for attribute in ("_save_dir", "_root_dir"):
+        if hasattr(logger, attribute):
+            setattr(logger, attribute, directory)
+    return logger
+
+
+def _profiler(profiler: Any, rank: Rank) -> Any:
+    if profiler is not None and hasattr(profiler, "dirpath"):
+        profiler.dirpath = os.path.join(rank.directory, rank.job.store.logs_subdir)
+    return profiler
