@@ -31,7 +31,7 @@ def extras(project: Path) -> dict[str, list[str]]:
 
 
 def test_extras_name_what_exists() -> None:
-    modules = {"mpi": "horovod.backends.mpi"}
+    modules = {"mpi": "horovod.backends.mpi", "parquet": "horovod.data.parquet"}
     found = extras(ROOT / "pyproject.toml")
     assert {"torch", "tensorflow", "keras"} <= found.keys()
     for name in found.keys() - {"dev"}:
