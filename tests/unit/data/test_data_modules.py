@@ -385,6 +385,7 @@ def learn_on_rank(path: str, steps: int) -> list[Any]:
     return [rows, model.weight.tolist(), losses]
 
 
+@pytest.mark.timeout(240)  # importing PyTorch and PySpark in each rank, where others compute, too
 @pytest.mark.parametrize("ranks", [1, 2, 3] if WHOLE else [2])
 def test_real_ranks_train_on_their_shares(tmp_path: Path, ranks: int) -> None:
     path = write(tmp_path / "data", 48)
