@@ -385,10 +385,11 @@ def learn_on_rank(path: str, steps: int) -> list[Any]:
     return [rows, model.weight.tolist(), losses]
 
 
+@pytest.mark.timeout(240)  # importing PyTorch and PySpark in each rank, where others compute, too
 @pytest.mark.parametrize("ranks", [1, 2, 3] if WHOLE else [2])
 def test_real_ranks_train_on_their_shares(tmp_path: Path, ranks: int) -> None:
     path = write(tmp_path / "data", 48)
-    results = horovod.run(learn_on_rank, (path, 48 // ranks // 4), num_proc=ranks)
+    results = horovod.run(learn_on_rank, (path, 48 // ranks // 4), num_proc=ranks, start_timeout=120)
     rows, _, losses = results[0]
     assert all(each == results[0] for each in results)
     assert rows == [list(range(48))] * 2
