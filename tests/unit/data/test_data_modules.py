@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -255,6 +256,54 @@ def test_a_file_that_is_gone_or_cut_off_is_named(tmp_path: Path) -> None:
             DataStoreError, match=r"Cannot read .*part-1\.parquet \(its end\) on .*may have been"
         ):
             ParquetReader(path, batch_size=4)
+
+
+def test_a_file_that_was_written_anew_with_fewer_rows_is_named(tmp_path: Path) -> None:
+    """Equal values, so that the pages have as many bytes as before."""
+    path = write(tmp_path / "data", 0, files=1)
+    file = f"{path}/part-0.parquet"
+    pq.write_table(pa.table({"x": [7] * 5}), file)
+    with ParquetReader(path, batch_size=5, epochs=1, workers=0) as reader:
+        pq.write_table(pa.table({"x": [7] * 3}), file)
+        with pytest.raises(DataStoreError, match=r"Cannot read .*part-0\.parquet .*3 rows, not 5"):
+            list(reader)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_data_of_another_job_are_noticed(tmp_path: Path, name: str) -> None:
+    """The steps were computed from other numbers of rows."""
+    path = write(tmp_path / "data", 48)
+    with module(name)(path, path, train_rows=48, val_rows=48) as data:
+        assert len(epochs_of(data, 1, 1)) == len(epochs_of(data, 1, 1, train=False)) == 1
+    with module(name)(path, path, train_rows=47, val_rows=49, cur_shard=1, shard_count=2) as data:
+        for train, expected in ((True, 47), (False, 49)):
+            with pytest.raises(DataStoreError, match=f"Rank 1 finds 48 rows at {path}.* from {expected}. An"):
+                epochs_of(data, 1, 1, train=train)
+
+
+def test_data_of_another_job_are_not_used_again(tmp_path: Path) -> None:
+    """Data to validate on are compared, too."""
+    from horovod.spark.common import preparation
+    from horovod.spark.common.store import FilesystemStore
+
+    class Frame:
+        """Stands for a DataFrame, which is only compared."""
+
+    store, frame = FilesystemStore(str(tmp_path)), Frame()
+    places = [
+        Path(store.get_localized_path(get(0))) for get in (store.get_train_data_path, store.get_val_data_path)
+    ]
+    write(places[0], 20)
+    write(places[1], 8)
+    key = preparation._Key(("x",), 0.3, False, store.get_train_data_path(), store.get_val_data_path())
+    entry = preparation._Entry(key, weakref.ref(frame), (20, 8, {}, 8.0))
+    preparation._entries[0] = entry
+    try:
+        assert preparation._found(key, frame, store) == (0, entry)
+        (places[1] / "part-0.parquet").unlink()
+        assert preparation._found(key, frame, store) == (0, None)
+    finally:
+        preparation.clear_training_cache()
 
 
 def test_a_loop_that_is_left_early_leaves_no_thread(tmp_path: Path) -> None:

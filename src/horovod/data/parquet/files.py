@@ -108,6 +108,11 @@ class ParquetFiles:
             )
         except (OSError, pa.ArrowException) as error:
             raise _unreadable(group.file, f"rows from {group.first_row} on", error) from error
+        if table.num_rows != group.rows:
+            what = f"rows from {group.first_row} on"
+            raise _unreadable(
+                group.file, what, ValueError(f"{table.num_rows} rows, not {group.rows} as its end has said")
+            )
         arrays = {}
         for name, column in zip(self.columns, table.columns, strict=True):
             try:

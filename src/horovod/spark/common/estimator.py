@@ -185,6 +185,8 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
         arguments = {
             "train_dir": remote.train_data_path,
             "val_dir": remote.val_data_path,
+            "train_rows": train_rows,
+            "val_rows": val_rows,
             "num_train_epochs": self._value("epochs"),
             "has_val": bool(val_rows),
             "train_batch_size": batch,

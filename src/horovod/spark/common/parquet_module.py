@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horovod.data.parquet import ParquetReader
-from horovod.errors import InvalidArgumentError
+from horovod.errors import DataStoreError, InvalidArgumentError
 from horovod.spark.common.datamodule import DataModule
 from horovod.spark.common.vectors import densify
 
@@ -54,10 +54,12 @@ class ParquetModule(DataModule):
         metadata: of the columns: those that were compressed become dense again.
         num_reader_epochs: how many passes over the rank's rows a loop makes at most; by default as many as
             the steps need. Ranks may then run out of rows at different steps.
+        train_rows, val_rows: that were in the data when the steps were computed; ``None`` = unknown.
         args, kwargs: as for :class:`DataModule`.
 
     Raises:
         ValueError: ``reader_pool_type`` is none of these.
+        DataStoreError: once the data are opened: they have other numbers of rows.
     """
 
     short_name = "parquet"
@@ -71,6 +73,8 @@ class ParquetModule(DataModule):
         random_seed: int | None = 0,
         metadata: Mapping[str, Mapping[str, Any]] | None = None,
         num_reader_epochs: int | None = None,
+        train_rows: int | None = None,
+        val_rows: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -83,6 +87,8 @@ class ParquetModule(DataModule):
         self._val_workers = val_reader_worker_count
         self._seed = random_seed or 0
         self._epochs = num_reader_epochs
+        self._train_rows = train_rows
+        self._val_rows = val_rows
         self._sizes = {
             name: int(each["shape"])
             for name, each in (metadata or {}).items()
@@ -93,6 +99,7 @@ class ParquetModule(DataModule):
     def train_data(self) -> Iterable[Any]:
         reader = self._reader(
             self.train_dir,
+            self._train_rows,
             batch_size=self.train_batch_size,
             shuffle=self.shuffle,
             epochs=self._epochs,
@@ -105,6 +112,7 @@ class ParquetModule(DataModule):
             return None
         reader = self._reader(
             self.val_dir,
+            self._val_rows,
             batch_size=self.val_batch_size,
             shuffle=False,
             workers=self._val_workers,
@@ -121,7 +129,7 @@ class ParquetModule(DataModule):
         while self._readers:
             self._readers.pop().close()
 
-    def _reader(self, path: str, *, workers: int, **options: Any) -> ParquetReader:
+    def _reader(self, path: str, rows: int | None, *, workers: int, **options: Any) -> ParquetReader:
         row_transform = self.transform_fn
         if row_transform is not None and self._sizes:
             row_transform = _AfterDense(row_transform, self._sizes)
@@ -139,6 +147,13 @@ class ParquetModule(DataModule):
             **options,
         )
         self._readers.append(reader)
+        if rows is not None and reader.total_rows != rows:
+            raise DataStoreError(
+                f"Rank {self.cur_shard} finds {reader.total_rows} rows at {path}, but the steps of an epoch "
+                f"were computed from {rows}. Another job may have written its data there meanwhile. Give "
+                "each job that runs at the same time a store with a path of its own, and train again.",
+                path=path,
+            )
         return reader
 
     def _dense(self, rows: Arrays) -> Arrays:

@@ -209,8 +209,13 @@ def _found(key: _Key, df: Any, store: Store) -> tuple[int, _Entry | None]:
     """The index where the data are, with what is there; or that where they are to go."""
     for index, entry in _entries.items():
         if entry.key == key and entry.frame() is df:
-            path = store.get_train_data_path(index)
-            if rows_and_bytes(store, path).rows == entry.properties[0]:
+            paths = (store.get_train_data_path(index), store.get_val_data_path(index))
+            # Without validation the other path may have rows of before, which nobody reads.
+            if all(
+                rows_and_bytes(store, path).rows == rows
+                for path, rows in zip(paths, entry.properties[:2], strict=True)
+                if rows
+            ):
                 return index, entry
             break
     index = 0
