@@ -243,6 +243,31 @@ def test_a_rank_below_a_shell_that_a_signal_stops_is_told_and_that_it_goes_on() 
         assert not any(isinstance(event, Said) for event in running.seen)
 
 
+def test_a_program_above_a_rank_that_a_signal_stops_does_not_count(tmp_path: Path) -> None:
+    """Only until the rank is known, and when it has ended: then nothing goes on before the program does."""
+    waits = tmp_path / "waits"
+    os.mkfifo(waits)
+    program = tmp_path / "rank.py"
+    program.write_text(f"print('begun', flush=True); open({str(waits)!r}).read()\n{NAMED}")
+    with fleet_of(*DO) as running:
+        running.reach()
+        shell = running.start(0, DO=f"{PYTHON} {program}; exit 7")
+        running.printed("[0]<stdout>:begun")
+        os.kill(shell, signal.SIGSTOP)
+        assert running.await_event(Stopped) == Stopped(0)
+        waits.write_text("")
+        pid = named(running, 0)
+        assert running.await_event(Continued) == Continued(0)
+        os.kill(pid, signal.SIGSTOP)
+        assert running.await_event(Stopped) == Stopped(0)
+        os.kill(pid, signal.SIGCONT)
+        assert running.await_event(Continued) == Continued(0)
+        os.kill(pid, signal.SIGKILL)
+        assert running.await_event(Stopped) == Stopped(0)
+        os.kill(shell, signal.SIGCONT)
+        assert running.exited(0).exit_code == 7
+
+
 def test_what_a_rank_has_started_does_not_take_its_place(tmp_path: Path) -> None:
     program = tmp_path / "rank.py"
     program.write_text(

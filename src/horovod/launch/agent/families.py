@@ -49,6 +49,14 @@ class Family:
         """What the launcher was told."""
         self.stops_left = MOST_STOPS
 
+    def stands_still(self) -> bool:
+        """Whether the rank does. A program above it, such as a shell, may be stopped while the rank runs: it
+        counts only until the rank is known, and when that has ended.
+        """
+        if self.process_stands or not self.child_stopped:
+            return self.process_stands
+        return self.process is None or self.process.pid == self.session or self.process.has_ended()
+
     def end(self, processes: Iterable[Stat], signum: int) -> None:
         if signum == signal.SIGKILL:
             self.ending.kill(processes)
@@ -118,7 +126,7 @@ class Families:
 
     def _tell_whether_stopped(self, family: Family) -> None:
         """Unless that is too often."""
-        stopped = family.child_stopped or family.process_stands
+        stopped = family.stands_still()
         if family.stopped == stopped or (stopped and not family.stops_left):
             return
         family.stopped = stopped
