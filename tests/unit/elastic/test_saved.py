@@ -97,6 +97,77 @@ def test_a_place_that_is_full_later_leaves_no_state_of_the_past(
     assert load(path).job == "b"
 
 
+def _no_sync_of_folders(patched: pytest.MonkeyPatch, number: int) -> None:
+    sync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        sync(descriptor)
+
+    patched.setattr("os.fsync", fsync)
+
+
+def test_a_job_that_does_not_start_leaves_no_key(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _no_sync_of_folders(monkeypatch, errno.EIO)
+    with pytest.raises(LaunchError, match=r"cannot be kept in .*job.state: Input/output error"):
+        Saver(path, pytest.fail).save(STATE)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_job_that_goes_on_keeps_its_file_for_the_next_try(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Saver(path, pytest.fail).save(STATE)
+    _no_sync_of_folders(monkeypatch, errno.EIO)
+    with pytest.raises(LaunchError, match="Input/output error"):
+        Saver(path, pytest.fail, goes_on=True).save(STATE)
+    assert load(path).job == "job"
+
+
+def test_a_name_that_does_not_reach_the_disk_later_is_taken_away(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    saver = Saver(path, told.append)
+    saver.save(STATE)
+    with monkeypatch.context() as patched:
+        _no_sync_of_folders(patched, errno.EIO)
+        saver.save(replace(STATE, agents=("a",)))
+    assert len(told) == 1
+    assert list(path.parent.iterdir()) == []
+    saver.save(replace(STATE, agents=("a",)))
+    assert load(path).agents == ["a"]
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+def test_a_file_system_that_does_not_sync_folders(
+    number: int, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _no_sync_of_folders(monkeypatch, number)
+    Saver(path, pytest.fail).save(STATE)
+    assert load(path).job == "job"
+
+
+def test_a_folder_that_may_be_written_and_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with mode 0300; root may read it all the same."""
+    open_ = os.open
+
+    def refuse(name: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_DIRECTORY:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return open_(name, flags, mode)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.open", refuse)
+        saver = Saver(path, pytest.fail)
+        saver.save(STATE)
+        saver.save(replace(STATE, agents=("a",)))
+    assert load(path).agents == ["a"]
+    saver.remove()
+    assert list(path.parent.iterdir()) == []
+
+
 @pytest.mark.parametrize("mode", [0o620, 0o602])
 def test_a_file_that_others_may_write_to_is_refused(path: Path, mode: int) -> None:
     Saver(path, pytest.fail).save(STATE)

@@ -95,7 +95,7 @@ class Saver:
 
     def __init__(self, path: Path, tell: Callable[[str], None], goes_on: bool = False) -> None:
         self._path = path
-        self._ours = goes_on
+        self._goes_on = self._ours = goes_on
         if not goes_on:
             self._look_whether_taken()
         self._file: tuple[int, int, int] | None = None
@@ -119,9 +119,10 @@ class Saver:
             self._write(text)
         except OSError as error:
             why = f"The state of the job cannot be kept in {self._path}: {error.strerror} (--state)."
+            if self._written or not self._goes_on:  # else its ranks still run: who tries again needs it
+                self.remove()
             if not self._written:
                 raise LaunchError(why) from error
-            self.remove()
             if not self._lost:
                 self._tell(f"{why} Until it can, the job does not outlive this process.")
             self._lost = True
@@ -146,8 +147,8 @@ class Saver:
                 identity = _identity(os.fstat(file.fileno()))
             if self._ours or not self._take(beside):
                 os.replace(beside, self._path)
-            _keep_names(self._path.parent)
             self._file, self._ours = identity, True
+            _keep_names(self._path.parent)
         except (OSError, ConfigError):
             with suppress(OSError):
                 beside.unlink(missing_ok=True)
@@ -177,8 +178,13 @@ class Saver:
 
 
 def _keep_names(folder: Path) -> None:
-    """Have the names there on the disk: after a power failure one would be that of the state before."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Have the names there on the disk: after a power failure one would be that of the state before. A folder
+    that may be written and not read, or whose file system cannot do that, is left as it is.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        return
     try:
         os.fsync(descriptor)
     except OSError as error:
