@@ -98,6 +98,29 @@ def test_a_share_or_a_column_says_which_rows_to_validate_on(spark: Any, store: F
     assert found[2]["number"]["shape"] == 1
 
 
+def test_a_share_is_taken_of_rows_that_are_computed_once(
+    context: Any, spark: Any, store: FilesystemStore
+) -> None:
+    """Rows that are others in each evaluation, as after limit(), would be in both parts or in none."""
+    import random
+
+    from pyspark.sql import functions
+
+    computed = context.accumulator(0)
+    kept_before = context._jsc.getPersistentRDDs().size()
+
+    def number(_: int) -> float:
+        computed.add(1)
+        return random.random()
+
+    made = functions.udf(number, "double").asNondeterministic()
+    df = spark.range(100).coalesce(1).select(made("id").alias("number"), functions.lit(1.0).alias("label"))
+    with prepare_data(1, store, df, ["label"], ["number"], 0.3) as index:
+        assert sum(get_dataset_properties(index)[:2]) == 100
+    assert computed.value == 100
+    assert context._jsc.getPersistentRDDs().size() == kept_before, "nothing stays with the executors"
+
+
 def test_data_are_used_again_for_the_same_frame_only(spark: Any, store: FilesystemStore) -> None:
     first = spark.createDataFrame([(1, 1.0)], ["number", "label"])
     second = spark.createDataFrame([(2, 1.0)], ["number", "label"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pyspark import StorageLevel
 from pyspark.sql import Observation
 
 from horovod.errors import DataStoreError, InvalidArgumentError
@@ -69,8 +70,8 @@ def prepare_data(
 
     Args:
         num_processes: ranks that will read.
-        df: is evaluated once, or twice with a share in ``validation`` or with vectors to look at: cache it
-            if it is costly.
+        df: is evaluated once, or twice with vectors to look at: cache it if it is costly. With a share in
+            ``validation`` its columns are kept by the executors meanwhile, in memory or on their disks.
         label_columns, feature_columns: ``None`` for the latter = all others.
         validation: see :func:`check_validation`.
         sample_weight_col: a further column.
@@ -142,11 +143,12 @@ class _Writing:
 
     def write(self, df: Any, plans: Sequence[ColumnPlan], validation: float | str | None) -> Properties:
         share = validation if isinstance(validation, float) else 0.2 if validation else 0.0
-        train, held_out = split(df, validation)
         train_path = self.store.get_train_data_path(self.index)
-        facts = [self._write(train, plans, train_path, 1 - share)]
-        if held_out is not None:
-            facts.append(self._write(held_out, plans, self.store.get_val_data_path(self.index), share))
+        with _kept(df, plans) if isinstance(validation, float) and validation else nullcontext(df) as source:
+            train, held_out = split(source, validation)
+            facts = [self._write(train, plans, train_path, 1 - share)]
+            if held_out is not None:
+                facts.append(self._write(held_out, plans, self.store.get_val_data_path(self.index), share))
         if not facts[0]["rows"]:
             raise InvalidArgumentError("The DataFrame has no rows to train on.")
         if held_out is not None and not facts[1]["rows"]:
@@ -180,6 +182,21 @@ class _Writing:
         if self.verbose:
             print(f"Data: {found.rows} rows have been written to {path}.")
         return {**facts, "bytes": found.size_bytes}
+
+
+@contextmanager
+def _kept(df: Any, plans: Sequence[ColumnPlan]) -> Iterator[Any]:
+    """The columns, evaluated once: a random split evaluates its source twice, and rows that come in another
+    order or number the second time would be in both parts, or in none."""
+    columns = df.select([f"`{plan.name}`" for plan in plans])
+    if columns.storageLevel.useMemory or columns.storageLevel.useDisk:
+        yield columns  # whoever keeps them already goes on doing so
+        return
+    columns.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield columns
+    finally:
+        columns.unpersist()
 
 
 def _columns(
