@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from tests.elastic.test_hosts_change import ended_well, last_when
 from tests.elastic.training import LONG, Train, check_result, part_of
+from tests.launch.launching import COMMAND, LIMIT_S, environment
 
 HOSTS = {"localhost": 1, "127.0.0.1": 2}
 BY_SLOT = ("--failure-domain", "slot")
@@ -42,6 +46,25 @@ def test_trouble_at_first_ends_the_job(train: Train, trouble: str) -> None:
         assert job.finish() == 1
         assert said in job.text
         assert not job.worlds
+
+
+@pytest.mark.parametrize("most", part_of((9, 20, 29), {20}))
+def test_too_few_open_files_are_an_error_that_says_so(tmp_path: Path, most: int) -> None:
+    script = tmp_path / "hosts"
+    script.write_text("#!/bin/sh\necho localhost:1\n")
+    script.chmod(0o755)
+    limited = ["sh", "-c", f'ulimit -n {most}; exec "$@"', "sh", *COMMAND]
+    ended = subprocess.run(
+        [*limited, "--min-np", "1", "--host-discovery-script", str(script), "true"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    said = rf"horovodrun: The driver of an elastic job needs \d+ open files .* limit is {most}\. .*\n"
+    assert re.fullmatch(said, ended.stderr), ended.stderr
+    assert ended.returncode == 1
 
 
 def test_a_script_that_hangs_keeps_nobody_and_is_not_left_behind(train: Train) -> None:

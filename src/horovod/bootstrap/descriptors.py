@@ -6,9 +6,9 @@ import os
 import resource
 
 from horovod.bootstrap.proc import open_descriptors
-from horovod.errors import BackendError
+from horovod.errors import BackendError, LaunchError
 
-__all__ = ["Descriptors", "make_room"]
+__all__ = ["Descriptors", "make_room", "require_room"]
 
 _MARGIN = 16  # what is open for a moment only, while the ranks connect
 _RESERVE = 128  # for what the program opens while it runs, if the hard limit allows it
@@ -55,3 +55,19 @@ def make_room(more: int, what: str) -> None:
         )
     room = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (room, hard))
+
+
+def require_room(more: int, what: str) -> None:
+    """Check that this process can open ``more`` descriptors for ``what``. The limit stays as it is: children
+    inherit it.
+
+    Raises:
+        LaunchError: its soft limit is too low.
+    """
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = open_descriptors() + more
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        raise LaunchError(
+            f"{what} needs {needed} open files and more, the limit is {soft}. Raise it: `ulimit -n 1024` in "
+            "the shell, LimitNOFILE= of a service, --ulimit nofile= of a container."
+        )

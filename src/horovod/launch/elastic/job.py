@@ -16,6 +16,7 @@ from pathlib import Path
 
 from horovod.bootstrap import unix
 from horovod.bootstrap.addresses import own_addresses
+from horovod.bootstrap.descriptors import require_room
 from horovod.bootstrap.membership import WAIT_VARIABLE, WORKER_VARIABLE, place_variables
 from horovod.bootstrap.store_address import shown
 from horovod.bootstrap.store_server import StoreServer
@@ -80,6 +81,7 @@ from horovod.launch.supervision.supervisor import describe_exit
 
 __all__ = ["Elastic", "run_elastic_job"]
 
+_DESCRIPTORS = 32  # with a discovery script; what opens more makes room for it
 _MOST_WIDTH = 1000  # ranks of folders that sort by name
 
 
@@ -142,6 +144,7 @@ def run_elastic_job(
         JobInterrupted: a signal to this process ended the job.
         LaunchError: it has failed for another reason, such as too few slots.
     """
+    require_room(_DESCRIPTORS, "The driver of an elastic job")
     with ExitStack() as stack:
         course = _Course(job, elastic, inherited, console, stack, words, saved, make)
         try:
