@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,13 +29,18 @@ class TotalLoss:
     def __init__(self, losses: Sequence[Loss], loss_weights: Sequence[float] | None = None) -> None:
         self._losses = list(losses)
         self._by_row = [_without_reduction(loss) for loss in losses]
+        self._tried: set[tuple[Any, ...]] = set()
         self._weights = list(loss_weights or [1.0 / len(self._losses)] * len(self._losses))
 
     def __call__(self, outputs: Sequence[Any], labels: Sequence[Any], sample_weights: Any = None) -> Any:
         """A number: the mean over the rows of the batch, or with weights the mean of loss times weight.
 
         Args:
-            sample_weights: ``[batch]``, or None.
+            sample_weights: one number a row, or None.
+
+        Raises:
+            InvalidArgumentError: there are not as many outputs as losses, or weights as rows; or PyTorch
+                warns that output and label of other sizes are spread over each other.
         """
         if len(outputs) != len(self._losses):
             raise InvalidArgumentError(
@@ -42,12 +49,52 @@ class TotalLoss:
             )
         total: Any = 0.0
         for index, (output, label) in enumerate(zip(outputs, labels, strict=True)):
-            if sample_weights is None:
-                loss = self._losses[index](output, label)
-            else:
-                loss = (_by_row(self._by_row[index], output, label) * sample_weights).mean()
+            with self._sizes_agree(index, output, label):
+                if sample_weights is None:
+                    loss = self._losses[index](output, label)
+                else:
+                    by_row = _by_row(self._by_row[index], output, label)
+                    loss = (by_row * _one_a_row(sample_weights, len(by_row))).mean()
             total = total + self._weights[index] * loss
         return total
+
+    @contextmanager
+    def _sizes_agree(self, index: int, output: Any, label: Any) -> Iterator[None]:
+        """Make an error of PyTorch's warning: every output would be compared with every label. Losses that
+        take a label of another size, such as the number of a class, give none.
+
+        Each pair of shapes is tried once, as a change of filters makes all warnings come again.
+        """
+        shapes = [tuple(getattr(each, "shape", ())) for each in (output, label)]
+        pair = (index, len(shapes[0]), shapes[0][1:], len(shapes[1]), shapes[1][1:])
+        if shapes[0] == shapes[1] or pair in self._tried:
+            yield
+            return
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", message="Using a target size", category=UserWarning)
+                yield
+        except UserWarning as warning:
+            raise InvalidArgumentError(
+                f"Loss {index} got an output of the shape {list(shapes[0])} and a label of the shape "
+                f"{list(shapes[1])}, and would compare each with each. Let the model return as many numbers "
+                "a row as the label has, or set label_shapes."
+            ) from warning
+        self._tried.add(pair)
+
+
+def _one_a_row(weights: Any, rows: int) -> Any:
+    """``[rows]``: a column of arrays of one number is ``[rows, 1]``.
+
+    Raises:
+        InvalidArgumentError: there are more or fewer.
+    """
+    if weights.numel() != rows:
+        raise InvalidArgumentError(
+            f"The sample weights have the shape {list(weights.shape)} for {rows} rows: there must be one "
+            "number a row."
+        )
+    return weights.reshape(rows)
 
 
 def _without_reduction(loss: Loss) -> Loss:
