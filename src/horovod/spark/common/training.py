@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
 from horovod.errors import InvalidArgumentError
@@ -124,10 +125,7 @@ class Rank:
             RuntimeError: there are fewer: the other ranks would wait for this one.
         """
         count = 0
-        for batch in batches:
-            if count == steps:
-                return
-            count += 1
+        for count, batch in enumerate(islice(batches, steps), 1):  # noqa: B007  # is used below
             yield batch
         if count < steps:
             raise RuntimeError(

@@ -100,6 +100,11 @@ class KerasEstimator(HorovodEstimator):
                 f"{name}: checkpoint_callback saves weights only. Training could not go on from such a file: "
                 "let it save the model."
             )
+        if getattr(checkpoint, "save_freq", "epoch") != "epoch":
+            raise InvalidArgumentError(
+                f"{name}: checkpoint_callback has save_freq={checkpoint.save_freq!r}. In the middle of an "
+                "epoch the learning rate is that of all processes together: let it save after an epoch ('epoch')."
+            )
         return KerasTraining(
             setting=setting,
             model=as_bytes(model),
