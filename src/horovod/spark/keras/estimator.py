@@ -103,7 +103,7 @@ class KerasEstimator(HorovodEstimator):
         if getattr(checkpoint, "save_freq", "epoch") != "epoch":
             raise InvalidArgumentError(
                 f"{name}: checkpoint_callback has save_freq={checkpoint.save_freq!r}. In the middle of an "
-                "epoch the learning rate is that of all processes together: let it save after an epoch ('epoch')."
+                "epoch the learning rate is that of all processes: let it save after epochs ('epoch')."
             )
         return KerasTraining(
             setting=setting,

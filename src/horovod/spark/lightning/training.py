@@ -16,7 +16,7 @@ from horovod.spark.lightning.packages import is_lightning, package_of
 from horovod.spark.lightning.strategy import strategy_class
 from horovod.spark.lightning.wrapping import wrapped
 from horovod.spark.torch.losses import TotalLoss
-from horovod.spark.torch.packing import PackedModule, PackedOptimizer, from_bytes
+from horovod.spark.torch.packing import PackedModule, PackedOptimizer, state_of_run
 from horovod.spark.torch.training import floating_dtype, prepared
 
 __all__ = ["LightningTraining"]
@@ -60,7 +60,7 @@ class LightningTraining(Framework):
         earlier, epoch = _earlier(rank)
         given = {name: value for name, value in self.trainer_args.items() if name != "callbacks"}
         trainer = pl.Trainer(**{**self._arguments(pl, rank, job.epochs + epoch), **given})
-        trainer.fit(model, *loaders, ckpt_path=earlier, **({"weights_only": False} if earlier else {}))
+        trainer.fit(model, *loaders, ckpt_path=earlier, **({"weights_only": True} if earlier else {}))
         measured = {name: float(value) for name, value in trainer.callback_metrics.items()}
         everywhere = rank.hvd.allgather_object(measured)
         return {
@@ -154,10 +154,11 @@ def _earlier(rank: Rank) -> tuple[str | None, int]:
     """The file of an earlier run's checkpoint, and how many epochs that has behind it."""
     if rank.job.checkpoint is None:
         return None, 0
+    state = state_of_run(rank.job.checkpoint, rank.job.run_id)
     path = os.path.join(rank.directory, rank.job.checkpoint_name)
     with open(path, "wb") as file:
         file.write(rank.job.checkpoint)
-    return path, int(from_bytes(rank.job.checkpoint)["epoch"]) + 1
+    return path, int(state["epoch"]) + 1
 
 
 def _logger(pl: Any, logger: Any, rank: Rank) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import io
+import pickle
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,7 @@ import torch
 from horovod.errors import InvalidArgumentError
 from horovod.launch.calls.unpicklable import why_value_unpicklable
 
-__all__ = ["PackedModule", "PackedOptimizer", "as_bytes", "from_bytes", "packed", "unpacked"]
+__all__ = ["PackedModule", "PackedOptimizer", "as_bytes", "from_bytes", "packed", "state_of_run", "unpacked"]
 
 
 def as_bytes(value: Any) -> bytes:
@@ -26,6 +28,26 @@ def as_bytes(value: Any) -> bytes:
 def from_bytes(data: bytes) -> Any:
     """What :func:`as_bytes` was given, with all tensors in host memory."""
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
+
+
+def state_of_run(data: bytes, run_id: str) -> Any:
+    """The checkpoint of an earlier run. It comes from a store, to which others may write: it may have tensors
+    and plain values only, and classes that :func:`torch.serialization.add_safe_globals` was told of.
+
+    Raises:
+        InvalidArgumentError: it has something else, or is no checkpoint.
+    """
+    try:
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        said = re.search(r"GLOBAL (\S+)", str(error))
+        first_line = str(error).partition("\n")[0]
+        what = f"It refers to {said[1]}" if said else f"{type(error).__name__}: {first_line}"
+        raise InvalidArgumentError(
+            f"The checkpoint of run {run_id} has more than tensors and plain values, or is damaged. {what}. "
+            "If you trust all who can write to the store, let the module of your model call "
+            "torch.serialization.add_safe_globals() with its classes. Or choose another run_id, or none."
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from horovod.errors import HorovodInternalError, InvalidArgumentError
 from horovod.spark.common.training import Framework, Rank
 from horovod.spark.torch.losses import TotalLoss, as_list, labels_like_outputs, metric_groups
-from horovod.spark.torch.packing import PackedModule, PackedOptimizer, as_bytes, from_bytes
+from horovod.spark.torch.packing import PackedModule, PackedOptimizer, as_bytes, state_of_run
 
 __all__ = ["TorchTraining", "floating_dtype", "prepared"]
 
@@ -67,7 +67,7 @@ class _Loop:
         self.model = training.model.module()
         optimizer = training.optimizer.optimizer(self.model)
         if job.checkpoint is not None:
-            state = from_bytes(job.checkpoint)
+            state = state_of_run(job.checkpoint, job.run_id)
             try:
                 self.model.load_state_dict(state["model"])
                 optimizer.load_state_dict(state["optimizer"])
