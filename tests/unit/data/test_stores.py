@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -254,6 +255,41 @@ def test_hdfs_has_one_host_and_one_driver() -> None:
         HDFSStore("hdfs://a/x", host="b")
     with pytest.raises(InvalidArgumentError, match="the only driver is 'libhdfs', not 'libhdfs3'"):
         HDFSStore("/a", driver="libhdfs3")
+
+
+@pytest.mark.parametrize("moves", [0, 1])
+def test_a_writer_that_is_killed_leaves_the_file_of_before_on_hdfs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int
+) -> None:
+    """On a folder in the place of HDFS, which renames onto nothing that is there."""
+    store = HDFSStore(str(tmp_path))
+    files = fsspec.filesystem("file", use_listings_cache=False, skip_instance_cache=True)
+    monkeypatch.setattr(store, "_filesystem", files)
+    path = f"{store.prefix_path}/b.txt"
+    store.write_text(path, "first")
+    done = 0
+
+    def move(source: str, target: str) -> None:
+        nonlocal done
+        assert not Path(target).exists()
+        if done == moves:
+            raise KeyboardInterrupt
+        done += 1
+        os.rename(source, target)
+
+    with monkeypatch.context() as killed:
+        killed.setattr(files, "mv", move)
+        with pytest.raises(KeyboardInterrupt):
+            store.write_text(path, "second")
+    assert store.exists(path)
+    assert store.read(path) == b"first"
+    store.write_text(path, "third")
+    assert store.read(path) == b"third"
+    assert [each.name for each in tmp_path.iterdir()] == ["b.txt"]
+    store.remove(path)
+    assert not store.exists(path)
+    with pytest.raises(FileNotFoundError):
+        store.read(path)
 
 
 @pytest.mark.parametrize("given", ["/dbfs/x/y", "dbfs:/x/y", "file:/dbfs/x/y", "file:///dbfs/x/y"])

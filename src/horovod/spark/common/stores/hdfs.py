@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -130,6 +131,22 @@ class HDFSStore(AbstractFilesystemStore):
     def get_localized_path(self, path: str) -> str:
         return self.parse_url(path).path
 
+    def exists(self, path: str) -> bool:
+        return super().exists(path) or super().exists(_aside(path.rstrip("/")))
+
+    def read(self, path: str) -> bytes:
+        for place in (path, _aside(path)):
+            try:
+                return super().read(place)
+            except FileNotFoundError:
+                continue
+        return super().read(path)  # the next one may have come meanwhile
+
+    def remove(self, path: str) -> None:
+        for place in (_aside(path.rstrip("/")), path):
+            if super().exists(place):
+                self.fs.rm(self.get_localized_path(place), recursive=True)
+
     def _open_filesystem(self) -> Any:
         return fsspec.filesystem("hdfs", **self._options)
 
@@ -137,6 +154,18 @@ class HDFSStore(AbstractFilesystemStore):
         self._replace_by_renaming(place, write, self._rename)
 
     def _rename(self, temporary: str, place: str) -> None:
+        """HDFS renames onto nothing that is there. A process may be killed at any line: the file of before
+        then lies aside, where :meth:`read` finds it."""
+        aside = _aside(place)
         if self.fs.exists(place):
-            self.fs.rm_file(place)  # HDFS renames onto nothing that is there
+            if self.fs.exists(aside):
+                self.fs.rm_file(aside)
+            self.fs.mv(place, aside)
         self.fs.mv(temporary, place)
+        if self.fs.exists(aside):
+            self.fs.rm_file(aside)
+
+
+def _aside(path: str) -> str:
+    """Where a file is while another one takes its place."""
+    return f"{posixpath.dirname(path)}/.{posixpath.basename(path)}.before"
