@@ -14,6 +14,12 @@ Error already_in_flight(Kind kind, std::string name) {
                .tensor = std::move(name)};
 }
 
+Error refused_after_join(std::string name) {
+  return Error{.code = Code::InvalidArgument,
+               .message = "This rank has joined: it cannot submit operations until all have",
+               .tensor = std::move(name)};
+}
+
 Error no_such_set(std::int32_t id, std::string name) {
   return Error{.code = Code::InvalidArgument,
                .message = "Process set " + std::to_string(id) +

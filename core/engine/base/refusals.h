@@ -10,6 +10,8 @@ namespace rueda {
 
 /// `name`: the full name of an operation of this rank, which is in flight already.
 [[nodiscard]] Error already_in_flight(Kind kind, std::string name);
+/// `name`: the full name of an operation that comes after an own join.
+[[nodiscard]] Error refused_after_join(std::string name);
 /// `name`: the full name of the operation that asks for the set; may be empty.
 [[nodiscard]] Error no_such_set(std::int32_t id, std::string name = {});
 

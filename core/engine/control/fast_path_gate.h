@@ -15,6 +15,8 @@ class FastPathGate {
   virtual void close() = 0;
   /// This rank has nothing in flight on the regular path.
   virtual void reopen() = 0;
+  /// A proposal of this rank has no outcome yet: it comes before all that is submitted now.
+  [[nodiscard]] virtual bool open() const noexcept = 0;
   /// True if that key is in flight on the fast path. The negotiator does not know about it.
   [[nodiscard]] virtual bool has_proposed(const Key& key) const = 0;
 };

@@ -147,7 +147,7 @@ class Negotiator {
   [[nodiscard]] std::uint64_t position() const noexcept;
   /// This rank has nothing in flight, and may submit.
   [[nodiscard]] bool resting() const noexcept;
-  /// An operation that is matched by count has run on the fast path.
+  /// An operation that is matched by count goes the fast path, or is proposed there.
   void passed(const Key& key);
 
   /// Does what is due by time: stall checks, and reports of submissions that were held long enough.

@@ -29,9 +29,7 @@ Result<void> Participant::submit(std::span<const Key> keys, std::span<const Sign
                                  TimePoint now) {
   if (stopped_by_ || leaving_) return refused();
   if (joined_) {
-    return Error{.code = Code::InvalidArgument,
-                 .message = "This rank has joined: it cannot submit operations until all have",
-                 .tensor = keys.empty() ? std::string() : full_name(keys.front())};
+    return refused_after_join(keys.empty() ? std::string() : full_name(keys.front()));
   }
   std::size_t done = 0;
   Result<void> result;

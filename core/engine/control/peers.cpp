@@ -156,15 +156,17 @@ Result<void> Peers::open_backend_factory() {
 }
 
 /// There is a fast path if few ranks are on other hosts, because each rank sends its proposals to
-/// all of them.
+/// all of them. All ranks have one, or none has: the rank with the most others decides.
 void Peers::open_proposals() {
   if (size_ == 1) {
     proposals_ = Proposals::alone();
     return;
   }
   if (other_backend_) return;  // a backend in Python must see every operation
+  const auto smallest =
+      std::ranges::min(groups_, {}, [](const std::vector<Rank>& group) { return group.size(); });
+  if (size_ - static_cast<int>(smallest.size()) > kMostRemoteProposers) return;
   const std::vector<Rank> own = own_group();
-  if (size_ - static_cast<int>(own.size()) > kMostRemoteProposers) return;
   std::vector<Proposals::Member> members(static_cast<std::size_t>(size_));
   for (std::size_t i = 0; i < views_.size(); ++i) {
     members[static_cast<std::size_t>(own[i])] = {.board = &views_[i].proposals(),

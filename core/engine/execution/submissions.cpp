@@ -6,6 +6,7 @@
 
 #include "collectives/registry.h"
 #include "engine/base/names.h"
+#include "engine/base/refusals.h"
 
 namespace rueda {
 
@@ -147,6 +148,7 @@ Result<void> Submissions::add_entry(Draft& draft, Submission& submission, const 
   if (naming.set != nullptr) key.generation = naming.set->generation;
   if (naming.counted && naming.member) {
     key = negotiation_.negotiator()->counted_key(submission.kind, *naming.set);
+    if (submission.call != 0) key.number = submission.call;  // it was proposed under that one
   } else if (naming.unnamed && !submission.grouped) {
     key.kind = submission.kind == Kind::Adasum ? Kind::Allreduce : submission.kind;
     key.number = naming.call;
@@ -297,6 +299,7 @@ Result<Handle> Submissions::submit(Submission& submission) {
 Result<Handle> Submissions::negotiate(Submission& submission) {
   auto made = draft(submission, nullptr);
   if (!made) return std::move(made).error();
+  if (join_waits_) return refused_after_join(made->name);
   if (auto fine = negotiate(*made, submission); !fine) return std::move(fine).error();
   return made->work->handle;
 }
@@ -313,8 +316,13 @@ Result<Handle> Submissions::join(Submission& submission) {
                  .message = "This rank has joined already: a join ends when all ranks have joined",
                  .tensor = entry->name};
   }
-  auto joined = negotiation_.negotiator()->join(ticket, Clock::now(), negotiation_.effects());
-  if (!joined) return std::move(joined).error();
+  // What this rank has proposed comes first: if the others refuse it, it still has to be submitted.
+  const FastPathGate* const fast_path = negotiation_.fast_path();
+  join_waits_ = fast_path != nullptr && fast_path->open();
+  if (!join_waits_) {
+    auto joined = negotiation_.negotiator()->join(ticket, Clock::now(), negotiation_.effects());
+    if (!joined) return std::move(joined).error();
+  }
   join_ticket_ = ticket;
   ++joins_;
   unnamed_calls_.clear();
@@ -327,6 +335,19 @@ Result<Handle> Submissions::join(Submission& submission) {
   add(std::move(work));
   negotiation_.submitted();
   return handle;
+}
+
+void Submissions::join_behind_proposal() {
+  if (!std::exchange(join_waits_, false)) return;
+  auto joined = negotiation_.negotiator()->join(join_ticket_, Clock::now(), negotiation_.effects());
+  if (joined) {
+    negotiation_.submitted();
+    return;
+  }
+  const auto entry = extract(std::exchange(join_ticket_, 0));
+  entry->work->error = std::move(joined).error();
+  complete(entry->work);
+  progress_->completed();
 }
 
 /// Tells whoever drives that something was submitted. `comes`: the calling thread will drive at

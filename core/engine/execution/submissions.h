@@ -92,6 +92,8 @@ class Submissions {
   Result<Draft> draft(Submission& submission, std::shared_ptr<Work> work);
   /// Gives it to the negotiator. The submission is what the draft was made of.
   Result<void> negotiate(Draft& draft, const Submission& submission);
+  /// An own proposal has its outcome: a join that came after it goes its way.
+  void join_behind_proposal();
   /// Its handle is known from now on, and the engine has something to do.
   void add(std::shared_ptr<Work> work);
   /// Where results come from that nobody gave memory for.
@@ -156,6 +158,7 @@ class Submissions {
   std::uint64_t joins_ = 0;  // of this rank
   std::uint64_t last_ticket_ = 0;
   std::uint64_t join_ticket_ = 0;             // of the join in flight; 0: none
+  bool join_waits_ = false;                   // for the outcome of an own proposal before it
   std::map<std::uint32_t, Members> members_;  // by generation of the set, as far as asked for
 
   std::atomic<std::size_t> unfinished_{0};  // works that are not done

@@ -113,7 +113,8 @@ bool FastPath::propose(Submission& submission) {
   if (!proposals_.may_propose()) return false;
 
   if (contributions_.collective().rules.matched_by_count) {
-    tag.call = proposed_.key.number;
+    submission.call = tag.call = proposed_.key.number;
+    parts_.negotiation.negotiator()->passed(proposed_.key);  // the next one has the next number
   } else if (submission.name.empty()) {
     submission.call = parts_.submissions.next_unnamed(world.generation);
     tag.call = proposed_.key.number = submission.call;
@@ -226,6 +227,7 @@ void FastPath::settle(bool agreed) {
     } else {
       end(Proposed::End::Failed, std::move(taken).error());
     }
+    parts_.submissions.join_behind_proposal();
     release_held();
     return;
   }
@@ -242,6 +244,7 @@ void FastPath::settle(bool agreed) {
   } else {
     fine = parts_.submissions.negotiate(*draft, submission);
   }
+  parts_.submissions.join_behind_proposal();
   release_held();  // behind what was agreed
   if (!fine) {
     end(Proposed::End::Failed, std::move(fine).error());
@@ -256,9 +259,6 @@ void FastPath::settle(bool agreed) {
 Result<void> FastPath::take_results() {
   Submission& submission = *proposed_.submission;
   proposed_.handed = 0;
-  if (contributions_.collective().rules.matched_by_count) {
-    parts_.negotiation.negotiator()->passed(proposed_.key);
-  }
   if (!contributions_.moves_data()) return {};
   // Of a caller who stands still: what it takes in a moment.
   const bool stands = proposed_.work == nullptr;

@@ -62,7 +62,7 @@ class FastPath final : public FastPathGate {
   // By the holder of the progress lock; takes no other lock.
 
   /// An own proposal has no outcome yet.
-  [[nodiscard]] bool open() const noexcept { return proposals_.open(); }
+  [[nodiscard]] bool open() const noexcept override { return proposals_.open(); }
   [[nodiscard]] bool busy() const noexcept { return proposals_.open() || proposals_.sending(); }
   /// Something decided waits for the outcome on the own proposal.
   [[nodiscard]] bool holds() const noexcept { return !held_.empty(); }
