@@ -204,6 +204,22 @@ TEST_F(PeerFailures, ARankEndsWhileAnotherReadsItsBuffer) {
   EXPECT_EQ(all(next), (std::vector<std::string>(3))) << "the devices still serve";
 }
 
+/// Nobody has said that he has closed what he had opened.
+TEST_F(PeerFailures, ABufferOutlivesAWorldThatFailsBetweenOperations) {
+  Cluster cluster({{0, 1, 2}}, by_peers());
+  EXPECT_EQ(all(cluster), (std::vector<std::string>(3)));
+  cluster.cut(2);
+  EXPECT_NE(once(cluster[0], 0), "");
+  FakeCudaCounters before;
+  fakeCudaCount(&before);
+  cluster.end(0);
+  FakeCudaCounters after;
+  fakeCudaCount(&after);
+  EXPECT_EQ(before.allocations, after.allocations) << "device memory was freed";
+  cluster.end(1);
+  cluster.end(2);
+}
+
 TEST_F(PeerFailures, ADeviceThatComputesForLongIsNotStuck) {
   EngineOptions options = by_peers();
   options.operation_timeout = seconds(3);

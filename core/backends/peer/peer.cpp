@@ -87,8 +87,9 @@ PeerBackend::PeerBackend(Backend& host, DeviceBackend& rest, std::unique_ptr<Pee
     : DeviceBackend(host.members()), host_(host), rest_(rest), buffers_(std::move(buffers)) {}
 
 PeerBackend::~PeerBackend() {
-  if (!interrupted_) return;
-  // Streams may still read buffers of others, and come after a kernel that never ends.
+  if (closed_ && !interrupted_) return;
+  // The world has failed. Streams may still read buffers of others, and come after a kernel that
+  // never ends.
   if (device()->settle(Clock::now() + kGrace)) {
     buffers_->close_unmet();
   } else {

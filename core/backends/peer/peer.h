@@ -52,7 +52,10 @@ class PeerBackend final : public DeviceBackend {
   [[nodiscard]] Backend& host() const noexcept { return host_; }
   [[nodiscard]] const PeerBuffers& buffers() const noexcept { return *buffers_; }
   /// The set has had its last operation; see PeerBuffers::close().
-  void close() noexcept { buffers_->close(); }
+  void close() noexcept {
+    closed_ = true;
+    buffers_->close();
+  }
   /// An operation was dropped: streams may still be in the buffers.
   void interrupted() noexcept { interrupted_ = true; }
 
@@ -62,6 +65,7 @@ class PeerBackend final : public DeviceBackend {
   Backend& host_;
   DeviceBackend& rest_;
   std::unique_ptr<PeerBuffers> buffers_;
+  bool closed_ = false;
   bool interrupted_ = false;
 };
 
