@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +120,27 @@ def test_callbacks_hear_of_every_rank() -> None:
     assert shared().execute(lambda _: talk(), callbacks=[lambda said: None, heard.append]) == ["done"] * 2
     for rank in range(2):
         assert [each["step"] for each in heard if each["rank"] == rank] == [0, 1, 2, 0, 1, 2], heard
+
+
+@in_ray
+def test_after_a_failed_call_with_callbacks_nobody_listens() -> None:
+    def fail() -> None:
+        ray_logger.log({"rank": int(os.environ["HOROVOD_RANK"])})
+        raise ValueError("it fails everywhere")
+
+    def talk() -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ray_logger._state.warned = False
+            ray_logger.log({"nobody": "listens"})
+        return [str(each.message) for each in caught]
+
+    heard: list[dict[str, int]] = []
+    with pytest.raises(WorkerFailed, match="it fails everywhere"):
+        shared().run(fail, callbacks=[heard.append])
+    assert sorted(each["rank"] for each in heard) == [0, 1]
+    for warned in shared().run(talk):
+        assert ["nobody listens" in each for each in warned] == [True], warned
 
 
 @in_ray

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 from ray.util.queue import Empty, Queue
 
 from horovod.errors import LaunchError
@@ -19,6 +19,7 @@ __all__ = ["Listening", "listening", "listening_beside"]
 
 _POLL_S = 0.1
 _AT_ONCE = 1000
+_PART_S = 5.0  # how long ranks may take to hear that nobody listens any more
 
 
 class Listening:
@@ -57,9 +58,20 @@ def listening(
         ray.get([member.actor.set_queue.remote(heard.queue) for member in members])
         yield heard.tell
         heard.tell()
-        ray.get([member.actor.set_queue.remote(None) for member in members])
     finally:
-        heard.queue.shutdown(force=True)
+        _part(members, heard.queue)
+
+
+def _part(members: Sequence[Member], queue: Queue) -> None:
+    """End the queue. Ranks that live on, also after a failure, hear of it before their next call, as calls of
+    an actor keep their order.
+    """
+    try:
+        with suppress(RayError):
+            told = [member.actor.set_queue.remote(None) for member in members]
+            ray.wait(told, num_returns=len(told), timeout=_PART_S)
+    finally:
+        queue.shutdown(force=True)
 
 
 @contextmanager
