@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -14,14 +16,16 @@ import horovod.arrays as hvd
 from horovod.elastic.run import run_fn
 from horovod.elastic.state import ObjectState
 from horovod.errors import LaunchError, WorkerFailed
+from horovod.launch.launchers.contract import JobInterrupted
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
 from tests.ray.helpers import await_end, await_free, release, settings
 from tests.ray.session import HEAD_CPUS, OTHER_CPUS, WHOLE, in_ray
 
-from horovod.ray import ElasticRayExecutor, RayExecutor, ray_logger
+from horovod.ray import ElasticRayExecutor, RayExecutor, fleet, ray_logger
 from horovod.ray.elastic import RayHostDiscovery as FormerDiscovery
+from horovod.ray.elastic_actors import NodeProbe, Process
 from horovod.ray.elastic_v2 import RayHostDiscovery, TestDiscovery
 
 whole = pytest.mark.skipif(not WHOLE, reason="takes long: the full matrix runs it")
@@ -51,6 +55,14 @@ def train(steps: int, dies_at: int) -> tuple[int, int, float, int]:
 
     run_fn(loop, reset)(state)
     return hvd.rank(), hvd.size(), state.total, os.getpid()
+
+
+class SlowProbe(NodeProbe):
+    """As on a node with much to do."""
+
+    def kill(self, process: Process) -> None:
+        time.sleep(1)
+        super().kill(process)
 
 
 def world_size() -> int:
@@ -130,6 +142,35 @@ def test_a_function_that_fails_everywhere_ends_the_job() -> None:
         executor.run(fail)
     assert isinstance(raised.value.__cause__, KeyError)
     await_free(HEAD_CPUS + OTHER_CPUS)
+
+
+@whole
+@in_ray
+def test_a_stopped_worker_does_not_outlive_its_job() -> None:
+    def linger() -> None:
+        hvd.init()
+        ray_logger.log({"process": os.getpid()})
+        time.sleep(300)
+
+    def interrupt(said: dict[str, int]) -> None:
+        stopped.append(said["process"])
+        os.kill(said["process"], signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    stopped: list[int] = []
+    executor = RayExecutor(settings(), min_workers=1, max_workers=1, elastic_timeout=60)
+    executor.start()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fleet, "NodeProbe", SlowProbe)
+        with pytest.raises(JobInterrupted):
+            executor.run(linger, callbacks=[interrupt])
+    try:
+        assert len(stopped) == 1
+        await_end(stopped, 2.0)  # Ray itself takes five seconds
+    finally:
+        for pid in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 @whole

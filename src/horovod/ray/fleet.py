@@ -38,6 +38,7 @@ __all__ = ["ActorFleet", "Wanted"]
 _TICK_S = 1.0
 _FAILED = 1  # the exit code of an actor that has died, or cannot be started
 _MOST_WHY = 600
+_PART_S = 5.0  # how long a probe may take to end what it is told to
 
 
 class Wanted(NamedTuple):
@@ -57,6 +58,8 @@ class _Node:
     since: float = field(default_factory=time.monotonic)
     """When it was asked for what has not been answered."""
     asked: bool = True
+    kills: list[Any] = field(default_factory=list)
+    """What the probe was told to end, and has not answered."""
 
 
 @dataclass
@@ -68,6 +71,12 @@ class _Worker:
     told: int = 0
     """The signal that it was to end by."""
     ended: bool = False
+
+
+class _Leaving(NamedTuple):
+    probe: Any
+    kills: list[Any]
+    until: float
 
 
 _Step = Callable[[list[Event]], None]
@@ -93,6 +102,7 @@ class ActorFleet:
         self._call = ray.put(b"".join(plan.call))
         self._nodes: dict[str, _Node] = {}
         self._workers: dict[int, _Worker] = {}
+        self._leaving: list[_Leaving] = []
         self._finishing = self._finished = False
         self._steps: Mailbox[_Step] = Mailbox()
         self._seekers = ThreadPoolExecutor(1, "horovod-ray-seek")
@@ -168,6 +178,7 @@ class ActorFleet:
         self.finish(9)
         self._ticker.join()
         self._seekers.shutdown()
+        self._part(wait=True)
         self._steps.close()
 
     # What comes from other threads.
@@ -226,6 +237,7 @@ class ActorFleet:
 
     def _look(self, found: list[Event]) -> None:
         """Time has passed."""
+        self._part()
         now = time.monotonic()
         for host, node in list(self._nodes.items()):
             if not node.asked:
@@ -295,18 +307,33 @@ class ActorFleet:
     def _let_go(self, host: str) -> None:
         node = self._nodes.pop(host, None)
         if node is not None and node.probe is not None:
-            ray.kill(node.probe)
+            self._leaving.append(_Leaving(node.probe, node.kills, time.monotonic() + _PART_S))
+            self._part()
+
+    def _part(self, *, wait: bool = False) -> None:
+        """End probes that have done what they were told, or take too long."""
+        left, self._leaving = self._leaving, []
+        for each in left:
+            left_s = max(0.0, each.until - time.monotonic())
+            if _unanswered(each.kills, left_s if wait else 0.0) and left_s > 0 and not wait:
+                self._leaving.append(each)
+            else:
+                ray.kill(each.probe)
 
     def _kill(self, worker: _Worker) -> None:
         """Also where it is stopped, and does not hear Ray."""
         ray.kill(worker.actor)
         node = self._nodes.get(worker.node)
         if worker.process is not None and node is not None and node.reached:
-            node.probe.kill.remote(worker.process)
+            node.kills = [*_unanswered(node.kills), node.probe.kill.remote(worker.process)]
 
     def _forget(self, number: int) -> None:
         del self._workers[number]
         self._output.end(number)
+
+
+def _unanswered(calls: list[Any], timeout_s: float = 0.0) -> list[Any]:
+    return list(ray.wait(calls, num_returns=len(calls), timeout=timeout_s)[1]) if calls else []
 
 
 def _why(error: Exception | None) -> str:
