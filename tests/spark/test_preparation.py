@@ -113,7 +113,7 @@ def test_a_share_is_taken_of_rows_that_are_computed_once(
         computed.add(1)
         return random.random()
 
-    made = functions.udf(number, "double").asNondeterministic()
+    made = functions.udf(number, "double", useArrow=False).asNondeterministic()
     df = spark.range(100).coalesce(1).select(made("id").alias("number"), functions.lit(1.0).alias("label"))
     with prepare_data(1, store, df, ["label"], ["number"], 0.3) as index:
         assert sum(get_dataset_properties(index)[:2]) == 100
