@@ -29,10 +29,9 @@ def table(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.timeout(LIMIT_S + 20)
 def test_every_program_runs_on_the_stand_in(tmp_path: Path) -> None:
     programs = ["load", "growth", "copies", "overlap", "beside NCCL", "beside memcpy"]
-    ways = ["nccl-1", "staged-2", "peer-2"]
+    ways = ["nccl-1", "staged-1", "staged-2", "peer-2"]
     if "RUEDA_FULL_MATRIX" in os.environ:
         programs += ["sanitizer", "moves", "beside DDP"]
-        ways += ["staged-1"]
     path = tmp_path / "gpu.json"
     ended = table(
         *("--small", "--json", str(path), "--only", *programs, "--ways", *ways),

@@ -143,12 +143,15 @@ def test_an_orphan_in_the_session_of_a_worker_is_known_by_it() -> None:
         running.gone(1)
 
 
-def test_a_daemon_without_an_environment_ends_when_no_worker_is_left() -> None:
-    hidden = "(env -i setsid sh -c 'echo $$; exec sleep 1000' &)"
+def test_a_daemon_without_an_environment_ends_when_no_worker_is_left(tmp_path: Path) -> None:
+    # Before it is hidden it would be ended with its worker, so the worker waits for it.
+    hidden = (
+        f"mkfifo {tmp_path}/told; (env -i setsid sh -c 'echo $$; echo > {tmp_path}/told; exec sleep 1000' &)"
+    )
     with fleet_of(*DO) as running:
         running.reach()
         running.start(0, DO=WAIT)
-        running.start(1, DO=f"{hidden}; exit 0")
+        running.start(1, DO=f"{hidden}; read nothing < {tmp_path}/told; exit 0")
         running.gone(1)
         pid = daemons(running, 1, 1)[0]
         with Watched(pid) as watched:

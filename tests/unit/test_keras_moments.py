@@ -23,11 +23,8 @@ class Everybody:
     def __init__(self, given: list[Any]) -> None:
         self.given = given
 
-    def allgather(self, own: Any, name: str, waited: bool) -> int:
+    def run_allgather(self, own: Any, name: str) -> Any:
         assert any(np.array_equal(own[0], each) for each in self.given)
-        return 0
-
-    def synchronize(self, handle: int) -> Any:
         return np.stack(self.given)
 
     def run_allreduce(self, own: Any, out: Any, *_: Any) -> Any:
