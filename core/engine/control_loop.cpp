@@ -17,6 +17,21 @@ namespace {
 constexpr auto kGrace = std::chrono::seconds(1);
 /// The time for all ranks to acknowledge the shutdown.
 constexpr auto kCloseGrace = std::chrono::seconds(1);
+/// For the last steps after a loss: the others wait to be told.
+constexpr auto kLastSteps = std::chrono::milliseconds(10);
+
+/// True for as long as this lives.
+class Within {
+ public:
+  explicit Within(bool& flag) noexcept : flag_(flag), before_(std::exchange(flag, true)) {}
+  ~Within() { flag_ = before_; }
+  Within(const Within&) = delete;
+  Within& operator=(const Within&) = delete;
+
+ private:
+  bool& flag_;
+  bool before_;
+};
 
 /// Keeps the memory of an operation until the process ends, because a backend in Python may still
 /// write to it.
@@ -208,6 +223,7 @@ void ControlLoop::change_phase(TimePoint now) {
 bool ControlLoop::step_batch(TimePoint now) {
   Dispatcher& dispatcher = parts_.dispatcher;
   if (dispatcher.idle()) return false;
+  const Within stepping(stepping_);
   auto step = dispatcher.step(now);
   if (!step) {
     Error error = std::move(step).error();
@@ -230,6 +246,20 @@ bool ControlLoop::step_batch(TimePoint now) {
   return *step != Step::Blocked;
 }
 
+/// Whether an operation is reported as lost does not depend on what this rank looks at first: the
+/// peer's bytes or its end. What fails here is reported as ever, and ends this.
+void ControlLoop::finish_what_has_come() {
+  if (stepping_) return;
+  const Within stepping(stepping_);
+  auto now = Clock::now();
+  const auto end = now + kLastSteps;
+  for (bool moved = true; moved && now < end; now = Clock::now()) {
+    if (detector_.open() || parts_.phase.quiet()) return;
+    moved = fast_path_ != nullptr && fast_path_->step(now);
+    moved |= step_batch(now);
+  }
+}
+
 bool ControlLoop::orderly_end() {
   const bool nothing_owed =
       parts_.dispatcher.idle() && (fast_path_ == nullptr || !fast_path_->holds());
@@ -248,6 +278,7 @@ FailureDetector::Owner::Needs ControlLoop::needs(Rank rank) {
 /// Sends the first cause to all neighbours that can still be reached, and fails everything pending
 /// with it.
 void ControlLoop::abort(const Error& cause, std::optional<Rank> from) {
+  if (cause.code == Code::PeerLost) finish_what_has_come();
   Error error = cause;
   if (error.code == Code::PeerLost && error.peer == parts_.peers.self()) {
     error.message = "the other ranks have given up this one: " + error.message;

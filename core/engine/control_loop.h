@@ -72,6 +72,7 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
 
   bool orderly_end() override;
   Needs needs(Rank rank) override;
+  void finish_what_has_come() override;
   void abort(const Error& cause, std::optional<Rank> from) override;
 
   bool receive(TimePoint now);
@@ -91,6 +92,7 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
   FastPath* fast_path_ = nullptr;  // null: no fast path
   Effects applying_;
   Decided decided_;  // without a fast path: empty between two calls
+  bool stepping_ = false;  // what is reported meanwhile must not step again
 };
 
 }  // namespace rueda

@@ -92,6 +92,10 @@ void FailureDetector::report_loss(Rank rank, Error error, Evidence evidence, Tim
 /// for a cause that they left, and sends its evidence up the control tree.
 void FailureDetector::report_failure(Error error, Evidence evidence, TimePoint now) {
   if (phase_.quiet()) return;
+  if (error.code == Code::PeerLost && !open()) {
+    owner_.finish_what_has_come();
+    if (phase_.quiet()) return;
+  }
   if (error.peer != peers_.self() && !peers_.intact()) {
     // The error is not the other ranks' fault: they have lost this rank.
     error = lost_error(peers_, peers_.self(), Loss::DescriptorsClosed);

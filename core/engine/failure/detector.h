@@ -38,6 +38,8 @@ class FailureDetector final : public FailureSink {
     };
     /// What a rank is needed for.
     virtual Needs needs(Rank rank) = 0;
+    /// A rank is lost. Ends what needs no more of it: what it brought before is still here.
+    virtual void finish_what_has_come() = 0;
     /// Ends the world. `from`: the neighbour that sent the cause and need not be told.
     virtual void abort(const Error& cause, std::optional<Rank> from) = 0;
   };
