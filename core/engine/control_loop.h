@@ -91,7 +91,7 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
   FailureDetector detector_;
   FastPath* fast_path_ = nullptr;  // null: no fast path
   Effects applying_;
-  Decided decided_;  // without a fast path: empty between two calls
+  Decided decided_;        // without a fast path: empty between two calls
   bool stepping_ = false;  // what is reported meanwhile must not step again
 };
 

@@ -1,7 +1,8 @@
-"""A rank for `test_finished_before_loss`: does what each line of its standard input says, and says when it is done.
+"""A rank for `test_finished_before_loss`: does what each line of its standard input says, and confirms it.
 
-``twice``: an operation, and the same again. ``begin``: submits one operation, and does not wait. ``end``: waits for
-it, and prints its first value or how it failed. ``all``: both, in one blocking call. ``die``: ends by a signal.
+``twice``: an operation, and the same again. ``begin``: submits one operation, and does not wait. ``end``:
+waits for it, and prints its first and last value or how it failed. ``all``: both, in one blocking call.
+``die``: ends by a signal.
 """
 
 from __future__ import annotations

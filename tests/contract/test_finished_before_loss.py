@@ -1,4 +1,4 @@
-"""A rank brings all that an operation needs of it, and dies. The others finish that operation, whatever they see first."""
+"""A rank brings all that an operation needs of it, and dies: the others finish that operation."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class Rank:
 @contextmanager
 def two_ranks(groups: str, count: int) -> Iterator[tuple[Rank, Rank]]:
     key, job = secrets.token_bytes(32), secrets.token_hex(8)
-    ranks = []
+    ranks: list[Rank] = []
     with StoreServer(key, job=job) as server:
-        for rank in range(2):
-            slot = {"RANK": rank, "SIZE": 2, "LOCAL_RANK": rank, "LOCAL_SIZE": 2, "CROSS_RANK": 0}
+        for number in range(2):
+            slot = {"RANK": number, "SIZE": 2, "LOCAL_RANK": number, "LOCAL_SIZE": 2, "CROSS_RANK": 0}
             settings = {
                 **slot,
                 "CROSS_SIZE": 1,
