@@ -386,12 +386,12 @@ for broadcast_name, broadcast in BROADCASTS.items():
 @CASES.add
 def a_barrier_waits_for_the_last_rank() -> None:
     hvd.barrier()
-    begin = time.monotonic()
-    late_s = 0.4
     if hvd.rank() == 0:
-        time.sleep(late_s)  # being late is what this case is about
+        time.sleep(0.1)  # being late is what this case is about
+    came = time.monotonic()
     hvd.barrier()
-    assert time.monotonic() - begin >= 0.9 * late_s
+    left = time.monotonic()
+    assert left >= max(hvd.allgather_object(came))
 
 
 @CASES.add

@@ -284,9 +284,9 @@ def interrupting_a_wait() -> None:
     if hvd.rank() == 0:
         handle = hvd.allreduce_async(torch.ones(2), name="e.interrupt", op=hvd.Sum)
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         begin = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
+            timer.start()
             hvd.synchronize(handle)
         timer.join()
         assert time.monotonic() - begin < 2.0
