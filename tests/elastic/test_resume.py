@@ -174,8 +174,11 @@ def test_drivers_and_ranks_are_killed_at_random(train: Train, state: Path, seed:
 
 
 def kill_one(job: ElasticJob, chance: random.Random) -> None:
-    members = [worker for worker in job.living if worker in job.world.values()]
-    if len(members) > 1:  # else nobody would have the state
-        victim = chance.choice(members)
+    """If somebody is left who has the state: a newcomer may be a member, and still wait for it."""
+    members = {worker for worker in job.living if worker in job.world.values()}
+    with_state = members & {point.worker for point in job.been("synced")}
+    victims = [worker for worker in sorted(members) if with_state - {worker}]
+    if victims:
+        victim = chance.choice(victims)
         job.kill(victim)
         job.watch(lambda: victim in job.lost)

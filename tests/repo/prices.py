@@ -44,9 +44,10 @@ PRICES = (
         "1 file each in `core/collectives`, `src/horovod/collectives` and the `collectives` of "
         "`src/horovod/torch`, `src/horovod/tensorflow` and `src/horovod/arrays`",
         "number, registry row, the stub, the lists in `forms.py` and the three `mpi_ops.py`, the op's row in "
-        "the glue, 2 files of Keras; with a new verb `backend.h` and backends in Python",
+        "the glue, the interface of Keras; with a new verb `backend.h` and backends in Python",
         "reduce",
-        r"kReduce\b|Kind::Reduce\b|\bReduce = 10|collectives\.reduce\b|def reduce\(\s*self|\bREDUCE: int",
+        r"kReduce\b|Kind::Reduce\b|\bReduce = 10|collectives\.reduce\b|def reduce\(\s*self,\s*value|"
+        r"\bREDUCE: int",
         r"collectives/reduce\.",
     ),
     Price(

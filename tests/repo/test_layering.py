@@ -70,8 +70,10 @@ PYTHON_ARROWS = {
     "collectives": {"runtime", "_core"},
     "gradients": {"collectives", "runtime", "_core"},
     **dict.fromkeys(FRAMEWORKS, NEUTRAL | {"common", "data", "elastic", "_core", "_keras"}),
+    "arrays": NEUTRAL | {"common", "_core"},
     # What `horovod.keras` and `horovod.tensorflow.keras` share; frameworks bring adapters to it.
-    "_keras": NEUTRAL | {"common", "elastic"},
+    # JAX has no package: its arrays go as those of NumPy.
+    "_keras": NEUTRAL | {"common", "elastic", "arrays"},
     "data": {"runtime", "bootstrap"},
     "elastic": {"runtime", "bootstrap"},
     # Of the runtime the launcher needs how scripts end.

@@ -20,14 +20,14 @@ from jax.experimental import io_callback
 
 from horovod._keras import moments
 from horovod._keras.frameworks.contract import Branch, Framework
+from horovod.arrays import mpi_ops
 from horovod.collectives.numpy_frontend import collectives
 from horovod.common.basics import HorovodBasics
 from horovod.errors import HorovodInternalError
-from horovod.gradients.compression import CastCompressor, NoneCompressor, checked_compressor
+from horovod.gradients.compression import CastCompressor, NoneCompressor
 from horovod.gradients.reduction import PartialReduction, exchange, reduce_in_groups, share_of_average
 from horovod.gradients.settings import GradientSettings
 from horovod.runtime import lifecycle
-from horovod.runtime.process_set import global_process_set
 
 __all__ = ["ADAPTER", "Compression", "JaxFramework"]
 
@@ -73,47 +73,11 @@ def _traced(value: Any) -> bool:
 
 
 class _Collectives:
-    """The collectives of JAX's arrays, outside of compiled functions."""
+    """The collectives of JAX's arrays, outside of compiled functions: those of arrays of NumPy."""
 
-    def allreduce(
-        self,
-        tensor: Any,
-        *,
-        name: str | None,
-        op: int,
-        prescale_factor: float,
-        postscale_factor: float,
-        compression: Any,
-    ) -> Any:
-        small, context = checked_compressor(compression).compress(tensor)
-        array = np.asarray(small)
-        out = np.empty_like(array)
-        how = op, prescale_factor, postscale_factor, global_process_set
-        return compression.decompress(jnp.asarray(collectives.run_allreduce(array, out, name, *how)), context)
-
-    def allgather(self, tensor: Any, *, name: str | None) -> Any:
-        return jnp.asarray(collectives.run_allgather(np.asarray(tensor), name))
-
-    def broadcast(self, tensor: Any, *, name: str | None, root_rank: int) -> Any:
-        array = np.array(tensor)
-        return jnp.asarray(collectives.run_broadcast(array, array, root_rank, name, global_process_set))
-
-    def reduce(
-        self,
-        tensor: Any,
-        *,
-        name: str | None,
-        root_rank: int,
-        op: int,
-        prescale_factor: float,
-        postscale_factor: float,
-    ) -> Any:
-        array = np.array(tensor)
-        how = root_rank, name, op, prescale_factor, postscale_factor, global_process_set
-        return jnp.asarray(collectives.run_reduce(array, array, *how))
-
-    def reducescatter(self, tensor: Any, *, name: str | None, op: int) -> Any:
-        return jnp.asarray(collectives.run_reducescatter(np.asarray(tensor), name, op))
+    def __getattr__(self, kind: str) -> Callable[..., Any]:
+        of_numpy = getattr(mpi_ops, kind)
+        return lambda tensor, **how: jnp.asarray(of_numpy(np.asarray(tensor), **how))
 
 
 class JaxFramework(Framework):
