@@ -28,7 +28,8 @@ class ElasticJob:
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             path = self.folder / "events"
-            lines = path.read_text().splitlines() if path.exists() else []
+            text = path.read_text() if path.exists() else ""
+            lines = text[: text.rfind("\n") + 1].splitlines()  # the last one may be half written
             for number, line in enumerate(lines[self._seen :], start=self._seen + 1):
                 event: dict[str, Any] = json.loads(line)
                 if wanted(event):

@@ -225,7 +225,7 @@ class Shot:
             )
             return
         assert (end["rank"], end["host"]) == (cell.victim, host), end
-        if cell.phase == "small" and end["tensor"] is None:  # struck between two of them
+        if cell.phase in ("small", "large") and end["tensor"] is None:  # struck between two of them
             assert "nobody waited for it" in end["text"], end
             assert end["missing"] == [], end
             return
