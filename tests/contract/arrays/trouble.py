@@ -43,15 +43,15 @@ def killed() -> None:
             hvd.allreduce_async_(mine_again, op=hvd.Sum, name="never")
             hvd.allgather_async(array(100), name="also.never")
             limit = time.monotonic() + LIMIT_S
-            while not os.path.exists(os.environ["KILL_NOW"]) and time.monotonic() < limit:
+            others = [f"{os.environ['KILL_NOW']}.{rank}" for rank in range(hvd.rank())]
+            while not all(map(os.path.exists, others)) and time.monotonic() < limit:
                 time.sleep(0.05)
             os.kill(os.getpid(), signal.SIGKILL)
     handles = [
         hvd.allreduce_async_(mine_again, op=hvd.Sum, name="never"),
         hvd.allgather_async(array(100), name="also.never"),
     ]
-    if hvd.rank() == 0:
-        open(os.environ["KILL_NOW"], "w").close()
+    open(f"{os.environ['KILL_NOW']}.{hvd.rank()}", "w").close()
     begin = time.monotonic()
     for handle in handles:
         with pytest.raises(PeerLostError, match=f"ank {hvd.size() - 1}") as info:
