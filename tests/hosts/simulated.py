@@ -13,11 +13,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -68,12 +70,18 @@ def _has_ended(name: str) -> bool:
 
 
 def _end_all_in(namespace: str) -> None:
+    """Kill what runs there, and wait until it has ended."""
     listed = subprocess.run(
         ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False, timeout=_LIMIT_S
     )
+    ending = []
     for process in listed.stdout.split():
         with contextlib.suppress(ProcessLookupError):
-            os.kill(int(process), signal.SIGKILL)
+            ending.append(os.pidfd_open(int(process)))
+            signal.pidfd_send_signal(ending[-1], signal.SIGKILL)
+    for descriptor in ending:
+        select.select([descriptor], [], [], _LIMIT_S)
+        os.close(descriptor)
 
 
 class SimulatedHosts:
