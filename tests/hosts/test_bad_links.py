@@ -54,7 +54,7 @@ def _assert_well(world: FailingWorld) -> None:
     """All come to their end when they are told to."""
     world.ranks[0].go()
     ends = world.ends(range(len(world.ranks)), time.monotonic() + END_LIMIT_S)
-    assert {end["type"] for end in ends.values()} == {None}, ends
+    assert {end["type"] for end in ends.values()} == {None}, "\n".join(map(str, ends.values()))
 
 
 def _lose(hosts: SimulatedHosts, host: int) -> None:
