@@ -201,7 +201,7 @@ stub: build $(VENV)/.requirements  ## write src/horovod/_core.pyi anew from the 
 bench: build $(VENV)/.requirements  ## compare with PyTorch Gloo and Open MPI, interleaved; writes benchmarks/results/
 	@$(RUN) $(BIN)/python -m benchmarks.run $(BENCH_ARGS)
 
-bench-check: build $(VENV)/.requirements  ## fail if a collective has become slower beside Gloo than recorded (BENCH_ARGS=--record)
+bench-check: build $(VENV)/.requirements  ## fail if a collective has become slower beside Gloo and MPI than recorded (BENCH_ARGS=--record)
 	@$(RUN) $(BIN)/python -m benchmarks.check $(BENCH_ARGS)
 
 wheel: $(VENV)/.build  ## a wheel for this Python in dist/

@@ -1,10 +1,11 @@
-"""Has a change made us slower? Compares with Gloo, interleaved, and with what was recorded.
+"""Has a change made us slower? Compares with Gloo and MPI, interleaved, and with what was recorded.
 
-The time of a collective changes with the machine's mood; how many times longer Gloo takes in the same seconds
-changes less. So that ratio is recorded, with its spread between launches, in `expected.json`. The check fails
-where a ratio has fallen below the recorded one by more than the spreads that were measured, then and now.
+The time of a collective changes with the machine's mood; how many times longer another library takes in the
+same seconds changes less. So that ratio is recorded for each kind of processor, with its spread between
+launches, in `expected.json`. The check fails where a ratio has fallen below the recorded one by more than the
+spreads that were measured, then and now, and where a recorded one was not measured.
 
-    make bench-check                                # compare; about a minute on a quiet machine
+    make bench-check                                # compare; five minutes on a quiet machine
     make bench-check BENCH_ARGS=--record            # on another machine, or after a change that is faster
 """
 
@@ -26,17 +27,33 @@ from horovod.bench.sizes import size_name
 from horovod.bench.timing import CALM_CPUS
 
 EXPECTED = Path(__file__).with_name("expected.json")
-# What one launch measures: operations and sizes, some for each path.
-LAUNCHED = {
-    "allreduce": "4,16K,256K,4M,64M",
-    "grouped_allreduce allgather broadcast alltoall reducescatter": "1K,4M",
-}
+PEERS = ("gloo", "mpi")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What one launch of the tool measures: some sizes for each path."""
+
+    ranks: int
+    operations: str
+    sizes: str
+
+
+LAUNCHES = (
+    Launch(2, "allreduce", "4,4K,16K,256K,1M,4M,64M"),
+    Launch(2, "broadcast allgather alltoall reducescatter", "4K,1M,64M"),
+    Launch(2, "grouped_allreduce", "1K,4M"),
+    # More ranks than cores, on most machines that check.
+    Launch(4, "allreduce", "4,4K,1M"),
+    Launch(8, "allreduce", "4"),
+    Launch(16, "allreduce", "4"),
+)
 LAUNCH_TIMEOUT_S = 180.0
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times longer Gloo took: the median over launches, and the lowest and highest of them."""
+    """How many times longer another library took: the median over launches, and the lowest and highest."""
 
     median: float
     low: float
@@ -53,7 +70,7 @@ def fallen(now: Ratio, recorded: Ratio) -> bool:
     return now.median < recorded.median * (1 - min(0.9, now.spread + recorded.spread))
 
 
-def launch(operations: str, sizes: str, ranks: int) -> dict[str, float]:
+def launch(what: Launch) -> dict[str, float]:
     """One launch of the tool: case to ratio. Disturbed rounds are left out if others are not.
 
     Raises:
@@ -63,12 +80,12 @@ def launch(operations: str, sizes: str, ranks: int) -> dict[str, float]:
         file = Path(folder) / "results.json"
         words = [
             "-np",
-            str(ranks),
-            *operations.split(),
+            str(what.ranks),
+            *what.operations.split(),
             "--sizes",
-            sizes,
+            what.sizes,
             "--compare",
-            "gloo",
+            ",".join(PEERS),
             "--json",
             str(file),
         ]
@@ -80,28 +97,32 @@ def launch(operations: str, sizes: str, ranks: int) -> dict[str, float]:
             check=False,
         )
         if done.returncode != 0:
-            raise RuntimeError(f"horovod.bench {operations} failed:\n{done.stderr[-2000:]}")
+            raise RuntimeError(f"horovod.bench {what.operations} failed:\n{done.stderr[-2000:]}")
         results: list[dict[str, Any]] = json.loads(file.read_text())["results"]
     ratios = {}
     for result in results:
         libraries = result["libraries"]
-        pairs = list(zip(libraries["rueda"]["rounds"], libraries["gloo"]["rounds"], strict=True))
-        calm = [pair for pair in pairs if max(each["others_cpus"] for each in pair) <= CALM_CPUS]
-        chosen = [other["median_s"] / own["median_s"] for own, other in calm or pairs]
-        ratios[f"{result['operation']} {size_name(result['bytes'])}"] = statistics.median(chosen)
+        case = f"{result['operation']} {size_name(result['bytes'])}, {what.ranks} ranks"
+        for peer in PEERS:
+            pairs = list(zip(libraries["rueda"]["rounds"], libraries[peer]["rounds"], strict=True))
+            calm = [pair for pair in pairs if max(each["others_cpus"] for each in pair) <= CALM_CPUS]
+            chosen = [other["median_s"] / own["median_s"] for own, other in calm or pairs]
+            ratios[f"{case}, {peer}"] = statistics.median(chosen)
     return ratios
 
 
-def measured(launches: int, ranks: int, patience_s: float) -> dict[str, Ratio]:
+def measured(launches: int, patience_s: float) -> dict[str, Ratio]:
     """Every case, each as often as there are launches."""
     found: dict[str, list[float]] = {}
     for number in range(launches):
-        for operations, sizes in LAUNCHED.items():
+        for what in LAUNCHES:
             others = wait_for_quiet(0.2, patience_s)
             print(
-                f"launch {number + 1} of {launches}: {operations} (others use {others:.2f} CPUs)", flush=True
+                f"round {number + 1} of {launches}: {what.operations}, {what.ranks} ranks "
+                f"(others use {others:.2f} CPUs)",
+                flush=True,
             )
-            for case, ratio in launch(operations, sizes, ranks).items():
+            for case, ratio in launch(what).items():
                 found.setdefault(case, []).append(ratio)
     return {case: Ratio(statistics.median(all_), min(all_), max(all_)) for case, all_ in found.items()}
 
@@ -112,42 +133,44 @@ def main() -> int:
     )
     parser.add_argument("--record", action="store_true", help="write expected.json instead of comparing")
     parser.add_argument("--launches", type=int, default=3)
-    parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--patience-s", type=float, default=10.0, help="wait so long for quiet")
     args = parser.parse_args()
-    here = {"cpu": machine()["cpu"], "ranks": str(args.ranks)}
-    recorded: dict[str, Any] = {}
-    if not args.record:
-        if not EXPECTED.exists():
-            print(f"There is no {EXPECTED.name}: record it with --record, on a commit that is fast enough.")
-            return 2
-        recorded = json.loads(EXPECTED.read_text())
-        there = {name: recorded[name] for name in here}
-        if there != here:
-            print(f"Ratios were recorded on {there}, and this is {here}: they do not compare. Use --record.")
-            return 2
-    now = measured(args.launches, args.ranks, args.patience_s)
+    here = machine()["cpu"]
+    known: dict[str, Any] = json.loads(EXPECTED.read_text()) if EXPECTED.exists() else {}
+    if here not in known and not args.record:
+        print(
+            f"Nothing was recorded on {here}, only on {', '.join(known) or 'no machine'}; ratios of "
+            "different machines do not compare. Use --record, on a commit that is fast enough."
+        )
+        return 2
+    now = measured(args.launches, args.patience_s)
     if args.record:
         rounded = {
             case: {name: float(f"{value:.3g}") for name, value in vars(ratio).items()}
             for case, ratio in now.items()
         }
-        text = {"commit": commit(), **here, "ratios": rounded}
-        EXPECTED.write_text(json.dumps(text, indent=1) + "\n")
-        print(f"{len(now)} ratios written to {EXPECTED.name}")
+        known[here] = {"commit": commit(), "ratios": rounded}
+        EXPECTED.write_text(json.dumps(known, indent=1) + "\n")
+        print(f"{len(now)} ratios of {here} written to {EXPECTED.name}")
         return 0
+    recorded = known[here]
     slower = 0
-    print(f"\nTimes as long as ours that Gloo takes (lowest…highest); recorded at {recorded['commit']}\n")
+    print(
+        f"\nTimes as long as ours that the other takes (lowest…highest); recorded at {recorded['commit']}\n"
+    )
     for case, ratio in now.items():
         if case not in recorded["ratios"]:
-            print(f"{case:28} {_text(ratio):26} not recorded")
+            print(f"{case:38} {_text(ratio):26} not recorded")
             continue
         before = Ratio(**recorded["ratios"][case])
         verdict = "FELL" if fallen(ratio, before) else ""
         slower += bool(verdict)
-        print(f"{case:28} {_text(ratio):26} recorded {_text(before):26} {verdict}")
+        print(f"{case:38} {_text(ratio):26} recorded {_text(before):26} {verdict}")
+    missing = sorted(recorded["ratios"].keys() - now.keys())
+    for case in missing:
+        print(f"{case:38} NOT MEASURED")
     print(f"\n{slower or 'No'} ratio{'' if slower == 1 else 's'} fell by more than the measured spread.")
-    return 1 if slower else 0
+    return 1 if slower or missing else 0
 
 
 def _text(ratio: Ratio) -> str:
