@@ -85,12 +85,7 @@ def test_what_is_no_agent_is_quoted(extra: str, words: str, tmp_path: Path) -> N
 
 
 def test_interrupt_while_hosts_are_awaited_ends_at_once(tmp_path: Path) -> None:
-    words = ["-np", "1", "-H", named(1), "true"]
-    script = "import os, signal, sys, threading; from horovod.launch.cli import run_commandline; "
-    script += "threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start(); "
-    script += f"sys.exit(run_commandline({words!r}))"
-    environ = fake_ssh(tmp_path, "exec sleep 60")
-    done = horovodrun("-np", "1", PYTHON, "-c", script, extra=environ)
+    done = run(1, "true", extra=fake_ssh(tmp_path, "kill -INT $PPID; exec sleep 60"))
     assert done.returncode == 130
     assert b"these hosts were awaited: no-such-host-0" in done.stderr
 

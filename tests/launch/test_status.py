@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import time
+from pathlib import Path
 
 from tests.launch.launching import COMMAND, LIMIT_S, environment, horovodrun
 
@@ -40,8 +41,8 @@ def test_text_tells_what_is_waited_for() -> None:
     assert "ending ranks on 4 hosts: 3 of 16 still run" in status.text()
 
 
-def on_a_terminal(script: str) -> bytes:
-    """What a job of two shells shows on a terminal."""
+def on_a_terminal(script: str, wanted: bytes, then: Path) -> bytes:
+    """What a job of two shells shows on a terminal. When ``wanted`` is seen, the file ``then`` is made."""
     main, terminal = pty.openpty()
     job = subprocess.Popen(
         [*COMMAND, "-np", "2", "sh", "-c", script],
@@ -51,12 +52,12 @@ def on_a_terminal(script: str) -> bytes:
         stderr=terminal,
     )
     os.close(terminal)
-    seen = shown_on(main)
+    seen = shown_on(main, wanted, then)
     assert job.wait(LIMIT_S) == 0
     return seen
 
 
-def shown_on(main: int) -> bytes:
+def shown_on(main: int, wanted: bytes = b"", then: Path | None = None) -> bytes:
     """Everything that is written to the terminal until all its other ends are closed."""
     seen = b""
     deadline = time.monotonic() + LIMIT_S
@@ -65,15 +66,17 @@ def shown_on(main: int) -> bytes:
             seen += os.read(main, 4096)
         except OSError:
             break
+        if then is not None and wanted in seen:
+            then.touch()
     os.close(main)
     return seen
 
 
-def test_line_appears_on_a_terminal_only() -> None:
-    script = "echo begin; sleep 1; echo end"
-    seen = on_a_terminal(script)
+def test_line_appears_on_a_terminal_only(tmp_path: Path) -> None:
+    script = f"echo begin; while ! test -e {tmp_path}/seen; do sleep 0.05; done; echo end"
+    seen = on_a_terminal(script, b"2 of 2 ranks run", tmp_path / "seen")
     assert b"2 of 2 ranks run" in seen
     assert seen.count(b"[0]<stdout>:end\r\n") == 1
     assert seen.endswith((b"\r\n", b"\x1b[K"))
-    done = horovodrun("-np", "2", "sh", "-c", script)
+    done = horovodrun("-np", "2", "sh", "-c", "echo begin; sleep 1; echo end")
     assert b"ranks run" not in done.stdout + done.stderr
