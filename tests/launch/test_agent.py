@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -248,8 +249,13 @@ def test_an_open_plan_without_ranks_ends_when_it_is_closed_or_nobody_is_there() 
         assert one.process.wait(LIMIT_S) == 0
 
 
-def test_a_closed_plan_ends_what_its_ranks_have_left_behind() -> None:
-    left = "env -i setsid sleep 1000 & setsid sleep 1000 & exit 0"
+def test_a_closed_plan_ends_what_its_ranks_have_left_behind(tmp_path: Path) -> None:
+    # A daemon that has not given up its environment yet is one of its rank, so the rank waits for both.
+    told, never = tmp_path / "told", tmp_path / "never"
+    for pipe in (told, never):
+        os.mkfifo(pipe)
+    daemon = f"setsid sh -c 'echo > {told}; read nothing < {never}' & read nothing < {told}"
+    left = f"env -i {daemon}; {daemon}; exit 0"
     with agent() as one:
         one.say(line({**OPEN, "command": ["sh", "-c", left]}) + start(0) + line({"close": True}))
         assert one.hear("exited")["exit_code"] == 0
