@@ -10,6 +10,7 @@ import struct
 import sys
 import time
 import tracemalloc
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from horovod.launch.agent.terms import MARK
 from horovod.launch.agent_client.connections import Connections
 from horovod.launch.agent_client.news import Greeting, Lost
 from horovod.launch.calls.functions import explain_failure, result_of
+from horovod.launch.calls.pickles import pack
 from horovod.launch.calls.plain import pack_plain, unpack_error, unpack_plain
 from horovod.launch.external.messages import Report, understood
 from horovod.launch.external.rank_wrapper import rank_and_size
@@ -242,6 +244,22 @@ def test_many_small_values_are_packed_in_no_time() -> None:
     value = [b"x"] * 30_000
     assert result_of(bytearray(b"".join(pack_plain((True, value)))), 0, trusted=False) == value
     assert time.monotonic() - began < 5.0
+
+
+def test_a_result_that_cannot_be_made_again_here_is_told_with_its_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = types.ModuleType("only_there")
+    exec("class Strange: pass", module.__dict__)
+    module.Strange.__module__ = module.__name__
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    data = bytearray(b"".join(pack((True, module.Strange()))))
+    monkeypatch.delitem(sys.modules, module.__name__)
+    with pytest.raises(
+        LaunchError, match="result of rank 3 cannot be read here: ModuleNotFoundError"
+    ) as told:
+        result_of(data, 3, trusted=True)
+    assert isinstance(told.value.__cause__, ModuleNotFoundError)
 
 
 def test_a_report_that_is_none_is_told_as_that() -> None:

@@ -304,7 +304,7 @@ def result_of(data: bytearray | None, rank: int, *, trusted: bool) -> Any:
     """What the function of a rank returned, from what it has sent home. ``trusted``: it may be a pickle.
 
     Raises:
-        LaunchError: it has sent none, or a pickle that is not trusted.
+        LaunchError: it has sent none, or a pickle that is not trusted, or cannot be read here.
     """
     if not data:
         raise LaunchError(f"horovod.run: rank {rank} ended without an error, but before it had a result.")
@@ -323,7 +323,13 @@ def result_of(data: bytearray | None, rank: int, *, trusted: bool) -> Any:
             "runs code here. Return numbers, texts, bytes, NumPy arrays, or lists, tuples and dicts of them; "
             "or trust all hosts of the job: run(..., unpickle_results=True)."
         )
-    _, value = unpack(memoryview(data))
+    try:
+        _, value = unpack(memoryview(data))
+    except Exception as error:
+        raise LaunchError(
+            f"The result of rank {rank} cannot be read here: {type(error).__name__}: {error}. Can this "
+            "process import what it is made of?"
+        ) from error
     return value
 
 
