@@ -15,6 +15,7 @@ from horovod.bootstrap.starter import Word, line_of
 from horovod.errors import HorovodInternalError, PeerLostError
 from horovod.launch.calls.functions import answer
 from horovod.ray import ray_logger
+from horovod.ray.worker import leave_outer_job
 from horovod.runtime import lifecycle
 from horovod.runtime.ending import describe
 
@@ -64,6 +65,7 @@ class ElasticWorker:
 
     def begin(self, environment: Mapping[str, str], queue: Any) -> Process:
         """Be a worker of this job, whose messages go to ``queue``."""
+        leave_outer_job()
         os.environ.update(environment)
         ray_logger.configure(queue)
         stat = stat_of(os.getpid())

@@ -14,10 +14,15 @@ from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.bootstrap.store_address import SOCKET_VARIABLE
 from horovod.ray import ray_logger
 
-__all__ = ["BaseHorovodWorker", "Call"]
+__all__ = ["BaseHorovodWorker", "Call", "leave_outer_job"]
 
-# Of a job around the cluster.
 _OF_OTHERS = ("HOROVOD_ELASTIC", WORKER_VARIABLE, SOCKET_VARIABLE)
+
+
+def leave_outer_job() -> None:
+    """Forget what a job around the cluster has set: one of its ranks may have started Ray."""
+    for name in _OF_OTHERS:
+        os.environ.pop(name, None)
 
 
 class BaseHorovodWorker:
@@ -34,8 +39,7 @@ class BaseHorovodWorker:
     executable: Any = None
 
     def __init__(self, world_rank: int = 0, world_size: int = 1) -> None:
-        for name in _OF_OTHERS:
-            os.environ.pop(name, None)
+        leave_outer_job()
         self.update_env_vars(
             {
                 "HOROVOD_HOSTNAME": self.node_id(),
