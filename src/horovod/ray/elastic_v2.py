@@ -23,7 +23,7 @@ from horovod.ray.coordinator import forwarded
 from horovod.ray.discovery import RayHostDiscovery, TestDiscovery
 from horovod.ray.fleet import ActorFleet, Wanted
 from horovod.ray.messages import listening_beside
-from horovod.ray.nodes import NodeNames, describe_resources
+from horovod.ray.nodes import NodeNames, describe_resources, require_ray
 from horovod.ray.worker import Call
 
 __all__ = ["ElasticAdapter", "ElasticParams", "RayHostDiscovery", "TestDiscovery"]
@@ -61,6 +61,10 @@ class ElasticParams(BaseParams):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.cpus_per_worker and not self.gpus:
+            raise ConfigError(
+                "Workers of an elastic job need CPUs or GPUs: with cpus_per_worker=0 nothing limits them."
+            )
         checks.count("min_workers", self.min_workers)
         if self.reset_limit is not None:
             checks.count("reset_limit", self.reset_limit, least=0)
@@ -175,6 +179,7 @@ class ElasticAdapter(Adapter):
         callbacks: Callbacks | None,
     ) -> list[Any]:
         """Run a job whose workers call ``function`` with their executable."""
+        require_ray(f"RayExecutor.{what}")
         if self._discovery is None:
             raise LaunchError(f"RayExecutor.{what}: it is not started. Call start() before {what}().")
         checks.function(f"RayExecutor.{what}", fn)

@@ -14,14 +14,22 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    GetTimeoutError,
+    RayActorError,
+    RayError,
+    RaySystemError,
+    RayTaskError,
+    UnserializableException,
+)
 
 from horovod.errors import HorovodInternalError, LaunchError, WorkerFailed
 from horovod.launch.calls.pickles import pack
 from horovod.launch.calls.unpicklable import why_unpicklable
 from horovod.launch.phrases import counted
+from horovod.ray.nodes import describe_resources
 
-__all__ = ["ActorFailed", "Member", "await_members", "check_picklable", "shipped"]
+__all__ = ["ActorFailed", "Member", "await_members", "check_picklable", "first_answers", "late", "shipped"]
 
 _POLL_S = 0.1
 _LONG_POLL_S = 1.0
@@ -30,6 +38,7 @@ _PATIENCE_S = 2.0
 _CAUSE_S = 5.0
 """How long the cause is waited for, when those that have failed have done so because of another rank."""
 _MOST_TEXT = 1 << 16  # of a traceback
+_MOST_RANKS = 16  # that are named
 
 
 class ActorFailed(WorkerFailed):
@@ -129,6 +138,52 @@ def await_members(
     return [values[member.rank] for member in members]
 
 
+def first_answers(
+    references: Sequence[Any], left_s: float | None, hint: str, *, limit_s: float | None
+) -> list[Any]:
+    """What actors that have just been made answer, in the order of ranks.
+
+    Args:
+        left_s: how long they may take, None: as long as they want.
+        hint: what to try when that takes too long.
+        limit_s: how long it has been then.
+
+    Raises:
+        TimeoutError: some do not by then; says which ranks.
+        LaunchError: one cannot; says which rank.
+    """
+    try:
+        return list(ray.get(list(references), timeout=left_s))
+    except GetTimeoutError:
+        raise TimeoutError(
+            f"Not all of {len(references)} actors answer after {limit_s:g} s (missing: {late(references)}); "
+            f"{describe_resources()}. {hint}"
+        ) from None
+    except RayError as error:
+        raise LaunchError(
+            f"RayExecutor.start: the actor of rank {_failed(references)} cannot be started. {error}"
+        ) from error
+
+
+def late(references: Sequence[Any]) -> str:
+    """Which ranks have not answered, for messages."""
+    pending = set(ray.wait(list(references), num_returns=len(references), timeout=0)[1])
+    ranks = [str(rank) for rank, each in enumerate(references) if each in pending]
+    more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
+    return f"rank {', '.join(ranks[:_MOST_RANKS])}{more}" if ranks else "none, the last have come just now"
+
+
+def _failed(references: Sequence[Any]) -> int:
+    """The first rank whose answer is an error."""
+    for rank, each in enumerate(references):
+        try:
+            if ray.wait([each], timeout=0)[0]:
+                ray.get(each)
+        except RayError:
+            return rank
+    raise AssertionError("no answer is an error")
+
+
 def shipped(
     what: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], *, parts: Sequence[Any]
 ) -> list[Any]:
@@ -162,6 +217,17 @@ def _end(members: Any) -> None:
         ray.kill(member.actor)
 
 
+def _unlike_others(error: Exception) -> str:
+    """What has happened, of an error that is not what the function has raised."""
+    if isinstance(error, RayActorError):
+        return "has died"
+    if isinstance(error, UnserializableException):
+        return f"has failed, and its error cannot be read here ({type(error).__name__})"
+    if isinstance(error, RaySystemError):
+        return "has a result that cannot be read here. Can this process import what it is made of?"
+    return f"has no result ({type(error).__name__})"
+
+
 def _of_pickling(trace: str) -> bool:
     """Whether the function had returned: the first that Ray shows is its own pickling of the result."""
     first = re.search(r'File "([^"]*)"', trace)
@@ -176,19 +242,14 @@ def _error_of(first: _Failure, ended: int, failures: Sequence[_Failure]) -> Acto
             how = f"has a result that cannot be pickled: {type(error.cause).__name__}: {error.cause}"
         cause: BaseException = error.cause if isinstance(error.cause, BaseException) else error
     else:
-        how = (
-            "has died"
-            if first.died
-            else f"has failed, and its error cannot be read here ({type(error).__name__})"
-        )
-        trace, cause = str(error), error
+        how, trace, cause = _unlike_others(error), str(error), error
     others = ""
     if ended:
         others = f" {counted(ended, 'rank')} that still ran {'was' if ended == 1 else 'were'} ended."
     also = [str(each.member.rank) for each in failures if each is not first]
     others += f" Failed as well: {', '.join(also)}." if also else ""
     failed = ActorFailed(
-        f"{member.described()} {how}.{others}\n{trace[-_MOST_TEXT:]}",
+        f"{member.described()} {how}{'' if how[-1] in '.?' else '.'}{others}\n{trace[-_MOST_TEXT:]}",
         rank=member.rank,
         host=member.node_id,
         actor=member.actor_id,

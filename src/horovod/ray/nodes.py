@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import ray
+import ray.util.client
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from horovod.errors import LaunchError
 
-__all__ = ["Node", "NodeNames", "alive_nodes", "describe_resources", "on_node", "require_ray"]
+__all__ = ["Node", "NodeNames", "alive_nodes", "connection", "describe_resources", "on_node", "require_ray"]
 
 
 class Node(NamedTuple):
@@ -92,11 +93,26 @@ def describe_resources() -> str:
     return f"free in the cluster, of all that it has: {shown or 'nothing'}"
 
 
+def connection() -> str:
+    """Which connection to Ray this process has; empty: none. ``ray.shutdown()`` ends it, and all actors and
+    placement groups that were made in it.
+    """
+    if not ray.is_initialized():
+        return ""
+    here = ray.get_runtime_context()
+    return f"{here.get_job_id()} {here.get_node_id()}"  # a later cluster has the same jobs, but no node
+
+
 def require_ray(who: str) -> None:
     """
     Raises:
-        LaunchError: this process is not connected to Ray.
+        LaunchError: this process is not connected to Ray, or by Ray Client.
     """
+    if ray.util.client.ray.is_connected():
+        raise LaunchError(
+            f"{who}: this process is connected by Ray Client, so ranks cannot reach it. Run the script "
+            "inside the cluster, as `ray job submit` does."
+        )
     if not ray.is_initialized():
         raise LaunchError(
             f"{who} needs Ray, and this process is not connected to a cluster. Call ray.init() first, or "

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import ray
-
-from horovod.errors import ConfigError, LaunchError
+from horovod.errors import ConfigError
 from horovod.ray.adapter import Adapter
 from horovod.ray.coordinator import Coordinator
 from horovod.ray.elastic_v2 import ElasticAdapter, ElasticParams
@@ -168,7 +166,6 @@ class RayExecutor:
             LaunchError: there is no Ray, an actor cannot be started, or the class cannot be pickled.
             ActorFailed: its constructor has failed on a rank.
         """
-        _refuse_client("RayExecutor.start")
         require_ray("RayExecutor.start")
         self.adapter.start(executable_cls, executable_args, executable_kwargs, extra_env_vars)
 
@@ -228,11 +225,3 @@ class RayExecutor:
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
-
-
-def _refuse_client(who: str) -> None:
-    if ray.util.client.ray.is_connected():
-        raise LaunchError(
-            f"{who}: this process is connected by Ray Client, so ranks cannot reach it. Run the script "
-            "inside the cluster, as `ray job submit` does."
-        )

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
 
 from horovod.errors import ConfigError, LaunchError
 from horovod.ray import checks
 from horovod.ray.adapter import Adapter, BaseParams
 from horovod.ray.coordinator import Coordinator
-from horovod.ray.failures import ActorFailed, Member, await_members, shipped
+from horovod.ray.failures import ActorFailed, Member, await_members, first_answers, shipped
 from horovod.ray.messages import listening
-from horovod.ray.nodes import describe_resources
+from horovod.ray.nodes import connection
 from horovod.ray.strategy import BaseStrategy, ColocatedStrategy, PGStrategy
 from horovod.ray.worker import Call
 from horovod.runner.common.util.timeout import Timeout
@@ -97,7 +96,7 @@ class StaticAdapter(Adapter):
         self._strategy: BaseStrategy | None = None
         self._coordinator: Coordinator | None = None
         self._members: list[Member] = []
-        self._broken = ""
+        self._broken = self._connection = ""
 
     def start(
         self,
@@ -111,7 +110,7 @@ class StaticAdapter(Adapter):
         extra_env_vars = checks.texts(extra_env_vars)
         if executable_cls is not None:
             checks.function("RayExecutor.start", executable_cls)
-        self._broken = ""
+        self._broken, self._connection = "", connection()
         self._strategy = self.params.strategy(self.settings)
         try:
             self._start(executable_cls, executable_args, executable_kwargs, extra_env_vars)
@@ -194,6 +193,8 @@ class StaticAdapter(Adapter):
     def shutdown(self) -> None:
         """Ranks end in peace, unless one has failed: then at once."""
         members, self._members = self._members, []
+        if self._connection != connection():  # ray.shutdown() has ended and freed all
+            members, self._strategy = [], None
         if members and not self._broken:
             ray.wait(
                 [member.actor.__ray_terminate__.remote() for member in members],
@@ -213,6 +214,11 @@ class StaticAdapter(Adapter):
         """The ranks, if they can be asked for something."""
         if self._strategy is None:
             raise LaunchError(f"RayExecutor.{what}: it is not started. Call start() before {what}().")
+        if self._connection != connection():
+            raise LaunchError(
+                f"RayExecutor.{what}: ray.shutdown() has ended its actors. Call shutdown(), ray.init() and "
+                "start() to have new ones."
+            )
         if self._broken:
             raise LaunchError(
                 f"RayExecutor.{what}: some ranks are gone since the last call, as {self._broken} "
@@ -265,12 +271,9 @@ class StaticAdapter(Adapter):
 
     def _await(self, references: Sequence[Any], limit: Timeout) -> list[Any]:
         """Answers of actors that have just been made."""
-        try:
-            return list(ray.get(list(references), timeout=limit.remaining()))
-        except GetTimeoutError:
-            raise TimeoutError(
-                f"Not all of {len(references)} actors answer after {self.settings.timeout_s:g} s; "
-                f"{describe_resources()}. If importing takes them longer: create_settings(timeout_s=...)."
-            ) from None
-        except RayError as error:
-            raise LaunchError(f"RayExecutor.start: an actor cannot be started. {error}") from error
+        return first_answers(
+            references,
+            limit.remaining(),
+            "If importing takes them longer: create_settings(timeout_s=...).",
+            limit_s=self.settings.timeout_s,
+        )

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
 from ray.util.placement_group import PlacementGroup, get_current_placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from horovod.errors import LaunchError
+from horovod.errors import ConfigError
+from horovod.ray.failures import first_answers
 from horovod.ray.nodes import describe_resources
 from horovod.ray.worker import BaseHorovodWorker
 
@@ -32,10 +32,19 @@ def create_placement_group(
 
     Raises:
         TimeoutError: there are not as many.
+        ConfigError: they are none.
     """
     bundles = [dict(resources_per_bundle) for _ in range(num_bundles)]
+    if not any(each > 0 for each in resources_per_bundle.values()):
+        raise ConfigError(
+            f"Ray reserves CPUs or GPUs for workers: {_shown(resources_per_bundle)} is nothing."
+        )
     group = ray.util.placement_group(bundles, strategy=pg_strategy)
-    ready, _ = ray.wait([group.ready()], timeout=pg_timeout)
+    try:
+        ready, _ = ray.wait([group.ready()], timeout=pg_timeout)
+    except BaseException:  # Ctrl-C: else Ray would reserve it later, for nobody
+        remove_placement_group(group)
+        raise
     if not ready:
         remove_placement_group(group)
         each = " on a node of its own" if pg_strategy == "STRICT_SPREAD" else ""
@@ -84,18 +93,16 @@ class BaseStrategy(ABC):
         """Of these actors one on each host; waits until they run, at most ``timeout`` seconds.
 
         Raises:
-            TimeoutError: not all do by then.
+            TimeoutError: not all do by then; says which.
+            LaunchError: one has died; says which.
         """
-        try:
-            names = ray.get([worker.hostname.remote() for worker in workers], timeout=timeout)
-        except RayError as error:
-            if not isinstance(error, GetTimeoutError):
-                raise LaunchError(f"RayExecutor.start: an actor cannot be started. {error}") from error
-            raise TimeoutError(
-                f"Not all of {len(workers)} actors run after {timeout:g} s: {describe_resources()}. Is there "
-                "room for them in the placement group? create_settings(placement_group_timeout_s=...) waits "
-                "longer."
-            ) from None
+        names = first_answers(
+            [worker.hostname.remote() for worker in workers],
+            timeout,
+            "Is there room for them in the placement group? create_settings(placement_group_timeout_s=...) "
+            "waits longer.",
+            limit_s=timeout,
+        )
         first: dict[str, Any] = {}
         for name, worker in zip(names, workers, strict=True):
             first.setdefault(name, worker)
@@ -158,7 +165,12 @@ class PGStrategy(BaseStrategy):
             self.placement_group = self._made
             bundles = list(range(len(made)))
         workers = self._workers(bundles)
-        return workers, self.get_node_workers(workers, self.settings.placement_group_timeout_s)
+        try:
+            return workers, self.get_node_workers(workers, self.settings.placement_group_timeout_s)
+        except BaseException:  # who keeps the error would keep them
+            for worker in workers:
+                ray.kill(worker)
+            raise
 
 
 class ColocatedStrategy(BaseStrategy):
