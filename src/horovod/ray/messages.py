@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError
-from ray.util.queue import Empty, Queue
+from ray.util.queue import Queue
 
 from horovod.errors import LaunchError
 from horovod.ray import checks
-from horovod.ray.failures import Member
+from horovod.ray.failures import ActorFailed, Member
+from horovod.ray.nodes import on_node
 
 __all__ = ["Listening", "listening", "listening_beside"]
 
 _POLL_S = 0.1
 _AT_ONCE = 1000
+_SOME_S = 1.0
 _PART_S = 5.0  # how long ranks may take to hear that nobody listens any more
 
 
@@ -27,22 +31,39 @@ class Listening:
 
     def __init__(self, callbacks: Sequence[Callable[[Any], Any]]) -> None:
         self._callbacks = checks.callbacks_of(callbacks)
-        self.queue = Queue(actor_options={"num_cpus": 0})
+        here = on_node(ray.get_runtime_context().get_node_id())  # elsewhere it could be lost with a node
+        self.queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+        self._taken: deque[Any] = deque()
 
     def tell(self) -> None:
-        """Call the callbacks with all that has come."""
-        while True:
-            try:
-                found = self.queue.get_nowait_batch(min(self.queue.qsize(), _AT_ONCE) or 1)
-            except Empty:
-                return
-            except RayActorError as error:
-                raise LaunchError(
-                    f"What ranks say reaches no callback any more: the actor of their queue has died. {error}"
-                ) from error
-            for each in found:
-                for callback in self._callbacks:
-                    callback(each)
+        """Call the callbacks with all that has come. Only when nobody speaks any more."""
+        while self._taken or self._take():
+            self._hand_on()
+
+    def tell_some(self) -> None:
+        """The same for about a second: ranks may speak faster than callbacks hear."""
+        until = time.monotonic() + _SOME_S
+        if not self._taken:
+            self._take()
+        while self._taken and time.monotonic() < until:
+            self._hand_on()
+
+    def _take(self) -> bool:
+        """Whether there was something in the queue."""
+        try:
+            there = min(self.queue.qsize(), _AT_ONCE)
+            if there:
+                self._taken.extend(self.queue.get_nowait_batch(there))
+        except RayActorError as error:
+            raise LaunchError(
+                f"What ranks say reaches no callback any more: the actor of their queue has died. {error}"
+            ) from error
+        return bool(there)
+
+    def _hand_on(self) -> None:
+        said = self._taken.popleft()
+        for callback in self._callbacks:
+            callback(said)
 
 
 @contextmanager
@@ -55,8 +76,13 @@ def listening(
         return
     heard = Listening(callbacks)
     try:
-        ray.get([member.actor.set_queue.remote(heard.queue) for member in members])
-        yield heard.tell
+        for member in members:
+            member.actor.set_queue.remote(heard.queue)  # the call that follows names who has died
+        try:
+            yield heard.tell_some
+        except ActorFailed:
+            heard.tell()  # what they have said before
+            raise
         heard.tell()
     finally:
         _part(members, heard.queue)
@@ -92,7 +118,7 @@ def listening_beside(callbacks: Sequence[Callable[[Any], Any]] | None) -> Iterat
     def listen() -> None:
         try:
             while not over.wait(_POLL_S):
-                heard.tell()
+                heard.tell_some()
             heard.tell()
         except Exception as error:
             failed.append(error)
