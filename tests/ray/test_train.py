@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import horovod.arrays as hvd
-from horovod.errors import LaunchError
+from horovod.errors import ConfigError, LaunchError
 
 pytest.importorskip("ray", reason="Ray is not installed")
 pytest.importorskip("pyarrow", reason="Ray Train needs PyArrow")
@@ -54,6 +54,8 @@ def steps(config: dict[str, Any]) -> None:
     for step in range(first, 3):
         total = float(hvd.allreduce(np.full(2, hvd.rank() + 1.0), op=hvd.Sum)[0])
         if step == 1 and first == 0 and hvd.rank() == 1:
+            if config.get("kept"):
+                ray.train.get_all_reported_checkpoints()  # returns when Ray has what was reported
             if config.get("fails"):
                 raise KeyError("no such column")
             if config.get("dies"):
@@ -108,9 +110,59 @@ def test_the_trainer_says_which_worker_has_failed(what: str, said: str) -> None:
 @pytest.mark.parametrize("what", ["fails", "dies"])
 def test_a_run_begins_again_from_its_last_checkpoint(what: str) -> None:
     release()
-    result = trainer(steps, failures=1, **{what: True}).fit()
+    result = trainer(steps, failures=1, kept=True, **{what: True}).fit()
     assert (result.metrics["step"], result.metrics["first"]) == (2, 1)
     await_free(HEAD_CPUS + OTHER_CPUS)
+
+
+def stall(config: dict[str, Any]) -> None:
+    """One rank stops: its whole process, or only its training."""
+    hvd.init()
+    Path(config["folder"], str(os.getpid())).touch()
+    hvd.barrier()
+    if hvd.rank() == 1 and config["process"]:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if hvd.rank() == 1:
+        threading.Event().wait(300)
+    hvd.allreduce(np.ones(2))
+
+
+@whole
+@in_ray
+@pytest.mark.parametrize(
+    ("process", "said"),
+    [(True, "rank 1 on host .* is lost: no sign of life for 5"), (False, "waiting for rank 1")],
+)
+def test_a_worker_that_stalls_is_named_and_ended(process: bool, said: str) -> None:
+    release()
+    folder = tempfile.mkdtemp()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "2")
+        patched.setenv("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "10")
+        with pytest.raises(ray.train.TrainingFailedError, match=said):
+            trainer(stall, folder=folder, process=process).fit()
+    pids = [int(name) for name in os.listdir(folder)]
+    assert len(pids) == 2
+    await_end(pids)
+    await_free(HEAD_CPUS + OTHER_CPUS)
+
+
+@whole
+@in_ray
+def test_a_start_that_fails_leaves_nothing_although_the_script_lives() -> None:
+    """Ray itself keeps the workers of a group whose start has failed."""
+    release()
+    made = trainer(steps)
+    made.backend_config.timeout_s = 0.001
+    with pytest.raises(ray.train.TrainingFailedError, match=r"workers of Ray Train answer .*missing: rank 0"):
+        made.fit()
+    await_free(HEAD_CPUS + OTHER_CPUS)
+
+
+@in_ray
+def test_variables_without_a_value_are_refused_before_a_worker_is_started() -> None:
+    with pytest.raises(ConfigError, match="have a name and a value, not 'A'=None"):
+        HorovodConfig(env_vars={"A": None})
 
 
 @in_ray

@@ -15,6 +15,7 @@ from ray.train.backend import Backend, BackendConfig
 from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.ray import checks
 from horovod.ray.coordinator import Coordinator, forwarded
+from horovod.ray.failures import late
 from horovod.ray.nodes import describe_resources
 from horovod.ray.settings import MiniSettings, keep_identity
 from horovod.ray.worker import BaseHorovodWorker
@@ -30,6 +31,7 @@ class HorovodConfig(MiniSettings, BackendConfig):  # type: ignore[misc]
 
     Attributes:
         timeout_s: how many seconds workers may take to answer, and ranks to find each other.
+        placement_group_timeout_s: accepted; Ray Train waits for room as its own settings say.
         ssh_str: accepted, as the rest about ssh; nothing is started by it.
         env_vars: variables of the ranks, over all others. Those of the process that makes this object, as far
             as they are ``HOROVOD_...`` or ``NCCL_...``, reach the ranks, too.
@@ -42,6 +44,7 @@ class HorovodConfig(MiniSettings, BackendConfig):  # type: ignore[misc]
     def __post_init__(self) -> None:
         super().__post_init__()
         keep_identity(self.ssh_identity_file, self.ssh_str)
+        checks.texts(self.env_vars)
         self.inherited = forwarded(os.environ)
         self.inherited.pop(SECRET_VARIABLE, None)  # each start makes a key of its own
 
@@ -72,7 +75,7 @@ class _HorovodBackend(Backend):  # type: ignore[misc]
         """Tell the workers who they are, and where they meet.
 
         Raises:
-            TimeoutError: not all answer.
+            TimeoutError: not all answer; says which.
         """
         ranks = range(len(worker_group))
         limit = backend_config.start_timeout
@@ -83,26 +86,30 @@ class _HorovodBackend(Backend):  # type: ignore[misc]
             except GetTimeoutError:
                 raise TimeoutError(
                     f"Not all of {len(references)} workers of Ray Train answer after "
-                    f"{backend_config.timeout_s:g} s; {describe_resources()}. If importing takes longer: "
-                    "HorovodConfig(timeout_s=...)."
+                    f"{backend_config.timeout_s:g} s (missing: {late(references)}); {describe_resources()}. "
+                    "If importing takes longer: HorovodConfig(timeout_s=...)."
                 ) from None
 
-        coordinator = Coordinator(backend_config)
-        found = answers(
-            [worker_group.execute_single_async(rank, _be_rank, rank, len(ranks)) for rank in ranks]
-        )
-        for rank, (hostname, node_id) in zip(ranks, found, strict=True):
-            coordinator.register(hostname, node_id, rank)
-        places = coordinator.finalize_registration()
-        shared = coordinator.establish_rendezvous(backend_config.inherited)
-        given = checks.texts(backend_config.env_vars)
-        answers(
-            [
-                worker_group.execute_single_async(rank, _be_told, {**shared, **places[rank], **given})
-                for rank in ranks
-            ]
-        )
-        self._meeting_points[worker_group] = coordinator
+        self._meeting_points[worker_group] = coordinator = Coordinator(backend_config)
+        try:
+            found = answers(
+                [worker_group.execute_single_async(rank, _be_rank, rank, len(ranks)) for rank in ranks]
+            )
+            for rank, (hostname, node_id) in zip(ranks, found, strict=True):
+                coordinator.register(hostname, node_id, rank)
+            places = coordinator.finalize_registration()
+            shared = coordinator.establish_rendezvous(backend_config.inherited)
+            given = checks.texts(backend_config.env_vars)
+            answers(
+                [
+                    worker_group.execute_single_async(rank, _be_told, {**shared, **places[rank], **given})
+                    for rank in ranks
+                ]
+            )
+        except BaseException:
+            self.on_shutdown(worker_group, backend_config)
+            worker_group.shutdown()  # Ray itself would keep its workers as long as the script runs
+            raise
 
     def on_shutdown(self, worker_group: Any, backend_config: HorovodConfig) -> None:
         """Nobody meets there any more."""
