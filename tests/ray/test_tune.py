@@ -46,9 +46,11 @@ def steps(config: dict[str, Any], state: int | None) -> None:
             time.sleep(0.1)
 
 
-def tuned(space: dict[str, Any], failures: int = 0, stop: Any = None, **how: Any) -> Any:
+def tuned(
+    space: dict[str, Any], failures: int = 0, stop: Any = None, function: Any = steps, **how: Any
+) -> Any:
     tuner = tune.Tuner(
-        DistributedTrainableCreator(steps, timeout_s=60, **how),
+        DistributedTrainableCreator(function, timeout_s=60, **how),
         param_space=space,
         tune_config=tune.TuneConfig(metric="total", mode="max"),
         run_config=tune.RunConfig(
@@ -73,6 +75,49 @@ def test_what_trials_cannot_be_made_of() -> None:
             DistributedTrainableCreator(steps, num_workers=count)
         with pytest.raises(ValueError, match="num_hosts must be a whole number"):
             DistributedTrainableCreator(steps, num_hosts=count)
+    for cpus in (-1, "a", 1.5):
+        with pytest.raises(ValueError, match="num_cpus_per_worker must be a whole number, or a share of one"):
+            DistributedTrainableCreator(steps, num_cpus_per_worker=cpus)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="a rank needs a CPU or a GPU"):
+        DistributedTrainableCreator(steps, num_cpus_per_worker=0)
+    with pytest.raises(ConfigError, match="timeout_s must be a number of seconds"):
+        DistributedTrainableCreator(steps, timeout_s=-1)
+
+
+@whole
+@in_ray
+def test_a_trial_keeps_objects_of_classes_of_its_script() -> None:
+    """As a notebook defines them: no process can import these."""
+
+    class Progress:
+        def __init__(self, step: int) -> None:
+            self.step = step
+
+    def train(config: dict[str, Any], state: Any) -> None:
+        hvd.init()
+        step = 0 if state is None else state.step
+        report({"step": step + 1, "total": step}, Progress(step + 1))
+        if state is None:
+            raise KeyError("once")
+        assert type(state).__name__ == "Progress"
+
+    release()
+    results = tuned({}, failures=1, function=train, num_workers=1)
+    assert not results.errors
+    assert results[0].metrics["step"] == 2
+
+
+@whole
+@in_ray
+def test_what_rays_own_report_would_drop_is_an_error() -> None:
+    def train(config: dict[str, Any]) -> None:
+        hvd.init()
+        tune.report({"total": 1.0})
+
+    release()
+    results = tuned({}, function=train, num_workers=1)
+    assert len(results.errors) == 1
+    assert "Call horovod.ray.tune.report(metrics, state)" in str(results.errors[0])
 
 
 @whole

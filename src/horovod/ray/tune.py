@@ -8,15 +8,18 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
+import re
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 from ray import tune
 
 from horovod.bootstrap.launchers import OWN
-from horovod.errors import ConfigError
+from horovod.errors import ConfigError, LaunchError
 from horovod.ray import checks, ray_logger
 from horovod.ray.failures import check_picklable
 from horovod.ray.runner import RayExecutor
@@ -25,6 +28,7 @@ __all__ = ["DistributedTrainableCreator", "report"]
 
 _STATE = "state.pickle"
 _REPORT, _PICKLED = "horovod.ray.tune.report", "state"  # of a message
+_OF_A_TRIAL = r"`\w+` is meant to only be called inside a function that is executed by a Tuner"
 
 
 def DistributedTrainableCreator(
@@ -59,6 +63,12 @@ def DistributedTrainableCreator(
     for name, count in (("num_hosts", num_hosts), ("num_workers", num_workers)):
         if count is not None:
             checks.count(f"DistributedTrainableCreator: {name}", count)
+    checks.share("DistributedTrainableCreator: num_cpus_per_worker", num_cpus_per_worker)
+    if not num_cpus_per_worker and not use_gpu:
+        raise ConfigError(
+            "DistributedTrainableCreator: a rank needs a CPU or a GPU, so that a trial has room."
+        )
+    RayExecutor.create_settings(timeout_s=timeout_s)  # refuses what is no limit
     check_picklable("DistributedTrainableCreator", func)
 
     def trial(config: dict[str, Any]) -> None:
@@ -98,7 +108,7 @@ def report(metrics: Mapping[str, Any], state: Any = None) -> None:
     """
     if os.environ.get(OWN.rank) != "0":
         return
-    ray_logger.log({_REPORT: dict(metrics), _PICKLED: None if state is None else pickle.dumps(state)})
+    ray_logger.log({_REPORT: dict(metrics), _PICKLED: None if state is None else cloudpickle.dumps(state)})
     ray_logger.await_taken()
 
 
@@ -109,6 +119,20 @@ class _Rank:
         self._func, self._config, self._state = func, config, state
 
     def __call__(self) -> None:
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", _OF_A_TRIAL)  # Ray would drop what is reported
+                self._train()
+        except UserWarning as error:
+            if not re.match(_OF_A_TRIAL, str(error)):
+                raise
+            raise LaunchError(
+                "ray.tune.report and ray.tune.get_checkpoint are for the process of a trial, and this is one "
+                "of its ranks. Call horovod.ray.tune.report(metrics, state), and let the function have an "
+                "argument state."
+            ) from error
+
+    def _train(self) -> None:
         if "state" in inspect.signature(self._func).parameters:
             state = None if self._state is None else pickle.loads(self._state)
             self._func(self._config, state=state)
