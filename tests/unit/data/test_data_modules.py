@@ -164,7 +164,7 @@ def test_tensors_lie_in_the_memory_that_arrow_decoded_to(tmp_path: Path) -> None
     table = pq.read_table(write(tmp_path / "data", 40, group=40, files=1))
     for name in ("x", "v", "w"):
         chunk = table[name].chunk(0)
-        array = to_array(table[name])
+        array = to_array(chunk)
         assert array.ctypes.data in [each.address for each in chunk.buffers() if each is not None]
         assert as_tensors({name: array})[name].data_ptr() == array.ctypes.data
 

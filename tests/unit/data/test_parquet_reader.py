@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 pa = pytest.importorskip("pyarrow", reason="PyArrow is not installed")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from horovod.data.parquet import ParquetReader  # noqa: E402
+from horovod.data.parquet import ParquetReader, files  # noqa: E402
 from horovod.errors import InvalidArgumentError  # noqa: E402
 
 
@@ -115,17 +115,15 @@ def test_all_shards_together_have_every_row_in_every_epoch_of_an_endless_reader(
 def test_a_cached_shard_has_the_same_rows_in_every_epoch_and_reads_them_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from horovod.data.parquet.files import ParquetFiles
-
     path = write(tmp_path / "data", 40, 5)
     taken: list[int] = []
-    whole = ParquetFiles.read
+    parts = files.ParquetFiles.parts
 
-    def noted(self: ParquetFiles, group: int) -> dict[str, NDArray[Any]]:
-        taken.append(group)
-        return whole(self, group)
+    def noted(self: files.ParquetFiles, number: int, *rows: int) -> Iterator[dict[str, NDArray[Any]]]:
+        taken.append(number)
+        return parts(self, number, *rows)
 
-    monkeypatch.setattr(ParquetFiles, "read", noted)
+    monkeypatch.setattr(files.ParquetFiles, "parts", noted)
     batches = read(path, cache=True, memory_bytes=64, epochs=3, batch_size=10, shard_count=4, cur_shard=1)
     epochs = [sorted(batch["x"].tolist()) for batch in batches]
     assert epochs[0] == epochs[1] == epochs[2]
@@ -233,6 +231,7 @@ def test_a_transformation_that_returns_nonsense_is_an_error(
         read(path, workers=workers, **options)
 
 
+@pytest.mark.parametrize("part_bytes", [1, 1 << 20])
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     ("values", "message"),
@@ -256,11 +255,70 @@ def test_a_transformation_that_returns_nonsense_is_an_error(
         (lambda part: [{"a": 1} for _ in part], "has the type struct<a: int64>"),
     ],
 )
-def test_data_that_fits_in_no_array_is_named(tmp_path: Path, values: Any, message: str, workers: int) -> None:
+def test_data_that_fits_in_no_array_is_named(
+    tmp_path: Path, values: Any, message: str, workers: int, part_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if each row is decoded by itself."""
+    monkeypatch.setattr(files, "_PART_BYTES", part_bytes)
     path = write(tmp_path / "data", 20, 5, bad=values)
     assert len(column(read(path, columns=["x", "v"]))) == 20  # which does not matter if it is not read
     with pytest.raises(InvalidArgumentError, match=f"Column 'bad' {message}"):
         read(path, shuffle=False, workers=workers)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("transform", [None, lambda rows: rows])
+def test_rows_are_the_same_however_many_are_decoded_at_a_time(
+    tmp_path: Path, shuffle: bool, transform: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some columns are narrow, and gathered at the end; ``wide`` is put in order as it arrives."""
+    path = write(
+        tmp_path / "data",
+        50,
+        20,
+        wide=lambda part: [[[row + each] * 4 for each in range(5)] for row in part],
+        text=lambda part: [f"row {row}" for row in part],
+    )
+    options: dict[str, Any] = {"shuffle": shuffle, "transform": transform, "shard_count": 2, "epochs": 2}
+    found = []
+    for part_bytes in (1, 500, 1 << 20):
+        monkeypatch.setattr(files, "_PART_BYTES", part_bytes)
+        found.append([read(path, cur_shard=shard, **options) for shard in range(2)])
+    for shards in found:
+        rows = [batch for batches in shards for batch in batches]
+        assert sorted(column(rows)) == sorted([*range(50)] * 2)
+        assert [column(batches) for batches in shards] == [column(batches) for batches in found[0]]
+        for batch in rows:
+            assert batch["text"].tolist() == [f"row {row}" for row in batch["x"]]
+            np.testing.assert_array_equal(batch["v"], batch["x"][:, None] + np.arange(3))
+            wide = batch["x"][:, None, None] + np.arange(5)[:, None] + np.zeros(4)
+            np.testing.assert_array_equal(batch["wide"], wide)
+
+
+def test_files_that_have_another_type_become_as_the_first(tmp_path: Path) -> None:
+    for number, kind in enumerate((pa.int64(), pa.int32())):
+        pq.write_table(pa.table({"x": pa.array([number], kind)}), tmp_path / f"{number}.parquet")
+    (batch,) = read(str(tmp_path))
+    assert sorted(batch["x"].tolist()) == [0, 1]
+    assert batch["x"].dtype == np.int64
+
+
+def test_row_groups_are_kept_when_another_loop_shows_that_it_is_of_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "data", 20, 5)
+    taken: list[int] = []
+    parts = files.ParquetFiles.parts
+
+    def noted(self: files.ParquetFiles, number: int, *rows: int) -> Iterator[dict[str, NDArray[Any]]]:
+        taken.append(number)
+        return parts(self, number, *rows)
+
+    monkeypatch.setattr(files.ParquetFiles, "parts", noted)
+    with ParquetReader(path, batch_size=5, epochs=1) as reader:
+        for reads in (4, 8, 8):
+            assert sorted(column(list(reader))) == list(range(20))
+            assert len(taken) == reads
 
 
 def test_a_reader_that_failed_fails_again_and_does_not_skip(tmp_path: Path) -> None:
@@ -324,13 +382,13 @@ def test_several_files_and_a_url_are_read(tmp_path: Path) -> None:
 
 def test_what_fsspec_knows_is_read(tmp_path: Path) -> None:
     fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
-    files = fsspec.filesystem("memory")
-    files.put(write(tmp_path / "data", 10), "/parquet-reader/", recursive=True)
+    memory = fsspec.filesystem("memory")
+    memory.put(write(tmp_path / "data", 10), "/parquet-reader/", recursive=True)
     try:
-        for options in ({}, {"filesystem": files}):
+        for options in ({}, {"filesystem": memory}):
             assert sorted(column(read("memory://parquet-reader", **options))) == list(range(10))
     finally:
-        files.rm("/parquet-reader", recursive=True)
+        memory.rm("/parquet-reader", recursive=True)
     from pyarrow import fs
 
     assert len(read(str(tmp_path / "data"), filesystem=fs.LocalFileSystem())) == 3

@@ -22,8 +22,11 @@ class UnfitValue(Exception):
         self.row = row
 
 
-def to_array(column: pa.ChunkedArray) -> NDArray[Any]:
-    """The values of a column as an array that may be written to.
+def to_array(values: pa.Array, usual: tuple[int, ...] | None = None) -> NDArray[Any]:
+    """Values of a column as an array that may be written to.
+
+    Args:
+        usual: the shape of the rows before; ``None``: these are the first ones.
 
     Returns:
         Shape ``(rows,)``; of lists ``(rows, n)``, of lists of lists ``(rows, n, m)``. Numbers keep their
@@ -33,41 +36,21 @@ def to_array(column: pa.ChunkedArray) -> NDArray[Any]:
     Raises:
         UnfitValue: there is a null, lists differ in length, or no array can have this type.
     """
-    parts = [_of_chunk(chunk) for chunk in column.chunks if len(chunk)]
-    if len(parts) == 1:
-        return parts[0]
-    first = 0
-    for part in parts:
-        if part.shape[1:] != parts[0].shape[1:]:
-            raise UnfitValue(_differ(parts[0].shape[1:], part.shape[1:]), first)
-        first += len(part)
-    return np.concatenate(parts)
-
-
-def _differ(usual: tuple[int, ...], here: tuple[int, ...]) -> str:
-    return f"has lists of {_size(here)} values where those before have {_size(usual)}"
-
-
-def _size(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape)) or "1"
-
-
-def _of_chunk(chunk: pa.Array) -> NDArray[Any]:
-    if chunk.null_count:
-        row = int(np.argmax(chunk.is_null().to_numpy(zero_copy_only=False)))
+    if values.null_count:
+        row = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
         raise UnfitValue("has a null", row)
-    kind = chunk.type
+    kind = values.type
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return _of_lists(chunk)
+        return _of_lists(values, usual)
     if types.is_dictionary(kind):
-        return _of_chunk(chunk.dictionary_decode())
+        return to_array(values.dictionary_decode())
     if types.is_integer(kind) or types.is_floating(kind):
-        return _of_numbers(chunk)
+        return _of_numbers(values)
     if types.is_decimal(kind):
-        return _of_numbers(chunk.cast(pa.float64()))
+        return _of_numbers(values.cast(pa.float64()))
     if types.is_boolean(kind) or types.is_temporal(kind) or _is_text(kind):
-        values: NDArray[Any] = chunk.to_numpy(zero_copy_only=False)
-        return values if values.flags.writeable else values.copy()
+        array: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+        return array if array.flags.writeable else array.copy()
     raise UnfitValue(f"has the type {kind}, of which no array can be made", None)
 
 
@@ -89,22 +72,22 @@ def _of_numbers(chunk: pa.Array) -> NDArray[Any]:
     return values if values.flags.writeable else values.copy()
 
 
-def _of_lists(chunk: pa.Array) -> NDArray[Any]:
-    if types.is_fixed_size_list(chunk.type):
-        length = chunk.type.list_size
+def _of_lists(lists: pa.Array, usual: tuple[int, ...] | None) -> NDArray[Any]:
+    if types.is_fixed_size_list(lists.type):
+        length = lists.type.list_size
     else:
-        lengths = np.diff(chunk.offsets.to_numpy())
-        length = int(lengths[0])
+        lengths = np.diff(lists.offsets.to_numpy())
+        length = usual[0] if usual else int(lengths[0])
         if (lengths != length).any():
             row = int(np.argmax(lengths != length))
-            raise UnfitValue(_differ((length,), (int(lengths[row]),)), row)
+            raise UnfitValue(f"has lists of {lengths[row]} values where those before have {length}", row)
     if length == 0:
-        return np.empty((len(chunk), 0), np.float64)
+        return np.empty((len(lists), 0), np.float64)
     try:
-        values = _of_chunk(chunk.flatten())
+        values = to_array(lists.flatten(), usual[1:] if usual else None)
     except UnfitValue as error:
         row_of = None if error.row is None else error.row // length
         raise UnfitValue(
             f"{error.reason} in a list" if row_of is not None else error.reason, row_of
         ) from None
-    return values.reshape(len(chunk), length, *values.shape[1:])
+    return values.reshape(len(lists), length, *values.shape[1:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 from numpy.typing import NDArray
-from pyarrow import fs
+from pyarrow import fs, parquet
 
 from horovod.data.parquet.columns import UnfitValue, to_array
 from horovod.data.parquet.filesystems import is_local, resolve
@@ -22,6 +22,13 @@ __all__ = ["ParquetFiles", "RowGroup"]
 
 _FOOTER_READERS = 8
 """Threads that read the ends of files at the start; on an object store each takes some 50 ms."""
+
+_PART_BYTES = 2 << 20
+"""Values that are decoded at a time. In caches they are put where they belong; and Arrow uses the memory of
+one part for the next, where for a whole row group the system clears new pages, for several times its size."""
+
+_READ_BYTES = 64 << 10
+"""Of a file on a disk that are read at a time."""
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 """Bytes of a decoded value, by the physical type in the file."""
@@ -34,6 +41,8 @@ class RowGroup:
     Attributes:
         first_row: its number in the file.
         size_bytes: about what the columns that are read take once decoded.
+        as_wanted: whether all these columns are in the file with their types; if not, a folder's name has
+            some, or other files have other types.
     """
 
     fragment: ds.ParquetFileFragment
@@ -41,6 +50,7 @@ class RowGroup:
     first_row: int
     rows: int
     size_bytes: int
+    as_wanted: bool
 
 
 class ParquetFiles:
@@ -89,8 +99,13 @@ class ParquetFiles:
         if not self.groups:
             raise InvalidArgumentError(f"The Parquet files in {self.name} have no rows.")
 
-    def read(self, number: int) -> dict[str, NDArray[Any]]:
-        """The values of a row group, by column.
+    def parts(
+        self, number: int, start: int = 0, stop: int | None = None
+    ) -> Iterator[dict[str, NDArray[Any]]]:
+        """The values of rows of a row group, by column: some rows at a time, in their order.
+
+        Args:
+            start, stop: the first row, and the one after the last; by default all.
 
         Raises:
             ValueError: a column has something that has no place in an array: it, the file and the row are
@@ -98,40 +113,82 @@ class ParquetFiles:
             DataStoreError: the file has changed or is gone, or its storage fails.
         """
         group = self.groups[number]
+        stop = group.rows if stop is None else stop
+        shapes: dict[str, tuple[int, ...]] = {}
+        first = 0
+        for batch in self._batches(group):
+            after = first + len(batch)
+            if after > start:
+                chosen = slice(max(start - first, 0), min(stop - first, len(batch)))
+                yield self._arrays(
+                    group, first + chosen.start, batch.slice(chosen.start, chosen.stop - chosen.start), shapes
+                )
+            first = after
+            if first >= stop:
+                return
+        raise _unreadable(
+            group.file,
+            f"rows from {group.first_row} on",
+            ValueError(f"{first} rows, not {group.rows} as its end has said"),
+        )
+
+    def _arrays(
+        self, group: RowGroup, first: int, batch: pa.RecordBatch, shapes: dict[str, tuple[int, ...]]
+    ) -> dict[str, NDArray[Any]]:
+        """Rows from ``first`` on as arrays, whose rows have the ``shapes`` of those before."""
+        arrays = {}
+        for name in self.columns:
+            try:
+                arrays[name] = to_array(batch.column(name), shapes.get(name))
+            except UnfitValue as error:
+                raise InvalidArgumentError(_unfit(name, group, first, error)) from None
+            shapes[name] = arrays[name].shape[1:]
+        return arrays
+
+    def _batches(self, group: RowGroup) -> Iterator[pa.RecordBatch]:
+        rows = max(1, _PART_BYTES * group.rows // max(group.size_bytes, 1))
         try:
-            table = group.fragment.to_table(
-                schema=self._whole_schema,
-                columns=self.columns,
-                batch_size=group.rows,
-                use_threads=False,  # the reader's own threads are what there is
-                fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=not self._local),
-            )
+            if group.as_wanted:
+                yield from self._from_file(group, rows)
+            else:
+                yield from group.fragment.to_batches(
+                    schema=self._whole_schema,
+                    columns=self.columns,
+                    batch_size=rows,
+                    use_threads=False,  # the reader's own threads are what there is
+                    fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=not self._local),
+                )
         except (OSError, pa.ArrowException) as error:
             raise _unreadable(group.file, f"rows from {group.first_row} on", error) from error
-        if table.num_rows != group.rows:
-            what = f"rows from {group.first_row} on"
-            raise _unreadable(
-                group.file, what, ValueError(f"{table.num_rows} rows, not {group.rows} as its end has said")
+
+    def _from_file(self, group: RowGroup, rows: int) -> Iterator[pa.RecordBatch]:
+        """So many rows at a time; a scan of a data set decodes whole row groups."""
+        fragment = group.fragment
+        with fragment.filesystem.open_input_file(fragment.path) as source:
+            file = parquet.ParquetFile(
+                source,
+                metadata=fragment.metadata,
+                pre_buffer=not self._local,
+                buffer_size=_READ_BYTES if self._local else 0,
             )
-        arrays = {}
-        for name, column in zip(self.columns, table.columns, strict=True):
-            try:
-                arrays[name] = to_array(column)
-            except UnfitValue as error:
-                raise InvalidArgumentError(_unfit(name, group, error)) from None
-        return arrays
+            numbers = [info.id for info in fragment.row_groups]
+            yield from file.iter_batches(rows, numbers, columns=self.columns, use_threads=False)
 
     def _groups_of(self, fragment: ds.ParquetFileFragment) -> list[RowGroup]:
         try:
             footer, pieces = fragment.metadata, fragment.split_by_row_group()
         except (OSError, pa.ArrowException) as error:
             raise _unreadable(str(fragment.path), "its end", error) from error
+        there = fragment.physical_schema
+        as_wanted = not ds.get_partition_keys(fragment.partition_expression) and all(
+            each.name in there.names and there.field(each.name).type == each.type for each in self.schema
+        )
         groups, first_row = [], 0
         for piece in pieces:
             (info,) = piece.row_groups
             if info.num_rows:
                 size = _decoded_bytes(footer.row_group(info.id), self.columns)
-                groups.append(RowGroup(piece, str(fragment.path), first_row, info.num_rows, size))
+                groups.append(RowGroup(piece, str(fragment.path), first_row, info.num_rows, size, as_wanted))
             first_row += info.num_rows
         return groups
 
@@ -174,10 +231,10 @@ def _unreadable(file: str, what: str, error: Exception) -> DataStoreError:
     )
 
 
-def _unfit(name: str, group: RowGroup, error: UnfitValue) -> str:
+def _unfit(name: str, group: RowGroup, first: int, error: UnfitValue) -> str:
     if error.row is None:
         return f"Column {name!r} {error.reason}: {group.file}. Leave it out, or make numbers of it before."
-    where = f"row {group.first_row + error.row} of {group.file}"
+    where = f"row {group.first_row + first + error.row} of {group.file}"
     if "null" in error.reason:
         advice = "Fill nulls, or drop such rows, before training (in Spark df.na.fill() and df.na.drop())."
     else:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from horovod.data.parquet.memory import ArrayMemory
 from horovod.data.parquet.plan import Block, Piece
+from horovod.data.parquet.rows import Arrays, Rows, TransformedRows
 from horovod.errors import InvalidArgumentError
 
 __all__ = ["Arrays", "Loading", "RowTransform", "Transform"]
 
-Arrays = dict[str, NDArray[Any]]
 Transform = Callable[[Arrays], Arrays]
 RowTransform = Callable[[dict[str, Any]], Mapping[str, Any]]
 
@@ -28,91 +29,119 @@ class _Groups(Protocol):
     @property
     def groups(self) -> Sequence[Any]: ...
 
-    def read(self, number: int) -> Arrays: ...
+    def parts(self, number: int, start: int = 0, stop: int | None = None) -> Iterator[Arrays]: ...
 
 
 class Loading:
     """Makes blocks. Threads may call it at once.
 
     Args:
-        shuffled: whether rows of blocks are put in another order, for which they are copied.
-        keep_bytes: row groups stay in memory while all that do take no more; ``None`` = all of them.
+        keep_bytes: after :meth:`keep` row groups stay in memory while all that do take no more; ``None`` =
+            all of them.
+        spare_bytes: memory of arrays that nobody has any more is kept for the next ones.
         transform, row_transform: applied to pieces every time that they are used, the rows' one first.
     """
 
     def __init__(
         self,
         files: _Groups,
-        shuffled: bool,
         keep_bytes: int | None,
+        spare_bytes: int,
         transform: Transform | None,
         row_transform: RowTransform | None,
     ) -> None:
         self._files = files
-        self._copied_later = shuffled and transform is None and row_transform is None
         self._keep_bytes = keep_bytes
+        self._memory = ArrayMemory(spare_bytes)
         self._transform = transform
         self._row_transform = row_transform
+        self._keeps = False
+        self._transforms = transform is not None or row_transform is not None
         self._lock = threading.Lock()
         # Both below are guarded by _lock.
-        self._kept: dict[int, Arrays] = {}
+        self._kept: dict[int, Future[Arrays]] = {}
         self._kept_bytes = 0
         # Shape of a row, by column, of the piece that came first: a dict's setdefault is atomic.
         self._shapes: dict[str, tuple[tuple[int, ...], str]] = {}
 
-    def piece(self, piece: Piece) -> Arrays:
-        """The rows of a piece.
+    def keep(self) -> None:
+        """From now on keep row groups: they will be read again."""
+        self._keeps = True
+
+    def begin(self, block: Block) -> Rows | TransformedRows:
+        """The rows of a block, of which none has arrived."""
+        count = sum(map(len, block.pieces))
+        order = None if block.seed is None else np.random.default_rng(block.seed).permutation(count)
+        return TransformedRows(order) if self._transforms else Rows(count, order, self._memory)
+
+    def load(self, piece: Piece, first: int, rows: Rows | TransformedRows) -> None:
+        """Let the rows of a piece arrive, as those from number ``first`` on.
 
         Raises:
             ValueError: something in the data has no place in an array, or a transformation returned something
                 else than arrays with a row for every row.
         """
-        with self._lock:
-            arrays = self._kept.get(piece.group)
-        shared = arrays is not None
-        if arrays is None:
-            arrays = self._files.read(piece.group)
-            shared = self._keep(piece.group, arrays)
-        rows = {name: values[piece.start : piece.stop] for name, values in arrays.items()}
-        if shared and not self._copied_later:
-            rows = {name: values.copy() for name, values in rows.items()}
+        if not self._transforms:
+            for number, part in enumerate(self._parts(piece)):
+                if number == 0:  # those that follow have the same shapes
+                    self._check_shapes(piece, part)
+                rows.put(first, part)
+                first += _count(part)
+            return
+        arrays = self._joined(len(piece), self._parts(piece))
         if self._row_transform is not None:
-            rows = _row_by_row(self._row_transform, rows, len(piece))
+            arrays = _row_by_row(self._row_transform, arrays, len(piece))
         if self._transform is not None:
-            rows = _checked(self._transform(rows), len(piece))
-        self._check_shapes(piece, rows)
-        return rows
-
-    def block(self, block: Block, pieces: Sequence[Arrays]) -> Arrays:
-        """The rows of a block in their order."""
-        if {frozenset(each) for each in pieces} != {frozenset(pieces[0])}:
-            raise InvalidArgumentError(
-                "The transformation returns other columns for some rows than for others."
-            )
-        if block.seed is None:
-            return {name: _joined([each[name] for each in pieces]) for name in pieces[0]}
-        order = np.random.default_rng(block.seed).permutation(sum(map(len, block.pieces)))
-        return {
-            # "clip" leaves out a check of numbers that are a permutation.
-            name: np.take(_joined([each[name] for each in pieces]), order, axis=0, mode="clip")
-            for name in pieces[0]
-        }
+            arrays = _checked(self._transform(arrays), len(piece))
+        self._check_shapes(piece, arrays)
+        rows.put(first, arrays)
 
     def forget(self) -> None:
         """Keep no row group any more."""
         with self._lock:
             self._kept.clear()
             self._kept_bytes = 0
+        self._memory.forget()
 
-    def _keep(self, group: int, arrays: Arrays) -> bool:
-        size = sum(values.nbytes for values in arrays.values())
+    def _parts(self, piece: Piece) -> Iterator[Arrays]:
+        """The rows of a piece; they may be parts of what is kept."""
+        kept = self._kept_group(piece.group)
+        if kept is None:
+            yield from self._files.parts(piece.group, piece.start, piece.stop)
+        else:
+            yield {name: values[piece.start : piece.stop] for name, values in kept.items()}
+
+    def _kept_group(self, number: int) -> Arrays | None:
+        """A row group that is kept; ``None`` if it is not, and will not be."""
+        group = self._files.groups[number]
         with self._lock:
-            if self._keep_bytes is not None and self._kept_bytes + size > self._keep_bytes:
-                return False
-            if group not in self._kept:
-                self._kept[group] = arrays
-                self._kept_bytes += size
-            return True
+            kept = self._kept.get(number)
+            if kept is None:
+                full = self._keep_bytes is not None and self._kept_bytes + group.size_bytes > self._keep_bytes
+                if not self._keeps or full:
+                    return None
+                mine: Future[Arrays] = Future()
+                self._kept[number] = mine
+                self._kept_bytes += group.size_bytes
+        if kept is not None:
+            return kept.result()  # another thread is reading it, if it is not there yet
+        try:
+            arrays = self._joined(group.rows, self._files.parts(number))
+        except BaseException as error:
+            with self._lock:
+                self._kept.pop(number, None)
+                self._kept_bytes -= group.size_bytes
+            mine.set_exception(error)
+            raise
+        mine.set_result(arrays)
+        return arrays
+
+    def _joined(self, count: int, parts: Iterator[Arrays]) -> Arrays:
+        rows, first = Rows(count, None, self._memory), 0
+        for part in parts:
+            rows.put(first, part)
+            first += _count(part)
+        return rows.arrays()
 
     def _check_shapes(self, piece: Piece, rows: Arrays) -> None:
         group = self._files.groups[piece.group]
@@ -126,8 +155,8 @@ class Loading:
                 )
 
 
-def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+def _count(rows: Arrays) -> int:
+    return len(next(iter(rows.values())))
 
 
 def _row_by_row(transform: RowTransform, rows: Arrays, count: int) -> Arrays:

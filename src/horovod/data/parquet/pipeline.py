@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import accumulate
 
 from numpy import concatenate
 
 from horovod.data.parquet.loading import Arrays, Loading
-from horovod.data.parquet.plan import Block
+from horovod.data.parquet.plan import Block, Piece
 
 __all__ = ["batches_of", "loaded"]
 
@@ -23,7 +24,11 @@ def loaded(plan: Iterator[Block], loading: Loading, workers: int, ahead_bytes: i
     """
     if workers == 0:
         for block in plan:
-            yield loading.block(block, [loading.piece(each) for each in block.pieces])
+            rows, first = loading.begin(block), 0
+            for piece in block.pieces:
+                loading.load(piece, first, rows)
+                first += len(piece)
+            yield rows.arrays()
         return
     pool = ThreadPoolExecutor(workers, thread_name_prefix="parquet")
     ahead: deque[tuple[Future[Arrays], int]] = deque()
@@ -49,9 +54,21 @@ def loaded(plan: Iterator[Block], loading: Loading, workers: int, ahead_bytes: i
 
 
 def _submitted(pool: ThreadPoolExecutor, loading: Loading, block: Block) -> Future[Arrays]:
-    # Tasks begin in the order of submission: whoever joins pieces waits for none that has not begun.
-    pieces = [pool.submit(loading.piece, each) for each in block.pieces]
-    return pool.submit(lambda: loading.block(block, [each.result() for each in pieces]))
+    begun = pool.submit(loading.begin, block)
+    firsts = accumulate((len(piece) for piece in block.pieces), initial=0)
+
+    def load(piece: Piece, first: int) -> None:
+        loading.load(piece, first, begun.result())
+
+    # Tasks begin in the order of submission: whoever waits for one waits for none that has not begun.
+    pieces = [pool.submit(load, piece, first) for piece, first in zip(block.pieces, firsts, strict=False)]
+
+    def all_loaded() -> Arrays:
+        for each in pieces:
+            each.result()
+        return begun.result().arrays()
+
+    return pool.submit(all_loaded)
 
 
 def batches_of(blocks: Iterator[Arrays], batch_size: int) -> Iterator[Arrays]:

@@ -59,8 +59,9 @@ class ParquetReader:
         filesystem: of pyarrow or fsspec, in place of what ``path`` says.
         storage_options: for fsspec.
         memory_bytes: about what the rows in memory may take. A quarter each for rows in use, for those being
-            read ahead, for putting them in order, and to keep row groups for the next epoch. Two row groups
-            are in memory in any case. At most 32 MiB, or two row groups, are mixed with each other.
+            read ahead, for putting them in order, and to keep row groups for the next epoch, unless one epoch
+            is all there is. Two row groups are in memory in any case. At most 32 MiB, or two row groups, are
+            mixed with each other.
 
     Raises:
         FileNotFoundError: there is nothing at ``path``.
@@ -110,7 +111,7 @@ class ParquetReader:
         self._fixed = cache
         self._files = ParquetFiles(path, columns, filesystem, storage_options)
         keep_bytes = None if cache else self._quarter_bytes
-        self._loading = Loading(self._files, shuffle, keep_bytes, transform, row_transform)
+        self._loading = Loading(self._files, keep_bytes, self._quarter_bytes, transform, row_transform)
         self._begun = 0  # epochs
         self._batches: Iterator[Arrays] | None = None
         self._closed = False
@@ -200,6 +201,8 @@ class ParquetReader:
             stream.close()  # type: ignore[attr-defined]
 
     def _stream(self) -> Iterator[Arrays]:
+        if self._fixed or self._epochs != 1 or self._begun:
+            self._loading.keep()
         blocks_ = loaded(self._plan(), self._loading, self._workers, self._quarter_bytes)
         try:
             yield from batches_of(blocks_, self._batch_size)
