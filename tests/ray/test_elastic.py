@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -23,7 +26,7 @@ pytest.importorskip("ray", reason="Ray is not installed")
 from tests.ray.helpers import await_end, await_free, release, settings
 from tests.ray.session import HEAD_CPUS, OTHER_CPUS, WHOLE, in_ray
 
-from horovod.ray import ElasticRayExecutor, RayExecutor, fleet, ray_logger
+from horovod.ray import ElasticRayExecutor, RayExecutor, fleet, nodes, ray_logger
 from horovod.ray.elastic import RayHostDiscovery as FormerDiscovery
 from horovod.ray.elastic_actors import NodeProbe, Process
 from horovod.ray.elastic_v2 import RayHostDiscovery, TestDiscovery
@@ -128,6 +131,22 @@ def test_nodes_are_found_with_room_for_workers() -> None:
     changing = TestDiscovery(1, 2, 0.0, verbose=False)
     counts = [len(changing.find_available_hosts_and_slots()) for _ in range(12)]
     assert counts == [1, 2] * 6
+
+
+def test_two_threads_ask_for_nodes_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the discovery of a job does, and its fleet."""
+    there = [nodes.Node(f"{number:08x}", "10.0.0.1", "host", {}) for number in range(200)]
+    monkeypatch.setattr(nodes, "alive_nodes", lambda: random.sample(there, 100))
+    names = nodes.NodeNames()
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            done = [threads.submit(lambda: [names.nodes() for _ in range(200)]) for _ in range(2)]
+            for found in (each for thread in done for each in thread.result()):
+                assert len(found) == 100
+    finally:
+        sys.setswitchinterval(interval_s)
 
 
 @whole

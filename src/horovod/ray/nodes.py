@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -32,22 +33,25 @@ class Node(NamedTuple):
 
 class NodeNames:
     """Names of nodes in elastic jobs: their address, and where several have the same, the id as well. A node
-    keeps its name.
+    keeps its name. For any thread.
     """
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}  # by node
+        self._lock = threading.Lock()  # who looks for nodes is not who starts workers there
 
     def nodes(self) -> dict[str, Node]:
         """Those that are alive, by name."""
-        found = alive_nodes()
-        alive = {node.node_id for node in found}
-        self._names = {node: name for node, name in self._names.items() if node in alive}
-        for node in found:
-            if node.node_id not in self._names:
-                taken = node.address in self._names.values()
-                self._names[node.node_id] = f"{node.address}-{node.node_id[:8]}" if taken else node.address
-        return {self._names[node.node_id]: node for node in found}
+        with self._lock:
+            found = alive_nodes()
+            alive = {node.node_id for node in found}
+            self._names = {node: name for node, name in self._names.items() if node in alive}
+            for node in found:
+                if node.node_id not in self._names:
+                    taken = node.address in self._names.values()
+                    own = f"{node.address}-{node.node_id[:8]}"
+                    self._names[node.node_id] = own if taken else node.address
+            return {self._names[node.node_id]: node for node in found}
 
     def node_of(self, name: str) -> str:
         """The id of the node with this name, address, host name or id.
