@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -18,7 +21,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.ray.helpers import await_end, await_free, release, settings, summed
 from tests.ray.session import HEAD_CPUS, OTHER_CPUS, WHOLE, in_ray
 
-from horovod.ray import RayExecutor
+from horovod.ray import ElasticRayExecutor, RayExecutor
 from horovod.ray.strategy import create_placement_group
 
 whole = pytest.mark.skipif(not WHOLE, reason="takes long: the full matrix runs it")
@@ -103,6 +106,40 @@ def test_a_connection_that_has_ended_has_ended_the_job() -> None:
     assert executor.run(summed, [3]) == [3.0]
     executor.shutdown()
     await_free(HEAD_CPUS + OTHER_CPUS)
+
+
+@whole
+@in_ray
+def test_a_driver_by_ray_client_is_refused() -> None:
+    """It is outside the cluster: ranks could not reach its store."""
+    release()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "ray.util.client.server", "--mode", "specific-server"),
+            *("--address", os.environ["RAY_ADDRESS"], "--host", "127.0.0.1", "--port", str(port)),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    ray.shutdown()
+    try:
+        ray.init(f"ray://127.0.0.1:{port}")  # tries for 30 s
+        for executor in (
+            RayExecutor(settings(), num_workers=1),
+            RayExecutor(settings(), min_workers=1),
+            ElasticRayExecutor(ElasticRayExecutor.create_settings()),
+        ):
+            with pytest.raises(LaunchError, match="connected by Ray Client, so ranks cannot reach it"):
+                executor.start()
+    finally:
+        ray.shutdown()
+        server.kill()
+        server.wait()
+        ray.init(log_to_driver=False)
 
 
 @in_ray
