@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -21,8 +22,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.ray.helpers import await_end, await_free, release, settings, summed
 from tests.ray.session import HEAD_CPUS, OTHER_CPUS, WHOLE, in_ray
 
-from horovod.ray import ElasticRayExecutor, RayExecutor
+from horovod.ray import BaseHorovodWorker, ElasticRayExecutor, RayExecutor
 from horovod.ray.strategy import create_placement_group
+from horovod.ray.utils import detect_nics
 
 whole = pytest.mark.skipif(not WHOLE, reason="takes long: the full matrix runs it")
 
@@ -106,6 +108,19 @@ def test_a_connection_that_has_ended_has_ended_the_job() -> None:
     assert executor.run(summed, [3]) == [3.0]
     executor.shutdown()
     await_free(HEAD_CPUS + OTHER_CPUS)
+
+
+@whole
+@in_ray
+def test_hosts_whose_interfaces_nobody_tells_are_named() -> None:
+    release()
+    actors = [ray.remote(BaseHorovodWorker).options(num_cpus=0).remote() for _ in range(2)]
+    ray.get([actor.hostname.remote() for actor in actors])
+    actors[1].execute.remote(lambda _: time.sleep(300))
+    with pytest.raises(TimeoutError, match="actors on elsewhere do not answer after 3 s"):
+        detect_nics(settings(timeout_s=3), ["there", "elsewhere"], node_workers=actors)
+    for actor in actors:
+        ray.kill(actor)
 
 
 @whole

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import ray
+from ray.exceptions import GetTimeoutError
 
 from horovod.bootstrap.addresses import loopback_addresses, own_addresses
 from horovod.launch.calls.functions import interface_names
@@ -35,6 +36,7 @@ def detect_nics(
     Raises:
         ValueError: there are not as many actors as hosts.
         LaunchError: Ray has no such host.
+        TimeoutError: not all answer in time; says which.
     """
     if settings.nics:
         return set(interface_names(settings.nics))
@@ -54,10 +56,15 @@ def detect_nics(
             for name in names
         ]
     try:
-        found = ray.get(
-            [each.execute.remote(_interfaces) for each in node_workers or made],
-            timeout=settings.start_timeout.remaining(),
-        )
+        asked = [each.execute.remote(_interfaces) for each in node_workers or made]
+        found = ray.get(asked, timeout=settings.start_timeout.remaining())
+    except GetTimeoutError:
+        answered = ray.wait(asked, num_returns=len(asked), timeout=0)[0]
+        late = [name for name, each in zip(names, asked, strict=True) if each not in answered]
+        raise TimeoutError(
+            f"detect_nics: actors on {', '.join(late)} do not answer after {settings.timeout_s:g} s. Set "
+            "nics, or wait longer: timeout_s."
+        ) from None
     finally:
         for each in made:
             ray.kill(each)
