@@ -83,5 +83,6 @@ def test_what_a_stuck_verb_writes_hits_nothing_that_lives(framework: str) -> Non
             timeout_s=150.0,
             HOROVOD_CPU_OPERATIONS="tests.contract.stuck_backend:Stuck",
             HOROVOD_GLOO_TIMEOUT_SECONDS="4",
+            HOROVOD_START_TIMEOUT="120",  # frameworks take their time to be imported
         )
     assert [output.splitlines()[-1] for output in outputs] == ["nothing was hit"] * 2, outputs

@@ -52,6 +52,7 @@ def attacked(what: str, protection: str, folder: Path) -> list[dict[str, Any]]:
                         "HOROVOD_TRANSPORT_GROUPS": "single",
                         "HOROVOD_NETWORK_PROTECTION": protection,
                         "HOROVOD_GLOO_TIMEOUT_SECONDS": "4",
+                        "HOROVOD_START_TIMEOUT": "60",
                         "OMP_NUM_THREADS": "1",
                         "CANARY": str(folder / "canary"),
                     },

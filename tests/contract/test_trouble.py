@@ -146,6 +146,7 @@ def test_a_wrong_key_is_an_error_and_not_a_wait(tmp_path: Path) -> None:
     script = (
         "if os.environ['HOROVOD_RANK'] == '1': os.environ['HOROVOD_SECRET_KEY'] = '00' * 32\nhvd.init()\n"
     )
-    status, output = end(job(tmp_path, script, HOROVOD_START_TIMEOUT="5"))
+    status, output = end(job(tmp_path, script, HOROVOD_START_TIMEOUT="30"))
     assert status == 1, output
     assert "key" in output, output
+    assert "did not call hvd.init()" not in output, output

@@ -65,4 +65,5 @@ def _strike(hosts: SimulatedHosts, between_s: float) -> None:
 
 
 def _world(hosts: SimulatedHosts, phase: str, leader: int) -> FailingWorld:
-    return FailingWorld(hosts, PLACES, phase, leader, LAUNCHER, {"START_TIMEOUT": "8"})
+    limits = {"START_TIMEOUT": "8"} if phase == "init" else {}
+    return FailingWorld(hosts, PLACES, phase, leader, LAUNCHER, limits)
