@@ -247,16 +247,17 @@ bool ControlLoop::step_batch(TimePoint now) {
 }
 
 /// Whether an operation is reported as lost does not depend on what this rank looks at first: the
-/// peer's bytes or its end. What fails here is reported as ever, and ends this.
+/// peer's bytes or its end. What fails here ends this.
 void ControlLoop::finish_what_has_come() {
   if (stepping_) return;
-  const Within stepping(stepping_);
+  const auto over = [this] { return detector_.more_failed() || parts_.phase.quiet(); };
   auto now = Clock::now();
   const auto end = now + kLastSteps;
   for (bool moved = true; moved && now < end; now = Clock::now()) {
-    if (detector_.open() || parts_.phase.quiet()) return;
     moved = fast_path_ != nullptr && fast_path_->step(now);
+    if (over()) return;
     moved |= step_batch(now);
+    if (over()) return;
   }
 }
 
@@ -278,7 +279,7 @@ FailureDetector::Owner::Needs ControlLoop::needs(Rank rank) {
 /// Sends the first cause to all neighbours that can still be reached, and fails everything pending
 /// with it.
 void ControlLoop::abort(const Error& cause, std::optional<Rank> from) {
-  if (cause.code == Code::PeerLost) finish_what_has_come();
+  if (cause.code == Code::PeerLost) detector_.finish_first();
   Error error = cause;
   if (error.code == Code::PeerLost && error.peer == parts_.peers.self()) {
     error.message = "the other ranks have given up this one: " + error.message;

@@ -11,6 +11,7 @@
 namespace rueda::testing {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 const bool kThreeDevices = ::setenv("FAKE_CUDA_DEVICES", "3", 1) == 0;
@@ -226,6 +227,33 @@ TEST_F(NcclFailures, ACommunicatorThatNeverConnectsIsOverdue) {
     EXPECT_NE(error.find("connect"), std::string::npos) << error;
     EXPECT_LT(Clock::now() - began, seconds(15));
   });
+}
+
+TEST_F(NcclFailures, ALostRankIsNamedThoughNcclFailsBecauseOfIt) {
+  EngineOptions options = with_fake_device();
+  options.heartbeat.limit = Duration::zero();  // nobody looks without a reason
+  Cluster cluster({{0, 1}}, options);
+  cluster.each([](Rank rank, Engine& engine) { EXPECT_EQ(once(engine, rank), ""); });
+  fakeNcclFaults("", "ncclAllReduce:*", "");
+  std::string error;
+  cluster.each([&](Rank rank, Engine& engine) {
+    if (rank == 0) error = once(engine, rank);
+    if (rank == 1) {
+      std::jthread waiting([&] { once(engine, rank); });
+      const auto deadline = Clock::now() + seconds(30);
+      while (fakeNcclCalls("ncclAllReduce") < 2 && Clock::now() < deadline) {
+        std::this_thread::sleep_for(milliseconds(1));
+      }
+      std::size_t looks = 0;
+      do {  // until both wait for the device, which never comes to an end
+        looks = fakeNcclCalls("ncclCommGetAsyncError");
+        std::this_thread::sleep_for(milliseconds(300));
+      } while (fakeNcclCalls("ncclCommGetAsyncError") != looks && Clock::now() < deadline);
+      fakeNcclFaults("ncclCommGetAsyncError:*:6", "", "");
+      cluster.cut(1);
+    }
+  });
+  EXPECT_NE(error.find("rank 1 on host host0 is gone"), std::string::npos) << error;
 }
 
 TEST_F(NcclFailures, AnAddressThatTheDriverDoesNotTellOfIsNotReadOnTheHost) {

@@ -38,6 +38,7 @@ bool FailureDetector::take(Rank from, std::span<const std::byte> frame, TimePoin
   if (from == parent_) {  // the decision of rank 0
     owner_.abort(cause->error, from);
   } else {  // evidence of a rank below
+    if (cause->error.code == Code::PeerLost) finish_first();
     report_failure(std::move(cause->error), cause->evidence, now);
   }
   return true;
@@ -69,8 +70,21 @@ void FailureDetector::woken(const pollfd* fds, std::size_t count) {
   }
 }
 
+void FailureDetector::finish_first() {
+  if (finishing_ || open()) return;
+  finishing_ = true;
+  more_failed_ = false;
+  owner_.finish_what_has_come();
+  finishing_ = false;
+}
+
 void FailureDetector::report_loss(Rank rank, Error error, Evidence evidence, TimePoint now) {
+  if (finishing_) {
+    more_failed_ = true;
+    return;
+  }
   if (owner_.orderly_end()) return;
+  finish_first();
   if (error.peer < 0) error.peer = rank;
   if (error.code != Code::PeerLost) {
     error = Error::wrap(std::move(error), "control connection to " + peers_.describe(rank));
@@ -91,11 +105,11 @@ void FailureDetector::report_loss(Rank rank, Error error, Evidence evidence, Tim
 /// The world cannot go on. The ranks that saw the first failure know it best, so this rank looks
 /// for a cause that they left, and sends its evidence up the control tree.
 void FailureDetector::report_failure(Error error, Evidence evidence, TimePoint now) {
-  if (phase_.quiet()) return;
-  if (error.code == Code::PeerLost && !open()) {
-    owner_.finish_what_has_come();
-    if (phase_.quiet()) return;
+  if (finishing_) {
+    more_failed_ = true;
+    return;
   }
+  if (phase_.quiet()) return;
   if (error.peer != peers_.self() && !peers_.intact()) {
     // The error is not the other ranks' fault: they have lost this rank.
     error = lost_error(peers_, peers_.self(), Loss::DescriptorsClosed);

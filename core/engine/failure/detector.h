@@ -72,6 +72,11 @@ class FailureDetector final : public FailureSink {
   [[nodiscard]] bool open() const noexcept { return cause_finder_.open(); }
   /// Only while open(). True: the cause was decided.
   bool decide(TimePoint now);
+  /// Before anything comes of the loss of a rank: see Owner. What is reported meanwhile comes of
+  /// that loss, so it is not evidence.
+  void finish_first();
+  /// Something was reported since finish_first() began: nothing that may have failed must go on.
+  [[nodiscard]] bool more_failed() const noexcept { return more_failed_; }
   /// A cause was found: drops the evidence.
   void close() noexcept { cause_finder_.close(); }
   /// When look() or the decision is due.
@@ -90,6 +95,8 @@ class FailureDetector final : public FailureSink {
   Dispatcher& dispatcher_;
   Owner& owner_;
   std::optional<Rank> parent_;  // in the control tree
+  bool finishing_ = false;
+  bool more_failed_ = false;
   CauseFinder cause_finder_;
   Beats beats_;
   SurveyRunner survey_;
