@@ -99,43 +99,46 @@ bool ControlLoop::advance() {
   return moved;
 }
 
+/// What has come is read from all neighbours before the loss of one is reported.
 bool ControlLoop::receive(TimePoint now) {
   bool moved = false;
+  std::vector<std::pair<Rank, Error>> lost;
   for (auto& neighbour : parts_.peers.neighbours()) {
     ControlChannel& channel = *neighbour.channel;
     if (!channel.ready()) continue;
-    if (!read(neighbour, moved, now)) return true;
-    if (channel.congested()) {
-      if (auto flushed = channel.flush(); !flushed) {
-        detector_.report_loss(neighbour.rank, std::move(flushed).error(), Evidence::Control, now);
-      }
-    }
+    auto fine = read(neighbour, moved, now);
+    if (parts_.phase.has_failed()) return true;
+    if (fine && channel.congested()) fine = channel.flush();
+    if (!fine) lost.emplace_back(neighbour.rank, std::move(fine).error());
+  }
+  for (auto& [rank, error] : lost) {
+    detector_.report_loss(rank, std::move(error), Evidence::Control, now);
   }
   return moved;
 }
 
-/// Reads the messages of a neighbour. False: the world has failed by one of them. `moved`: set if
-/// one was more than a heartbeat.
-bool ControlLoop::read(Peers::Neighbour& neighbour, bool& moved, TimePoint now) {
+/// Reads the messages of a neighbour, until the world fails by one of them. An error: the neighbour
+/// is lost. `moved`: set if one was more than a heartbeat.
+Result<void> ControlLoop::read(Peers::Neighbour& neighbour, bool& moved, TimePoint now) {
   for (;;) {
     auto message = neighbour.channel->receive();
-    if (!message) {
-      detector_.report_loss(neighbour.rank, std::move(message).error(), Evidence::Control, now);
-      return true;
-    }
-    if (!*message) return true;
+    if (!message) return std::move(message).error();
+    if (!*message) return {};
     if (detector_.heard(neighbour.rank, **message, now)) continue;
     if (!moved && parts_.timeline.marks_cycles()) parts_.timeline.cycle(now);
     moved = true;
     if (detector_.take(neighbour.rank, **message, now)) {
-      if (parts_.phase.has_failed()) return false;
+      if (parts_.phase.has_failed()) return {};
       continue;
     }
-    if (auto fine = take(neighbour.rank, **message, now); !fine) {
-      detector_.report_loss(neighbour.rank, std::move(fine).error(), Evidence::Control, now);
-      return true;
-    }
+    if (auto fine = take(neighbour.rank, **message, now); !fine) return fine;
   }
+}
+
+/// A rank's messages are here before a descriptor tells that it has ended.
+void ControlLoop::woken(const pollfd* fds, std::size_t count) {
+  if (!parts_.phase.has_failed() && parts_.peers.lost(fds, count)) receive(Clock::now());
+  detector_.woken(fds, count);
 }
 
 /// Handles a message that is not for the failure detector.
@@ -153,7 +156,8 @@ Result<void> ControlLoop::take(Rank from, std::span<const std::byte> message, Ti
 }
 
 bool ControlLoop::apply_effects(TimePoint now) {
-  if (!parts_.negotiation.pending()) return false;
+  if (applying_effects_ || !parts_.negotiation.pending()) return false;
+  const Within applying(applying_effects_);
   if (parts_.timeline.marks_cycles()) parts_.timeline.cycle(now);
   schedule(now);
   send(now);
@@ -247,7 +251,7 @@ bool ControlLoop::step_batch(TimePoint now) {
 }
 
 /// Whether an operation is reported as lost does not depend on what this rank looks at first: the
-/// peer's bytes or its end. What fails here ends this.
+/// peer's bytes, its messages or its end. What fails here ends this.
 void ControlLoop::finish_what_has_come() {
   if (stepping_) return;
   const auto over = [this] { return detector_.more_failed() || parts_.phase.quiet(); };
@@ -256,9 +260,18 @@ void ControlLoop::finish_what_has_come() {
   for (bool moved = true; moved && now < end; now = Clock::now()) {
     moved = fast_path_ != nullptr && fast_path_->step(now);
     if (over()) return;
+    moved |= apply_effects(now);
+    if (over() || !may_step()) return;
     moved |= step_batch(now);
     if (over()) return;
   }
+}
+
+/// After the loss of a rank: what runs on a device, or behind a backend in Python, is not begun.
+/// The lost rank cannot have served it before, and whoever begins it may be stuck in it.
+bool ControlLoop::may_step() const {
+  const bool elsewhere = parts_.foreign != nullptr || parts_.dispatcher.next_on_devices();
+  return parts_.dispatcher.running() || !elsewhere;
 }
 
 bool ControlLoop::orderly_end() {

@@ -67,7 +67,7 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
   }
   [[nodiscard]] std::optional<TimePoint> next_deadline() const override;
   void watch(std::vector<pollfd>& fds) const override { detector_.watch(fds); }
-  void woken(const pollfd* fds, std::size_t count) override { detector_.woken(fds, count); }
+  void woken(const pollfd* fds, std::size_t count) override;
   void pulse() noexcept override { detector_.pulse(); }
 
   bool orderly_end() override;
@@ -76,7 +76,7 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
   void abort(const Error& cause, std::optional<Rank> from) override;
 
   bool receive(TimePoint now);
-  bool read(Peers::Neighbour& neighbour, bool& moved, TimePoint now);
+  Result<void> read(Peers::Neighbour& neighbour, bool& moved, TimePoint now);
   Result<void> take(Rank from, std::span<const std::byte> message, TimePoint now);
   bool apply_effects(TimePoint now);
   void send(TimePoint now);
@@ -84,6 +84,7 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
   void change_phase(TimePoint now);
   void schedule(TimePoint now);
   bool step_batch(TimePoint now);
+  [[nodiscard]] bool may_step() const;
   [[nodiscard]] bool at_rest() const;
 
   Parts parts_;
@@ -91,8 +92,10 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
   FailureDetector detector_;
   FastPath* fast_path_ = nullptr;  // null: no fast path
   Effects applying_;
-  Decided decided_;        // without a fast path: empty between two calls
-  bool stepping_ = false;  // what is reported meanwhile must not step again
+  Decided decided_;  // without a fast path: empty between two calls
+  // What is reported meanwhile must not begin the same again.
+  bool stepping_ = false;
+  bool applying_effects_ = false;
 };
 
 }  // namespace rueda

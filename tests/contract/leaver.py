@@ -2,7 +2,8 @@
 
 ``twice``: an operation, and the same again. ``begin``: submits one operation, and does not wait. ``end``:
 waits for it, and prints its first and last value or how it failed. ``all``: both, in one blocking call.
-``die``: ends by a signal.
+``give``: begins a broadcast of rank 0, for ``end``. ``die``: ends by a signal. ``leave``: ends the world, and
+this process.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ def main() -> None:
     values = np.full(count, int(os.environ["HOROVOD_RANK"]) + 1.0, np.float32)
     result = np.zeros_like(values)
 
-    def submit(name: str, mode: int) -> int:
+    def submit(name: str, mode: int, kind: int = _core.ALLREDUCE) -> int:
         ends = (values.ctypes.data, result.ctypes.data, _core.FLOAT32, values.shape)
-        return engine.submit(_core.ALLREDUCE, name, ends, _core.SUM, 1.0, 1.0, 0, 0, mode)
+        return engine.submit(kind, name, ends, _core.SUM, 1.0, 1.0, 0, 0, mode)
 
     handle = 0
     for line in sys.stdin:
@@ -39,6 +40,11 @@ def main() -> None:
                 result[:] = 0.0
             elif word == "begin":
                 handle = submit("last", _core.ASYNCHRONOUS)
+            elif word == "give":
+                handle = submit("last", _core.ASYNCHRONOUS, _core.BROADCAST)
+            elif word == "leave":
+                lifecycle.stop()
+                return
             elif word == "end":
                 engine.wait(handle)
                 said = f"got {result[0]} {result[-1]}"

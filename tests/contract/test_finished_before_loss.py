@@ -59,7 +59,7 @@ class Rank:
 
 
 @contextmanager
-def two_ranks(groups: str, count: int) -> Iterator[tuple[Rank, Rank]]:
+def two_ranks(groups: str, count: int, backend: str = "") -> Iterator[tuple[Rank, Rank]]:
     key, job = secrets.token_bytes(32), secrets.token_hex(8)
     ranks: list[Rank] = []
     with StoreServer(key, job=job) as server:
@@ -74,6 +74,7 @@ def two_ranks(groups: str, count: int) -> Iterator[tuple[Rank, Rank]]:
                 "SECRET_KEY": key.hex(),
                 "JOB_ID": job,
                 "TRANSPORT_GROUPS": groups,
+                "CPU_OPERATIONS": backend,
             }
             process = subprocess.Popen(
                 [sys.executable, str(LEAVER), str(count)],
@@ -116,3 +117,45 @@ def test_operation_that_the_coordinator_has_started(groups: str, count: int) -> 
         assert survivor.says() == "got 3.0 3.0"
         survivor.tell("all")
         assert survivor.says().startswith("PeerLostError: rank 1 on host localhost is gone")
+
+
+def test_operation_that_the_coordinator_has_decided() -> None:
+    """That, and what it has brought, counts also if it is read when its connections have ended."""
+    with two_ranks("single", 3) as (leaver, survivor):
+        survivor.does("give")
+        survivor.stop()
+        leaver.does("give")
+        leaver.tell("end")
+        assert leaver.says() == "got 1.0 1.0"
+        leaver.tell("die")
+        leaver.process.wait(LIMIT_S)
+        survivor.go_on()
+        survivor.tell("end")
+        assert survivor.says() == "got 1.0 1.0"
+        survivor.tell("all")
+        assert survivor.says().startswith("PeerLostError: rank 0 on host localhost is gone")
+
+
+def test_nothing_is_begun_in_a_backend_that_the_lost_rank_would_have_to_serve() -> None:
+    with two_ranks("single", 3, "telling_backend:Telling") as (leaver, survivor):
+        survivor.does("give")
+        survivor.stop()
+        leaver.does("give")
+        leaver.tell("end")
+        assert leaver.says().startswith("got ")
+        leaver.tell("die")
+        leaver.process.wait(LIMIT_S)
+        survivor.go_on()
+        survivor.tell("end")
+        assert survivor.says().startswith("PeerLostError: rank 0 on host localhost is gone")
+
+
+@pytest.mark.parametrize("groups", ["", "single"], ids=["shm", "tcp"])
+def test_world_that_has_ended_before_the_process_of_a_rank(groups: str) -> None:
+    with two_ranks(groups, 3) as (leaver, survivor):
+        survivor.stop()
+        leaver.tell("leave")
+        leaver.process.wait(LIMIT_S)
+        survivor.go_on()
+        survivor.tell("all")
+        assert "has been shut down" in survivor.says()

@@ -91,6 +91,11 @@ class Dispatcher {
 
   [[nodiscard]] bool idle() const noexcept { return !operation_ && queue_.empty(); }
   [[nodiscard]] bool running() const noexcept { return operation_ != nullptr; }
+  /// The batch that would start next is one on devices.
+  [[nodiscard]] bool next_on_devices() const noexcept {
+    return !operation_ && !queue_.empty() && !queue_.front().signatures.empty() &&
+           queue_.front().signatures.front()->device != Device::Host;
+  }
   /// The operation under way that needs that rank; empty if there is none.
   [[nodiscard]] std::string under_way(Rank rank) const;
   /// When overdue() will be true, unless something moves.

@@ -85,6 +85,7 @@ void FailureDetector::report_loss(Rank rank, Error error, Evidence evidence, Tim
   }
   if (owner_.orderly_end()) return;
   finish_first();
+  if (owner_.orderly_end()) return;  // that may have been the last that was owed
   if (error.peer < 0) error.peer = rank;
   if (error.code != Code::PeerLost) {
     error = Error::wrap(std::move(error), "control connection to " + peers_.describe(rank));
