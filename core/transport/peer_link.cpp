@@ -100,6 +100,7 @@ void PeerLink::account(std::size_t written) {
 Result<bool> PeerLink::pump_in() {
   std::size_t moved = 0;
   const Ticket before = incoming_.completed;
+  const std::size_t arrived = socket_.arrived();
   while (!incoming_.broken) {
     if (auto digested = digest(); !digested) {
       break_off(incoming_, std::move(digested).error());
@@ -118,7 +119,7 @@ Result<bool> PeerLink::pump_in() {
     if (auto digested = digest(); !digested) break_off(incoming_, std::move(digested).error());
     break;  // nothing more is there
   }
-  const bool advanced = moved != 0 || incoming_.completed != before;
+  const bool advanced = moved != 0 || incoming_.completed != before || socket_.arrived() != arrived;
   if (incoming_.broken && !advanced) return *incoming_.broken;
   return advanced;
 }

@@ -49,9 +49,10 @@ class PeerLink {
   [[nodiscard]] bool sent(Ticket ticket) const noexcept { return ticket < outgoing_.completed; }
   [[nodiscard]] bool received(Ticket ticket) const noexcept { return ticket < incoming_.completed; }
 
-  /// Moves bytes in that direction, about a chunk at most. True if any moved. An error is final for
-  /// that direction; transfers that were complete stay complete. Messages for which no receive was
-  /// posted stay in the socket; notes in front of them are delivered.
+  /// Moves bytes in that direction, about a chunk at most. True if any moved, be it into a record
+  /// that is not whole yet: over a bad link one may take longer than an operation may stand still.
+  /// An error is final for that direction; transfers that were complete stay complete. Messages for
+  /// which no receive was posted stay in the socket; notes in front of them are delivered.
   [[nodiscard]] Result<bool> pump_out();
   [[nodiscard]] Result<bool> pump_in();
 

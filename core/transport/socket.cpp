@@ -182,7 +182,10 @@ Result<std::size_t> Socket::read_raw(std::span<const iovec> parts) {
   msghdr header = header_of(parts);
   for (;;) {
     const ssize_t got = ::recvmsg(fd_.get(), &header, MSG_DONTWAIT);
-    if (got > 0) return static_cast<std::size_t>(got);
+    if (got > 0) {
+      arrived_ += static_cast<std::size_t>(got);
+      return static_cast<std::size_t>(got);
+    }
     if (got == 0) return failure(0);
     if (errno == EAGAIN || errno == EWOULDBLOCK) return std::size_t{0};
     if (errno != EINTR) return failure(errno);

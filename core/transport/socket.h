@@ -42,6 +42,10 @@ class Socket {
   /// returned 0 before a sleep in poll().
   [[nodiscard]] bool ready(short events) const noexcept;
 
+  /// How many bytes have arrived so far; with keys also those of a record that is not whole yet, of
+  /// which read() returns nothing.
+  [[nodiscard]] std::size_t arrived() const noexcept { return arrived_; }
+
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
   [[nodiscard]] Rank peer() const noexcept { return peer_; }
 
@@ -57,7 +61,8 @@ class Socket {
 
   Fd fd_;
   Rank peer_;
-  std::unique_ptr<Seal> seal_;   // null: the stream is not sealed
+  std::unique_ptr<Seal> seal_;  // null: the stream is not sealed
+  std::size_t arrived_ = 0;
   std::optional<Error> broken_;  // the error to return when all bytes before it have been read
 };
 

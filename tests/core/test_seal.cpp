@@ -291,6 +291,31 @@ TEST_P(SealTest, ReadyKnowsOfWhatPollDoesNot) {
   EXPECT_FALSE(b.ready(POLLIN));
 }
 
+/// Over a bad link a record comes in pieces, so slowly that nothing of it can be read for long.
+TEST_P(SealTest, PartOfARecordIsProgress) {
+  Between two(GetParam());
+  const Bytes message = pattern(1000);
+  PeerLink sender(*std::move(two.a)), receiver(*std::move(two.b));
+  Bytes got(message.size());
+  sender.post_send(message);
+  const PeerLink::Ticket ticket = receiver.post_recv(got);
+  ASSERT_TRUE(*sender.pump_out());
+  Bytes rest;
+  two.pass([&](Bytes& said) {
+    rest.assign(said.begin() + 500, said.end());
+    said.resize(500);
+  });
+  ASSERT_GT(::poll(std::array{receiver.wants()}.data(), 1, 10'000), 0);
+  EXPECT_TRUE(*receiver.pump_in());
+  EXPECT_FALSE(*receiver.pump_in()) << "nothing more has come";
+  ASSERT_EQ(::send(two.wire_b.get(), rest.data(), rest.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(rest.size()));
+  ASSERT_GT(::poll(std::array{receiver.wants()}.data(), 1, 10'000), 0);
+  EXPECT_TRUE(*receiver.pump_in());
+  EXPECT_TRUE(receiver.received(ticket));
+  EXPECT_EQ(got, message);
+}
+
 /// Long and short messages both ways at once, over links with next to no room between them.
 TEST_P(SealTest, LinksCarryEverythingThroughTheSmallestBuffers) {
   auto [one, other] = connect_pair(Wire::UnixPair, 1);  // TCP waits for its timers there
