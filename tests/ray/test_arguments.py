@@ -13,6 +13,7 @@ from horovod.errors import ConfigError, LaunchError
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
+from ray.exceptions import ActorDiedError
 from tests.ray.helpers import await_end, release, settings, shared, summed
 from tests.ray.session import WHOLE, in_ray
 
@@ -110,6 +111,17 @@ def test_what_cannot_come_back_is_said() -> None:
     assert shared().run(summed, [1]) == [3.0] * 2
 
 
+@in_ray
+def test_a_function_whose_own_actor_has_died_has_not_died_itself() -> None:
+    def raises() -> None:
+        raise ActorDiedError  # that of an actor of its own
+
+    with pytest.raises(ActorFailed, match=r"rank \d .*, has raised ActorDiedError") as raised:
+        shared().run(raises)
+    assert not raised.value.ended
+    assert shared().run(summed, [1]) == [3.0] * 2
+
+
 @whole
 @in_ray
 @pytest.mark.parametrize("phase", ["idle", "constructor", "init", "result"])
@@ -148,6 +160,7 @@ def test_the_queue_of_the_callbacks_dies() -> None:
 
     def talk() -> None:
         ray_logger.log({"queue": ray_logger._state.queue.actor})
+        ray_logger.await_taken()
         ray_logger._state.queue.get(timeout=300)  # there is nothing any more
 
     with RayExecutor(settings(), num_workers=1) as executor:

@@ -88,6 +88,8 @@ class _Failure(NamedTuple):
 
     @property
     def died(self) -> bool:
+        if isinstance(self.error, RayTaskError):  # also that of an actor of the function's own
+            return False
         return isinstance(self.error, RayActorError)
 
     @property
