@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from horovod.bootstrap.proc import every_process
+from horovod.bootstrap.proc import every_process, stat_of
 
 WHOLE = os.environ.get("RUEDA_FULL_MATRIX") == "1"
 MASTER = "local-cluster[2,1,1024]"
@@ -63,6 +63,16 @@ def words_of(pid: int) -> str:
             return file.read().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
+
+
+def above(pid: int, what: str) -> int:
+    """The process above one whose command line has this word."""
+    while what not in words_of(pid):
+        stat = stat_of(pid)
+        assert stat is not None
+        assert stat.parent > 1, f"nothing above is {what}"
+        pid = stat.parent
+    return pid
 
 
 def await_end(pids: Iterable[int], limit_s: float = 20.0) -> None:

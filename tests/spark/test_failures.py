@@ -21,23 +21,13 @@ from horovod.errors import WorkerFailed
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
-from tests.spark.conftest import WHOLE, Lines, assert_no_ranks, await_end, ranks_below, words_of
+from tests.spark.conftest import WHOLE, Lines, above, assert_no_ranks, await_end, ranks_below, words_of
 from tests.spark.driver import wait
 
 import horovod.spark
 
 pytestmark = pytest.mark.timeout(240)
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def above(pid: int, what: str) -> int:
-    """The process above one whose command line has this word."""
-    while what not in words_of(pid):
-        stat = stat_of(pid)
-        assert stat is not None
-        assert stat.parent > 1, f"nothing above is {what}"
-        pid = stat.parent
-    return pid
 
 
 def agents_parent(rank: int) -> int:

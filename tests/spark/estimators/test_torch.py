@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.spark.conftest import WHOLE, assert_no_ranks
+from tests.spark.conftest import WHOLE, above, assert_no_ranks
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
@@ -260,6 +261,39 @@ def test_a_rank_that_is_killed_in_a_task_ends_all(lines: Any, store: Any) -> Non
     with pytest.raises(WorkerFailed, match=r"(?s)rank 1.*SIGKILL"):
         line(store, loss=loss, backend=SparkBackend(2, verbose=0)).fit(lines)
     assert_no_ranks()
+
+
+@whole
+@pytest.mark.timeout(480)
+def test_an_executor_that_is_killed_ends_the_run_which_can_be_resumed(
+    lines: Any, store: Any, tmp_path: Path
+) -> None:
+    """Its JVM is killed in the third epoch."""
+    truth, killed_at = lines.filter("weight > 0"), str(tmp_path / "killed")
+
+    def kill(record: Any, model: Any) -> None:
+        import os
+        import signal
+        import time
+
+        import horovod.torch as hvd
+
+        if hvd.rank() == 1 and record["epoch"] == 2:
+            with open(killed_at, "w") as file:
+                file.write(str(time.time()))
+            os.kill(above(os.getpid(), "--executor-id"), signal.SIGKILL)
+
+    backend = SparkBackend(2, verbose=0)
+    with pytest.raises(
+        WorkerFailed, match=r"(?s)Spark task \d \(executor \d+\) is gone.*ExecutorLost"
+    ) as caught:
+        line(store, callbacks=[kill], run_id="lost", backend=backend).fit(truth)
+    assert time.time() - float(Path(killed_at).read_text()) < 20
+    assert caught.value.rank == 1
+    assert_no_ranks()
+    resumed = line(store, run_id="lost", epochs=1, backend=backend).fit(truth).getHistory()
+    fresh = line(store, run_id="another", epochs=1).fit(truth).getHistory()
+    assert resumed[0]["train"]["loss"] < fresh[0]["train"]["loss"] / 2
 
 
 @whole
