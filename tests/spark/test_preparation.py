@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.spark.conftest import WHOLE
 
 from horovod.data.parquet import ParquetReader
 from horovod.errors import DataStoreError, InvalidArgumentError
+from horovod.spark.common.claims import Claim
 from horovod.spark.common.store import FilesystemStore
 from horovod.spark.common.util import (
     check_validation,
@@ -139,6 +141,28 @@ def test_data_are_used_again_for_the_same_frame_only(spark: Any, store: Filesyst
         assert rows_at(store.get_train_data_path(again))["number"].tolist() == [1]
     with prepare_data(1, store, second, ["label"], ["number"]) as other, pytest.raises(InvalidArgumentError):
         get_dataset_properties(other + 7)
+
+
+def test_drivers_of_one_store_do_not_meet(
+    spark: Any, store: FilesystemStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = spark.createDataFrame([(1, 1.0)], ["number", "label"])
+    second = spark.createDataFrame([(2, 1.0)], ["number", "label"])
+    other = Claim(store, store.get_train_data_path(0), driver="another process")
+    with prepare_data(1, store, first, ["label"], ["number"]) as index:
+        assert index == 0
+        assert other.take() is not None
+    assert other.take() is None
+    with prepare_data(1, store, second, ["label"], ["number"], verbose=1) as index:
+        assert index == 1
+        assert rows_at(store.get_train_data_path(0))["number"].tolist() == [1]
+    said = capsys.readouterr().out
+    assert re.search(r"Data: .*data\.0 is in use by .* \(process \d+\); another number is taken", said)
+    other.release()
+    # It may have written other rows there, as many as there were.
+    with prepare_data(1, store, first, ["label"], ["number"], verbose=1) as index:
+        assert index == 0
+    assert "used again" not in capsys.readouterr().out
 
 
 BAD = [

@@ -284,6 +284,7 @@ def test_data_of_another_job_are_noticed(tmp_path: Path, name: str) -> None:
 def test_data_of_another_job_are_not_used_again(tmp_path: Path) -> None:
     """Data to validate on are compared, too."""
     from horovod.spark.common import preparation
+    from horovod.spark.common.claims import Claim
     from horovod.spark.common.store import FilesystemStore
 
     class Frame:
@@ -296,13 +297,18 @@ def test_data_of_another_job_are_not_used_again(tmp_path: Path) -> None:
     write(places[0], 20)
     write(places[1], 8)
     key = preparation._Key(("x",), 0.3, False, store.get_train_data_path(), store.get_val_data_path())
-    entry = preparation._Entry(key, weakref.ref(frame), (20, 8, {}, 8.0))
+    claim = Claim(store, store.get_train_data_path(0))
+    assert claim.take() is None
+    entry = preparation._Entry(key, weakref.ref(frame), (20, 8, {}, 8.0), claim)
     preparation._entries[0] = entry
+    entry.users = 1
     try:
         assert preparation._found(key, frame, store) == (0, entry)
         (places[1] / "part-0.parquet").unlink()
+        entry.users = 0
         assert preparation._found(key, frame, store) == (0, None)
     finally:
+        claim.release()
         preparation.clear_training_cache()
 
 

@@ -13,6 +13,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Observation
 
 from horovod.errors import DataStoreError, InvalidArgumentError
+from horovod.spark.common.claims import Claim
 from horovod.spark.common.column_plan import ColumnPlan, Metadata, facts_of, metadata_of, plans_of
 from horovod.spark.common.dataset import Properties, await_files, require_columns, rows_and_bytes
 from horovod.spark.common.stores.base import Store
@@ -42,6 +43,7 @@ class _Entry:
     key: _Key
     frame: weakref.ref[Any]
     properties: Properties
+    claim: Claim
     users: int = field(default=0)
 
 
@@ -66,7 +68,7 @@ def prepare_data(
     """Write what ranks need of a DataFrame to the store, and give the index of the data there.
 
     What has been written for the same DataFrame object with the same arguments is used again. Data of
-    others are overwritten unless their ``with`` block still runs.
+    others are overwritten unless their ``with`` block still runs, here or in another driver.
 
     Args:
         num_processes: ranks that will read.
@@ -95,12 +97,17 @@ def prepare_data(
     with _lock:
         index, entry = _found(key, df, store)
         if entry is None:
+            index, claim = _claimed(store, index, verbose)
             _entries.pop(index, None)
-            job = _Writing(
-                store, index, max(num_processes, 1), num_processes * partitions_per_process, verbose
-            )
-            plans = plans_of(df, columns, label_columns, compress_sparse)
-            entry = _Entry(key, weakref.ref(df), job.write(df, plans, validation))
+            try:
+                job = _Writing(
+                    store, index, max(num_processes, 1), num_processes * partitions_per_process, verbose
+                )
+                plans = plans_of(df, columns, label_columns, compress_sparse)
+                entry = _Entry(key, weakref.ref(df), job.write(df, plans, validation), claim)
+            except BaseException:
+                claim.release()
+                raise
             _entries[index] = entry
         elif verbose:
             print(f"Data: those at {store.get_train_data_path(index)} are used again.")
@@ -110,6 +117,8 @@ def prepare_data(
     finally:
         with _lock:
             entry.users -= 1
+            if not entry.users:
+                entry.claim.release()
 
 
 def get_dataset_properties(dataset_idx: int) -> Properties:
@@ -228,14 +237,29 @@ def _found(key: _Key, df: Any, store: Store) -> tuple[int, _Entry | None]:
         if entry.key == key and entry.frame() is df:
             paths = (store.get_train_data_path(index), store.get_val_data_path(index))
             # Without validation the other path may have rows of before, which nobody reads.
-            if all(
+            unchanged = entry.claim.is_last() and all(
                 rows_and_bytes(store, path).rows == rows
                 for path, rows in zip(paths, entry.properties[:2], strict=True)
                 if rows
-            ):
+            )
+            if unchanged and (entry.users or entry.claim.take() is None):
                 return index, entry
             break
     index = 0
     while index in _entries and _entries[index].users:
         index += 1
     return index, None
+
+
+def _claimed(store: Store, index: int, verbose: int) -> tuple[int, Claim]:
+    """The first index from this one on that nobody uses, here or in another driver."""
+    while True:
+        if index not in _entries or not _entries[index].users:
+            place = store.get_train_data_path(index)
+            claim = Claim(store, place)
+            other = claim.take()
+            if other is None:
+                return index, claim
+            if verbose:
+                print(f"Data: {place} is in use by {other}; another number is taken.")
+        index += 1
