@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.contract.idle_backend import Idle
 
 COUNT = 1_000_000
 LIMIT_S = 30.0
@@ -20,19 +21,7 @@ released = threading.Event()
 wrote = threading.Event()
 
 
-class Stuck:
-    def __init__(self, ranks: tuple[int, ...], self_rank: int, groups: tuple[tuple[int, ...], ...]) -> None:
-        self._rank = self_rank
-
-    def send(self, peer: int, data: memoryview) -> None:
-        raise NotImplementedError
-
-    def recv(self, peer: int, data: memoryview) -> None:
-        raise NotImplementedError
-
-    def barrier(self) -> None:
-        """Does not wait."""
-
+class Stuck(Idle):
     def allreduce(self, data: memoryview, dtype: int, op: int) -> None:
         if self._rank == 0:
             mine = np.frombuffer(data, np.float32)

@@ -16,7 +16,7 @@ import pytest
 
 from horovod.bootstrap.store_server import StoreServer
 
-LEAVER = Path(__file__).with_name("leaver.py")
+ROOT = Path(__file__).parents[2]
 LIMIT_S = 30.0
 
 
@@ -77,7 +77,8 @@ def two_ranks(groups: str, count: int, backend: str = "") -> Iterator[tuple[Rank
                 "CPU_OPERATIONS": backend,
             }
             process = subprocess.Popen(
-                [sys.executable, str(LEAVER), str(count)],
+                [sys.executable, "-m", "tests.contract.leaver", str(count)],
+                cwd=ROOT,
                 env=os.environ | {f"HOROVOD_{name}": str(value) for name, value in settings.items()},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -137,7 +138,7 @@ def test_operation_that_the_coordinator_has_decided() -> None:
 
 
 def test_nothing_is_begun_in_a_backend_that_the_lost_rank_would_have_to_serve() -> None:
-    with two_ranks("single", 3, "telling_backend:Telling") as (leaver, survivor):
+    with two_ranks("single", 3, "tests.contract.telling_backend:Telling") as (leaver, survivor):
         survivor.does("give")
         survivor.stop()
         leaver.does("give")

@@ -112,18 +112,24 @@ def test_all_shards_together_have_every_row_in_every_epoch_of_an_endless_reader(
     assert [sorted(each) for each in seen] == [list(range(24))] * 2
 
 
-def test_a_cached_shard_has_the_same_rows_in_every_epoch_and_reads_them_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write(tmp_path / "data", 40, 5)
-    taken: list[int] = []
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the row groups that are read, in their order."""
+    numbers: list[int] = []
     parts = files.ParquetFiles.parts
 
     def noted(self: files.ParquetFiles, number: int, *rows: int) -> Iterator[dict[str, NDArray[Any]]]:
-        taken.append(number)
+        numbers.append(number)
         return parts(self, number, *rows)
 
     monkeypatch.setattr(files.ParquetFiles, "parts", noted)
+    return numbers
+
+
+def test_a_cached_shard_has_the_same_rows_in_every_epoch_and_reads_them_once(
+    tmp_path: Path, taken: list[int]
+) -> None:
+    path = write(tmp_path / "data", 40, 5)
     batches = read(path, cache=True, memory_bytes=64, epochs=3, batch_size=10, shard_count=4, cur_shard=1)
     epochs = [sorted(batch["x"].tolist()) for batch in batches]
     assert epochs[0] == epochs[1] == epochs[2]
@@ -304,17 +310,9 @@ def test_files_that_have_another_type_become_as_the_first(tmp_path: Path) -> Non
 
 
 def test_row_groups_are_kept_when_another_loop_shows_that_it_is_of_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, taken: list[int]
 ) -> None:
     path = write(tmp_path / "data", 20, 5)
-    taken: list[int] = []
-    parts = files.ParquetFiles.parts
-
-    def noted(self: files.ParquetFiles, number: int, *rows: int) -> Iterator[dict[str, NDArray[Any]]]:
-        taken.append(number)
-        return parts(self, number, *rows)
-
-    monkeypatch.setattr(files.ParquetFiles, "parts", noted)
     with ParquetReader(path, batch_size=5, epochs=1) as reader:
         for reads in (4, 8, 8):
             assert sorted(column(list(reader))) == list(range(20))
