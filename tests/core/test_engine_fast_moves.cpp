@@ -22,14 +22,6 @@ class FastMoves : public ::testing::TestWithParam<Groups> {};
 
 INSTANTIATE_TEST_SUITE_P(Worlds, FastMoves, ::testing::ValuesIn(kWorlds), world_name);
 
-std::uint64_t fast_operations(const Engine& engine) {
-  std::uint64_t sum = 0;
-  for (const auto& [path, count] : engine.paths()) {
-    if (path == "shm.fast" || path == "tcp.fast") sum += count.operations;
-  }
-  return sum;
-}
-
 /// To the end, somebody standing still for it; null if nothing is to be taken.
 std::shared_ptr<Work> run(Engine& engine, Submission submission) {
   auto handle = engine.submit(blocking(std::move(submission)));
@@ -75,7 +67,7 @@ const std::vector<std::size_t> kElements{1,    7,    1000,  3000,  4096,  6143, 
 
 TEST_P(FastMoves, broadcasts_from_every_root) {
   Cluster cluster(GetParam());
-  cluster.each([&](Rank rank, Engine& engine) {
+  until_fast(cluster, 16, [&](Rank rank, Engine& engine) {
     for (int round = 0; round < 4 * cluster.size(); ++round) {
       for (const std::size_t count : kElements) {
         const Rank root =
@@ -97,12 +89,11 @@ TEST_P(FastMoves, broadcasts_from_every_root) {
       }
     }
   });
-  EXPECT_GT(fast_operations(cluster[0]), 15U);
 }
 
 TEST_P(FastMoves, reducescatters_have_the_bits_of_the_regular_way) {
   Cluster cluster(GetParam());
-  cluster.each([&](Rank rank, Engine& engine) {
+  until_fast(cluster, 16, [&](Rank rank, Engine& engine) {
     const auto submission_of = [&](std::vector<float>& values, std::int64_t columns, int round) {
       Submission submission;
       submission.kind = Kind::Reducescatter;
@@ -127,7 +118,6 @@ TEST_P(FastMoves, reducescatters_have_the_bits_of_the_regular_way) {
       }
     }
   });
-  EXPECT_GT(fast_operations(cluster[0]), 15U);
 }
 
 /// How many rows that rank brings: also none, and also more than fit.
@@ -140,7 +130,7 @@ std::int64_t rows(Rank rank, int round, std::size_t most, std::size_t which = 0)
 
 TEST_P(FastMoves, allgathers_of_different_rows) {
   Cluster cluster(GetParam());
-  cluster.each([&](Rank rank, Engine& engine) {
+  until_fast(cluster, 21, [&](Rank rank, Engine& engine) {
     for (int round = 0; round < 12; ++round) {
       for (const std::size_t count : kElements) {
         Submission submission;
@@ -174,13 +164,12 @@ TEST_P(FastMoves, allgathers_of_different_rows) {
       }
     }
   });
-  EXPECT_GT(fast_operations(cluster[0]), 20U);
 }
 
 TEST_P(FastMoves, alltoalls_of_different_splits) {
   Cluster cluster(GetParam());
   const auto size = static_cast<std::size_t>(cluster.size());
-  cluster.each([&](Rank rank, Engine& engine) {
+  until_fast(cluster, 21, [&](Rank rank, Engine& engine) {
     for (int round = 0; round < 12; ++round) {
       for (const std::size_t count : kElements) {
         const auto split = [&](Rank from, std::size_t to) {
@@ -222,7 +211,6 @@ TEST_P(FastMoves, alltoalls_of_different_splits) {
       }
     }
   });
-  EXPECT_GT(fast_operations(cluster[0]), 20U);
 }
 
 /// One rank's arguments are wrong: it hears so at once, and the others are not left with a result.
@@ -259,7 +247,7 @@ TEST_P(FastMoves, wrong_splits_are_refused_on_that_rank_and_the_world_goes_on) {
 /// A group whose results belong to somebody else's memory, as those of a graph do.
 TEST_P(FastMoves, results_go_where_the_provider_says) {
   Cluster cluster(GetParam());
-  cluster.each([&](Rank rank, Engine& engine) {
+  until_fast(cluster, 21, [&](Rank rank, Engine& engine) {
     for (int round = 0; round < 40; ++round) {
       std::vector<float> in = values_of(rank, 10, round);
       std::vector<float> out;
@@ -291,7 +279,6 @@ TEST_P(FastMoves, results_go_where_the_provider_says) {
       ASSERT_EQ(out, want);
     }
   });
-  EXPECT_GT(fast_operations(cluster[0]), 20U);
 }
 
 /// Every kind under names that come again, from two threads of each rank, each rank in its own way

@@ -278,7 +278,7 @@ TEST_F(PeerFailures, ARankIsLostBetweenTwoChunks) {
 
 TEST_F(PeerFailures, AnEngineEndsBeforeAKernelThatDoesNot) {
   EngineOptions options = by_peers();
-  options.operation_timeout = seconds(4);
+  options.operation_timeout = seconds(8);
   auto cluster = std::make_unique<Cluster>(Groups{{0, 1}}, options);
   cluster->each([&](Rank rank, Engine& engine) {
     EXPECT_EQ(once(engine, rank), "");  // the buffers are there
@@ -294,10 +294,8 @@ TEST_F(PeerFailures, AnEngineEndsBeforeAKernelThatDoesNot) {
     ASSERT_TRUE(static_cast<bool>(handle));
   });
   const auto began = Clock::now();
-  ::testing::internal::CaptureStderr();
   cluster.reset();
-  static_cast<void>(::testing::internal::GetCapturedStderr());
-  EXPECT_LT(Clock::now() - began, seconds(30));
+  EXPECT_LT(Clock::now() - began, seconds(40));
   for (Rank rank = 0; rank < 2; ++rank) fakeCudaRelease(of(rank).fake());
   for (Rank rank = 0; rank < 2; ++rank) of(rank).synchronize();
 }
