@@ -6,8 +6,6 @@
 
 #include "framework.h"
 
-extern "C" int cuCtxSynchronize();  // of the fake driver
-
 namespace rueda::testing {
 namespace {
 
@@ -154,9 +152,6 @@ TEST_F(StagedFailures, AnEngineEndsBeforeAKernelThatDoesNot) {
   // What was put on the device goes on in memory that is still there.
   for (std::size_t rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(frameworks[rank].read<float>(tensors[rank], 1), std::vector<float>(1, 2.0F));
-    // Nobody waits for the copy that was given up, and it reads the tensor.
-    const DeviceContext::Current current(frameworks[rank].context());
-    EXPECT_EQ(cuCtxSynchronize(), 0);
   }
   fakeCudaCount(&after);
   EXPECT_GT(after.pinned, before.pinned);
