@@ -283,6 +283,28 @@ TEST_F(FakeCuda, AfterSynchronizeAStreamIsIdle) {
   }
 }
 
+/// What is waited for on a stream that another thread destroys meanwhile comes, or never will.
+TEST_F(FakeCuda, WaitsForADeviceWhoseStreamsComeAndGo) {
+  const auto synchronize = symbol<int()>("cuCtxSynchronize");
+  std::atomic<bool> over{false};
+  fakeCudaDelay(0);
+  std::vector<std::thread> others(4);
+  for (auto& other : others) {
+    other = std::thread([&] {
+      EXPECT_EQ(driver().context_push(context_), kDriverSuccess);
+      while (!over) {
+        const DriverStream stream = make_stream();
+        EXPECT_EQ(driver().stream_synchronize(stream), kDriverSuccess);
+        EXPECT_EQ(driver().stream_destroy(stream), kDriverSuccess);
+      }
+      EXPECT_EQ(driver().context_pop(nullptr), kDriverSuccess);
+    });
+  }
+  for (int i = 0; i < 2000; ++i) EXPECT_EQ(synchronize(), kDriverSuccess);
+  over = true;
+  for (auto& other : others) other.join();
+}
+
 TEST_F(FakeCuda, CommandsOfOneStreamRunInOrder) {
   fakeCudaDelay(20);
   std::vector<int> order;

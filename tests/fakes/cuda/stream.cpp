@@ -54,6 +54,13 @@ Ticket Stream::mark() {
   return ticket;
 }
 
+void Stream::finish() {
+  const Ticket ticket = mark();
+  while (!ticket.done() && !over_.load(std::memory_order_acquire)) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
 void Stream::wait_for(Ticket ticket) {
   push([ticket] { ticket.wait(); }, Pace::AtOnce);
 }
@@ -112,6 +119,7 @@ void Stream::run() {
       if (then.word() != nullptr) then.complete();
     }
   }
+  over_.store(true, std::memory_order_release);
 }
 
 }  // namespace rueda::fakes

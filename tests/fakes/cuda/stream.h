@@ -26,6 +26,8 @@ class Stream : public Slot<Stream> {
   void push(std::function<void()> work, Pace pace = Pace::Late, Ticket then = {});
   /// Done when all that was pushed so far is.
   [[nodiscard]] Ticket mark();
+  /// Waits for all that was pushed so far, also if the stream is closed meanwhile.
+  void finish();
   /// The stream goes on once that is done.
   void wait_for(Ticket ticket);
   /// Whether all that was pushed is done; if so the caller is ordered after it.
@@ -70,7 +72,8 @@ class Stream : public Slot<Stream> {
   std::uint32_t pushes_ = 0;  ///< wakes the thread; by atomic_ref only
   std::uint32_t held_ = 0;    ///< by atomic_ref only
   std::atomic<bool> capturing_{false};
-  bool closed_ = false;  ///< of the stream's thread
+  bool closed_ = false;            ///< of the stream's thread
+  std::atomic<bool> over_{false};  ///< the thread does nothing more
 };
 
 }  // namespace rueda::fakes
