@@ -16,6 +16,7 @@
 
 #include "bindings/capi.h"
 #include "bindings/device_result.h"
+#include "bindings/dlpack.h"
 #include "bindings/duplicate_tensors.h"
 #include "bindings/foreign.h"
 #include "bindings/kept.h"
@@ -123,9 +124,10 @@ class Engine {
   void open() { without_gil(&rueda::Engine::open); }
   void start() { without_gil(&rueda::Engine::start); }
 
-  /// The handle; in blocking mode 0 if it is over and there is nothing to take.
-  rueda::Handle submit(int kind, nb::handle name, nb::handle tensors, int op, double prescale,
-                       double postscale, int root, int process_set, int mode, nb::handle owners) {
+  /// The handle. In blocking mode the list of results, 0 if there is nothing to take, or the handle
+  /// of results on devices: whoever takes them says in which streams.
+  nb::object submit(int kind, nb::handle name, nb::handle tensors, int op, double prescale,
+                    double postscale, int root, int process_set, int mode, nb::handle owners) {
     // May run code of Python that submits: before anything is read.
     if (kept_.abandoned()) [[unlikely]] {
       clear_abandoned();
@@ -143,7 +145,8 @@ class Engine {
     // The last one has a callback.
     submission.mode = enumerator<Mode>("mode", mode, static_cast<int>(Mode::Callback));
     submission.call = 0;
-    return submit(submission, owners);
+    if (submission.mode == Mode::Blocking) return run(submission, owners);
+    return nb::steal(PyLong_FromLongLong(submit(submission, owners)));
   }
   rueda::Handle add_process_set(std::vector<rueda::Rank> ranks) {
     rueda::Submission addition{.kind = Kind::AddProcessSet, .ranks = std::move(ranks)};
@@ -210,15 +213,7 @@ class Engine {
     if (work->error) raise(*work->error, hosts_);
     if (!work->ends.empty()) follow(*work, stream_of);
     if (work->value) return nb::int_(*work->value);
-    nb::list outputs;
-    for (rueda::Output& output : work->outputs) {
-      if (output.buffer.data() == nullptr) continue;
-      if (output.device != nullptr) {
-        outputs.append(nb::cast(DeviceResult(std::move(output))));
-      } else {
-        outputs.append(to_dlpack(output));
-      }
-    }
+    nb::list outputs = results(*work);
     if (outputs.size() == 0) return nb::none();
     return outputs;
   }
@@ -394,38 +389,66 @@ class Engine {
       with_copies = part(submission, owners);
       owners = with_copies;
     }
-    if (submission.mode == Mode::Blocking) {
-      rueda::Result<rueda::Handle> handle = rueda::Handle{0};
-      {
-        const Unlocked unlocked;
-        handle = engine_->submit(std::move(submission));
-      }
-      if (!handle) raise(handle.error(), hosts_);
-      return *handle == 0 ? 0 : go_on(*handle, owners);
-    }
     const auto handle = engine_->submit(std::move(submission));
     if (!handle) raise(handle.error(), hosts_);
     kept_.keep(engine_->find(*handle), owners);
     return *handle;
   }
 
-  /// The rest of a call that took longer than a moment. If it is interrupted the operation goes on
-  /// without it, and nobody will ask.
-  rueda::Handle go_on(rueda::Handle handle, nb::handle owners) {
+  nb::object run(rueda::Submission& submission, nb::handle owners) {
+    const Call call(*this);
+    nb::object with_copies;
+    if (submission.grouped) {
+      with_copies = part(submission, owners);
+      owners = with_copies;
+    }
+    rueda::Result<rueda::Handle> handle = rueda::Handle{0};
+    {
+      const Unlocked unlocked;
+      handle = engine_->submit(std::move(submission));
+    }
+    if (!handle) raise(handle.error(), hosts_);
+    return *handle == 0 ? nothing() : go_on(*handle, owners);
+  }
+  static nb::object nothing() { return nb::steal(PyLong_FromLong(0)); }
+
+  /// The rest of a call that took longer than a moment, or has a result. If it is interrupted the
+  /// operation goes on without it, and nobody will ask.
+  nb::object go_on(rueda::Handle handle, nb::handle owners) {
     const auto work = engine_->find(handle);
-    kept_.keep(work, owners);
+    if (!work) return nothing();
+    const bool over = work->done.load(std::memory_order_acquire) && !work->in_use;
+    if (!over) kept_.keep(work, owners);
     try {
-      if (!await(handle)) return 0;
+      if (!over && !await(handle)) return nothing();
       if (!work->error && work->ends_on_host()) follow(*work, nb::none());
-      if (!work->error && work->has_result()) return handle;
-      engine_->take(handle);
-      kept_.release(handle);
+      if (!work->error && work->has_result() && (work->value || !work->ends.empty())) {
+        if (over) kept_.keep(work, owners);
+        return nb::steal(PyLong_FromLongLong(handle));
+      }
+      static_cast<void>(engine_->take(handle));
+      if (!over) kept_.release(handle);
       if (work->error) raise(*work->error, hosts_);
-      return 0;
+      nb::list outputs = results(*work);
+      return outputs.size() == 0 ? nothing() : nb::object(std::move(outputs));
     } catch (const nb::python_error&) {
       if (engine_->find(handle)) kept_.abandon(handle);
       throw;
     }
+  }
+
+  /// What the engine has allocated for the tensors of an operation that is done.
+  static nb::list results(rueda::Work& work) {
+    nb::list outputs;
+    for (rueda::Output& output : work.outputs) {
+      if (output.buffer.data() == nullptr) continue;
+      if (output.device != nullptr) {
+        outputs.append(nb::cast(DeviceResult(std::move(output))));
+      } else {
+        outputs.append(to_dlpack(output));
+      }
+    }
+    return outputs;
   }
 
   void clear_abandoned() {

@@ -60,12 +60,14 @@ inline PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count) 
     if (count < 9 || count > 10) [[unlikely]] {
       throw nanobind::type_error("submit takes 9 or 10 arguments, in order");
     }
-    const Handle handle = nanobind::inst_ptr<Engine>(self)->submit(
-        integer("kind", given[0]), given[1], given[2], integer("op", given[3]),
-        factor("prescale", given[4]), factor("postscale", given[5]), integer("root", given[6]),
-        integer("process_set", given[7]), integer("mode", given[8]),
-        count > 9 ? nanobind::handle(given[9]) : nanobind::none());
-    return PyLong_FromLongLong(handle);
+    return nanobind::inst_ptr<Engine>(self)
+        ->submit(integer("kind", given[0]), given[1], given[2], integer("op", given[3]),
+                 factor("prescale", given[4]), factor("postscale", given[5]),
+                 integer("root", given[6]), integer("process_set", given[7]),
+                 integer("mode", given[8]),
+                 count > 9 ? nanobind::handle(given[9]) : nanobind::none())
+        .release()
+        .ptr();
   } catch (nanobind::python_error& error) {
     error.restore();
   } catch (const nanobind::builtin_exception& error) {
@@ -91,10 +93,10 @@ inline void add_submit(nanobind::handle engine_class) {
       "how many rows go to each member, and the address of an int32 for each member, where the "
       "numbers of rows that came go. stream None: it is not known; "
       "the default one comes before and after, and whoever waits, waits on the host.\n\n"
-      "Returns the handle. BLOCKING waits: 0 if there is nothing to take then. If a signal handler "
-      "raises meanwhile (Ctrl-C), the operation goes on without the caller. AWAITED: somebody "
-      "waits "
-      "for the handle at once. owners: what keeps that memory; it is held until the engine is done "
+      "Returns the handle. BLOCKING waits: the list of results, as wait() returns it; 0 if there "
+      "is nothing to take; or the handle of results on devices. If a signal handler raises "
+      "meanwhile (Ctrl-C), the operation goes on without the caller. AWAITED: somebody waits for "
+      "the handle at once. owners: what keeps that memory; it is held until the engine is done "
       "with it, also if nobody waits for the handle."};
   const nanobind::object descriptor = nanobind::steal(
       PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(engine_class.ptr()), &method));

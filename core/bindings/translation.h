@@ -1,4 +1,4 @@
-/// Between what the core knows and what Python knows: errors, shapes, results.
+/// Between what the core knows and what Python knows: errors, shapes.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -25,8 +25,5 @@ namespace rueda::bindings {
   for (nanobind::handle extent : extents) shape.push_back(nanobind::cast<std::int64_t>(extent));
   return shape;
 }
-
-/// Hands a result over: whoever takes the capsule owns the memory, also beyond the engine's end.
-[[nodiscard]] nanobind::object to_dlpack(Output& output);
 
 }  // namespace rueda::bindings

@@ -3,7 +3,7 @@ The native engine: see horovod.runtime.lifecycle for the one instance of a proce
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Tensor: TypeAlias = (
     tuple[int, int, int, tuple[int, ...]]
@@ -161,11 +161,11 @@ class Engine:
         mode: int,
         owners: object = None,
         /,
-    ) -> int:
+    ) -> Any:
         """
         Submit a contiguous tensor, a list of them that run together, or None for a kind that has none. A tensor is (in, out, dtype, shape, device, device_index, stream, splits, received), short where the rest is nothing: addresses, out 0 where the engine allocates; of alltoall, how many rows go to each member, and the address of an int32 for each member, where the numbers of rows that came go. stream None: it is not known; the default one comes before and after, and whoever waits, waits on the host.
 
-        Returns the handle. BLOCKING waits: 0 if there is nothing to take then. If a signal handler raises meanwhile (Ctrl-C), the operation goes on without the caller. AWAITED: somebody waits for the handle at once. owners: what keeps that memory; it is held until the engine is done with it, also if nobody waits for the handle.
+        Returns the handle. BLOCKING waits: the list of results, as wait() returns it; 0 if there is nothing to take; or the handle of results on devices. If a signal handler raises meanwhile (Ctrl-C), the operation goes on without the caller. AWAITED: somebody waits for the handle at once. owners: what keeps that memory; it is held until the engine is done with it, also if nobody waits for the handle.
         """
 
     def add_process_set(self, ranks: Sequence[int]) -> int:

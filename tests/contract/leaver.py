@@ -27,7 +27,8 @@ def main() -> None:
 
     def submit(name: str, mode: int, kind: int = _core.ALLREDUCE) -> int:
         ends = (values.ctypes.data, result.ctypes.data, _core.FLOAT32, values.shape)
-        return engine.submit(kind, name, ends, _core.SUM, 1.0, 1.0, 0, 0, mode)
+        handle: int = engine.submit(kind, name, ends, _core.SUM, 1.0, 1.0, 0, 0, mode)
+        return handle
 
     handle = 0
     for line in sys.stdin:

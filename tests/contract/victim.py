@@ -26,7 +26,7 @@ def submit(
     engine: _core.Engine, values: np.ndarray, name: str, waited: bool, kind: int = _core.ALLREDUCE
 ) -> int:
     address = values.ctypes.data
-    return engine.submit(
+    handle: int = engine.submit(
         kind,
         name,
         (address, 0 if kind == _core.ALLGATHER else address, _core.FLOAT32, values.shape),
@@ -37,6 +37,7 @@ def submit(
         0,
         _core.AWAITED if waited else _core.ASYNCHRONOUS,
     )
+    return handle
 
 
 def work(engine: _core.Engine, seed: int) -> None:

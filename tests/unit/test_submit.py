@@ -43,7 +43,8 @@ def submit(engine: _core.Engine, tensors: Any, kind: int = _core.ALLREDUCE, **ch
         "mode": _core.AWAITED,
         "owners": None,
     }
-    return engine.submit(kind, *(how | changes).values())
+    handle: int = engine.submit(kind, *(how | changes).values())
+    return handle
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from horovod import _core
-from horovod.collectives.base import BLOCKING, Base
+from horovod.collectives.base import Base
 from horovod.collectives.frontend import T
 from horovod.runtime.process_set import ProcessSet, global_process_set
 
@@ -32,7 +32,7 @@ class Allgather(Base[T]):
 
     def run_allgather(self, tensor: T, name: str | None, process_set: ProcessSet = global_process_set) -> T:
         """:meth:`allgather`, waited for; returns what was gathered."""
-        made: T = self.synchronize(self._start(_ALLGATHER, name, tensor, None, process_set, mode=BLOCKING))
+        made: T = self._run(_ALLGATHER, name, tensor, None, process_set)
         return made
 
     def grouped_allgather(
@@ -48,8 +48,5 @@ class Allgather(Base[T]):
         self, tensors: Sequence[T], name: str | None, process_set: ProcessSet = global_process_set
     ) -> tuple[T, ...]:
         """:meth:`grouped_allgather`, waited for; returns what was gathered."""
-        inputs = tuple(tensors)
-        made: tuple[T, ...] = self.synchronize(
-            self._start(_ALLGATHER, name, inputs, None, process_set, mode=BLOCKING)
-        )
+        made: tuple[T, ...] = self._run(_ALLGATHER, name, tuple(tensors), None, process_set)
         return made

@@ -62,7 +62,7 @@ class Allreduce(Base[T]):
             engine.submit(
                 _ALLREDUCE,
                 name,
-                self._describe(tensor) if out is tensor else self._describe(tensor, self._describe(out)[0]),
+                self._describe(tensor, None if out is tensor else self._address(out)),
                 op,
                 prescale,
                 postscale,
@@ -110,17 +110,7 @@ class Allreduce(Base[T]):
             self._check_adasum(tensors, process_set)
         inputs = tuple(tensors)
         results = inputs if outs is tensors else tuple(outs)
-        self._start(
-            _ALLREDUCE,
-            name,
-            inputs,
-            results,
-            process_set,
-            op=op,
-            prescale=prescale,
-            postscale=postscale,
-            mode=BLOCKING,
-        )
+        self._run(_ALLREDUCE, name, inputs, results, process_set, None, (op, prescale, postscale, 0))
         return results
 
     def _check_adasum(self, tensors: Sequence[T], process_set: ProcessSet) -> None:

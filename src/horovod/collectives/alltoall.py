@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from horovod import _core
-from horovod.collectives.base import ASYNCHRONOUS, BLOCKING, Base, current_engine
-from horovod.collectives.frontend import T
+from horovod.collectives.base import Base, current_engine
+from horovod.collectives.frontend import Description, T
 from horovod.errors import InvalidArgumentError
+from horovod.runtime.handle import Collect
 from horovod.runtime.process_set import ProcessSet, global_process_set, member_count, process_set_id
 
 __all__ = ["Alltoall"]
@@ -38,7 +39,8 @@ class Alltoall(Base[T]):
             InvalidArgumentError: no rows to split; splits of another length, negative, or too many; or
                 without splits a number of rows that the members do not divide.
         """
-        return self._send_rows(tensor, splits, name, process_set, place, ASYNCHRONOUS)
+        given, inputs, collect = self._rows_to_send(tensor, splits, process_set, place)
+        return self._start(_ALLTOALL, name, inputs, None, process_set, given=given, collect=collect)
 
     def run_alltoall(
         self,
@@ -49,20 +51,21 @@ class Alltoall(Base[T]):
         place: Callable[[T], T] | None = None,
     ) -> tuple[T, T]:
         """:meth:`alltoall`, waited for; returns the pair."""
-        made: tuple[T, T] = self.synchronize(
-            self._send_rows(tensor, splits, name, process_set, place, BLOCKING)
+        given, inputs, collect = self._rows_to_send(tensor, splits, process_set, place)
+        made: tuple[T, T] = self._run(
+            _ALLTOALL, name, inputs, None, process_set, given=given, collect=collect
         )
         return made
 
-    def _send_rows(
+    def _rows_to_send(
         self,
         tensor: T,
         splits: Sequence[int],
-        name: str | None,
         process_set: ProcessSet,
         place: Callable[[T], T] | None,
-        mode: int,
-    ) -> int:
+    ) -> tuple[Description, tuple[T, T], Collect]:
+        """How the engine takes ``tensor`` and the memory for the received numbers; both; and what makes the
+        pair of the result."""
         process_set_id(process_set)
         current_engine()
         described = self._describe(tensor, 0)
@@ -74,32 +77,23 @@ class Alltoall(Base[T]):
             return self._taken(made[0], inputs[0]), received if place is None else place(received)
 
         place_of_rows = described[4:7] or (_core.HOST, 0, 0)
-        given = (*described[:4], *place_of_rows, splits, self._describe(received)[0])
-        inputs = tensor, received
-        return self._start(
-            _ALLTOALL,
-            name,
-            inputs,
-            None,
-            process_set,
-            given=given,
-            mode=mode,
-            collect=collect,
-        )
+        given = (*described[:4], *place_of_rows, splits, self._address(received))
+        return given, (tensor, received), collect
 
 
 def _check_splits(shape: Sequence[int], splits: Sequence[int], members: int) -> None:
-    if not len(shape):
+    if not shape:
         raise InvalidArgumentError("Alltoall sends rows; a tensor without dimensions has none.")
     rows = shape[0]
-    if not len(splits):
+    if not splits:
         if rows % members:
             raise InvalidArgumentError(
                 f"Without splits the first dimension must be divisible by the number of members: {rows} rows "
                 f"for {members}."
             )
-        splits = (rows // members,)
-    elif len(splits) != members:
+        _check_counts(rows // members)
+        return
+    if len(splits) != members:
         raise InvalidArgumentError(
             f"Number of splits ({len(splits)}) differs from that of members ({members})."
         )
@@ -109,5 +103,9 @@ def _check_splits(shape: Sequence[int], splits: Sequence[int], members: int) -> 
         raise InvalidArgumentError(
             f"Sum of splits ({sum(splits)}) is greater than the number of rows ({rows})."
         )
-    if max(splits) > _MOST_ROWS:
+    _check_counts(max(splits))
+
+
+def _check_counts(most: int) -> None:
+    if most > _MOST_ROWS:
         raise InvalidArgumentError(f"More than {_MOST_ROWS} rows to one member; use a wider tensor.")

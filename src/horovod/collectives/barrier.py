@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from horovod import _core
-from horovod.collectives.base import BLOCKING, Base, current_engine
+from horovod.collectives.base import Base, current_engine
 from horovod.collectives.frontend import T
 from horovod.runtime.process_set import ProcessSet, global_process_set, process_set_id
 
@@ -25,4 +25,4 @@ class Barrier(Base[T]):
         number = process_set_id(process_set)
         if number and number not in engine.process_sets():
             raise IndexError(f"{process_set} does not exist, or has not been registered.")
-        self._start(_BARRIER, None, None, None, process_set, mode=BLOCKING)
+        self._run(_BARRIER, None, None, None, process_set)

@@ -43,6 +43,7 @@ def current_engine() -> _core.Engine:
 
 
 _MOST_RANKS: Final = 1 << 31
+_PLAIN: Final = (Sum, 1.0, 1.0, 0)  # what kinds that do not reduce, and have no root, say of both
 
 
 def checked_root(root_rank: Any) -> int:
@@ -97,6 +98,7 @@ class Base(Generic[T]):
         lifecycle.follow(self.table)
         # Bound once: these are called for every operation.
         self._describe = frontend.describe
+        self._address = frontend.address
         self._pending = self.table.pending
         self._stream_of = getattr(frontend, "current_stream", None)  # see DeviceFrontend
         self._from_one: Callable[[list[object], T], T] = lambda made, given: self._taken(made[0], given)
@@ -169,10 +171,6 @@ class Base(Generic[T]):
         for handle in handles:
             self._pending.pop(handle, None)
 
-    def _finish(self, handle: int, result: Any) -> Any:
-        """What a ``BLOCKING`` submission has come to; ``result``: of one that left no handle."""
-        return self.synchronize(handle) if handle else result
-
     # -- submitting -----------------------------------------------------------------------------------------
 
     def _start(
@@ -188,7 +186,6 @@ class Base(Generic[T]):
         prescale: float = 1.0,
         postscale: float = 1.0,
         root: int = 0,
-        mode: int = ASYNCHRONOUS,
         collect: Collect | None = None,
     ) -> int:
         """Submit a tensor, a tuple of them as a group, or no tensor (``None``); returns the handle.
@@ -197,25 +194,65 @@ class Base(Generic[T]):
             inputs, result: of the same structure; ``result`` may be ``inputs`` itself. ``None``: the engine
                 allocates what ``synchronize`` returns.
             given: ``inputs`` and ``result`` as the engine takes them, if the caller knows.
-            mode: ``AWAITED``: ``synchronize`` follows at once. ``BLOCKING``: it is over on return, and there
-                is no handle (0), where ``result`` is given.
             collect: what makes the result of that which the engine allocated, if not the frontend alone.
         """
         engine = lifecycle.running or current_engine()
+        if given is None:
+            given = self._given(inputs, result)
+        if collect is None and result is None and inputs is not None:
+            collect = self._from_many if isinstance(inputs, tuple) else self._from_one
+        how = op, prescale, postscale, root
+        handle: int = self._submit(engine, kind, name, inputs, result, process_set, given, how, ASYNCHRONOUS)
+        self._pending[handle] = engine, inputs, result, collect
+        return handle
+
+    def _run(
+        self,
+        kind: int,
+        name: str | None,
+        inputs: Any,
+        result: Any,
+        process_set: ProcessSet,
+        given: Description | list[Description] | None = None,
+        how: tuple[int, float, float, int] = _PLAIN,
+        collect: Collect | None = None,
+    ) -> Any:
+        """Like :meth:`_start`, but it is over on return; returns the result.
+
+        Args:
+            how: operation, the factors before and after it, and the root.
+        """
+        engine = lifecycle.running or current_engine()
+        if given is None:
+            given = self._given(inputs, result)
+        made = self._submit(engine, kind, name, inputs, result, process_set, given, how, BLOCKING)
+        if result is not None or inputs is None:
+            return result
+        if collect is None:
+            collect = self._from_many if isinstance(inputs, tuple) else self._from_one
+        if made.__class__ is list:
+            return collect(made, inputs)
+        # On a device: whoever takes it says in which stream.
+        self._pending[made] = engine, inputs, result, collect
+        return self.synchronize(made)
+
+    def _submit(
+        self,
+        engine: _core.Engine,
+        kind: int,
+        name: str | None,
+        inputs: Any,
+        result: Any,
+        process_set: ProcessSet,
+        given: Description | list[Description] | None,
+        how: tuple[int, float, float, int],
+        mode: int,
+    ) -> Any:
+        op, prescale, postscale, root = how
         if op.__class__ is not int:
             op = checked_op(op)
-        if given is None and inputs is not None:
-            if isinstance(inputs, tuple):
-                given = self._given_all(inputs, result)
-                if result is None:
-                    collect = self._from_many
-            elif result is None:
-                given = self._describe(inputs, 0)
-                collect = self._from_one
-            else:
-                given = self._describe(inputs, None if result is inputs else self._describe(result)[0])
         try:
-            handle = engine.submit(
+            return engine.submit(
                 kind,
                 name,
                 given,
@@ -229,9 +266,16 @@ class Base(Generic[T]):
             )
         except (TypeError, ValueError) as error:
             raise explained(error, op, prescale, postscale, root) from None
-        if handle:
-            self._pending[handle] = engine, inputs, result, collect
-        return handle
+
+    def _given(self, inputs: Any, result: Any) -> Description | list[Description] | None:
+        """The tensors as the engine takes them."""
+        if inputs is None:
+            return None
+        if isinstance(inputs, tuple):
+            return self._given_all(inputs, result)
+        if result is None:
+            return self._describe(inputs, 0)
+        return self._describe(inputs, None if result is inputs else self._address(result))
 
     def _given_all(self, tensors: tuple[T, ...], outs: tuple[T, ...] | None) -> list[Description]:
         if not tensors:
@@ -241,6 +285,6 @@ class Base(Generic[T]):
         if outs is tensors:
             return list(map(self._describe, tensors))
         return [
-            self._describe(tensor, None if out is tensor else self._describe(out)[0])
+            self._describe(tensor, None if out is tensor else self._address(out))
             for tensor, out in zip(tensors, outs, strict=True)
         ]

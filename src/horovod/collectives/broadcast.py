@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from horovod import _core
-from horovod.collectives.base import BLOCKING, Base
+from horovod.collectives.base import Base
 from horovod.collectives.frontend import T
+from horovod.collectives.ops import Sum
 from horovod.runtime.process_set import ProcessSet, global_process_set
 
 __all__ = ["Broadcast"]
@@ -34,5 +35,5 @@ class Broadcast(Base[T]):
         self, tensor: T, out: T, root_rank: int, name: str | None, process_set: ProcessSet
     ) -> T:
         """:meth:`broadcast`, waited for; returns ``out``."""
-        self._start(_BROADCAST, name, tensor, out, process_set, root=root_rank, mode=BLOCKING)
+        self._run(_BROADCAST, name, tensor, out, process_set, None, (Sum, 1.0, 1.0, root_rank))
         return out

@@ -42,6 +42,14 @@ class Frontend(Protocol[T]):
             HorovodInternalError: it has no memory, or on a device that the core has no code for.
         """
 
+    def address(self, out: T) -> int:
+        """Where the content of ``out`` lies, which was made for the result of a tensor that
+        :meth:`describe` takes.
+
+        Raises:
+            InvalidArgumentError: it has no memory.
+        """
+
     def compute_threads(self) -> int:
         """Threads of this process that compute at the same time, in host memory."""
 

@@ -64,6 +64,9 @@ class NumpyFrontend:
             raise _refusal(tensor)
         return described if out is None else (described[0], out, described[2], described[3])
 
+    def address(self, out: Array) -> int:
+        return self.describe(out)[0]
+
     def compute_threads(self) -> int:
         return len(os.sched_getaffinity(0))
 

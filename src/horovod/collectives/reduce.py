@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from horovod import _core
-from horovod.collectives.base import BLOCKING, Base
+from horovod.collectives.base import Base
 from horovod.collectives.frontend import T
 from horovod.runtime.process_set import ProcessSet, global_process_set
 
@@ -59,18 +59,8 @@ class Reduce(Base[T]):
         process_set: ProcessSet,
     ) -> T:
         """:meth:`reduce`, waited for; returns ``out``."""
-        self._start(
-            _REDUCE,
-            name,
-            tensor,
-            out,
-            process_set,
-            op=op,
-            prescale=prescale,
-            postscale=postscale,
-            root=root_rank,
-            mode=BLOCKING,
-        )
+        how = op, prescale, postscale, root_rank
+        self._run(_REDUCE, name, tensor, out, process_set, None, how)
         return out
 
     def grouped_reduce(
@@ -113,16 +103,6 @@ class Reduce(Base[T]):
         """:meth:`grouped_reduce`, waited for; returns ``outs``."""
         inputs = tuple(tensors)
         results = inputs if outs is tensors else tuple(outs)
-        self._start(
-            _REDUCE,
-            name,
-            inputs,
-            results,
-            process_set,
-            op=op,
-            prescale=prescale,
-            postscale=postscale,
-            root=root_rank,
-            mode=BLOCKING,
-        )
+        how = op, prescale, postscale, root_rank
+        self._run(_REDUCE, name, inputs, results, process_set, None, how)
         return results

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from horovod import _core
-from horovod.collectives.base import ASYNCHRONOUS, BLOCKING, Base, current_engine
+from horovod.collectives.base import Base, current_engine
 from horovod.collectives.frontend import Description, T
 from horovod.collectives.ops import Average, Sum
 from horovod.errors import HorovodInternalError, InvalidArgumentError
-from horovod.runtime.process_set import ProcessSet, global_process_set, member_count, process_set_id
+from horovod.runtime.process_set import ProcessSet, global_process_set, place_among, process_set_id
 
 __all__ = ["Reducescatter"]
 
@@ -35,7 +35,18 @@ class Reducescatter(Base[T]):
                 rank is not in the set.
             HorovodInternalError: ``op`` is neither Sum nor Average; the world has ended.
         """
-        return self._share(tensor, name, op, prescale, postscale, process_set, ASYNCHRONOUS)[0]
+        given, out = self._own_rows(tensor, op, process_set)
+        return self._start(
+            _REDUCESCATTER,
+            name,
+            tensor,
+            out,
+            process_set,
+            given=given,
+            op=op,
+            prescale=prescale,
+            postscale=postscale,
+        )
 
     def run_reducescatter(
         self,
@@ -47,8 +58,9 @@ class Reducescatter(Base[T]):
         process_set: ProcessSet = global_process_set,
     ) -> T:
         """:meth:`reducescatter`, waited for; returns the share."""
-        made: T = self._finish(*self._share(tensor, name, op, prescale, postscale, process_set, BLOCKING))
-        return made
+        given, out = self._own_rows(tensor, op, process_set)
+        self._run(_REDUCESCATTER, name, tensor, out, process_set, given, (op, prescale, postscale, 0))
+        return out
 
     def grouped_reducescatter(
         self,
@@ -60,7 +72,19 @@ class Reducescatter(Base[T]):
         process_set: ProcessSet = global_process_set,
     ) -> int:
         """:meth:`reducescatter` of all ``tensors`` as one operation with one handle."""
-        return self._share(tuple(tensors), name, op, prescale, postscale, process_set, ASYNCHRONOUS)[0]
+        inputs = tuple(tensors)
+        given, outs = self._all_own_rows(inputs, op, process_set)
+        return self._start(
+            _REDUCESCATTER,
+            name,
+            inputs,
+            outs,
+            process_set,
+            given=given,
+            op=op,
+            prescale=prescale,
+            postscale=postscale,
+        )
 
     def run_grouped_reducescatter(
         self,
@@ -72,60 +96,32 @@ class Reducescatter(Base[T]):
         process_set: ProcessSet = global_process_set,
     ) -> tuple[T, ...]:
         """:meth:`grouped_reducescatter`, waited for; returns the shares."""
-        how = op, prescale, postscale, process_set
-        made: tuple[T, ...] = self._finish(*self._share(tuple(tensors), name, *how, BLOCKING))
-        return made
+        inputs = tuple(tensors)
+        given, outs = self._all_own_rows(inputs, op, process_set)
+        self._run(_REDUCESCATTER, name, inputs, outs, process_set, given, (op, prescale, postscale, 0))
+        return outs
 
-    def _share(
-        self,
-        inputs: T | tuple[T, ...],
-        name: str | None,
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: ProcessSet,
-        mode: int,
-    ) -> tuple[int, Any]:
-        """The handle, and where the result will be; a tuple of inputs is a group."""
+    def _all_own_rows(
+        self, tensors: tuple[T, ...], op: int, process_set: ProcessSet
+    ) -> tuple[list[Description] | None, tuple[T, ...]]:
         process_set_id(process_set)
         current_engine()
-        result: Any
-        given: Any
-        if isinstance(inputs, tuple):
-            made = [self._own_rows(tensor, op, process_set) for tensor in inputs]
-            result, given = tuple(out for out, _ in made), [each for _, each in made] or None
-        else:
-            result, given = self._own_rows(inputs, op, process_set)
-        handle = self._start(
-            _REDUCESCATTER,
-            name,
-            inputs,
-            result,
-            process_set,
-            given=given,
-            op=op,
-            prescale=prescale,
-            postscale=postscale,
-            mode=mode,
-        )
-        return handle, result
+        made = [self._own_rows(tensor, op, process_set) for tensor in tensors]
+        return [given for given, _ in made] or None, tuple(out for _, out in made)
 
-    def _own_rows(self, tensor: T, op: int, process_set: ProcessSet) -> tuple[T, Description]:
-        """Memory for this rank's share of the rows of ``tensor``, and how the engine takes both."""
+    def _own_rows(self, tensor: T, op: int, process_set: ProcessSet) -> tuple[Description, T]:
+        """How the engine takes ``tensor`` and the memory for this rank's share of the rows; that memory."""
+        process_set_id(process_set)
+        current_engine()
         given = self._describe(tensor)
         shape = given[3]
         if op not in (Average, Sum):
             raise HorovodInternalError(
                 f"Reducescatter supports Average and Sum only, got operator {op}.", recoverable=False
             )
-        if not len(shape):
+        if not shape:
             raise InvalidArgumentError("Reducescatter shares out rows; a tensor without dimensions has none.")
-        if process_set.included() is False:
-            raise InvalidArgumentError(
-                "Invalid process set id for this rank: it is not a member of the provided process set "
-                f"{process_set}."
-            )
-        members = member_count(process_set)
+        rank, members = place_among(process_set)
         rows, more = divmod(shape[0], members)
-        out = self.frontend.empty_rows(tensor, rows + ((process_set.rank() or 0) < more))
-        return out, (given[0], self._describe(out)[0], *given[2:])
+        out = self.frontend.empty_rows(tensor, rows + (rank < more))
+        return (given[0], self._address(out), *given[2:]), out

@@ -24,6 +24,7 @@ __all__ = [
     "global_process_set",
     "init_with_sets",
     "member_count",
+    "place_among",
     "process_set_id",
     "remove_process_set",
 ]
@@ -178,6 +179,27 @@ def member_count(process_set: ProcessSet) -> int:
     if process_set is global_process_set:
         return lifecycle.current().topology.size
     return len(process_set.ranks or ())
+
+
+def place_among(process_set: ProcessSet) -> tuple[int, int]:
+    """Set rank of this process, and the number of members of a registered set.
+
+    Raises:
+        TypeError: the set is not registered.
+        NotInitializedError: there is no world.
+        InvalidArgumentError: this process is not a member.
+    """
+    if process_set is global_process_set:
+        topology = lifecycle.current().topology
+        return topology.rank, topology.size
+    process_set_id(process_set)
+    me, members = lifecycle.current().topology.rank, process_set.ranks or []
+    if me not in members:
+        raise InvalidArgumentError(
+            f"Invalid process set id for this rank: it is not a member of the provided process set "
+            f"{process_set}."
+        )
+    return members.index(me), len(members)
 
 
 # -- registration -------------------------------------------------------------------------------------------

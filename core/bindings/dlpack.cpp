@@ -1,0 +1,101 @@
+#include "bindings/dlpack.h"
+
+#include <nanobind/ndarray.h>
+
+#include <memory>
+#include <utility>
+
+namespace nb = nanobind;
+
+namespace rueda::bindings {
+
+namespace {
+
+nb::dlpack::dtype dlpack_dtype(DType dtype) {
+  const auto bits = static_cast<std::uint8_t>(8 * size_of(dtype));
+  const auto of = [bits](nb::dlpack::dtype_code code) {
+    return nb::dlpack::dtype{static_cast<std::uint8_t>(code), bits, 1};
+  };
+  switch (dtype) {
+    case DType::UInt8:
+    case DType::UInt16:
+    case DType::UInt32:
+    case DType::UInt64:
+    case DType::Float8E4M3FN:  // too new for many who read this: they view the bytes
+    case DType::Float8E5M2:
+    case DType::Float8E4M3FNUZ:
+    case DType::Float8E5M2FNUZ:
+      return of(nb::dlpack::dtype_code::UInt);
+    case DType::Int8:
+    case DType::Int16:
+    case DType::Int32:
+    case DType::Int64:
+      return of(nb::dlpack::dtype_code::Int);
+    case DType::Float16:
+    case DType::Float32:
+    case DType::Float64:
+      return of(nb::dlpack::dtype_code::Float);
+    case DType::BFloat16:
+      return of(nb::dlpack::dtype_code::Bfloat);
+    case DType::Complex64:
+    case DType::Complex128:
+      return of(nb::dlpack::dtype_code::Complex);
+    case DType::Bool:
+      return of(nb::dlpack::dtype_code::Bool);
+  }
+  return {};
+}
+
+/// What a capsule of that name holds by the standard (DLManagedTensor of dlpack.h): the reader
+/// calls `deleter` once, from any thread, without the interpreter lock.
+struct Managed {
+  nb::dlpack::dltensor tensor;
+  void* context = nullptr;
+  void (*deleter)(Managed*) = nullptr;
+};
+constexpr const char* kUnread = "dltensor";
+
+/// One allocation for the record, the extents, and the memory's owner.
+struct Exported {
+  Managed managed;
+  HostBuffer buffer;
+  Shape shape;
+  Shape strides;
+};
+
+void end(Managed* managed) { delete static_cast<Exported*>(managed->context); }
+
+/// Whoever reads a capsule gives it another name, and owns the memory.
+void end_unread(PyObject* capsule) {
+  if (PyCapsule_IsValid(capsule, kUnread) == 0) return;
+  end(static_cast<Managed*>(PyCapsule_GetPointer(capsule, kUnread)));
+}
+
+}  // namespace
+
+nb::object to_dlpack(Output& output) {
+  auto exported = std::make_unique<Exported>();
+  exported->buffer = std::move(output.buffer);
+  exported->shape = output.shape;
+  exported->strides.resize(exported->shape.size());
+  std::int64_t stride = 1;
+  for (std::size_t d = exported->shape.size(); d-- > 0;) {
+    exported->strides[d] = stride;
+    stride *= exported->shape[d];
+  }
+  exported->managed = {.tensor = {.data = exported->buffer.data(),
+                                  .device = {.device_type = nb::device::cpu::value, .device_id = 0},
+                                  .ndim = static_cast<std::int32_t>(exported->shape.size()),
+                                  .dtype = dlpack_dtype(output.dtype),
+                                  .shape = exported->shape.data(),
+                                  .strides = exported->strides.data(),
+                                  .byte_offset = 0},
+                       .context = exported.get(),
+                       .deleter = end};
+  PyObject* const capsule = PyCapsule_New(&exported->managed, kUnread, end_unread);
+  if (capsule == nullptr) throw nb::python_error();
+  static_cast<void>(exported.release());
+  return nb::steal(capsule);
+}
+
+}  // namespace rueda::bindings
