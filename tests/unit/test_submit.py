@@ -30,7 +30,7 @@ def values() -> np.ndarray:
     return np.ones(4, np.float32)
 
 
-def submit(engine: _core.Engine, tensors: Any, kind: int = _core.ALLREDUCE, **changes: Any) -> int:
+def submit(engine: _core.Engine, tensors: Any, kind: int = _core.ALLREDUCE, **changes: Any) -> Any:
     """Doubles the tensors."""
     how: dict[str, Any] = {
         "name": "x",
@@ -43,8 +43,7 @@ def submit(engine: _core.Engine, tensors: Any, kind: int = _core.ALLREDUCE, **ch
         "mode": _core.AWAITED,
         "owners": None,
     }
-    handle: int = engine.submit(kind, *(how | changes).values())
-    return handle
+    return engine.submit(kind, *(how | changes).values())
 
 
 @pytest.mark.parametrize(
@@ -97,16 +96,46 @@ def test_tensors_are_short_where_the_rest_is_nothing(
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-def test_results_that_the_engine_allocates_are_taken_by_their_handle(
+def test_results_that_the_engine_allocates_come_with_the_wait(
     mode: int, engine: _core.Engine, values: np.ndarray
 ) -> None:
     address, _, dtype, shape = in_place(values)
     received = np.zeros(1, np.int32)
     tensor = (address, 0, dtype, shape, *HOST, [3], received.ctypes.data)
-    made = engine.wait(submit(engine, tensor, _core.ALLTOALL, mode=mode))
+    made = submit(engine, tensor, _core.ALLTOALL, mode=mode)
+    if mode != _core.BLOCKING:
+        made = engine.wait(made)
     assert isinstance(made, list)
     assert [NumpyFrontend().from_dlpack(capsule, values).tolist() for capsule in made] == [[1.0] * 3]
     assert received.tolist() == [3]
+    if mode == _core.BLOCKING:  # and leave nothing behind
+        with pytest.raises(ValueError, match="was not created or has been consumed"):
+            engine.wait(1)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (2, 0), (5,), (2, 3, 4)], ids=str)
+def test_results_have_their_shape_and_outlive_the_engine(shape: tuple[int, ...], values: np.ndarray) -> None:
+    engine = lifecycle.start(environ={}).engine
+    capsule = engine.empty(_core.FLOAT32, shape)
+    lifecycle.stop()
+    made = NumpyFrontend().from_dlpack(capsule, values)
+    assert made.shape == shape
+    assert np.add(made, 1.0).shape == shape  # it can be read
+    assert made.flags.c_contiguous
+
+
+def test_memory_of_results_goes_back_read_or_not(engine: _core.Engine, values: np.ndarray) -> None:
+    def result() -> object:
+        address, _, dtype, shape = in_place(values)
+        made: list[object] = submit(engine, (address, 0, dtype, shape), _core.ALLGATHER, mode=_core.BLOCKING)
+        return made[0]
+
+    first = NumpyFrontend().from_dlpack(result(), values)
+    address = first.ctypes.data
+    del first
+    for _ in range(3):
+        result()  # nobody reads it
+        assert NumpyFrontend().from_dlpack(result(), values).ctypes.data == address
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)

@@ -126,7 +126,7 @@ class FakeEngine:
         process_set: int,
         mode: int,
         owners: object = None,
-    ) -> int:
+    ) -> Any:
         if kind == _core.JOIN:
             return self._end_with(self.size - 1)
         grouped = isinstance(tensors, list)
@@ -134,10 +134,9 @@ class FakeEngine:
         handle = self._add(
             Submission(kind, name, given, grouped, op, prescale, postscale, root, process_set, mode), owners
         )
-        if mode != _core.BLOCKING or not all(tensor[1] for tensor in given):  # somebody takes the result
+        if mode != _core.BLOCKING:
             return handle
-        self.wait(handle)
-        return 0
+        return self.wait(handle) or 0
 
     def add_process_set(self, ranks: list[int]) -> int:
         number = next(n for n in range(1, len(self.sets) + 1) if n not in self.sets)
