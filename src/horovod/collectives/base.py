@@ -226,15 +226,14 @@ class Base(Generic[T]):
         if given is None:
             given = self._given(inputs, result)
         made = self._submit(engine, kind, name, inputs, result, process_set, given, how, BLOCKING)
-        if result is not None or inputs is None:
-            return result
-        if collect is None:
+        if result is None and collect is None and inputs is not None:
             collect = self._from_many if isinstance(inputs, tuple) else self._from_one
         if made.__class__ is list:
-            return collect(made, inputs)
-        # On a device: whoever takes it says in which stream.
-        self._pending[made] = engine, inputs, result, collect
-        return self.synchronize(made)
+            return result if collect is None else collect(made, inputs)
+        if made:  # on a device: whoever takes it, also if it is empty, says in which stream
+            self._pending[made] = engine, inputs, result, collect
+            return self.synchronize(made)
+        return result
 
     def _submit(
         self,

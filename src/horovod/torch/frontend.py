@@ -148,9 +148,11 @@ class TorchFrontend:
     def address(self, out: torch.Tensor) -> int:
         try:
             address: int = out.data_ptr()
+            if address or not out.numel():
+                return address
         except (AttributeError, RuntimeError):
-            raise _refusal(out) from None
-        return address
+            pass
+        raise _refusal(out)
 
     def compute_threads(self) -> int:
         return torch.get_num_threads()
@@ -168,6 +170,8 @@ class TorchFrontend:
         shape = like.shape
         if like.numel() >= _POOLED_ELEMENTS and (code := _pooled_code(like)) is not None:
             return _pooled(code, (rows, *shape[1:]))
+        if like.__class__ is not torch.Tensor:  # one of another class would make what it likes
+            return torch.empty((rows, *shape[1:]), dtype=like.dtype, device=like.device)
         # Extents one by one: a tuple of them, or a dtype and a device, would double the time.
         return like.new_empty(rows) if len(shape) == 1 else like.new_empty(rows, *shape[1:])
 

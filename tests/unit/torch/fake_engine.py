@@ -101,6 +101,8 @@ class FakeEngine:
     """Handle -> the number that its operation ends with (join, changes of process sets)."""
     sets: dict[int, list[int]] = field(default_factory=dict)
     count: int = 0
+    on_device: bool = False
+    """Results that the engine allocates are said to be on a device."""
     shared_left: int = 0
     """Tensors for which there is shared memory."""
 
@@ -134,7 +136,7 @@ class FakeEngine:
         handle = self._add(
             Submission(kind, name, given, grouped, op, prescale, postscale, root, process_set, mode), owners
         )
-        if mode != _core.BLOCKING:
+        if mode != _core.BLOCKING or (self.on_device and not all(tensor[1] for tensor in given)):
             return handle
         return self.wait(handle) or 0
 

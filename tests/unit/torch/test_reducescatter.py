@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.unit.torch.conftest import MakeWorld
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import horovod.torch as hvd
 from horovod import _core
@@ -105,3 +106,46 @@ def test_integers_of_a_group_have_no_gradient(make_world: MakeWorld) -> None:
         assert not results[1].requires_grad
         results[0].sum().backward()
     assert x.grad is not None
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_an_empty_share_on_a_device_is_taken(call: Callable[..., Any], make_world: MakeWorld) -> None:
+    """It has no address, so the engine has a result of its own for it, which stays until it is fetched."""
+    engine = make_world(2)
+    engine.on_device = True
+    made = call(torch.empty(0, 3))
+    if isinstance(made, int):
+        made = hvd.synchronize(made)
+    share = made[1] if isinstance(made, list | tuple) else made
+    assert share.shape == (0, 3)
+    assert engine.pending == {}
+
+
+class Tagged(torch.Tensor):
+    """Has something that new tensors of its class would lack."""
+
+    def new_empty(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_share_is_a_plain_tensor(call: Callable[..., Any], make_world: MakeWorld) -> None:
+    make_world(2)
+    made = call(torch.ones(4, 3).as_subclass(Tagged))
+    if isinstance(made, int):
+        made = hvd.synchronize(made)
+    share = made[1] if isinstance(made, list | tuple) else made
+    assert type(share) is torch.Tensor
+    assert share.shape == (2, 3)
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+@pytest.mark.parametrize("call", [*CALLS.values(), hvd.alltoall], ids=[*CALLS, "alltoall"])
+def test_memory_that_is_none_is_refused_before_anything_is_submitted(
+    call: Callable[..., Any], make_world: MakeWorld
+) -> None:
+    engine = make_world(2)
+    tensor = torch.ones(4, 3)
+    with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(ValueError, match="no memory of its own"):
+        call(tensor)
+    assert engine.log == []
