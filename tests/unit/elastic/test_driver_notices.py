@@ -1,0 +1,71 @@
+"""The driver of elastic jobs: workers and hosts that will be taken away."""
+
+from __future__ import annotations
+
+from tests.unit.elastic.play import Play, hosts_of
+
+from horovod.bootstrap.membership import HostUpdateResult, Leaving
+from horovod.launch.elastic.phase import Phase
+
+
+def test_a_worker_that_will_be_taken_away_leaves_at_the_next_commit() -> None:
+    play = Play(1)
+    play.begin(a=2, b=1)
+    play.driver.leaving(0, Leaving("SIGTERM", host=False), play.now)
+    play.act()
+    assert play.notified == [HostUpdateResult.removed]
+    assert play.alive() == [0, 1, 2]
+    play.ready(0, 1, 2)
+    assert play.workers[0].dismissed
+    assert play.world == [1, 2]
+    assert play.newcomers() == []  # nobody takes the slot
+    assert not play.hosts.is_blacklisted("a")
+    play.wait(301.0)
+    assert hosts_of(play, play.newcomers()) == ["a"]
+
+
+def test_a_host_that_will_be_taken_away_leaves_as_a_whole() -> None:
+    play = Play(1)
+    play.begin(a=2, b=1)
+    play.driver.leaving(1, Leaving("the file x is there", host=True), play.now)
+    play.driver.leaving(0, Leaving("the file x is there", host=True), play.now)
+    play.act()
+    assert play.notified == [HostUpdateResult.removed]
+    play.ready(0, 1, 2)
+    assert play.world == [2]
+    play.discover(b=1)
+    play.discover(a=2, b=1)  # it has come back
+    assert hosts_of(play, play.newcomers()) == ["a", "a"]
+
+
+def test_a_worker_that_leaves_below_the_minimum_is_waited_for() -> None:
+    play = Play(2, slots_wait_s=100.0)
+    play.begin(a=1, b=1)
+    play.driver.leaving(0, Leaving("SIGTERM", host=False), play.now)
+    play.act()
+    play.ready(0, 1)
+    assert play.awaits(Phase.SHORT)
+    play.discover(a=1, b=1, c=1)
+    play.arrive(2)
+    play.ready(2)
+    assert hosts_of(play, play.world) == ["b", "c"]
+
+
+def test_all_leave() -> None:
+    play = Play(1)
+    play.begin(a=2)
+    play.driver.leaving(0, Leaving("SIGTERM", host=True), play.now)
+    play.act()
+    play.ready(0, 1)
+    assert play.over is not None
+    assert "nobody is left who has the state" in play.over.error
+
+
+def test_a_newcomer_that_will_be_taken_away_is_ended() -> None:
+    play = Play(1)
+    play.begin(a=1)
+    play.discover(a=1, b=1)
+    play.driver.leaving(1, Leaving("SIGTERM", host=False), play.now)
+    play.act()
+    assert play.killed == [1]
+    assert play.notified == []
