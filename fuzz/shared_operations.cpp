@@ -57,7 +57,7 @@ class Segments {
     const ShmView view({at(rank), each_}, size);
     std::memset(at(rank), 0, channel_extent(size, 0).offset);
     std::memset(static_cast<void*>(&view.flags(0)), 0,
-                sizeof(ShmFlags) + 2048);  // and the places behind them
+                sizeof(ShmFlags) + 128 + kShmSlots * sizeof(ShmPlaces));  // which follow them
     for (std::uint32_t s = 0; s < kShmSmallSlots; ++s) {
       std::memset(view.small_slot(0, s), 0, kTensorBytes + 64);
     }
@@ -100,6 +100,7 @@ class World {
     ShmTuning tuning;
     tuning.small_bytes = 256;
     tuning.chunk_bytes = 512;
+    tuning.slots = kLeastShmSlots;  // an operation may have more chunks than slots
     tuning.cross_memory_bytes = 256;
     tuning.cross_memory_most_bytes = kTensorBytes * kMost;
     tuning.cross_memory_broadcast_bytes = kTensorBytes;
@@ -135,7 +136,8 @@ class World {
            {&flags.small.value, &flags.filled.value, &flags.reduced.value, &flags.drained.value}) {
         add(value);
       }
-      for (ShmTaggedFlag* flag : {&flags.small, &flags.filled}) add(&flag->operations[0]);
+      add(&flags.small.operations[0]);
+      add(&flags.filled.operations[0]);
       add(&view(rank).pipe_to(0).head->written);
       add(&view(0).pipe_to(rank).head->read);
       add(&view(rank).cause().state);

@@ -11,7 +11,7 @@ namespace {
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free,
               "flags are shared between processes");
-static_assert(sizeof(ShmFlag) == 128 && sizeof(ShmFlags) == 5 * 128 && sizeof(RingHead) == 256);
+static_assert(sizeof(ShmFlag) == 128 && sizeof(ShmFlags) == 6 * 128 && sizeof(RingHead) == 256);
 static_assert(sizeof(ProposalSlot) == 32 + kProposalBytes && sizeof(ProposalSlot) % 128 == 0);
 static_assert(kShmSlotBytes % 4096 == 0 && kShmSmallBytes % 4096 == 0);
 
@@ -29,8 +29,21 @@ constexpr std::size_t ring_bytes(std::size_t total, std::size_t most, int local_
   return std::clamp(share, std::size_t{4096}, most);
 }
 
+/// From the start of a channel.
+struct ChannelOffsets {
+  explicit ChannelOffsets(std::uint32_t count) noexcept
+      : small(round_up(kPlaces + count * sizeof(ShmPlaces), 4096)),
+        slots(small + kShmSmallSlots * kShmSmallBytes),
+        end(slots + count * kShmSlotBytes) {}
+  static constexpr std::size_t kPlaces = sizeof(ShmFlags);
+  static_assert(kPlaces % 128 == 0);
+  std::size_t small, slots, end;
+};
+
+/// From the start of the segment.
 struct Offsets {
-  explicit Offsets(int local_size) noexcept {
+  explicit Offsets(int local_size) noexcept
+      : of_world(shm_slots(local_size, 0)), of_set(shm_slots(local_size, 1)) {
     const auto readers = static_cast<std::size_t>(local_size);
     message_bytes = ring_bytes(std::size_t{256} << 10, std::size_t{64} << 10, local_size);
     pipe_bytes = ring_bytes(std::size_t{1} << 20, std::size_t{128} << 10, local_size);
@@ -41,18 +54,17 @@ struct Offsets {
     messages = card + sizeof(MemoryCard);
     pipes = messages + readers * (sizeof(RingHead) + message_bytes);
     channels = round_up(pipes + readers * (sizeof(RingHead) + pipe_bytes), 4096);
-    places = round_up(sizeof(ShmFlags), 128);
-    small = round_up(places + kShmSlots * sizeof(ShmPlaces), 4096);
-    slots = small + kShmSmallSlots * kShmSmallBytes;
-    channel_bytes = slots + kShmSlots * kShmSlotBytes;
+  }
+  [[nodiscard]] const ChannelOffsets& in(int channel) const noexcept {
+    return channel == 0 ? of_world : of_set;
   }
   [[nodiscard]] std::size_t channel(int index) const noexcept {
-    return channels + static_cast<std::size_t>(index) * channel_bytes;
+    if (index == 0) return channels;
+    return channels + of_world.end + static_cast<std::size_t>(index - 1) * of_set.end;
   }
   std::size_t message_bytes, pipe_bytes;
-  std::size_t cause, beat, proposals, card, messages, pipes,
-      channels;                                     // from the start of the segment
-  std::size_t places, small, slots, channel_bytes;  // from the start of a channel
+  std::size_t cause, beat, proposals, card, messages, pipes, channels;
+  ChannelOffsets of_world, of_set;
 };
 
 RingMemory ring_at(std::byte* base, std::size_t index, std::size_t bytes) noexcept {
@@ -83,7 +95,7 @@ std::size_t segment_base_bytes(int local_size) noexcept {
 
 ShmExtent channel_extent(int local_size, int channel) noexcept {
   const Offsets at(std::clamp(local_size, 1, kMaxLocalRanks));
-  return {at.channel(channel), at.channel_bytes};
+  return {at.channel(channel), at.in(channel).end};
 }
 
 ShmView::ShmView(std::span<std::byte> memory, int local_size) noexcept
@@ -133,18 +145,18 @@ ShmFlags& ShmView::flags(int channel) const noexcept {
 }
 
 std::byte* ShmView::small_slot(int channel, std::uint32_t sequence) const noexcept {
-  return channel_base(channel) + Offsets(local_size_).small +
+  return channel_base(channel) + Offsets(local_size_).in(channel).small +
          sequence % kShmSmallSlots * kShmSmallBytes;
 }
 
 ShmPlaces& ShmView::places(int channel, std::uint32_t index) const noexcept {
-  assert(index < kShmSlots);
-  return reinterpret_cast<ShmPlaces*>(channel_base(channel) + Offsets(local_size_).places)[index];
+  assert(index < slots(channel));
+  return reinterpret_cast<ShmPlaces*>(channel_base(channel) + ChannelOffsets::kPlaces)[index];
 }
 
 std::byte* ShmView::slot(int channel, std::uint32_t index) const noexcept {
-  assert(index < kShmSlots);
-  return channel_base(channel) + Offsets(local_size_).slots + index * kShmSlotBytes;
+  assert(index < slots(channel));
+  return channel_base(channel) + Offsets(local_size_).in(channel).slots + index * kShmSlotBytes;
 }
 
 }  // namespace rueda

@@ -10,8 +10,10 @@
 /// "By reader": the ring at local index j carries bytes from the owner of the segment to rank j.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -27,15 +29,26 @@ inline constexpr int kMaxLocalRanks = 512;
 /// Sets must not share them, because their members finish at different times. A channel that no set
 /// uses is address space only.
 inline constexpr int kShmChannels = 128;
-/// Slots of the large path. With three, a rank may fill one while the slower peers still read two.
-inline constexpr std::uint32_t kShmSlots = 3;
-/// Measured: with 128 to 256 KiB, the chunks of two members stay in second-level caches of 2 MiB.
-/// Larger slots miss the cache; smaller ones need more synchronization.
+/// The most and the fewest slots of the large path in a channel. With three, a rank may fill one
+/// while the slower peers still read two. With eight, a slot has left the second-level cache of who
+/// wrote it before it is needed again: a line comes faster from the cache that cores share than out
+/// of another core's own.
+inline constexpr std::uint32_t kShmSlots = 8;
+inline constexpr std::uint32_t kLeastShmSlots = 3;
+/// Smaller slots need more synchronization.
 inline constexpr std::size_t kShmSlotBytes = std::size_t{256} << 10;
 inline constexpr std::uint32_t kShmSmallSlots = 2;
 inline constexpr std::size_t kShmSmallBytes = std::size_t{64} << 10;
 /// Bytes of a proposal behind its head: cache ids, and a contribution of 64 KiB.
 inline constexpr std::size_t kProposalBytes = (std::size_t{64} << 10) + 4192;
+
+/// How many slots of the large path a channel has. Those of all members should fit into the cache
+/// that they share, so the world of a host with many ranks has the fewest. Process sets have the
+/// fewest, too, as every rank maps the channels of all.
+[[nodiscard]] constexpr std::uint32_t shm_slots(int local_size, int channel) noexcept {
+  if (channel != 0) return kLeastShmSlots;
+  return std::clamp(32U / static_cast<std::uint32_t>(local_size), kLeastShmSlots, kShmSlots);
+}
 
 /// Size of the segment that each of `local_size` ranks makes, without the heap behind it.
 [[nodiscard]] std::size_t segment_bytes(int local_size) noexcept;
@@ -78,21 +91,24 @@ template <typename Word>
   return *static_cast<const volatile Word*>(&word);
 }
 
-/// A flag that also carries the tags of the last four contributions. The tag of the contribution
-/// that makes it `n` is at (n - 1) modulo 4. Peers read at most the last four.
+/// A flag that also carries the tags of the last contributions. The tag of the contribution that
+/// makes it `n` is at (n - 1) modulo the number of tags, a power of two, as counters wrap. A slower
+/// peer reads those whose slots it still needs.
+template <std::size_t kTags>
 struct alignas(128) ShmTaggedFlag {
-  static constexpr std::size_t kTags = 4;
+  static_assert(std::has_single_bit(kTags));
   std::atomic<std::uint32_t> value;
   std::array<std::atomic<std::uint64_t>, kTags> operations;  ///< stored before `value`
 };
 
 /// The owner's flags of one channel.
 struct ShmFlags {
-  ShmTaggedFlag small;    ///< small operations whose contribution is in its slot
-  ShmTaggedFlag filled;   ///< chunks whose contribution is in its slot
-  ShmFlag reduced;        ///< chunks whose part of this rank is reduced in place
-  ShmFlag drained;        ///< chunks that the owner has finished reading, in all segments
-  ShmFlag wants_drained;  ///< not 0: the owner may be asleep until others have drained
+  ShmTaggedFlag<4> small;    ///< small operations whose contribution is in its slot
+  ShmTaggedFlag<16> filled;  ///< chunks whose contribution is in its slot
+  ShmFlag reduced;           ///< chunks whose part of this rank is reduced in place
+  ShmFlag drained;           ///< chunks that the owner has finished reading, in all segments
+  ShmFlag wants_drained;     ///< not 0: the owner may be asleep until others have drained
+  static_assert(kShmSmallSlots < 4 && kShmSlots < 16, "each slot's tag stays as long as the slot");
 };
 
 /// The places of a contribution in the owner's heap, piece by piece. Such a contribution is not
@@ -185,8 +201,12 @@ class ShmView {
   [[nodiscard]] ShmFlags& flags(int channel) const noexcept;
   /// kShmSmallBytes for the small operation `sequence`. Two slots alternate.
   [[nodiscard]] std::byte* small_slot(int channel, std::uint32_t sequence) const noexcept;
-  /// kShmSlotBytes; index 0 … kShmSlots - 1. The owner fills it; then others may put results into
-  /// it (backends/shm/large.cpp).
+  /// How many slots the channel has.
+  [[nodiscard]] std::uint32_t slots(int channel) const noexcept {
+    return shm_slots(local_size_, channel);
+  }
+  /// kShmSlotBytes; index 0 … slots(channel) - 1. The owner fills it; then others may put results
+  /// into it (backends/shm/large.cpp).
   [[nodiscard]] std::byte* slot(int channel, std::uint32_t index) const noexcept;
   /// The places that belong to that slot.
   [[nodiscard]] ShmPlaces& places(int channel, std::uint32_t index) const noexcept;

@@ -26,6 +26,7 @@ struct Script {
   int operations = 100;
   std::size_t most_bytes = 3000;  ///< per tensor
   unsigned pause_one_in = 4;      ///< how often a rank dawdles before an operation; 0: never
+  bool tagged = true;             ///< operations have numbers: ranks run one script at a time
 };
 
 class ScriptedRank {
@@ -48,6 +49,7 @@ class ScriptedRank {
   /// One operation.
   const std::string& next() {
     if (script_.pause_one_in > 0 && own_() % script_.pause_one_in == 0) dawdle();
+    if (script_.tagged) backend_.begin(static_cast<OperationTag>(number_ + 1));
     switch (common_() % 10) {
       case 0:
         barrier();

@@ -65,7 +65,8 @@ void play(Hosts& hosts, const std::vector<std::vector<Set>>& generations, int op
           ASSERT_TRUE(static_cast<bool>(opened)) << opened.error().what();
           backends.back() = *std::move(opened);
           meet(*backends.back());
-          const testing::Script script{.seed = seed, .most_bytes = 6000, .pause_one_in = 16};
+          const testing::Script script{
+              .seed = seed, .most_bytes = 6000, .pause_one_in = 16, .tagged = false};
           scripts.back().emplace(script, static_cast<int>(at - set.ranks.begin()),
                                  static_cast<int>(set.ranks.size()), *backends.back(),
                                  testing::drive_all);

@@ -30,10 +30,28 @@ TEST(Shm, AnyMixOfOperationsIsSafeWhileRanksRunAhead) {
   }
 }
 
+/// Also with as few slots as many members have, and with numbers that do not divide 2^32.
+constexpr std::array<std::size_t, 4> kRings{3, 5, 7, 8};
+
+TEST(Shm, AnyMixOfOperationsIsSafeWithAnyNumberOfSlots) {
+  unsigned seed = 300;
+  for (const std::size_t slots : kRings) {
+    ShmTuning tuning = kTiny;
+    tuning.slots = slots;
+    for (const int size : {2, 4}) {
+      play({.size = size, .tuning = tuning}, {.seed = seed++, .operations = 60});
+    }
+  }
+}
+
 TEST(Shm, CountersMayWrapAround) {
   for (const std::uint32_t before_wrap : {1U, 2U, 3U, 100U, 1000U}) {
-    play({.size = 3, .tuning = kTiny, .first_sequence = 0U - before_wrap},
-         {.seed = before_wrap, .operations = 60});
+    for (const std::size_t slots : kRings) {
+      ShmTuning tuning = kTiny;
+      tuning.slots = slots;
+      play({.size = slots == 5 ? 4 : 3, .tuning = tuning, .first_sequence = 0U - before_wrap},
+           {.seed = before_wrap, .operations = 40});
+    }
   }
   // Half-way round, where signed numbers overflow.
   play({.size = 3, .tuning = kTiny, .first_sequence = 0x7FFFFFF0U}, {.seed = 9});
@@ -76,7 +94,7 @@ TEST(Shm, TheRootOfABroadcastRunsAheadNoFurtherThanItsSlots) {
   const ShmWorld world({.size = 2, .tuning = kTiny});
   const auto root = world.backend(0);
   const auto other = world.backend(1);
-  Bytes in(192 * 5, std::byte{7});
+  Bytes in(192 * (kShmSlots + 2), std::byte{7});
   Bytes out(in.size());
   const auto sending = root->broadcast(in, in, 0);
   for (std::uint32_t chunk = 0; chunk < kShmSlots; ++chunk) {

@@ -133,8 +133,11 @@ TEST(ShmLayout, PartsOfASegmentDoNotOverlapAndLieInside) {
       for (std::uint32_t i = 0; i < kShmSmallSlots; ++i) {
         add(view.small_slot(channel, i), kShmSmallBytes);
       }
-      for (std::uint32_t i = 0; i < kShmSlots; ++i) add(view.slot(channel, i), kShmSlotBytes);
-      EXPECT_EQ(view.slot(channel, kShmSlots - 1) + kShmSlotBytes,
+      for (std::uint32_t i = 0; i < view.slots(channel); ++i) {
+        add(view.slot(channel, i), kShmSlotBytes);
+      }
+      add(&view.places(channel, 0), view.slots(channel) * sizeof(ShmPlaces));
+      EXPECT_EQ(view.slot(channel, view.slots(channel) - 1) + kShmSlotBytes,
                 memory.get() + extent.offset + extent.bytes);
     }
     EXPECT_EQ(channel_extent(size, 1).offset, segment_base_bytes(size));

@@ -12,17 +12,19 @@ constexpr std::size_t kLeastSmall = 4096;
 constexpr std::size_t kLeastCrossMemoryEach = std::size_t{32} << 10;
 constexpr std::size_t kMostCrossMemoryShared = std::size_t{16} << 20;
 /// In a broadcast nobody else works while one member reads; more of them fill each other's way.
-constexpr std::size_t kMostCrossMemoryBroadcast = std::size_t{512} << 10;
+constexpr std::size_t kMostCrossMemoryBroadcast = std::size_t{128} << 10;
 constexpr std::uint32_t kLongAgo = std::uint32_t{1} << 30;
 
 /// On the small path everybody reads all contributions, so its border falls with the number of
 /// members. Measured on two cores: 64 KiB for 2 members, 32 KiB for 4.
-ShmTuning resolve(ShmTuning tuning, int size) noexcept {
+ShmTuning resolve(ShmTuning tuning, int size, std::uint32_t slots) noexcept {
   const auto members = static_cast<std::size_t>(std::max(size, 2));
   if (tuning.small_bytes == 0) {
     tuning.small_bytes = std::max(2 * kShmSmallBytes / members, kLeastSmall);
   }
   if (tuning.chunk_bytes == 0) tuning.chunk_bytes = kShmSlotBytes;
+  if (tuning.slots == 0) tuning.slots = slots;
+  tuning.slots = std::clamp<std::size_t>(tuning.slots, kLeastShmSlots, slots);
   tuning.small_bytes = std::min(tuning.small_bytes, kShmSmallBytes);
   if (tuning.cross_memory_bytes == 0) tuning.cross_memory_bytes = kLeastCrossMemoryEach * members;
   if (tuning.cross_memory_most_bytes == 0)
@@ -40,7 +42,8 @@ ShmTuning resolve(ShmTuning tuning, int size) noexcept {
 
 ShmArena::ShmArena(const Members& members, const std::vector<ShmMember>& by_set_rank,
                    ShmChannelUse use, ShmTuning tuning)
-    : self_(members.self), tuning_(resolve(tuning, members.size())) {
+    : self_(members.self),
+      tuning_(resolve(tuning, members.size(), by_set_rank.front().segment.slots(use.channel))) {
   assert(by_set_rank.size() == members.ranks.size());
   members_.reserve(by_set_rank.size());
   for (std::size_t i = 0; i < by_set_rank.size(); ++i) {
@@ -51,7 +54,7 @@ ShmArena::ShmArena(const Members& members, const std::vector<ShmMember>& by_set_
     for (std::uint32_t s = 0; s < kShmSmallSlots; ++s) {
       member.small[s] = segment.small_slot(use.channel, s);
     }
-    for (std::uint32_t s = 0; s < kShmSlots; ++s) {
+    for (std::uint32_t s = 0; s < slots(); ++s) {
       member.slots[s] = segment.slot(use.channel, s);
       member.places[s] = &segment.places(use.channel, s);
     }
@@ -144,12 +147,12 @@ std::vector<Rank> ShmArena::behind(ShmMark mark, std::uint32_t target) const {
 ShmArena::Chunks ShmArena::take_chunks(std::size_t count) noexcept {
   const Chunks taken{chunk_, slot_, static_cast<std::uint32_t>(count)};
   chunk_ += taken.count;
-  slot_ = (slot_ + taken.count % kShmSlots) % kShmSlots;
+  slot_ = static_cast<std::uint32_t>((slot_ + count) % slots());
   return taken;
 }
 
 bool ShmArena::may_fill(const Chunks& chunks, std::size_t chunk) noexcept {
-  const std::uint32_t target = chunks.after(chunk) - kShmSlots;
+  const std::uint32_t target = chunks.after(chunk) - slots();
   if (!all_reached(ShmMark::Drained, target)) {
     if (wants_drained_) return false;
     set_wants_drained(true);  // then check again: a member that drains from now on sees the request
@@ -160,7 +163,7 @@ bool ShmArena::may_fill(const Chunks& chunks, std::size_t chunk) noexcept {
 }
 
 std::vector<Rank> ShmArena::not_drained(const Chunks& chunks, std::size_t chunk) const {
-  return behind(ShmMark::Drained, chunks.after(chunk) - kShmSlots);
+  return behind(ShmMark::Drained, chunks.after(chunk) - slots());
 }
 
 void ShmArena::set_wants_drained(bool wanted) noexcept {

@@ -7,7 +7,7 @@
 ///   waits for everybody's. So a member that starts s + 2 knows that all have finished s, and two
 ///   slots are enough.
 /// * *Chunks.* Every other operation is a number of chunks, the same on all members. Chunk s may be
-///   written into its slot when all others have *drained* chunk s - 3, which used it before.
+///   written into its slot when all others have *drained* the chunk that used it before.
 ///   Nothing is assumed about how far members run ahead of each other, so any mix of operations is
 ///   safe. When an operation ends, all own flags stand at its end: none may lag by 2^31.
 #pragma once
@@ -68,7 +68,8 @@ class ShmArena {
   /// Consecutive chunks of one operation.
   struct Chunks {
     std::uint32_t first = 0;  ///< sequence number of the first
-    std::uint32_t slot = 0;   ///< its slot (2^32 is no multiple of 3, so it is counted apart)
+    std::uint32_t slot =
+        0;  ///< its slot (2^32 may be no multiple of their number, so it is counted apart)
     std::uint32_t count = 0;
     [[nodiscard]] std::uint32_t sequence(std::size_t chunk) const noexcept {
       return first + static_cast<std::uint32_t>(chunk);
@@ -78,6 +79,10 @@ class ShmArena {
       return sequence(chunk) + 1;
     }
   };
+  /// How many slots of each member are in use.
+  [[nodiscard]] std::uint32_t slots() const noexcept {
+    return static_cast<std::uint32_t>(tuning_.slots);
+  }
   /// To be taken in the first step of an operation.
   [[nodiscard]] Chunks take_chunks(std::size_t count) noexcept;
   /// True if the chunk's slot is free; if not, others will wake this rank when it is.
@@ -85,11 +90,11 @@ class ShmArena {
   [[nodiscard]] std::vector<Rank> not_drained(const Chunks& chunks, std::size_t chunk) const;
   [[nodiscard]] std::byte* slot(int member, const Chunks& chunks,
                                 std::size_t chunk) const noexcept {
-    return at(member).slots[(chunks.slot + chunk) % kShmSlots];
+    return at(member).slots[(chunks.slot + chunk) % slots()];
   }
   [[nodiscard]] ShmPlaces& places(int member, const Chunks& chunks,
                                   std::size_t chunk) const noexcept {
-    return *at(member).places[(chunks.slot + chunk) % kShmSlots];
+    return *at(member).places[(chunks.slot + chunk) % slots()];
   }
   /// The memory for tensors of a member; null if it has none.
   [[nodiscard]] ShmHeap* heap(int member) const noexcept { return at(member).heap; }
@@ -117,8 +122,10 @@ class ShmArena {
                                                         ShmMark mark) noexcept;
   [[nodiscard]] static std::atomic<std::uint64_t>& tag(const Member& member, ShmMark mark,
                                                        std::uint32_t target) noexcept {
-    ShmTaggedFlag& flag = mark == ShmMark::Small ? member.flags->small : member.flags->filled;
-    return flag.operations[(target - 1) % ShmTaggedFlag::kTags];
+    const auto of = [&](auto& flag) -> std::atomic<std::uint64_t>& {
+      return flag.operations[(target - 1) % flag.operations.size()];
+    };
+    return mark == ShmMark::Small ? of(member.flags->small) : of(member.flags->filled);
   }
   void set_wants_drained(bool wanted) noexcept;
 

@@ -40,7 +40,7 @@ class ShmChunks : public Operation {
     }
     // The own slot is drained by its owner too: others may have passed a chunk that was not yet
     // complete when this step looked.
-    if (filled_ < chunks_ && filled_ < drained_ + kShmSlots && arena_.may_fill(range_, filled_)) {
+    if (filled_ < chunks_ && filled_ < drained_ + kAhead && arena_.may_fill(range_, filled_)) {
       fill(filled_, arena_.slot(arena_.self(), range_, filled_));
       arena_.publish(ShmMark::Filled, range_.after(filled_));
       ++filled_;
@@ -68,6 +68,9 @@ class ShmChunks : public Operation {
  private:
   virtual void fill(std::size_t chunk, std::byte* slot) = 0;
   virtual void drain(std::size_t chunk) = 0;
+
+  /// Chunks that a member has filled and not drained: more would have left its own cache.
+  static constexpr std::size_t kAhead = kLeastShmSlots;
 
   ShmArena& arena_;
   std::size_t chunks_ = 0;

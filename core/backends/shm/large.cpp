@@ -91,7 +91,7 @@ class LargeAllreduce final : public Operation {
       return Step::Advanced;
     }
     if (filled_ < chunks_ && filled_ < copied_ + kAhead &&
-        (filled_ >= kShmSlots || arena_.may_fill(range_, filled_))) {
+        (filled_ >= arena_.slots() || arena_.may_fill(range_, filled_))) {
       fill();
       return Step::Advanced;
     }
@@ -109,7 +109,7 @@ class LargeAllreduce final : public Operation {
   // Chunks under way: enough to overlap, few to stay in cache. A slot is free when that many chunks
   // later are filled.
   static constexpr std::size_t kAhead = 2;
-  static_assert(kAhead <= kShmSlots);
+  static_assert(kAhead <= kLeastShmSlots);
 
   static constexpr std::uint64_t kPrivate = ~std::uint64_t{0};
 

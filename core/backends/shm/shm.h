@@ -1,7 +1,7 @@
 /// Members on one host, host memory: through slots in shared segments.
 ///
 /// Small operations: everybody copies into its small slot, raises a flag, and reduces everybody's
-/// slot by itself. Large ones go through three slots of chunks that stay in cache: copy in, reduce
+/// slot by itself. Large ones go through a ring of slots, chunk by chunk: copy in, reduce
 /// the own part of the chunk, copy the others' parts out. See small.cpp and large.cpp. In
 /// between, what is not reduced is read straight out of its owner's memory where the system allows
 /// that: cross_memory.h.
@@ -18,6 +18,9 @@ namespace rueda {
 struct ShmTuning {
   /// Up to here everybody reduces everything. At most kShmSmallBytes. 0: chosen by member count.
   std::size_t small_bytes = 0;
+  /// How many slots are used in turn: at least kLeastShmSlots, at most what the channel has. 0:
+  /// all.
+  std::size_t slots = 0;
   /// Bytes of a chunk. A multiple of 64, at most kShmSlotBytes. 0: chosen by member count.
   std::size_t chunk_bytes = 0;
   /// Beyond small_bytes: where members read each other's memory, if they can. 0: chosen by member
