@@ -2,9 +2,12 @@
 // counters that wrap around, sleeping ranks that must be woken.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <deque>
 
+#include "backends/shm/arena.h"
 #include "shm_play.h"
 
 namespace rueda {
@@ -55,6 +58,26 @@ TEST(Shm, CountersMayWrapAround) {
   }
   // Half-way round, where signed numbers overflow.
   play({.size = 3, .tuning = kTiny, .first_sequence = 0x7FFFFFF0U}, {.seed = 9});
+}
+
+/// 2^32 is no multiple of 3, 5 or 7, and what is under way must not share a slot.
+TEST(Shm, ChunksUnderWayHaveSlotsOfTheirOwnAlsoWhereCountersWrap) {
+  for (const std::size_t slots : kRings) {
+    ShmTuning tuning = kTiny;
+    tuning.slots = slots;
+    const ShmWorld world({.size = 2, .first_sequence = 0U - 20});
+    ShmArena arena(world.members(0), world.shm_members(), ShmChannelUse{}, tuning);
+    std::deque<const std::byte*> under_way;
+    for (const std::size_t chunks : {1, 2, 3, 5, 1, 4, 7, 1, 9, 6}) {
+      const auto taken = arena.take_chunks(chunks);
+      for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+        const std::byte* const slot = arena.slot(0, taken, chunk);
+        ASSERT_EQ(std::ranges::count(under_way, slot), 0) << slots << " slots";
+        under_way.push_back(slot);
+        if (under_way.size() == slots) under_way.pop_front();
+      }
+    }
+  }
 }
 
 TEST(Shm, ARankThatSleepsIsAlwaysRung) {

@@ -8,6 +8,8 @@ import resource
 import signal
 import sys
 import threading
+import time
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -28,8 +30,24 @@ from horovod.errors import HorovodInternalError  # noqa: E402
 from horovod.runtime import lifecycle  # noqa: E402
 
 if RANK == 0 and HOW == "before":
-    with open(sys.argv[2], "wb"):
-        pass
+    # Who fails before anybody waits ends the job at once; so this rank has to wait first.
+    main_thread = threading.get_ident()
+
+    def open_gate() -> None:
+        while not forms_a_world(sys._current_frames().get(main_thread)):
+            time.sleep(0.01)
+        time.sleep(1.0)  # the launcher has heard of it
+        with open(sys.argv[2], "wb"):
+            pass
+
+    def forms_a_world(frame: FrameType | None) -> bool:
+        while frame is not None:
+            if "bootstrap" in frame.f_code.co_filename:
+                return True
+            frame = frame.f_back
+        return False
+
+    threading.Thread(target=open_gate, daemon=True).start()
 
 
 def allreduce(name: str) -> None:

@@ -493,15 +493,15 @@ def test_a_host_that_is_silent_is_lost_with_all_that_was_started_there(
         pid = running.start(0, "no-such-host-0", DO=WAIT)
         agent = stat_of(pid)
         assert agent is not None
-        os.kill(agent.parent, signal.SIGSTOP)
-        try:
-            running.begin(1, "no-such-host-0", DO=WAIT)
-            lost = running.lost("no-such-host-0")
-        finally:
-            os.kill(agent.parent, signal.SIGCONT)
-        assert lost.ranks == (0, 1)
-        assert "nothing has been heard" in lost.reason
         with Watched(pid) as watched:
+            os.kill(agent.parent, signal.SIGSTOP)
+            try:
+                running.begin(1, "no-such-host-0", DO=WAIT)
+                lost = running.lost("no-such-host-0")
+            finally:
+                os.kill(agent.parent, signal.SIGCONT)
+            assert lost.ranks == (0, 1)
+            assert "nothing has been heard" in lost.reason
             assert watched.still_running(LIMIT_S) == []
 
 
