@@ -156,9 +156,10 @@ def poll_says_when_the_device_has_come_so_far() -> None:
 @CASES.add
 def gradients_are_reduced_where_they_lie_on_the_stream_of_the_backward_pass() -> None:
     n, me = hvd.size(), hvd.rank()
-    weight = torch.nn.Parameter(torch.ones(300))
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), [("streams.weight", weight)])
     stream = new_stream()
+    with use(stream):  # another stream would have to be waited for
+        weight = torch.nn.Parameter(torch.ones(300))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), [("streams.weight", weight)])
     seen: list[tuple[int, int]] = []
     device = here()  # there is no default one on the thread of the backward pass
 
