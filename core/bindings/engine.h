@@ -380,28 +380,20 @@ class Engine {
                        [](void* p) noexcept { delete static_cast<Memory*>(p); });
   }
 
-  /// `owners`: what keeps the memory of the tensors; as an argument of the caller, until it
-  /// returns. Nothing of Python runs between the engine's answer and the entry among what is kept.
-  rueda::Handle submit(rueda::Submission& submission, nb::handle owners) {
+  /// `given`: what keeps the memory of the tensors. Nothing of Python runs between the engine's
+  /// answer and the entry among what is kept.
+  rueda::Handle submit(rueda::Submission& submission, nb::handle given) {
     const Call call(*this);
-    nb::object with_copies;
-    if (submission.grouped) {
-      with_copies = part(submission, owners);
-      owners = with_copies;
-    }
+    const nb::object owners = submission.grouped ? part(submission, given) : nb::borrow(given);
     const auto handle = engine_->submit(std::move(submission));
     if (!handle) raise(handle.error(), hosts_);
     kept_.keep(engine_->find(*handle), owners);
     return *handle;
   }
 
-  nb::object run(rueda::Submission& submission, nb::handle owners) {
+  nb::object run(rueda::Submission& submission, nb::handle given) {
     const Call call(*this);
-    nb::object with_copies;
-    if (submission.grouped) {
-      with_copies = part(submission, owners);
-      owners = with_copies;
-    }
+    const nb::object owners = submission.grouped ? part(submission, given) : nb::borrow(given);
     rueda::Result<rueda::Handle> handle = rueda::Handle{0};
     {
       const Unlocked unlocked;

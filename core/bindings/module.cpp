@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bindings/engine.h"
+#include "bindings/host_describer.h"
 #include "bindings/submit_call.h"
 #include "collectives/registry.h"
 
@@ -175,6 +176,7 @@ NB_MODULE(_core, module) {
       .def("deliver", &DeviceResult::deliver, "address"_a, "stream"_a.none(),
            "Copy it to that address, in the order of the stream; None: it is there on return. "
            "Once.");
+  rueda::bindings::add_host_describer(module);
   nb::class_<Engine> engine(module, "Engine",
                             "The engine of one rank. Descriptors given to it are its own.");
   add_set_up(engine);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "bindings/engine.h"
+#include "bindings/fast_method.h"
 #include "bindings/numbers.h"
 
 namespace rueda::bindings {
@@ -43,48 +44,26 @@ inline double factor(const char* what, PyObject* value) {
   return number;
 }
 
-inline PyObject* kind_of(const nanobind::builtin_exception& error) {
-  switch (error.type()) {
-    case nanobind::exception_type::value_error:
-      return PyExc_ValueError;
-    case nanobind::exception_type::type_error:
-      return PyExc_TypeError;
-    default:
-      return PyExc_RuntimeError;
-  }
-}
-
 /// The arguments are in order, the last one may be left out.
 inline PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count) noexcept {
-  try {
+  return for_interpreter([&] {
     if (count < 9 || count > 10) [[unlikely]] {
       throw nanobind::type_error("submit takes 9 or 10 arguments, in order");
     }
-    return nanobind::inst_ptr<Engine>(self)
-        ->submit(integer("kind", given[0]), given[1], given[2], integer("op", given[3]),
-                 factor("prescale", given[4]), factor("postscale", given[5]),
-                 integer("root", given[6]), integer("process_set", given[7]),
-                 integer("mode", given[8]),
-                 count > 9 ? nanobind::handle(given[9]) : nanobind::none())
-        .release()
-        .ptr();
-  } catch (nanobind::python_error& error) {
-    error.restore();
-  } catch (const nanobind::builtin_exception& error) {
-    PyErr_SetString(kind_of(error), error.what());
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
-  }
-  return nullptr;
+    return nanobind::inst_ptr<Engine>(self)->submit(
+        integer("kind", given[0]), given[1], given[2], integer("op", given[3]),
+        factor("prescale", given[4]), factor("postscale", given[5]), integer("root", given[6]),
+        integer("process_set", given[7]), integer("mode", given[8]),
+        count > 9 ? nanobind::handle(given[9]) : nanobind::none());
+  });
 }
 
 }  // namespace submit_call
 
 /// Gives the class its method.
 inline void add_submit(nanobind::handle engine_class) {
-  static PyMethodDef method{
-      "submit", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(submit_call::call)),
-      METH_FASTCALL,
+  static PyMethodDef method = fast_method(
+      "submit", submit_call::call,
       "submit($self, kind, name, tensors, op, prescale, postscale, root, process_set, mode, "
       "owners=None, /)\n--\n\n"
       "Submit a contiguous tensor, a list of them that run together, or None for a kind that has "
@@ -97,10 +76,8 @@ inline void add_submit(nanobind::handle engine_class) {
       "is nothing to take; or the handle of results on devices. If a signal handler raises "
       "meanwhile (Ctrl-C), the operation goes on without the caller. AWAITED: somebody waits for "
       "the handle at once. owners: what keeps that memory; it is held until the engine is done "
-      "with it, also if nobody waits for the handle."};
-  const nanobind::object descriptor = nanobind::steal(
-      PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(engine_class.ptr()), &method));
-  nanobind::setattr(engine_class, "submit", descriptor);
+      "with it, also if nobody waits for the handle.");
+  add_method(engine_class, method);
 }
 
 }  // namespace rueda::bindings

@@ -122,6 +122,17 @@ class DeviceResult:
         Copy it to that address, in the order of the stream; None: it is there on return. Once.
         """
 
+class HostDescriber:
+    """
+    Describes ordinary tensors of PyTorch in host memory; `otherwise` is called with what it does not know. `codes`: dtype -> number.
+    """
+
+    def __init__(self, codes: dict[Any, int], otherwise: Callable[..., Any]) -> None: ...
+    def describe(self, tensor: Any, out: int | None = None, /) -> Any:
+        """
+        The tuple that Engine.submit() takes. out: address of the result, 0 if the engine allocates it; None: the tensor is its own result.
+        """
+
 class Engine:
     """The engine of one rank. Descriptors given to it are its own."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -102,48 +102,60 @@ def shared_like(tensor: torch.Tensor) -> torch.Tensor:
     return _imported(capsule, tensor.dtype)
 
 
+def _peek(tensor: torch.Tensor) -> Description | None:
+    # `is_contiguous` is False for sparse tensors, so nothing else asks about the layout.
+    if tensor.is_contiguous():
+        code = _CODES.get(tensor.dtype)
+        if code is not None and (code <= _BOOL or not _is_lazy(tensor)):
+            shape = tensor.shape
+            if (len(shape) and shape[0] != 1) or not tensor.is_neg():  # see `_describe`
+                if tensor.is_cpu:
+                    address = tensor.data_ptr()
+                    if address or not tensor.numel():
+                        return address, address, code, shape
+                elif tensor.is_cuda:
+                    address = tensor.data_ptr()
+                    if address or not tensor.numel():
+                        return address, address, code, shape, *_place(tensor)
+    return None
+
+
+def _describe(tensor: torch.Tensor, out: int | None = None) -> Description:
+    try:
+        shape = tensor.shape
+        # In memory of a tensor with the negative bit lie the values with the other sign. It is the
+        # imaginary part of a conjugate, and contiguous only if it has one element. One element always
+        # is; one without an address (sparse) raises.
+        if (
+            tensor.is_contiguous()
+            if shape and shape[0] != 1
+            else not tensor.is_neg() and (shape == _ONE_ELEMENT or tensor.is_contiguous())
+        ):
+            address = tensor.data_ptr()
+            code = _CODES[tensor.dtype]
+            if (address or not tensor.numel()) and (code <= _BOOL or not _is_lazy(tensor)):
+                if out is None:
+                    out = address
+                if tensor.is_cpu:
+                    return address, out, code, shape
+                return address, out, code, shape, *_place(tensor)
+    except (AttributeError, KeyError, RuntimeError):
+        pass  # `_refusal` says what is wrong
+    raise _refusal(tensor)
+
+
+_ORDINARY: Final = {dtype: code for dtype, code in _CODES.items() if code <= _BOOL}
+
+
 class TorchFrontend:
     """Implements :class:`horovod.collectives.frontend.Frontend` for ``torch.Tensor``."""
 
-    def peek(self, tensor: torch.Tensor) -> Description | None:
-        # `is_contiguous` is False for sparse tensors, so nothing else asks about the layout.
-        if tensor.is_contiguous():
-            code = _CODES.get(tensor.dtype)
-            if code is not None and (code <= _BOOL or not _is_lazy(tensor)):
-                shape = tensor.shape
-                if (len(shape) and shape[0] != 1) or not tensor.is_neg():  # see `describe`
-                    if tensor.is_cpu:
-                        address = tensor.data_ptr()
-                        if address or not tensor.numel():
-                            return address, address, code, shape
-                    elif tensor.is_cuda:
-                        address = tensor.data_ptr()
-                        if address or not tensor.numel():
-                            return address, address, code, shape, *_place(tensor)
-        return None
-
-    def describe(self, tensor: torch.Tensor, out: int | None = None) -> Description:
-        try:
-            shape = tensor.shape
-            # In memory of a tensor with the negative bit lie the values with the other sign. It is the
-            # imaginary part of a conjugate, and contiguous only if it has one element. One element always
-            # is; one without an address (sparse) raises.
-            if (
-                tensor.is_contiguous()
-                if shape and shape[0] != 1
-                else not tensor.is_neg() and (shape == _ONE_ELEMENT or tensor.is_contiguous())
-            ):
-                address = tensor.data_ptr()
-                code = _CODES[tensor.dtype]
-                if (address or not tensor.numel()) and (code <= _BOOL or not _is_lazy(tensor)):
-                    if out is None:
-                        out = address
-                    if tensor.is_cpu:
-                        return address, out, code, shape
-                    return address, out, code, shape, *_place(tensor)
-        except (AttributeError, KeyError, RuntimeError):
-            pass  # `_refusal` says what is wrong
-        raise _refusal(tensor)
+    def __init__(self) -> None:
+        # Only what is no ordinary tensor in host memory comes to `_peek` and `_describe`.
+        self.peek: Callable[[torch.Tensor], Description | None]
+        self.peek = _core.HostDescriber(_ORDINARY, _peek).describe
+        self.describe: Callable[..., Description]
+        self.describe = _core.HostDescriber(_ORDINARY, _describe).describe
 
     def address(self, out: torch.Tensor) -> int:
         try:

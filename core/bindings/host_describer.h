@@ -1,0 +1,110 @@
+/// Tensors of a framework as Engine.submit() takes them: the ordinary ones without a step of the
+/// interpreter, as this is done for every tensor of every operation.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <utility>
+
+#include "bindings/fast_method.h"
+#include "bindings/items.h"
+
+namespace rueda::bindings {
+
+/// Knows a tensor by the methods of torch.Tensor. It takes those of host memory that are
+/// contiguous, are what their memory says, and have an address and one of some dtypes. What to do
+/// with all others is said elsewhere.
+class HostDescriber {
+ public:
+  /// `codes`: dtype -> number in the core. `otherwise`: is called with the same arguments where
+  /// this does not know.
+  HostDescriber(nanobind::dict codes, nanobind::object otherwise)
+      : codes_(std::move(codes)), otherwise_(std::move(otherwise)) {}
+
+  /// `out`: as the caller said it; null: the tensor is its own result.
+  nanobind::object describe(PyObject* tensor, PyObject* out) const {
+    nanobind::object made = ordinary(tensor, out);
+    if (made.is_valid()) return made;
+    if (PyErr_Occurred() != nullptr) {
+      if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw nanobind::python_error();
+      PyErr_Clear();  // the other way says what is wrong
+    }
+    return out == nullptr ? otherwise_(nanobind::handle(tensor))
+                          : otherwise_(nanobind::handle(tensor), nanobind::handle(out));
+  }
+
+ private:
+  /// The tuple. Null: it is another tensor, or something has been raised.
+  nanobind::object ordinary(PyObject* tensor, PyObject* out) const {
+    const nanobind::object shape = nanobind::steal(PyObject_GetAttr(tensor, shape_.ptr()));
+    if (!shape.is_valid() || PyTuple_Check(shape.ptr()) == 0) return {};
+    const Py_ssize_t dimensions = length_of_tuple(shape.ptr());
+    const bool begins_with_one = dimensions == 0 || is_one(item_of_tuple(shape.ptr(), 0));
+    // In memory of a tensor with the negative bit lie the values with the other sign. It is the
+    // imaginary part of a conjugate, and contiguous only if it has one element.
+    if (begins_with_one && !says(tensor, is_neg_, Py_False)) return {};
+    const bool one_element = begins_with_one && dimensions == 1;  // which is always contiguous
+    if (!one_element && !says(tensor, is_contiguous_, Py_True)) return {};
+    nanobind::object address = asked(tensor, data_ptr_);
+    if (!address.is_valid() || PyObject_IsTrue(address.ptr()) != 1) return {};
+    const nanobind::object dtype = nanobind::steal(PyObject_GetAttr(tensor, dtype_.ptr()));
+    if (!dtype.is_valid()) return {};
+    PyObject* const code = PyDict_GetItemWithError(codes_.ptr(), dtype.ptr());
+    if (code == nullptr) return {};
+    const nanobind::object on_host = nanobind::steal(PyObject_GetAttr(tensor, is_cpu_.ptr()));
+    if (on_host.ptr() != Py_True) return {};
+    return nanobind::steal(PyTuple_Pack(4, address.ptr(),
+                                        out == nullptr || out == Py_None ? address.ptr() : out,
+                                        code, shape.ptr()));
+  }
+
+  static bool is_one(PyObject* extent) {
+    return PyLong_Check(extent) != 0 && PyLong_AsLong(extent) == 1;
+  }
+  static nanobind::object asked(PyObject* tensor, const nanobind::object& method) {
+    PyObject* const given[] = {tensor};
+    return nanobind::steal(PyObject_VectorcallMethod(method.ptr(), given, 1, nullptr));
+  }
+  static bool says(PyObject* tensor, const nanobind::object& method, PyObject* answer) {
+    return asked(tensor, method).ptr() == answer;
+  }
+  static nanobind::object word(const char* text) {
+    return nanobind::steal(PyUnicode_InternFromString(text));
+  }
+
+  const nanobind::dict codes_;
+  const nanobind::object otherwise_;
+  const nanobind::object shape_ = word("shape");
+  const nanobind::object is_neg_ = word("is_neg");
+  const nanobind::object is_contiguous_ = word("is_contiguous");
+  const nanobind::object data_ptr_ = word("data_ptr");
+  const nanobind::object dtype_ = word("dtype");
+  const nanobind::object is_cpu_ = word("is_cpu");
+};
+
+inline PyObject* describe_call(PyObject* self, PyObject* const* given, Py_ssize_t count) noexcept {
+  return for_interpreter([&] {
+    if (count < 1 || count > 2) throw nanobind::type_error("describe takes a tensor, and out");
+    return nanobind::inst_ptr<HostDescriber>(self)->describe(given[0],
+                                                             count > 1 ? given[1] : nullptr);
+  });
+}
+
+inline void add_host_describer(nanobind::module_& module) {
+  using namespace nanobind::literals;
+  nanobind::class_<HostDescriber> added(
+      module, "HostDescriber",
+      "Describes ordinary tensors of PyTorch in host memory; `otherwise` is called with what it "
+      "does not know. `codes`: dtype -> number.");
+  added.def(nanobind::init<nanobind::dict, nanobind::object>(), "codes"_a, "otherwise"_a,
+            nanobind::sig("def __init__(self, codes: dict[Any, int], otherwise: Callable[..., "
+                          "Any]) -> None"));
+  static PyMethodDef method = fast_method(
+      "describe", describe_call,
+      "describe($self, tensor, out=None, /)\n--\n\n"
+      "The tuple that Engine.submit() takes. out: address of the result, 0 if the engine allocates "
+      "it; None: the tensor is its own result.");
+  add_method(added, method);
+}
+
+}  // namespace rueda::bindings

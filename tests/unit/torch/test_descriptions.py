@@ -1,0 +1,111 @@
+"""The native description of tensors is that of the frontend's own functions, whatever the tensor."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from horovod import _core
+from horovod.torch import frontend
+from horovod.torch.frontend import TorchFrontend
+
+
+class Renamed(torch.Tensor):
+    """Of a class of its own."""
+
+
+class Denying(torch.Tensor):
+    """Says of itself what is not so."""
+
+    def is_contiguous(self, *_: Any, **__: Any) -> bool:
+        return False
+
+
+def resized() -> torch.Tensor:
+    made = torch.ones(4)
+    made.resize_(2, 3)
+    return made
+
+
+TENSORS: dict[str, Callable[[], Any]] = {
+    "a vector": lambda: torch.arange(5.0),
+    "one element": lambda: torch.ones(1),
+    "no dimensions": lambda: torch.tensor(3.0),
+    "one row": lambda: torch.ones(1, 4),
+    "one row of columns": lambda: torch.ones(4, 1).t(),
+    "one row that is not contiguous": lambda: torch.ones(4, 3)[:, :1].t(),
+    "no elements": lambda: torch.ones(0),
+    "no columns": lambda: torch.ones(3, 0),
+    "one row without columns": lambda: torch.ones(1, 0),
+    "transposed": lambda: torch.ones(3, 2).t(),
+    "every second": lambda: torch.ones(6)[::2],
+    "a part": lambda: torch.ones(6)[2:4],
+    "expanded": lambda: torch.ones(1).expand(3),
+    "negative, one element": lambda: torch.tensor([1 + 2j]).conj().imag,
+    "negative, no dimensions": lambda: torch.tensor(1 + 2j).conj().imag,
+    "negative, one row": lambda: torch._neg_view(torch.ones(1, 3)),
+    "negative, many": lambda: torch.ones(3, dtype=torch.complex64).conj().imag,
+    "conjugate": lambda: torch.ones(3, dtype=torch.complex64).conj(),
+    "complex": lambda: torch.ones(3, dtype=torch.complex64),
+    "sparse": lambda: torch.ones(1).to_sparse(),
+    "sparse, two": lambda: torch.eye(2).to_sparse(),
+    "of a class": lambda: torch.ones(3).as_subclass(Renamed),
+    "of a class that denies": lambda: torch.ones(3).as_subclass(Denying),
+    "a parameter": lambda: torch.nn.Parameter(torch.ones(2, 2)),
+    "resized": resized,
+    "without memory": lambda: torch.ones(3, device="meta"),
+    "no tensor": lambda: [1.0, 2.0],
+    "None": lambda: None,
+    "a shape alone": lambda: type("Shaped", (), {"shape": (1, 2)})(),
+    "a shape of words": lambda: type("Shaped", (), {"shape": ("1",)})(),
+    "complex of 16 bits": lambda: torch.ones(3, dtype=torch.complex32),
+    **{str(dtype): functools.partial(torch.ones(3).to, dtype) for dtype in frontend._CODES},
+}
+
+
+def outcome(call: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return call(*arguments)
+    except Exception as error:
+        return type(error), str(error)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support", "ignore:Sparse invariant")
+@pytest.mark.parametrize("name", TENSORS)
+def test_it_says_what_the_frontend_says(name: str) -> None:
+    value = TENSORS[name]()
+    native = TorchFrontend()
+    for out in ((), (None,), (0,), (4096,)):
+        assert outcome(native.describe, value, *out) == outcome(frontend._describe, value, *out)
+    assert outcome(native.peek, value) == outcome(frontend._peek, value)
+
+
+def test_an_ordinary_tensor_needs_no_other_way() -> None:
+    def otherwise(*_: Any) -> None:
+        raise AssertionError("an ordinary tensor")
+
+    describe = _core.HostDescriber(frontend._ORDINARY, otherwise).describe
+    for value in (torch.ones(1), torch.tensor(3), torch.ones(2, 3, dtype=torch.bfloat16)):
+        address = value.data_ptr()
+        assert describe(value) == (address, address, frontend._CODES[value.dtype], value.shape)
+        assert describe(value, 0)[:2] == (address, 0)
+
+
+def test_what_ends_a_program_is_not_swallowed() -> None:
+    class Ending:
+        @property
+        def shape(self) -> tuple[int, ...]:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        TorchFrontend().describe(Ending())
+
+
+@pytest.mark.parametrize("arguments", [(), (1, 2, 3)])
+def test_too_few_or_too_many_arguments(arguments: tuple[int, ...]) -> None:
+    with pytest.raises(TypeError, match="a tensor"):
+        TorchFrontend().describe(*arguments)
