@@ -39,9 +39,7 @@ class Allreduce(Base[T]):
         """
         if op == Adasum:
             self._check_adasum([tensor], process_set)
-        return self._start(
-            _ALLREDUCE, name, tensor, out, process_set, op=op, prescale=prescale, postscale=postscale
-        )
+        return self._start(_ALLREDUCE, name, tensor, out, process_set, None, (op, prescale, postscale, 0))
 
     def run_allreduce(
         self,
@@ -91,9 +89,7 @@ class Allreduce(Base[T]):
             self._check_adasum(tensors, process_set)
         inputs = tuple(tensors)
         results = inputs if outs is tensors else tuple(outs)
-        return self._start(
-            _ALLREDUCE, name, inputs, results, process_set, op=op, prescale=prescale, postscale=postscale
-        )
+        return self._start(_ALLREDUCE, name, inputs, results, process_set, None, (op, prescale, postscale, 0))
 
     def run_grouped_allreduce(
         self,

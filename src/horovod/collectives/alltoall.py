@@ -40,7 +40,7 @@ class Alltoall(Base[T]):
                 without splits a number of rows that the members do not divide.
         """
         given, inputs, collect = self._rows_to_send(tensor, splits, process_set, place)
-        return self._start(_ALLTOALL, name, inputs, None, process_set, given=given, collect=collect)
+        return self._start(_ALLTOALL, name, inputs, None, process_set, given, collect=collect)
 
     def run_alltoall(
         self,

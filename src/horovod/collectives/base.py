@@ -180,12 +180,8 @@ class Base(Generic[T]):
         inputs: Any,
         result: Any,
         process_set: ProcessSet,
-        *,
         given: Description | list[Description] | None = None,
-        op: int = Sum,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        root: int = 0,
+        how: tuple[int, float, float, int] = _PLAIN,
         collect: Collect | None = None,
     ) -> int:
         """Submit a tensor, a tuple of them as a group, or no tensor (``None``); returns the handle.
@@ -194,6 +190,7 @@ class Base(Generic[T]):
             inputs, result: of the same structure; ``result`` may be ``inputs`` itself. ``None``: the engine
                 allocates what ``synchronize`` returns.
             given: ``inputs`` and ``result`` as the engine takes them, if the caller knows.
+            how: operation, the factors before and after it, and the root.
             collect: what makes the result of that which the engine allocated, if not the frontend alone.
         """
         engine = lifecycle.running or current_engine()
@@ -201,7 +198,6 @@ class Base(Generic[T]):
             given = self._given(inputs, result)
         if collect is None and result is None and inputs is not None:
             collect = self._from_many if isinstance(inputs, tuple) else self._from_one
-        how = op, prescale, postscale, root
         handle: int = self._submit(engine, kind, name, inputs, result, process_set, given, how, ASYNCHRONOUS)
         self._pending[handle] = engine, inputs, result, collect
         return handle
@@ -217,11 +213,7 @@ class Base(Generic[T]):
         how: tuple[int, float, float, int] = _PLAIN,
         collect: Collect | None = None,
     ) -> Any:
-        """Like :meth:`_start`, but it is over on return; returns the result.
-
-        Args:
-            how: operation, the factors before and after it, and the root.
-        """
+        """Like :meth:`_start`, but it is over on return; returns the result."""
         engine = lifecycle.running or current_engine()
         if given is None:
             given = self._given(inputs, result)

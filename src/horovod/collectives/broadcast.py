@@ -29,7 +29,7 @@ class Broadcast(Base[T]):
         Raises:
             InvalidArgumentError: the root is not a rank of the set.
         """
-        return self._start(_BROADCAST, name, tensor, out, process_set, root=root_rank)
+        return self._start(_BROADCAST, name, tensor, out, process_set, None, (Sum, 1.0, 1.0, root_rank))
 
     def run_broadcast(
         self, tensor: T, out: T, root_rank: int, name: str | None, process_set: ProcessSet

@@ -36,15 +36,7 @@ class Reduce(Base[T]):
             HorovodInternalError: ``op`` is Adasum; the world has ended.
         """
         return self._start(
-            _REDUCE,
-            name,
-            tensor,
-            out,
-            process_set,
-            op=op,
-            prescale=prescale,
-            postscale=postscale,
-            root=root_rank,
+            _REDUCE, name, tensor, out, process_set, None, (op, prescale, postscale, root_rank)
         )
 
     def run_reduce(
@@ -78,15 +70,7 @@ class Reduce(Base[T]):
         inputs = tuple(tensors)
         results = inputs if outs is tensors else tuple(outs)
         return self._start(
-            _REDUCE,
-            name,
-            inputs,
-            results,
-            process_set,
-            op=op,
-            prescale=prescale,
-            postscale=postscale,
-            root=root_rank,
+            _REDUCE, name, inputs, results, process_set, None, (op, prescale, postscale, root_rank)
         )
 
     def run_grouped_reduce(

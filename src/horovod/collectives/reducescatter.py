@@ -37,15 +37,7 @@ class Reducescatter(Base[T]):
         """
         given, out = self._own_rows(tensor, op, process_set)
         return self._start(
-            _REDUCESCATTER,
-            name,
-            tensor,
-            out,
-            process_set,
-            given=given,
-            op=op,
-            prescale=prescale,
-            postscale=postscale,
+            _REDUCESCATTER, name, tensor, out, process_set, given, (op, prescale, postscale, 0)
         )
 
     def run_reducescatter(
@@ -75,15 +67,7 @@ class Reducescatter(Base[T]):
         inputs = tuple(tensors)
         given, outs = self._all_own_rows(inputs, op, process_set)
         return self._start(
-            _REDUCESCATTER,
-            name,
-            inputs,
-            outs,
-            process_set,
-            given=given,
-            op=op,
-            prescale=prescale,
-            postscale=postscale,
+            _REDUCESCATTER, name, inputs, outs, process_set, given, (op, prescale, postscale, 0)
         )
 
     def run_grouped_reducescatter(
