@@ -1,4 +1,4 @@
-"""Which tests stay together when several processes run them (pytest-xdist).
+"""Which tests stay together when several processes run them (pytest-xdist), and how lean their processes are.
 
 The groups of pytest-xdist's own ``--dist loadgroup`` do not hold: it writes them into a field that pytest 9.2
 no longer has, and says nothing.
@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,12 +19,22 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
 
+LEAN = str(Path(__file__).parent / "lean")
+if "RUEDA_FULL_MATRIX" not in os.environ and LEAN not in sys.path:
+    # For this process, too: it has begun without.
+    sys.path.append(LEAN)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), LEAN]))
+    importlib.import_module("tests.lean.sitecustomize")
+
 # Builds of PyTorch with CUDA bring Triton. Its LLVM crashes in a process that has loaded TensorFlow's before.
 with contextlib.suppress(ImportError):
     importlib.import_module("triton")
 
 WORLD_FIRST = ("test_torch", "test_tensorflow", "test_keras")
 """Tests whose ids begin with the world, or the framework, of the job of ranks that runs all cases of it."""
+
+ONE_SESSION = "tests/spark/estimators/"
+"""Its files share a session of Spark and its tables, which take longer to make than most tests of them."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -38,10 +51,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 def group_of(nodeid: str) -> str:
-    """The tests of a file stay together, as they share fixtures. Cases of one job of ranks stay together, as
-    the job runs once in each process that asks for one of them; other jobs of that file may go elsewhere.
+    """The tests of a file stay together, as they share fixtures, some with those of other files. Cases of one
+    job of ranks stay together, as the job runs once in each process that asks for one of them; other jobs of
+    that file may go elsewhere.
     """
     file, _, test = nodeid.partition("::")
+    if file.startswith(ONE_SESSION):
+        return ONE_SESSION
     if not file.startswith("tests/contract/"):
         return file
     function, _, parameters = test.partition("[")

@@ -18,6 +18,7 @@ from horovod.bootstrap.proc import every_process, stat_of
 
 WHOLE = os.environ.get("RUEDA_FULL_MATRIX") == "1"
 MASTER = "local-cluster[2,1,1024]"
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -118,4 +119,7 @@ def settings(master: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.task.maxFailures": "4",
         "spark.executor.memory": "512m",
+        # These live for seconds: the second compiler of Java would take longer than it saves.
+        "spark.driver.extraJavaOptions": _SHORT_LIVED,
+        "spark.executor.extraJavaOptions": _SHORT_LIVED,
     }

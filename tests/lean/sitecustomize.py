@@ -1,0 +1,40 @@
+"""Python imports this at its start where this folder is on ``PYTHONPATH``: in processes that tests start.
+
+TensorFlow and Keras import further packages if they are installed, and take twice as long to start then. Here
+they do not find those that no test needs through them. Others who ask for one of these find it.
+``tests/conftest.py`` puts this folder on the path, but not in ``make test-all``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+_TABLES = frozenset({"matplotlib", "pandas", "scipy", "sklearn"})
+HIDDEN = {
+    "tensorflow": _TABLES | {"jax"},
+    "keras": _TABLES if os.environ.get("KERAS_BACKEND") == "jax" else _TABLES | {"jax"},
+}
+"""Package that imports -> packages that it does not find."""
+
+
+class Hiding(MetaPathFinder):
+    """Finds nothing itself, and ends the search for what is hidden from the importer."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        frame = sys._getframe(1)
+        while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("importlib"):
+            frame = frame.f_back
+        importer = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if name in HIDDEN.get(importer, ()):
+            raise ModuleNotFoundError(f"{name} is hidden from {importer} by tests/lean", name=name)
+        return None
+
+
+sys.meta_path.insert(0, Hiding())
