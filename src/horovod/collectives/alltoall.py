@@ -57,6 +57,17 @@ class Alltoall(Base[T]):
         )
         return made
 
+    def run_even_alltoall(
+        self, tensor: T, name: str | None, process_set: ProcessSet = global_process_set
+    ) -> T:
+        """:meth:`run_alltoall` without splits, for who does not ask how many rows came from whom; returns the
+        rows."""
+        current_engine()
+        described = self._describe(tensor, 0)
+        _check_splits(described[3], (), member_count(process_set))
+        rows: T = self._run(_ALLTOALL, name, tensor, None, process_set, described)
+        return rows
+
     def _rows_to_send(
         self,
         tensor: T,

@@ -140,7 +140,7 @@ def test_a_share_is_a_plain_tensor(call: Callable[..., Any], make_world: MakeWor
 
 
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
-@pytest.mark.parametrize("call", [*CALLS.values(), hvd.alltoall], ids=[*CALLS, "alltoall"])
+@pytest.mark.parametrize("call", [*CALLS.values(), hvd.alltoall_async], ids=[*CALLS, "alltoall_async"])
 def test_memory_that_is_none_is_refused_before_anything_is_submitted(
     call: Callable[..., Any], make_world: MakeWorld
 ) -> None:

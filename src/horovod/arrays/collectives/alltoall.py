@@ -41,8 +41,9 @@ def alltoall(
             initialised.
         HorovodInternalError: ranks disagree; a rank was lost.
     """
-    result, received = collectives.run_alltoall(tensor, _read_splits(splits), name, process_set)
-    return result if splits is None else (result, received)
+    if splits is None:
+        return collectives.run_even_alltoall(tensor, name, process_set)
+    return collectives.run_alltoall(tensor, _read_splits(splits), name, process_set)
 
 
 def alltoall_async(

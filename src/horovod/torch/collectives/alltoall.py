@@ -62,9 +62,12 @@ def alltoall(
             do not divide; not initialised.
         HorovodInternalError: ranks disagree; a rank was lost.
     """
-    sizes, place = _read_splits(splits)
-    run = _tracked if tracked(tensor) else _exchange
-    result, received = run(tensor, sizes, name, process_set, place)
+    if tracked(tensor):
+        result, received = _tracked(tensor, *_read_splits(splits), name, process_set)
+    elif splits is None:
+        return collectives.run_even_alltoall(tensor, name, process_set)
+    else:
+        result, received = _exchange(tensor, *_read_splits(splits), name, process_set)
     return result if splits is None else (result, received)
 
 
@@ -81,13 +84,13 @@ def alltoall_async(
 
 
 def _exchange(tensor: torch.Tensor, *how: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    sizes, name, process_set, place = how
+    sizes, place, name, process_set = how
     return collectives.run_alltoall(tensor, sizes, name, process_set, place)
 
 
 def _tracked(tensor: torch.Tensor, *how: Any) -> tuple[torch.Tensor, torch.Tensor]:
     shape = tensor.shape
-    process_set = how[2]
+    process_set = how[3]
     came: list[torch.Tensor] = []
 
     def run(given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
