@@ -43,7 +43,7 @@ struct ChannelOffsets {
 /// From the start of the segment.
 struct Offsets {
   explicit Offsets(int local_size) noexcept
-      : of_world(shm_slots(local_size, 0)), of_set(shm_slots(local_size, 1)) {
+      : wide(shm_slots(local_size, 0)), narrow(shm_slots(local_size, kNarrowShmChannels)) {
     const auto readers = static_cast<std::size_t>(local_size);
     message_bytes = ring_bytes(std::size_t{256} << 10, std::size_t{64} << 10, local_size);
     pipe_bytes = ring_bytes(std::size_t{1} << 20, std::size_t{128} << 10, local_size);
@@ -56,15 +56,15 @@ struct Offsets {
     channels = round_up(pipes + readers * (sizeof(RingHead) + pipe_bytes), 4096);
   }
   [[nodiscard]] const ChannelOffsets& in(int channel) const noexcept {
-    return channel == 0 ? of_world : of_set;
+    return channel < kNarrowShmChannels ? wide : narrow;
   }
   [[nodiscard]] std::size_t channel(int index) const noexcept {
-    if (index == 0) return channels;
-    return channels + of_world.end + static_cast<std::size_t>(index - 1) * of_set.end;
+    const auto before = static_cast<std::size_t>(std::min(index, kNarrowShmChannels));
+    return channels + before * wide.end + (static_cast<std::size_t>(index) - before) * narrow.end;
   }
   std::size_t message_bytes, pipe_bytes;
   std::size_t cause, beat, proposals, card, messages, pipes, channels;
-  ChannelOffsets of_world, of_set;
+  ChannelOffsets wide, narrow;
 };
 
 RingMemory ring_at(std::byte* base, std::size_t index, std::size_t bytes) noexcept {

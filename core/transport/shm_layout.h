@@ -42,11 +42,14 @@ inline constexpr std::size_t kShmSmallBytes = std::size_t{64} << 10;
 /// Bytes of a proposal behind its head: cache ids, and a contribution of 64 KiB.
 inline constexpr std::size_t kProposalBytes = (std::size_t{64} << 10) + 4192;
 
+/// Channels from this one on have the fewest slots, as every rank maps the channels of all. Sets
+/// take the lowest one that is free.
+inline constexpr int kNarrowShmChannels = 8;
+
 /// How many slots of the large path a channel has. Those of all members should fit into the cache
-/// that they share, so the world of a host with many ranks has the fewest. Process sets have the
-/// fewest, too, as every rank maps the channels of all.
+/// that they share, so where a host has many ranks there are the fewest.
 [[nodiscard]] constexpr std::uint32_t shm_slots(int local_size, int channel) noexcept {
-  if (channel != 0) return kLeastShmSlots;
+  if (channel >= kNarrowShmChannels) return kLeastShmSlots;
   return std::clamp(32U / static_cast<std::uint32_t>(local_size), kLeastShmSlots, kShmSlots);
 }
 

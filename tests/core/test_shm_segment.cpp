@@ -126,7 +126,8 @@ TEST(ShmLayout, PartsOfASegmentDoNotOverlapAndLieInside) {
         EXPECT_EQ(ring.data.size() & (ring.data.size() - 1), 0U);
       }
     }
-    for (const int channel : {0, 1, kShmChannels - 1}) {
+    for (const int channel : {0, 1, kNarrowShmChannels - 1, kNarrowShmChannels, kShmChannels - 1}) {
+      EXPECT_EQ(view.slots(channel), channel < kNarrowShmChannels ? view.slots(0) : 3U);
       add(&view.flags(channel), sizeof(ShmFlags));
       const ShmExtent extent = channel_extent(size, channel);
       EXPECT_EQ(reinterpret_cast<std::byte*>(&view.flags(channel)), memory.get() + extent.offset);
