@@ -26,7 +26,7 @@ class HostDescriber {
     nanobind::object made = ordinary(tensor, out);
     if (made.is_valid()) return made;
     if (PyErr_Occurred() != nullptr) {
-      if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw nanobind::python_error();
+      if (!is_of_tensor()) throw nanobind::python_error();
       PyErr_Clear();  // the other way says what is wrong
     }
     return out == nullptr ? otherwise_(nanobind::handle(tensor))
@@ -58,8 +58,18 @@ class HostDescriber {
                                         code, shape.ptr()));
   }
 
+  /// What has been raised may mean that this is no such tensor. Anything else, such as what a
+  /// handler of a signal raises, is for the caller.
+  static bool is_of_tensor() {
+    return PyErr_ExceptionMatches(PyExc_AttributeError) != 0 ||
+           PyErr_ExceptionMatches(PyExc_KeyError) != 0 ||
+           PyErr_ExceptionMatches(PyExc_RuntimeError) != 0;
+  }
   static bool is_one(PyObject* extent) {
-    return PyLong_Check(extent) != 0 && PyLong_AsLong(extent) == 1;
+    if (PyLong_Check(extent) == 0) return false;
+    const long number = PyLong_AsLong(extent);
+    if (number == -1) PyErr_Clear();  // it may be larger than that
+    return number == 1;
   }
   static nanobind::object asked(PyObject* tensor, const nanobind::object& method) {
     PyObject* const given[] = {tensor};
@@ -85,6 +95,8 @@ class HostDescriber {
 inline PyObject* describe_call(PyObject* self, PyObject* const* given, Py_ssize_t count) noexcept {
   return for_interpreter([&] {
     if (count < 1 || count > 2) throw nanobind::type_error("describe takes a tensor, and out");
+    if (!nanobind::inst_ready(self))
+      throw nanobind::type_error("describe: __init__ was not called");
     return nanobind::inst_ptr<HostDescriber>(self)->describe(given[0],
                                                              count > 1 ? given[1] : nullptr);
   });

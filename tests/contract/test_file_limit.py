@@ -41,7 +41,7 @@ hvd.shutdown()
     ("limits_mib", "heap"),
     [
         ((1024, 0), True),  # a heap of what is left
-        ((0, 64), False),  # no heap, and memory for about 70 process sets
+        ((0, 64), False),  # no heap, and memory for 59 process sets
     ],
     ids=["1 GiB", "64 MiB"],
 )

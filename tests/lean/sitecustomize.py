@@ -9,30 +9,32 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+
+TYPE_CHECKING = False  # of `typing`, which processes of tests shall not import just because of this file
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 _TABLES = frozenset({"matplotlib", "pandas", "scipy", "sklearn"})
-HIDDEN = {
-    "tensorflow": _TABLES | {"jax"},
-    "keras": _TABLES if os.environ.get("KERAS_BACKEND") == "jax" else _TABLES | {"jax"},
-}
-"""Package that imports -> packages that it does not find."""
+HIDDEN = {"tensorflow": _TABLES | {"jax"}, "keras": _TABLES | {"jax"}}
+"""Package that imports -> packages that it does not find; but Keras finds its backend."""
 
 
-class Hiding(MetaPathFinder):
+class Hiding:
     """Finds nothing itself, and ends the search for what is hidden from the importer."""
 
+    @staticmethod
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         frame = sys._getframe(1)
         while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("importlib"):
             frame = frame.f_back
         importer = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if name in HIDDEN.get(importer, ()):
+        if name in HIDDEN.get(importer, ()) and not (
+            importer == "keras" and name == os.environ.get("KERAS_BACKEND")
+        ):
             raise ModuleNotFoundError(f"{name} is hidden from {importer} by tests/lean", name=name)
         return None
 

@@ -63,8 +63,9 @@ class Alltoall(Base[T]):
         """:meth:`run_alltoall` without splits, for who does not ask how many rows came from whom; returns the
         rows."""
         current_engine()
+        members = member_count(process_set)
         described = self._describe(tensor, 0)
-        _check_splits(described[3], (), member_count(process_set))
+        _check_splits(described[3], (), members)
         rows: T = self._run(_ALLTOALL, name, tensor, None, process_set, described)
         return rows
 

@@ -31,7 +31,7 @@ class Frontend(Protocol[T]):
         """Describe ``tensor``, which is its own result, if the core can work on it as it is; else ``None``.
         The hot path. To be called in the order of the stream in which the content of ``tensor`` is made."""
 
-    def describe(self, tensor: T, out: int | None = None) -> Description:
+    def describe(self, tensor: T, out: int | None = None, /) -> Description:
         """Like :meth:`peek`, but of tensors on any device, and one that cannot be described is an error.
 
         Args:

@@ -102,43 +102,37 @@ def shared_like(tensor: torch.Tensor) -> torch.Tensor:
     return _imported(capsule, tensor.dtype)
 
 
+def _is_dense(tensor: torch.Tensor, shape: torch.Size) -> bool:
+    """Whether its values lie one after another, each as it is. Sparse tensors are not contiguous."""
+    # In memory of a tensor with the negative bit lie the values with the other sign. It is the imaginary part
+    # of a conjugate, and contiguous only if it has one element. One element always is; one without an address
+    # (sparse) raises.
+    if shape and shape[0] != 1:
+        return tensor.is_contiguous()
+    return not tensor.is_neg() and (shape == _ONE_ELEMENT or tensor.is_contiguous())
+
+
 def _peek(tensor: torch.Tensor) -> Description | None:
-    # `is_contiguous` is False for sparse tensors, so nothing else asks about the layout.
-    if tensor.is_contiguous():
+    shape = tensor.shape
+    if _is_dense(tensor, shape):
         code = _CODES.get(tensor.dtype)
-        if code is not None and (code <= _BOOL or not _is_lazy(tensor)):
-            shape = tensor.shape
-            if (len(shape) and shape[0] != 1) or not tensor.is_neg():  # see `_describe`
-                if tensor.is_cpu:
-                    address = tensor.data_ptr()
-                    if address or not tensor.numel():
-                        return address, address, code, shape
-                elif tensor.is_cuda:
-                    address = tensor.data_ptr()
-                    if address or not tensor.numel():
-                        return address, address, code, shape, *_place(tensor)
+        if code is not None and (code <= _BOOL or not _is_lazy(tensor)) and (tensor.is_cpu or tensor.is_cuda):
+            address = tensor.data_ptr()
+            if address or not tensor.numel():
+                place = () if tensor.is_cpu else _place(tensor)
+                return address, address, code, shape, *place
     return None
 
 
 def _describe(tensor: torch.Tensor, out: int | None = None) -> Description:
     try:
         shape = tensor.shape
-        # In memory of a tensor with the negative bit lie the values with the other sign. It is the
-        # imaginary part of a conjugate, and contiguous only if it has one element. One element always
-        # is; one without an address (sparse) raises.
-        if (
-            tensor.is_contiguous()
-            if shape and shape[0] != 1
-            else not tensor.is_neg() and (shape == _ONE_ELEMENT or tensor.is_contiguous())
-        ):
+        if _is_dense(tensor, shape):
             address = tensor.data_ptr()
             code = _CODES[tensor.dtype]
             if (address or not tensor.numel()) and (code <= _BOOL or not _is_lazy(tensor)):
-                if out is None:
-                    out = address
-                if tensor.is_cpu:
-                    return address, out, code, shape
-                return address, out, code, shape, *_place(tensor)
+                place = () if tensor.is_cpu else _place(tensor)
+                return address, address if out is None else out, code, shape, *place
     except (AttributeError, KeyError, RuntimeError):
         pass  # `_refusal` says what is wrong
     raise _refusal(tensor)

@@ -55,6 +55,7 @@ TENSORS: dict[str, Callable[[], Any]] = {
     "sparse, two": lambda: torch.eye(2).to_sparse(),
     "of a class": lambda: torch.ones(3).as_subclass(Renamed),
     "of a class that denies": lambda: torch.ones(3).as_subclass(Denying),
+    "of a class that denies, one": lambda: torch.ones(1).as_subclass(Denying),
     "a parameter": lambda: torch.nn.Parameter(torch.ones(2, 2)),
     "resized": resized,
     "without memory": lambda: torch.ones(3, device="meta"),
@@ -62,6 +63,8 @@ TENSORS: dict[str, Callable[[], Any]] = {
     "None": lambda: None,
     "a shape alone": lambda: type("Shaped", (), {"shape": (1, 2)})(),
     "a shape of words": lambda: type("Shaped", (), {"shape": ("1",)})(),
+    "a shape beyond 64 bits": lambda: type("Shaped", (), {"shape": (1 << 70,)})(),
+    "a dtype without a hash": lambda: type("Typed", (torch.Tensor,), {"dtype": []})(torch.ones(2)),
     "complex of 16 bits": lambda: torch.ones(3, dtype=torch.complex32),
     **{str(dtype): functools.partial(torch.ones(3).to, dtype) for dtype in frontend._CODES},
 }
@@ -95,14 +98,28 @@ def test_an_ordinary_tensor_needs_no_other_way() -> None:
         assert describe(value, 0)[:2] == (address, 0)
 
 
-def test_what_ends_a_program_is_not_swallowed() -> None:
-    class Ending:
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError, ValueError])
+def test_what_a_handler_of_a_signal_raises_is_not_swallowed(kind: type[BaseException]) -> None:
+    class Interrupted:
+        asked = 0
+
         @property
         def shape(self) -> tuple[int, ...]:
-            raise KeyboardInterrupt
+            self.asked += 1
+            raise kind
 
-    with pytest.raises(KeyboardInterrupt):
-        TorchFrontend().describe(Ending())
+    tensor = Interrupted()
+    for call in (TorchFrontend().describe, TorchFrontend().peek):
+        tensor.asked = 0
+        with pytest.raises(kind):
+            call(tensor)  # type: ignore[arg-type]
+        assert tensor.asked == 1
+
+
+def test_one_that_was_not_initialised_is_an_error() -> None:
+    made = _core.HostDescriber.__new__(_core.HostDescriber)
+    with pytest.raises(TypeError, match="__init__"):
+        made.describe(torch.ones(1))
 
 
 @pytest.mark.parametrize("arguments", [(), (1, 2, 3)])
