@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import shutil
 import sys
 import threading
@@ -123,3 +124,9 @@ def settings(master: str) -> dict[str, str]:
         "spark.driver.extraJavaOptions": _SHORT_LIVED,
         "spark.executor.extraJavaOptions": _SHORT_LIVED,
     }
+
+
+def submit_arguments(master: str) -> str:
+    """``PYSPARK_SUBMIT_ARGS`` of a script that makes its session itself."""
+    words = [word for name, value in settings(master).items() for word in ("--conf", f"{name}={value}")]
+    return shlex.join([*words, "pyspark-shell"])

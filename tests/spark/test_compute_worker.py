@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.spark.conftest import WHOLE, settings
+from tests.spark.conftest import WHOLE, submit_arguments
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
@@ -32,11 +32,10 @@ LIMIT_S = 200.0
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java, which is not installed")
 def test_a_compute_job_in_spark_tasks(tmp_path: Path) -> None:
     file = str(tmp_path / "compute.json")
-    options = " ".join(f"--conf {name}={value}" for name, value in settings("local[2]").items())
     environ = {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_SUBMIT_ARGS": f"{options} pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": submit_arguments("local[2]"),
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "HOROVOD_GLOO_IFACE": "lo",
         "OMP_NUM_THREADS": "1",

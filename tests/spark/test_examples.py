@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.spark.conftest import WHOLE, settings
+from tests.spark.conftest import WHOLE, submit_arguments
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
@@ -32,13 +32,12 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_an_example_learns(example: str, arguments: list[str], says: str) -> None:
     if example in ELSEWHERE and not WHOLE:
         pytest.skip("other tests take the same steps: the full matrix runs the example")
-    options = " ".join(f"--conf {name}={value}" for name, value in settings("local[2]").items())
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "spark" / f"{example}.py"), *arguments],
         env={
             **os.environ,
             "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_SUBMIT_ARGS": f"{options} pyspark-shell",
+            "PYSPARK_SUBMIT_ARGS": submit_arguments("local[2]"),
             "PYTHONPATH": str(ROOT / "src"),
             "KERAS_BACKEND": "torch",
             "OMP_NUM_THREADS": "1",
