@@ -123,6 +123,8 @@ class _Bench:
             gloo = Gloo(store, hvd.rank(), hvd.size(), self._members)
             yield gloo
             gloo.close()
+            # As it ends it looks into the file once more. If that goes meanwhile, it waits for minutes.
+            del store
             hvd.barrier()  # nobody needs the file any more
 
     def title(self) -> str:
