@@ -20,6 +20,8 @@ _TABLES = frozenset({"matplotlib", "pandas", "scipy", "sklearn"})
 HIDDEN = {"tensorflow": _TABLES | {"jax"}, "keras": _TABLES | {"jax"}}
 """Package that imports -> packages that it does not find; but Keras finds its backend."""
 
+_IMPORTING = ("importlib", "_frozen_importlib")  # the second until somebody has imported the first
+
 
 class Hiding:
     """Finds nothing itself, and ends the search for what is hidden from the importer."""
@@ -29,7 +31,7 @@ class Hiding:
         name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         frame = sys._getframe(1)
-        while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("importlib"):
+        while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_IMPORTING):
             frame = frame.f_back
         importer = str(frame.f_globals.get("__name__")).partition(".")[0]
         if name in HIDDEN.get(importer, ()) and not (

@@ -60,8 +60,12 @@ class Alltoall(Base[T]):
     def run_even_alltoall(
         self, tensor: T, name: str | None, process_set: ProcessSet = global_process_set
     ) -> T:
-        """:meth:`run_alltoall` without splits, for who does not ask how many rows came from whom; returns the
-        rows."""
+        """:meth:`run_alltoall` without splits, for who does not ask how many rows came from whom: each member
+        gets equally many. Returns those that came, in the order of senders; shape and dtype of ``tensor``.
+
+        Raises:
+            InvalidArgumentError: no rows to split, or a number of them that the members do not divide.
+        """
         current_engine()
         members = member_count(process_set)
         described = self._describe(tensor, 0)

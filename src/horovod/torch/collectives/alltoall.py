@@ -62,12 +62,12 @@ def alltoall(
             do not divide; not initialised.
         HorovodInternalError: ranks disagree; a rank was lost.
     """
-    if tracked(tensor):
-        result, received = _tracked(tensor, *_read_splits(splits), name, process_set)
-    elif splits is None:
+    follows = tracked(tensor)
+    if splits is None and not follows:
         return collectives.run_even_alltoall(tensor, name, process_set)
-    else:
-        result, received = _exchange(tensor, *_read_splits(splits), name, process_set)
+    sizes, place = _read_splits(splits)
+    run = _tracked if follows else _exchange
+    result, received = run(tensor, sizes, name, process_set, place)
     return result if splits is None else (result, received)
 
 
@@ -84,13 +84,13 @@ def alltoall_async(
 
 
 def _exchange(tensor: torch.Tensor, *how: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    sizes, place, name, process_set = how
+    sizes, name, process_set, place = how
     return collectives.run_alltoall(tensor, sizes, name, process_set, place)
 
 
 def _tracked(tensor: torch.Tensor, *how: Any) -> tuple[torch.Tensor, torch.Tensor]:
     shape = tensor.shape
-    process_set = how[3]
+    process_set = how[2]
     came: list[torch.Tensor] = []
 
     def run(given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
