@@ -8,8 +8,6 @@ import resource
 import signal
 import sys
 import threading
-import time
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -26,28 +24,20 @@ if RANK == 1 and HOW == "before":
     sys.exit(4)
 
 from horovod import _core  # noqa: E402
+from horovod.bootstrap.store_client import StoreClient  # noqa: E402
 from horovod.errors import HorovodInternalError  # noqa: E402
 from horovod.runtime import lifecycle  # noqa: E402
 
 if RANK == 0 and HOW == "before":
-    # Who fails before anybody waits ends the job at once; so this rank has to wait first.
-    main_thread = threading.get_ident()
+    # Who fails before anybody waits ends the job at once. So the launcher has to know that this rank waits.
+    watch = StoreClient.watch
 
-    def open_gate() -> None:
-        while not forms_a_world(sys._current_frames().get(main_thread)):
-            time.sleep(0.01)
-        time.sleep(1.0)  # the launcher has heard of it
+    def watch_and_open_gate(store: StoreClient, scope: str, rank: int = -1, host: str = "") -> None:
+        watch(store, scope, rank, host)  # the launcher's store has answered
         with open(sys.argv[2], "wb"):
             pass
 
-    def forms_a_world(frame: FrameType | None) -> bool:
-        while frame is not None:
-            if "bootstrap" in frame.f_code.co_filename:
-                return True
-            frame = frame.f_back
-        return False
-
-    threading.Thread(target=open_gate, daemon=True).start()
+    StoreClient.watch = watch_and_open_gate  # type: ignore[assignment,method-assign]
 
 
 def allreduce(name: str) -> None:
