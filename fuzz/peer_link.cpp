@@ -17,7 +17,7 @@ constexpr std::size_t kMost = 2048;
 /// Remembers how much it was told.
 struct Listener final : NoteSink {
   std::size_t bytes = 0;
-  Result<void> note(Rank, std::span<const std::byte> body) override {
+  Result<void> note(Rank, std::uint64_t, std::span<const std::byte> body) override {
     require(body.size() <= kMaxNote, "notes are short");
     for (const std::byte byte : body) bytes += static_cast<std::size_t>(byte);
     return {};
@@ -86,7 +86,7 @@ std::vector<Bytes> seeds() {
     seed.push_back(static_cast<std::byte>(bytes & 0xFF));
   }
   seed.push_back(std::byte{0xFF});
-  link.post_note(std::span(data).first(40));
+  link.post_note(1, std::span(data).first(40));
   while (link.wants().fd >= 0) {
     if (!link.pump_out()) return {};
   }

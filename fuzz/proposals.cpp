@@ -57,11 +57,12 @@ void run(std::span<const std::byte> input) {
   auto socket = Socket::adopt(Fd(ends[1]), 2);
   require(static_cast<bool>(socket), "a socket pair can be adopted");
   PeerLink link(std::move(*socket));
+  NoteRouter router;
   const bool remote = (script.byte() & 1) != 0;  // the last member
   Proposals proposals({{.board = &boards[0], .bell = {}},
                        {.board = &boards[1], .bell = {}},
                        {.board = &boards[2], .bell = {}, .link = remote ? &link : nullptr}},
-                      0);
+                      0, Proposals::Setting{.router = &router});
   while (!script.empty()) {
     const auto what = script.byte() % kSteps;
     ProposalBoard& board = boards[1 + script.byte() % 2];

@@ -242,6 +242,8 @@ bool ControlLoop::step_batch(TimePoint now) {
   }
   if (*step == Step::Blocked && dispatcher.overdue(now)) detector_.overdue(now);
   if (*step == Step::Done) {
+    const auto change = dispatcher.take_change();
+    if (change && fast_path_ != nullptr) fast_path_->changed(*change);
     std::optional<Error> refusal = dispatcher.take_refusal();
     if (refusal) tell_whose(*refusal, refusal->peer, parts_.peers);
     parts_.submissions.finish(dispatcher.take_completed(), refusal);
@@ -286,7 +288,7 @@ bool ControlLoop::orderly_end() {
 FailureDetector::Owner::Needs ControlLoop::needs(Rank rank) {
   const std::lock_guard lock(parts_.negotiation.mutex());
   return {.owed = parts_.negotiation.negotiator()->owed(rank),
-          .proposed = fast_path_ != nullptr ? fast_path_->proposed_name() : std::string()};
+          .proposed = fast_path_ != nullptr ? fast_path_->proposed_to(rank) : std::string()};
 }
 
 /// Sends the first cause to all neighbours that can still be reached, and fails everything pending

@@ -2,6 +2,8 @@
 
 #include "engine/engine.h"
 
+#include <algorithm>
+
 #include "engine/execution/host_copy.h"
 #include "engine/execution/shared_memory.h"
 
@@ -93,7 +95,9 @@ Result<void> Engine::open_parts() {
   dispatcher_.emplace(
       peers_.backend(),
       [this](std::int32_t id, std::span<const Rank> ranks) {
-        return peers_.backend_factory().open(ranks, id);
+        auto backend = peers_.backend_factory().open(ranks, id);
+        if (backend && fast_path_) fast_path_->open(id, ranks, true);
+        return backend;
       },
       options_.operation_timeout, &timeline_, &*device_batches_);
   for (const auto& [id, ranks] : negotiation_.process_sets()) {
@@ -112,9 +116,12 @@ void Engine::wire() {
                 FailureDetector::Options{.heartbeat = options_.heartbeat,
                                          .operation_timeout = options_.operation_timeout});
   submissions_.use(loop_->progress());
-  if (peers_.proposals() == nullptr) return;
+  if (!peers_.may_propose()) return;
   fast_path_.emplace(FastPath::Parts{peers_, phase_, timeline_, negotiation_, submissions_,
                                      *dispatcher_, loop_->detector(), loop_->progress()});
+  for (const auto& [id, ranks] : negotiation_.process_sets()) {
+    if (std::ranges::binary_search(ranks, options_.rank)) fast_path_->open(id, ranks, false);
+  }
   loop_->use(&*fast_path_);
   negotiation_.use(&*fast_path_);
 }
@@ -163,7 +170,8 @@ Result<Handle> Engine::submit_blocking(Submission& submission) {
 }
 
 Result<Handle> Engine::submit_callback(Submission& submission) {
-  const bool driving = fast_path_ && submissions_.unfinished() == 0 && loop_->progress().take();
+  const bool driving = fast_path_ && !fast_path_->idle() && submissions_.unfinished() == 0 &&
+                       loop_->progress().take();
   const bool proposed = driving && fast_path_->propose(submission);
   Result<Handle> handle =
       proposed ? fast_path_->see_through(false) : submissions_.submit(submission);

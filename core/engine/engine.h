@@ -147,7 +147,7 @@ class Engine final {
   std::optional<DeviceBatches> device_batches_;
   std::optional<Dispatcher> dispatcher_;
   std::optional<ControlLoop> loop_;
-  std::optional<FastPath> fast_path_;  // none: ranks cannot see the proposals of all others
+  std::optional<FastPath> fast_path_;  // none: a backend in Python must see every operation
 
   std::atomic<bool> left_behind_{false};
 

@@ -16,14 +16,26 @@ using OperationTag = std::uint64_t;
 /// The sequences in which operations are numbered.
 inline constexpr unsigned kTagShift = 62;
 
+/// The number of what was proposed: process set, round, and part, from 1.
+inline constexpr unsigned kProposedSetShift = 48;
+inline constexpr unsigned kProposedRoundShift = 16;
+[[nodiscard]] constexpr std::uint64_t proposed_number(std::int32_t process_set, std::uint32_t round,
+                                                      std::uint64_t part) noexcept {
+  return static_cast<std::uint64_t>(process_set) << kProposedSetShift |
+         static_cast<std::uint64_t>(round) << kProposedRoundShift | part;
+}
+
 [[nodiscard]] inline std::string describe(OperationTag tag) {
   const std::uint64_t number = tag << 2 >> 2;
   switch (tag >> kTagShift) {
     case 1:
       return "dispatch " + std::to_string(number);
-    case 2:
+    case 2: {
+      const std::uint64_t set = number >> kProposedSetShift;
       return "part " + std::to_string(number & 0xFFFF) + " of what was agreed in round " +
-             std::to_string(number >> 16);
+             std::to_string(number >> kProposedRoundShift & 0xFFFFFFFF) +
+             (set == 0 ? "" : " of process set " + std::to_string(set));
+    }
     default:
       return "operation " + std::to_string(number);
   }

@@ -34,12 +34,13 @@ PeerLink::Ticket PeerLink::post_send(std::span<const std::byte> data) {
   return ticket;
 }
 
-void PeerLink::post_note(std::span<const std::byte> body) {
+void PeerLink::post_note(std::uint64_t subject, std::span<const std::byte> body) {
   if (outgoing_.broken) return;
   Sending& sending = outgoing_.queue.emplace_back();
   store_little_endian(sending.header.data(), kNote);
   store_little_endian(sending.header.data() + 4, outgoing_.notes++);
   store_little_endian(sending.header.data() + 8, static_cast<std::uint64_t>(body.size()));
+  store_little_endian(sending.header.data() + 16, subject);
   sending.data = const_cast<std::byte*>(body.data());
   sending.bytes = body.size();
   sending.note = true;
@@ -197,6 +198,7 @@ Result<bool> PeerLink::digest_header() {
   const auto magic = load_little_endian<std::uint32_t>(header);
   const auto number = load_little_endian<std::uint32_t>(header + 4);
   const auto bytes = load_little_endian<std::uint64_t>(header + 8);
+  const auto operation = load_little_endian<std::uint64_t>(header + 16);
   if (magic == kNote) {
     if (sink_ == nullptr || number != in.notes || bytes > kMaxNote) {
       return out_of_step("note " + std::to_string(number) + " of " + std::to_string(bytes) +
@@ -205,7 +207,7 @@ Result<bool> PeerLink::digest_header() {
     if (in.filled - in.taken < kHeaderBytes + bytes) return false;
     ++in.notes;
     in.taken += kHeaderBytes + bytes;
-    auto taken = sink_->note(socket_.peer(), {header + kHeaderBytes, bytes});
+    auto taken = sink_->note(socket_.peer(), operation, {header + kHeaderBytes, bytes});
     if (!taken) return std::move(taken).error();
     return true;
   }
@@ -214,7 +216,6 @@ Result<bool> PeerLink::digest_header() {
     in.unasked = true;
     return false;
   }
-  const auto operation = load_little_endian<std::uint64_t>(header + 16);
   if (operation != in.queue.front().operation) {
     return mixed_up(socket_.peer(), operation, in.queue.front().operation);
   }

@@ -29,8 +29,9 @@ inline constexpr std::size_t kMaxNote = std::size_t{72} << 10;
 class NoteSink {
  public:
   virtual ~NoteSink() = default;
-  /// A note arrived. An error breaks the link: the note was malformed.
-  [[nodiscard]] virtual Result<void> note(Rank from, std::span<const std::byte> body) = 0;
+  /// A note arrived on that subject. An error breaks the link: the note was malformed.
+  [[nodiscard]] virtual Result<void> note(Rank from, std::uint64_t subject,
+                                          std::span<const std::byte> body) = 0;
 };
 
 class PeerLink {
@@ -64,9 +65,9 @@ class PeerLink {
   /// The receiver of notes from now on; null: a note is an error. Outlives the link.
   void deliver_notes_to(NoteSink* sink) noexcept { sink_ = sink; }
   /// Queues a note, kMaxNote at most. The bytes stay valid until the peer has answered.
-  void post_note(std::span<const std::byte> body);
-  /// Whether to wait for notes while no receive is posted.
-  void listen(bool on) noexcept { listening_ = on; }
+  void post_note(std::uint64_t subject, std::span<const std::byte> body);
+  /// Somebody more, or fewer, wants notes while no receive is posted.
+  void listen(bool more) noexcept { listeners_ += more ? 1 : -1; }
 
   /// True if the peer has begun a message for which no receive was posted yet. Notes behind it
   /// arrive only after it.
@@ -115,7 +116,7 @@ class PeerLink {
 
   void account(std::size_t written);
   [[nodiscard]] bool awaits() const noexcept {
-    return (!incoming_.queue.empty() || listening_) && !incoming_.unasked && !incoming_.broken;
+    return (!incoming_.queue.empty() || listeners_ > 0) && !incoming_.unasked && !incoming_.broken;
   }
   [[nodiscard]] Result<std::size_t> read_some(std::size_t& asked);
   [[nodiscard]] Result<void> digest();
@@ -134,7 +135,7 @@ class PeerLink {
   Outgoing outgoing_;
   Incoming incoming_;
   NoteSink* sink_ = nullptr;
-  bool listening_ = false;
+  int listeners_ = 0;
 };
 
 }  // namespace rueda

@@ -1,5 +1,6 @@
 #include "transport/proposals.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstring>
@@ -19,27 +20,43 @@ static_assert(kNoteHead == 32 && sizeof(ProposalSlot) <= kMaxNote);
 
 }  // namespace
 
-Proposals::Proposals(std::vector<Member> members, int self)
-    : members_(std::move(members)), self_(static_cast<std::size_t>(self)) {
+Result<void> NoteRouter::note(Rank from, std::uint64_t subject, std::span<const std::byte> body) {
+  const auto found = rounds_.find(subject);
+  return found == rounds_.end() ? Result<void>() : found->second->note(from, body);
+}
+
+Proposals::Proposals(std::vector<Member> members, int self, const Setting& setting)
+    : members_(std::move(members)), self_(static_cast<std::size_t>(self)), setting_(setting) {
   last_.resize(members_.size());
   for (std::size_t q = 0; q < members_.size(); ++q) {
     Member& member = members_[q];
     if (member.link != nullptr) {
       remote_.push_back(q);
-      member.link->deliver_notes_to(this);
+      member.link->deliver_notes_to(setting_.router);
     }
     if (member.board != nullptr) continue;
     private_boards_.push_back(std::make_unique<ProposalBoard>());
     member.board = private_boards_.back().get();
   }
+  if (remote()) setting_.router->add(setting_.subject, *this);
+  if (!setting_.reused) return;
+  ProposalBoard& own = *members_[self_].board;
+  for (ProposalSlot& slot : own.slots) slot.round.store(0, std::memory_order_relaxed);
+  own.asked.store(0, std::memory_order_relaxed);
+  own.closed.store(1, std::memory_order_seq_cst);
+  closed_ = true;
+  listen();
 }
 
 Proposals::~Proposals() {
-  for (const std::size_t q : remote_) members_[q].link->deliver_notes_to(nullptr);
+  if (!remote()) return;
+  setting_.router->remove(setting_.subject);
+  if (!links_listen_) return;
+  for (const std::size_t q : remote_) members_[q].link->listen(false);
 }
 
 std::unique_ptr<Proposals> Proposals::alone() {
-  return std::make_unique<Proposals>(std::vector<Member>(1), 0);
+  return std::make_unique<Proposals>(std::vector<Member>(1), 0, Setting{});
 }
 
 /// seq_cst here and where it is stored: see doorbell.h, and propose() beside close().
@@ -207,8 +224,13 @@ void Proposals::send_notes() {
     const ProposalSlot& mine = slot(self_, round);
     const std::span<const std::byte> body(reinterpret_cast<const std::byte*>(&mine),
                                           kNoteHead + used_[round % 2]);
-    for (const std::size_t q : remote_) members_[q].link->post_note(body);
+    for (const std::size_t q : remote_) members_[q].link->post_note(setting_.subject, body);
   }
+}
+
+bool Proposals::read_by_links() const noexcept {
+  return std::ranges::any_of(remote_,
+                             [this](std::size_t q) { return members_[q].link->sending(); });
 }
 
 void Proposals::refuse() noexcept {
@@ -221,12 +243,12 @@ Result<bool> Proposals::move() {
   const bool listens = listening_.load(std::memory_order_relaxed);
   // A member that only declines may let others wait a little, because each look costs a system call
   // per link.
-  links_listen_ = listens;
+  const bool changes = std::exchange(links_listen_, listens) != listens;
   sending_ = false;
   const bool looks = listens && (open_ || asked() || ++looks_ % kLooks == 0);
   for (const std::size_t q : remote_) {
     PeerLink& link = *members_[q].link;
-    link.listen(listens);
+    if (changes) link.listen(listens);
     auto out = link.pump_out();
     if (!out) return out;
     moved = moved || *out;
@@ -244,11 +266,14 @@ Result<bool> Proposals::move() {
 }
 
 Result<void> Proposals::note(Rank from, std::span<const std::byte> body) {
-  const auto q = static_cast<std::size_t>(from);
+  const auto found =
+      std::ranges::find(remote_, from, [this](std::size_t q) { return members_[q].link->peer(); });
+  const std::size_t q = found == remote_.end() ? self_ : *found;
   std::uint32_t round = 0;
   if (body.size() >= kNoteHead) std::memcpy(&round, body.data(), sizeof round);
   ProposalBoard& board = *members_[q].board;
-  if (body.size() < kNoteHead || body.size() > sizeof(ProposalSlot) || round != last_[q] + 1) {
+  if (q == self_ || body.size() < kNoteHead || body.size() > sizeof(ProposalSlot) ||
+      round != last_[q] + 1) {
     Error error;
     error.peer = from;
     error.message = "rank " + std::to_string(from) + " sent a malformed proposal";

@@ -2,8 +2,9 @@
 /// rank publishes a proposal, together with its contribution, and reads the proposals of the
 /// others.
 ///
-/// Ranks of one host read each other's boards in shared memory. A rank of another host has a copy
-/// of this rank's board, which notes on the link between them keep up to date.
+/// Every process set has rounds of its own. Ranks of one host read each other's boards in shared
+/// memory. A rank of another host has a copy of this rank's board, which notes on the link between
+/// them keep up to date.
 ///
 /// In each round every member publishes once: an operation, or that it declines. What it has
 /// published does not change within the round. So all members see the same words and find the same
@@ -13,7 +14,7 @@
 ///
 /// A proposal carries the *position* in the dispatch stream at which its member made it, and equal
 /// proposals have equal positions. So an agreed operation has the same place in the order of all
-/// operations on every rank.
+/// operations on every rank. A rank has one open proposal at a time, in whatever set.
 ///
 /// A member that does something else must not keep others waiting. Before it does, it marks itself
 /// *closed*, and it declines a round that others have begun. A member that makes a proposal checks
@@ -26,6 +27,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -36,8 +38,23 @@
 
 namespace rueda {
 
+class Proposals;
+
+/// Hands the notes of all links to the rounds that they belong to. By the thread that moves bytes.
+class NoteRouter final : public NoteSink {
+ public:
+  void add(std::uint64_t subject, Proposals& proposals) { rounds_[subject] = &proposals; }
+  void remove(std::uint64_t subject) { rounds_.erase(subject); }
+  /// A note on a set that is not there any more, because it was removed, is dropped: all that
+  /// waited for it had ended before.
+  Result<void> note(Rank from, std::uint64_t subject, std::span<const std::byte> body) override;
+
+ private:
+  std::map<std::uint64_t, Proposals*> rounds_;
+};
+
 /// One member's end. Its owner serialises calls that change it.
-class Proposals final : public NoteSink {
+class Proposals final {
  public:
   struct Member {
     ProposalBoard* board =
@@ -45,13 +62,19 @@ class Proposals final : public NoteSink {
     Doorbell bell;
     PeerLink* link = nullptr;  ///< to a rank elsewhere
   };
-  /// All boards are zero at first. `members` are in the order of ranks; with links, these are the
-  /// ranks of the world. Links outlive this object.
-  Proposals(std::vector<Member> members, int self);
+  struct Setting {
+    NoteRouter* router = nullptr;  ///< needed with links; it outlives this object, as they do
+    std::uint64_t subject = 0;     ///< of the notes: the same on all members
+    /// An older set may have used this member's board: it is set to zero, and closed at first. No
+    /// other member may look at it before. Else all boards are zero.
+    bool reused = false;
+  };
+  /// `members` are in the order of ranks.
+  Proposals(std::vector<Member> members, int self, const Setting& setting);
   /// For a world of one: everything is agreed at once.
   [[nodiscard]] static std::unique_ptr<Proposals> alone();
 
-  ~Proposals() override;
+  ~Proposals();
   Proposals(const Proposals&) = delete;
   Proposals& operator=(const Proposals&) = delete;
 
@@ -91,6 +114,7 @@ class Proposals final : public NoteSink {
   /// This member will make no proposals until reopen().
   void close() noexcept;
   void reopen() noexcept;
+  [[nodiscard]] bool closed() const noexcept { return closed_; }
   /// Asks members of this host that have not published. To members of other hosts, the owner sends
   /// the round; see called().
   void ask() noexcept;
@@ -112,6 +136,8 @@ class Proposals final : public NoteSink {
   [[nodiscard]] bool unsent() const noexcept { return unsent_.load(std::memory_order_acquire); }
   /// Gives it to the links. For the thread that moves bytes.
   void send_notes();
+  /// True while links may still read this member's notes, so that this object must stay.
+  [[nodiscard]] bool read_by_links() const noexcept;
   /// Sends and receives notes as far as possible. True if any moved. For that thread; others may
   /// call the other functions meanwhile. An error names the rank.
   [[nodiscard]] Result<bool> move();
@@ -120,8 +146,8 @@ class Proposals final : public NoteSink {
   /// Declines a round that others have begun, if this member is closed.
   void refuse() noexcept;
 
-  /// Called by move(), or by an operation that reads from the link.
-  Result<void> note(Rank from, std::span<const std::byte> body) override;
+  /// A note has arrived: called within move(), or by an operation that reads from the link.
+  Result<void> note(Rank from, std::span<const std::byte> body);
 
  private:
   [[nodiscard]] ProposalSlot& slot(std::size_t member, std::uint32_t round) const noexcept {
@@ -137,6 +163,7 @@ class Proposals final : public NoteSink {
 
   std::vector<Member> members_;
   std::size_t self_;
+  Setting setting_;
   std::vector<std::unique_ptr<ProposalBoard>> private_boards_;
   std::vector<std::size_t> remote_;  // members elsewhere
   std::atomic<bool> unsent_{false};

@@ -32,12 +32,13 @@ constexpr std::size_t ring_bytes(std::size_t total, std::size_t most, int local_
 /// From the start of a channel.
 struct ChannelOffsets {
   explicit ChannelOffsets(std::uint32_t count) noexcept
-      : small(round_up(kPlaces + count * sizeof(ShmPlaces), 4096)),
+      : proposals(round_up(kPlaces + count * sizeof(ShmPlaces), 128)),
+        small(round_up(proposals + sizeof(ProposalBoard), 4096)),
         slots(small + kShmSmallSlots * kShmSmallBytes),
         end(slots + count * kShmSlotBytes) {}
   static constexpr std::size_t kPlaces = sizeof(ShmFlags);
   static_assert(kPlaces % 128 == 0);
-  std::size_t small, slots, end;
+  std::size_t proposals, small, slots, end;
 };
 
 /// From the start of the segment.
@@ -49,8 +50,7 @@ struct Offsets {
     pipe_bytes = ring_bytes(std::size_t{1} << 20, std::size_t{128} << 10, local_size);
     cause = sizeof(BellWord);
     beat = cause + round_up(sizeof(CauseRecord), 128);
-    proposals = beat + sizeof(BeatWord);
-    card = proposals + sizeof(ProposalBoard);
+    card = beat + sizeof(BeatWord);
     messages = card + sizeof(MemoryCard);
     pipes = messages + readers * (sizeof(RingHead) + message_bytes);
     channels = round_up(pipes + readers * (sizeof(RingHead) + pipe_bytes), 4096);
@@ -63,7 +63,7 @@ struct Offsets {
     return channels + before * wide.end + (static_cast<std::size_t>(index) - before) * narrow.end;
   }
   std::size_t message_bytes, pipe_bytes;
-  std::size_t cause, beat, proposals, card, messages, pipes, channels;
+  std::size_t cause, beat, card, messages, pipes, channels;
   ChannelOffsets wide, narrow;
 };
 
@@ -115,10 +115,6 @@ BeatWord& ShmView::beat() const noexcept {
   return *reinterpret_cast<BeatWord*>(base_ + Offsets(local_size_).beat);
 }
 
-ProposalBoard& ShmView::proposals() const noexcept {
-  return *reinterpret_cast<ProposalBoard*>(base_ + Offsets(local_size_).proposals);
-}
-
 MemoryCard& ShmView::card() const noexcept {
   return *reinterpret_cast<MemoryCard*>(base_ + Offsets(local_size_).card);
 }
@@ -142,6 +138,11 @@ std::byte* ShmView::channel_base(int channel) const noexcept {
 
 ShmFlags& ShmView::flags(int channel) const noexcept {
   return *reinterpret_cast<ShmFlags*>(channel_base(channel));
+}
+
+ProposalBoard& ShmView::proposals(int channel) const noexcept {
+  return *reinterpret_cast<ProposalBoard*>(channel_base(channel) +
+                                           Offsets(local_size_).in(channel).proposals);
 }
 
 std::byte* ShmView::small_slot(int channel, std::uint32_t sequence) const noexcept {

@@ -4,7 +4,7 @@
 /// ranks. The owner writes and the others read, except where a comment says otherwise. All zero is
 /// the valid initial state.
 ///
-///     bell word | cause record | beat | proposals | memory card | message rings, by reader |
+///     bell word | cause record | beat | memory card | message rings, by reader |
 ///     byte pipes, by reader | channels | heap
 ///
 /// "By reader": the ring at local index j carries bytes from the owner of the segment to rank j.
@@ -195,13 +195,13 @@ class ShmView {
   [[nodiscard]] BellWord& bell() const noexcept;
   [[nodiscard]] CauseRecord& cause() const noexcept;
   [[nodiscard]] BeatWord& beat() const noexcept;
-  [[nodiscard]] ProposalBoard& proposals() const noexcept;
   [[nodiscard]] MemoryCard& card() const noexcept;
   /// Control messages from the owner to the rank with that local index.
   [[nodiscard]] RingMemory messages_to(int local_index) const noexcept;
   /// Bytes of send and recv from the owner to the rank with that local index.
   [[nodiscard]] RingMemory pipe_to(int local_index) const noexcept;
   [[nodiscard]] ShmFlags& flags(int channel) const noexcept;
+  [[nodiscard]] ProposalBoard& proposals(int channel) const noexcept;
   /// kShmSmallBytes for the small operation `sequence`. Two slots alternate.
   [[nodiscard]] std::byte* small_slot(int channel, std::uint32_t sequence) const noexcept;
   /// How many slots the channel has.

@@ -56,17 +56,21 @@ class ProgramThread {
     while (!open_.empty()) end_one();
   }
 
-  /// One large allreduce after the other, all of one length and by one name: the first thread's may
-  /// be proposed, those of the others take the regular way. Rests between them, so that a rank has
-  /// nothing else under way now and then.
+  /// One large allreduce after the other, all of one length and by one name: the first thread's, in
+  /// all sets in turns, may be proposed; those of the others, of the world, take the regular way.
+  /// Rests between them, so that a rank has nothing else under way now and then.
   void repeat(int operations, std::uint32_t count) {
     for (number_ = 0; number_ < operations && !outcome_.broken; ++number_) {
       // All ranks rest for long at the same step: else three of them hardly ever have nothing else.
       const std::uint32_t most_us = thread_ == 0 ? 500 : number_ % 8 == 7 ? 40000 : 5000;
       std::this_thread::sleep_for(std::chrono::microseconds(below(own_, most_us)));
+      const std::size_t set =
+          thread_ == 0 ? static_cast<std::size_t>(number_) / 2 % sets_.size() : 0;
+      if (!std::ranges::binary_search(sets_[set], engine_.rank())) continue;
       Call call;
       Submission submission;
-      reduce(call, submission, sets_[0], {count});
+      submission.process_set = static_cast<std::int32_t>(set);
+      reduce(call, submission, sets_[set], {count});
       call.name = "t" + std::to_string(thread_) + ".same." + std::to_string(count);
       submission.name = call.name;
       submission.mode = below(own_, 2) == 0 ? Mode::Awaited : Mode::Asynchronous;

@@ -25,7 +25,7 @@ class Host {
     for (int self = 0; self < size; ++self) {
       std::vector<Proposals::Member> members;
       for (auto& board : boards_) members.push_back({.board = board.get(), .bell = {}});
-      ends_.push_back(std::make_unique<Proposals>(std::move(members), self));
+      ends_.push_back(std::make_unique<Proposals>(std::move(members), self, Proposals::Setting{}));
     }
   }
   Proposals& operator[](int member) { return *ends_[static_cast<std::size_t>(member)]; }
@@ -142,6 +142,7 @@ TEST(Proposals, who_closes_at_the_same_moment_is_asked_also_beside_members_elsew
     ASSERT_TRUE(static_cast<bool>(socket));
     links.emplace_back(*std::move(socket));
   }
+  NoteRouter router;
   std::vector<std::unique_ptr<Proposals>> members;
   for (int self = 0; self < 2; ++self) {
     const auto link = static_cast<std::size_t>(self);
@@ -149,7 +150,7 @@ TEST(Proposals, who_closes_at_the_same_moment_is_asked_also_beside_members_elsew
         std::vector<Proposals::Member>{{.board = &boards[0], .bell = {}},
                                        {.board = &boards[1], .bell = {}},
                                        {.bell = {}, .link = &links[link]}},
-        self));
+        self, Proposals::Setting{.router = &router}));
   }
   ASSERT_TRUE(members[0]->may_propose());
   members[1]->close();  // sees no proposal yet

@@ -183,8 +183,9 @@ TEST(Tcp, AMeshNeedsOneEntryForEachPeer) {
 /// Keeps what it is told.
 struct Listener final : NoteSink {
   std::vector<Bytes> notes;
-  Result<void> note(Rank from, std::span<const std::byte> body) override {
+  Result<void> note(Rank from, std::uint64_t subject, std::span<const std::byte> body) override {
     EXPECT_EQ(from, 10);
+    EXPECT_EQ(subject, 3U);
     notes.emplace_back(body.begin(), body.end());
     return {};
   }
@@ -199,7 +200,7 @@ TEST(Tcp, NotesGoBetweenMessagesInWhateverPiecesTheyArrive) {
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     notes.push_back(filled(sizes[i], static_cast<unsigned>(i)));
     messages.push_back(filled(sizes[(i + 2) % sizes.size()] / 2, static_cast<unsigned>(100 + i)));
-    sender.post_note(notes.back());
+    sender.post_note(3, notes.back());
     sender.post_send(messages.back());
   }
   Bytes stream(1 << 20);
@@ -240,9 +241,9 @@ TEST(Tcp, NotesAreHeardOnlyByThoseWhoListenAndMessagesWaitForTheirReceive) {
   here.deliver_notes_to(&listener);
   const Bytes note = filled(30, 1);
   const Bytes message = filled(50, 2);
-  there.post_note(note);
+  there.post_note(3, note);
   there.post_send(message);
-  there.post_note(note);
+  there.post_note(3, note);
   ASSERT_TRUE(there.pump_out());
   EXPECT_LT(here.wants().fd, 0);
   here.listen(true);
@@ -263,7 +264,7 @@ TEST(Tcp, ANoteThatNobodyExpectsBreaksTheLink) {
   PeerLink here(*Socket::adopt(std::move(one), 10));
   PeerLink there(*Socket::adopt(std::move(other), 0));
   const Bytes note = filled(30, 1);
-  there.post_note(note);
+  there.post_note(3, note);
   ASSERT_TRUE(there.pump_out());
   Bytes received(30);
   here.post_recv(received);

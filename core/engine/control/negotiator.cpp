@@ -229,7 +229,9 @@ std::optional<Negotiator::CachedIds> Negotiator::cached_ids(const Key& key,
   return said.signature == 0 ? std::nullopt : std::optional(said);
 }
 
-std::uint64_t Negotiator::position() const noexcept { return state_->stream.position(); }
+std::uint64_t Negotiator::position(const ProcessSet& set) const noexcept {
+  return set.id == 0 ? state_->stream.position() : state_->world.last_position(set);
+}
 
 bool Negotiator::resting() const noexcept { return state_->participant.resting(); }
 

@@ -142,9 +142,10 @@ class Negotiator {
   /// or is shutting down.
   [[nodiscard]] std::optional<CachedIds> cached_ids(const Key& key,
                                                     const Signature& signature) const;
-  /// How many messages of the dispatch stream this rank has applied. At one position every rank
-  /// knows the same dispatches, joins, process sets and cache ids.
-  [[nodiscard]] std::uint64_t position() const noexcept;
+  /// The last message of the dispatch stream, of those that this rank has applied, that concerns a
+  /// member of the set; of the world, simply the last one. At one position all members know the
+  /// same dispatches to any of them, joins and process sets.
+  [[nodiscard]] std::uint64_t position(const ProcessSet& set) const noexcept;
   /// This rank has nothing in flight, and may submit.
   [[nodiscard]] bool resting() const noexcept;
   /// An operation that is matched by count goes the fast path, or is proposed there.

@@ -20,7 +20,7 @@ namespace rueda {
 namespace {
 
 /// With more ranks on other hosts there is no fast path: each proposal goes to all of them.
-constexpr int kMostRemoteProposers = 15;
+constexpr std::size_t kMostRemoteProposers = 15;
 
 }  // namespace
 
@@ -155,27 +155,37 @@ Result<void> Peers::open_backend_factory() {
   return {};
 }
 
-/// There is a fast path if few ranks are on other hosts, because each rank sends its proposals to
-/// all of them. All ranks have one, or none has: the rank with the most others decides.
-void Peers::open_proposals() {
-  if (size_ == 1) {
-    proposals_ = Proposals::alone();
-    return;
-  }
-  if (other_backend_) return;  // a backend in Python must see every operation
-  const auto smallest =
-      std::ranges::min(groups_, {}, [](const std::vector<Rank>& group) { return group.size(); });
-  if (size_ - static_cast<int>(smallest.size()) > kMostRemoteProposers) return;
+/// Each rank sends its proposals to all members on other hosts, so there is a limit to these. The
+/// member that has the most of them decides for all.
+std::unique_ptr<Proposals> Peers::open_proposals(std::span<const Rank> ranks, int channel,
+                                                 std::uint32_t generation, bool reused) {
+  if (!may_propose()) return nullptr;
+  if (ranks.size() == 1) return Proposals::alone();
+  const Members set = backend_factory_->members(ranks);
+  const auto fewest = std::ranges::min(set.groups, {}, &std::vector<int>::size).size();
+  if (ranks.size() - fewest > kMostRemoteProposers) return nullptr;
+  if (backend_factory_->is_cut_off(channel)) return nullptr;
   const std::vector<Rank> own = own_group();
-  std::vector<Proposals::Member> members(static_cast<std::size_t>(size_));
-  for (std::size_t i = 0; i < views_.size(); ++i) {
-    members[static_cast<std::size_t>(own[i])] = {.board = &views_[i].proposals(),
-                                                 .bell = bells_[i]};
+  std::vector<Proposals::Member> members(ranks.size());
+  std::vector<std::size_t> local;
+  for (std::size_t q = 0; q < ranks.size(); ++q) {
+    if (mesh_) members[q].link = mesh_->link(ranks[q]);
+    const auto at = std::ranges::find(own, ranks[q]);
+    if (at == own.end()) continue;
+    local.push_back(q);
+    const auto index = static_cast<std::size_t>(at - own.begin());
+    if (index < bells_.size()) members[q].bell = bells_[index];
   }
-  for (Rank rank = 0; rank < size_; ++rank) {
-    if (mesh_) members[static_cast<std::size_t>(rank)].link = mesh_->link(rank);
+  // The channel of a rank that shares memory with no other member has no memory.
+  if (local.size() > 1) {
+    for (const std::size_t q : local) {
+      const auto index = static_cast<std::size_t>(std::ranges::find(own, ranks[q]) - own.begin());
+      members[q].board = &views_[index].proposals(channel);
+    }
   }
-  proposals_ = std::make_unique<Proposals>(std::move(members), self_);
+  return std::make_unique<Proposals>(
+      std::move(members), set.self,
+      Proposals::Setting{.router = &router_, .subject = generation, .reused = reused});
 }
 
 Result<void> Peers::open() {
@@ -198,7 +208,6 @@ Result<void> Peers::open() {
   }
 
   if (auto opened = open_backend_factory(); !opened) return opened;
-  open_proposals();
 
   const ControlTree tree = control_tree(groups_, self_);
   std::vector<Rank> edges = tree.children;

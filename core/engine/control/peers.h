@@ -74,9 +74,14 @@ class Peers {
   [[nodiscard]] Backend& backend() noexcept { return *backend_; }
   /// Backends of further process sets: see BackendFactory::open(). After open().
   [[nodiscard]] BackendFactory& backend_factory() noexcept { return *backend_factory_; }
-  /// The rounds of the fast path; null if too many ranks are on other hosts, or if a backend in
-  /// Python serves the world. After open().
-  [[nodiscard]] Proposals* proposals() const noexcept { return proposals_.get(); }
+  /// True if ranks may agree on operations by themselves: no backend in Python must see them all.
+  [[nodiscard]] bool may_propose() const noexcept { return !other_backend_ || size_ == 1; }
+  /// The rounds of a set of which this rank is a member (global ranks, ascending), or of the world.
+  /// Null, on all members alike: too many of them are on other hosts, or the set has no channel.
+  /// `generation`: of the set, 0 for the world. `reused`: another set may have had the channel
+  /// before; then no other member looks at this rank's board yet. After open().
+  [[nodiscard]] std::unique_ptr<Proposals> open_proposals(std::span<const Rank> ranks, int channel,
+                                                          std::uint32_t generation, bool reused);
   [[nodiscard]] std::vector<Neighbour>& neighbours() noexcept { return neighbours_; }
   [[nodiscard]] ControlChannel* channel(Rank rank) noexcept;
 
@@ -151,7 +156,6 @@ class Peers {
   [[nodiscard]] const LocalPeer* local_peer(Rank rank) const;
   Result<void> open_local();
   Result<void> open_backend_factory();
-  void open_proposals();
   /// The heap in a segment's file: what lies behind the fixed part.
   [[nodiscard]] std::unique_ptr<ShmHeap> heap_in(Fd file) const;
 
@@ -183,7 +187,7 @@ class Peers {
   int local_index_ = 0;
   std::shared_ptr<Mesh> mesh_;
   std::vector<Neighbour> neighbours_;
-  std::unique_ptr<Proposals> proposals_;
+  NoteRouter router_;
   std::unique_ptr<BackendFactory> backend_factory_;
   std::unique_ptr<Backend> backend_;
 };

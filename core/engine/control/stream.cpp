@@ -52,12 +52,14 @@ Result<void> Stream::apply(wire::Reader& reader, wire::Entry& entry, TimePoint n
       participant_.stream_moved(now);
       return apply_dispatch(reader, entry, now, effects);
     case wire::Record::Fail:
+      world_.note_event(position_);
       participant_.stream_moved(now);
       return apply_failure(entry, effects);
     case wire::Record::Joined:
       if (!world_.has(entry.rank) || !participant_.joined()) {
         return malformed_from_parent("a join that is none");
       }
+      world_.note_event(position_);
       participant_.stream_moved(now);
       participant_.all_joined();
       collector_->all_joined();
@@ -66,6 +68,7 @@ Result<void> Stream::apply(wire::Reader& reader, wire::Entry& entry, TimePoint n
       return {};
     case wire::Record::Shutdown:
       if (!world_.has(entry.rank)) return malformed_from_parent("a shutdown by nobody");
+      world_.note_event(position_);
       collector_->stop();
       participant_.stop(
           {.rank = entry.rank, .reason = entry.reason, .text = std::string(entry.text)}, effects);
@@ -102,6 +105,7 @@ Result<void> Stream::apply_dispatch(wire::Reader& reader, wire::Entry& entry, Ti
     if (set == nullptr || set->id != dispatch.process_set) {
       return malformed_from_parent("another process set");
     }
+    world_.note_dispatch(*set, position_);
     cache_.use(*canonical);
     count(key_state, entry.key);
     if (set->members.contains(world_.self())) {

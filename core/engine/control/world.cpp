@@ -138,6 +138,14 @@ const ProcessSet* World::find_set(std::int32_t id) const noexcept {
   return set.members.empty() ? nullptr : &set;
 }
 
+std::uint64_t World::last_position(const ProcessSet& set) const noexcept {
+  std::uint64_t last = event_;
+  for (const ProcessSet& other : sets_) {
+    if (other.dispatched > last && other.members.overlaps(set.members)) last = other.dispatched;
+  }
+  return last;
+}
+
 std::map<std::int32_t, std::vector<Rank>> World::sets() const {
   std::map<std::int32_t, std::vector<Rank>> all;
   for (const ProcessSet& set : sets_) {

@@ -38,6 +38,7 @@ struct ProcessSet {
   RankSet members;  ///< empty: there is no set of that id now
   RankSet below;    ///< members in this rank's subtree
   std::vector<RankSet> by_child;  ///< members in each child's subtree
+  std::uint64_t dispatched = 0;   ///< position of the last dispatch to this set
 };
 
 /// Checks the members of a process set: they ascend, do not repeat, and are ranks of the world.
@@ -54,6 +55,14 @@ class World {
   /// Adds a set that check_addition() allows. The id that was freed first is reused first.
   const ProcessSet& add_set(std::span<const Rank> ranks);
   void remove_set(std::int32_t id);
+  /// Something of that set is dispatched at this position of the stream. The set exists.
+  void note_dispatch(const ProcessSet& set, std::uint64_t position) noexcept {
+    sets_[static_cast<std::size_t>(set.id)].dispatched = position;
+  }
+  /// What happens at this position may concern any rank.
+  void note_event(std::uint64_t position) noexcept { event_ = position; }
+  /// The last position that concerns a member of the set.
+  [[nodiscard]] std::uint64_t last_position(const ProcessSet& set) const noexcept;
 
   [[nodiscard]] Rank self() const noexcept { return tree_.self; }
   [[nodiscard]] int size() const noexcept { return size_; }
@@ -84,6 +93,7 @@ class World {
   std::deque<ProcessSet> sets_;  // by id; the first is the world
   std::deque<std::int32_t> freed_;
   std::uint32_t generations_ = 0;  // sets added so far
+  std::uint64_t event_ = 0;        // position of the last event that may concern anybody
 };
 
 /// "rank 3" / "ranks 0, 2-5, 7"

@@ -36,7 +36,7 @@ Result<void> Dispatcher::start(TimePoint now) {
   zeros_.clear();
   allocators_.clear();
   last_progress_ = now;
-  started_[static_cast<std::size_t>(running_.position.stream)] = running_.position.number;
+  started_[running_.position.order()] = running_.position.number;
   if (running_.signatures.empty()) return {};
   const std::int32_t set = running_.change ? running_.change->id : running_.process_set;
   if (running_.change && running_.change->added) {
@@ -111,7 +111,12 @@ void Dispatcher::complete() {
   if (running_.change && !running_.change->added) {
     if (devices_ != nullptr) devices_->forget(running_.change->id);
     sets_.erase(running_.change->id);
+    // The rounds of the next set of that id begin anew.
+    started_.erase(Position{.stream = Position::Stream::Proposals,
+                            .number = proposed_number(running_.change->id, 0, 0)}
+                       .order());
   }
+  changed_ = running_.change;
   for (auto& entry : running_.entries) {
     if (!entry) continue;
     if (running_.value) entry->work->value = running_.value;
@@ -176,7 +181,8 @@ Standing Dispatcher::standing(const Position& position, TimePoint now) const {
   Standing standing;
   standing.quiet = now - last_progress_;
   if (operation_) standing.waits_for = awaited();
-  if (started_[static_cast<std::size_t>(position.stream)] < position.number) return standing;
+  const auto started = started_.find(position.order());
+  if (started == started_.end() || started->second < position.number) return standing;
   const bool inside = operation_ && running_.position == position;
   standing.state = inside ? Standing::State::In : Standing::State::Past;
   return standing;

@@ -5,7 +5,6 @@
 /// and may leave between two chunks. Holder of the progress lock only.
 #pragma once
 
-#include <array>
 #include <deque>
 #include <functional>
 #include <map>
@@ -13,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/backend.h"
@@ -77,6 +77,12 @@ class Dispatcher {
   [[nodiscard]] std::optional<Error> take_refusal() {
     return std::exchange(refusal_, std::nullopt);
   }
+  /// The set that was added or removed by the batch that has just completed.
+  [[nodiscard]] std::optional<SetChange> take_change() {
+    return std::exchange(changed_, std::nullopt);
+  }
+  /// Of a set that this rank is in; null: it is in none of that id.
+  [[nodiscard]] Backend* backend_of(std::int32_t id) const;
   /// The world has failed: what is on devices ends as it is.
   void abort_devices() noexcept {
     if (devices_ != nullptr) devices_->abort();
@@ -128,7 +134,6 @@ class Dispatcher {
  private:
   Result<void> start(TimePoint now);
   [[nodiscard]] Rank self() const;
-  [[nodiscard]] Backend* backend_of(std::int32_t id) const;
   [[nodiscard]] Error where(Error error) const;
   void complete();
   void count_path();
@@ -148,11 +153,13 @@ class Dispatcher {
   bool on_devices_ = false;                          // running_
   std::size_t bytes_ = 0;                            // of running_, on this rank
   std::unique_ptr<Operation> operation_;
-  TimePoint last_progress_{};               // in running_; if nothing runs: when the last one ended
-  TimePoint patient_until_{};               // nothing is overdue before
-  std::array<std::uint64_t, 3> started_{};  // by stream: the last position that was started
+  TimePoint last_progress_{};  // in running_; if nothing runs: when the last one ended
+  TimePoint patient_until_{};  // nothing is overdue before
+  /// By order of positions: the last number that was started.
+  std::map<std::pair<Position::Stream, std::uint64_t>, std::uint64_t> started_;
   std::vector<std::unique_ptr<Entry>> completed_;
-  std::optional<Error> refusal_;    // of completed_
+  std::optional<Error> refusal_;  // of completed_
+  std::optional<SetChange> changed_;
   mutable std::mutex paths_mutex_;  // guards paths_
   std::map<std::string, PathCount, std::less<>> paths_;
 };

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "transport/operation_tag.h"
 #include "types.h"
 
 namespace rueda {
@@ -13,7 +15,13 @@ namespace rueda {
 struct Position {
   enum class Stream : std::uint8_t { None = 0, Dispatches = 1, Proposals = 2 };
   Stream stream = Stream::None;
-  std::uint64_t number = 0;  ///< grows from one operation of the stream to the next
+  /// Grows from one dispatch to the next, and from one operation that a process set has agreed on
+  /// by itself to the next (proposed_number() in transport/operation_tag.h).
+  std::uint64_t number = 0;
+  /// Numbers of one order grow from operation to operation.
+  [[nodiscard]] std::pair<Stream, std::uint64_t> order() const noexcept {
+    return {stream, stream == Stream::Proposals ? number >> kProposedSetShift : 0};
+  }
   bool operator==(const Position&) const = default;
 };
 

@@ -39,7 +39,9 @@ class Room final : public OutputAllocator {
 
 }  // namespace
 
-bool Contributions::begin(Kind kind) {
+bool Contributions::begin(Kind kind, Proposals& proposals, const Backend& backend) {
+  proposals_ = &proposals;
+  backend_ = &backend;
   collective_ = find_collective(kind);
   return collective_ != nullptr && collective_->fast.has_value();
 }
@@ -125,14 +127,14 @@ Contributions::Load Contributions::weigh(const Submission& submission, const std
     room_bytes += aligned(length);
   }
   // Everybody reads what everybody brings: as on the small path, less of it the more there are.
-  const auto size = static_cast<std::size_t>(proposals_.size());
-  const std::size_t most = proposals_.remote() ? kMostTold + kMostTold / size : 4 * kMostProposed;
+  const auto size = static_cast<std::size_t>(proposals_->size());
+  const std::size_t most = proposals_->remote() ? kMostTold + kMostTold / size : 4 * kMostProposed;
   return {.bytes = bytes, .large = room_bytes > kMostProposed || bytes * size > most};
 }
 
 void Contributions::publish(const Submission& submission, const Proposals::Tag& tag,
                             const std::uint32_t* said) {
-  std::byte* const begin = proposals_.room();
+  std::byte* const begin = proposals_->room();
   std::byte* room = begin;
   const std::size_t said_bytes = submission.grouped ? submission.tensors.size() * sizeof *said : 0;
   std::memcpy(room, said, said_bytes);
@@ -157,19 +159,19 @@ void Contributions::publish(const Submission& submission, const Proposals::Tag& 
       if (tells()) numbers += numbers_.size() / submission.tensors.size();
     }
   }
-  proposals_.propose(tag, said_bytes, static_cast<std::size_t>(room - begin));
+  proposals_->propose(tag, said_bytes, static_cast<std::size_t>(room - begin));
 }
 
 /// What that member has told, once the round is agreed.
 const std::int64_t* Contributions::numbers_of(int member) const {
   return tells()
-             ? reinterpret_cast<const std::int64_t*>(proposals_.room_of(member) + numbers_begin_)
+             ? reinterpret_cast<const std::int64_t*>(proposals_->room_of(member) + numbers_begin_)
              : nullptr;
 }
 
 bool Contributions::any_large(const Submission& submission) {
   if (!tells()) return load_.large;
-  for (int member = 0; member < proposals_.size(); ++member) {
+  for (int member = 0; member < proposals_->size(); ++member) {
     if (weigh(submission, numbers_of(member), member).large) return true;
   }
   return false;
@@ -177,11 +179,11 @@ bool Contributions::any_large(const Submission& submission) {
 
 Result<void> Contributions::combine(const Submission& submission, std::shared_ptr<Work>& work,
                                     HostPool& pool) {
-  const auto count = static_cast<std::size_t>(proposals_.size());
+  const auto count = static_cast<std::size_t>(proposals_->size());
   std::vector<const std::byte*> data(count);
   std::vector<const std::int64_t*> numbers(tells() ? count : 0);
   for (std::size_t q = 0; q < count; ++q) {
-    data[q] = proposals_.room_of(static_cast<int>(q)) + data_begin_;
+    data[q] = proposals_->room_of(static_cast<int>(q)) + data_begin_;
     if (tells()) numbers[q] = numbers_of(static_cast<int>(q));
   }
   const std::size_t told = told_of_each();
@@ -189,7 +191,7 @@ Result<void> Contributions::combine(const Submission& submission, std::shared_pt
     const Tensor& tensor = submission.tensors[i];
     describe(tensor);
     Room memory(work, i, pool);
-    auto fine = collective_->fast->combine(task_of(tensor, &memory), peers_.backend(),
+    auto fine = collective_->fast->combine(task_of(tensor, &memory), *backend_,
                                            {.data = data, .numbers = numbers});
     if (!fine) return fine;
     for (std::size_t q = 0; q < count; ++q) {

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "backends/backend.h"
 #include "collectives/collective.h"
-#include "engine/control/peers.h"
 #include "engine/execution/submissions.h"
 #include "transport/proposals.h"
 
@@ -22,11 +22,9 @@ class Contributions {
  public:
   static constexpr std::size_t kMostTensors = 1024;
 
-  Contributions(Proposals& proposals, Peers& peers) noexcept
-      : proposals_(proposals), peers_(peers) {}
-
-  /// Begins with what is to be proposed. False: it never takes the fast path.
-  [[nodiscard]] bool begin(Kind kind);
+  /// Begins with what is to be proposed in those rounds. `backend`: of the set. False: it never
+  /// takes the fast path.
+  [[nodiscard]] bool begin(Kind kind, Proposals& proposals, const Backend& backend);
   [[nodiscard]] const Collective& collective() const noexcept { return *collective_; }
   /// The caller fills in all but dtype and shape, which are those of the tensor looked at last.
   [[nodiscard]] Signature& signature() noexcept { return signature_; }
@@ -55,7 +53,7 @@ class Contributions {
     bool large = false;
   };
   [[nodiscard]] bool tells() const noexcept { return collective_->fast->numbers != nullptr; }
-  [[nodiscard]] const Members& members() const noexcept { return peers_.backend().members(); }
+  [[nodiscard]] const Members& members() const noexcept { return backend_->members(); }
   [[nodiscard]] std::size_t told_of_each() const;
   void describe(const Tensor& tensor);
   [[nodiscard]] Task task_of(const Tensor& tensor, OutputAllocator* allocator = nullptr) const;
@@ -64,8 +62,8 @@ class Contributions {
   [[nodiscard]] Load weigh(const Submission& submission, const std::int64_t* numbers, int member);
   [[nodiscard]] const std::int64_t* numbers_of(int member) const;
 
-  Proposals& proposals_;
-  Peers& peers_;
+  Proposals* proposals_ = nullptr;
+  const Backend* backend_ = nullptr;
   const Collective* collective_ = nullptr;
   Signature signature_;                // kept between proposals for its memory
   std::vector<std::int64_t> numbers_;  // that this rank tells

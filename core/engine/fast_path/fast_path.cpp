@@ -33,26 +33,26 @@ bool lacks_memory(const Submission& submission) {
 bool FastPath::may_propose(const Submission& submission) const {
   const std::size_t count = submission.tensors.size();
   const Effects& effects = parts_.negotiation.effects();
-  return !parts_.negotiation.failed() && parts_.submissions.unfinished() == 0 &&
-         submission.process_set == 0 && count != 0 && count <= Contributions::kMostTensors &&
-         !parts_.timeline.recording() && parts_.dispatcher.idle() && effects.dispatches.empty() &&
-         !effects.joined_last;
+  return !parts_.negotiation.failed() && parts_.submissions.unfinished() == 0 && !open() &&
+         count != 0 && count <= Contributions::kMostTensors && !parts_.timeline.recording() &&
+         parts_.dispatcher.idle() && effects.dispatches.empty() && !effects.joined_last;
 }
 
 /// What the others know the operation by, and all of its signature but the first tensor's.
-void FastPath::name(const Submission& submission, const ProcessSet& world) {
+void FastPath::name(const Submission& submission, const ProcessSet& set) {
   Key& key = proposed_.key;
   Signature& signature = contributions_.signature();
   const std::size_t count = submission.tensors.size();
   const bool unnamed = submission.name.empty();
   signature.group.name.clear();
   signature.group.size = 0;
-  key.generation = world.generation;
+  key.process_set = set.id;
+  key.generation = set.generation;
   key.name.clear();
   key.kind = submission.kind;
   const Rules& rules = contributions_.collective().rules;
   if (rules.matched_by_count) {
-    key = parts_.negotiation.negotiator()->counted_key(submission.kind, world);
+    key = parts_.negotiation.negotiator()->counted_key(submission.kind, set);
   } else if (!unnamed) {
     if (submission.grouped) key.name.append("grouped_");
     key.name.append(rules.prefix).append(".").append(submission.name);
@@ -72,12 +72,13 @@ void FastPath::name(const Submission& submission, const ProcessSet& world) {
 }
 
 /// In numbers that all ranks know. False: there are none yet. `said`: of each tensor.
-bool FastPath::spell(const Submission& submission, Proposals::Tag& tag, std::uint32_t* said) {
+bool FastPath::spell(const Submission& submission, const ProcessSet& set, Proposals::Tag& tag,
+                     std::uint32_t* said) {
   const Negotiator& negotiator = *parts_.negotiation.negotiator();
   const std::size_t count = submission.tensors.size();
   Signature& signature = contributions_.signature();
   tag.count = static_cast<std::uint32_t>(count);
-  tag.position = negotiator.position();
+  tag.position = negotiator.position(set);
   for (std::size_t i = 0; i < count; ++i) {
     const Tensor& tensor = submission.tensors[i];
     if (i > 0 && tensor.dtype == signature.dtype && tensor.shape == signature.shape) {
@@ -99,32 +100,43 @@ bool FastPath::spell(const Submission& submission, Proposals::Tag& tag, std::uin
 bool FastPath::propose(Submission& submission) {
   const std::lock_guard lock(parts_.negotiation.mutex());
   // Nothing may be begun while an earlier one is open, left by its caller.
-  if (!may_propose(submission) || !contributions_.begin(kind_of(submission))) return false;
+  if (!may_propose(submission)) return false;
+  Lane* const lane = lanes_.find(submission.process_set);
+  if (lane == nullptr) return false;
+  const ProcessSet* const set = parts_.negotiation.negotiator()->process_set(lane->process_set);
+  // The set has been removed, or another one has its number.
+  if (set == nullptr || set->generation != lane->generation) return false;
+  Proposals& proposals = *lane->proposals;
+  if (!contributions_.begin(kind_of(submission), proposals,
+                            *parts_.dispatcher.backend_of(lane->process_set))) {
+    return false;
+  }
   // Whoever goes on at the callback takes nothing.
   const bool takes = submission.mode != Mode::Callback || submission.provide;
   if (!takes && lacks_memory(submission)) return false;
-  const ProcessSet& world = *parts_.negotiation.negotiator()->process_set(0);
-  name(submission, world);
+  name(submission, *set);
   if (!contributions_.prepare(submission)) return false;
   Proposals::Tag tag;
   std::array<std::uint32_t, Contributions::kMostTensors> said;
-  if (!spell(submission, tag, said.data())) return false;
-  proposals_.reopen();
-  if (!proposals_.may_propose()) return false;
+  if (!spell(submission, *set, tag, said.data())) return false;
+  lane->unused = 0;
+  proposals.reopen();
+  if (!proposals.may_propose()) return false;
 
   if (contributions_.collective().rules.matched_by_count) {
     submission.call = tag.call = proposed_.key.number;
     parts_.negotiation.negotiator()->passed(proposed_.key);  // the next one has the next number
   } else if (submission.name.empty()) {
-    submission.call = parts_.submissions.next_unnamed(world.generation);
+    submission.call = parts_.submissions.next_unnamed(set->generation);
     tag.call = proposed_.key.number = submission.call;
   }
+  lane_ = lane;
   proposed_.submission = &submission;
   proposed_.handle = parts_.submissions.next_handle();
   proposed_.end = Proposed::End::None;
   proposed_.ask_at = TimePoint{};
   contributions_.publish(submission, tag, said.data());
-  proposed_.round = proposals_.round();
+  proposed_.round = proposals.round();
   return true;
 }
 
@@ -147,9 +159,10 @@ Result<Handle> FastPath::see_through(bool stays) {
 
 /// Stays with the proposal for a moment, or until it has to look around.
 void FastPath::await(bool stays) {
-  SpinWait spin(proposals_.remote() ? 0 : pauses_);
-  if (proposals_.remote() || !stays) {
-    while (proposals_.open()) {
+  Proposals& proposals = *lane_->proposals;
+  SpinWait spin(proposals.remote() ? 0 : pauses_);
+  if (proposals.remote() || !stays) {
+    while (proposals.open()) {
       if (step({})) {
         spin.reset();
       } else if (!spin.wait()) {
@@ -158,15 +171,15 @@ void FastPath::await(bool stays) {
     }
   } else {
     // The engine's other work can wait as long: it costs more than a look.
-    while (proposals_.outcome() == Proposals::Outcome::Open && spin.wait()) {
+    while (proposals.outcome() == Proposals::Outcome::Open && spin.wait()) {
     }
     (void)step({});
   }
   pauses_ = spin.shared() ? pauses_ / 2 : kMostPauses;
-  if (!proposals_.open()) return;
+  if (!proposals.open()) return;
   const auto now = Clock::now();
   proposed_.ask_at = now + kAskAfter;
-  parts_.progress.until_held([&] { return !proposals_.open(); }, now + (stays ? kBlink : kMoment),
+  parts_.progress.until_held([&] { return !proposals.open(); }, now + (stays ? kBlink : kMoment),
                              spin);
 }
 
@@ -189,14 +202,14 @@ std::shared_ptr<Work> FastPath::make_work(Submission& submission) const {
 }
 
 bool FastPath::step(TimePoint now) {
-  const bool moved = proposals_.remote() && move(now);
-  if (!proposals_.open()) {
-    if (!proposals_.asked()) return moved;
+  bool moved = move(now);
+  if (lanes_.asked()) {
     const std::lock_guard lock(parts_.negotiation.mutex());
-    proposals_.answer();
-    return moved || !proposals_.asked();
+    moved |= lanes_.answer();
   }
-  auto outcome = proposals_.outcome();
+  if (!open()) return moved;
+  Proposals& proposals = *lane_->proposals;
+  auto outcome = proposals.outcome();
   // Everybody has left without having proposed this, or is gone.
   if (outcome == Proposals::Outcome::Open && parts_.phase.has_closed()) {
     outcome = Proposals::Outcome::Refused;
@@ -204,9 +217,10 @@ bool FastPath::step(TimePoint now) {
   if (outcome == Proposals::Outcome::Open) {
     if (proposed_.ask_at != TimePoint{} && now >= proposed_.ask_at) {
       proposed_.ask_at = TimePoint{};
-      proposals_.ask();
-      if (proposals_.remote()) {
-        pass_on(encode_ask(proposals_.round()), -1, parts_.peers, parts_.detector, now);
+      proposals.ask();
+      if (proposals.remote()) {
+        pass_on(encode_ask({.generation = lane_->generation, .round = proposals.round()}), -1,
+                parts_.peers, parts_.detector, now);
       }
     }
     return moved;
@@ -219,9 +233,10 @@ bool FastPath::step(TimePoint now) {
 
 /// With the engine lock held: the own proposal has an outcome.
 void FastPath::settle(bool agreed) {
+  Proposals& proposals = *lane_->proposals;
   if (agreed && !contributions_.any_large(*proposed_.submission)) {
     auto taken = take_results();
-    proposals_.settle();
+    proposals.settle();
     if (taken) {
       end(Proposed::End::Agreed, {});
     } else {
@@ -231,8 +246,8 @@ void FastPath::settle(bool agreed) {
     release_held();
     return;
   }
-  if (!agreed) proposals_.close();
-  proposals_.settle();
+  if (!agreed) proposals.close();
+  proposals.settle();
   proposed_.ask_at = TimePoint{};
   Submission submission = std::move(*proposed_.submission);
   Result<void> fine;
@@ -266,8 +281,8 @@ Result<void> FastPath::take_results() {
       stands && lacks_memory(submission) ? make_work(submission) : proposed_.work;
   auto fine = contributions_.combine(submission, work, parts_.submissions.pool());
   if (!fine) return fine;
-  ++run_.operations;
-  run_.bytes += contributions_.bytes();
+  ++lane_->run->operations;
+  lane_->run->bytes += contributions_.bytes();
   if (stands && work != nullptr && work->has_result()) {
     parts_.submissions.add(work);
     parts_.submissions.complete(work);
@@ -276,7 +291,7 @@ Result<void> FastPath::take_results() {
   return {};
 }
 
-/// With the engine lock held: all ranks start it now, and nothing else is under way.
+/// With the engine lock held: all members start it now, and nothing else is under way.
 void FastPath::start(Submissions::Draft& draft) {
   std::vector<Ready> ready(draft.entries.size());
   for (std::size_t i = 0; i < ready.size(); ++i) {
@@ -287,8 +302,9 @@ void FastPath::start(Submissions::Draft& draft) {
   // Nobody says how to divide it, so nothing that ranks may set differently can matter.
   for (const auto& places : plan(ready, {.threshold_bytes = SIZE_MAX})) {
     Dispatcher::Batch batch;
+    batch.process_set = lane_->process_set;
     batch.position = {.stream = Position::Stream::Proposals,
-                      .number = (std::uint64_t{proposed_.round} << 16) + ++part};
+                      .number = proposed_number(lane_->process_set, proposed_.round, ++part)};
     for (const std::size_t i : places) {
       batch.signatures.push_back(draft.entries[i]->signature);
       batch.entries.push_back(std::move(draft.entries[i]));
@@ -314,7 +330,7 @@ void FastPath::end(Proposed::End end, Error error) {
 
 void FastPath::hold(Effects& decided, TimePoint now) {
   held_.append(decided);
-  if (!proposals_.open()) {
+  if (!open()) {
     release_held();
   } else if (!held_.empty() && proposed_.ask_at != TimePoint{}) {
     proposed_.ask_at = now;
@@ -325,8 +341,8 @@ void FastPath::hold(Effects& decided, TimePoint now) {
 void FastPath::release_held() { parts_.submissions.enqueue(held_, parts_.dispatcher); }
 
 void FastPath::fail(const Error& error) {
-  if (proposals_.open()) {
-    proposals_.settle();
+  if (open()) {
+    lane_->proposals->settle();
     end(Proposed::End::Failed, error);
   }
   held_.clear();
@@ -334,56 +350,89 @@ void FastPath::fail(const Error& error) {
 
 void FastPath::count(std::map<std::string, PathCount, std::less<>>& paths) const {
   const std::lock_guard lock(parts_.negotiation.mutex());
-  if (run_.operations == 0) return;
-  const char* const way = parts_.peers.groups().size() > 1 ? "tcp.fast" : "shm.fast";
-  PathCount& count = paths[parts_.peers.size() == 1 ? "local" : way];
-  count.operations += run_.operations;
-  count.bytes += run_.bytes;
+  for (const auto& [path, run] : lanes_.runs()) {
+    if (run.operations == 0) continue;
+    PathCount& count = paths[std::string(path)];
+    count.operations += run.operations;
+    count.bytes += run.bytes;
+  }
 }
 
-std::string FastPath::proposed_name() const {
-  return proposals_.open() ? full_name(proposed_.key) : std::string();
+std::string FastPath::proposed_to(Rank rank) const {
+  if (!open()) return {};
+  const Backend& backend = *parts_.dispatcher.backend_of(lane_->process_set);
+  return std::ranges::binary_search(backend.members().ranks, rank) ? full_name(proposed_.key)
+                                                                   : std::string();
 }
 
 /// A group is known by its first member. The same name in another set is another operation.
 bool FastPath::has_proposed(const Key& key) const {
-  return proposals_.open() && !key.name.empty() && key.name == proposed_.key.name &&
+  return open() && !key.name.empty() && key.name == proposed_.key.name &&
          key.process_set == proposed_.key.process_set;
 }
 
 /// What goes to other hosts and comes from there. True: something did.
 bool FastPath::move(TimePoint now) {
-  if (parts_.detector.open() || parts_.phase.has_failed()) return false;
-  if (proposals_.unsent()) {
+  if (parts_.peers.groups().size() == 1) return false;
+  bool moved = false;
+  for (const auto& lane : lanes_.all()) {
+    if (parts_.detector.open() || parts_.phase.has_failed()) return moved;
+    if (lane->proposals->remote()) moved |= move(*lane->proposals, now);
+  }
+  if (lanes_.sweeps()) {
     const std::lock_guard lock(parts_.negotiation.mutex());
-    proposals_.send_notes();
-  } else if (!proposals_.stirs() && !proposals_.heard()) {
+    lanes_.sweep();
+  }
+  return moved;
+}
+
+bool FastPath::move(Proposals& proposals, TimePoint now) {
+  if (proposals.unsent()) {
+    const std::lock_guard lock(parts_.negotiation.mutex());
+    proposals.send_notes();
+  } else if (!proposals.stirs() && !proposals.heard()) {
     return false;
   }
-  auto moved = proposals_.move();
+  auto moved = proposals.move();
   if (!moved) {
     const Rank peer = moved.error().peer;
     parts_.detector.report_loss(peer, std::move(moved).error(), Evidence::Data,
                                 now == TimePoint{} ? Clock::now() : now);
     return true;
   }
-  if (proposals_.heard()) {
+  if (proposals.heard()) {
     const std::lock_guard lock(parts_.negotiation.mutex());
-    proposals_.refuse();
+    proposals.refuse();
   }
   return *moved;
 }
 
 /// Who has not published in that round declines.
 bool FastPath::take(std::span<const std::byte> frame, Rank from, TimePoint now) {
-  const auto round = decode_ask(frame);
-  if (!round) return false;
-  {
+  const auto ask = decode_ask(frame);
+  if (!ask) return false;
+  if (const Lane* const lane = lanes_.of_generation(ask->generation)) {
     const std::lock_guard lock(parts_.negotiation.mutex());
-    proposals_.called(*round);
+    lane->proposals->called(ask->round);
   }
   pass_on(frame, from, parts_.peers, parts_.detector, now);
   return true;
+}
+
+void FastPath::open(std::int32_t process_set, std::span<const Rank> ranks, bool added) {
+  const std::lock_guard lock(parts_.negotiation.mutex());
+  const ProcessSet* const set = parts_.negotiation.negotiator()->process_set(process_set);
+  if (set != nullptr) lanes_.open(process_set, set->generation, ranks, added);
+}
+
+void FastPath::changed(const SetChange& change) {
+  const std::lock_guard lock(parts_.negotiation.mutex());
+  if (change.added) {
+    lanes_.ready(change.id);
+  } else {
+    if (lane_ != nullptr && lane_->process_set == change.id) lane_ = nullptr;
+    lanes_.remove(change.id);
+  }
 }
 
 }  // namespace rueda

@@ -22,12 +22,13 @@
 #include "engine/execution/submissions.h"
 #include "engine/failure/detector.h"
 #include "engine/fast_path/contributions.h"
+#include "engine/fast_path/lanes.h"
 #include "engine/timeline/timeline.h"
 
 namespace rueda {
 
-/// There is one where all ranks of the world can see each other's proposals. Without it everything
-/// takes the regular way.
+/// There is one unless a backend in Python must see every operation. A set whose members cannot see
+/// each other's proposals has no lane in it, and takes the regular way.
 class FastPath final : public FastPathGate {
  public:
   /// What it works with; all of it outlives this.
@@ -41,13 +42,21 @@ class FastPath final : public FastPathGate {
     FailureDetector& detector;
     Progress& progress;
   };
-  explicit FastPath(const Parts& parts) : proposals_(*parts.peers.proposals()), parts_(parts) {}
+  explicit FastPath(const Parts& parts) : parts_(parts), lanes_(parts.peers) {}
 
   /// Adds what was proposed and agreed. Any thread; takes the engine lock.
   void count(std::map<std::string, PathCount, std::less<>>& paths) const;
 
+  /// No set has a lane.
+  [[nodiscard]] bool idle() const noexcept { return lanes_.empty(); }
+
   // By the holder of the progress lock; takes the engine lock.
 
+  /// Opens the lane of a set of which this rank is a member. `added`: while others run, and it may
+  /// be used once the addition is done.
+  void open(std::int32_t process_set, std::span<const Rank> ranks, bool added);
+  /// That set has been added or removed on this rank.
+  void changed(const SetChange& change);
   /// Proposes it if all ranks may agree on it. False: it has to go the regular way.
   [[nodiscard]] bool propose(Submission& submission);
   /// After a proposal, which the caller has just made; goes on to wait for its end if it `stays`.
@@ -62,8 +71,10 @@ class FastPath final : public FastPathGate {
   // By the holder of the progress lock; takes no other lock.
 
   /// An own proposal has no outcome yet.
-  [[nodiscard]] bool open() const noexcept override { return proposals_.open(); }
-  [[nodiscard]] bool busy() const noexcept { return proposals_.open() || proposals_.sending(); }
+  [[nodiscard]] bool open() const noexcept override {
+    return lane_ != nullptr && lane_->proposals->open();
+  }
+  [[nodiscard]] bool busy() const noexcept { return open() || lanes_.sending(); }
   /// Something decided waits for the outcome on the own proposal.
   [[nodiscard]] bool holds() const noexcept { return !held_.empty(); }
   /// When step() has something to do though nothing arrives. Time zero: never.
@@ -81,17 +92,17 @@ class FastPath final : public FastPathGate {
 
   // Any thread, with the engine lock held.
 
-  /// Full name of what is proposed; empty: nothing is.
-  [[nodiscard]] std::string proposed_name() const;
+  /// Full name of what is proposed to that rank, among others; empty: nothing is.
+  [[nodiscard]] std::string proposed_to(Rank rank) const;
 
-  void close() override { proposals_.close(); }
+  void close() override { lanes_.close(); }
   void reopen() override {
-    if (!parts_.timeline.recording()) proposals_.reopen();
+    if (!parts_.timeline.recording()) lanes_.reopen();
   }
   [[nodiscard]] bool has_proposed(const Key& key) const override;
 
  private:
-  /// An operation that this rank has proposed to all others.
+  /// An operation that this rank has proposed to all other members of a set.
   struct Proposed {
     enum class End : std::uint8_t { None, Agreed, Moved, Failed };
     Key key;                           // kept between calls for its memory
@@ -106,8 +117,9 @@ class FastPath final : public FastPathGate {
     Error error;  // if it failed
   };
   [[nodiscard]] bool may_propose(const Submission& submission) const;
-  void name(const Submission& submission, const ProcessSet& world);
-  [[nodiscard]] bool spell(const Submission& submission, Proposals::Tag& tag, std::uint32_t* said);
+  void name(const Submission& submission, const ProcessSet& set);
+  [[nodiscard]] bool spell(const Submission& submission, const ProcessSet& set, Proposals::Tag& tag,
+                           std::uint32_t* said);
   void await(bool stays);
   void leave();
   void settle(bool agreed);
@@ -117,16 +129,17 @@ class FastPath final : public FastPathGate {
   void start(Submissions::Draft& draft);
   void release_held();
   bool move(TimePoint now);
+  bool move(Proposals& proposals, TimePoint now);
 
-  Proposals& proposals_;
   Parts parts_;
 
   // Changed by the holder of the progress lock only, with the engine lock held where others read
   // it.
+  Lanes lanes_;
+  Lane* lane_ = nullptr;  // of the last proposal; it is there while that is open
   Proposed proposed_;
-  Contributions contributions_{proposals_, parts_.peers};
-  Decided held_;   // what has been decided behind an own proposal that is open
-  PathCount run_;  // what was proposed and agreed
+  Contributions contributions_;
+  Decided held_;  // what has been decided behind an own proposal that is open
   static constexpr int kMostPauses = 64;  // a few microseconds
   /// Before the first yield of a wait. Fewer and fewer while other threads run during the yields,
   /// as with more ranks than cores, under a limit of a cgroup or on a busy machine: what this

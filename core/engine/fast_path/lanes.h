@@ -1,0 +1,80 @@
+/// The rounds of all process sets of this rank, each set a lane: which may be used now, what others
+/// ask for, and what goes between hosts.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "engine/control/peers.h"
+#include "engine/execution/dispatcher.h"
+#include "transport/proposals.h"
+
+namespace rueda {
+
+/// One set's.
+struct Lane {
+  std::int32_t process_set = 0;
+  std::uint32_t generation = 0;
+  std::unique_ptr<Proposals> proposals;
+  PathCount* run = nullptr;  ///< what was proposed and agreed
+  bool ready = false;        ///< the set has been added: all members have opened their lanes
+  int unused = 0;            ///< how often it has been closed since it was last wanted
+};
+
+/// Lanes are added and removed by the holder of the progress lock, with the engine lock held; so
+/// either lock is enough to look at them.
+class Lanes {
+ public:
+  explicit Lanes(Peers& peers) noexcept : peers_(peers) {}
+
+  /// Opens the lane of a set of which this rank is a member, or of the world; nothing comes of it
+  /// if the set has no fast path. `added`: while others run; then ready() tells when it may be
+  /// used.
+  void open(std::int32_t process_set, std::uint32_t generation, std::span<const Rank> ranks,
+            bool added);
+  void ready(std::int32_t process_set) noexcept;
+  void remove(std::int32_t process_set);
+  /// Frees what has been removed, as far as nothing reads it any more.
+  void sweep();
+
+  /// Null if that set has no fast path (yet).
+  [[nodiscard]] Lane* find(std::int32_t process_set) const noexcept;
+  [[nodiscard]] Lane* of_generation(std::uint32_t generation) const noexcept;
+  [[nodiscard]] const std::vector<std::unique_ptr<Lane>>& all() const noexcept { return lanes_; }
+  /// Any thread, without a lock.
+  [[nodiscard]] bool empty() const noexcept { return count_.load(std::memory_order_relaxed) == 0; }
+
+  // With the engine lock.
+
+  /// What was proposed and agreed, by path.
+  [[nodiscard]] const std::map<std::string_view, PathCount>& runs() const noexcept { return runs_; }
+  void close() noexcept;
+  /// All that have been wanted lately. The others reopen when they are: to close them again would
+  /// cost every operation that goes the regular way.
+  void reopen() noexcept;
+  /// Answers to those who have asked. False: there is somebody who gets his answer later.
+  bool answer() noexcept;
+
+  // By the holder of the progress lock.
+
+  [[nodiscard]] bool asked() const noexcept;
+  [[nodiscard]] bool sweeps() const noexcept { return !removed_.empty(); }
+  /// A published proposal waits for room in a link.
+  [[nodiscard]] bool sending() const noexcept;
+
+ private:
+  static constexpr int kMostUnused = 4;
+
+  Peers& peers_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<Lane>> removed_;  // links still read them
+  std::map<std::string_view, PathCount> runs_;
+  std::atomic<std::size_t> count_{0};
+};
+
+}  // namespace rueda
