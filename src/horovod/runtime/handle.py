@@ -13,7 +13,7 @@ from horovod.errors import HorovodInternalError
 
 if TYPE_CHECKING:
     from horovod._core import Engine
-    from horovod.runtime.lifecycle import Runtime
+    from horovod.runtime.world import Runtime
 
 Collect: TypeAlias = Callable[[list[object], Any], Any]
 
@@ -25,7 +25,7 @@ submission."""
 
 class HandleTable:
     """Outstanding operations of one framework, by handle number. A handle belongs to one engine (one
-    ``init``), and later engines of this process do not reuse it. Implements ``lifecycle.Follower``."""
+    ``init``), and later engines of this process do not reuse it. Implements ``world.Follower``."""
 
     __slots__ = ("_abandoned", "pending")
 

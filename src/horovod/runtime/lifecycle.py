@@ -8,30 +8,20 @@ docs/architecture.md, with what becomes of it. After ``start`` only the engine t
 from __future__ import annotations
 
 import atexit
-import importlib
-import itertools
 import logging
-import math
 import os
 import threading
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from horovod import backends
-from horovod.bootstrap.connections import Mesh
 from horovod.bootstrap.meeting import Meeting, meet
 from horovod.bootstrap.membership import Expected, Placed, place_variables
-from horovod.bootstrap.memory import available_bytes
-from horovod.bootstrap.mesh import connect
-from horovod.bootstrap.signing import ObjectSigner
 from horovod.bootstrap.starter import Word, tell
-from horovod.bootstrap.static_sets import Sets, agree_on_sets, wrong_ranks
-from horovod.bootstrap.topology import Place, Topology, alone, read_place
+from horovod.bootstrap.static_sets import Sets
+from horovod.bootstrap.topology import Topology, read_place
 from horovod.bootstrap.variables import remarks
-from horovod.config import TIMELINE_DYNAMIC, WARNING_LEVEL, Config
+from horovod.config import WARNING_LEVEL, Config
 from horovod.errors import (
     HorovodInternalError,
     InvalidArgumentError,
@@ -39,7 +29,9 @@ from horovod.errors import (
     RendezvousError,
 )
 from horovod.runtime import blame, ending
+from horovod.runtime.forming import form, native
 from horovod.runtime.part import Part, part_of
+from horovod.runtime.world import Core, Follower, Runtime
 
 if TYPE_CHECKING:
     from horovod import _core
@@ -49,94 +41,11 @@ __all__ = ["Core", "Follower", "Runtime", "current", "follow", "is_initialized",
 
 _log = logging.getLogger("horovod")
 
-_FUSION_UNIT_BYTES = 8 * 64
-"""Thresholds are rounded up to a multiple of this times the local size: local ranks share whole lines."""
-
 _DRAIN_S = 10.0
 """How long a process that ends goes on to serve ranks that are behind. They need milliseconds."""
 
 _COME_BACK_S = 1.0
 """How long a process that ends waits for other threads' calls. What they wait for has ended then."""
-
-
-class Core(Protocol):
-    """The part of the native module ``horovod._core`` that is used here; tests replace it."""
-
-    Engine: Any
-
-    def segment_bytes(self, local_size: int) -> int: ...
-
-    def segment_base_bytes(self, local_size: int) -> int: ...
-
-    def missing_cipher(self) -> str: ...
-
-
-class Numbered(Protocol):
-    """A process set that has a number in the current world."""
-
-    process_set_id: int | None
-
-
-class Sharing(Protocol):
-    """An owner of tensors in memory that the ranks of a host share."""
-
-    def leave(self) -> None:
-        """The world has ended: move the tensors to private memory."""
-
-
-class Follower(Protocol):
-    """Native code that keeps a reference to the engine, instead of asking this module each time."""
-
-    def enter(self, runtime: Runtime) -> None:
-        """A world was formed."""
-
-    def leave(self) -> None:
-        """The world has ended. On return, nothing uses its engine any more."""
-
-
-@dataclass(frozen=True, eq=False)
-class Runtime:
-    """One world, as seen by this process. ``numbered``: the process sets whose number ends with it.
-    ``sharing``: whoever must leave shared memory before other ranks form the next one. ``groups``: ranks that
-    share memory. ``cores_per_rank``: of this machine, for its ranks.
-    ``signer``: of objects that ranks send each other.
-    ``backend``: the class that moves the bytes; None: the engine does. ``communicator``: of MPI, that
-    ``init`` was given.
-    """
-
-    engine: _core.Engine
-    topology: Topology
-    config: Config
-    meeting: Meeting | None = None
-    groups: Sequence[Sequence[int]] = ()
-    cores_per_rank: float = math.inf
-    backend: Any = None
-    communicator: Any = None
-    signer: ObjectSigner = field(default_factory=lambda: ObjectSigner(b"", b""))
-    numbered: weakref.WeakSet[Numbered] = field(default_factory=weakref.WeakSet)
-    sharing: weakref.WeakSet[Sharing] = field(default_factory=weakref.WeakSet)
-
-    @property
-    def alone(self) -> bool:
-        """Whether there is nobody to exchange with, now and later: an elastic world may grow."""
-        return self.topology.size == 1 and not self.config.elastic
-
-    def wrong_ranks(self, ranks: Sequence[int]) -> str:
-        """Say what is wrong with ``ranks`` (ascending) as a process set; empty if nothing is."""
-        return wrong_ranks(ranks, self.topology.size)
-
-    def share_memory(self, ranks: Sequence[int] | None) -> bool:
-        """Whether all of ``ranks`` (None: everybody) share memory with each other."""
-        if self.backend is not None:
-            return False  # a backend in Python cannot use shared memory
-        if ranks is None:
-            return len(self.groups) == 1
-        return any(set(ranks) <= set(group) for group in self.groups)
-
-    def has_room_for(self, memory_bytes: int) -> bool:
-        """Whether this machine can give so much memory before the kernel has to end processes."""
-        left = available_bytes()
-        return left is None or left > memory_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +101,6 @@ _current: Runtime | _Forked | _Stopped | _Awaited = _Stopped()
 running: _core.Engine | None = None
 """The engine of the present world: what :func:`current` has, for those who ask at every operation."""
 _followers: list[Follower] = []  # of the imported frameworks; never shrinks
-_worlds = itertools.count()  # that this process has formed
 _part: Part | None = None  # in an elastic job; once made it stays
 _lock = threading.RLock()  # guards changes of _current and _followers; reading needs none
 
@@ -313,7 +221,7 @@ def _enter(
     _current = _attempt(
         settings,
         process_sets,
-        _native() if core is None else core,
+        native() if core is None else core,
         meeting,
         communicator and communicator.communicator,
     )
@@ -503,7 +411,8 @@ def _attempt(config: Config, process_sets: Sets, core: Core, meeting: Meeting, c
     formed = None
     tell(Word(in_world=True))  # from now on this rank may wait for others
     try:
-        formed = _form(config, process_sets, core, meeting, communicator)
+        of_job = 0 if _part is None else _part.round
+        formed = form(config, process_sets, core, meeting, communicator, of_job)
     except InvalidArgumentError as error:
         _current = _Stopped(meeting, str(error))
         raise
@@ -514,175 +423,6 @@ def _attempt(config: Config, process_sets: Sets, core: Core, meeting: Meeting, c
         if formed is None:
             tell(Word(in_world=False))
     return formed
-
-
-def _form(config: Config, process_sets: Sets, core: Core, meeting: Meeting, communicator: Any) -> Runtime:
-    place = meeting.place
-    if place.size == 1:
-        return _form_alone(config, process_sets, core, meeting, communicator)
-    backend = _backend(config, place, communicator)
-    made: list[_core.Engine] = []
-
-    def prepare(topology: Topology, mesh: Mesh) -> None:
-        try:
-            made.append(
-                core.Engine(
-                    _options(config, topology, mesh.groups, mesh.process_sets, mesh.segment_limit_bytes)
-                )
-            )
-            if backend is not None:
-                made[0].use_backend(*backend)
-            mesh.hand_over(made[0])
-            made[0].open()
-        finally:
-            mesh.close()
-
-    with _released_by_failure(made):
-        topology, mesh = connect(
-            place,
-            config,
-            meeting.key,
-            core.segment_bytes,
-            process_sets,
-            core.segment_base_bytes,
-            core.missing_cipher(),
-            prepare,
-        )
-        engine = made[0]
-        meeting.narrow()
-        try:
-            engine.start()
-            if backend is not None:
-                _meet_over(engine)
-        except BaseException as error:
-            engine.shutdown(failure=f"could not start: {ending.describe(error)}")
-            raise
-    return Runtime(
-        engine,
-        topology,
-        config,
-        meeting,
-        mesh.groups,
-        mesh.cores_per_rank,
-        backend and backend[0],
-        communicator,
-        ObjectSigner(meeting.key, mesh.world, topology.hosts),
-    )
-
-
-def _form_alone(
-    config: Config, process_sets: Sets, core: Core, meeting: Meeting, communicator: Any
-) -> Runtime:
-    topology = alone(meeting.place)
-    engine = core.Engine(_options(config, topology, [[0]], agree_on_sets([process_sets])))
-    with _released_by_failure([engine]):
-        engine.start()
-    return Runtime(engine, topology, config, meeting, communicator=communicator)
-
-
-def _backend(config: Config, place: Place, communicator: Any) -> tuple[Any, str] | None:
-    """The class that moves the bytes, and its name; None: the engine does.
-
-    Raises:
-        HorovodError: it cannot serve this world.
-    """
-    found = backends.load(config)
-    if found is None:
-        return None
-    kind, name = found
-    if communicator is not None and hasattr(kind, "over"):
-        kind = kind.over(communicator)
-    if hasattr(kind, "check"):
-        kind.check(place.rank, place.size)
-    return kind, name
-
-
-@contextmanager
-def _released_by_failure(engines: list[_core.Engine]) -> Iterator[None]:
-    """If the attempt fails they are closed now, not when the exception and its frames are deleted."""
-    with ExitStack() as failed:
-        failed.callback(_release, engines)
-        yield
-        failed.pop_all()
-
-
-def _release(engines: list[_core.Engine]) -> None:
-    for engine in engines:
-        engine.shutdown()
-        engine.release()
-
-
-def _meet_over(engine: _core.Engine) -> None:
-    """Let the ranks meet over their backend in Python, so that its errors are raised here."""
-    core = importlib.import_module("horovod._core")
-    engine.submit(core.BARRIER, None, None, core.SUM, 1.0, 1.0, 0, 0, core.BLOCKING)
-
-
-def _options(
-    config: Config,
-    topology: Topology,
-    groups: list[list[int]],
-    process_sets: list[list[int]],
-    segment_limit_bytes: int | None = None,
-) -> dict[str, object]:
-    """Every setting of the engine by its name: those of ``config``, and what follows from the world."""
-    return {
-        **config.of_engine(),
-        "rank": topology.rank,
-        "size": topology.size,
-        "groups": groups,
-        "hosts": list(topology.hosts),
-        "process_sets": process_sets,
-        "segment_limit_bytes": segment_limit_bytes,
-        "first_handle": next(_worlds) << 32,  # one of an ended world must mean nothing in the next
-        "fusion_threshold_bytes": _fusion_threshold_bytes(config, topology),
-        "thread_affinity": _core_of_engine(config, topology),
-        "nccl_library": _nccl_library(),
-        "timeline": "" if config.timeline == TIMELINE_DYNAMIC else _timeline_of_world(config),
-    }
-
-
-def _timeline_of_world(config: Config) -> str:
-    """The file for this world: in an elastic job each one after the first has a file of its own."""
-    if _part is None or _part.round < 2 or not config.timeline:
-        return config.timeline
-    stem, suffix = os.path.splitext(config.timeline)
-    return f"{stem}.world{_part.round}{suffix}"
-
-
-def _nccl_library(environ: Mapping[str, str] = os.environ) -> str:
-    """The file of NCCL for the engine; empty: what the process or the system has."""
-    named = any(environ.get(f"HOROVOD_NCCL_{what}") for what in ("LIB", "HOME"))
-    if not named and not os.path.exists("/dev/nvidiactl"):
-        return ""
-    from horovod.devices.nccl import nccl_for_engine  # most machines have no device
-
-    return nccl_for_engine(environ)
-
-
-def _fusion_threshold_bytes(config: Config, topology: Topology) -> int:
-    if not topology.homogeneous:
-        return config.fusion_threshold_bytes
-    unit = topology.local_size * _FUSION_UNIT_BYTES
-    return -(-config.fusion_threshold_bytes // unit) * unit
-
-
-def _core_of_engine(config: Config, topology: Topology) -> int:
-    cores = config.thread_affinity
-    if not cores:
-        return -1
-    if len(cores) < topology.local_size:
-        _log.error(
-            "HOROVOD_THREAD_AFFINITY names %d cores for %d local ranks: no thread is pinned.",
-            len(cores),
-            topology.local_size,
-        )
-        return -1
-    return cores[topology.local_rank]
-
-
-def _native() -> Core:
-    return cast(Core, importlib.import_module("horovod.runtime.native"))
 
 
 def _forked_error(forked: _Forked) -> HorovodInternalError:

@@ -27,7 +27,7 @@ GLUE: Final = Path(os.environ.get("RUEDA_TENSORFLOW_GLUE") or Path(__file__).wit
 
 
 class _World:
-    """Tells the glue which engine there is: implements ``lifecycle.Follower``."""
+    """Tells the glue which engine there is: implements ``world.Follower``."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._enter = library.rueda_tf_enter

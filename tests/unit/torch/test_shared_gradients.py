@@ -10,7 +10,7 @@ from tests.unit.torch.conftest import MakeWorld
 from tests.unit.torch.models import backward, two_layers, wrap
 from torch.utils import dlpack
 
-from horovod.runtime import lifecycle
+from horovod.runtime import lifecycle, world
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -91,7 +91,7 @@ def test_a_machine_that_is_short_of_memory_is_left_alone(
 ) -> None:
     engine = make_world(2, shared_gradients="auto")
     engine.shared_left = 100
-    monkeypatch.setattr(lifecycle, "available_bytes", lambda: 1)
+    monkeypatch.setattr(world, "available_bytes", lambda: 1)
     model = two_layers()
     steps(model, wrap(model), 5)
     assert engine.shared_left == 100

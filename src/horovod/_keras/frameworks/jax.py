@@ -81,7 +81,7 @@ class _Collectives:
 
 
 class JaxFramework(Framework):
-    """JAX. The call of the host is part of the compiled step. Implements ``lifecycle.Follower``."""
+    """JAX. The call of the host is part of the compiled step. Implements ``world.Follower``."""
 
     Compression = Compression
     collectives = _Collectives()
