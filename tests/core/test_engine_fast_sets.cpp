@@ -240,7 +240,6 @@ TEST_P(FastSets, a_number_goes_to_other_members_and_the_rounds_begin_anew) {
 TEST_P(FastSets, sets_come_and_go_beside_open_proposals) {
   const Ranks members{0, 1};
   Cluster cluster(GetParam(), with_sets({members}));
-  std::atomic<bool> over{false};
   cluster.each([&](Rank rank, Engine& engine) {
     std::jthread steady;
     if (in(members, rank)) {
