@@ -2,6 +2,7 @@
 /// it is read, or send it from elsewhere.
 
 #include "transport/proposals.h"
+#include "transport/note_exchange.h"
 
 #include <sys/socket.h>
 
@@ -57,12 +58,12 @@ void run(std::span<const std::byte> input) {
   auto socket = Socket::adopt(Fd(ends[1]), 2);
   require(static_cast<bool>(socket), "a socket pair can be adopted");
   PeerLink link(std::move(*socket));
-  NoteRouter router;
+  NoteExchange notes;
   const bool remote = (script.byte() & 1) != 0;  // the last member
   Proposals proposals({{.board = &boards[0], .bell = {}},
                        {.board = &boards[1], .bell = {}},
                        {.board = &boards[2], .bell = {}, .link = remote ? &link : nullptr}},
-                      0, Proposals::Setting{.router = &router});
+                      0, Proposals::Setting{.notes = &notes});
   while (!script.empty()) {
     const auto what = script.byte() % kSteps;
     ProposalBoard& board = boards[1 + script.byte() % 2];

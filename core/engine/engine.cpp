@@ -94,19 +94,33 @@ Result<void> Engine::open_parts() {
   device_batches_.emplace(options_.devices, log_);
   dispatcher_.emplace(
       peers_.backend(),
-      [this](std::int32_t id, std::span<const Rank> ranks) {
-        auto backend = peers_.backend_factory().open(ranks, id);
-        if (backend && fast_path_) fast_path_->open(id, ranks, true);
+      [this](const SetChange& added) {
+        auto backend = peers_.backend_factory().open(added.ranks, added.id);
+        if (backend && fast_path_) fast_path_->open(added, true);
         return backend;
       },
       options_.operation_timeout, &timeline_, &*device_batches_);
-  for (const auto& [id, ranks] : negotiation_.process_sets()) {
-    if (id == 0) continue;
-    if (auto opened = dispatcher_->open(id, ranks); !opened) return opened;
+  for (const SetChange& set : first_sets()) {
+    if (set.id == 0) continue;
+    if (auto opened = dispatcher_->open(set); !opened) return opened;
   }
   wire();
   opened_ = true;
   return {};
+}
+
+/// The world, and the sets of the start.
+std::vector<SetChange> Engine::first_sets() const {
+  const std::lock_guard lock(negotiation_.mutex());
+  const Negotiator& negotiator = *negotiation_.negotiator();
+  std::vector<SetChange> sets;
+  for (auto& [id, ranks] : negotiator.process_sets()) {
+    sets.push_back({.id = id,
+                    .generation = negotiator.process_set(id)->generation,
+                    .added = true,
+                    .ranks = std::move(ranks)});
+  }
+  return sets;
 }
 
 /// Who works with whom.
@@ -119,8 +133,8 @@ void Engine::wire() {
   if (!peers_.may_propose()) return;
   fast_path_.emplace(FastPath::Parts{peers_, phase_, timeline_, negotiation_, submissions_,
                                      *dispatcher_, loop_->detector(), loop_->progress()});
-  for (const auto& [id, ranks] : negotiation_.process_sets()) {
-    if (std::ranges::binary_search(ranks, options_.rank)) fast_path_->open(id, ranks, false);
+  for (const SetChange& set : first_sets()) {
+    if (std::ranges::binary_search(set.ranks, options_.rank)) fast_path_->open(set, false);
   }
   loop_->use(&*fast_path_);
   negotiation_.use(&*fast_path_);
@@ -157,7 +171,8 @@ Result<Handle> Engine::submit(Submission&& submission) {
 Result<Handle> Engine::submit_blocking(Submission& submission) {
   Progress& progress = loop_->progress();
   const bool driving = progress.take();
-  const bool proposed = driving && fast_path_ && fast_path_->propose(submission);
+  const bool proposed =
+      driving && fast_path_ && !fast_path_->idle() && fast_path_->propose(submission);
   Result<Handle> handle =
       proposed ? fast_path_->see_through(true) : submissions_.submit(submission);
   if (!handle || *handle == 0) {

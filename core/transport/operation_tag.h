@@ -16,13 +16,15 @@ using OperationTag = std::uint64_t;
 /// The sequences in which operations are numbered.
 inline constexpr unsigned kTagShift = 62;
 
-/// The number of what was proposed: process set, round, and part, from 1.
+/// The number of what was proposed: 0 for the world, else a number of the process set, from its
+/// generation; round; part, from 1. Numbers of sets begin again after 16383 additions.
 inline constexpr unsigned kProposedSetShift = 48;
 inline constexpr unsigned kProposedRoundShift = 16;
-[[nodiscard]] constexpr std::uint64_t proposed_number(std::int32_t process_set, std::uint32_t round,
+[[nodiscard]] constexpr std::uint64_t proposed_number(std::uint32_t generation, std::uint32_t round,
                                                       std::uint64_t part) noexcept {
-  return static_cast<std::uint64_t>(process_set) << kProposedSetShift |
-         static_cast<std::uint64_t>(round) << kProposedRoundShift | part;
+  constexpr std::uint32_t kSets = 0x3FFF;
+  const std::uint64_t set = generation == 0 ? 0 : (generation - 1) % kSets + 1;
+  return set << kProposedSetShift | static_cast<std::uint64_t>(round) << kProposedRoundShift | part;
 }
 
 [[nodiscard]] inline std::string describe(OperationTag tag) {
@@ -34,7 +36,8 @@ inline constexpr unsigned kProposedRoundShift = 16;
       const std::uint64_t set = number >> kProposedSetShift;
       return "part " + std::to_string(number & 0xFFFF) + " of what was agreed in round " +
              std::to_string(number >> kProposedRoundShift & 0xFFFFFFFF) +
-             (set == 0 ? "" : " of process set " + std::to_string(set));
+             (set == 0 ? ""
+                       : " of the process set that was added as number " + std::to_string(set));
     }
     default:
       return "operation " + std::to_string(number);

@@ -66,6 +66,8 @@ class PeerLink {
   void deliver_notes_to(NoteSink* sink) noexcept { sink_ = sink; }
   /// Queues a note, kMaxNote at most. The bytes stay valid until the peer has answered.
   void post_note(std::uint64_t subject, std::span<const std::byte> body);
+  /// The memory of queued notes on that subject goes: the link copies what it has not sent.
+  void keep_notes(std::uint64_t subject);
   /// Somebody more, or fewer, wants notes while no receive is posted.
   void listen(bool more) noexcept { listeners_ += more ? 1 : -1; }
 
@@ -93,6 +95,7 @@ class PeerLink {
     std::byte* data = nullptr;  // never written to
     std::size_t bytes = 0;
     bool note = false;
+    std::vector<std::byte> kept;  // `data`, if the link has its own copy
   };
   struct Receiving {
     std::span<std::byte> rest;  // the part that has not arrived yet

@@ -1,11 +1,16 @@
 #include "transport/proposals.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstring>
+#include <new>
 #include <string>
 #include <utility>
+
+#include "transport/note_exchange.h"
 
 namespace rueda {
 namespace {
@@ -13,32 +18,39 @@ namespace {
 /// The head of a note: that of a slot as it lies in memory.
 constexpr std::size_t kNoteHead = offsetof(ProposalSlot, data);
 
-constexpr unsigned kLooks = 16;
-
 static_assert(std::endian::native == std::endian::little);
 static_assert(kNoteHead == 32 && sizeof(ProposalSlot) <= kMaxNote);
 
+/// Zero, and without pages until they are written: a process may have many sets.
+ProposalBoard* map_boards(std::size_t bytes) {
+  void* const memory =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  return static_cast<ProposalBoard*>(memory);
+}
+
 }  // namespace
 
-Result<void> NoteRouter::note(Rank from, std::uint64_t subject, std::span<const std::byte> body) {
-  const auto found = rounds_.find(subject);
-  return found == rounds_.end() ? Result<void>() : found->second->note(from, body);
+void UnmapBoards::operator()(ProposalBoard* boards) const noexcept {
+  ::munmap(static_cast<void*>(boards), bytes);
 }
 
 Proposals::Proposals(std::vector<Member> members, int self, const Setting& setting)
     : members_(std::move(members)), self_(static_cast<std::size_t>(self)), setting_(setting) {
   last_.resize(members_.size());
+  std::size_t without = 0;
   for (std::size_t q = 0; q < members_.size(); ++q) {
-    Member& member = members_[q];
-    if (member.link != nullptr) {
-      remote_.push_back(q);
-      member.link->deliver_notes_to(setting_.router);
-    }
-    if (member.board != nullptr) continue;
-    private_boards_.push_back(std::make_unique<ProposalBoard>());
-    member.board = private_boards_.back().get();
+    if (members_[q].link != nullptr) remote_.push_back(q);
+    if (members_[q].board == nullptr) ++without;
   }
-  if (remote()) setting_.router->add(setting_.subject, *this);
+  if (without != 0) {
+    const std::size_t bytes = without * sizeof(ProposalBoard);
+    private_boards_ = {map_boards(bytes), UnmapBoards{bytes}};
+  }
+  for (Member& member : members_) {
+    if (member.board == nullptr) member.board = &private_boards_[--without];
+  }
+  if (remote()) setting_.notes->add(setting_.subject, *this);
   if (!setting_.reused) return;
   ProposalBoard& own = *members_[self_].board;
   for (ProposalSlot& slot : own.slots) slot.round.store(0, std::memory_order_relaxed);
@@ -50,9 +62,11 @@ Proposals::Proposals(std::vector<Member> members, int self, const Setting& setti
 
 Proposals::~Proposals() {
   if (!remote()) return;
-  setting_.router->remove(setting_.subject);
-  if (!links_listen_) return;
-  for (const std::size_t q : remote_) members_[q].link->listen(false);
+  setting_.notes->remove(setting_.subject);
+  for (const std::size_t q : remote_) {
+    members_[q].link->keep_notes(setting_.subject);
+    if (links_listen_) members_[q].link->listen(false);
+  }
 }
 
 std::unique_ptr<Proposals> Proposals::alone() {
@@ -210,7 +224,6 @@ void Proposals::answer() noexcept {
   listen();
 }
 
-/// Notes are read while this member's proposal is open, and while it declines those of others.
 void Proposals::listen() noexcept {
   if (remote()) listening_.store(open_ || closed_ || asked(), std::memory_order_relaxed);
 }
@@ -228,41 +241,29 @@ void Proposals::send_notes() {
   }
 }
 
-bool Proposals::read_by_links() const noexcept {
-  return std::ranges::any_of(remote_,
-                             [this](std::size_t q) { return members_[q].link->sending(); });
-}
-
 void Proposals::refuse() noexcept {
   heard_ = false;
   if (closed_ && !open_ && awaited()) decline();
 }
 
-Result<bool> Proposals::move() {
-  bool moved = false;
-  const bool listens = listening_.load(std::memory_order_relaxed);
-  // A member that only declines may let others wait a little, because each look costs a system call
-  // per link.
-  const bool changes = std::exchange(links_listen_, listens) != listens;
-  sending_ = false;
-  const bool looks = listens && (open_ || asked() || ++looks_ % kLooks == 0);
+std::vector<PeerLink*> Proposals::links() const {
+  std::vector<PeerLink*> all;
+  for (const std::size_t q : remote_) all.push_back(members_[q].link);
+  return all;
+}
+
+void Proposals::tell_links() noexcept {
+  links_listen_ = listens();
+  for (const std::size_t q : remote_) members_[q].link->listen(links_listen_);
+}
+
+void Proposals::add_awaited(std::vector<PeerLink*>& links) const {
   for (const std::size_t q : remote_) {
-    PeerLink& link = *members_[q].link;
-    if (changes) link.listen(listens);
-    auto out = link.pump_out();
-    if (!out) return out;
-    moved = moved || *out;
-    sending_ = sending_ || link.sending();
-  }
-  for (const std::size_t q : remote_) {
-    if (!looks) break;
     // A member publishes once in a round.
     if (open_ && published(q, round_)) continue;
-    auto in = members_[q].link->pump_in();
-    if (!in) return in;
-    moved = moved || *in;
+    PeerLink* const link = members_[q].link;
+    if (std::ranges::find(links, link) == links.end()) links.push_back(link);
   }
-  return moved;
 }
 
 Result<void> Proposals::note(Rank from, std::span<const std::byte> body) {

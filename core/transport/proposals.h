@@ -27,7 +27,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -38,19 +37,12 @@
 
 namespace rueda {
 
-class Proposals;
+class NoteExchange;
 
-/// Hands the notes of all links to the rounds that they belong to. By the thread that moves bytes.
-class NoteRouter final : public NoteSink {
- public:
-  void add(std::uint64_t subject, Proposals& proposals) { rounds_[subject] = &proposals; }
-  void remove(std::uint64_t subject) { rounds_.erase(subject); }
-  /// A note on a set that is not there any more, because it was removed, is dropped: all that
-  /// waited for it had ended before.
-  Result<void> note(Rank from, std::uint64_t subject, std::span<const std::byte> body) override;
-
- private:
-  std::map<std::uint64_t, Proposals*> rounds_;
+/// Frees boards of ranks that share no memory with this one.
+struct UnmapBoards {
+  std::size_t bytes = 0;
+  void operator()(ProposalBoard* boards) const noexcept;
 };
 
 /// One member's end. Its owner serialises calls that change it.
@@ -63,8 +55,8 @@ class Proposals final {
     PeerLink* link = nullptr;  ///< to a rank elsewhere
   };
   struct Setting {
-    NoteRouter* router = nullptr;  ///< needed with links; it outlives this object, as they do
-    std::uint64_t subject = 0;     ///< of the notes: the same on all members
+    NoteExchange* notes = nullptr;  ///< needed with links; it outlives this object, as they do
+    std::uint64_t subject = 0;      ///< of the notes: the same on all members
     /// An older set may have used this member's board: it is set to zero, and closed at first. No
     /// other member may look at it before. Else all boards are zero.
     bool reused = false;
@@ -125,29 +117,31 @@ class Proposals final {
   [[nodiscard]] bool asked() const noexcept;
   void answer() noexcept;
 
-  /// True if move() has anything to do. For the thread that moves bytes.
-  [[nodiscard]] bool stirs() const noexcept {
-    const bool listens = listening_.load(std::memory_order_relaxed);
-    return listens || listens != links_listen_ || sending_ || unsent();
-  }
-  /// True while a published proposal waits for room in a link. For that thread.
-  [[nodiscard]] bool sending() const noexcept { return sending_ || unsent(); }
+  // Between hosts: for the thread that moves bytes, which is that of the NoteExchange.
+
+  /// The links to other members.
+  [[nodiscard]] std::vector<PeerLink*> links() const;
+  /// True while notes are read: an own proposal is open, or this member declines those of others.
+  /// Any thread.
+  [[nodiscard]] bool listens() const noexcept { return listening_.load(std::memory_order_relaxed); }
+  /// True if this end has not told its links whether it listens.
+  [[nodiscard]] bool must_tell_links() const noexcept { return listens() != links_listen_; }
+  void tell_links() noexcept;
+  /// True if somebody waits for what comes: each look at a link is a system call, and a member that
+  /// only declines may let others wait a little.
+  [[nodiscard]] bool in_a_hurry() const noexcept { return listens() && (open_ || asked()); }
+  /// Adds the links on which a note of this round may come.
+  void add_awaited(std::vector<PeerLink*>& links) const;
   /// True while a published proposal was not given to the links. Any thread.
   [[nodiscard]] bool unsent() const noexcept { return unsent_.load(std::memory_order_acquire); }
-  /// Gives it to the links. For the thread that moves bytes.
+  /// Gives it to the links.
   void send_notes();
-  /// True while links may still read this member's notes, so that this object must stay.
-  [[nodiscard]] bool read_by_links() const noexcept;
-  /// Sends and receives notes as far as possible. True if any moved. For that thread; others may
-  /// call the other functions meanwhile. An error names the rank.
-  [[nodiscard]] Result<bool> move();
-  /// True if notes have arrived since refuse(). For that thread.
+  /// A note has arrived.
+  Result<void> note(Rank from, std::span<const std::byte> body);
+  /// True if notes have arrived since refuse().
   [[nodiscard]] bool heard() const noexcept { return heard_; }
   /// Declines a round that others have begun, if this member is closed.
   void refuse() noexcept;
-
-  /// A note has arrived: called within move(), or by an operation that reads from the link.
-  Result<void> note(Rank from, std::span<const std::byte> body);
 
  private:
   [[nodiscard]] ProposalSlot& slot(std::size_t member, std::uint32_t round) const noexcept {
@@ -164,16 +158,15 @@ class Proposals final {
   std::vector<Member> members_;
   std::size_t self_;
   Setting setting_;
-  std::vector<std::unique_ptr<ProposalBoard>> private_boards_;
+  std::unique_ptr<ProposalBoard[], UnmapBoards>
+      private_boards_;               // of those that share no memory with it
   std::vector<std::size_t> remote_;  // members elsewhere
   std::atomic<bool> unsent_{false};
   std::atomic<bool> listening_{false};
   bool links_listen_ = false;
-  bool sending_ = false;
   std::vector<std::uint32_t>
       last_;  // last round in which each member of another host has published
   bool heard_ = false;
-  unsigned looks_ = 0;
   std::uint32_t called_ = 0;           // last round in which a member of another host has asked
   std::uint32_t sent_notes_ = 0;       // rounds that were given to the links
   std::array<std::size_t, 2> used_{};  // used bytes of this member's room, by round modulo 2

@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+
 #include <sys/wait.h>
 #include <unistd.h>
+#include <set>
 
 #include <cstring>
 #include <latch>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "backends/local/local.h"
@@ -53,7 +56,7 @@ class StuckBackend final : public Backend {
   };
 };
 
-Result<std::unique_ptr<Backend>> no_sets(std::int32_t, std::span<const Rank>) {
+Result<std::unique_ptr<Backend>> no_sets(const SetChange&) {
   return Error{.code = Code::Backend, .message = "no memory left"};
 }
 
@@ -165,13 +168,52 @@ Dispatcher::Batch change_of(Kind kind, std::int32_t id, std::vector<Rank> ranks)
   return batch;
 }
 
+/// Rounds of a process set are numbered by themselves, and begin anew with the next set of its
+/// number.
+TEST(Dispatcher, positions_of_one_set_say_nothing_about_another) {
+  StuckBackend backend;
+  Dispatcher dispatcher(backend, no_sets, seconds(30));
+  const auto proposed = [](std::uint32_t generation, std::uint32_t round) {
+    return Position{Position::Stream::Proposals, proposed_number(generation, round, 1)};
+  };
+  const TimePoint start{};
+  backend.next = Step::Done;
+  for (const Position& position : {proposed(0, 7), proposed(3, 900), proposed(0, 8)}) {
+    auto batch = batch_of({"allreduce.x"});
+    batch.position = position;
+    dispatcher.enqueue(std::move(batch));
+    ASSERT_EQ(*dispatcher.step(start), Step::Done);
+  }
+  const auto state = [&](const Position& position) {
+    return dispatcher.standing(position, start).state;
+  };
+  EXPECT_EQ(state(proposed(0, 8)), Standing::State::Past);
+  EXPECT_EQ(state(proposed(0, 9)), Standing::State::Before);
+  EXPECT_EQ(state(proposed(3, 900)), Standing::State::Past);
+  EXPECT_EQ(state(proposed(3, 901)), Standing::State::Before);
+  EXPECT_EQ(state(proposed(2, 1)), Standing::State::Before);
+  EXPECT_EQ(state({Position::Stream::Dispatches, 1}), Standing::State::Before);
+}
+
+TEST(OperationNumbers, are_different_for_all_sets_that_can_meet) {
+  EXPECT_EQ(proposed_number(0, 5, 1), (5U << 16) + 1);
+  std::set<std::uint64_t> numbers{proposed_number(0, 5, 1)};
+  for (std::uint32_t generation = 1; generation < 16384; ++generation) {
+    EXPECT_TRUE(numbers.insert(proposed_number(generation, 5, 1)).second) << generation;
+  }
+  EXPECT_NE(proposed_number(16384, 5, 1), proposed_number(0, 5, 1));
+  EXPECT_EQ(
+      describe(OperationTag{2} << kTagShift | proposed_number(6, 70000, 2)),
+      "part 2 of what was agreed in round 70000 of the process set that was added as number 6");
+}
+
 TEST(Dispatcher, sets_open_and_close_at_their_place_in_the_order) {
   StuckBackend world;
   int opened = 0;
   Dispatcher dispatcher(
       world,
-      [&](std::int32_t id, std::span<const Rank>) -> Result<std::unique_ptr<Backend>> {
-        opened = id;
+      [&](const SetChange& added) -> Result<std::unique_ptr<Backend>> {
+        opened = added.id;
         return std::unique_ptr<Backend>(std::make_unique<LocalBackend>(alone()));
       },
       seconds(30));

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "transport/note_exchange.h"
 #include "transport/proposals.h"
 
 namespace rueda::testing {
@@ -142,7 +143,7 @@ TEST(Proposals, who_closes_at_the_same_moment_is_asked_also_beside_members_elsew
     ASSERT_TRUE(static_cast<bool>(socket));
     links.emplace_back(*std::move(socket));
   }
-  NoteRouter router;
+  NoteExchange notes;
   std::vector<std::unique_ptr<Proposals>> members;
   for (int self = 0; self < 2; ++self) {
     const auto link = static_cast<std::size_t>(self);
@@ -150,7 +151,7 @@ TEST(Proposals, who_closes_at_the_same_moment_is_asked_also_beside_members_elsew
         std::vector<Proposals::Member>{{.board = &boards[0], .bell = {}},
                                        {.board = &boards[1], .bell = {}},
                                        {.bell = {}, .link = &links[link]}},
-        self, Proposals::Setting{.router = &router}));
+        self, Proposals::Setting{.notes = &notes}));
   }
   ASSERT_TRUE(members[0]->may_propose());
   members[1]->close();  // sees no proposal yet

@@ -259,6 +259,30 @@ TEST(Tcp, NotesAreHeardOnlyByThoseWhoListenAndMessagesWaitForTheirReceive) {
   EXPECT_EQ(listener.notes.size(), 2u);
 }
 
+TEST(Tcp, NotesOutliveTheirMemory) {
+  auto [one, other] = testing::connect_pair(Wire::UnixPair);
+  PeerLink here(*Socket::adopt(std::move(one), 10));
+  PeerLink there(*Socket::adopt(std::move(other), 0));
+  Listener listener;
+  here.deliver_notes_to(&listener);
+  here.listen(true);
+  // More than a socket takes at once, so that the first note is on its way when its memory goes.
+  std::vector<Bytes> notes(40, filled(kMaxNote, 1));
+  for (const Bytes& note : notes) there.post_note(3, note);
+  ASSERT_TRUE(there.pump_out());
+  ASSERT_TRUE(there.sending());
+  there.keep_notes(4);  // of somebody else
+  there.keep_notes(3);
+  const Bytes want = notes.front();
+  for (Bytes& note : notes) std::ranges::fill(note, std::byte{0});
+  for (int i = 0; i < 1000 && listener.notes.size() < notes.size(); ++i) {
+    ASSERT_TRUE(there.pump_out());
+    ASSERT_TRUE(here.pump_in());
+  }
+  ASSERT_EQ(listener.notes.size(), notes.size());
+  for (const Bytes& note : listener.notes) ASSERT_TRUE(note == want);
+}
+
 TEST(Tcp, ANoteThatNobodyExpectsBreaksTheLink) {
   auto [one, other] = testing::connect_pair(Wire::UnixPair);
   PeerLink here(*Socket::adopt(std::move(one), 10));

@@ -27,4 +27,11 @@ Error no_such_set(std::int32_t id, std::string name) {
                .tensor = std::move(name)};
 }
 
+Error set_was_removed(std::int32_t id, std::string name) {
+  return Error{.code = Code::Internal,
+               .message = "Process set has been removed: " + name +
+                          " was still pending on process set " + std::to_string(id),
+               .tensor = std::move(name)};
+}
+
 }  // namespace rueda

@@ -14,5 +14,7 @@ namespace rueda {
 [[nodiscard]] Error refused_after_join(std::string name);
 /// `name`: the full name of the operation that asks for the set; may be empty.
 [[nodiscard]] Error no_such_set(std::int32_t id, std::string name = {});
+/// `name`: the full name of an operation that was in flight, or proposed, in that set.
+[[nodiscard]] Error set_was_removed(std::int32_t id, std::string name);
 
 }  // namespace rueda

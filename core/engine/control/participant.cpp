@@ -37,7 +37,11 @@ Result<void> Participant::submit(std::span<const Key> keys, std::span<const Sign
     const Key& key = keys[done];
     const ProcessSet* set = world_.find_set(key.process_set, key.generation);
     if (set == nullptr) {
-      result = no_such_set(key.process_set, full_name(key));
+      // Proposed in a set that has gone since, and refused.
+      const bool removed =
+          key.generation != 0 && world_.was_removed(key.process_set, key.generation);
+      result = removed ? set_was_removed(key.process_set, full_name(key))
+                       : no_such_set(key.process_set, full_name(key));
       break;
     }
     if (!set->members.contains(world_.self())) {
@@ -245,11 +249,7 @@ void Participant::set_removed(std::span<KeyState* const> key_states, const Proce
     if (key_state->ticket == 0) continue;
     std::erase(held_, key_state);
     effects.failures.push_back(
-        {.ticket = key_state->ticket,
-         .error = Error{.code = Code::Internal,
-                        .message = "Process set has been removed: " + full_name(key_state->key) +
-                                   " was still pending on process set " + std::to_string(set.id),
-                        .tensor = full_name(key_state->key)}});
+        {.ticket = key_state->ticket, .error = set_was_removed(set.id, full_name(key_state->key))});
     complete(*key_state);
   }
   std::erase_if(counts_, [&](const auto& one) { return one.first.first == set.generation; });

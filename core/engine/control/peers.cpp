@@ -185,7 +185,7 @@ std::unique_ptr<Proposals> Peers::open_proposals(std::span<const Rank> ranks, in
   }
   return std::make_unique<Proposals>(
       std::move(members), set.self,
-      Proposals::Setting{.router = &router_, .subject = generation, .reused = reused});
+      Proposals::Setting{.notes = &notes_, .subject = generation, .reused = reused});
 }
 
 Result<void> Peers::open() {

@@ -16,6 +16,7 @@
 #include "transport/control_channel.h"
 #include "transport/doorbell.h"
 #include "transport/mesh.h"
+#include "transport/note_exchange.h"
 #include "transport/peer_memory.h"
 #include "transport/proposals.h"
 #include "transport/shm_heap.h"
@@ -74,6 +75,8 @@ class Peers {
   [[nodiscard]] Backend& backend() noexcept { return *backend_; }
   /// Backends of further process sets: see BackendFactory::open(). After open().
   [[nodiscard]] BackendFactory& backend_factory() noexcept { return *backend_factory_; }
+  /// What carries the proposals of all sets between hosts.
+  [[nodiscard]] NoteExchange& notes() noexcept { return notes_; }
   /// True if ranks may agree on operations by themselves: no backend in Python must see them all.
   [[nodiscard]] bool may_propose() const noexcept { return !other_backend_ || size_ == 1; }
   /// The rounds of a set of which this rank is a member (global ranks, ascending), or of the world.
@@ -187,7 +190,7 @@ class Peers {
   int local_index_ = 0;
   std::shared_ptr<Mesh> mesh_;
   std::vector<Neighbour> neighbours_;
-  NoteRouter router_;
+  NoteExchange notes_;
   std::unique_ptr<BackendFactory> backend_factory_;
   std::unique_ptr<Backend> backend_;
 };

@@ -7,13 +7,14 @@
 
 namespace rueda {
 
-Result<void> Dispatcher::open(std::int32_t id, std::span<const Rank> ranks) {
-  if (!std::ranges::binary_search(ranks, self())) return {};
-  auto backend = open_set_(id, ranks);
+Result<void> Dispatcher::open(const SetChange& added) {
+  if (!std::ranges::binary_search(added.ranks, self())) return {};
+  auto backend = open_set_(added);
   if (!backend) {
-    return Error::wrap(std::move(backend).error(), "cannot open process set " + std::to_string(id));
+    return Error::wrap(std::move(backend).error(),
+                       "cannot open process set " + std::to_string(added.id));
   }
-  sets_[id] = std::move(*backend);
+  sets_[added.id] = std::move(*backend);
   return {};
 }
 
@@ -40,7 +41,7 @@ Result<void> Dispatcher::start(TimePoint now) {
   if (running_.signatures.empty()) return {};
   const std::int32_t set = running_.change ? running_.change->id : running_.process_set;
   if (running_.change && running_.change->added) {
-    if (auto opened = open(set, running_.change->ranks); !opened) return opened;
+    if (auto opened = open(*running_.change); !opened) return opened;
   }
   Backend* const backend = backend_of(set);
   if (backend == nullptr) return {};  // others meet in that set
@@ -111,9 +112,8 @@ void Dispatcher::complete() {
   if (running_.change && !running_.change->added) {
     if (devices_ != nullptr) devices_->forget(running_.change->id);
     sets_.erase(running_.change->id);
-    // The rounds of the next set of that id begin anew.
     started_.erase(Position{.stream = Position::Stream::Proposals,
-                            .number = proposed_number(running_.change->id, 0, 0)}
+                            .number = proposed_number(running_.change->generation, 0, 0)}
                        .order());
   }
   changed_ = running_.change;

@@ -36,8 +36,7 @@ struct PathCount {
 class Dispatcher {
  public:
   /// Makes the backend of a new set of which this rank is a member.
-  using OpenSet =
-      std::function<Result<std::unique_ptr<Backend>>(std::int32_t id, std::span<const Rank> ranks)>;
+  using OpenSet = std::function<Result<std::unique_ptr<Backend>>(const SetChange& added)>;
 
   /// `world`: the backend of set 0. A started batch without any progress for `timeout` is
   /// overdue(); zero: never. `timeline`: hears of the batches that have tracks; null: nobody does.
@@ -51,7 +50,7 @@ class Dispatcher {
         devices_(devices) {}
 
   /// A set that exists from the start: all members open it before anything runs in it.
-  Result<void> open(std::int32_t id, std::span<const Rank> ranks);
+  Result<void> open(const SetChange& added);
 
   /// Entries of one dispatch, in order; null: this rank has joined and takes part with zeros.
   struct Batch {

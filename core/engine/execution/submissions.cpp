@@ -32,10 +32,11 @@ struct Submissions::Naming {
   std::string full_name;
 };
 
-Submissions::Naming Submissions::name(const Submission& submission) {
+Submissions::Naming Submissions::name(const Submission& submission, const ProcessSet* set) {
   const Rules& rules = rules_of(submission.kind);
   Naming naming;
-  naming.set = negotiation_.negotiator()->process_set(submission.process_set);
+  naming.set =
+      set != nullptr ? set : negotiation_.negotiator()->process_set(submission.process_set);
   naming.member = naming.set != nullptr && naming.set->members.contains(peers_.self());
   naming.unnamed = submission.name.empty();
   naming.counted = rules.matched_by_count;
@@ -65,7 +66,8 @@ Result<void> Submissions::check_change(const Submission& submission) const {
                           " does not exist, or has not been registered"};
 }
 
-Result<Submissions::Draft> Submissions::draft(Submission& submission, std::shared_ptr<Work> work) {
+Result<Submissions::Draft> Submissions::draft(Submission& submission, std::shared_ptr<Work> work,
+                                              const ProcessSet* set) {
   submission.kind = kind_of(submission);
   Draft draft;
   draft.collective = find_collective(submission.kind);
@@ -75,7 +77,7 @@ Result<Submissions::Draft> Submissions::draft(Submission& submission, std::share
   if (draft.collective == nullptr) {
     return Error{.code = Code::Unsupported, .message = "this operation is not available"};
   }
-  const Naming naming = name(submission);
+  const Naming naming = name(submission, set);
   if (auto fine = check_change(submission); !fine) return std::move(fine).error();
   const std::size_t count = submission.tensors.size();
   if (count == 0) {

@@ -88,8 +88,10 @@ class Submissions {
     std::vector<Signature> signatures;
     std::vector<std::uint64_t> tickets;
   };
-  /// `work`: what the submission stands for, if it has a handle already; or null.
-  Result<Draft> draft(Submission& submission, std::shared_ptr<Work> work);
+  /// `work`: what the submission stands for, if it has a handle already; or null. `set`: the one in
+  /// which it was proposed, whatever has its number now; null: the one that has it.
+  Result<Draft> draft(Submission& submission, std::shared_ptr<Work> work,
+                      const ProcessSet* set = nullptr);
   /// Gives it to the negotiator. The submission is what the draft was made of.
   Result<void> negotiate(Draft& draft, const Submission& submission);
   /// An own proposal has its outcome: a join that came after it goes its way.
@@ -129,7 +131,7 @@ class Submissions {
   [[nodiscard]] static Result<void> prepare(std::vector<Tensor>& tensors, Tensor& tensor,
                                             Devices& devices);
   struct Naming;
-  [[nodiscard]] Naming name(const Submission& submission);
+  [[nodiscard]] Naming name(const Submission& submission, const ProcessSet* set);
   [[nodiscard]] Result<void> check_change(const Submission& submission) const;
   Result<void> add_entry(Draft& draft, Submission& submission, const Naming& naming);
   Result<Handle> negotiate(Submission& submission);

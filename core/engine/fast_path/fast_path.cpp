@@ -103,12 +103,12 @@ bool FastPath::propose(Submission& submission) {
   if (!may_propose(submission)) return false;
   Lane* const lane = lanes_.find(submission.process_set);
   if (lane == nullptr) return false;
-  const ProcessSet* const set = parts_.negotiation.negotiator()->process_set(lane->process_set);
+  const ProcessSet* const set = parts_.negotiation.negotiator()->process_set(lane->set.id);
   // The set has been removed, or another one has its number.
-  if (set == nullptr || set->generation != lane->generation) return false;
+  if (set == nullptr || set->generation != lane->set.generation) return false;
   Proposals& proposals = *lane->proposals;
   if (!contributions_.begin(kind_of(submission), proposals,
-                            *parts_.dispatcher.backend_of(lane->process_set))) {
+                            *parts_.dispatcher.backend_of(lane->set.id))) {
     return false;
   }
   // Whoever goes on at the callback takes nothing.
@@ -162,7 +162,7 @@ void FastPath::await(bool stays) {
   Proposals& proposals = *lane_->proposals;
   SpinWait spin(proposals.remote() ? 0 : pauses_);
   if (proposals.remote() || !stays) {
-    while (proposals.open()) {
+    while (open()) {
       if (step({})) {
         spin.reset();
       } else if (!spin.wait()) {
@@ -176,11 +176,10 @@ void FastPath::await(bool stays) {
     (void)step({});
   }
   pauses_ = spin.shared() ? pauses_ / 2 : kMostPauses;
-  if (!proposals.open()) return;
+  if (!open()) return;
   const auto now = Clock::now();
   proposed_.ask_at = now + kAskAfter;
-  parts_.progress.until_held([&] { return !proposals.open(); }, now + (stays ? kBlink : kMoment),
-                             spin);
+  parts_.progress.until_held([&] { return !open(); }, now + (stays ? kBlink : kMoment), spin);
 }
 
 /// The thread has to look around, or has something else to do; the engine goes on without it.
@@ -219,7 +218,7 @@ bool FastPath::step(TimePoint now) {
       proposed_.ask_at = TimePoint{};
       proposals.ask();
       if (proposals.remote()) {
-        pass_on(encode_ask({.generation = lane_->generation, .round = proposals.round()}), -1,
+        pass_on(encode_ask({.generation = lane_->set.generation, .round = proposals.round()}), -1,
                 parts_.peers, parts_.detector, now);
       }
     }
@@ -251,7 +250,7 @@ void FastPath::settle(bool agreed) {
   proposed_.ask_at = TimePoint{};
   Submission submission = std::move(*proposed_.submission);
   Result<void> fine;
-  auto draft = parts_.submissions.draft(submission, proposed_.work);
+  auto draft = parts_.submissions.draft(submission, proposed_.work, &lane_->set);
   if (!draft) {
     fine = std::move(draft).error();
   } else if (agreed) {
@@ -302,9 +301,9 @@ void FastPath::start(Submissions::Draft& draft) {
   // Nobody says how to divide it, so nothing that ranks may set differently can matter.
   for (const auto& places : plan(ready, {.threshold_bytes = SIZE_MAX})) {
     Dispatcher::Batch batch;
-    batch.process_set = lane_->process_set;
+    batch.process_set = lane_->set.id;
     batch.position = {.stream = Position::Stream::Proposals,
-                      .number = proposed_number(lane_->process_set, proposed_.round, ++part)};
+                      .number = proposed_number(lane_->set.generation, proposed_.round, ++part)};
     for (const std::size_t i : places) {
       batch.signatures.push_back(draft.entries[i]->signature);
       batch.entries.push_back(std::move(draft.entries[i]));
@@ -360,7 +359,7 @@ void FastPath::count(std::map<std::string, PathCount, std::less<>>& paths) const
 
 std::string FastPath::proposed_to(Rank rank) const {
   if (!open()) return {};
-  const Backend& backend = *parts_.dispatcher.backend_of(lane_->process_set);
+  const Backend& backend = *parts_.dispatcher.backend_of(lane_->set.id);
   return std::ranges::binary_search(backend.members().ranks, rank) ? full_name(proposed_.key)
                                                                    : std::string();
 }
@@ -368,41 +367,27 @@ std::string FastPath::proposed_to(Rank rank) const {
 /// A group is known by its first member. The same name in another set is another operation.
 bool FastPath::has_proposed(const Key& key) const {
   return open() && !key.name.empty() && key.name == proposed_.key.name &&
-         key.process_set == proposed_.key.process_set;
+         key.process_set == proposed_.key.process_set && key.generation == proposed_.key.generation;
 }
 
 /// What goes to other hosts and comes from there. True: something did.
 bool FastPath::move(TimePoint now) {
-  if (parts_.peers.groups().size() == 1) return false;
-  bool moved = false;
-  for (const auto& lane : lanes_.all()) {
-    if (parts_.detector.open() || parts_.phase.has_failed()) return moved;
-    if (lane->proposals->remote()) moved |= move(*lane->proposals, now);
-  }
-  if (lanes_.sweeps()) {
+  NoteExchange& notes = parts_.peers.notes();
+  if (!notes.stirs() || parts_.detector.open() || parts_.phase.has_failed()) return false;
+  if (notes.unsent()) {
     const std::lock_guard lock(parts_.negotiation.mutex());
-    lanes_.sweep();
+    notes.send_notes();
   }
-  return moved;
-}
-
-bool FastPath::move(Proposals& proposals, TimePoint now) {
-  if (proposals.unsent()) {
-    const std::lock_guard lock(parts_.negotiation.mutex());
-    proposals.send_notes();
-  } else if (!proposals.stirs() && !proposals.heard()) {
-    return false;
-  }
-  auto moved = proposals.move();
+  auto moved = notes.move();
   if (!moved) {
     const Rank peer = moved.error().peer;
     parts_.detector.report_loss(peer, std::move(moved).error(), Evidence::Data,
                                 now == TimePoint{} ? Clock::now() : now);
     return true;
   }
-  if (proposals.heard()) {
+  if (notes.heard()) {
     const std::lock_guard lock(parts_.negotiation.mutex());
-    proposals.refuse();
+    notes.refuse();
   }
   return *moved;
 }
@@ -419,10 +404,13 @@ bool FastPath::take(std::span<const std::byte> frame, Rank from, TimePoint now) 
   return true;
 }
 
-void FastPath::open(std::int32_t process_set, std::span<const Rank> ranks, bool added) {
+void FastPath::open(const SetChange& set, bool added) {
+  ProcessSet opened;
+  opened.id = set.id;
+  opened.generation = set.generation;
+  for (const Rank rank : set.ranks) opened.members.add(rank);
   const std::lock_guard lock(parts_.negotiation.mutex());
-  const ProcessSet* const set = parts_.negotiation.negotiator()->process_set(process_set);
-  if (set != nullptr) lanes_.open(process_set, set->generation, ranks, added);
+  lanes_.open(opened, added);
 }
 
 void FastPath::changed(const SetChange& change) {
@@ -430,7 +418,7 @@ void FastPath::changed(const SetChange& change) {
   if (change.added) {
     lanes_.ready(change.id);
   } else {
-    if (lane_ != nullptr && lane_->process_set == change.id) lane_ = nullptr;
+    if (lane_ != nullptr && lane_->set.id == change.id) lane_ = nullptr;
     lanes_.remove(change.id);
   }
 }

@@ -54,7 +54,7 @@ class FastPath final : public FastPathGate {
 
   /// Opens the lane of a set of which this rank is a member. `added`: while others run, and it may
   /// be used once the addition is done.
-  void open(std::int32_t process_set, std::span<const Rank> ranks, bool added);
+  void open(const SetChange& set, bool added);
   /// That set has been added or removed on this rank.
   void changed(const SetChange& change);
   /// Proposes it if all ranks may agree on it. False: it has to go the regular way.
@@ -74,7 +74,7 @@ class FastPath final : public FastPathGate {
   [[nodiscard]] bool open() const noexcept override {
     return lane_ != nullptr && lane_->proposals->open();
   }
-  [[nodiscard]] bool busy() const noexcept { return open() || lanes_.sending(); }
+  [[nodiscard]] bool busy() const noexcept { return open() || parts_.peers.notes().sending(); }
   /// Something decided waits for the outcome on the own proposal.
   [[nodiscard]] bool holds() const noexcept { return !held_.empty(); }
   /// When step() has something to do though nothing arrives. Time zero: never.
@@ -90,10 +90,10 @@ class FastPath final : public FastPathGate {
   /// The world has failed; entries of what is held fail with it.
   void fail(const Error& error);
 
-  // Any thread, with the engine lock held.
-
   /// Full name of what is proposed to that rank, among others; empty: nothing is.
   [[nodiscard]] std::string proposed_to(Rank rank) const;
+
+  // Any thread, with the engine lock held.
 
   void close() override { lanes_.close(); }
   void reopen() override {
@@ -129,7 +129,6 @@ class FastPath final : public FastPathGate {
   void start(Submissions::Draft& draft);
   void release_held();
   bool move(TimePoint now);
-  bool move(Proposals& proposals, TimePoint now);
 
   Parts parts_;
 

@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <span>
 #include <string_view>
 #include <vector>
 
 #include "engine/control/peers.h"
+#include "engine/control/world.h"
 #include "engine/execution/dispatcher.h"
 #include "transport/proposals.h"
 
@@ -18,8 +18,7 @@ namespace rueda {
 
 /// One set's.
 struct Lane {
-  std::int32_t process_set = 0;
-  std::uint32_t generation = 0;
+  ProcessSet set;  ///< as it was when this was opened
   std::unique_ptr<Proposals> proposals;
   PathCount* run = nullptr;  ///< what was proposed and agreed
   bool ready = false;        ///< the set has been added: all members have opened their lanes
@@ -35,12 +34,9 @@ class Lanes {
   /// Opens the lane of a set of which this rank is a member, or of the world; nothing comes of it
   /// if the set has no fast path. `added`: while others run; then ready() tells when it may be
   /// used.
-  void open(std::int32_t process_set, std::uint32_t generation, std::span<const Rank> ranks,
-            bool added);
+  void open(const ProcessSet& set, bool added);
   void ready(std::int32_t process_set) noexcept;
   void remove(std::int32_t process_set);
-  /// Frees what has been removed, as far as nothing reads it any more.
-  void sweep();
 
   /// Null if that set has no fast path (yet).
   [[nodiscard]] Lane* find(std::int32_t process_set) const noexcept;
@@ -55,24 +51,21 @@ class Lanes {
   [[nodiscard]] const std::map<std::string_view, PathCount>& runs() const noexcept { return runs_; }
   void close() noexcept;
   /// All that have been wanted lately. The others reopen when they are: to close them again would
-  /// cost every operation that goes the regular way.
+  /// cost every operation that goes the regular way. Between hosts nobody sees that a lane is
+  /// closed, so all reopen.
   void reopen() noexcept;
-  /// Answers to those who have asked. False: there is somebody who gets his answer later.
+  /// Answers to those who have asked; some have to wait. True: somebody got an answer.
   bool answer() noexcept;
 
   // By the holder of the progress lock.
 
   [[nodiscard]] bool asked() const noexcept;
-  [[nodiscard]] bool sweeps() const noexcept { return !removed_.empty(); }
-  /// A published proposal waits for room in a link.
-  [[nodiscard]] bool sending() const noexcept;
 
  private:
   static constexpr int kMostUnused = 4;
 
   Peers& peers_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::vector<std::unique_ptr<Lane>> removed_;  // links still read them
   std::map<std::string_view, PathCount> runs_;
   std::atomic<std::size_t> count_{0};
 };
