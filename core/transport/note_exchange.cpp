@@ -43,7 +43,7 @@ Result<bool> NoteExchange::move() {
   bool listens = false;
   awaited_.clear();
   for (const auto& [subject, proposals] : ends_) {
-    if (proposals->must_tell_links()) proposals->tell_links();
+    proposals->tell_links();
     listens = listens || proposals->listens();
     if (proposals->in_a_hurry()) proposals->add_awaited(awaited_);
   }

@@ -253,7 +253,8 @@ std::vector<PeerLink*> Proposals::links() const {
 }
 
 void Proposals::tell_links() noexcept {
-  links_listen_ = listens();
+  const bool now = listens();  // others may change it at any moment
+  if (std::exchange(links_listen_, now) == now) return;
   for (const std::size_t q : remote_) members_[q].link->listen(links_listen_);
 }
 

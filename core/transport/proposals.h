@@ -124,8 +124,9 @@ class Proposals final {
   /// True while notes are read: an own proposal is open, or this member declines those of others.
   /// Any thread.
   [[nodiscard]] bool listens() const noexcept { return listening_.load(std::memory_order_relaxed); }
-  /// True if this end has not told its links whether it listens.
+  /// True if tell_links() has anything to do.
   [[nodiscard]] bool must_tell_links() const noexcept { return listens() != links_listen_; }
+  /// Tells the links whether this end listens.
   void tell_links() noexcept;
   /// True if somebody waits for what comes: each look at a link is a system call, and a member that
   /// only declines may let others wait a little.

@@ -269,8 +269,9 @@ TEST_P(FastSets, sets_come_and_go_beside_open_proposals) {
   });
 }
 
-/// Every rank shuffles for itself whether it stays or only waits; two threads of every rank.
-TEST_P(FastSets, random_programs_of_two_threads) {
+/// Every rank chooses for itself whether it stays or only waits, in two threads; sets come and go
+/// in a third one.
+TEST_P(FastSets, random_programs_beside_sets_that_come_and_go) {
   const std::vector<Ranks> sets{{0, 1, 2, 3}, {0, 1}, {2, 3}, {1, 2}, {0, 1, 2}, {0, 3}};
   Cluster cluster(GetParam(), with_sets({sets.begin() + 1, sets.end()}));
   cluster.each([&](Rank rank, Engine& engine) {
@@ -290,6 +291,16 @@ TEST_P(FastSets, random_programs_of_two_threads) {
                      count, step, own() % 4 != 0);
         }
       });
+    }
+    for (int round = 0; round < 25 && !::testing::Test::HasFailure(); ++round) {
+      const Ranks& others = round % 3 == 0   ? Ranks{1, 3}
+                            : round % 3 == 1 ? Ranks{0, 2}
+                                             : Ranks{1, 2, 3};
+      const auto set = add(engine, others);
+      for (int i = 0; in(others, rank) && i < 5; ++i) {
+        expect_sum(engine, set, others, "y", i == 3 ? 40'000 : 3, i, i != 2);
+      }
+      remove(engine, set);
     }
   });
 }

@@ -161,6 +161,46 @@ TEST(Proposals, who_closes_at_the_same_moment_is_asked_also_beside_members_elsew
   EXPECT_EQ(members[0]->outcome(), Outcome::Refused);
 }
 
+/// A rank closes and reopens in one thread, while another one moves bytes.
+TEST(Proposals, links_know_whether_anybody_listens) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+  const Fd other(ends[1]);
+  auto socket = Socket::adopt(Fd(ends[0]), 1);
+  ASSERT_TRUE(static_cast<bool>(socket));
+  PeerLink link(*std::move(socket));
+  NoteExchange notes;
+  const auto with = [&](std::uint64_t subject) {
+    return std::make_unique<Proposals>(
+        std::vector<Proposals::Member>{{.board = nullptr, .bell = {}},
+                                       {.board = nullptr, .bell = {}, .link = &link}},
+        0, Proposals::Setting{.notes = &notes, .subject = subject});
+  };
+  const auto world = with(0);
+  auto set = with(1);
+  std::atomic<bool> over{false};
+  std::jthread closing([&] {
+    for (int i = 0; i < 200'000; ++i) {
+      world->close();
+      world->reopen();
+    }
+    over = true;
+  });
+  while (!over) ASSERT_TRUE(static_cast<bool>(notes.move()));
+  closing.join();
+  ASSERT_TRUE(static_cast<bool>(notes.move()));
+  EXPECT_LT(link.wants().fd, 0) << "nobody listens";
+  world->close();
+  set->close();
+  ASSERT_TRUE(static_cast<bool>(notes.move()));
+  EXPECT_GE(link.wants().fd, 0);
+  world->reopen();
+  ASSERT_TRUE(static_cast<bool>(notes.move()));
+  EXPECT_GE(link.wants().fd, 0) << "the set listens";
+  set.reset();
+  EXPECT_LT(link.wants().fd, 0) << "the set has gone";
+}
+
 TEST(Proposals, nobody_begins_while_somebody_is_closed) {
   Host host(2);
   host[1].close();
