@@ -34,8 +34,8 @@ class BackendFactory {
   /// are zero from the start. Fails if memory is lacking or there is no such channel.
   [[nodiscard]] Result<std::unique_ptr<Backend>> open(std::span<const Rank> ranks, int channel);
 
-  /// True if the channel would lie beyond the limit. Gives the same result on all ranks, because all
-  /// members of a set must agree whether it has a channel. Any thread.
+  /// True if the channel would lie beyond the limit. Gives the same result on all ranks, because
+  /// all members of a set must agree whether it has a channel. Any thread.
   [[nodiscard]] bool is_cut_off(int channel) const noexcept;
 
   /// The members of such a set: groups hold set ranks, ordered by first member. Any thread.
