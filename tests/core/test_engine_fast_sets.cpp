@@ -224,6 +224,39 @@ TEST_P(FastSets, every_collective_of_a_set) {
   });
 }
 
+/// The world has agreed on all of it, with and without a name.
+TEST_P(FastSets, what_makes_sense_in_the_world_only_is_refused_in_a_set) {
+  const Ranks members{1, 2};
+  Cluster cluster(GetParam(), with_sets({members}));
+  cluster.each([&](Rank rank, Engine& engine) {
+    const auto call = [&](Kind kind, std::int32_t set, Rank root, const std::string& name) {
+      std::vector<float> values(12, static_cast<float>(rank));
+      Submission submission = allreduce_of(values, name);
+      submission.kind = kind;
+      submission.process_set = set;
+      submission.root = kind == Kind::Alltoall ? 0 : root;
+      if (kind == Kind::Alltoall) {
+        submission.tensors[0].out = nullptr;
+        submission.tensors[0].splits = {3, 3, 3, 3};
+      }
+      return stay(engine, std::move(submission));
+    };
+    for (const Kind kind : {Kind::Broadcast, Kind::Reduce, Kind::Alltoall}) {
+      for (const std::string name : {"", "x"}) {
+        for (int i = 0; i < 4; ++i) ASSERT_FALSE(call(kind, 0, 3, name));
+        for (int i = 0; in(members, rank) && kind != Kind::Alltoall && i < 4; ++i) {
+          ASSERT_FALSE(call(kind, 1, 2, name));
+        }
+        for (int i = 0; in(members, rank) && i < 3; ++i) {
+          const auto error = call(kind, 1, 3, name);
+          ASSERT_TRUE(error) << static_cast<int>(kind) << " by the name '" << name << "'";
+          EXPECT_EQ(error->code, Code::InvalidArgument) << error->what();
+        }
+      }
+    }
+  });
+}
+
 TEST_P(FastSets, a_number_goes_to_other_members_and_the_rounds_begin_anew) {
   Cluster cluster(GetParam());
   const std::vector<Ranks> sets{{0, 1}, {0, 2}, {1, 2, 3}, {2, 3}, {0, 1, 3}, {1}};

@@ -1,5 +1,6 @@
 #include "engine/fast_path/contributions.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/copy.h"
@@ -85,6 +86,13 @@ bool Contributions::prepare(const Submission& submission) {
   if (!tell(submission)) return false;
   load_ = weigh(submission, numbers_.data(), members().self);
   return true;
+}
+
+bool Contributions::check(const Submission& submission) {
+  return std::ranges::all_of(submission.tensors, [this](const Tensor& tensor) {
+    describe(tensor);
+    return static_cast<bool>(collective_->check(task_of(tensor), members()));
+  });
 }
 
 /// What this rank tells of its tensors. False: it cannot, or has to say why not the regular way.

@@ -31,6 +31,9 @@ class Contributions {
   /// There is a result to be made, not only something agreed.
   [[nodiscard]] bool moves_data() const noexcept { return collective_->fast->combine != nullptr; }
 
+  /// What depends on the members is right in every tensor. Signatures have one number for all sets,
+  /// so another set may have agreed on one that makes no sense in this one.
+  [[nodiscard]] bool check(const Submission& submission);
   /// Weighs what this rank brings. False: it cannot go this way, whatever the others bring.
   [[nodiscard]] bool prepare(const Submission& submission);
   /// Puts it into the room of this rank, and proposes. `said`: the signature of each tensor in

@@ -115,6 +115,7 @@ bool FastPath::propose(Submission& submission) {
   const bool takes = submission.mode != Mode::Callback || submission.provide;
   if (!takes && lacks_memory(submission)) return false;
   name(submission, *set);
+  if (set->id != 0 && !contributions_.check(submission)) return false;  // the regular way says why
   if (!contributions_.prepare(submission)) return false;
   Proposals::Tag tag;
   std::array<std::uint32_t, Contributions::kMostTensors> said;
