@@ -1,6 +1,7 @@
 #include "transport/note_exchange.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace rueda {
 namespace {
@@ -12,11 +13,8 @@ constexpr unsigned kLooks = 16;
 
 void NoteExchange::add(std::uint64_t subject, Proposals& proposals) {
   ends_[subject] = &proposals;
-  for (PeerLink* const link : proposals.links()) {
-    if (std::ranges::find(links_, link) != links_.end()) continue;
-    links_.push_back(link);
-    link->deliver_notes_to(this);
-  }
+  proposals.add_links(links_, false);
+  for (PeerLink* const link : links_) link->deliver_notes_to(this);
 }
 
 bool NoteExchange::stirs() const noexcept {
@@ -41,30 +39,31 @@ void NoteExchange::send_notes() {
 
 Result<bool> NoteExchange::move() {
   bool listens = false;
-  awaited_.clear();
+  looked_at_.clear();
   for (const auto& [subject, proposals] : ends_) {
     proposals->tell_links();
     listens = listens || proposals->listens();
-    if (proposals->in_a_hurry()) proposals->add_awaited(awaited_);
+    if (proposals->in_a_hurry()) proposals->add_links(looked_at_, true);
   }
   if (listens && ++looks_ % kLooks == 0) {
     for (const auto& [subject, proposals] : ends_) {
-      if (proposals->listens()) proposals->add_awaited(awaited_);
+      if (proposals->listens()) proposals->add_links(looked_at_, false);
     }
   }
-  bool moved = false;
+  Result<bool> moved = false;
+  const auto add = [&moved](Result<bool> more) {
+    if (moved && (!more || *more)) moved = std::move(more);
+  };
   sending_ = false;
   for (PeerLink* const link : links_) {
-    auto out = link->pump_out();
-    if (!out) return out;
-    moved = moved || *out;
-    sending_ = sending_ || link->sending();
+    add(link->pump_out());
+    if (!link->sending()) continue;
+    sending_ = true;
+    // A slot may be written again before a slow member has its note: others may have refused that
+    // round without it.
+    link->keep_notes();
   }
-  for (PeerLink* const link : awaited_) {
-    auto in = link->pump_in();
-    if (!in) return in;
-    moved = moved || *in;
-  }
+  for (PeerLink* const link : looked_at_) add(link->pump_in());
   return moved;
 }
 

@@ -28,8 +28,8 @@ class NoteExchange final : public NoteSink {
   [[nodiscard]] bool unsent() const noexcept;
   /// Gives what was published to the links. With the lock of those who publish.
   void send_notes();
-  /// Sends and receives notes as far as possible. True if any moved. Others may publish meanwhile.
-  /// An error names the rank.
+  /// Sends and receives notes as far as possible, on all links, also if one is broken. True if any
+  /// moved. Others may publish meanwhile. The error of the first broken link names the rank.
   [[nodiscard]] Result<bool> move();
   /// True if refuse() has anything to do.
   [[nodiscard]] bool heard() const noexcept;
@@ -41,8 +41,8 @@ class NoteExchange final : public NoteSink {
 
  private:
   std::map<std::uint64_t, Proposals*> ends_;
-  std::vector<PeerLink*> links_;    // of all of them
-  std::vector<PeerLink*> awaited_;  // within move()
+  std::vector<PeerLink*> links_;      // of all of them
+  std::vector<PeerLink*> looked_at_;  // within move()
   bool sending_ = false;
   unsigned looks_ = 0;
 };

@@ -46,10 +46,9 @@ void PeerLink::post_note(std::uint64_t subject, std::span<const std::byte> body)
   sending.note = true;
 }
 
-void PeerLink::keep_notes(std::uint64_t subject) {
+void PeerLink::keep_notes() {
   for (Sending& sending : outgoing_.queue) {
-    const auto about = load_little_endian<std::uint64_t>(sending.header.data() + 16);
-    if (!sending.note || about != subject || !sending.kept.empty()) continue;
+    if (!sending.note || !sending.kept.empty()) continue;
     sending.kept.assign(sending.data, sending.data + sending.bytes);
     sending.data = sending.kept.data();
   }

@@ -64,10 +64,10 @@ class PeerLink {
 
   /// The receiver of notes from now on; null: a note is an error. Outlives the link.
   void deliver_notes_to(NoteSink* sink) noexcept { sink_ = sink; }
-  /// Queues a note, kMaxNote at most. The bytes stay valid until the peer has answered.
+  /// Queues a note, kMaxNote at most. The bytes stay valid until keep_notes().
   void post_note(std::uint64_t subject, std::span<const std::byte> body);
-  /// The memory of queued notes on that subject goes: the link copies what it has not sent.
-  void keep_notes(std::uint64_t subject);
+  /// Copies the notes that are queued.
+  void keep_notes();
   /// Somebody more, or fewer, wants notes while no receive is posted.
   void listen(bool more) noexcept { listeners_ += more ? 1 : -1; }
 

@@ -63,10 +63,8 @@ Proposals::Proposals(std::vector<Member> members, int self, const Setting& setti
 Proposals::~Proposals() {
   if (!remote()) return;
   setting_.notes->remove(setting_.subject);
-  for (const std::size_t q : remote_) {
-    members_[q].link->keep_notes(setting_.subject);
-    if (links_listen_) members_[q].link->listen(false);
-  }
+  if (!links_listen_) return;
+  for (const std::size_t q : remote_) members_[q].link->listen(false);
 }
 
 std::unique_ptr<Proposals> Proposals::alone() {
@@ -205,8 +203,8 @@ void Proposals::ask_one(std::size_t member) noexcept {
 }
 
 void Proposals::called(std::uint32_t round) noexcept {
-  called_ = round;
   if (round != round_ + 1) return;  // about a round that is over here
+  called_ = round;
   members_[self_].board->asked.store(1, std::memory_order_seq_cst);
   listen();
 }
@@ -232,8 +230,7 @@ void Proposals::send_notes() {
   unsent_.store(false, std::memory_order_relaxed);
   while (sent_notes_ != round_) {
     const std::uint32_t round = ++sent_notes_;
-    // The slot does not change until all others have published in the next round, and so have read
-    // it.
+    // The slot does not change before this rank has published twice more.
     const ProposalSlot& mine = slot(self_, round);
     const std::span<const std::byte> body(reinterpret_cast<const std::byte*>(&mine),
                                           kNoteHead + used_[round % 2]);
@@ -246,22 +243,16 @@ void Proposals::refuse() noexcept {
   if (closed_ && !open_ && awaited()) decline();
 }
 
-std::vector<PeerLink*> Proposals::links() const {
-  std::vector<PeerLink*> all;
-  for (const std::size_t q : remote_) all.push_back(members_[q].link);
-  return all;
-}
-
 void Proposals::tell_links() noexcept {
   const bool now = listens();  // others may change it at any moment
   if (std::exchange(links_listen_, now) == now) return;
   for (const std::size_t q : remote_) members_[q].link->listen(links_listen_);
 }
 
-void Proposals::add_awaited(std::vector<PeerLink*>& links) const {
+void Proposals::add_links(std::vector<PeerLink*>& links, bool awaited_only) const {
   for (const std::size_t q : remote_) {
     // A member publishes once in a round.
-    if (open_ && published(q, round_)) continue;
+    if (awaited_only && open_ && published(q, round_)) continue;
     PeerLink* const link = members_[q].link;
     if (std::ranges::find(links, link) == links.end()) links.push_back(link);
   }

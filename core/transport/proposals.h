@@ -119,8 +119,9 @@ class Proposals final {
 
   // Between hosts: for the thread that moves bytes, which is that of the NoteExchange.
 
-  /// The links to other members.
-  [[nodiscard]] std::vector<PeerLink*> links() const;
+  /// Adds the links to other members that are not in the list; perhaps only those on which a note
+  /// of this round may come.
+  void add_links(std::vector<PeerLink*>& links, bool awaited_only) const;
   /// True while notes are read: an own proposal is open, or this member declines those of others.
   /// Any thread.
   [[nodiscard]] bool listens() const noexcept { return listening_.load(std::memory_order_relaxed); }
@@ -131,11 +132,9 @@ class Proposals final {
   /// True if somebody waits for what comes: each look at a link is a system call, and a member that
   /// only declines may let others wait a little.
   [[nodiscard]] bool in_a_hurry() const noexcept { return listens() && (open_ || asked()); }
-  /// Adds the links on which a note of this round may come.
-  void add_awaited(std::vector<PeerLink*>& links) const;
   /// True while a published proposal was not given to the links. Any thread.
   [[nodiscard]] bool unsent() const noexcept { return unsent_.load(std::memory_order_acquire); }
-  /// Gives it to the links.
+  /// Gives it to the links, which read it in its slot until PeerLink::keep_notes().
   void send_notes();
   /// A note has arrived.
   Result<void> note(Rank from, std::span<const std::byte> body);

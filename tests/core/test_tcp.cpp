@@ -271,8 +271,7 @@ TEST(Tcp, NotesOutliveTheirMemory) {
   for (const Bytes& note : notes) there.post_note(3, note);
   ASSERT_TRUE(there.pump_out());
   ASSERT_TRUE(there.sending());
-  there.keep_notes(4);  // of somebody else
-  there.keep_notes(3);
+  there.keep_notes();
   const Bytes want = notes.front();
   for (Bytes& note : notes) std::ranges::fill(note, std::byte{0});
   for (int i = 0; i < 1000 && listener.notes.size() < notes.size(); ++i) {

@@ -196,6 +196,10 @@ const ProcessSet* Negotiator::process_set(std::int32_t id) const noexcept {
   return state_->world.find_set(id);
 }
 
+std::optional<std::vector<Rank>> Negotiator::towards(std::uint32_t generation) const {
+  return state_->world.towards(generation);
+}
+
 std::map<std::int32_t, std::vector<Rank>> Negotiator::process_sets() const {
   return state_->world.sets();
 }

@@ -126,6 +126,8 @@ class Negotiator {
   Result<void> receive(Rank from, std::span<const std::byte> message, TimePoint now,
                        Effects& effects);
 
+  /// See World::towards().
+  [[nodiscard]] std::optional<std::vector<Rank>> towards(std::uint32_t generation) const;
   /// The process set of that id; null if there is none. Valid until the next call.
   [[nodiscard]] const ProcessSet* process_set(std::int32_t id) const noexcept;
   [[nodiscard]] std::map<std::int32_t, std::vector<Rank>> process_sets() const;

@@ -138,6 +138,19 @@ const ProcessSet* World::find_set(std::int32_t id) const noexcept {
   return set.members.empty() ? nullptr : &set;
 }
 
+std::optional<std::vector<Rank>> World::towards(std::uint32_t generation) const {
+  const auto set = std::ranges::find_if(sets_, [&](const ProcessSet& one) {
+    return one.generation == generation && !one.members.empty();
+  });
+  if (set == sets_.end()) return std::nullopt;
+  std::vector<Rank> neighbours;
+  for (std::size_t i = 0; i < tree_.children.size(); ++i) {
+    if (!set->by_child[i].empty()) neighbours.push_back(tree_.children[i]);
+  }
+  if (tree_.parent && !set->below.covers(set->members)) neighbours.push_back(*tree_.parent);
+  return neighbours;
+}
+
 std::uint64_t World::last_position(const ProcessSet& set) const noexcept {
   std::uint64_t last = event_;
   for (const ProcessSet& other : sets_) {

@@ -61,6 +61,9 @@ class World {
   }
   /// What happens at this position may concern any rank.
   void note_event(std::uint64_t position) noexcept { event_ = position; }
+  /// The neighbours in the control tree behind which there are members of the set of that
+  /// generation. None: there is no such set now.
+  [[nodiscard]] std::optional<std::vector<Rank>> towards(std::uint32_t generation) const;
   /// The last position that concerns a member of the set.
   [[nodiscard]] std::uint64_t last_position(const ProcessSet& set) const noexcept;
 

@@ -1,5 +1,6 @@
 #include "engine/failure/failure_sink.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace rueda {
@@ -48,9 +49,10 @@ void tell_whose(Error& error, Rank rank, const Peers& peers) {
 }
 
 void pass_on(std::span<const std::byte> frame, Rank but, Peers& peers, FailureSink& failures,
-             TimePoint now) {
+             TimePoint now, const std::vector<Rank>* only) {
   for (auto& neighbour : peers.neighbours()) {
     if (neighbour.rank == but) continue;
+    if (only != nullptr && std::ranges::find(*only, neighbour.rank) == only->end()) continue;
     auto sent = neighbour.channel->post(frame);
     if (!sent)
       failures.report_loss(neighbour.rank, std::move(sent).error(), Evidence::Control, now);

@@ -30,8 +30,9 @@ class FailureSink {
 void tell_whose(Error& error, Rank rank, const Peers& peers);
 
 /// Sends a frame to all neighbours in the control tree but one: a broadcast, as the tree has no
-/// cycles. Reports a neighbour that cannot be reached as lost.
+/// cycles. Reports a neighbour that cannot be reached as lost. `only`: to no others than these, in
+/// no order; null: to all.
 void pass_on(std::span<const std::byte> frame, Rank but, Peers& peers, FailureSink& failures,
-             TimePoint now);
+             TimePoint now, const std::vector<Rank>* only = nullptr);
 
 }  // namespace rueda

@@ -6,7 +6,6 @@
 #include "engine/base/names.h"
 #include "engine/base/spin_wait.h"
 #include "engine/control/fusion.h"
-#include "engine/fast_path/ask_frame.h"
 
 namespace rueda {
 
@@ -219,8 +218,7 @@ bool FastPath::step(TimePoint now) {
       proposed_.ask_at = TimePoint{};
       proposals.ask();
       if (proposals.remote()) {
-        pass_on(encode_ask({.generation = lane_->set.generation, .round = proposals.round()}), -1,
-                parts_.peers, parts_.detector, now);
+        pass_on_ask({.generation = lane_->set.generation, .round = proposals.round()}, -1, now);
       }
     }
     return moved;
@@ -374,7 +372,7 @@ bool FastPath::has_proposed(const Key& key) const {
 /// What goes to other hosts and comes from there. True: something did.
 bool FastPath::move(TimePoint now) {
   NoteExchange& notes = parts_.peers.notes();
-  if (!notes.stirs() || parts_.detector.open() || parts_.phase.has_failed()) return false;
+  if (!notes.stirs() || parts_.detector.open() || parts_.phase.quiet()) return false;
   if (notes.unsent()) {
     const std::lock_guard lock(parts_.negotiation.mutex());
     notes.send_notes();
@@ -401,8 +399,18 @@ bool FastPath::take(std::span<const std::byte> frame, Rank from, TimePoint now) 
     const std::lock_guard lock(parts_.negotiation.mutex());
     lane->proposals->called(ask->round);
   }
-  pass_on(frame, from, parts_.peers, parts_.detector, now);
+  pass_on_ask(*ask, from, now);
   return true;
+}
+
+/// Only where members are. A rank that does not know the set, yet or any more, asks everywhere.
+void FastPath::pass_on_ask(const Ask& ask, Rank from, TimePoint now) {
+  std::optional<std::vector<Rank>> towards;
+  {
+    const std::lock_guard lock(parts_.negotiation.mutex());
+    towards = parts_.negotiation.negotiator()->towards(ask.generation);
+  }
+  pass_on(encode_ask(ask), from, parts_.peers, parts_.detector, now, towards ? &*towards : nullptr);
 }
 
 void FastPath::open(const SetChange& set, bool added) {

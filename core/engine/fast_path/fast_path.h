@@ -21,6 +21,7 @@
 #include "engine/execution/dispatcher.h"
 #include "engine/execution/submissions.h"
 #include "engine/failure/detector.h"
+#include "engine/fast_path/ask_frame.h"
 #include "engine/fast_path/contributions.h"
 #include "engine/fast_path/lanes.h"
 #include "engine/timeline/timeline.h"
@@ -129,6 +130,7 @@ class FastPath final : public FastPathGate {
   void start(Submissions::Draft& draft);
   void release_held();
   bool move(TimePoint now);
+  void pass_on_ask(const Ask& ask, Rank from, TimePoint now);
 
   Parts parts_;
 
