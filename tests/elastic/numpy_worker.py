@@ -26,13 +26,13 @@ from horovod.elastic.run import run_fn  # noqa: E402
 from horovod.elastic.sampler import remaining_indices  # noqa: E402
 from horovod.elastic.state import ObjectState  # noqa: E402
 from horovod.errors import HostsUpdatedInterrupt  # noqa: E402
-from horovod.runtime import lifecycle  # noqa: E402
+from horovod.runtime import forming, lifecycle  # noqa: E402
 
 EPOCHS, RECORDS, BATCH = map(int, sys.argv[1:4])
 LARGE = 40_000
 """Numbers of an array that does not fit into one message."""
 
-_module: Any = lifecycle  # whose parts are replaced
+_module: Any = forming  # whose parts are replaced
 _connect = _module.connect
 
 
