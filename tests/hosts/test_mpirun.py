@@ -120,7 +120,7 @@ def test_killed_host_is_a_failure_that_names_its_ranks(
             assert left_behind(two_hosts, 0) == []
         finally:
             two_hosts.boot(1)
-    assert status not in (0, 143)
+    assert status not in (0, 143), said
     assert f"2, 3 on {two_hosts.names[1]} did not report their end" in said or "first that was lost" in said
 
 
