@@ -2,8 +2,6 @@
 
 #include "engine/engine.h"
 
-#include <algorithm>
-
 #include "engine/execution/host_copy.h"
 #include "engine/execution/shared_memory.h"
 
@@ -96,31 +94,20 @@ Result<void> Engine::open_parts() {
       peers_.backend(),
       [this](const SetChange& added) {
         auto backend = peers_.backend_factory().open(added.ranks, added.id);
-        if (backend && fast_path_) fast_path_->open(added, true);
+        if (backend && fast_path_) fast_path_->open(added, opened_);
         return backend;
       },
       options_.operation_timeout, &timeline_, &*device_batches_);
-  for (const SetChange& set : first_sets()) {
-    if (set.id == 0) continue;
-    if (auto opened = dispatcher_->open(set); !opened) return opened;
-  }
   wire();
+  for (const SetChange& set : negotiation_.sets()) {
+    if (set.id == 0) {
+      if (fast_path_) fast_path_->open(set, false);
+    } else if (auto opened = dispatcher_->open(set); !opened) {
+      return opened;
+    }
+  }
   opened_ = true;
   return {};
-}
-
-/// The world, and the sets of the start.
-std::vector<SetChange> Engine::first_sets() const {
-  const std::lock_guard lock(negotiation_.mutex());
-  const Negotiator& negotiator = *negotiation_.negotiator();
-  std::vector<SetChange> sets;
-  for (auto& [id, ranks] : negotiator.process_sets()) {
-    sets.push_back({.id = id,
-                    .generation = negotiator.process_set(id)->generation,
-                    .added = true,
-                    .ranks = std::move(ranks)});
-  }
-  return sets;
 }
 
 /// Who works with whom.
@@ -133,9 +120,6 @@ void Engine::wire() {
   if (!peers_.may_propose()) return;
   fast_path_.emplace(FastPath::Parts{peers_, phase_, timeline_, negotiation_, submissions_,
                                      *dispatcher_, loop_->detector(), loop_->progress()});
-  for (const SetChange& set : first_sets()) {
-    if (std::ranges::binary_search(set.ranks, options_.rank)) fast_path_->open(set, false);
-  }
   loop_->use(&*fast_path_);
   negotiation_.use(&*fast_path_);
 }

@@ -124,7 +124,6 @@ class Engine final {
   Result<Handle> submit_blocking(Submission& submission);
   Result<Handle> submit_callback(Submission& submission);
   Result<void> open_parts();
-  [[nodiscard]] std::vector<SetChange> first_sets() const;
   void wire();
   void end_foreign();
   void end_devices();

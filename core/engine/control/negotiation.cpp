@@ -30,6 +30,18 @@ std::map<std::int32_t, std::vector<Rank>> Negotiation::process_sets() const {
   return negotiator_ ? negotiator_->process_sets() : decltype(process_sets()){};
 }
 
+std::vector<SetChange> Negotiation::sets() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<SetChange> all;
+  for (auto& [id, ranks] : negotiator_->process_sets()) {
+    all.push_back({.id = id,
+                   .generation = negotiator_->process_set(id)->generation,
+                   .added = true,
+                   .ranks = std::move(ranks)});
+  }
+  return all;
+}
+
 bool Negotiation::moved() {
   mutex_.assert_held();
   // A rank without submissions in flight may propose again. Ranks that still run a dispatched

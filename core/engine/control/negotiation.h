@@ -77,6 +77,8 @@ class Negotiation {
   /// See Engine.
   [[nodiscard]] std::optional<Error> failure() const;
   [[nodiscard]] std::map<std::int32_t, std::vector<Rank>> process_sets() const;
+  /// The world and all sets there are, as if each had just been added.
+  [[nodiscard]] std::vector<SetChange> sets() const;
 
  private:
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
