@@ -64,7 +64,7 @@ class PeerLink {
 
   /// The receiver of notes from now on; null: a note is an error. Outlives the link.
   void deliver_notes_to(NoteSink* sink) noexcept { sink_ = sink; }
-  /// Queues a note, kMaxNote at most. The bytes stay valid until keep_notes().
+  /// Queues a note, kMaxNote at most. The bytes stay valid until it has gone or keep_notes().
   void post_note(std::uint64_t subject, std::span<const std::byte> body);
   /// Copies the notes that are queued.
   void keep_notes();

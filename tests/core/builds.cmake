@@ -4,7 +4,7 @@
 # Whatever parses bytes of others, or counts them: frames, segments, seals, kernels at the ends of arrays.
 set(tests_under_address,undefined
     test_adasum_kernels test_association test_backend_defaults test_capi test_chaos test_engine test_engine_failures
-    test_engine_memory test_engine_fast_path test_engine_fast_moves test_engine_fast_sets test_engine_parts
+    test_engine_memory test_engine_fast_path test_engine_fast_moves test_engine_fast_sets test_engine_sets_that_go test_engine_parts
     test_fake_cuda test_fake_nccl
     test_foreign test_fusion test_fuzz test_kernels test_nccl_failures test_peer_failures test_staged_failures
     test_local_backend test_negotiator test_negotiator_conflicts test_negotiator_ends test_negotiator_groups
@@ -16,7 +16,7 @@ set(tests_under_address,undefined
 set(tests_under_thread
     test_adasum test_alltoall test_capi test_chaos test_doorbell test_engine test_engine_direct test_engine_failures
     test_engine_join test_engine_memory test_engine_fast_path test_engine_fast_moves test_engine_fast_order
-    test_engine_fast_sets test_engine_order test_engine_sets
+    test_engine_fast_sets test_engine_sets_that_go test_engine_order test_engine_sets
     test_engine_survey test_executor test_backend_factory test_fake_cuda test_fake_nccl test_foreign test_hierarchical
     test_nccl test_nccl_failures test_peer test_peer_failures test_proposals test_operation_tags test_progress
     test_staged test_staged_failures

@@ -3,109 +3,27 @@
 
 #include <gtest/gtest.h>
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <atomic>
-#include <csignal>
 #include <cstring>
-#include <functional>
 #include <latch>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <numeric>
 #include <random>
 #include <thread>
 
 #include "cluster.h"
+#include "set_calls.h"
 
 namespace rueda::testing {
 namespace {
 
 using std::chrono::milliseconds;
-using Ranks = std::vector<Rank>;
 
 const std::vector<Groups> kWorlds{
     {{0, 1, 2, 3}}, {{0}, {1}, {2}, {3}}, {{0, 1}, {2, 3}}, {{0, 3}, {1, 2}}, {{0, 1, 2}, {3}}};
 
 class FastSets : public ::testing::TestWithParam<Groups> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, FastSets, ::testing::ValuesIn(kWorlds), world_name);
-
-bool in(const Ranks& ranks, Rank rank) { return std::ranges::find(ranks, rank) != ranks.end(); }
-
-float sum_of(const Ranks& ranks) {
-  return static_cast<float>(std::accumulate(ranks.begin(), ranks.end(), 0));
-}
-
-EngineOptions with_sets(std::vector<Ranks> sets) {
-  EngineOptions options;
-  options.negotiator.process_sets = std::move(sets);
-  return options;
-}
-
-/// Runs to the end on the way that is taken where somebody stays.
-std::shared_ptr<Work> stay(Engine& engine, Submission submission, std::optional<Error>& error) {
-  auto handle = engine.submit(blocking(std::move(submission)));
-  if (!handle) {
-    error = std::move(handle).error();
-    return nullptr;
-  }
-  if (*handle == 0) return nullptr;
-  auto work = finish(engine, *handle);
-  if (!work) {
-    error = Error{.message = "no end"};
-  } else {
-    error = work->error;
-  }
-  return work;
-}
-
-std::optional<Error> stay(Engine& engine, Submission submission) {
-  std::optional<Error> error;
-  stay(engine, std::move(submission), error);
-  return error;
-}
-
-/// Blocking, or submitted and waited for.
-void expect_sum(Engine& engine, std::int32_t set, const Ranks& ranks, const std::string& name,
-                std::size_t count, int salt, bool blocks = true) {
-  std::vector<float> values(count, static_cast<float>(engine.rank() + salt));
-  Submission submission = allreduce_of(values, name);
-  submission.process_set = set;
-  std::optional<Error> error;
-  if (blocks) {
-    error = stay(engine, std::move(submission));
-  } else {
-    submission.mode = Mode::Awaited;
-    const auto handle = engine.submit(std::move(submission));
-    ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
-    const auto work = finish(engine, *handle);
-    ASSERT_TRUE(work);
-    error = work->error;
-  }
-  ASSERT_FALSE(error) << error->what();
-  const float want = sum_of(ranks) + static_cast<float>(salt) * static_cast<float>(ranks.size());
-  for (const float value : values) {
-    ASSERT_EQ(value, want) << name << " of " << count << " in set " << set;
-  }
-}
-
-std::int32_t add(Engine& engine, const Ranks& ranks) {
-  const auto handle = engine.submit({.kind = Kind::AddProcessSet, .ranks = ranks});
-  EXPECT_TRUE(static_cast<bool>(handle)) << (handle ? "" : handle.error().what());
-  if (!handle) return -1;
-  const auto work = finish(engine, *handle);
-  EXPECT_TRUE(work && !work->error && work->value);
-  return work && work->value ? static_cast<std::int32_t>(*work->value) : -1;
-}
-
-void remove(Engine& engine, std::int32_t set) {
-  const auto handle = engine.submit({.kind = Kind::RemoveProcessSet, .root = set});
-  ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
-  const auto work = finish(engine, *handle);
-  ASSERT_TRUE(work && !work->error);
-}
 
 TEST_P(FastSets, sets_that_overlap_and_the_world) {
   const std::vector<Ranks> sets{{0, 1, 2, 3}, {0, 1}, {1, 2, 3}, {0, 3}, {2}};
@@ -454,157 +372,6 @@ TEST_P(FastSets, results_are_those_of_the_regular_way) {
       ASSERT_EQ(std::memcmp(one.data(), other.data(), one.size() * sizeof(float)), 0);
     }
   });
-}
-
-/// Stops a thread where it is, as a busy machine may.
-class Stopper {
- public:
-  Stopper() {
-    struct sigaction action{};
-    action.sa_handler = [](int) {
-      stopped_ = true;
-      while (wanted_) {
-        const timespec moment{.tv_sec = 0, .tv_nsec = 1'000'000};
-        ::nanosleep(&moment, nullptr);
-      }
-      stopped_ = false;
-    };
-    ::sigaction(SIGUSR1, &action, &before_);
-  }
-  ~Stopper() { ::sigaction(SIGUSR1, &before_, nullptr); }
-  Stopper(const Stopper&) = delete;
-  Stopper& operator=(const Stopper&) = delete;
-
-  static void stop(std::jthread& thread) {
-    wanted_ = true;
-    ::pthread_kill(thread.native_handle(), SIGUSR1);
-    while (!stopped_) std::this_thread::yield();
-  }
-  static void go_on() { wanted_ = false; }
-
- private:
-  static inline std::atomic<bool> wanted_{false};
-  static inline std::atomic<bool> stopped_{false};
-  struct sigaction before_{};
-};
-
-/// Set 1 has ranks 1 and 2. A thread of rank 1 proposes there, and is stopped while all ranks
-/// remove the set and add another one, which gets its number.
-class SetThatGoes {
- public:
-  explicit SetThatGoes(int size, Ranks next) : next_(std::move(next)) {
-    groups_.emplace_back();
-    for (Rank rank = 0; rank < size; ++rank) groups_[0].push_back(rank);
-    cluster_ = std::make_unique<Cluster>(groups_, with_sets({{1, 2}}));
-  }
-  Engine& operator[](Rank rank) { return (*cluster_)[rank]; }
-  Cluster& cluster() { return *cluster_; }
-
-  /// `proposes` runs on that thread; `meanwhile` while it is stopped.
-  void run(const std::function<void()>& proposes, const std::function<void()>& meanwhile = {}) {
-    const Stopper stopper;
-    std::atomic<bool> begun{false};
-    std::jthread thread([&] {
-      begun = true;
-      proposes();
-    });
-    while (!begun) std::this_thread::yield();
-    std::this_thread::sleep_for(milliseconds(5));  // its proposal is open, and it sleeps
-    change(1);
-    std::this_thread::sleep_for(milliseconds(10));  // the coordinator has heard of it
-    Stopper::stop(thread);
-    if (meanwhile) meanwhile();
-    for (Rank rank = 0; rank < cluster_->size(); ++rank) {
-      if (rank != 1) change(rank);
-    }
-    std::vector<std::jthread> others;
-    for (Rank rank = 0; rank < cluster_->size(); ++rank) {
-      if (rank != 1) others.emplace_back([this, rank] { end(rank); });
-    }
-    std::this_thread::sleep_for(milliseconds(60));
-    Stopper::go_on();
-    thread.join();
-    end(1);
-  }
-
- private:
-  void change(Rank rank) {
-    for (Submission submission : {Submission{.kind = Kind::RemoveProcessSet, .root = 1},
-                                  Submission{.kind = Kind::AddProcessSet, .ranks = next_}}) {
-      const auto handle = (*this)[rank].submit(std::move(submission));
-      ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
-      const std::lock_guard lock(mutex_);
-      handles_[rank].push_back(*handle);
-    }
-  }
-  void end(Rank rank) {
-    std::vector<Handle> handles;
-    {
-      const std::lock_guard lock(mutex_);
-      handles = handles_[rank];
-    }
-    for (const Handle handle : handles) {
-      const auto work = finish((*this)[rank], handle);
-      EXPECT_TRUE(work && !work->error) << (work ? work->error->what() : "");
-    }
-  }
-
-  Ranks next_;
-  Groups groups_;
-  std::unique_ptr<Cluster> cluster_;
-  std::mutex mutex_;  // guards the handles
-  std::map<Rank, std::vector<Handle>> handles_;
-};
-
-TEST(EngineFastSets, a_refused_proposal_of_a_set_that_has_gone_is_no_operation_of_the_next_one) {
-  for (int attempt = 0; attempt < 5; ++attempt) {
-    SetThatGoes world(3, {0, 1});
-    world.cluster().each([&](Rank rank, Engine& engine) {
-      for (int i = 0; rank > 0 && i < 6; ++i) expect_sum(engine, 1, {1, 2}, "x", 4, 1);
-    });
-    std::optional<Error> error;
-    std::vector<float> values(4, 100.0F);
-    world.run([&] {
-      Submission submission = allreduce_of(values, "x");
-      submission.process_set = 1;
-      error = stay(world[1], std::move(submission));
-    });
-    ASSERT_TRUE(error);
-    EXPECT_NE(error->what().find("Process set has been removed"), std::string::npos)
-        << error->what();
-    world.cluster().each([&](Rank rank, Engine& engine) {
-      if (rank < 2) expect_sum(engine, 1, {0, 1}, "x", 4, 3);
-    });
-  }
-}
-
-/// With data that come behind the proposal: it runs in the set that has agreed on it.
-TEST(EngineFastSets, what_was_agreed_on_runs_though_another_set_has_the_number) {
-  SetThatGoes world(4, {0, 1, 3});
-  const auto exchange = [&](Rank rank) {
-    std::vector<float> values(200'000, static_cast<float>(rank));
-    Submission submission = allreduce_of(values, "a");
-    submission.kind = Kind::Alltoall;
-    submission.process_set = 1;
-    submission.tensors[0].out = nullptr;
-    submission.tensors[0].splits = {100'000, 100'000};
-    std::optional<Error> error;
-    const auto work = stay(world[rank], std::move(submission), error);
-    EXPECT_FALSE(error) << error->what();
-    if (error || !work) return;
-    const auto* got = reinterpret_cast<const float*>(work->outputs.front().buffer.data());
-    EXPECT_EQ(got[0], 1.0F);
-    EXPECT_EQ(got[199'999], 2.0F);
-  };
-  world.cluster().each([&](Rank rank, Engine&) {
-    for (int i = 0; (rank == 1 || rank == 2) && i < 6; ++i) exchange(rank);
-  });
-  std::jthread other;
-  world.run([&] { exchange(1); },
-            [&] {
-              other = std::jthread([&] { exchange(2); });
-              std::this_thread::sleep_for(milliseconds(20));
-            });
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ class FastPath final : public FastPathGate {
   void open(const SetChange& set, bool added);
   /// That set has been added or removed on this rank.
   void changed(const SetChange& change);
-  /// Proposes it if all ranks may agree on it. False: it has to go the regular way.
+  /// Proposes it if all members may agree on it. False: it has to go the regular way.
   [[nodiscard]] bool propose(Submission& submission);
   /// After a proposal, which the caller has just made; goes on to wait for its end if it `stays`.
   /// 0: done; else the handle of an operation that is under way.

@@ -1,5 +1,5 @@
-/// The rounds of all process sets of this rank, each set a lane: which may be used now, what others
-/// ask for, and what goes between hosts.
+/// The rounds of all process sets of this rank, each set a lane: which may be used now, and what
+/// others ask for.
 #pragma once
 
 #include <atomic>
@@ -41,7 +41,6 @@ class Lanes {
   /// Null if that set has no fast path (yet).
   [[nodiscard]] Lane* find(std::int32_t process_set) const noexcept;
   [[nodiscard]] Lane* of_generation(std::uint32_t generation) const noexcept;
-  [[nodiscard]] const std::vector<std::unique_ptr<Lane>>& all() const noexcept { return lanes_; }
   /// Any thread, without a lock.
   [[nodiscard]] bool empty() const noexcept { return count_.load(std::memory_order_relaxed) == 0; }
 
