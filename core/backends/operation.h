@@ -22,7 +22,7 @@ class Operation {
   virtual ~Operation() = default;
   [[nodiscard]] virtual Result<Step> step() = 0;
   /// When to step again though nothing has arrived: for what tells nobody that it is done.
-  /// Meaningful after Blocked.
+  /// Meaningful after Blocked. An operation that steps another one hands on what that one says.
   [[nodiscard]] virtual std::optional<TimePoint> due() const { return std::nullopt; }
   /// The data path it took, if that does not follow from kind and size (Backend::path()); else
   /// empty. Meaningful after Done.

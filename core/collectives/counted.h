@@ -23,6 +23,7 @@ class Counted : public Operation {
 
   Result<Step> step() final;
   std::vector<Rank> waiting_for() const final { return exchange_->waiting_for(); }
+  std::optional<TimePoint> due() const final { return exchange_->due(); }
   std::string_view path() const final { return exchange_->path(); }
   std::optional<Error> refusal() const final { return refusal_; }
 

@@ -279,6 +279,27 @@ TEST_F(NcclChoice, ARankAloneGetsItOnlyIfItAsks) {
   }
 }
 
+/// NCCL tells nobody when it has put an operation on the stream: the engine has to ask again. Here
+/// nothing else wakes it.
+TEST_F(NcclChoice, WhatCountsItsRowsFirstAsksAgain) {
+  EngineOptions options = with_fake_device();
+  options.devices.allgather = options.devices.alltoall = "NCCL";
+  Cluster cluster({{0}}, options);
+  cluster.each([&](Rank, Engine& engine) {
+    Framework framework(0);
+    std::byte* const rows = framework.tensor(whole<float>(5, 0));
+    for (const Kind kind : {Kind::Allgather, Kind::Alltoall}) {
+      Submission submission{
+          .kind = kind,
+          .name = "rows",
+          .tensors = {on_device(framework, rows, nullptr, DType::Float32, of(5))}};
+      if (kind == Kind::Alltoall) submission.tensors.front().splits = {5};
+      EXPECT_NE(run(engine, std::move(submission)), nullptr);
+    }
+    EXPECT_EQ(batches(engine, "nccl"), 2U);
+  });
+}
+
 TEST_F(NcclChoice, AnErrorOfNcclIsEverybodys) {
   Cluster cluster({{0, 1}, {2}}, with_fake_device());
   cluster.each([&](Rank rank, Engine& engine) { EXPECT_EQ(once(engine, rank), ""); });

@@ -12,7 +12,7 @@
 namespace rueda {
 
 /// How often one looks whether NCCL has done what it does on threads of its own.
-constexpr auto kNcclLook = std::chrono::microseconds(200);
+constexpr auto kNcclLook = std::chrono::microseconds(50);
 
 /// A communicator. Any call of NCCL may come back before it has done its work.
 class NcclCommunicator {
