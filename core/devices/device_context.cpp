@@ -112,12 +112,15 @@ bool DeviceContext::busy(void* stream) const noexcept {
 bool DeviceContext::holds(const void* address) const noexcept {
   if (address == nullptr) return false;
   const Current current(*this);
+  // The form for several attributes has an answer, 0, for memory that it has never heard of. The one
+  // for a single attribute fails then, which tools that look for errors report.
   unsigned kind = 0;
+  int attribute = kAttributeMemoryType;
+  void* data = &kind;
   const DriverStatus status =
-      driver_->pointer_attribute(&kind, kAttributeMemoryType, as_address(address));
-  // A context that has failed knows no address any more: then the copy says so. Only for memory
-  // that it has never heard of the answer is a plain no, and nobody reads a device's memory on the
-  // host.
+      driver_->pointer_attributes(1, &attribute, &data, as_address(address));
+  // A context that has failed knows no address any more: then the copy says so, and nobody reads a
+  // device's memory on the host.
   return status == kDriverSuccess ? kind == kMemoryOfDevice : status != kDriverInvalidValue;
 }
 

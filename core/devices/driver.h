@@ -83,8 +83,8 @@ inline constexpr unsigned kIpcPeerAccess = 1;       // CU_IPC_MEM_LAZY_ENABLE_PE
     (DriverAddress to, DriverAddress from, std::size_t bytes, DriverStream stream))             \
   X(set_bytes, "cuMemsetD8Async",                                                               \
     (DriverAddress to, unsigned char value, std::size_t bytes, DriverStream stream))            \
-  X(pointer_attribute, "cuPointerGetAttribute",                                                 \
-    (void* data, int attribute, DriverAddress address))                                         \
+  X(pointer_attributes, "cuPointerGetAttributes",                                               \
+    (unsigned count, int* attributes, void** data, DriverAddress address))                      \
   X(ipc_export, "cuIpcGetMemHandle", (DriverIpcHandle * handle, DriverAddress address))         \
   X(ipc_open, "cuIpcOpenMemHandle_v2",                                                          \
     (DriverAddress * address, DriverIpcHandle handle, unsigned flags))                          \

@@ -77,6 +77,9 @@ class FakeCuda : public ::testing::Test {
     EXPECT_EQ(driver().stream_create(&stream, flags), kDriverSuccess);
     return stream;
   }
+  static DriverStatus attribute_of(void* data, int attribute, DriverAddress address) {
+    return driver().pointer_attributes(1, &attribute, &data, address);
+  }
   static DriverAddress address_of(const void* memory) {
     return reinterpret_cast<DriverAddress>(memory);
   }
@@ -196,11 +199,11 @@ TEST_F(FakeCuda, RegisteredMemoryIsPinned) {
   const auto strike = symbol<DriverStatus(void*)>("cuMemHostUnregister");
   std::vector<unsigned char> memory(kBytes, 1);
   unsigned type = 0;
-  EXPECT_EQ(driver().pointer_attribute(&type, kAttributeMemoryType, address_of(memory.data())),
-            kDriverInvalidValue);
+  EXPECT_EQ(attribute_of(&type, kAttributeMemoryType, address_of(memory.data())), kDriverSuccess);
+  EXPECT_EQ(type, 0U) << "nobody knows it";
   ASSERT_EQ(enlist(memory.data(), kBytes, 0), kDriverSuccess);
   EXPECT_EQ(enlist(memory.data() + 1, 1, 0), 712);
-  EXPECT_EQ(driver().pointer_attribute(&type, kAttributeMemoryType, address_of(&memory[5])),
+  EXPECT_EQ(attribute_of(&type, kAttributeMemoryType, address_of(&memory[5])),
             kDriverSuccess);
   EXPECT_EQ(type, 1U);
   const DriverAddress device = allocate();
@@ -424,14 +427,17 @@ TEST_F(FakeCuda, AddressesAreToldApart) {
   const auto pinned = address_of(allocate_pinned());
   int ordinal = -1;
   unsigned type = 0;
-  EXPECT_EQ(driver().pointer_attribute(&type, kAttributeMemoryType, device + 9), kDriverSuccess);
+  EXPECT_EQ(attribute_of(&type, kAttributeMemoryType, device + 9), kDriverSuccess);
   EXPECT_EQ(type, kMemoryOfDevice);
-  EXPECT_EQ(driver().pointer_attribute(&ordinal, kAttributeOrdinal, device), kDriverSuccess);
+  EXPECT_EQ(attribute_of(&ordinal, kAttributeOrdinal, device), kDriverSuccess);
   EXPECT_EQ(ordinal, 0);
-  EXPECT_EQ(driver().pointer_attribute(&type, kAttributeMemoryType, pinned), kDriverSuccess);
+  EXPECT_EQ(attribute_of(&type, kAttributeMemoryType, pinned), kDriverSuccess);
   EXPECT_EQ(type, 1U);
-  EXPECT_EQ(driver().pointer_attribute(&type, kAttributeMemoryType, address_of(&type)),
-            kDriverInvalidValue);
+  EXPECT_EQ(attribute_of(&type, kAttributeMemoryType, address_of(&type)), kDriverSuccess);
+  EXPECT_EQ(type, 0U);
+  const auto alone =
+      symbol<DriverStatus(void*, int, DriverAddress)>("cuPointerGetAttribute");
+  EXPECT_EQ(alone(&type, kAttributeMemoryType, address_of(&type)), kDriverInvalidValue);
   EXPECT_EQ(driver().stream_synchronize(stream_), kDriverSuccess) << "to ask breaks nothing";
 }
 

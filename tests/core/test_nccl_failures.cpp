@@ -260,7 +260,7 @@ TEST_F(NcclFailures, AnAddressThatTheDriverDoesNotTellOfIsNotReadOnTheHost) {
   EngineOptions options = with_fake_device();
   options.devices.allreduce = "STAGED";
   Cluster cluster({{0}, {1}}, options);
-  fakeCudaFail("cuPointerGetAttribute:*:999");
+  fakeCudaFail("cuPointerGetAttributes:*:999");
   cluster.each([&](Rank rank, Engine& engine) { EXPECT_EQ(once(engine, rank), ""); });
 }
 

@@ -133,10 +133,8 @@ FAKE_CUDA_API DriverStatus cuMemsetD8Async(DriverAddress to, unsigned char value
                 [value, bytes](std::byte* content) { std::memset(content, value, bytes); });
 }
 
-FAKE_CUDA_API DriverStatus cuPointerGetAttribute(void* data, int attribute, DriverAddress address) {
-  FAKE_CUDA_TRY(enter<"cuPointerGetAttribute">(Needs::Context));
-  const Place place = Memory::get().find(address, 1);
-  if (data == nullptr || place.block == nullptr) return kDriverInvalidValue;
+/// Of memory that is known.
+static DriverStatus tell(void* data, int attribute, const Place& place, DriverAddress address) {
   const bool of_device = place.kind == Place::Kind::Device;
   switch (attribute) {
     case kContextAttribute:
@@ -170,6 +168,29 @@ FAKE_CUDA_API DriverStatus cuPointerGetAttribute(void* data, int attribute, Driv
     default:
       return kDriverInvalidValue;
   }
+}
+
+FAKE_CUDA_API DriverStatus cuPointerGetAttribute(void* data, int attribute, DriverAddress address) {
+  FAKE_CUDA_TRY(enter<"cuPointerGetAttribute">(Needs::Context));
+  const Place place = Memory::get().find(address, 1);
+  if (data == nullptr || place.block == nullptr) return kDriverInvalidValue;
+  return tell(data, attribute, place, address);
+}
+
+/// Memory that is not known is no error here: its kind is 0. Its other attributes are not written.
+FAKE_CUDA_API DriverStatus cuPointerGetAttributes(unsigned count, int* attributes, void** data,
+                                                  DriverAddress address) {
+  FAKE_CUDA_TRY(enter<"cuPointerGetAttributes">(Needs::Context));
+  if (attributes == nullptr || data == nullptr) return kDriverInvalidValue;
+  const Place place = Memory::get().find(address, 1);
+  for (unsigned i = 0; i < count; ++i) {
+    if (place.block != nullptr) {
+      FAKE_CUDA_TRY(tell(data[i], attributes[i], place, address));
+    } else if (attributes[i] == kAttributeMemoryType) {
+      write(data[i], 0U);
+    }
+  }
+  return kDriverSuccess;
 }
 
 FAKE_CUDA_API_ANY_TYPES DriverStatus cuIpcGetMemHandle(IpcHandle* handle, DriverAddress address) {
