@@ -30,7 +30,7 @@ EngineDevice::EngineDevice(std::shared_ptr<DeviceContext> context, std::shared_p
 Result<std::shared_ptr<EngineDevice>> EngineDevice::open(std::shared_ptr<DeviceContext> context,
                                                          std::shared_ptr<Waker> waker) {
   auto device = std::make_shared<EngineDevice>(context, std::move(waker));
-  for (auto* const stream : {&device->to_host_, &device->to_device_}) {
+  for (auto* const stream : {&device->to_host_, &device->to_device_, &device->bell_}) {
     auto opened = DeviceStream::open(context);
     if (!opened) return std::move(opened).error();
     *stream = std::move(*opened);
@@ -61,6 +61,7 @@ EngineDevice::~EngineDevice() {
   leave_behind(memory_);
   leave_behind(std::move(to_host_));
   leave_behind(std::move(to_device_));
+  leave_behind(std::move(bell_));
   leave_behind(std::make_shared<HostBuffer>(std::move(slot_memory_)));
   leave_behind(std::make_shared<std::vector<Kept>>(std::move(kept_)));
 }
@@ -109,19 +110,25 @@ void EngineDevice::keep(HostBuffer memory, void* stream) noexcept {
 }
 
 void EngineDevice::keep(HostBuffer memory, std::shared_ptr<const DevicePoint> until) {
+  collect();
+  const std::lock_guard lock(mutex_);
+  kept_.push_back({.memory = std::move(memory), .until = std::move(until)});
+}
+
+void EngineDevice::collect() {
   const std::lock_guard lock(mutex_);
   std::erase_if(kept_, [](const Kept& kept) {
     const auto reached = kept.until->reached();
     return reached && *reached;
   });
-  kept_.push_back({.memory = std::move(memory), .until = std::move(until)});
 }
 
-Result<void> EngineDevice::ring_after(void* stream) {
+Result<void> EngineDevice::ring_at(const DevicePoint& point) {
+  if (auto after = point.precede(bell_->get()); !after) return after;
   const DeviceContext::Current current(*context_);
   auto* const waker = new std::shared_ptr<Waker>(waker_);
   const DriverStatus status = context_->driver().launch_host(
-      static_cast<DriverStream>(stream),
+      static_cast<DriverStream>(bell_->get()),
       [](void* argument) {
         auto* const owned = static_cast<std::shared_ptr<Waker>*>(argument);
         (*owned)->ring();

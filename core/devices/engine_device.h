@@ -49,6 +49,9 @@ class EngineDevice {
 
   // By the holder of the progress lock.
 
+  /// Gives back what has been copied since: large memory is taken anew from the driver only if it
+  /// must be.
+  void collect();
   /// Keeps memory until all copies that have been started so far are done.
   void keep(HostBuffer memory) noexcept;
   /// The same of what is in that stream.
@@ -56,8 +59,9 @@ class EngineDevice {
   /// Copies to the host go into this stream, copies to the device into that one.
   [[nodiscard]] void* to_host() const noexcept { return to_host_->get(); }
   [[nodiscard]] void* to_device() const noexcept { return to_device_->get(); }
-  /// Tells the engine when the stream has come to where it is now.
-  Result<void> ring_after(void* stream);
+  /// Tells the engine when the device has come to that point. No copy comes after the ring: what
+  /// is in the streams goes on meanwhile.
+  Result<void> ring_at(const DevicePoint& point);
 
   struct Slot {
     std::byte* memory = nullptr;                ///< kSlotBytes
@@ -82,6 +86,7 @@ class EngineDevice {
   std::shared_ptr<HostPool> memory_;
   std::unique_ptr<DeviceStream> to_host_;
   std::unique_ptr<DeviceStream> to_device_;
+  std::unique_ptr<DeviceStream> bell_;  // nothing but rings
   HostBuffer slot_memory_;
   std::array<Slot, kSlots> slots_;
   std::size_t next_slot_ = 0;

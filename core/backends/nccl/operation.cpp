@@ -52,9 +52,6 @@ Result<Step> NcclOperation::step() {
       auto end = backend_.end();
       if (!end) return std::move(end).error();
       end_ = std::move(*end);
-      if (auto asked = backend_.device()->ring_after(backend_.stream()); !asked) {
-        return std::move(asked).error();
-      }
       phase_ = Phase::Running;
       [[fallthrough]];
     }
@@ -78,8 +75,11 @@ Result<Step> NcclOperation::watch() {
     const auto reached = point->reached();
     return reached && !*reached;
   });
-  if (computes) return patience_.wait();
-  patience_.reset();
+  if (computes) return wait_.wait(*backend_.device(), *end_);
+  wait_.not_alone();
+  if (auto watched = wait_.watch(*backend_.device(), *end_); !watched) {
+    return std::move(watched).error();
+  }
   return Step::Blocked;
 }
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "backends/device_patience.h"
+#include "backends/device_wait.h"
 #include "backends/nccl/nccl.h"
 
 namespace rueda {
@@ -27,7 +27,7 @@ class NcclOperation final : public Operation {
   Result<Step> step() override;
   [[nodiscard]] std::vector<Rank> waiting_for() const override;
   [[nodiscard]] std::optional<TimePoint> due() const override {
-    return due_ ? due_ : patience_.due();
+    return due_ ? due_ : wait_.due();
   }
 
  private:
@@ -40,7 +40,7 @@ class NcclOperation final : public Operation {
   std::vector<std::shared_ptr<const DevicePoint>> points_;  // what it comes after
   Phase phase_ = Phase::Starting;
   std::shared_ptr<const DevicePoint> end_;
-  DevicePatience patience_;
+  DeviceWait wait_;
   std::optional<TimePoint> due_;  // while it settles
 };
 

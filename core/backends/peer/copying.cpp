@@ -24,13 +24,6 @@ PeerCopying::~PeerCopying() {
   if (started_ && !over_) backend_.interrupted();
 }
 
-Result<std::shared_ptr<const DevicePoint>> PeerCopying::end_of(void* stream) const {
-  auto point = device_.context().point(stream);
-  if (!point) return std::move(point).error();
-  if (auto asked = device_.ring_after(stream); !asked) return std::move(asked).error();
-  return std::shared_ptr<const DevicePoint>(std::move(*point));
-}
-
 Result<void> PeerCopying::start() {
   started_ = true;
   for (const PeerPlan::Copy& copy : plan_.own) {
@@ -55,7 +48,7 @@ Result<void> PeerCopying::fill(std::size_t chunk) {
     any = true;
   });
   if (!copied || !any) return copied;
-  auto end = end_of(device_.to_host());
+  auto end = device_.context().point(device_.to_host());
   if (!end) return std::move(end).error();
   filled_ = std::move(*end);
   return {};
@@ -81,22 +74,21 @@ Result<void> PeerCopying::read(std::size_t chunk) {
     any = true;
   }
   if (!any) return {};
-  auto end = end_of(device_.to_device());
+  auto end = device_.context().point(device_.to_device());
   if (!end) return std::move(end).error();
   read_ = std::move(*end);
   return {};
 }
 
-/// Whether the own device has done what comes before the next meeting.
-Result<bool> PeerCopying::ready() {
+Result<const DevicePoint*> PeerCopying::unfinished() {
   for (auto* const point : {&filled_, &read_}) {
     if (*point == nullptr) continue;
     auto reached = (*point)->reached();
-    if (!reached) return reached;
-    if (!*reached) return false;
+    if (!reached) return std::move(reached).error();
+    if (!*reached) return point->get();
     point->reset();
   }
-  return true;
+  return nullptr;
 }
 
 Result<Step> PeerCopying::step() {
@@ -108,10 +100,10 @@ Result<Step> PeerCopying::step() {
     return Step::Done;
   }
   if (!meeting_) {
-    auto may = ready();
-    if (!may) return std::move(may).error();
-    if (!*may) return patience_.wait();
-    patience_.reset();
+    auto point = unfinished();
+    if (!point) return std::move(point).error();
+    if (*point != nullptr) return wait_.wait(device_, **point);
+    wait_.reset();
     meeting_ = backend_.host().barrier();
     return Step::Advanced;
   }

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "backends/device_patience.h"
+#include "backends/device_wait.h"
 #include "backends/peer/peer.h"
 
 namespace rueda {
@@ -50,16 +50,15 @@ class PeerCopying final : public Operation {
     return meeting_ ? meeting_->waiting_for() : std::vector<Rank>();
   }
   [[nodiscard]] std::optional<TimePoint> due() const override {
-    return meeting_ ? meeting_->due() : patience_.due();
+    return meeting_ ? meeting_->due() : wait_.due();
   }
 
  private:
   [[nodiscard]] Result<void> start();
   [[nodiscard]] Result<void> fill(std::size_t chunk);
   [[nodiscard]] Result<void> read(std::size_t chunk);
-  /// What is in that stream now; the engine is woken when it is done.
-  [[nodiscard]] Result<std::shared_ptr<const DevicePoint>> end_of(void* stream) const;
-  [[nodiscard]] Result<bool> ready();
+  /// What the own device has not done yet of what comes before the next meeting; null: nothing.
+  [[nodiscard]] Result<const DevicePoint*> unfinished();
 
   PeerBackend& backend_;
   EngineDevice& device_;
@@ -70,7 +69,7 @@ class PeerCopying final : public Operation {
   std::size_t met_ = 0;                        // meetings that are over
   std::shared_ptr<const DevicePoint> filled_;  // null: nothing to wait for
   std::shared_ptr<const DevicePoint> read_;    // the same
-  DevicePatience patience_;
+  DeviceWait wait_;
   std::unique_ptr<Operation> meeting_;  // under way
 };
 

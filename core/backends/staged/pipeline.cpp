@@ -19,11 +19,23 @@ Result<Step> StagedPipeline::step() {
   if (!ran) return std::move(ran).error();
   if (loaded_ == chunks_ && under_way_.empty()) return Step::Done;
   if (*loaded || *ran) {
-    patience_.reset();
+    wait_.reset();
     return Step::Advanced;
   }
-  if (!running_) return patience_.wait();
-  patience_.reset();
+  return blocked();
+}
+
+/// Waits for the peers, for bytes of the first chunk, or for the slot of the next one.
+Result<Step> StagedPipeline::blocked() {
+  const DevicePoint* point = next_slot_ != nullptr ? next_slot_->stored.get() : nullptr;
+  if (!running_ && !under_way_.empty()) point = under_way_.front().ready.get();
+  if (point == nullptr) {
+    wait_.reset();
+    return Step::Blocked;
+  }
+  if (!running_) return wait_.wait(*device_, *point);
+  wait_.not_alone();
+  if (auto watched = wait_.watch(*device_, *point); !watched) return std::move(watched).error();
   return Step::Blocked;
 }
 
@@ -53,17 +65,8 @@ Result<bool> StagedPipeline::load_next(EngineDevice::Slot& slot) {
   if (slot.stored) {
     auto free = slot.stored->reached();
     if (!free) return free;
-    if (!*free) {
-      if (rung_ != slot.stored.get()) {
-        rung_ = slot.stored.get();
-        if (auto asked = device_->ring_after(device_->to_device()); !asked) {
-          return std::move(asked).error();
-        }
-      }
-      return false;
-    }
+    if (!*free) return false;
     slot.stored.reset();
-    rung_ = nullptr;  // a later point may have its address
   }
   UnderWay next{.chunk = plan_->chunk(loaded_, slot.memory), .slot = &slot};
   if (next.chunk.at_once) {
@@ -78,9 +81,6 @@ Result<bool> StagedPipeline::load_next(EngineDevice::Slot& slot) {
     auto ready = device_->context().point(device_->to_host());
     if (!ready) return std::move(ready).error();
     next.ready = std::move(*ready);
-    if (auto asked = device_->ring_after(device_->to_host()); !asked) {
-      return std::move(asked).error();
-    }
   }
   under_way_.push_back(std::move(next));
   ++loaded_;

@@ -2,13 +2,14 @@
 /// host memory, a host backend works on it there, and the result is copied back. The three overlap.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
 
-#include "backends/device_patience.h"
+#include "backends/device_wait.h"
 #include "backends/operation.h"
 #include "devices/engine_device.h"
 
@@ -47,7 +48,9 @@ class StagedPipeline final : public Operation {
   Result<Step> step() override;
   [[nodiscard]] std::vector<Rank> waiting_for() const override;
   [[nodiscard]] std::optional<TimePoint> due() const override {
-    return running_ ? running_->due() : patience_.due();
+    const auto at = wait_.due();
+    const auto running = running_ ? running_->due() : std::nullopt;
+    return at && running ? std::min(*at, *running) : (at ? at : running);
   }
 
  private:
@@ -60,6 +63,7 @@ class StagedPipeline final : public Operation {
   Result<bool> load_next(EngineDevice::Slot& slot);
   Result<bool> run();
   Result<void> store(UnderWay& stored);
+  [[nodiscard]] Result<Step> blocked();
 
   EngineDevice* device_;
   std::unique_ptr<StagedPlan> plan_;
@@ -69,8 +73,7 @@ class StagedPipeline final : public Operation {
   std::unique_ptr<std::byte[]> host_memory_;  // of own_slot_, where there is no device
   EngineDevice::Slot own_slot_;
   EngineDevice::Slot* next_slot_ = nullptr;  // taken, not filled yet
-  const DevicePoint* rung_ = nullptr;        // the driver tells when it is reached
-  DevicePatience patience_;
+  DeviceWait wait_;
   std::unique_ptr<Operation> running_;  // of the first one under way; ends before its memory
 };
 

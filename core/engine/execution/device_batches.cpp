@@ -361,6 +361,7 @@ std::unique_ptr<Operation> DeviceBatches::run(Set& set, const Batch& batch) {
   for (const auto& entry : batch.entries) {
     if (entry && device == nullptr) device = entry->device;
   }
+  if (device) device->collect();
   const bool staged = *chosen == nullptr;
   serving_ = staged ? &this->staged(set, batch.host, device) : *chosen;
   if (!staged) {
