@@ -57,15 +57,16 @@ def way() -> str:
 
 def median_s(call: Callable[[], object], calls: int) -> float:
     """Of ``call`` and a wait for all that it has put on the device. The first ones are not counted."""
-    for _ in range(3):
-        call()
-    place.synchronize()
     times = []
-    for _ in range(calls):
-        begin = time.perf_counter()
-        call()
+    with place.nothing_between():
+        for _ in range(3):
+            call()
         place.synchronize()
-        times.append(time.perf_counter() - begin)
+        for _ in range(calls):
+            begin = time.perf_counter()
+            call()
+            place.synchronize()
+            times.append(time.perf_counter() - begin)
     return statistics.median(times)
 
 

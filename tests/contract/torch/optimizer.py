@@ -38,7 +38,8 @@ def net() -> torch.nn.Sequential:
 def batches(steps: int, seed: int) -> Iterator[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
-        yield torch.randn(2, 1, 8, 8, generator=generator)
+        data = torch.randn(2, 1, 8, 8, generator=generator, device="cpu")
+        yield data.to(torch.tensor(0).device)
 
 
 def lists_of(model: torch.nn.Module) -> list[list[torch.Tensor]]:

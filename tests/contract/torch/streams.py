@@ -205,7 +205,8 @@ def a_rank_without_state_gets_that_of_the_root_on_its_device() -> None:
     hvd.broadcast_optimizer_state(optimizer, 0)
     state = optimizer.state[weight]
     assert state["exp_avg"].device == weight.device
-    assert state["step"].device.type == "cpu"
+    # PyTorch makes the count of steps where new tensors are.
+    assert state["step"].device == torch.tensor(0.0).device
     assert float(state["step"]) == 1.0
     assert_same(state["exp_avg"], torch.full((5,), 0.1), rtol=1e-6)
 
