@@ -12,8 +12,8 @@ namespace rueda {
 
 namespace {
 
-/// Pinned memory is taken from what all programs share.
-constexpr std::size_t kKeptPinnedBytes = std::size_t{256} << 20;
+/// Pinned memory is taken from what all programs share, but to pin 256 MiB takes 0.15 s.
+constexpr std::size_t kKeptPinnedBytes = std::size_t{512} << 20;
 /// Memory of the device belongs to the model.
 constexpr std::size_t kKeptDeviceBytes = std::size_t{64} << 20;
 /// Of what is delivered after the engine has ended.

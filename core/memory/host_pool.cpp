@@ -109,16 +109,23 @@ void HostPool::close() noexcept {
   for (const Block& block : free) source_->release(block.data, block.capacity);
 }
 
+/// What came last is most likely to be wanted again: the oldest blocks make room for it.
 void HostPool::give_back(Block block) noexcept {
+  std::vector<Block> freed;
   {
     const std::lock_guard lock(mutex_);
-    if (kept_bytes_ + block.capacity <= keep_bytes_) {
+    if (block.capacity <= keep_bytes_) {
+      auto oldest = free_.begin();
+      while (kept_bytes_ + block.capacity > keep_bytes_) kept_bytes_ -= (oldest++)->capacity;
+      freed.assign(free_.begin(), oldest);
+      free_.erase(free_.begin(), oldest);
       kept_bytes_ += block.capacity;
       free_.push_back(block);
-      return;
+    } else {
+      freed.push_back(block);
     }
   }
-  source_->release(block.data, block.capacity);
+  for (const Block& each : freed) source_->release(each.data, each.capacity);
 }
 
 }  // namespace rueda

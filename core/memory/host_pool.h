@@ -46,7 +46,7 @@ class MemorySource {
 
 class HostPool : public std::enable_shared_from_this<HostPool> {
  public:
-  /// `keep_bytes`: what is given back beyond this is freed.
+  /// `keep_bytes`: when more than this is free, the oldest goes back to the system.
   explicit HostPool(std::size_t keep_bytes, std::unique_ptr<MemorySource> source = private_memory())
       : source_(std::move(source)), keep_bytes_(keep_bytes) {}
   ~HostPool();

@@ -332,6 +332,23 @@ TEST(HostPool, large_blocks_lie_on_huge_pages_and_are_recycled_too) {
   std::memset(again.data(), 2, kLarge - 1'000'000);
 }
 
+TEST(HostPool, the_newest_block_stays_and_the_oldest_make_room) {
+  constexpr std::size_t kKept = std::size_t{1} << 20;
+  auto pool = std::make_shared<HostPool>(kKept);
+  const auto taken_again = [&](std::size_t bytes, const std::byte* before) {
+    return pool->take(bytes).data() == before;
+  };
+  const std::byte* const small = pool->take(100'000).data();
+  const std::byte* const medium = pool->take(300'000).data();
+  ASSERT_TRUE(taken_again(100'000, small));
+  const std::byte* const large = pool->take(700'000).data();  // not beside both others
+  EXPECT_TRUE(taken_again(700'000, large));
+  EXPECT_TRUE(taken_again(100'000, small)) << "it was used after the one of 300'000 bytes";
+  const std::byte* const whole = pool->take(kKept).data();
+  EXPECT_TRUE(taken_again(kKept, whole)) << "for this one all others go";
+  static_cast<void>(medium);
+}
+
 TEST(ForkGuard, a_child_loses_the_descriptors_and_knows_it) {
   ForkGuard guard;
   int ends[2];
