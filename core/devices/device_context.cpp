@@ -112,8 +112,8 @@ bool DeviceContext::busy(void* stream) const noexcept {
 bool DeviceContext::holds(const void* address) const noexcept {
   if (address == nullptr) return false;
   const Current current(*this);
-  // The form for several attributes has an answer, 0, for memory that it has never heard of. The one
-  // for a single attribute fails then, which tools that look for errors report.
+  // The form for several attributes has an answer, 0, for memory that it has never heard of. The
+  // one for a single attribute fails then, which tools that look for errors report.
   unsigned kind = 0;
   int attribute = kAttributeMemoryType;
   void* data = &kind;

@@ -203,8 +203,7 @@ TEST_F(FakeCuda, RegisteredMemoryIsPinned) {
   EXPECT_EQ(type, 0U) << "nobody knows it";
   ASSERT_EQ(enlist(memory.data(), kBytes, 0), kDriverSuccess);
   EXPECT_EQ(enlist(memory.data() + 1, 1, 0), 712);
-  EXPECT_EQ(attribute_of(&type, kAttributeMemoryType, address_of(&memory[5])),
-            kDriverSuccess);
+  EXPECT_EQ(attribute_of(&type, kAttributeMemoryType, address_of(&memory[5])), kDriverSuccess);
   EXPECT_EQ(type, 1U);
   const DriverAddress device = allocate();
   fakeCudaHold(stream_);
@@ -435,8 +434,7 @@ TEST_F(FakeCuda, AddressesAreToldApart) {
   EXPECT_EQ(type, 1U);
   EXPECT_EQ(attribute_of(&type, kAttributeMemoryType, address_of(&type)), kDriverSuccess);
   EXPECT_EQ(type, 0U);
-  const auto alone =
-      symbol<DriverStatus(void*, int, DriverAddress)>("cuPointerGetAttribute");
+  const auto alone = symbol<DriverStatus(void*, int, DriverAddress)>("cuPointerGetAttribute");
   EXPECT_EQ(alone(&type, kAttributeMemoryType, address_of(&type)), kDriverInvalidValue);
   EXPECT_EQ(driver().stream_synchronize(stream_), kDriverSuccess) << "to ask breaks nothing";
 }

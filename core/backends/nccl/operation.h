@@ -26,9 +26,7 @@ class NcclOperation final : public Operation {
 
   Result<Step> step() override;
   [[nodiscard]] std::vector<Rank> waiting_for() const override;
-  [[nodiscard]] std::optional<TimePoint> due() const override {
-    return due_ ? due_ : wait_.due();
-  }
+  [[nodiscard]] std::optional<TimePoint> due() const override { return due_ ? due_ : wait_.due(); }
 
  private:
   enum class Phase : std::uint8_t { Starting, Settling, Running, Over };

@@ -91,7 +91,7 @@ def _peer(devices: tuple[Device, ...]) -> str:
         whose = "on any devices"
     elif good:
         whose += f", or are on devices {', '.join(f'{one}-{other}' for one, other in good)}"
-    unasked = "never chosen unasked, as nobody has measured it"
+    unasked = "never chosen unasked, as nobody has measured it between devices"
     return f"HOROVOD_GPU_OPERATIONS=PEER can serve ranks {whose}; {unasked}"
 
 

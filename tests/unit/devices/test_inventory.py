@@ -65,7 +65,7 @@ def test_devices_have_all_their_facts(fakes: Mapping[str, str], vendor: Path, tm
         "    peer access: all devices reach each other's memory",
         "    NVLink: no two devices have it; links that are up, by device: 18, 18",
         "    copies between peers: HOROVOD_GPU_OPERATIONS=PEER can serve ranks on any devices; never chosen "
-        "unasked, as nobody has measured it",
+        "unasked, as nobody has measured it between devices",
         "    GPUDirect RDMA: no device supports it",
         f"    tensors in device memory: {choose(found, {}).text}",
     ]
