@@ -104,6 +104,35 @@ def test_rank_that_a_signal_ends_is_told(launcher: Launcher) -> None:
     assert b"was killed by SIGKILL (status 137)" in done.stderr
 
 
+_UP = "while [ $(grep -c up $SEEN) -lt 2 ]; do sleep 0.05; done"
+
+
+def test_a_rank_that_the_launcher_ends_is_not_the_cause_where_another_is_lost(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    # So does Open MPI 4 when a host dies: rank 0 tells its end before the store misses rank 1.
+    (tmp_path / "seen").write_text("")
+    extra = launcher(
+        text=_MPIRUN.replace("status=0;", f"{_UP}; kill $rank_0; sleep 0.3; kill -9 $rank_1; status=0;")
+    )
+    done = run(extra | {"SEEN": str(tmp_path / "seen")}, "sh", "-c", "echo up >> $SEEN; exec sleep 60")
+    assert done.returncode not in (0, 143), done.stderr.decode()
+    assert b"rank 1 on" in done.stderr
+    assert b"did not report its end" in done.stderr
+
+
+def test_a_rank_that_the_launcher_ends_is_the_cause_where_nobody_is_lost(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    (tmp_path / "seen").write_text("")
+    extra = launcher(text=_MPIRUN.replace("status=0;", f"{_UP}; kill $rank_0; status=0;"))
+    done = run(extra | {"SEEN": str(tmp_path / "seen")}, "sh", "-c", "echo up >> $SEEN; exec sleep 60")
+    assert done.returncode == 143, done.stderr.decode()
+    assert b"rank 0 on" in done.stderr
+    assert b"SIGTERM" in done.stderr
+    assert b"the other rank was ended because of it" in done.stderr
+
+
 def test_command_that_cannot_be_run_is_told_once(launcher: Launcher) -> None:
     done = run(launcher(), "no-such-command")
     assert done.returncode == 127

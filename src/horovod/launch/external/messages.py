@@ -89,7 +89,8 @@ class Place:
 @dataclass(frozen=True)
 class Report:
     """How a rank has ended. ``refused``: its command could not be run, and ``text`` says why; ``told``: it
-    had learned before that the job is over; ``result_parts``: of what its function returned.
+    had learned before that the job is over; ``ended_by_launcher``: a signal to what runs the rank ended it;
+    ``result_parts``: of what its function returned.
     """
 
     exit_code: int
@@ -98,6 +99,7 @@ class Report:
     tail: tuple[str, ...] = ()
     refused: bool = False
     told: bool = False
+    ended_by_launcher: bool = False
     result_parts: int = 0
 
     def __post_init__(self) -> None:

@@ -219,7 +219,8 @@ def _run(
     report = _how_it_ended(outcome, command, slot.hostname, output.tail(slot.rank))
     result = output.results().get(slot.rank, b"")
     parts = leave(client, f"{RESULT}{slot.rank}/", [result])
-    return replace(report, told=lifeline.told, result_parts=parts)
+    by_launcher = outcome.signum is not None and not lifeline.told
+    return replace(report, told=lifeline.told, ended_by_launcher=by_launcher, result_parts=parts)
 
 
 def _how_it_ended(outcome: Outcome, command: tuple[str, ...], host: str, tail: Sequence[str]) -> Report:

@@ -53,6 +53,7 @@ _CLIENT_S = 10.0
 _FOREVER_S = 3600.0
 _ASK_MS = 20  # between two looks for ranks that have learned that the job is over
 _LOOK_S = 1.0  # between two looks for ranks that are silent
+_DOUBT_S = 1.0  # how long the cause may be on its way when the launcher has ended a rank
 
 
 class ExternalWorkers:
@@ -94,6 +95,8 @@ class ExternalWorkers:
         self._look_at = 0.0
         self._slots: tuple[Slot, ...] = ()
         self._reports: dict[int, Report] = {}
+        self._doubtful: dict[int, Report] = {}  # of those that the launcher has ended, not passed on yet
+        self._doubt_ends = math.inf
         self._failed = False
         self._over = False
         self._killed = False
@@ -142,6 +145,7 @@ class ExternalWorkers:
             self._watch()
             missing = self._missing()
             self._settle()
+            self._pass_on_doubtful(told=bool(self._missing()))
             status = self._program.end(_GRACE_S if self._missing() else _LEAVE_S, self._tell_slowness)
             hosts = {slot.rank: slot.hostname for slot in self._slots}
             last = Finished(
@@ -168,6 +172,8 @@ class ExternalWorkers:
                 if self._program in ready or self._client.aborted:
                     self._make_late_calls()
                     return
+                if time.monotonic() >= self._doubt_ends:
+                    self._pass_on_doubtful(told=False)
                 if self._slots and time.monotonic() >= self._look_at:
                     self._look_for_silent_ranks()
 
@@ -202,7 +208,20 @@ class ExternalWorkers:
             self._fail(CommandNotStarted(text, exit_code=report.exit_code or 126))
             return
         self._events.put(Said(rank, line_of(Word(in_world=True, text=text, because=report.because))))
+        if report.ended_by_launcher and self._missing():
+            self._doubtful[rank] = report
+            self._doubt_ends = min(self._doubt_ends, time.monotonic() + _DOUBT_S)
+            return
         self._events.put(Exited(rank, report.exit_code, told=report.told))
+
+    def _pass_on_doubtful(self, *, told: bool) -> None:
+        """A launcher that misses a host or a rank ends those that it still reaches. They may tell that before
+        it is known what is missing, and are the cause only if nobody is.
+        """
+        for rank, report in self._doubtful.items():
+            self._events.put(Exited(rank, report.exit_code, told=told))
+        self._doubtful = {}
+        self._doubt_ends = math.inf
 
     def _make_late_calls(self) -> None:
         """The last reports may be on their way when the program has ended already."""
