@@ -2,7 +2,6 @@
 
 #include "engine/engine.h"
 
-#include "engine/execution/host_copy.h"
 #include "engine/execution/shared_memory.h"
 
 namespace rueda {
@@ -67,11 +66,6 @@ void Engine::end_foreign() {
   if (executor_.stop(kForeignGrace) && settled) return;
   left_behind_.store(true, std::memory_order_relaxed);
   log_.write(LogLevel::Error, foreign_->describe_stuck());
-}
-
-Result<void> Engine::open() {
-  const std::lock_guard lifecycle(lifecycle_);
-  return open_parts();
 }
 
 /// With lifecycle_ held.
@@ -176,10 +170,6 @@ Result<Handle> Engine::submit_callback(Submission& submission) {
       proposed ? fast_path_->see_through(false) : submissions_.submit(submission);
   if (driving) loop_->progress().give_back();
   return handle;
-}
-
-Result<HostBuffer> Engine::copy(const Tensor& tensor) {
-  return host_copy(tensor, devices_, *pool_);
 }
 
 void Engine::shutdown(wire::Departure why) {

@@ -21,6 +21,7 @@
 #include "engine/execution/device_batches.h"
 #include "engine/execution/dispatcher.h"
 #include "engine/execution/executor.h"
+#include "engine/execution/host_copy.h"
 #include "engine/execution/submission.h"
 #include "engine/execution/submissions.h"
 #include "engine/fast_path/fast_path.h"
@@ -41,7 +42,10 @@ class Engine final {
   void use(std::shared_ptr<ForeignClass> backend);
   /// Everything that takes memory or can be refused, without a word to anybody: so that the ranks
   /// meet only when all of them have it. start() does it otherwise. Once.
-  Result<void> open();
+  Result<void> open() {
+    const std::lock_guard lifecycle(lifecycle_);
+    return open_parts();
+  }
   Result<void> start();
 
   /// Any thread. The memory stays valid until the handle is done. May take what is in the
@@ -106,7 +110,9 @@ class Engine final {
   }
   /// A copy of a tensor in host memory that its device reaches, in the order of its stream, or of
   /// one in host memory. Any thread.
-  [[nodiscard]] Result<HostBuffer> copy(const Tensor& tensor);
+  [[nodiscard]] Result<HostBuffer> copy(const Tensor& tensor) {
+    return host_copy(tensor, devices_, *pool_);
+  }
   /// Recycled memory, reachable for all ranks of this host, which reduce tensors in it where they
   /// lie. No data() where there is none: nobody shares memory with this rank, none is left, or the
   /// system does not let this rank look into that of the others. After start(). Any thread.
