@@ -32,17 +32,28 @@ PEERS = ("gloo", "mpi")
 
 @dataclass(frozen=True)
 class Launch:
-    """What one launch of the tool measures: some sizes for each path."""
+    """What one launch of the tool measures: some sizes for each path.
+
+    Attributes:
+        process_set: of these ranks only; empty: of all.
+    """
 
     ranks: int
     operations: str
     sizes: str
+    process_set: str = ""
+
+    @property
+    def where(self) -> str:
+        whole = f"{self.ranks} ranks"
+        return f"set of {len(self.process_set.split(','))} of {whole}" if self.process_set else whole
 
 
 LAUNCHES = (
     Launch(2, "allreduce", "4,4K,16K,256K,1M,4M,64M"),
     Launch(2, "broadcast allgather alltoall reducescatter", "4K,1M,64M"),
     Launch(2, "grouped_allreduce", "1K,4M"),
+    Launch(3, "allreduce broadcast allgather", "4K,1M", process_set="0,2"),
     # More ranks than cores, on most machines that check.
     Launch(4, "allreduce", "4,4K,1M"),
     Launch(8, "allreduce", "4"),
@@ -88,6 +99,7 @@ def launch(what: Launch) -> dict[str, float]:
             ",".join(PEERS),
             "--json",
             str(file),
+            *(["--process-set", what.process_set] if what.process_set else []),
         ]
         done = subprocess.run(
             [sys.executable, "-m", "horovod.bench", *words, "--progress", "none"],
@@ -102,7 +114,7 @@ def launch(what: Launch) -> dict[str, float]:
     ratios = {}
     for result in results:
         libraries = result["libraries"]
-        case = f"{result['operation']} {size_name(result['bytes'])}, {what.ranks} ranks"
+        case = f"{result['operation']} {size_name(result['bytes'])}, {what.where}"
         for peer in PEERS:
             pairs = list(zip(libraries["rueda"]["rounds"], libraries[peer]["rounds"], strict=True))
             calm = [pair for pair in pairs if max(each["others_cpus"] for each in pair) <= CALM_CPUS]
@@ -118,7 +130,7 @@ def measured(launches: int, patience_s: float) -> dict[str, Ratio]:
         for what in LAUNCHES:
             others = wait_for_quiet(0.2, patience_s)
             print(
-                f"round {number + 1} of {launches}: {what.operations}, {what.ranks} ranks "
+                f"round {number + 1} of {launches}: {what.operations}, {what.where} "
                 f"(others use {others:.2f} CPUs)",
                 flush=True,
             )
