@@ -133,6 +133,19 @@ def test_a_rank_that_the_launcher_ends_is_the_cause_where_nobody_is_lost(
     assert b"the other rank was ended because of it" in done.stderr
 
 
+def test_a_rank_that_the_launcher_ends_is_the_cause_where_another_fails_later(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    seen, go = tmp_path / "seen", tmp_path / "go"
+    seen.write_text("")
+    ending = f"{_UP}; kill $rank_0; sleep 0.3; touch {go}; status=0;"
+    fails = f"while [ ! -e {go} ]; do sleep 0.05; done; exit 7"
+    command = f"echo up >> $SEEN; [ $HOROVOD_RANK = 0 ] && exec sleep 60; {fails}"
+    done = run(launcher(text=_MPIRUN.replace("status=0;", ending)) | {"SEEN": str(seen)}, "sh", "-c", command)
+    assert done.returncode == 143, done.stderr.decode()
+    assert b"rank 0 on" in done.stderr
+
+
 def test_command_that_cannot_be_run_is_told_once(launcher: Launcher) -> None:
     done = run(launcher(), "no-such-command")
     assert done.returncode == 127

@@ -165,7 +165,7 @@ class ExternalWorkers:
             for source in (self._program, self._calls, self._client):
                 selector.register(source, selectors.EVENT_READ)
             while not self._over and self._missing():
-                ready = {key.fileobj for key, _ in selector.select(_LOOK_S if self._slots else None)}
+                ready = {key.fileobj for key, _ in selector.select(self._longest_wait_s())}
                 if self._client in ready:
                     self._client.pump()
                 self._make_calls()
@@ -176,6 +176,11 @@ class ExternalWorkers:
                     self._pass_on_doubtful(told=False)
                 if self._slots and time.monotonic() >= self._look_at:
                     self._look_for_silent_ranks()
+
+    def _longest_wait_s(self) -> float | None:
+        if not self._slots:
+            return None
+        return min(_LOOK_S, max(0.0, self._doubt_ends - time.monotonic()))
 
     def _make_calls(self) -> None:
         for call in self._calls.take():
@@ -212,6 +217,9 @@ class ExternalWorkers:
             self._doubtful[rank] = report
             self._doubt_ends = min(self._doubt_ends, time.monotonic() + _DOUBT_S)
             return
+        failed = report.exit_code != 0 and not report.told and report.because is None
+        if failed or not self._missing():  # then it is no lost rank, and the order is that of their ends
+            self._pass_on_doubtful(told=False)
         self._events.put(Exited(rank, report.exit_code, told=report.told))
 
     def _pass_on_doubtful(self, *, told: bool) -> None:
