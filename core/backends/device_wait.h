@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <optional>
 
 #include "backends/operation.h"
@@ -16,15 +17,21 @@ class DeviceWait {
   /// The point has not been reached. At first whoever drives the engine polls, as it does before
   /// every sleep. Only then is the driver asked to ring: its rings come 8 to 30 µs after the point
   /// (decision 78), later than most copies end.
-  [[nodiscard]] Result<void> watch(EngineDevice& device, const DevicePoint& point) {
+  [[nodiscard]] Result<void> watch(EngineDevice& device,
+                                   const std::shared_ptr<const DevicePoint>& point) {
     const TimePoint now = Clock::now();
-    if (!since_) since_ = now;
-    if (rung_ || now - *since_ < kPolled) return {};
+    if (point != point_) {  // a ring for the one before says nothing of this one
+      point_ = point;
+      since_ = now;
+      rung_ = false;
+    }
+    if (rung_ || now - since_ < kPolled) return {};
     rung_ = true;
-    return device.ring_at(point);
+    return device.ring_at(*point);
   }
   /// The same, and nothing but the own device is waited for: each slice of time it goes on.
-  [[nodiscard]] Result<Step> wait(EngineDevice& device, const DevicePoint& point) {
+  [[nodiscard]] Result<Step> wait(EngineDevice& device,
+                                  const std::shared_ptr<const DevicePoint>& point) {
     if (auto watched = watch(device, point); !watched) return std::move(watched).error();
     const TimePoint now = Clock::now();
     if (!slice_) slice_ = now;
@@ -36,14 +43,13 @@ class DeviceWait {
   void not_alone() noexcept { slice_.reset(); }
   /// The point has been reached.
   void reset() noexcept {
-    since_.reset();
+    point_.reset();
     slice_.reset();
-    rung_ = false;
   }
   /// When to ask again; see Operation::due().
   [[nodiscard]] std::optional<TimePoint> due() const {
     std::optional<TimePoint> at;
-    if (since_ && !rung_) at = *since_ + kPolled;
+    if (point_ && !rung_) at = since_ + kPolled;
     if (slice_) at = at ? std::min(*at, *slice_ + kSlice) : *slice_ + kSlice;
     return at;
   }
@@ -51,9 +57,10 @@ class DeviceWait {
  private:
   static constexpr auto kPolled = std::chrono::microseconds(20);
   static constexpr auto kSlice = std::chrono::milliseconds(200);  // well below any time limit
-  std::optional<TimePoint> since_;
+  std::shared_ptr<const DevicePoint> point_;                      // null: nothing is waited for
+  TimePoint since_{};                                             // it is waited for
+  bool rung_ = false;               // the driver rings when it is reached
   std::optional<TimePoint> slice_;  // since the operation has gone on
-  bool rung_ = false;               // the driver rings when the point is reached
 };
 
 }  // namespace rueda

@@ -11,8 +11,10 @@
 
 namespace rueda {
 
-/// How often one looks whether NCCL has done what it does on threads of its own.
+/// How often one looks whether NCCL has done what it does on threads of its own: put an operation
+/// on the stream, or connect the ranks, which takes longer.
 constexpr auto kNcclLook = std::chrono::microseconds(50);
+constexpr auto kNcclConnectLook = std::chrono::microseconds(500);
 
 /// A communicator. Any call of NCCL may come back before it has done its work.
 class NcclCommunicator {

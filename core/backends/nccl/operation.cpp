@@ -75,9 +75,9 @@ Result<Step> NcclOperation::watch() {
     const auto reached = point->reached();
     return reached && !*reached;
   });
-  if (computes) return wait_.wait(*backend_.device(), *end_);
+  if (computes) return wait_.wait(*backend_.device(), end_);
   wait_.not_alone();
-  if (auto watched = wait_.watch(*backend_.device(), *end_); !watched) {
+  if (auto watched = wait_.watch(*backend_.device(), end_); !watched) {
     return std::move(watched).error();
   }
   return Step::Blocked;

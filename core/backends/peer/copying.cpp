@@ -80,15 +80,15 @@ Result<void> PeerCopying::read(std::size_t chunk) {
   return {};
 }
 
-Result<const DevicePoint*> PeerCopying::unfinished() {
+Result<std::shared_ptr<const DevicePoint>> PeerCopying::unfinished() {
   for (auto* const point : {&filled_, &read_}) {
     if (*point == nullptr) continue;
     auto reached = (*point)->reached();
     if (!reached) return std::move(reached).error();
-    if (!*reached) return point->get();
+    if (!*reached) return *point;
     point->reset();
   }
-  return nullptr;
+  return std::shared_ptr<const DevicePoint>();
 }
 
 Result<Step> PeerCopying::step() {
@@ -102,7 +102,7 @@ Result<Step> PeerCopying::step() {
   if (!meeting_) {
     auto point = unfinished();
     if (!point) return std::move(point).error();
-    if (*point != nullptr) return wait_.wait(device_, **point);
+    if (*point != nullptr) return wait_.wait(device_, *point);
     wait_.reset();
     meeting_ = backend_.host().barrier();
     return Step::Advanced;

@@ -58,7 +58,7 @@ class PeerCopying final : public Operation {
   [[nodiscard]] Result<void> fill(std::size_t chunk);
   [[nodiscard]] Result<void> read(std::size_t chunk);
   /// What the own device has not done yet of what comes before the next meeting; null: nothing.
-  [[nodiscard]] Result<const DevicePoint*> unfinished();
+  [[nodiscard]] Result<std::shared_ptr<const DevicePoint>> unfinished();
 
   PeerBackend& backend_;
   EngineDevice& device_;

@@ -27,15 +27,16 @@ Result<Step> StagedPipeline::step() {
 
 /// Waits for the peers, for bytes of the first chunk, or for the slot of the next one.
 Result<Step> StagedPipeline::blocked() {
-  const DevicePoint* point = next_slot_ != nullptr ? next_slot_->stored.get() : nullptr;
-  if (!running_ && !under_way_.empty()) point = under_way_.front().ready.get();
+  std::shared_ptr<const DevicePoint> point;
+  if (next_slot_ != nullptr) point = next_slot_->stored;
+  if (!running_ && !under_way_.empty()) point = under_way_.front().ready;
   if (point == nullptr) {
     wait_.reset();
     return Step::Blocked;
   }
-  if (!running_) return wait_.wait(*device_, *point);
+  if (!running_) return wait_.wait(*device_, point);
   wait_.not_alone();
-  if (auto watched = wait_.watch(*device_, *point); !watched) return std::move(watched).error();
+  if (auto watched = wait_.watch(*device_, point); !watched) return std::move(watched).error();
   return Step::Blocked;
 }
 

@@ -112,7 +112,7 @@ class DeviceBatches::Opening final : public Operation {
       auto settled = communicator_->settled();
       if (!settled) return std::move(settled).error();
       if (!*settled) {
-        due_ = Clock::now() + kNcclLook;
+        due_ = Clock::now() + kNcclConnectLook;
         return Step::Blocked;
       }
       due_.reset();
