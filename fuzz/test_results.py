@@ -126,7 +126,7 @@ SLOT = Slot("b", 1, 2, 0, 1, 1, 2)
 ACCOUNTS: list[Any] = [
     Arrival("b", 2),
     Place(SLOT, 5.0, 1.0, 1, False, True, "/out"),
-    Report(-9, "was killed", 0, ("last", "lines"), False, True, 3),
+    Report(-9, "was killed", 0, ("last", "lines"), told=True, ended_by_launcher=True, result_parts=3),
 ]
 
 
