@@ -104,46 +104,50 @@ def test_rank_that_a_signal_ends_is_told(launcher: Launcher) -> None:
     assert b"was killed by SIGKILL (status 137)" in done.stderr
 
 
-_UP = "while [ $(grep -c up $SEEN) -lt 2 ]; do sleep 0.05; done"
+# When both ranks are up the launcher ends rank 0, and goes on when its command is gone: it is told then.
+_END_RANK_0 = (
+    "until [ -s $SEEN/0 ] && [ -s $SEEN/1 ]; do sleep 0.05; done; kill $rank_0; "
+    "while kill -0 $(cat $SEEN/0); do sleep 0.05; done 2>&-; sleep 0.1; "
+)
+_UP = "echo $$ > $SEEN/$HOROVOD_RANK; "
+
+
+def end_rank_0(launcher: Launcher, folder: Path, then: str = "", command: str = "") -> tuple[int, str]:
+    """Status and messages of a job whose launcher ends rank 0, and does something ``then``."""
+    text = _MPIRUN.replace("status=0;", f"{_END_RANK_0}{then}status=0;")
+    seen = folder / "seen"
+    seen.mkdir()
+    done = run(launcher(text=text) | {"SEEN": str(seen)}, "sh", "-c", f"{_UP}{command}exec sleep 60")
+    return done.returncode, done.stderr.decode()
 
 
 def test_a_rank_that_the_launcher_ends_is_not_the_cause_where_another_is_lost(
     launcher: Launcher, tmp_path: Path
 ) -> None:
     # So does Open MPI 4 when a host dies: rank 0 tells its end before the store misses rank 1.
-    (tmp_path / "seen").write_text("")
-    extra = launcher(
-        text=_MPIRUN.replace("status=0;", f"{_UP}; kill $rank_0; sleep 0.3; kill -9 $rank_1; status=0;")
-    )
-    done = run(extra | {"SEEN": str(tmp_path / "seen")}, "sh", "-c", "echo up >> $SEEN; exec sleep 60")
-    assert done.returncode not in (0, 143), done.stderr.decode()
-    assert b"rank 1 on" in done.stderr
-    assert b"did not report its end" in done.stderr
+    status, said = end_rank_0(launcher, tmp_path, then="kill -9 $rank_1; ")
+    assert status not in (0, 143), said
+    assert "rank 1 on" in said
+    assert "did not report its end" in said
 
 
 def test_a_rank_that_the_launcher_ends_is_the_cause_where_nobody_is_lost(
     launcher: Launcher, tmp_path: Path
 ) -> None:
-    (tmp_path / "seen").write_text("")
-    extra = launcher(text=_MPIRUN.replace("status=0;", f"{_UP}; kill $rank_0; status=0;"))
-    done = run(extra | {"SEEN": str(tmp_path / "seen")}, "sh", "-c", "echo up >> $SEEN; exec sleep 60")
-    assert done.returncode == 143, done.stderr.decode()
-    assert b"rank 0 on" in done.stderr
-    assert b"SIGTERM" in done.stderr
-    assert b"the other rank was ended because of it" in done.stderr
+    status, said = end_rank_0(launcher, tmp_path)
+    assert status == 143, said
+    assert "rank 0 on" in said
+    assert "SIGTERM" in said
+    assert "the other rank was ended because of it" in said
 
 
 def test_a_rank_that_the_launcher_ends_is_the_cause_where_another_fails_later(
     launcher: Launcher, tmp_path: Path
 ) -> None:
-    seen, go = tmp_path / "seen", tmp_path / "go"
-    seen.write_text("")
-    ending = f"{_UP}; kill $rank_0; sleep 0.3; touch {go}; status=0;"
-    fails = f"while [ ! -e {go} ]; do sleep 0.05; done; exit 7"
-    command = f"echo up >> $SEEN; [ $HOROVOD_RANK = 0 ] && exec sleep 60; {fails}"
-    done = run(launcher(text=_MPIRUN.replace("status=0;", ending)) | {"SEEN": str(seen)}, "sh", "-c", command)
-    assert done.returncode == 143, done.stderr.decode()
-    assert b"rank 0 on" in done.stderr
+    fails = "[ $HOROVOD_RANK = 0 ] && exec sleep 60; until [ -e $SEEN/go ]; do sleep 0.05; done; exit 7; "
+    status, said = end_rank_0(launcher, tmp_path, then="touch $SEEN/go; ", command=fails)
+    assert status == 143, said
+    assert "rank 0 on" in said
 
 
 def test_command_that_cannot_be_run_is_told_once(launcher: Launcher) -> None:
