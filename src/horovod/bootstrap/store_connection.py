@@ -33,6 +33,7 @@ class StoreConnection:
         self.listener = listener
         self.deadline = deadline
         self.stranger = True
+        self.asked = False  # a first message came
         self.events = selectors.EVENT_READ
         self.outgoing = bytearray()
         self._acceptor = Acceptor(key, purpose.__eq__, heard)

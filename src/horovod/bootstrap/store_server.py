@@ -73,7 +73,7 @@ class StoreServer:
         self._strangers: dict[int, StoreConnection] = {}  # in the order of their deadlines
         self._heard: set[bytes] = set()
         self._ways: dict[bool, set[socket.socket]] = {False: set(), True: set()}
-        """Over which listeners clients came, of this host and of others."""
+        """Over which listeners clients that asked for something came, of this host and of others."""
         self._refusals = Refusals("The store of this job")
         self._next_number = 0
         self._listening = False
@@ -238,6 +238,12 @@ class StoreServer:
             self._selector.register(listener, selectors.EVENT_READ)
         self._listening = True
 
+    def _note_way(self, connection: StoreConnection) -> None:
+        """It asks for something: a client that tried several ways may prove the key on each, and uses one."""
+        if not connection.asked:
+            connection.asked = True
+            self._ways[connection.from_afar].add(connection.listener)
+
     def _narrow(self) -> None:
         ways = self._ways[True] or self._ways[False]
         for listener in [each for each in self._listeners if ways and each not in ways]:
@@ -311,13 +317,13 @@ class StoreServer:
             if events & selectors.EVENT_READ:
                 was_stranger = connection.stranger
                 for message in connection.receive():
+                    self._note_way(connection)
                     self._table.request(connection.number, message)
                     self._deliver()  # one at a time: the answers to a short request may be long
                     if connection.number not in self._connections:
                         return
                 if was_stranger and not connection.stranger:
                     del self._strangers[connection.number]
-                    self._ways[connection.from_afar].add(connection.listener)
                 self._flush(connection)
         except AlteredError:
             _log.warning("The store drops the connection from %s: %s", whence(connection.socket), ALTERED)
