@@ -5,6 +5,7 @@ addresses: how long it listens where nobody comes.
 from __future__ import annotations
 
 import os
+import selectors
 import socket
 import subprocess
 import sys
@@ -165,6 +166,34 @@ def test_a_store_that_only_its_own_host_uses_goes_on_to_listen_there() -> None:
             server.narrow()
             assert first.add("n") == 2
             assert [reached(each) for each in server.addresses] == [True, False]
+
+
+class RequestsFirst(selectors.DefaultSelector):
+    """Tells of what clients ask before it tells of anything else, which it keeps back until they do."""
+
+    keeps_back = False
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(timeout)
+        deadline = time.monotonic() + 10.0
+        while self.keeps_back and not any(key.data for key, _ in ready) and time.monotonic() < deadline:
+            time.sleep(0.001)
+            ready = super().select(0.0)
+        return sorted(ready, key=lambda each: each[0].data is None)
+
+
+def test_who_asks_after_a_store_was_told_to_listen_in_fewer_places_finds_it_done() -> None:
+    server = StoreServer(KEY, ["127.0.0.1", "127.0.0.2"])
+    server._selector = selector = RequestsFirst()
+    seen: list[list[bool]] = []
+    server.observe("asked", lambda *_: seen.append([reached(each) for each in server.addresses]))
+    with server, StoreClient(server.addresses[0], KEY, 5.0, "rank 0") as first:
+        first.add("asked")
+        selector.keeps_back = True
+        server.narrow()
+        first.add("asked")
+        selector.keeps_back = False
+    assert seen == [[True, True], [True, False]]
 
 
 def test_processes_of_one_network_namespace_know_it() -> None:

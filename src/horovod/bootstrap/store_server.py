@@ -155,7 +155,7 @@ class StoreServer:
         """All who belong to the job have come: listen no longer where nobody of another host did. From any
         thread.
         """
-        self._stop_writer.send(b"n")
+        self._order(lambda _: self._narrow())
 
     def abandon(self) -> None:
         """In a forked child: let go of what belongs to the parent, without touching it."""
@@ -186,15 +186,13 @@ class StoreServer:
                 self._orders.get_nowait()(self._table)
             for key, events in ready:
                 if key.fileobj is self._stop_reader:
-                    told = self._stop_reader.recv(RECEIVE_BYTES)
-                    if b"n" in told:
-                        self._narrow()
-                    if b"x" in told:
+                    if b"x" in self._stop_reader.recv(RECEIVE_BYTES):
                         stopping = True
                         self._selector.unregister(self._stop_reader)
                     continue
                 if key.data is None:
-                    self._accept_some(cast(socket.socket, key.fileobj))
+                    if key.fileobj in self._listeners:  # an order may have closed it
+                        self._accept_some(cast(socket.socket, key.fileobj))
                     continue
                 connection: StoreConnection = key.data
                 if connection.number in self._connections:  # may have been closed earlier in this round
