@@ -73,6 +73,16 @@ void end_unread(PyObject* capsule) {
 
 }  // namespace
 
+std::optional<DType> ordinary_dtype(const nb::dlpack::dtype& dtype) {
+  for (std::size_t number = 0; number < kReducedDTypes; ++number) {
+    const nb::dlpack::dtype one = dlpack_dtype(static_cast<DType>(number));
+    if (one.code == dtype.code && one.bits == dtype.bits && one.lanes == dtype.lanes) {
+      return static_cast<DType>(number);
+    }
+  }
+  return std::nullopt;
+}
+
 nb::object to_dlpack(Output& output) {
   auto exported = std::make_unique<Exported>();
   exported->buffer = std::move(output.buffer);

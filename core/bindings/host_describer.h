@@ -4,26 +4,35 @@
 
 #include <nanobind/nanobind.h>
 
+#include <optional>
 #include <utility>
 
+#include "bindings/dlpack.h"
+#include "bindings/exchange_table.h"
 #include "bindings/fast_method.h"
 #include "bindings/items.h"
 
 namespace rueda::bindings {
 
-/// Knows a tensor by the methods of torch.Tensor. It takes those of host memory that are
-/// contiguous, are what their memory says, and have an address and one of some dtypes. What to do
-/// with all others is said elsewhere.
+/// Knows a tensor by its class's exchange table, or by the methods of torch.Tensor. It takes those
+/// of host memory that are contiguous, are what their memory says, and have an address and one of
+/// some dtypes. What to do with all others is said elsewhere.
 class HostDescriber {
  public:
   /// `codes`: dtype -> number in the core. `otherwise`: is called with the same arguments where
-  /// this does not know.
-  HostDescriber(nanobind::dict codes, nanobind::object otherwise)
-      : codes_(std::move(codes)), otherwise_(std::move(otherwise)) {}
+  /// this does not know. `classes`: tensors of just these need no question to Python if `exchange`
+  /// is their table; those of a class derived from one may say something else of themselves.
+  HostDescriber(nanobind::dict codes, nanobind::object otherwise, const nanobind::tuple& classes,
+                nanobind::handle exchange)
+      : codes_(std::move(codes)),
+        otherwise_(std::move(otherwise)),
+        classes_(classes),
+        exchange_(exchange) {}
 
   /// `out`: as the caller said it; null: the tensor is its own result.
   nanobind::object describe(PyObject* tensor, PyObject* out) const {
-    nanobind::object made = ordinary(tensor, out);
+    nanobind::object made =
+        exchange_.knows() && is_exchanged(tensor) ? exchanged(tensor, out) : ordinary(tensor, out);
     if (made.is_valid()) return made;
     if (PyErr_Occurred() != nullptr) {
       if (!is_of_tensor()) throw nanobind::python_error();
@@ -34,6 +43,48 @@ class HostDescriber {
   }
 
  private:
+  bool is_exchanged(PyObject* tensor) const {
+    const auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(tensor));
+    for (Py_ssize_t i = 0; i < length_of_tuple(classes_.ptr()); ++i) {
+      if (item_of_tuple(classes_.ptr(), i) == type) return true;
+    }
+    return false;
+  }
+
+  /// As ordinary() does, by the table.
+  nanobind::object exchanged(PyObject* tensor, PyObject* out) const {
+    nanobind::dlpack::dltensor seen{};
+    if (!exchange_.describe(tensor, seen)) return {};
+    if (seen.device.device_type != nanobind::device::cpu::value || seen.data == nullptr) return {};
+    const std::optional<DType> dtype = ordinary_dtype(seen.dtype);
+    if (!dtype) return {};
+    std::int64_t elements = 1;
+    for (std::int32_t d = seen.ndim; d-- > 0;) {
+      if (seen.shape[d] != 1 && seen.strides[d] != elements) return {};
+      elements *= seen.shape[d];
+    }
+    // The table does not tell of the negative bit, see ordinary().
+    const bool begins_with_one = seen.ndim == 0 || seen.shape[0] == 1;
+    if (begins_with_one && !says(tensor, is_neg_, Py_False)) return {};
+    const nanobind::object shape = nanobind::steal(PyTuple_New(seen.ndim));
+    if (!shape.is_valid()) return {};
+    for (std::int32_t d = 0; d < seen.ndim; ++d) {
+      PyObject* const extent = PyLong_FromLongLong(seen.shape[d]);
+      if (extent == nullptr || PyTuple_SetItem(shape.ptr(), d, extent) != 0) return {};
+    }
+    const nanobind::object address =
+        nanobind::steal(PyLong_FromVoidPtr(static_cast<std::byte*>(seen.data) + seen.byte_offset));
+    const nanobind::object code = nanobind::steal(PyLong_FromLong(static_cast<long>(*dtype)));
+    if (!address.is_valid() || !code.is_valid()) return {};
+    return described(address.ptr(), out, code.ptr(), shape.ptr());
+  }
+
+  static nanobind::object described(PyObject* address, PyObject* out, PyObject* code,
+                                    PyObject* shape) {
+    return nanobind::steal(
+        PyTuple_Pack(4, address, out == nullptr || out == Py_None ? address : out, code, shape));
+  }
+
   /// The tuple. Null: it is another tensor, or something has been raised.
   nanobind::object ordinary(PyObject* tensor, PyObject* out) const {
     const nanobind::object shape = nanobind::steal(PyObject_GetAttr(tensor, shape_.ptr()));
@@ -53,9 +104,7 @@ class HostDescriber {
     if (code == nullptr) return {};
     const nanobind::object on_host = nanobind::steal(PyObject_GetAttr(tensor, is_cpu_.ptr()));
     if (on_host.ptr() != Py_True) return {};
-    return nanobind::steal(PyTuple_Pack(4, address.ptr(),
-                                        out == nullptr || out == Py_None ? address.ptr() : out,
-                                        code, shape.ptr()));
+    return described(address.ptr(), out, code, shape.ptr());
   }
 
   /// What has been raised may mean that this is no such tensor. Anything else, such as what a
@@ -84,6 +133,8 @@ class HostDescriber {
 
   const nanobind::dict codes_;
   const nanobind::object otherwise_;
+  const nanobind::tuple classes_;
+  const ExchangeTable exchange_;
   const nanobind::object shape_ = word("shape");
   const nanobind::object is_neg_ = word("is_neg");
   const nanobind::object is_contiguous_ = word("is_contiguous");
@@ -107,10 +158,13 @@ inline void add_host_describer(nanobind::module_& module) {
   nanobind::class_<HostDescriber> added(
       module, "HostDescriber",
       "Describes ordinary tensors of PyTorch in host memory; `otherwise` is called with what it "
-      "does not know. `codes`: dtype -> number.");
-  added.def(nanobind::init<nanobind::dict, nanobind::object>(), "codes"_a, "otherwise"_a,
-            nanobind::sig("def __init__(self, codes: dict[Any, int], otherwise: Callable[..., "
-                          "Any]) -> None"));
+      "does not know. `codes`: dtype -> number. Tensors of just `classes` are described by "
+      "`exchange`, the `__dlpack_c_exchange_api__` of these, if there is one.");
+  added.def(
+      nanobind::init<nanobind::dict, nanobind::object, const nanobind::tuple&, nanobind::handle>(),
+      "codes"_a, "otherwise"_a, "classes"_a = nanobind::tuple(), "exchange"_a = nanobind::none(),
+      nanobind::sig("def __init__(self, codes: dict[Any, int], otherwise: Callable[..., Any], "
+                    "classes: tuple[type, ...] = (), exchange: object = None) -> None"));
   static PyMethodDef method = fast_method(
       "describe", describe_call,
       "describe($self, tensor, out=None, /)\n--\n\n"

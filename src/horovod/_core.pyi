@@ -124,10 +124,16 @@ class DeviceResult:
 
 class HostDescriber:
     """
-    Describes ordinary tensors of PyTorch in host memory; `otherwise` is called with what it does not know. `codes`: dtype -> number.
+    Describes ordinary tensors of PyTorch in host memory; `otherwise` is called with what it does not know. `codes`: dtype -> number. Tensors of just `classes` are described by `exchange`, the `__dlpack_c_exchange_api__` of these, if there is one.
     """
 
-    def __init__(self, codes: dict[Any, int], otherwise: Callable[..., Any]) -> None: ...
+    def __init__(
+        self,
+        codes: dict[Any, int],
+        otherwise: Callable[..., Any],
+        classes: tuple[type, ...] = (),
+        exchange: object = None,
+    ) -> None: ...
     def describe(self, tensor: Any, out: int | None = None, /) -> Any:
         """
         The tuple that Engine.submit() takes. out: address of the result, 0 if the engine allocates it; None: the tensor is its own result.

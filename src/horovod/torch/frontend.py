@@ -139,6 +139,13 @@ def _describe(tensor: torch.Tensor, out: int | None = None) -> Description:
 
 
 _ORDINARY: Final = {dtype: code for dtype, code in _CODES.items() if code <= _BOOL}
+_CLASSES: Final = (torch.Tensor, torch.nn.Parameter)
+_EXCHANGE: Final[object] = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+"""PyTorch's functions that describe tensors of these classes, since 2.10."""
+
+
+def _describer(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    return _core.HostDescriber(_ORDINARY, otherwise, _CLASSES, _EXCHANGE).describe
 
 
 class TorchFrontend:
@@ -147,9 +154,9 @@ class TorchFrontend:
     def __init__(self) -> None:
         # Only what is no ordinary tensor in host memory comes to `_peek` and `_describe`.
         self.peek: Callable[[torch.Tensor], Description | None]
-        self.peek = _core.HostDescriber(_ORDINARY, _peek).describe
+        self.peek = _describer(_peek)
         self.describe: Callable[..., Description]
-        self.describe = _core.HostDescriber(_ORDINARY, _describe).describe
+        self.describe = _describer(_describe)
 
     def address(self, out: torch.Tensor) -> int:
         try:

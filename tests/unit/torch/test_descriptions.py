@@ -1,7 +1,10 @@
-"""The native description of tensors is that of the frontend's own functions, whatever the tensor."""
+"""The native description of tensors is that of the frontend's own functions, whatever the tensor: by PyTorch's
+exchange table, and by the methods of tensors, as older versions have none.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -77,22 +80,67 @@ def outcome(call: Callable[..., Any], *arguments: Any) -> Any:
         return type(error), str(error)
 
 
+@pytest.fixture(params=["table", "methods"])
+def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> TorchFrontend:
+    if request.param == "methods":
+        monkeypatch.setattr(frontend, "_EXCHANGE", None)
+    elif frontend._EXCHANGE is None:
+        pytest.skip("this version of PyTorch has no exchange table")
+    return TorchFrontend()
+
+
 @pytest.mark.filterwarnings("ignore:ComplexHalf support", "ignore:Sparse invariant")
 @pytest.mark.parametrize("name", TENSORS)
-def test_it_says_what_the_frontend_says(name: str) -> None:
+def test_it_says_what_the_frontend_says(native: TorchFrontend, name: str) -> None:
     value = TENSORS[name]()
-    native = TorchFrontend()
     for out in ((), (None,), (0,), (4096,)):
         assert outcome(native.describe, value, *out) == outcome(frontend._describe, value, *out)
     assert outcome(native.peek, value) == outcome(frontend._peek, value)
 
 
-def test_an_ordinary_tensor_needs_no_other_way() -> None:
+def test_tensors_that_a_transformation_wraps_are_refused_as_ever(native: TorchFrontend) -> None:
+    """They are of the class of all tensors, and have no memory."""
+    said = []
+
+    def looked_at(inner: torch.Tensor) -> torch.Tensor:
+        said.append((outcome(native.describe, inner), outcome(frontend._describe, inner)))
+        said.append((outcome(native.peek, inner), outcome(frontend._peek, inner)))
+        return inner.sum()
+
+    torch.func.vmap(looked_at)(torch.ones(2, 3))
+    torch.func.grad(looked_at)(torch.ones(3))
+    assert len(said) == 4
+    for native_said, own in said:
+        assert native_said == own
+
+
+def test_a_tensor_that_shares_its_memory_until_it_is_written_gets_its_own(native: TorchFrontend) -> None:
+    first = torch.ones(3)
+    second = torch._lazy_clone(first)
+    address = native.describe(second)[0]
+    assert address == second.data_ptr() != first.data_ptr()
+
+
+def test_the_shape_is_that_of_the_moment(native: TorchFrontend) -> None:
+    value = torch.ones(6)
+    assert native.describe(value)[3] == (6,)
+    value.resize_(2, 3)
+    assert native.describe(value)[3] == (2, 3)
+
+
+@pytest.mark.parametrize("exchange", [frontend._EXCHANGE, None], ids=["table", "methods"])
+def test_an_ordinary_tensor_needs_no_other_way(exchange: object) -> None:
     def otherwise(*_: Any) -> None:
         raise AssertionError("an ordinary tensor")
 
-    describe = _core.HostDescriber(frontend._ORDINARY, otherwise).describe
-    for value in (torch.ones(1), torch.tensor(3), torch.ones(2, 3, dtype=torch.bfloat16)):
+    describe = _core.HostDescriber(frontend._ORDINARY, otherwise, frontend._CLASSES, exchange).describe
+    for value in (
+        torch.ones(1),
+        torch.tensor(3),
+        torch.ones(2, 3, dtype=torch.bfloat16),
+        torch.nn.Parameter(torch.ones(2)),
+        torch.ones(3, requires_grad=True) * 2,
+    ):
         address = value.data_ptr()
         assert describe(value) == (address, address, frontend._CODES[value.dtype], value.shape)
         assert describe(value, 0)[:2] == (address, 0)
@@ -114,6 +162,51 @@ def test_what_a_handler_of_a_signal_raises_is_not_swallowed(kind: type[BaseExcep
         with pytest.raises(kind):
             call(tensor)  # type: ignore[arg-type]
         assert tensor.asked == 1
+
+
+class Tables:
+    """A chain of exchange tables, as a library lays them out: the newest first."""
+
+    def __init__(self, *majors: int) -> None:
+        self._tables = [(ctypes.c_void_p * 7)() for _ in majors]
+        newest = self._tables[0]
+        # The first word has two numbers of 32 bits: the major version is the lower one here.
+        for table, major, older in zip(self._tables, majors, [*self._tables[1:], None], strict=True):
+            table[0] = major
+            table[1] = ctypes.addressof(older) if older is not None else None
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        self.capsule = new(ctypes.addressof(newest), b"dlpack_exchange_api", None)
+
+
+@pytest.mark.parametrize("majors", [(1,), (2,), (2, 1), (3, 2)], ids=str)
+def test_a_table_without_that_function_or_of_another_version_is_not_used(majors: tuple[int, ...]) -> None:
+    tables = Tables(*majors)
+    describe = _core.HostDescriber(
+        frontend._ORDINARY, frontend._describe, frontend._CLASSES, tables.capsule
+    ).describe
+    value = torch.ones(3)
+    assert describe(value) == frontend._describe(value)
+
+
+@pytest.mark.skipif(frontend._EXCHANGE is None, reason="this version of PyTorch has no exchange table")
+def test_of_several_versions_the_one_that_is_known_is_used() -> None:
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    tables = Tables(2, 1)
+    tables._tables[0][1] = pointer(frontend._EXCHANGE, b"dlpack_exchange_api")
+
+    def otherwise(*_: Any) -> None:
+        raise AssertionError("the table of version 1 is there")
+
+    # Without dtypes the methods would know none.
+    describe = _core.HostDescriber({}, otherwise, frontend._CLASSES, tables.capsule).describe
+    assert describe(torch.ones(3))[2:] == (_core.FLOAT32, (3,))
+
+
+def test_another_capsule_is_no_table() -> None:
+    with pytest.raises(ValueError, match="PyCapsule"):
+        _core.HostDescriber({}, frontend._describe, (), torch.ones(1).__dlpack__())
 
 
 def test_one_that_was_not_initialised_is_an_error() -> None:
