@@ -41,6 +41,10 @@ void copy_to_peers(std::byte* out, const std::byte* in, std::size_t bytes) noexc
   if (bytes != 0) std::memcpy(out, in, bytes);
 }
 
+void copy_plain(std::byte* out, const std::byte* in, std::size_t bytes) noexcept {
+  if (bytes != 0) std::memcpy(out, in, bytes);
+}
+
 void copy_streaming(std::byte* out, const std::byte* in, std::size_t bytes) noexcept {
 #if defined(__x86_64__)
   const auto misaligned = reinterpret_cast<std::uintptr_t>(out) % kLine;
@@ -78,8 +82,8 @@ std::size_t streaming_bytes() noexcept {
 void copy_out(std::byte* out, const std::byte* in, std::size_t bytes, bool streaming) noexcept {
   if (streaming) {
     copy_streaming(out, in, bytes);
-  } else if (bytes != 0) {
-    std::memcpy(out, in, bytes);
+  } else {
+    copy_plain(out, in, bytes);
   }
 }
 

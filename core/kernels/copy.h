@@ -12,6 +12,9 @@ namespace rueda {
 /// stores at a time. So the copy asks for ownership ahead of the stores, for many lines at a time.
 void copy_to_peers(std::byte* out, const std::byte* in, std::size_t bytes) noexcept;
 
+/// As the C library copies.
+void copy_plain(std::byte* out, const std::byte* in, std::size_t bytes) noexcept;
+
 /// Copies to memory that will have left the caches before it is read: writes past the caches,
 /// without fetching the lines that are overwritten (non-temporal stores). Ordered before any later
 /// store of this thread.

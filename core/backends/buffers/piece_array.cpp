@@ -35,18 +35,32 @@ std::byte* PieceArray::contiguous_out(std::size_t begin, std::size_t count) cons
   return pieces_[piece].out + (begin - start(piece)) * element_;
 }
 
-void PieceArray::pack(std::byte* packed, std::size_t begin, std::size_t count,
-                      double prescale) const {
+template <typename Copy>
+void PieceArray::pack_by(std::byte* packed, std::size_t begin, std::size_t count, double prescale,
+                         const Copy& copy) const {
   for_each(begin, count,
            [&](const Piece& piece, std::size_t first, std::size_t elements, std::size_t before) {
              std::byte* const to = packed + before * element_;
              const std::byte* const from = piece.in + first * element_;
              if (prescale == 1.0) {
-               copy_to_peers(to, from, elements * element_);
+               copy(to, from, elements * element_);
              } else {
                scale_copy(to, from, elements, dtype_, prescale);
              }
            });
+}
+
+void PieceArray::pack(std::byte* packed, std::size_t begin, std::size_t count,
+                      double prescale) const {
+  pack_by(packed, begin, count, prescale, copy_to_peers);
+}
+
+void PieceArray::pack(std::byte* packed, std::size_t begin, std::size_t count, double prescale,
+                      PeerCopies& copies) const {
+  pack_by(packed, begin, count, prescale,
+          [&](std::byte* to, const std::byte* from, std::size_t bytes) {
+            copies.copy(to, from, bytes);
+          });
 }
 
 void PieceArray::unpack(const std::byte* packed, std::size_t begin, std::size_t count) const {

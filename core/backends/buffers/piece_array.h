@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "kernels/peer_copies.h"
 
 namespace rueda {
 
@@ -32,6 +33,9 @@ class PieceArray {
   /// packed = prescale * in[begin, begin + count); `packed` may be memory that others have read
   /// last.
   void pack(std::byte* packed, std::size_t begin, std::size_t count, double prescale) const;
+  /// The same into memory that others read next. What is scaled does not go through `copies`.
+  void pack(std::byte* packed, std::size_t begin, std::size_t count, double prescale,
+            PeerCopies& copies) const;
   /// out[begin, begin + count) = packed
   void unpack(const std::byte* packed, std::size_t begin, std::size_t count) const;
 
@@ -49,6 +53,10 @@ class PieceArray {
   }
 
  private:
+  template <typename Copy>
+  void pack_by(std::byte* packed, std::size_t begin, std::size_t count, double prescale,
+               const Copy& copy) const;
+
   DType dtype_;
   std::size_t element_;        // bytes
   std::vector<Piece> pieces_;  // without empty ones

@@ -48,7 +48,7 @@ class StreamAlltoall final : public ShmChunks {
 
  private:
   void fill(std::size_t chunk, std::byte* slot) override {
-    in_.copy(slot, chunk * chunk_bytes_, chunk_bytes_);
+    in_.copy(slot, chunk * chunk_bytes_, chunk_bytes_, arena().copies());
   }
 
   void drain(std::size_t chunk) override {
@@ -92,11 +92,12 @@ class StreamAlltoall final : public ShmChunks {
 AlltoallStream::AlltoallStream(const std::vector<std::span<const std::byte>>& in, int self)
     : bytes_(run_of(in, self, table_)) {}
 
-void AlltoallStream::copy(std::byte* to, std::size_t begin, std::size_t most) const {
+void AlltoallStream::copy(std::byte* to, std::size_t begin, std::size_t most,
+                          PeerCopies& copies) const {
   const std::size_t count = std::min(most, bytes_.bytes() - std::min(bytes_.bytes(), begin));
   if (count == 0) return;
-  bytes_.for_each(begin, count, [to](std::span<const std::byte> part, std::size_t at) {
-    std::memcpy(to + at, part.data(), part.size());
+  bytes_.for_each(begin, count, [&](std::span<const std::byte> part, std::size_t at) {
+    copies.copy(to + at, part.data(), part.size(), copy_plain);
   });
 }
 

@@ -30,7 +30,7 @@ class AlltoallStream {
   AlltoallStream& operator=(const AlltoallStream&) = delete;
 
   /// Bytes [begin, begin + most) of it, as far as it goes.
-  void copy(std::byte* to, std::size_t begin, std::size_t most) const;
+  void copy(std::byte* to, std::size_t begin, std::size_t most, PeerCopies& copies) const;
 
  private:
   std::vector<Offset> table_;  // by set rank

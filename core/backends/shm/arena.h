@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "backends/shm/shm.h"
+#include "kernels/peer_copies.h"
 #include "transport/shm_layout.h"
 
 namespace rueda {
@@ -96,6 +97,8 @@ class ShmArena {
                                   std::size_t chunk) const noexcept {
     return *at(member).places[(chunks.slot + chunk) % slots()];
   }
+  /// What copies into the own slots.
+  [[nodiscard]] PeerCopies& copies() noexcept { return copies_; }
   /// The memory for tensors of a member; null if it has none.
   [[nodiscard]] ShmHeap* heap(int member) const noexcept { return at(member).heap; }
   /// Those that have given up, and said why.
@@ -137,6 +140,7 @@ class ShmArena {
   std::uint32_t chunk_ = 0;
   std::uint32_t slot_ = 0;
   bool wants_drained_ = false;  // what the own flag says
+  PeerCopies copies_;
 };
 
 }  // namespace rueda

@@ -49,7 +49,7 @@ class LargeReducescatter final : public ShmChunks {
       const std::size_t elements = count(member, chunk);
       if (elements == 0) continue;
       parts_[member].pack(slot + member * share_ * element_, chunk * share_, elements,
-                          reduction_.prescale);
+                          reduction_.prescale, arena().copies());
     }
   }
 

@@ -153,7 +153,7 @@ class SmallAlltoall final : public Meeting {
 
  private:
   void bring(std::byte* slot) override {
-    AlltoallStream(plan_.in, arena().self()).copy(slot, 0, kShmSmallBytes);
+    AlltoallStream(plan_.in, arena().self()).copy(slot, 0, kShmSmallBytes, arena().copies());
   }
 
   void take() override {

@@ -1,7 +1,6 @@
 #include "backends/shm/stream.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -38,7 +37,7 @@ class StreamAllgather final : public ShmChunks {
   void fill(std::size_t chunk, std::byte* slot) override {
     in_.for_each(chunk * chunk_bytes_, part_of(in_.bytes(), chunk),
                  [&](std::span<const std::byte> part, std::size_t at) {
-                   std::memcpy(slot + at, part.data(), part.size());
+                   arena().copies().copy(slot + at, part.data(), part.size(), copy_plain);
                  });
   }
 
@@ -95,7 +94,7 @@ class StreamBroadcast final : public Operation {
     const std::size_t bytes = std::min(chunk_bytes_, out_.size() - at);
     std::byte* const slot = arena_.slot(root_, range_, done_);
     if (is_root) {
-      copy_to_peers(slot, in_.data() + at, bytes);
+      arena_.copies().copy(slot, in_.data() + at, bytes);
       arena_.publish(ShmMark::Filled, range_.after(done_));
     }
     if (!is_root || out_.data() != in_.data()) {

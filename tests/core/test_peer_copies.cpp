@@ -1,0 +1,87 @@
+// Copies into memory that others read: which way they take, and that both ways copy.
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/peer_copies.h"
+
+namespace rueda {
+namespace {
+
+using Way = FasterWay::Way;
+
+/// What two ways cost on a machine, for so many copies; how often the second one was taken.
+int run(FasterWay& way, float first, float second, int copies) {
+  int taken = 0;
+  for (int i = 0; i < copies; ++i) {
+    const Way next = way.next();
+    way.took(next, next == FasterWay::First ? first : second);
+    taken += next == FasterWay::Second ? 1 : 0;
+  }
+  return taken;
+}
+
+TEST(FasterWay, TriesTheOtherOneMoreAndMoreRarely) {
+  FasterWay way;
+  EXPECT_EQ(way.next(), FasterWay::First) << "nothing is known yet";
+  way.took(FasterWay::First, 0.07F);
+  EXPECT_EQ(way.next(), FasterWay::Second);
+  way.took(FasterWay::Second, 0.1F);
+  EXPECT_EQ(run(way, 0.07F, 0.1F, 128), 1);
+  EXPECT_EQ(run(way, 0.07F, 0.1F, 512), 1);
+  EXPECT_EQ(run(way, 0.07F, 0.1F, 2048), 1);
+  EXPECT_EQ(run(way, 0.07F, 0.1F, 10 * 8192), 10);
+  EXPECT_EQ(way.taken(), FasterWay::First);
+}
+
+TEST(FasterWay, TakesTheOtherOneOnlyIfItIsMuchFaster) {
+  FasterWay close;
+  run(close, 0.15F, 0.1F, 1000);
+  EXPECT_EQ(close.taken(), FasterWay::First);
+  FasterWay far;
+  run(far, 0.4F, 0.1F, 3);
+  EXPECT_EQ(far.taken(), FasterWay::Second);
+  EXPECT_EQ(run(far, 0.4F, 0.1F, 1280), 1270);
+}
+
+TEST(FasterWay, FollowsAMachineThatChanges) {
+  FasterWay way;
+  run(way, 0.07F, 0.1F, 300);
+  run(way, 0.4F, 0.1F, 16);
+  EXPECT_EQ(way.taken(), FasterWay::Second) << "after a turn of slow copies";
+  run(way, 0.07F, 0.1F, 130);
+  EXPECT_EQ(way.taken(), FasterWay::First) << "at the next trial";
+}
+
+TEST(FasterWay, OneCopyThatWasInterruptedChangesNothing) {
+  FasterWay way;
+  run(way, 0.07F, 0.1F, 10);
+  run(way, 100.0F, 0.1F, 1);
+  EXPECT_EQ(way.taken(), FasterWay::First);
+  run(way, 0.07F, 0.1F, 20);
+  run(way, 100.0F, 0.1F, 1);
+  EXPECT_EQ(way.taken(), FasterWay::First);
+}
+
+TEST(PeerCopies, CopyWhateverTheWay) {
+  PeerCopies copies;
+  for (const std::size_t bytes : {0UL, 1UL, 63UL, 4096UL, 32768UL, 40961UL, 262144UL, 300007UL}) {
+    for (const std::size_t shift : {0UL, 1UL, 32UL}) {
+      for (int round = 0; round < 3; ++round) {  // the second timed one goes the other way
+        std::vector<std::uint8_t> in(bytes + shift);
+        for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<std::uint8_t>(i * 7 + 1);
+        std::vector<std::uint8_t> out(bytes + 64 + shift, 9);
+        copies.copy(reinterpret_cast<std::byte*>(out.data()) + shift,
+                    reinterpret_cast<const std::byte*>(in.data()), bytes);
+        for (std::size_t i = 0; i < bytes; ++i) ASSERT_EQ(out[shift + i], in[i]);
+        for (std::size_t i = 0; i < shift; ++i) ASSERT_EQ(out[i], 9);
+        for (std::size_t i = shift + bytes; i < out.size(); ++i) ASSERT_EQ(out[i], 9);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rueda
