@@ -325,6 +325,27 @@ def test_request_in_single_bytes_is_understood(server: StoreServer) -> None:
         assert b'"ok":1' in connection.recv(4096)
 
 
+def test_the_only_request_of_a_client_that_is_gone_at_once_is_carried_out(server: StoreServer) -> None:
+    request = json.dumps({"id": 1, "op": "set", "key": "why", "value": "I failed"}).encode()
+    connection, signer = authenticated(server)
+    assert works(server)
+    busy, over = threading.Event(), threading.Event()
+
+    def keep_busy(_: object) -> None:
+        busy.set()
+        over.wait(10.0)
+
+    server._order(keep_busy)
+    assert busy.wait(10.0)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else the reset overtakes it
+    connection.sendall(signer.signed(struct.pack(">I", len(request)) + request))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+    over.set()
+    with client(server) as other:
+        assert other.get("why", 5.0) == "I failed"
+
+
 def test_slow_stranger_is_closed_in_bounded_time() -> None:
     with StoreServer(KEY, handshake_timeout_s=0.2) as server, raw(server) as slow:
         slow.sendall(b"rueda")

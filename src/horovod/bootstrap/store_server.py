@@ -10,6 +10,7 @@ from it (``session.py``). What requests mean is in ``table.py``.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import math
@@ -19,7 +20,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from horovod.bootstrap import unix
 from horovod.bootstrap.admission import MOST_AT_ONCE
@@ -192,7 +193,7 @@ class StoreServer:
                     continue
                 if key.data is None:
                     if key.fileobj in self._listeners:  # an order may have closed it
-                        self._accept_some(cast(socket.socket, key.fileobj))
+                        self._accept_some(key.fileobj)
                     continue
                 connection: StoreConnection = key.data
                 if connection.number in self._connections:  # may have been closed earlier in this round
@@ -240,7 +241,8 @@ class StoreServer:
         """It asks for something: a client that tried several ways may prove the key on each, and uses one."""
         if not connection.asked:
             connection.asked = True
-            self._ways[connection.from_afar].add(connection.listener)
+            with contextlib.suppress(OSError):  # it is gone already
+                self._ways[connection.from_afar].add(connection.listener)
 
     def _narrow(self) -> None:
         ways = self._ways[True] or self._ways[False]
@@ -315,8 +317,8 @@ class StoreServer:
             if events & selectors.EVENT_READ:
                 was_stranger = connection.stranger
                 for message in connection.receive():
-                    self._note_way(connection)
                     self._table.request(connection.number, message)
+                    self._note_way(connection)
                     self._deliver()  # one at a time: the answers to a short request may be long
                     if connection.number not in self._connections:
                         return
