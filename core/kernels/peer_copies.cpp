@@ -6,7 +6,7 @@
 namespace rueda {
 
 FasterWay::Way FasterWay::next() noexcept {
-  // The first copy goes the first way, and the second one tries the other.
+  // The first turn may touch its memory for the first time, so the second one is compared.
   if (costs_[taken_] == 0.0F || --until_trial_ != 0) return taken_;
   until_trial_ = between_trials_;
   if (taken_ == Second) return First;
@@ -21,16 +21,19 @@ void FasterWay::took(Way way, float cost) noexcept {
     return;
   }
   shortest_ = compared_ == 0 ? cost : std::min(shortest_, cost);
-  if (costs_[way] == 0.0F) costs_[way] = shortest_;
   if (++compared_ < kCompared) return;
   compared_ = 0;
+  if (way == First && costs_[First] != 0.0F && shortest_ > kGrown * costs_[First]) {
+    until_trial_ = 1;
+    between_trials_ = kBetweenTrials;
+  }
   costs_[way] = shortest_;
   decide();
 }
 
 void FasterWay::decide() noexcept {
+  if (costs_[First] == 0.0F || costs_[Second] == 0.0F) return;
   const float ratio = costs_[First] / costs_[Second];
-  if (costs_[Second] == 0.0F) return;
   const Way better = taken_ == First ? (ratio > kMuchFaster ? Second : First)
                                      : (ratio < kStillFaster ? First : Second);
   if (better == taken_) return;

@@ -33,8 +33,11 @@ class FasterWay {
   /// A time of the second way that holds is asked for ever more rarely: a trial costs the reader,
   /// too.
   static constexpr unsigned kMostBetweenTrials = 8192;
-  static constexpr float kMuchFaster = 2.0F;
-  static constexpr float kStillFaster = 1.3F;
+  static constexpr float kMuchFaster = 3.0F;
+  /// A lone copy of the first way pays for lines that the second one has thrown out of the caches.
+  static constexpr float kStillFaster = 2.2F;
+  /// Times of the first way that have grown so much since the last turn ask for a trial at once.
+  static constexpr float kGrown = 1.5F;
 
   void decide() noexcept;
 
@@ -42,7 +45,7 @@ class FasterWay {
   float shortest_ = 0.0F;         // of the copies of this turn, which go the way that is taken
   unsigned compared_ = 0;
   Way taken_ = First;
-  unsigned until_trial_ = 1;
+  unsigned until_trial_ = kCompared + 1;
   unsigned between_trials_ = kBetweenTrials;
 };
 

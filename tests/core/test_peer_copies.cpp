@@ -25,10 +25,8 @@ int run(FasterWay& way, float first, float second, int copies) {
 
 TEST(FasterWay, TriesTheOtherOneMoreAndMoreRarely) {
   FasterWay way;
-  EXPECT_EQ(way.next(), FasterWay::First) << "nothing is known yet";
-  way.took(FasterWay::First, 0.07F);
-  EXPECT_EQ(way.next(), FasterWay::Second);
-  way.took(FasterWay::Second, 0.1F);
+  EXPECT_EQ(run(way, 0.07F, 0.1F, 16), 0) << "two turns";
+  EXPECT_EQ(run(way, 0.07F, 0.1F, 1), 1);
   EXPECT_EQ(run(way, 0.07F, 0.1F, 128), 1);
   EXPECT_EQ(run(way, 0.07F, 0.1F, 512), 1);
   EXPECT_EQ(run(way, 0.07F, 0.1F, 2048), 1);
@@ -38,12 +36,18 @@ TEST(FasterWay, TriesTheOtherOneMoreAndMoreRarely) {
 
 TEST(FasterWay, TakesTheOtherOneOnlyIfItIsMuchFaster) {
   FasterWay close;
-  run(close, 0.15F, 0.1F, 1000);
+  run(close, 0.25F, 0.1F, 1000);
   EXPECT_EQ(close.taken(), FasterWay::First);
   FasterWay far;
-  run(far, 0.4F, 0.1F, 3);
+  run(far, 0.4F, 0.1F, 17);
   EXPECT_EQ(far.taken(), FasterWay::Second);
   EXPECT_EQ(run(far, 0.4F, 0.1F, 1280), 1270);
+}
+
+TEST(FasterWay, MemoryThatIsTouchedForTheFirstTimeIsNoSlowWay) {
+  FasterWay way;
+  run(way, 0.5F, 0.5F, 8);
+  EXPECT_LE(run(way, 0.07F, 0.1F, 1000), 4);
 }
 
 TEST(FasterWay, FollowsAMachineThatChanges) {
@@ -53,6 +57,28 @@ TEST(FasterWay, FollowsAMachineThatChanges) {
   EXPECT_EQ(way.taken(), FasterWay::Second) << "after a turn of slow copies";
   run(way, 0.07F, 0.1F, 130);
   EXPECT_EQ(way.taken(), FasterWay::First) << "at the next trial";
+}
+
+TEST(FasterWay, IsTriedAtOnceWhenTheUsualOneBecomesSlow) {
+  FasterWay way;
+  run(way, 0.25F, 0.3F, 100000);  // the other one was slow, too
+  run(way, 0.4F, 0.1F, 20);
+  EXPECT_EQ(way.taken(), FasterWay::Second);
+}
+
+TEST(FasterWay, ALoneCopyThatPaysForColdLinesBringsTheUsualOneBack) {
+  FasterWay way;
+  run(way, 0.4F, 0.07F, 100);
+  ASSERT_EQ(way.taken(), FasterWay::Second);
+  run(way, 0.15F, 0.075F, 130);
+  EXPECT_EQ(way.taken(), FasterWay::First);
+}
+
+TEST(FasterWay, AClockThatStandsStillDecidesNothing) {
+  FasterWay way;
+  EXPECT_EQ(run(way, 0.0F, 0.0F, 1000), 0);
+  run(way, 0.4F, 0.1F, 40);
+  EXPECT_EQ(way.taken(), FasterWay::Second);
 }
 
 TEST(FasterWay, OneCopyThatWasInterruptedChangesNothing) {
