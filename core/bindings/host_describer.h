@@ -4,6 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "bindings/exchange_table.h"
 #include "bindings/fast_method.h"
 #include "bindings/items.h"
+#include "bindings/numbers.h"
 
 namespace rueda::bindings {
 
@@ -57,19 +59,25 @@ class HostDescriber {
     if (!exchange_.describe(tensor, seen)) return {};
     if (seen.device.device_type != nanobind::device::cpu::value || seen.data == nullptr) return {};
     const std::optional<DType> dtype = ordinary_dtype(seen.dtype);
-    if (!dtype) return {};
+    if (!dtype || seen.ndim > kMostDimensions) return {};
+    // A copy: whatever makes an object, or asks the tensor, may run code that resizes it.
+    std::array<std::int64_t, kMostDimensions> extents;
     std::int64_t elements = 1;
     for (std::int32_t d = seen.ndim; d-- > 0;) {
-      if (seen.shape[d] != 1 && seen.strides[d] != elements) return {};
-      elements *= seen.shape[d];
+      const std::int64_t extent = seen.shape[d];
+      if (extent != 1 && seen.strides[d] != elements) return {};
+      elements *= extent;
+      extents[static_cast<std::size_t>(d)] = extent;
     }
-    // The table does not tell of the negative bit, see ordinary().
-    const bool begins_with_one = seen.ndim == 0 || seen.shape[0] == 1;
+    // The table does not tell of the negative bit, see ordinary(). Types of less than a byte look
+    // like those of one.
+    const bool begins_with_one = seen.ndim == 0 || extents[0] == 1;
     if (begins_with_one && !says(tensor, is_neg_, Py_False)) return {};
+    if ((*dtype == DType::UInt8 || *dtype == DType::Int8) && code_of(tensor) == nullptr) return {};
     const nanobind::object shape = nanobind::steal(PyTuple_New(seen.ndim));
     if (!shape.is_valid()) return {};
     for (std::int32_t d = 0; d < seen.ndim; ++d) {
-      PyObject* const extent = PyLong_FromLongLong(seen.shape[d]);
+      PyObject* const extent = PyLong_FromLongLong(extents[static_cast<std::size_t>(d)]);
       if (extent == nullptr || PyTuple_SetItem(shape.ptr(), d, extent) != 0) return {};
     }
     const nanobind::object address =
@@ -98,13 +106,17 @@ class HostDescriber {
     if (!one_element && !says(tensor, is_contiguous_, Py_True)) return {};
     nanobind::object address = asked(tensor, data_ptr_);
     if (!address.is_valid() || PyObject_IsTrue(address.ptr()) != 1) return {};
-    const nanobind::object dtype = nanobind::steal(PyObject_GetAttr(tensor, dtype_.ptr()));
-    if (!dtype.is_valid()) return {};
-    PyObject* const code = PyDict_GetItemWithError(codes_.ptr(), dtype.ptr());
+    PyObject* const code = code_of(tensor);
     if (code == nullptr) return {};
     const nanobind::object on_host = nanobind::steal(PyObject_GetAttr(tensor, is_cpu_.ptr()));
     if (on_host.ptr() != Py_True) return {};
     return described(address.ptr(), out, code, shape.ptr());
+  }
+
+  /// By its dtype, as it says; borrowed. Null: it is another one, or something has been raised.
+  PyObject* code_of(PyObject* tensor) const {
+    const nanobind::object dtype = nanobind::steal(PyObject_GetAttr(tensor, dtype_.ptr()));
+    return dtype.is_valid() ? PyDict_GetItemWithError(codes_.ptr(), dtype.ptr()) : nullptr;
   }
 
   /// What has been raised may mean that this is no such tensor. Anything else, such as what a

@@ -1,5 +1,5 @@
-"""The native description of tensors is that of the frontend's own functions, whatever the tensor: by PyTorch's
-exchange table, and by the methods of tensors, as older versions have none.
+"""The native description of tensors is that of the frontend's own functions, whatever the tensor. PyTorch's
+exchange table tells it, and the methods of tensors, as older versions have no table.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from horovod import _core
 from horovod.torch import frontend
@@ -33,6 +34,9 @@ def resized() -> torch.Tensor:
     made.resize_(2, 3)
     return made
 
+
+DTYPES = [each for each in vars(torch).values() if isinstance(each, torch.dtype)]
+"""Those that are not supported as well. Some of less than a byte look like bytes in the table."""
 
 TENSORS: dict[str, Callable[[], Any]] = {
     "a vector": lambda: torch.arange(5.0),
@@ -69,7 +73,8 @@ TENSORS: dict[str, Callable[[], Any]] = {
     "a shape beyond 64 bits": lambda: type("Shaped", (), {"shape": (1 << 70,)})(),
     "a dtype without a hash": lambda: type("Typed", (torch.Tensor,), {"dtype": []})(torch.ones(2)),
     "complex of 16 bits": lambda: torch.ones(3, dtype=torch.complex32),
-    **{str(dtype): functools.partial(torch.ones(3).to, dtype) for dtype in frontend._CODES},
+    **{str(dtype): functools.partial(torch.empty, 3, dtype=dtype) for dtype in DTYPES},
+    **{f"{dtype}, one": functools.partial(torch.empty, 1, dtype=dtype) for dtype in DTYPES},
 }
 
 
@@ -89,13 +94,35 @@ def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> T
     return TorchFrontend()
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf support", "ignore:Sparse invariant")
+@pytest.mark.filterwarnings("ignore:ComplexHalf support", "ignore:Sparse invariant", "ignore:torch.quantize")
 @pytest.mark.parametrize("name", TENSORS)
 def test_it_says_what_the_frontend_says(native: TorchFrontend, name: str) -> None:
     value = TENSORS[name]()
     for out in ((), (None,), (0,), (4096,)):
         assert outcome(native.describe, value, *out) == outcome(frontend._describe, value, *out)
     assert outcome(native.peek, value) == outcome(frontend._peek, value)
+
+
+class Shrinks(TorchFunctionMode):
+    """Makes a tensor smaller when somebody asks whether it is negative."""
+
+    def __torch_function__(
+        self, call: Any, _types: Any, given: Any = (), named: dict[str, Any] | None = None
+    ) -> Any:
+        answer = call(*given, **(named or {}))
+        if call is torch.Tensor.is_neg:
+            given[0].resize_(1)
+        return answer
+
+
+def test_the_shape_is_not_read_after_code_of_others_has_run(native: TorchFrontend) -> None:
+    """Extents of more than five dimensions have memory of their own, which goes when they are changed."""
+    shape = (1, 2, 2, 2, 2, 2, 2, 2)
+    for _ in range(50):
+        value = torch.ones(shape)
+        with Shrinks():
+            described = native.describe(value)
+        assert described[3] in (shape, (1,))
 
 
 def test_tensors_that_a_transformation_wraps_are_refused_as_ever(native: TorchFrontend) -> None:
