@@ -16,6 +16,8 @@ unexport PYTHONDONTWRITEBYTECODE
 RUN := OMP_NUM_THREADS=1
 # Ranks wait for each other much of the time: one test more than cores keeps the cores busy.
 LANES := $(shell expr $(JOBS) + 1)
+# C++ tests wait more.
+CORE_LANES := $(shell expr $(JOBS) + 2)
 # The thread sanitizer of older compilers cannot place its shadow memory where addresses are very random.
 FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 # $(1): the preset. Two builds in one folder would disturb each other: the second waits.
@@ -120,7 +122,7 @@ test-all: system venv-libraries  ## every test in every build and every world: f
 
 test-core: $(VENV)/.editable  ## C++ tests
 	$(call build_preset,$(PRESET),$(if $(WHOLE),,--target _core --target _tensorflow --target gate_tests))
-	@$(BIN)/ctest --preset $(PRESET) $(if $(WHOLE),,-L gate) --parallel $(LANES)
+	@$(BIN)/ctest --preset $(PRESET) $(if $(WHOLE),,-L gate) --parallel $(CORE_LANES)
 
 sanitized: $(VENV)/.build
 	@nice -n 15 $(MAKE) --no-print-directory --jobs=1 asan-built tsan-built QUIET=--quiet
@@ -130,11 +132,11 @@ sanitized: $(VENV)/.build
 
 test-asan: $(VENV)/.build  ## C++ tests under the address and undefined-behaviour sanitizers
 	$(call build_sanitized,asan,$(if $(WHOLE),,--target gate_tests))
-	@$(BIN)/ctest --preset asan $(if $(WHOLE),,-L gate) --parallel $(LANES)
+	@$(BIN)/ctest --preset asan $(if $(WHOLE),,-L gate) --parallel $(CORE_LANES)
 
 test-tsan: $(VENV)/.build  ## C++ tests under the thread sanitizer
 	$(call build_sanitized,tsan,$(if $(WHOLE),,--target gate_tests))
-	@$(FIXED_ADDRESSES) $(BIN)/ctest --preset tsan $(if $(WHOLE),,-L gate) --parallel $(LANES)
+	@$(FIXED_ADDRESSES) $(BIN)/ctest --preset tsan $(if $(WHOLE),,-L gate) --parallel $(CORE_LANES)
 
 # Tests that are asked for by name run in one process, where a debugger works. tests/conftest.py says which stay
 # together.
