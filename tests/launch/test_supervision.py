@@ -316,6 +316,51 @@ def test_launcher_that_places_ranks_itself_is_supervised_alike() -> None:
         assert outcome.hosts == {0: "a", 1: "b"}
 
 
+def word(in_world: bool) -> str:
+    return f'{{"in_world": {str(in_world).lower()}, "text": "", "because": null}}'
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("left_first", [True, False], ids=["left before", "left after"])
+def test_a_rank_that_has_just_left_its_world_may_say_why(ends: bool, left_first: bool) -> None:
+    """It has got an error, and is about to show it. Only if it does not end soon it is ended."""
+
+    class Slow(Script):
+        """The last event comes when the rank is ended, or has ended by itself after a while."""
+
+        def events(self) -> Sequence[Event]:
+            if len(self._events) == 1 and not self.ended_with and ends:
+                time.sleep(0.2)
+                return [Exited(0, 1), *super().events()]
+            if len(self._events) == 1 and not self.ended_with:
+                os.eventfd_read(self._bell)
+                return []
+            return [*([Exited(0, -15)] if len(self._events) == 1 else []), *super().events()]
+
+        def end(self, signum: int) -> None:
+            super().end(signum)
+            self.ended_early = len(self._events) == 1  # the last event comes with the rank's own end
+            os.eventfd_write(self._bell, 1)
+
+    slots = assign_ranks([HostSlots("a", 2)], 2)
+    left, failed = Said(0, word(False)), Exited(1, 4)
+    workers = Slow(
+        *(Started(rank, 100 + rank) for rank in range(2)),
+        Said(0, word(True)),
+        *((left, failed) if left_first else (failed, left)),
+        Finished(()),
+    )
+    began = time.monotonic()
+    with Signals() as signals:
+        outcome = Supervisor(slots, workers, signals, Console(), patience_s=30).run()
+    took_s = time.monotonic() - began
+    workers.close()
+    assert (outcome.failure and outcome.failure.rank) == 1
+    assert workers.ended_with == [signal.SIGTERM]
+    assert workers.ended_early == (not ends)
+    assert took_s < 10.0, "that is far from the patience with ranks that others need"
+
+
 def test_many_ranks_fail_together_and_one_is_named() -> None:
     done = horovodrun("-np", "8", "sh", "-c", "exit 7")
     assert done.returncode == 7

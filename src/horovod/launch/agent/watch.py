@@ -275,6 +275,8 @@ class Agent:
                 exited.append((code, self._ranks.pop(pid)))
             elif self._families is not None:
                 self._families.orphans_ended()
+        if exited:
+            self._words.catch_up()
         # Of ranks found dead together, those killed by a signal are more likely the cause than the victims.
         for exit_code, rank in sorted(exited, key=lambda one: one[0] >= 0):
             self._words.last_of(rank)

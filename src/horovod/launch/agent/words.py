@@ -57,6 +57,11 @@ class Words:
             os.close(descriptor)
         return True
 
+    def catch_up(self) -> None:
+        """Send what is there of every rank: who was told something before another one ended has said it then."""
+        for descriptor in list(self._open):
+            self.forward(descriptor)
+
     def last_of(self, rank: int) -> None:
         """The rank has ended: its last words come before that. What it leaves behind may not speak for it."""
         for descriptor in [each for each, other in self._open.items() if other == rank]:

@@ -40,6 +40,7 @@ __all__ = ["Outcome", "Supervisor", "describe_exit"]
 
 _REORDERED_S = 1.0  # news of hosts may be so late
 _NOTICEABLE_S = 0.5  # who waits longer is told why
+_LEAVING_S = 1.0  # a rank that has just left its world may so long end by itself, and say why
 _PATIENCE_S = 1.0  # of the user, before being told why it takes longer
 
 
@@ -302,15 +303,21 @@ class _CauseFinder:
         self._told = False
         self._ends: list[End] = []
         self._words: dict[int, Word] = {}
+        self._leaving_until: dict[int, float] = {}
 
     def hear(self, rank: int, line: str) -> None:
         word = heard(line)
         if word is not None:
+            if self._word_of(rank).in_world and not word.in_world:
+                self._leaving_until[rank] = time.monotonic() + _LEAVING_S
             self._words[rank] = word
+
+    def _word_of(self, rank: int) -> Word:
+        return self._words.get(rank, Word(False))
 
     def end(self, rank: int, exit_code: int, *, counts: bool) -> End:
         """This rank has ended. `counts`: it may be the cause."""
-        word = self._words.get(rank, Word(False))
+        word = self._word_of(rank)
         end = End(rank, exit_code, word.text if exit_code else "", word.because if exit_code else None)
         if counts:
             self._ends.append(end)
@@ -323,17 +330,26 @@ class _CauseFinder:
             self.involved = frozenset(not_ended)
 
     def over(self, running: Collection[int]) -> bool:
-        """Nobody is left who may notice it, or is said to have failed; or all have had the time."""
+        """Nobody is left who may notice it, or has just done so, or is said to have failed; or all have had
+        the time.
+        """
+        now = time.monotonic()
         named = blamed(self._ends)
-        needed = [r for r in running if r in named or self._words.get(r, Word(False)).in_world]
-        return not needed or time.monotonic() >= self.began_at + self.patience_s
+        needed = [
+            rank
+            for rank in running
+            if rank in named or self._word_of(rank).in_world or now < self._leaving_until.get(rank, now)
+        ]
+        return not needed or now >= self.began_at + self.patience_s
 
     def due(self) -> list[float]:
         """When to look again."""
         if not self.open:
             return []
         told = [] if self._told else [self.began_at + _NOTICEABLE_S]
-        return [*told, self.began_at + self.patience_s]
+        now = time.monotonic()
+        leaving = [until for until in self._leaving_until.values() if until > now]
+        return [*told, *leaving, self.began_at + self.patience_s]
 
     def due_to_tell(self) -> bool:
         """Whether it is time to say why we wait; once."""
@@ -342,7 +358,7 @@ class _CauseFinder:
         return due
 
     def first(self, not_ended: Collection[int]) -> End | None:
-        return first_cause(self._ends, {rank: self._words.get(rank, Word(False)) for rank in not_ended})
+        return first_cause(self._ends, {rank: self._word_of(rank) for rank in not_ended})
 
 
 def describe_exit(exit_code: int | None) -> str:
