@@ -58,7 +58,7 @@ class Words:
         return True
 
     def catch_up(self) -> None:
-        """Send what is there of every rank: who was told something before another one ended has said it then."""
+        """Send what is there of every rank: what one said before another one ended comes before that end."""
         for descriptor in list(self._open):
             self.forward(descriptor)
 
