@@ -326,11 +326,10 @@ def test_a_rank_that_has_just_left_its_world_may_say_why(ends: bool, left_first:
     """It has got an error, and is about to show it. Only if it does not end soon it is ended."""
 
     class Slow(Script):
-        """The last event comes when the rank is ended, or has ended by itself after a while."""
+        """The last event comes when the rank is ended, or has ended by itself."""
 
         def events(self) -> Sequence[Event]:
             if len(self._events) == 1 and not self.ended_with and ends:
-                time.sleep(0.2)
                 return [Exited(0, 1), *super().events()]
             if len(self._events) == 1 and not self.ended_with:
                 os.eventfd_read(self._bell)

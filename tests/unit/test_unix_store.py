@@ -5,6 +5,7 @@ addresses: how long it listens where nobody comes.
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import socket
 import subprocess
@@ -175,9 +176,9 @@ class RequestsFirst(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(timeout)
-        deadline = time.monotonic() + 10.0
-        while self.keeps_back and not any(key.data for key, _ in ready) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        if self.keeps_back and not any(key.data for key, _ in ready):
+            clients = [key.fd for key in self.get_map().values() if key.data]
+            select.select(clients, [], [], 10.0)
             ready = super().select(0.0)
         return sorted(ready, key=lambda each: each[0].data is None)
 
