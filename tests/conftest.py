@@ -30,6 +30,13 @@ if "RUEDA_FULL_MATRIX" not in os.environ and LEAN not in sys.path:
 with contextlib.suppress(ImportError):
     importlib.import_module("triton")
 
+
+@pytest.fixture
+def whole_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that are started end as those of users do (`tests/lean`)."""
+    monkeypatch.setenv("RUEDA_WHOLE_END", "1")
+
+
 WORLD_FIRST = ("test_torch", "test_tensorflow", "test_keras")
 """Tests whose ids begin with the world, or the framework, of the job of ranks that runs all cases of it."""
 

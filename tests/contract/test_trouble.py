@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("whole_end")]
 
 PRELUDE = "import os, sys, time\nimport torch\nimport horovod.torch as hvd\n"
 SUM_FOR_EVER = "hvd.allreduce(torch.ones(1), name='first')\nhvd.allreduce(torch.ones(1), name='second')\n"

@@ -26,7 +26,11 @@ def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
     script.write_text("\n\n".join(cells(notebook)) + "\n")
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")},
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -18,6 +18,8 @@ from horovod.launch.supervision.first_cause import End, first_cause
 
 SCRIPT = str(Path(__file__).with_name("script_ends.py"))
 
+pytestmark = pytest.mark.usefixtures("whole_end")
+
 
 @dataclass(frozen=True)
 class Way:

@@ -90,7 +90,7 @@ class Session:
 def _variables(folder: str) -> dict[str, str]:
     return {
         _INSIDE: "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "TMPDIR": folder,
         "RAY_TMPDIR": folder,

@@ -38,7 +38,7 @@ def test_an_example_learns(example: str, arguments: list[str], says: str) -> Non
             **os.environ,
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_SUBMIT_ARGS": submit_arguments("local[2]"),
-            "PYTHONPATH": str(ROOT / "src"),
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
             "KERAS_BACKEND": "torch",
             "OMP_NUM_THREADS": "1",
         },
