@@ -206,7 +206,7 @@ def memory_does_not_grow() -> None:
     work(20)
     gc.collect()
     before = device.counters()
-    work(500)  # 2,000 operations
+    work(150)  # 600 operations
     gc.collect()
     array.stream.synchronize()
     after = device.counters()
