@@ -1,7 +1,4 @@
-"""The examples run as their first lines say, and learn what they are to learn.
-
-Those that stand in `.ci/run` are not repeated here.
-"""
+"""The examples run as their first lines say, and learn what they are to learn."""
 
 from __future__ import annotations
 
@@ -18,13 +15,30 @@ ROOT = Path(__file__).resolve().parents[2]
 WHOLE = os.environ.get("RUEDA_FULL_MATRIX") == "1"
 
 
-def run(size: int, example: str, *arguments: str, status: int = 0) -> str:
-    """What an example prints with ``size`` ranks; fails if it ends with another status."""
-    launch = [sys.executable, "-m", "horovod.runner.launch", "-np", str(size)]
+def environment() -> dict[str, str]:
+    """Without any setting of a job, with our sources and `tests/lean`."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    return {**inherited, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+
+
+def run(size: int, example: str, *arguments: str, status: int = 0, backend: str = "") -> str:
+    """What an example prints with ``size`` ranks; fails if it ends with another status."""
+    return launched(
+        size,
+        str(ROOT / "examples" / example),
+        *arguments,
+        status=status,
+        KERAS_BACKEND=backend or "tensorflow",
+    )
+
+
+def launched(size: int, *command: str, status: int = 0, **variables: str) -> str:
+    """What a job of Python prints."""
+    launch = [sys.executable, "-m", "horovod.runner.launch", "-np", str(size)]
     job = subprocess.run(
-        [*launch, sys.executable, str(ROOT / "examples" / example), *arguments],
-        env={**inherited, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")},
+        [*launch, sys.executable, *command],
+        env=environment() | variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -40,6 +54,28 @@ def figure(said: str, pattern: str) -> float:
     found = re.search(pattern, said)
     assert found is not None, said[-2000:]
     return float(found[1])
+
+
+def test_the_demo_runs_as_a_rank_of_a_job() -> None:
+    said = launched(3, "-m", "horovod.demo", "--epochs", "12")
+    assert "3 processes" in said
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
+def test_digits_are_learned_by_keras(backend: str) -> None:
+    said = run(2, "keras_digits.py", "--epochs", "6", "--reach", "0.93", backend=backend)
+    assert figure(said, r"accuracy: ([\d.]+)%") >= 93
+
+
+@pytest.mark.parametrize(
+    ("example", "arguments"),
+    [
+        ("tensorflow_digits.py", ["--epochs", "6", "--reach", "0.95"]),
+        ("tensorflow1_digits.py", ["--reach", "0.93"]),
+    ],
+)
+def test_digits_are_learned_by_tensorflow(example: str, arguments: list[str]) -> None:
+    assert figure(run(2, example, *arguments), r"accuracy: ([\d.]+)%") >= 93
 
 
 def test_images_are_learned_and_a_job_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
@@ -86,13 +122,12 @@ def test_the_benchmark_measures_a_step_with_its_exchange(framework: str) -> None
 
 
 def test_an_elastic_job_goes_on_without_a_process_that_is_killed(tmp_path: Path) -> None:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
     script = ROOT / "examples" / "elastic" / "digits.py"
     launch = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", "--min-np", "1"]
     with subprocess.Popen(
         [*launch, "--host-discovery-script", str(script.with_name("hosts.sh")),
          sys.executable, str(script), "--reach", "0.85"],
-        env={**inherited, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")},
+        env=environment(),
         cwd=tmp_path,  # there is no file of hosts
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
