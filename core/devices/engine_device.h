@@ -19,7 +19,12 @@ class EngineDevice {
  public:
   /// Chunks of a staged operation that are under way at the same time.
   static constexpr std::size_t kSlots = 4;
+#if defined(RUEDA_SANITIZED)
+  // Each byte costs a hundred times as much there, and as many chunks find as much.
+  static constexpr std::size_t kSlotBytes = std::size_t{256} << 10;
+#else
   static constexpr std::size_t kSlotBytes = std::size_t{2} << 20;
+#endif
 
   /// Fails if the device lacks memory or handles for what every operation needs.
   [[nodiscard]] static Result<std::shared_ptr<EngineDevice>> open(

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <set>
+#include <string_view>
 
 #include "backends/peer/buffers.h"
 #include "backends/peer/connecting.h"
@@ -33,8 +34,8 @@ std::uint64_t batches(Engine& engine, const std::string& path) {
   return found == paths.end() ? 0 : found->second.operations;
 }
 
-void expect_all(const std::string& text, std::initializer_list<const char*> parts) {
-  for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << text;
+void expect_all(const std::string& text, std::initializer_list<std::string_view> parts) {
+  for (std::string_view part : parts) EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
 class PeerFailures : public ::testing::Test {
@@ -106,7 +107,8 @@ TEST_F(PeerFailures, NoMemoryForABuffer) {
          .tensors = {on_device(of(rank), tensor, tensor, DType::UInt8, {std::int64_t{kCount}})},
          .root = 0});
     expect_all(error, {"PEER was asked for (HOROVOD_GPU_OPERATIONS=PEER", "rank ",
-                       ": no memory on device ", "for a buffer of 8 MiB"});
+                       ": no memory on device ",
+                       "for a buffer of " + std::to_string(PeerBuffers::kBytes >> 20U) + " MiB"});
     const std::lock_guard lock(mutex);
     sentences.insert(error.substr(error.find("PEER was asked for")));
   });

@@ -16,7 +16,7 @@ class PeerBuffers {
  public:
   /// One is filled while the others' readers are in the other one.
   static constexpr std::size_t kSlots = 2;
-  static constexpr std::size_t kSlotBytes = std::size_t{4} << 20;
+  static constexpr std::size_t kSlotBytes = 2 * EngineDevice::kSlotBytes;
   static constexpr std::size_t kBytes = kSlots * kSlotBytes;
 
   /// Those of the other members by set rank; data() of the own entry is not used. A member of this
