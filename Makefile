@@ -14,10 +14,10 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 # One compute thread per rank: ranks share the machine's cores.
 RUN := OMP_NUM_THREADS=1
-# Ranks wait for each other much of the time: one test more than cores keeps the cores busy.
-LANES := $(shell expr $(JOBS) + 1)
+# Ranks wait for each other half of the time: more tests than cores keep the cores busy.
+LANES := $(shell expr $(JOBS) + 2)
 # C++ tests wait more.
-CORE_LANES := $(shell expr $(JOBS) + 2)
+CORE_LANES := $(shell expr $(JOBS) + 4)
 # The thread sanitizer of older compilers cannot place its shadow memory where addresses are very random.
 FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 # $(1): the preset. Two builds in one folder would disturb each other: the second waits.
@@ -26,7 +26,7 @@ REQUIREMENTS := requirements/build.txt requirements/test.txt requirements/lint.t
 PYTHON_SOURCES := src tests fuzz benchmarks examples docs docker tools
 
 .DEFAULT_GOAL := help
-.PHONY: help docs system venv venv-mpich venv-tensorflow venv-libraries versions versions-check build demo test sanitized test-all test-core test-asan test-tsan test-python test-gpu fuzz fuzz-merge mutants lint format stub bench bench-check wheel wheels wheels-try clean
+.PHONY: help docs system venv venv-mpich venv-tensorflow venv-libraries versions versions-check build demo test test-plain sanitized test-all test-core test-asan test-tsan test-python test-gpu fuzz fuzz-merge mutants lint format stub bench bench-check wheel wheels wheels-try clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,7 +35,9 @@ venv: $(VENV)/.requirements  ## make .venv with everything that building and tes
 
 # A stamp for each step, so that nobody waits for what he does not need: what compiles, what the demo runs on, and
 # everything.
-PIP := $(BIN)/python -m pip install --quiet
+# What nobody imports is not compiled to bytecode: that takes as long as all the rest.
+PIP_INSTALL := -m pip install --quiet --no-compile
+PIP := $(BIN)/python $(PIP_INSTALL)
 
 $(VENV)/.build: requirements/build.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -63,7 +65,7 @@ system:  ## the system packages that tests need
 # Environments beside .venv, each for one purpose: .venv-NAME has what requirements/NAME.txt says.
 .venv-%/.requirements: requirements/%.txt
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	@$(@D)/bin/python -m pip install --quiet -r $<
+	@$(@D)/bin/python $(PIP_INSTALL) -r $<
 	@touch $@
 
 # Beside Open MPI in one environment each would find the other's library.
@@ -109,12 +111,15 @@ demo: build $(VENV)/.demo  ## train a small network with 1 and then 2 processes
 	@$(RUN) $(BIN)/python -m horovod.demo
 
 # What the gate leaves out is a table in CONTRIBUTING.md.
-# With several jobs, too, nothing is compiled before the system packages are known to be there. The Python tests wait
-# much: what the sanitizers need is compiled meanwhile, and gives way to them.
+# With several jobs, too, nothing is compiled before the system packages are known to be there. What the sanitizers
+# need is compiled beside the other tests, and gives way to them.
 test: system  ## the tests of the gate
-	@$(MAKE) --no-print-directory test-core
-	@$(MAKE) --no-print-directory --jobs=2 test-python sanitized
+	@$(MAKE) --no-print-directory --jobs=2 test-plain sanitized
 	@$(MAKE) --no-print-directory test-asan test-tsan
+
+test-plain:
+	@$(MAKE) --no-print-directory test-core
+	@$(MAKE) --no-print-directory test-python
 
 test-all: export RUEDA_FULL_MATRIX := 1
 test-all: system venv-libraries  ## every test in every build and every world: for a night
