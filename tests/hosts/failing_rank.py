@@ -5,7 +5,7 @@ Run with the launch environment set and the phase as argument. Lines on standard
 monotonic time at which it was raised, or with ``"type": null`` if there was none.
 
     init         the rank with HOROVOD_RANK=FAILING_VICTIM stands still while the world is formed, until a
-                 line comes on standard input
+                 line comes on standard input; for an hour if none can come
     negotiation  all but the victim wait for an operation that it does not submit
     small        allreduces of four bytes, one after another
     large        allreduces of 8 MiB, one after another
@@ -49,7 +49,8 @@ def stand_still_in_init() -> None:
 
     def slow(self: Any, *arguments: Any) -> Any:
         say("ready")
-        sys.stdin.readline()
+        if not sys.stdin.readline():  # nobody will ever write one, as under horovodrun
+            time.sleep(3600)
         return connect(self, *arguments)
 
     mesh._Bootstrap._connect_network = slow  # type: ignore
