@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import signal
 import socket
@@ -25,10 +26,15 @@ from horovod.launch.launchers.fleet_contract import FleetWorker
 pytestmark = pytest.mark.timeout(3 * LIMIT_S)
 
 
-def abandon(secret: str, count: int, do: str, patience_s: float = 60.0) -> list[int]:
-    """A launcher starts so many workers and is killed; their process ids."""
+def abandon(
+    secret: str, count: int, do: str, patience_s: float = 60.0, *, stopped: bool = False
+) -> list[int]:
+    """A launcher starts so many workers and is killed; their process ids. ``stopped``: it has stopped the
+    agent before, which goes on with SIGCONT.
+    """
+    words = [secret, str(patience_s), str(count), do, *(["stopped"] if stopped else [])]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.launch.abandoned_fleet", secret, str(patience_s), str(count), do],
+        [sys.executable, "-m", "tests.launch.abandoned_fleet", *words],
         stdout=subprocess.PIPE,
         timeout=LIMIT_S,
         check=False,
@@ -85,6 +91,28 @@ def test_what_happened_while_nobody_was_there_is_told(tmp_path: Path) -> None:
         assert watched.still_running(LIMIT_S) == []
     with fleet_of("unused", patience_s=60.0, secret=secret) as running:
         assert rejoin(running, 3) == Rejoined("here", (2,))
+        for number in range(2):
+            assert running.exited(number) == Exited(number, 7)
+            assert running.gone(number) == Gone(number)
+            running.printed(f"[{number}]<stdout>:last words\n")
+
+
+def test_last_words_that_the_agent_reads_before_it_knows_are_told(tmp_path: Path) -> None:
+    """It notices the end of its launcher and that of its workers at the same time."""
+    secret = secrets.token_hex()
+    gate = tmp_path / "gate"
+    wait = f"while ! test -e {gate}; do sleep 0.02; done"
+    pids = abandon(secret, 2, f"echo ready; {wait}; echo last words; exit 7", stopped=True)
+    agents = {stat.parent for pid in pids if (stat := stat_of(pid))}
+    gate.touch()
+    try:
+        with Watched(*pids) as watched:
+            assert watched.still_running(LIMIT_S) == []
+    finally:
+        for each in agents:
+            os.kill(each, signal.SIGCONT)
+    with fleet_of("unused", patience_s=60.0, secret=secret) as running:
+        assert rejoin(running, 2) == Rejoined("here", ())
         for number in range(2):
             assert running.exited(number) == Exited(number, 7)
             assert running.gone(number) == Gone(number)
@@ -173,15 +201,35 @@ def test_what_the_lost_launcher_had_not_taken_is_said_again() -> None:
             other.settimeout(LIMIT_S)
             other.connect(f"\0{door}")
             heard = b""
-            while b"first\n" not in heard:
+            while b"caught_up" not in heard:
                 heard += other.recv(1 << 16)
             events = [json.loads(each)["event"] for each in heard.splitlines() if each.startswith(b"{")]
             assert [each for each in events if each != "beat"] == [
                 "attached",
+                "output",
                 "started",
                 "caught_up",
-                "output",
             ]
             other.sendall(line({"taken": len("first\n")}) + line({"end": signal.SIGTERM}))
+            while b"finished" not in heard:
+                heard += other.recv(1 << 16)
+
+
+def test_last_words_that_the_lost_launcher_had_not_taken_come_before_the_end() -> None:
+    door = f"rueda-test-{secrets.token_hex(8)}"
+    words = line({"event": "last words"})  # reads like one, so `hear` leaves it out
+    command = ["echo", words.decode().rstrip()]
+    with agent() as one:
+        one.say(line({**OPEN, "command": command, "door": door, "patience_s": 30.0}))
+        one.say(line({"start": [{"rank": 0, "environment": {}}]}))
+        assert one.hear("gone")["rank"] == 0
+        with socket.socket(socket.AF_UNIX) as other:
+            other.settimeout(LIMIT_S)
+            other.connect(f"\0{door}")
+            heard = b""
+            while b"caught_up" not in heard:
+                heard += other.recv(1 << 16)
+            assert 0 < heard.find(words) < heard.index(b'"gone"')
+            other.sendall(line({"end": signal.SIGTERM}))
             while b"finished" not in heard:
                 heard += other.recv(1 << 16)

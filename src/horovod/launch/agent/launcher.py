@@ -12,6 +12,8 @@ from horovod.launch.agent.terms import BEAT_S, PLAN_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from horovod.launch.agent.requests import Request
 
 _OF_RANKS = (
@@ -63,26 +65,30 @@ class Launcher:
         """From now on keep what is said about ranks, for another launcher."""
         self._story = []
 
-    def change(self, connection: int) -> None:
-        """Another launcher is there, at the other end of this socket. It hears what has been said so far."""
+    def change(self, connection: int, say_untaken: Callable[[], None]) -> None:
+        """Another launcher is there, at the other end of this socket. It hears what has been said so far.
+        `say_untaken`: first, what ranks have printed and the one before may not have shown. After the news
+        that a rank is gone nobody would expect it.
+        """
         for descriptor in (0, 1):
             os.dup2(connection, descriptor, inheritable=False)
         os.set_blocking(0, False)  # the same socket as 1
         self._intake.begin_again()
         self._pending.clear()
-        self._recount()
+        self._recount(say_untaken)
 
     def come_back(self) -> bool:
         """Whether a launcher that stood still goes on; it then hears what has been said so far."""
         if self._story is None or self.ended or not self._again:
             return False
-        self._recount()
+        self._recount(lambda: None)  # what it has not taken is still on its way
         return True
 
-    def _recount(self) -> None:
+    def _recount(self, say_untaken: Callable[[], None]) -> None:
         self.gone = self.ended = self._again = False
         self.heard_at = time.monotonic()
         self.say("attached")
+        say_untaken()
         self.send(b"".join(self._story or []))
         self.say("caught_up")
 

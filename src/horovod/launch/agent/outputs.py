@@ -51,7 +51,9 @@ class Outputs:
         self._watch()
 
     def change(self, window: int) -> None:
-        """Another launcher is there, and has room for `window` bytes: first for what was kept."""
+        """Another launcher is there, and has room for `window` bytes: first for what the one before had not
+        taken, which all fits, then for what was kept.
+        """
         self._credit, self._sent = window, 0
         while self._untaken:
             self._kept.appendleft(self._untaken.pop())

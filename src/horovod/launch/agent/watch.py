@@ -221,14 +221,14 @@ class Agent:
         if visitor is None:
             return
         assert self._plan is not None
+        window = self._plan.window
         with visitor:
-            self._launcher.change(visitor.fileno())
+            self._launcher.change(visitor.fileno(), lambda: self._outputs.change(window))
         self._poller.register(0, select.POLLIN)
         for descriptor in self._above:  # above the launcher before
             self._poller.unregister(descriptor)
         self._above.clear()
         self._wait_until = 0.0
-        self._outputs.change(self._plan.window)
 
     def _step(self) -> bool:
         """Look after everything that is due; whether nothing is left to do."""
