@@ -97,10 +97,15 @@ def test_mpirun_of_open_mpi(
     check(two_hosts, succeed(two_hosts, [*words, *JOB], environment))
 
 
-def test_mpiexec_of_mpich(two_hosts: SimulatedHosts, environment: Mapping[str, str]) -> None:
+@pytest.mark.parametrize("speaks_last", ["", "0", "1", "3"])
+def test_mpiexec_of_mpich(
+    two_hosts: SimulatedHosts, environment: Mapping[str, str], speaks_last: str
+) -> None:
+    """Also a rank that has something to do when all others have ended."""
     where = ",".join(f"{name}:2" for name in two_hosts.names)
     words = [need(MPICH, "make venv-mpich"), "-hosts", where, "-n", "4"]
-    check(two_hosts, succeed(two_hosts, [*words, *JOB], environment))
+    said = succeed(two_hosts, [*words, *JOB], {**environment, "SPEAKS_LAST": speaks_last})
+    check(two_hosts, said)
 
 
 def test_torchrun_on_two_hosts(two_hosts: SimulatedHosts, environment: Mapping[str, str]) -> None:

@@ -5,6 +5,8 @@ import json
 import os
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -203,6 +205,7 @@ class FakePmi:
 
     def __init__(self, size: int) -> None:
         self.values: dict[str, str] = {}
+        self.heard: list[str] = []
         self._size = size
         self._waiting: list[socket.socket] = []
         self._lock = threading.Lock()
@@ -216,12 +219,14 @@ class FakePmi:
     def _serve(self, server: socket.socket) -> None:
         for line in server.makefile():
             words = dict(word.split("=", 1) for word in line.split())
+            self.heard.append(words["cmd"])
             answer = {
                 "init": "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1",
                 "get_my_kvsname": "cmd=my_kvsname rc=0 kvsname=kvs_1",
                 "put": "cmd=put_result rc=0",
                 "get": f"cmd=get_result rc=0 value={self.values.get(words.get('key', ''), '')}",
                 "barrier_in": "",
+                "finalize": "cmd=finalize_ack",
             }[words["cmd"]]
             if words["cmd"] == "put":
                 self.values[words["key"]] = words["value"]
@@ -231,6 +236,7 @@ class FakePmi:
                     if len(self._waiting) == self._size:
                         for each in self._waiting:
                             each.sendall(b"cmd=barrier_out rc=0\n")
+                        self._waiting.clear()
             else:
                 server.sendall(answer.encode() + b"\n")
 
@@ -276,6 +282,39 @@ def test_hosts_without_a_common_home_are_told_to_share_a_key(tmp_path: Path) -> 
         with pytest.raises(ConfigError, match=r"do these hosts share it\? Else give every rank"):
             second.result(20.0)
         first.end(environs[0])
+
+
+@pytest.mark.parametrize(
+    ("script", "farewells", "status"),
+    [
+        ("", 1, 0),
+        ("pmi.exchange(os.environ, 'card', 5.0)", 1, 0),
+        ("sys.exit(3)", 1, 3),
+        ("if os.fork() == 0: sys.exit()\nos.wait()", 1, 0),
+        ("os.close(int(os.environ['PMI_FD']))", 0, 0),
+        # Another socket has its number.
+        ("os.close(int(os.environ['PMI_FD'])); ends = socket.socketpair()", 0, 0),
+        ("os._exit(0)", 0, 0),
+    ],
+    ids=["end", "two worlds", "status", "forked", "closed", "reused", "at once"],
+)
+def test_a_process_that_ends_says_farewell_to_pmi_once(script: str, farewells: int, status: int) -> None:
+    """MPICH's launcher kills the others if one is gone that has not."""
+    begin = (
+        "import os, socket, sys\nfrom horovod.bootstrap import pmi\npmi.exchange(os.environ, 'card', 5.0)\n"
+    )
+    with pmi_server(1) as server:
+        end = server.ends[0].fileno()
+        done = subprocess.run(
+            [sys.executable, "-c", begin + script],
+            env={**os.environ, "PMI_FD": str(end)},
+            pass_fds=(end,),
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (status, b"")
+        assert server.heard.count("finalize") == farewells
 
 
 def test_pmi_that_waits_for_ever_is_an_error_in_time() -> None:

@@ -5,14 +5,20 @@
     cmd=put kvsname=K key=rueda value=V         cmd=put_result rc=0
     cmd=barrier_in                              cmd=barrier_out, when all ranks are here
     cmd=get kvsname=K key=rueda                 cmd=get_result rc=0 value=V
+    cmd=finalize, when Python ends              cmd=finalize_ack
 
-What one rank puts is only sure to be seen by others after the barrier. There is no ``cmd=finalize``: after it
-the server is gone for an MPI library that the script may use later, and without it nobody complains.
+What one rank puts is only sure to be seen by others after the barrier. A process that ends without
+``cmd=finalize`` has failed for MPICH's launcher: it kills the others of the job, with status 0 and without a
+word. After it the server is gone for an MPI library, so one that has begun says it itself.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import ctypes
 import os
+import re
 import socket
 import stat
 import time
@@ -25,6 +31,8 @@ __all__ = ["exchange"]
 _KEY = "rueda"
 _VALUE_BYTES = 1023  # what MPICH's server takes
 _MOST_LINE_BYTES = 1 << 16
+_FAREWELL_S = 2.0
+_MPI = re.compile(r"/libmpi[a-z]*\.so", re.ASCII)
 
 
 def exchange(environ: Mapping[str, str], value: str, timeout_s: float) -> str:
@@ -42,8 +50,33 @@ def exchange(environ: Mapping[str, str], value: str, timeout_s: float) -> str:
         space = talk.ask("cmd=get_my_kvsname", "my_kvsname", "kvsname")
         if value:
             talk.ask(f"cmd=put kvsname={space} key={_KEY} value={value}", "put_result")
+        atexit.unregister(_part)  # of a world before
+        atexit.register(_part, os.getpid(), int(environ["PMI_FD"]), os.fstat(server.fileno()).st_ino)
         talk.ask("cmd=barrier_in", "barrier_out")
         return talk.ask(f"cmd=get kvsname={space} key={_KEY}", "get_result", "value")
+
+
+def _part(pid: int, descriptor: int, inode: int) -> None:
+    """Tell the server, through this socket, that the process ends in order. Also one whose script fails does:
+    the others hear from its engine what has happened, and are to say so before they end."""
+    # A forked child is no rank, and the script may have closed or given away the descriptor.
+    with contextlib.suppress(OSError, RendezvousError):
+        if os.getpid() != pid or os.fstat(descriptor).st_ino != inode or _mpi_speaks():
+            return
+        with socket.socket(fileno=_duplicate(str(descriptor))) as server:
+            talk = _Talk(server, time.monotonic() + _FAREWELL_S, _FAREWELL_S)
+            talk.ask("cmd=finalize", "finalize_ack")
+
+
+def _mpi_speaks() -> bool:
+    """Whether an MPI library of this process has begun: it says farewell itself."""
+    with open("/proc/self/maps") as maps:
+        libraries = {line.split(maxsplit=5)[5].strip() for line in maps if _MPI.search(line)}
+    begun = ctypes.c_int(0)
+    for library in libraries:
+        with contextlib.suppress(AttributeError):
+            ctypes.CDLL(library).MPI_Initialized(ctypes.byref(begun))
+    return begun.value != 0
 
 
 class _Talk:
