@@ -50,10 +50,12 @@ def exchange(environ: Mapping[str, str], value: str, timeout_s: float) -> str:
         space = talk.ask("cmd=get_my_kvsname", "my_kvsname", "kvsname")
         if value:
             talk.ask(f"cmd=put kvsname={space} key={_KEY} value={value}", "put_result")
+        talk.ask("cmd=barrier_in", "barrier_out")
+        card = talk.ask(f"cmd=get kvsname={space} key={_KEY}", "get_result", "value")
+        # Not before: if one fails half-way the others wait for it in vain, and the launcher ends them.
         atexit.unregister(_part)  # of a world before
         atexit.register(_part, os.getpid(), int(environ["PMI_FD"]), os.fstat(server.fileno()).st_ino)
-        talk.ask("cmd=barrier_in", "barrier_out")
-        return talk.ask(f"cmd=get kvsname={space} key={_KEY}", "get_result", "value")
+        return card
 
 
 def _part(pid: int, descriptor: int, inode: int) -> None:
@@ -75,7 +77,8 @@ def _mpi_speaks() -> bool:
     begun = ctypes.c_int(0)
     for library in libraries:
         with contextlib.suppress(AttributeError):
-            ctypes.CDLL(library).MPI_Initialized(ctypes.byref(begun))
+            loaded = ctypes.CDLL(library, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+            loaded.MPI_Initialized(ctypes.byref(begun))
     return begun.value != 0
 
 
