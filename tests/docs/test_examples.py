@@ -10,35 +10,22 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.launch.launching import COMMAND, environment
 
 ROOT = Path(__file__).resolve().parents[2]
 WHOLE = os.environ.get("RUEDA_FULL_MATRIX") == "1"
 
 
-def environment() -> dict[str, str]:
-    """Without any setting of a job, with our sources and `tests/lean`."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    return {**inherited, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-
-
-def run(size: int, example: str, *arguments: str, status: int = 0, backend: str = "") -> str:
+def run(size: int, example: str, *arguments: str, status: int = 0, **variables: str) -> str:
     """What an example prints with ``size`` ranks; fails if it ends with another status."""
-    return launched(
-        size,
-        str(ROOT / "examples" / example),
-        *arguments,
-        status=status,
-        KERAS_BACKEND=backend or "tensorflow",
-    )
+    return launched(size, str(ROOT / "examples" / example), *arguments, status=status, **variables)
 
 
 def launched(size: int, *command: str, status: int = 0, **variables: str) -> str:
     """What a job of Python prints."""
-    launch = [sys.executable, "-m", "horovod.runner.launch", "-np", str(size)]
     job = subprocess.run(
-        [*launch, sys.executable, *command],
-        env=environment() | variables,
+        [*COMMAND, "-np", str(size), sys.executable, *command],
+        env=environment({"OMP_NUM_THREADS": "1", **variables}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -63,7 +50,7 @@ def test_the_demo_runs_as_a_rank_of_a_job() -> None:
 
 @pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
 def test_digits_are_learned_by_keras(backend: str) -> None:
-    said = run(2, "keras_digits.py", "--epochs", "6", "--reach", "0.93", backend=backend)
+    said = run(2, "keras_digits.py", "--epochs", "6", "--reach", "0.93", KERAS_BACKEND=backend)
     assert figure(said, r"accuracy: ([\d.]+)%") >= 93
 
 
@@ -123,11 +110,11 @@ def test_the_benchmark_measures_a_step_with_its_exchange(framework: str) -> None
 
 def test_an_elastic_job_goes_on_without_a_process_that_is_killed(tmp_path: Path) -> None:
     script = ROOT / "examples" / "elastic" / "digits.py"
-    launch = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", "--min-np", "1"]
+    launch = [*COMMAND, "-np", "2", "--min-np", "1"]
     with subprocess.Popen(
         [*launch, "--host-discovery-script", str(script.with_name("hosts.sh")),
          sys.executable, str(script), "--reach", "0.85"],
-        env=environment(),
+        env=environment({"OMP_NUM_THREADS": "1"}),
         cwd=tmp_path,  # there is no file of hosts
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -10,6 +10,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -188,48 +190,35 @@ def test_a_host_that_is_reached_anew_ends_what_the_former_agent_has() -> None:
         assert watched.still_running(LIMIT_S) == []
 
 
-def test_what_the_lost_launcher_had_not_taken_is_said_again() -> None:
+@contextmanager
+def told_again(*command: str, after: str, taken: int = 0) -> Iterator[bytes]:
+    """What an agent with one rank says to another launcher, which comes after the first one has heard of
+    ``after`` and has taken nothing; this one takes so many bytes and ends the job."""
     door = f"rueda-test-{secrets.token_hex(8)}"
-    work: dict[str, object] = {"rank": 0, "environment": {}}
-    with agent() as one:
-        one.say(
-            line({**OPEN, "command": ["sh", "-c", "echo first; sleep 60"], "door": door, "patience_s": 30.0})
-        )
-        one.say(line({"start": [work]}))
-        assert one.hear("output")["size"] == len("first\n")
-        with socket.socket(socket.AF_UNIX) as other:
-            other.settimeout(LIMIT_S)
-            other.connect(f"\0{door}")
-            heard = b""
-            while b"caught_up" not in heard:
-                heard += other.recv(1 << 16)
-            events = [json.loads(each)["event"] for each in heard.splitlines() if each.startswith(b"{")]
-            assert [each for each in events if each != "beat"] == [
-                "attached",
-                "output",
-                "started",
-                "caught_up",
-            ]
-            other.sendall(line({"taken": len("first\n")}) + line({"end": signal.SIGTERM}))
-            while b"finished" not in heard:
-                heard += other.recv(1 << 16)
-
-
-def test_last_words_that_the_lost_launcher_had_not_taken_come_before_the_end() -> None:
-    door = f"rueda-test-{secrets.token_hex(8)}"
-    words = line({"event": "last words"})  # reads like one, so `hear` leaves it out
-    command = ["echo", words.decode().rstrip()]
     with agent() as one:
         one.say(line({**OPEN, "command": command, "door": door, "patience_s": 30.0}))
         one.say(line({"start": [{"rank": 0, "environment": {}}]}))
-        assert one.hear("gone")["rank"] == 0
+        assert one.hear(after)
         with socket.socket(socket.AF_UNIX) as other:
             other.settimeout(LIMIT_S)
             other.connect(f"\0{door}")
             heard = b""
             while b"caught_up" not in heard:
                 heard += other.recv(1 << 16)
-            assert 0 < heard.find(words) < heard.index(b'"gone"')
-            other.sendall(line({"end": signal.SIGTERM}))
+            yield heard
+            other.sendall(line({"taken": taken}) + line({"end": signal.SIGTERM}))
             while b"finished" not in heard:
                 heard += other.recv(1 << 16)
+
+
+def test_what_the_lost_launcher_had_not_taken_is_said_again() -> None:
+    with told_again("sh", "-c", "echo first; sleep 60", after="output", taken=len("first\n")) as heard:
+        events = [json.loads(each)["event"] for each in heard.splitlines() if each.startswith(b"{")]
+    assert [each for each in events if each != "beat"] == ["attached", "output", "started", "caught_up"]
+    assert b"first\n" in heard
+
+
+def test_last_words_that_the_lost_launcher_had_not_taken_come_before_the_end() -> None:
+    words = line({"event": "last words"})  # reads like one, so `hear` leaves it out
+    with told_again("echo", words.decode().rstrip(), after="gone", taken=len(words)) as heard:
+        assert 0 < heard.find(words) < heard.index(b'"gone"')
