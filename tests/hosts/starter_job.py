@@ -13,6 +13,7 @@ import sys
 import time
 
 from horovod import _core
+from horovod.errors import PeerLostError
 from horovod.runtime import lifecycle
 
 COUNT = 20000  # enough to be striped over several streams
@@ -36,6 +37,14 @@ def main() -> None:
         "groups": [list(group) for group in runtime.groups],
         "peers": _peers(),
     }
+    if "FAILS" in os.environ:
+        if str(place.rank) == os.environ["FAILS"]:
+            raise ValueError("boom")
+        try:
+            engine.submit(_core.ALLREDUCE, "y", tensor, _core.SUM, 1.0, 1.0, -1, 0, _core.BLOCKING)
+        except PeerLostError as error:
+            os.write(sys.stdout.fileno(), f"{place.rank} {error}\n".encode())
+            raise
     if str(place.rank) == os.environ.get("SPEAKS_LAST"):  # when the others have ended
         lifecycle.stop()
         time.sleep(1)

@@ -108,6 +108,19 @@ def test_mpiexec_of_mpich(
     check(two_hosts, said)
 
 
+def test_under_mpiexec_of_mpich_all_others_hear_why_a_rank_has_failed(
+    two_hosts: SimulatedHosts, environment: Mapping[str, str]
+) -> None:
+    where = ",".join(f"{name}:2" for name in two_hosts.names)
+    words = [need(MPICH, "make venv-mpich"), "-hosts", where, "-n", "4", *JOB]
+    done = two_hosts.run(0, *words, extra={**environment, "FAILS": "2"}, timeout_s=LIMIT_S)
+    assert done.returncode == 1
+    heard = sorted(
+        line for line in done.stdout.decode().splitlines() if "its script raised ValueError: boom" in line
+    )
+    assert [line[:2] for line in heard] == ["0 ", "1 ", "3 "], done.stdout
+
+
 def test_torchrun_on_two_hosts(two_hosts: SimulatedHosts, environment: Mapping[str, str]) -> None:
     words = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2"]
     words += ["--master-addr", two_hosts.names[0], "--master-port", "29511"]
