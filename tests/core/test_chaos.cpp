@@ -154,9 +154,9 @@ TEST(Chaos, every_result_is_right) {
     }
   }
   // What the order of operations has to stand: it is no test of it where they do not happen.
-  EXPECT_GT(all.agreed, 0);
   EXPECT_GT(all.refused, 0);
-  if (!kSanitized) {  // among few operations it happens by chance
+  if (!kSanitized) {  // among few operations these happen by chance
+    EXPECT_GT(all.agreed, 0);
     EXPECT_GT(all.overtaken, 0);
   }
 }
