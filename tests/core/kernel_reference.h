@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "random_numbers.h"
 #include "types.h"
 
 namespace rueda::reference {
@@ -242,18 +243,18 @@ inline Bytes reduce(const std::vector<Bytes>& sources, DType dtype, ReduceOp op,
 }
 
 /// Mostly ordinary numbers, some arbitrary bit patterns and every kind of special value.
-inline Bytes mixed(DType dtype, std::size_t count, std::mt19937& random) {
+inline Bytes mixed(DType dtype, std::size_t count, std::mt19937& seeds) {
+  QuickRandom random((std::uint64_t{seeds()} << 32) | seeds());
   return with_type(dtype, [&]<typename T>() {
     std::vector<T> result(count);
-    std::normal_distribution<float> normal(0.0f, 3.0f);
     for (T& element : result) {
       const auto kind = random() % 8;
-      std::uint64_t pattern = (std::uint64_t{random()} << 32) | random();
+      const std::uint64_t pattern = random();
       if constexpr (std::is_same_v<T, Truth>) {
         element = {static_cast<std::uint8_t>(kind < 4 ? pattern & 1 : pattern & 0xff)};
       } else if constexpr (kIsHalf<T> || std::is_floating_point_v<T>) {
         if (kind < 5) {
-          element = rounded<T>(static_cast<Wide<T>>(normal(random)));
+          element = rounded<T>(static_cast<Wide<T>>(3 * normal_of(pattern)));
         } else if (kind == 5) {
           std::memcpy(&element, &pattern, sizeof(T));
         } else {

@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 
 #include "cluster.h"
 #include "kernel_reference.h"
+#include "random_numbers.h"
 
 namespace rueda::testing {
 namespace {
@@ -175,11 +175,10 @@ Vectors values_of(const Tensor& tensor) {
 
 Tensor random_tensor(int ranks, std::size_t count, DType dtype, unsigned seed) {
   Tensor tensor{.dtype = dtype, .by_rank = {}};
-  std::mt19937 random(seed);
-  std::normal_distribution<double> normal;
+  reference::QuickRandom random(seed);
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<long double> values(count);
-    for (auto& value : values) value = normal(random);
+    for (auto& value : values) value = reference::normal_of(random());
     tensor.by_rank.push_back(narrowed(values, dtype));
   }
   return tensor;

@@ -8,6 +8,7 @@
 #include <semaphore>
 
 #include "cluster.h"
+#include "random_numbers.h"
 
 namespace rueda::testing {
 namespace {
@@ -152,12 +153,11 @@ TEST_P(ProposalWorld, results_are_those_of_the_regular_way_bit_for_bit) {
   Cluster cluster(GetParam());
   const std::uint64_t wanted = cluster.size() > 1 ? 51 : 0;  // else both went the same way
   until_fast(cluster, wanted, [&](Rank rank, Engine& engine) {
-    std::mt19937 random(static_cast<unsigned>(rank));
-    std::normal_distribution<float> normal;
+    reference::QuickRandom random(static_cast<std::uint64_t>(rank));
     for (int round = 0; round < 100; ++round) {
       // Every shape comes ten times: the first time it is negotiated, then proposed.
       std::vector<float> one(1 + static_cast<std::size_t>(round % 10) * 33);
-      for (float& value : one) value = normal(random) * 1e3F;
+      for (float& value : one) value = reference::normal_of(random()) * 1e3F;
       std::vector<float> other = one;
       const auto scaled = [&](std::vector<float>& values, const char* name) {
         Submission submission = allreduce_of(values, name + std::to_string(round % 10));

@@ -8,6 +8,7 @@
 
 #include "cluster.h"
 #include "collectives/collective.h"
+#include "random_numbers.h"
 
 namespace rueda::testing {
 namespace {
@@ -241,11 +242,7 @@ struct Case {
 };
 
 std::vector<float> inputs(Rank rank, std::size_t count, std::size_t seed) {
-  std::mt19937 random(static_cast<unsigned>(seed * 64 + index(rank)));
-  std::normal_distribution<float> normal;
-  std::vector<float> values(count);
-  for (float& value : values) value = normal(random);
-  return values;
+  return reference::normal_numbers(count, seed * 64 + index(rank));
 }
 
 const std::vector<Case> kCases{

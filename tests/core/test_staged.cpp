@@ -5,16 +5,13 @@
 #include <random>
 
 #include "framework.h"
+#include "random_numbers.h"
 
 namespace rueda::testing {
 namespace {
 
 std::vector<float> numbers(std::size_t count, unsigned seed) {
-  std::mt19937 generator(seed);
-  std::uniform_real_distribution<float> distribution(-1000.0F, 1000.0F);
-  std::vector<float> values(count);
-  for (float& value : values) value = distribution(generator);
-  return values;
+  return reference::normal_numbers(count, seed);
 }
 
 std::vector<float> on_host(Engine& engine, Submission submission, std::vector<float> values,
