@@ -29,6 +29,8 @@ have zsh || useful="$useful zsh"
 have fish || useful="$useful fish"
 # The same files are compiled for the module and for the wheel: once is enough.
 have ccache || useful="$useful ccache"
+# Every C++ test is a program: this links them in a small part of the time.
+have mold || useful="$useful mold"
 
 [ -n "$needed$useful" ] || exit 0
 if [ "$(id -u)" -eq 0 ] && have apt-get; then

@@ -30,6 +30,11 @@ set(tests_not_in_release
     test_negotiator_groups test_operation_tags test_proposals test_rank_set test_seal test_survey test_trace_file
     test_wire)
 
+# Those that compute much themselves: they are optimised under the address sanitizer, too.
+set(tests_that_compute
+    test_association test_chaos test_engine_fast_moves test_engine_fast_path test_engine_fast_sets test_kernels
+    test_records test_shm_cross_memory_processes test_shm_processes)
+
 # Those that find a device: the libraries of tests/fakes are linked, and RUEDA_FAKES names their folder.
 set(tests_with_fakes
     test_device_wait test_fake_cuda test_fake_nccl test_nccl test_nccl_failures test_peer test_peer_failures test_staged
