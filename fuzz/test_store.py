@@ -64,7 +64,8 @@ def test_a_table_answers_or_refuses(
     for who in range(3):
         table.leave(who)
     assert not table.waits(0)
-    for number, frame in table.replies:
+    for number, parts in table.replies:
+        frame = b"".join(parts)
         assert number in range(3)
         (length,) = struct.unpack_from(">I", frame)
         assert length == len(frame) - 4 <= MAX_FRAME_BYTES

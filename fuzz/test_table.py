@@ -75,7 +75,7 @@ class StoreHistory(RuleBasedStateMachine):
 
     def taken(self) -> list[tuple[int, dict[str, Any]]]:
         replies, self.table.replies = self.table.replies, []
-        return [(who, next(FrameReader().feed(frame))) for who, frame in replies]
+        return [(who, next(FrameReader(inflates=True).feed(b"".join(frame)))) for who, frame in replies]
 
     def refused(self, name: str) -> bool:
         return any(name.startswith(scope) for scope in self.aborted)

@@ -208,7 +208,7 @@ def test_a_full_table_refuses_and_takes_again_what_fits() -> None:
 
     def ask(**request: object) -> dict[str, object]:
         table.request(1, {"id": 1, **request})
-        answer: dict[str, object] = json.loads(table.replies.pop()[1][4:])
+        answer: dict[str, object] = json.loads(b"".join(table.replies.pop()[1])[4:])
         return answer
 
     assert ask(op="set", key="a", value="x" * 8_000)["ok"] is None

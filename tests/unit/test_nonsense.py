@@ -28,7 +28,7 @@ KEY = bytes(range(32))
 
 def said(table: Table) -> list[tuple[int, dict[str, Any]]]:
     replies, table.replies = table.replies, []
-    return [(who, json.loads(frame[4:])) for who, frame in replies]
+    return [(who, json.loads(b"".join(frame)[4:])) for who, frame in replies]
 
 
 def test_a_wait_that_no_clock_can_measure_does_not_end_the_store() -> None:

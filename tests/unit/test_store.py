@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -28,7 +29,7 @@ from horovod.bootstrap.handshake import (
     Role,
     store_purpose,
 )
-from horovod.bootstrap.messages import MAX_FRAME_BYTES
+from horovod.bootstrap.messages import MAX_FRAME_BYTES, encode
 from horovod.bootstrap.session import TAG_BYTES, Signer
 from horovod.bootstrap.store_client import StoreClient
 from horovod.bootstrap.store_server import StoreServer
@@ -158,6 +159,76 @@ def test_collect_sees_values_that_change_between_two_calls(server: StoreServer) 
         mine.remove("p/")
         with pytest.raises(StoreTimeout):
             mine.collect("p/", 1, 0.0)
+
+
+def test_collect_leaves_out_what_is_usual(server: StoreServer) -> None:
+    with client(server) as first, client(server) as second, ThreadPoolExecutor(1) as pool:
+        said: list[object] = ["", "it failed", "", [], None, 0]
+        for rank, value in enumerate(said):
+            first.set(f"outcome/{rank}", value)
+        assert first.collect("outcome/", 6, 1.0, usual="") == {"1": "it failed", "3": [], "4": None, "5": 0}
+        assert first.collect("outcome/", 6, 1.0, usual=[]).keys() == set("01245")
+        assert first.collect("outcome/", 6, 1.0).keys() == set("012345")
+        waits = pool.submit(second.collect, "outcome/", 8, 5.0, "")
+        first.set("outcome/6", "")
+        first.set("outcome/7", "late")
+        assert waits.result().keys() == set("13457")
+
+
+def test_replies_that_leave_out_different_things_are_not_all_kept(server: StoreServer) -> None:
+    with client(server) as one:
+        for rank in range(9):
+            one.set(f"said/{rank}", rank)
+        for usual in [*range(9), *range(9)]:
+            assert one.collect("said/", 9, 1.0, usual) == {str(r): r for r in range(9) if r != usual}
+        assert len(server._table._collections["said/"].books) <= 4
+
+
+def book_of(size: int) -> dict[str, dict[str, object]]:
+    return {str(rank): {"host": f"node-{rank // 8}", "pid": 30000 + rank} for rank in range(size)}
+
+
+def test_a_long_book_travels_deflated_and_comes_whole(server: StoreServer) -> None:
+    book = book_of(2000)
+    with client(server) as one:
+        for rank, value in book.items():
+            one.set(f"book/{rank}", value)
+        assert one.collect("book/", 2000, 5.0) == book
+    connection, signer = authenticated(server)
+    with connection:
+        connection.settimeout(5.0)
+        request = {"id": 1, "op": "collect", "prefix": "book/", "count": 2000, "timeout_s": 1.0}
+        connection.sendall(signer.signed(encode(request)))
+        (length,) = struct.unpack(">I", connection.recv(4, socket.MSG_WAITALL))
+        assert length >> 31 == 1
+        assert length & 0x7FFFFFFF < len(json.dumps(book)) / 5
+
+
+def test_a_book_is_kept_once_for_all_who_are_slow_to_read_it(server: StoreServer) -> None:
+    """Else that of thousands of ranks, kept for thousands of ranks, ended the process that serves it."""
+    slow, parts, part_bytes = 8, 16, 1 << 20
+    with client(server) as one:
+        for part in range(parts):
+            one.set(f"book/{part}", os.urandom(part_bytes // 2).hex())
+        one.collect("book/", parts, 5.0)
+        connections = [authenticated(server) for _ in range(slow)]
+        tracemalloc.start()
+        try:
+            for connection, signer in connections:
+                request = {"id": 1, "op": "collect", "prefix": "book/", "count": 1, "timeout_s": 1.0}
+                connection.sendall(signer.signed(encode(request)))
+            limit = time.monotonic() + 10.0
+            while sum(bool(each.outgoing) for each in list(server._connections.values())) < slow:
+                assert time.monotonic() < limit
+                one.set("after", True)
+            unread = sum(len(each.outgoing) for each in list(server._connections.values()))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            for connection, _ in connections:
+                connection.close()
+    assert unread > parts * part_bytes
+    assert peak < 2 * part_bytes
 
 
 def test_abort_fails_those_who_wait_and_those_who_come_later(server: StoreServer) -> None:

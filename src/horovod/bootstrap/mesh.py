@@ -195,7 +195,7 @@ class _Bootstrap:
         )
         prepare(topology, mesh)
         # No rank goes on in a world that another rank could not enter.
-        self._gather(joined.connected, "", "finish connecting")
+        self._gather(joined.connected, "", "finish connecting", usual="")
         self._leave(joined)
         return topology, mesh
 
@@ -240,7 +240,7 @@ class _Bootstrap:
             except (OSError, AuthenticationError) as error:
                 failure = f"{self._me()}: {error}"
                 self.store.abort(joined.group(mine[0]), Cause(failure))
-        outcomes = self._gather(joined.outcomes, failure, "pass descriptors")
+        outcomes = self._gather(joined.outcomes, failure, "pass descriptors", usual="")
         failed = {rank: reason for rank, reason in enumerate(outcomes) if reason}
         if failed.keys() & set(mine):
             if self.place.rank == mine[0]:
@@ -334,7 +334,7 @@ class _Bootstrap:
             for listener in listeners:
                 closing.enter_context(listener)
             here = [listener.getsockname()[:2] for listener in listeners]
-            offered = self._gather(joined.listening, here, "connect")
+            offered = self._gather(joined.listening, here, "connect", usual=[])
             made, sessions = self._dial_and_accept(joined, wanted, listeners, offered)
         return self._network_peers(wanted, made, sessions, levels)
 
@@ -471,14 +471,16 @@ class _Bootstrap:
 
     # -- parts of all --
 
-    def _gather(self, prefix: str, mine: Any, step: str) -> list[Any]:
-        """What each rank says below ``prefix``, once all have; who says nothing is late for ``step``."""
+    def _gather(self, prefix: str, mine: Any, step: str, *, usual: Any) -> list[Any]:
+        """What each rank says below ``prefix``, once all have; who says nothing is late for ``step``. Most
+        say what is ``usual``: it does not travel.
+        """
         self.store.set(f"{prefix}{self.place.rank}", mine)
         try:
-            book = self.store.collect(prefix, self.place.size, self._left_s())
+            book = self.store.collect(prefix, self.place.size, self._left_s(), usual)
         except StoreTimeout as error:
             raise self._late(step, (int(key.removeprefix(prefix)) for key in error.keys)) from error
-        return [book[str(rank)] for rank in range(self.place.size)]
+        return [book.get(str(rank), usual) for rank in range(self.place.size)]
 
     def _watch(self, joined: Round, group_scope: str | None) -> Conversation[None]:
         """End the waiting when the round, or sharing memory in our group, is given up by anybody."""

@@ -3,16 +3,29 @@
 A frame is a 4-byte big-endian length, that many bytes of UTF-8 JSON and a tag over both. Frames are only ever
 read from a peer that has proved that it knows the job's key (``bootstrap/handshake.py``), and parsed only if
 their tag says that they are what it sent (``bootstrap/session.py``); nothing is ever unpickled.
+
+Answers of the store may be deflated (RFC 1951): the highest bit of the length says so. The book of all ranks
+goes to all ranks, so it is deflated and kept once, whatever stands before and behind it in each answer.
 """
 
 from __future__ import annotations
 
 import json
 import struct
+import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["ALTERED", "MAX_FRAME_BYTES", "AlteredError", "FrameError", "FrameReader", "encode", "encode_body"]
+__all__ = [
+    "ALTERED",
+    "MAX_FRAME_BYTES",
+    "AlteredError",
+    "FrameError",
+    "FrameReader",
+    "SharedBody",
+    "encode",
+]
 
 MAX_FRAME_BYTES = 64 << 20
 """Largest frame accepted: the address book of 100,000 ranks fits, a wrong length does not exhaust memory."""
@@ -24,6 +37,10 @@ ALTERED = (
 """The sentence for ``AlteredError``."""
 
 _LENGTH = struct.Struct(">I")
+_DEFLATED = 1 << 31  # in a length
+_RAW = -zlib.MAX_WBITS  # without a header: the tag of a frame says more than its checksum
+_WORTH_DEFLATING_BYTES = 4096
+_STORED = struct.Struct("<BHH")  # the head of a block that is not compressed (RFC 1951, section 3.2.4)
 
 
 class FrameError(ValueError):
@@ -47,31 +64,75 @@ class Checker(Protocol):
         """Whether ``tag`` is that of the next message."""
 
 
-def encode_body(body: bytes, limit_bytes: int = MAX_FRAME_BYTES) -> bytes:
-    """Put a length before ``body``, which is JSON already. Raises ``FrameError`` above ``limit_bytes``."""
+def encode(message: Mapping[str, Any], limit_bytes: int = MAX_FRAME_BYTES) -> bytes:
+    """One frame that says ``message``. Raises ``FrameError`` above ``limit_bytes``."""
+    body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > limit_bytes:
         raise FrameError(f"a message of {len(body)} bytes is over the limit of {limit_bytes}")
     return _LENGTH.pack(len(body)) + body
 
 
-def encode(message: Mapping[str, Any], limit_bytes: int = MAX_FRAME_BYTES) -> bytes:
-    """One frame that says ``message``. Raises ``FrameError`` above ``limit_bytes``."""
-    return encode_body(json.dumps(message, separators=(",", ":")).encode(), limit_bytes)
+@dataclass(frozen=True)
+class SharedBody:
+    """JSON that goes to many, each time between two short texts of its own.
+
+    A deflated stream is a sequence of blocks, which need not be compressed. So the short texts are blocks of
+    their own, and what is between them is compressed once for all.
+    """
+
+    blocks: bytes
+    """The JSON as it is, or compressed: whole blocks, none of them the last one of its stream."""
+    deflated: bool
+    json_bytes: int
+
+    @classmethod
+    def plain(cls, body: bytes) -> SharedBody:
+        """As it is."""
+        return cls(body, False, len(body))
+
+    @classmethod
+    def of(cls, body: bytes) -> SharedBody:
+        """Compressed, if it is long."""
+        if len(body) < _WORTH_DEFLATING_BYTES:
+            return cls.plain(body)
+        deflate = zlib.compressobj(wbits=_RAW)
+        return cls(deflate.compress(body) + deflate.flush(zlib.Z_FULL_FLUSH), True, len(body))
+
+    def frame(self, before: bytes, behind: bytes) -> tuple[bytes, bytes, bytes]:
+        """The parts of a frame that says ``before``, this, ``behind``. Raises ``FrameError`` if it is too
+        long.
+        """
+        json_bytes = len(before) + self.json_bytes + len(behind)
+        if json_bytes > MAX_FRAME_BYTES:
+            raise FrameError(f"a message of {json_bytes} bytes is over the limit of {MAX_FRAME_BYTES}")
+        if not self.deflated:
+            return _LENGTH.pack(json_bytes) + before, self.blocks, behind
+        first, last = _stored(before), _stored(behind, last=True)
+        length = len(first) + len(self.blocks) + len(last)
+        return _LENGTH.pack(length | _DEFLATED) + first, self.blocks, last
+
+
+def _stored(text: bytes, *, last: bool = False) -> bytes:
+    return _STORED.pack(int(last), len(text), len(text) ^ 0xFFFF) + text
 
 
 class FrameReader:
     """Cuts a stream of bytes into messages; keeps what is incomplete.
 
     Args:
-        limit_bytes: of a frame, its length and tag not counted. A length is believed before the tag, up to
-            this: who changes it makes us wait, as who holds the stream back does.
+        limit_bytes: of a frame, its length and tag not counted, and of its JSON. A length is believed before
+            the tag, up to this: who changes it makes us wait, as who holds the stream back does.
         checker: says whether the tag of a frame is right; None: frames have none, as they do not come from
             outside.
+        inflates: whether frames may be deflated.
     """
 
-    def __init__(self, limit_bytes: int = MAX_FRAME_BYTES, checker: Checker | None = None) -> None:
+    def __init__(
+        self, limit_bytes: int = MAX_FRAME_BYTES, checker: Checker | None = None, *, inflates: bool = False
+    ) -> None:
         self._limit_bytes = limit_bytes
         self._checker = checker
+        self._inflates = inflates
         self._tag_bytes = 0 if checker is None else checker.tag_bytes
         self._pending = bytearray()
 
@@ -87,6 +148,8 @@ class FrameReader:
         try:
             while len(self._pending) - start >= _LENGTH.size:
                 (length,) = _LENGTH.unpack_from(self._pending, start)
+                deflated = self._inflates and bool(length & _DEFLATED)
+                length -= _DEFLATED if deflated else 0
                 if length > self._limit_bytes:
                     raise FrameError(f"a message of {length} bytes is over the limit of {self._limit_bytes}")
                 end = start + _LENGTH.size + length
@@ -98,9 +161,22 @@ class FrameReader:
                     raise AlteredError("a message is not the one that was sent")
                 body = frame[_LENGTH.size :]
                 start = end + self._tag_bytes
-                yield _parse(body)
+                yield _parse(_inflated(body, self._limit_bytes) if deflated else body)
         finally:
             del self._pending[:start]
+
+
+def _inflated(body: bytes, limit_bytes: int) -> bytes:
+    inflate = zlib.decompressobj(wbits=_RAW)
+    try:
+        text = inflate.decompress(body, limit_bytes + 1)
+    except zlib.error as error:
+        raise FrameError(f"a message cannot be inflated: {error}") from error
+    if len(text) > limit_bytes:
+        raise FrameError(f"a message of more than {limit_bytes} bytes is over the limit")
+    if not inflate.eof or inflate.unused_data:
+        raise FrameError("a deflated message does not end where its frame does")
+    return text
 
 
 def _parse(body: bytes) -> dict[str, Any]:

@@ -61,10 +61,11 @@ class Signer:
         self._key = key
         self._number = 0
 
-    def tag(self, message: bytes) -> bytes:
-        """Of the next message: ``TAG_BYTES``."""
+    def tag(self, *parts: bytes) -> bytes:
+        """Of the next message, which these are the parts of: ``TAG_BYTES``."""
         signed = hmac.new(self._key, _NUMBER.pack(self._number), "sha256")
-        signed.update(message)
+        for part in parts:
+            signed.update(part)
         self._number += 1
         return signed.digest()[:TAG_BYTES]
 

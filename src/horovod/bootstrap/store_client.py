@@ -56,7 +56,7 @@ class StoreClient:
         self._socket, route, session = reach_store(
             cast("Sequence[tuple[str, int]]", places), key, timeout_s, identity, job
         )
-        self._reader = FrameReader(checker=session.checker())
+        self._reader = FrameReader(checker=session.checker(), inflates=True)
         self._signer = session.signer()
         self._where = str(route)
 
@@ -97,8 +97,11 @@ class StoreClient:
         """Add to a counter that begins at 0. Returns the new number."""
         return int(self._call("add", key=key, amount=amount))
 
-    def collect(self, prefix: str, count: int, timeout_s: float) -> dict[str, Any]:
+    def collect(self, prefix: str, count: int, timeout_s: float, usual: Any = None) -> dict[str, Any]:
         """Everything below ``prefix`` in one reply, as soon as ``count`` keys are there.
+
+        Args:
+            usual: what most are expected to be, if there is such a value: those are left out of the reply.
 
         Returns:
             The values by the rest of their keys, in no order.
@@ -106,8 +109,9 @@ class StoreClient:
         Raises:
             StoreTimeout: fewer came in time. ``keys`` names the missing ones if they are numbered from 0.
         """
+        usually = {} if usual is None else {"usual": usual}
         answer: dict[str, Any] = self._call(
-            "collect", wait_s=timeout_s, prefix=prefix, count=count, timeout_s=timeout_s
+            "collect", wait_s=timeout_s, prefix=prefix, count=count, timeout_s=timeout_s, **usually
         )
         return answer
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
 import selectors
 import socket
 from typing import Any
@@ -13,6 +15,41 @@ from horovod.bootstrap.session import Signer
 __all__ = ["RECEIVE_BYTES", "StoreConnection"]
 
 RECEIVE_BYTES = 1 << 16
+
+_MOST_PIECES = 64  # that one call sends; systems allow 1,024
+_KEPT_APART_BYTES = 4096
+
+
+class Outgoing:
+    """What has to go out. A long piece that goes to many is kept once for all of them."""
+
+    def __init__(self) -> None:
+        self._pieces: collections.deque[memoryview] = collections.deque()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, *pieces: bytes) -> None:
+        """Put ``pieces`` behind what is there."""
+        size = sum(map(len, pieces))
+        self._size += size
+        if size < _KEPT_APART_BYTES:
+            pieces = (b"".join(pieces),)
+        self._pieces.extend(memoryview(piece) for piece in pieces if piece)
+
+    def send(self, connection: socket.socket) -> None:
+        """Send what fits. Raises ``OSError`` when the connection ended."""
+        while self._pieces:
+            try:
+                sent = connection.sendmsg(list(itertools.islice(self._pieces, _MOST_PIECES)))
+            except BlockingIOError:
+                return
+            self._size -= sent
+            while self._pieces and sent >= len(self._pieces[0]):
+                sent -= len(self._pieces.popleft())
+            if sent:
+                self._pieces[0] = self._pieces[0][sent:]
 
 
 class StoreConnection:
@@ -35,7 +72,7 @@ class StoreConnection:
         self.stranger = True
         self.asked = False  # a first message came
         self.events = selectors.EVENT_READ
-        self.outgoing = bytearray()
+        self.outgoing = Outgoing()
         self._acceptor = Acceptor(key, purpose.__eq__, heard)
         self.greeted = False
         self._received = bytearray()
@@ -69,23 +106,18 @@ class StoreConnection:
                 self._reader = FrameReader(checker=session.checker())
                 self._signer = session.signer()
             else:
-                self.outgoing += self._acceptor.reply(whole)
+                self.outgoing.add(self._acceptor.reply(whole))
                 self.greeted = True
         return []
 
-    def say(self, frame: bytes) -> None:
-        """Sign a frame and put it behind what has to go out. After the handshake."""
+    def say(self, *frame: bytes) -> None:
+        """Sign a frame, these parts of it, and put it behind what has to go out. After the handshake."""
         assert self._signer is not None
-        self.outgoing += self._signer.signed(frame)
+        self.outgoing.add(*frame, self._signer.tag(*frame))
 
     def send(self) -> None:
         """Send what fits. Raises ``OSError`` when the connection ended."""
-        while self.outgoing:
-            try:
-                sent = self.socket.send(self.outgoing)
-            except BlockingIOError:
-                return
-            del self.outgoing[:sent]
+        self.outgoing.send(self.socket)
 
     def _read(self, limit: int) -> bytes:
         try:

@@ -343,7 +343,7 @@ class StoreServer:
                 connection = self._connections.get(number)
                 if connection is None:
                     continue
-                connection.say(frame)
+                connection.say(*frame)
                 try:
                     self._flush(connection)
                     if len(connection.outgoing) > _MOST_UNREAD_BYTES:

@@ -8,7 +8,8 @@ either ``ok`` or ``error``: ``timeout``, ``aborted``, or ``full`` at one of the 
     get key timeout_s                    ok: value, once the key exists
     compare_and_set key expected value   ok: [swapped, value now]; expected null = the key must not exist
     add key amount                       ok: the new number; a key that does not exist counts as 0
-    collect prefix count timeout_s       ok: {rest of the key: value}, once `count` keys begin with the prefix
+    collect prefix count timeout_s       ok: {rest of the key: value}, once `count` keys begin with the
+                                         prefix; with `usual`, a value, only those that are not that
     remove prefix                        ok: null
     watch scope who rank host            ok: null; `abort` of a scope in this one is an event here, also if it
                                          came before (then ahead of the reply), and the loss of this
@@ -30,7 +31,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from horovod.bootstrap.messages import FrameError, encode, encode_body
+from horovod.bootstrap.messages import FrameError, SharedBody, encode
 from horovod.errors import RendezvousError
 
 __all__ = ["MOST_KEY_CHARACTERS", "Cause", "Table"]
@@ -41,6 +42,7 @@ _MOST_HELD = 1024  # requests that wait and scopes that are watched, of one clie
 _MOST_TEXT_CHARACTERS = 1 << 16  # of a cause, or of a client's name: they are repeated to many
 _MOST_MISSING = 1 << 20
 _MOST_IDLE = 64  # collections whose reply is kept though nobody waits for them
+_MOST_BOOKS = 4  # replies that are kept of one collection
 _LONGEST_WAIT_S = 1e6  # no system waits for longer in one go
 _KEY_COST_BYTES = 256  # about what an entry takes besides its texts
 
@@ -86,7 +88,9 @@ class Cause:
 
 @dataclass(eq=False)
 class _Waiter:
-    """One request without an answer yet; ``count`` 0 = waits for the key itself, else for keys below it."""
+    """One request without an answer yet; ``count`` 0 = waits for the key itself, else for keys below it, and
+    wants those that are not ``usual``.
+    """
 
     who: int
     request_id: int
@@ -94,20 +98,23 @@ class _Waiter:
     count: int
     deadline: float
     timeout_s: float
+    usual: bytes | None = None
 
 
 @dataclass(eq=False)
 class _Collection:
-    """Keys below one prefix that somebody collects, and the encoded reply while it is fresh."""
+    """Keys below one prefix that somebody collects, and the encoded replies while they are fresh, by what is
+    left out of them.
+    """
 
     names: set[str]
     waiters: list[_Waiter] = field(default_factory=list)
-    body: bytes | None = None
+    books: dict[bytes | None, SharedBody] = field(default_factory=dict)
 
 
 class Table:
     """Values, waiting requests and scopes. Connections are numbers; replies pile up in ``replies`` in
-    order.
+    order: for whom, and the parts of a frame.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, most_bytes: int = _MOST_BYTES) -> None:
@@ -121,7 +128,7 @@ class Table:
         self._watchers: dict[str, dict[int, tuple[str, int, str]]] = {}
         self._held: collections.Counter[int] = collections.Counter()  # by each client; see _MOST_HELD
         self._soonest = math.inf  # no deadline is earlier; may be stale, never late
-        self.replies: list[tuple[int, bytes]] = []
+        self.replies: list[tuple[int, tuple[bytes, ...]]] = []
         self._observers: list[tuple[str, Callable[[str, Any], None]]] = []
 
     def request(self, who: int, message: dict[str, Any]) -> None:
@@ -132,7 +139,7 @@ class Table:
                 raise TypeError("no id")
             _OPERATIONS[message["op"]](self, who, request_id, message)
         except _Full as full:
-            self.replies.append((who, encode({"id": request_id, "error": "full", "text": str(full)})))
+            self._reply(who, {"id": request_id, "error": "full", "text": str(full)})
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise FrameError(f"a message is not a request of the store: {error!r}") from error
 
@@ -200,7 +207,7 @@ class Table:
         if self._refused(who, request_id, key):
             return
         if key in self._values:
-            self._ok_encoded(who, request_id, self._values[key])
+            self._ok_encoded(who, request_id, SharedBody.plain(self._values[key]))
         else:
             self._wait(who, request_id, key, 0, message)
 
@@ -230,7 +237,7 @@ class Table:
             self._forget_idle()
             self._collections[prefix] = _Collection(self._names(prefix))
         if len(self._collections[prefix].names) >= count:
-            self._ok_encoded(who, request_id, self._book(prefix))
+            self._ok_encoded(who, request_id, self._book(prefix, _usual(message)))
         else:
             self._wait(who, request_id, prefix, max(1, count), message)
 
@@ -250,7 +257,7 @@ class Table:
         self._watchers[scope] = members
         for aborted, cause in self._aborted.items():
             if aborted.startswith(scope):
-                self.replies.append((who, _event(aborted, cause)))
+                self._reply(who, _event(aborted, cause))
         self._ok(who, request_id, None)
 
     def _unwatch(self, who: int, request_id: int, message: dict[str, Any]) -> None:
@@ -283,26 +290,26 @@ class Table:
         self._values[key] = encoded
         for waiter in self._getters.pop(key, []):
             self._held[waiter.who] -= 1
-            self._ok_encoded(waiter.who, waiter.request_id, self._values[key])
+            self._ok_encoded(waiter.who, waiter.request_id, SharedBody.plain(encoded))
         for prefix, collection in self._collections.items():
             if not key.startswith(prefix):
                 continue
             collection.names.add(key[len(prefix) :])
-            collection.body = None
+            collection.books.clear()
             ready = [waiter for waiter in collection.waiters if len(collection.names) >= waiter.count]
             if ready:
                 collection.waiters = [w for w in collection.waiters if len(collection.names) < w.count]
-                body = self._book(prefix)
                 for waiter in ready:
                     self._held[waiter.who] -= 1
-                    self._ok_encoded(waiter.who, waiter.request_id, body)
+                    self._ok_encoded(waiter.who, waiter.request_id, self._book(prefix, waiter.usual))
 
     def _remove_below(self, prefix: str) -> None:
         for key in [key for key in self._values if key.startswith(prefix)]:
             self._bytes -= len(self._values.pop(key)) + _cost(key)
         for collected, collection in list(self._collections.items()):
             if collection.waiters:
-                collection.names, collection.body = self._names(collected), None
+                collection.names = self._names(collected)
+                collection.books.clear()
             else:
                 del self._collections[collected]
 
@@ -320,26 +327,26 @@ class Table:
     def _names(self, prefix: str) -> set[str]:
         return {key[len(prefix) :] for key in self._values if key.startswith(prefix)}
 
-    def _book(self, prefix: str) -> bytes:
+    def _book(self, prefix: str, usual: bytes | None) -> SharedBody:
         """The encoded reply to ``collect``; made once for all who ask, as the book of N ranks goes to N
         ranks.
         """
         collection = self._collections[prefix]
-        if collection.body is None:
-            entries = (
-                json.dumps(name).encode() + b":" + self._values[prefix + name] for name in collection.names
-            )
-            collection.body = b"{" + b",".join(entries) + b"}"
-        return collection.body
+        if usual not in collection.books:
+            if len(collection.books) >= _MOST_BOOKS:
+                collection.books.clear()
+            found = ((name, self._values[prefix + name]) for name in collection.names)
+            entries = (json.dumps(name).encode() + b":" + value for name, value in found if value != usual)
+            collection.books[usual] = SharedBody.of(b"{" + b",".join(entries) + b"}")
+        return collection.books[usual]
 
     def _wait(self, who: int, request_id: int, key: str, count: int, message: dict[str, Any]) -> None:
         timeout_s = float(message["timeout_s"])
         if math.isnan(timeout_s):
             raise ValueError("a time-out is not a number")
         self._hold(who)
-        waiter = _Waiter(
-            who, request_id, key, count, self._clock() + min(timeout_s, _LONGEST_WAIT_S), timeout_s
-        )
+        deadline = self._clock() + min(timeout_s, _LONGEST_WAIT_S)
+        waiter = _Waiter(who, request_id, key, count, deadline, timeout_s, _usual(message))
         self._soonest = min(self._soonest, waiter.deadline)
         if count:
             self._collections[key].waiters.append(waiter)
@@ -374,7 +381,7 @@ class Table:
         for waiter in [waiter for waiter in self._waiters() if waiter.key.startswith(scope)]:
             self._drop(waiter)
             self._say(waiter, error="aborted", **answer)
-        event = _event(scope, cause)
+        event = (encode(_event(scope, cause)),)
         for watched, members in self._watchers.items():
             if scope.startswith(watched):
                 self.replies += [(who, event) for who in members]
@@ -383,25 +390,33 @@ class Table:
         for scope, cause in self._aborted.items():
             if key.startswith(scope):
                 answer = {"id": request_id, "error": "aborted", "scope": scope, "cause": cause.to_json()}
-                self.replies.append((who, encode(answer)))
+                self._reply(who, answer)
                 return True
         return False
 
     def _ok(self, who: int, request_id: int, value: Any) -> None:
-        self._ok_encoded(who, request_id, json.dumps(value, separators=(",", ":")).encode())
+        self._ok_encoded(who, request_id, SharedBody.plain(json.dumps(value, separators=(",", ":")).encode()))
 
-    def _ok_encoded(self, who: int, request_id: int, value: bytes) -> None:
+    def _ok_encoded(self, who: int, request_id: int, value: SharedBody) -> None:
         try:
-            self.replies.append((who, encode_body(b'{"id":%d,"ok":%b}' % (request_id, value))))
+            self.replies.append((who, value.frame(b'{"id":%d,"ok":' % request_id, b"}")))
         except FrameError as error:  # whoever asked cannot have it; who brought it about did nothing wrong
-            self.replies.append((who, encode({"id": request_id, "error": "full", "text": str(error)})))
+            self._reply(who, {"id": request_id, "error": "full", "text": str(error)})
 
     def _say(self, waiter: _Waiter, **answer: Any) -> None:
-        self.replies.append((waiter.who, encode({"id": waiter.request_id, **answer})))
+        self._reply(waiter.who, {"id": waiter.request_id, **answer})
+
+    def _reply(self, who: int, answer: dict[str, Any]) -> None:
+        self.replies.append((who, (encode(answer),)))
 
 
-def _event(scope: str, cause: Cause) -> bytes:
-    return encode({"event": "aborted", "scope": scope, "cause": cause.to_json()})
+def _event(scope: str, cause: Cause) -> dict[str, Any]:
+    return {"event": "aborted", "scope": scope, "cause": cause.to_json()}
+
+
+def _usual(message: dict[str, Any]) -> bytes | None:
+    """What is left out of a collection, as it is kept; None: nothing."""
+    return json.dumps(message["usual"], separators=(",", ":")).encode() if "usual" in message else None
 
 
 def _text(value: Any) -> str:
