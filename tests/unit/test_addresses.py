@@ -81,6 +81,6 @@ def test_the_kernel_lists_loopback() -> None:
 def test_lists_of_hosts() -> None:
     assert split_hosts("10.0.0.1, [fd00::1],fd00::2,n1") == ["10.0.0.1", "fd00::1", "fd00::2", "n1"]
     assert join_hosts(["10.0.0.1", "fd00::1", "n1"]) == "10.0.0.1,[fd00::1],n1"
-    for wrong in ("", "a,", "[fd00::1", "[]", ","):
+    for wrong in ("", "a,", "[fd00::1", "[]", ",", "n1 [", "n1]", "[[n1]]", "[ n1 ]", "n 1"):
         with pytest.raises(ValueError, match="no host"):
             split_hosts(wrong)

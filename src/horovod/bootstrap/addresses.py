@@ -110,9 +110,11 @@ def split_hosts(text: str) -> list[str]:
     hosts = []
     for part in text.split(","):
         host = part.strip()
-        if host.startswith("[") != host.endswith("]") or not host.strip("[]"):
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        if not host or any(character in "[]" or character.isspace() for character in host):
             raise ValueError(f"{part!r} is no host")
-        hosts.append(host.strip("[]"))
+        hosts.append(host)
     return hosts
 
 
