@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.bootstrap.groups import Machine, candidate_groups, control_parent, split
+from horovod.bootstrap.groups import Machine, candidate_groups, control_edges, control_parent, split
 from horovod.bootstrap.handshake import Role
 from horovod.bootstrap.network import connections_of
 
@@ -42,6 +42,16 @@ def test_members_report_to_their_leader_and_leaders_to_rank_0() -> None:
         control_parent(5, groups)
 
 
+def test_leaders_know_who_reports_to_them_without_looking_at_all() -> None:
+    for count in (1, 2, 32, 33, 34, 65, 1100):
+        groups = [[2 * index, 2 * index + 1] for index in range(count)]
+        for index, group in enumerate(groups):
+            parent, children = control_edges(index, groups)
+            assert parent == control_parent(group[0], groups)
+            assert all(control_parent(child, groups) == group[0] for child in children)
+        assert sum(len(control_edges(index, groups)[1]) for index in range(count)) == count - 1
+
+
 def test_many_groups_report_through_a_tree_of_32() -> None:
     groups = [[rank] for rank in range(1100)]
     assert control_parent(32, groups) == 0
@@ -63,7 +73,12 @@ def test_control_tree_reaches_rank_0_from_everywhere(places: list[int]) -> None:
         assert seen is None
 
 
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=40)
+    | st.lists(
+        st.integers(0, 1000), min_size=33, max_size=80
+    )  # so many groups that their leaders form a tree
+)
 def test_both_ends_agree_on_every_connection(places: list[int]) -> None:
     groups = candidate_groups([machine(namespace=place) for place in places])
     ends: dict[object, set[int]] = {}

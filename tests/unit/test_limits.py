@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import struct
 import subprocess
@@ -140,6 +141,47 @@ def test_strangers_that_hold_every_place_do_not_keep_a_rank_out() -> None:
         assert works(server.address)
         assert time.monotonic() - began < 20.0  # not the 60 s that each of them may take
         assert len(server._strangers) <= 32
+
+
+def enter(connections: list[socket.socket], dialers: list[Dialer], replies: list[bytes]) -> None:
+    """All prove the key, and count."""
+    for connection, dialer, reply in zip(connections, dialers, replies, strict=True):
+        proof, signer = dialer.answer(reply), dialer.session().signer()
+        connection.sendall(proof + signer.signed(encode({"id": 1, "op": "add", "key": "n", "amount": 1})))
+    for connection in connections:
+        assert connection.recv(1) != b""
+
+
+def test_a_crowd_that_knows_the_key_gets_in_though_each_is_slow() -> None:
+    """Thousands of ranks come at once, and each may take its time to answer: none is pushed out by others."""
+    with StoreServer(KEY, max_strangers=8) as server, ExitStack() as held:
+        dialers = [Dialer(KEY, store_purpose("")) for _ in range(100)]
+        crowd, replies = [], []
+        for dialer in dialers:
+            crowd.append(held.enter_context(socket.create_connection(server.address, 5.0)))
+            crowd[-1].sendall(dialer.hello)
+            replies.append(crowd[-1].recv(REPLY_BYTES, socket.MSG_WAITALL))
+        enter(crowd, dialers, replies)
+        with StoreClient(server.address, KEY, 5.0, "the last") as last:
+            assert last.add("n") == len(crowd) + 1
+
+
+def test_more_may_come_at_once_where_more_descriptors_are_allowed() -> None:
+    """Their kernels connect them at once, they speak when they get a core."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 4096:
+        pytest.skip(f"this process may have {hard} open files")
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
+        with StoreServer(KEY) as server, ExitStack() as held:
+            dialers = [Dialer(KEY, store_purpose("")) for _ in range(600)]
+            crowd = [held.enter_context(socket.create_connection(server.address, 5.0)) for _ in dialers]
+            assert works(server.address)  # all of them are accepted
+            for connection, dialer in zip(crowd, dialers, strict=True):
+                connection.sendall(dialer.hello)
+            enter(crowd, dialers, [one.recv(REPLY_BYTES, socket.MSG_WAITALL) for one in crowd])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_store_without_descriptors_serves_those_that_it_has() -> None:

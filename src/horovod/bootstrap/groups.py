@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["CONTROL_FANOUT", "Machine", "candidate_groups", "control_parent", "split"]
+__all__ = ["CONTROL_FANOUT", "Machine", "candidate_groups", "control_edges", "control_parent", "split"]
 
 CONTROL_FANOUT = 32
 """Up to this many groups report to rank 0 directly; beyond, leaders form a tree of this fan-out."""
@@ -64,10 +64,27 @@ def control_parent(rank: int, groups: Sequence[Sequence[int]]) -> int | None:
     """
     for index, group in enumerate(groups):
         if rank == group[0]:
-            if index == 0:
-                return None
-            parent = 0 if len(groups) <= CONTROL_FANOUT else (index - 1) // CONTROL_FANOUT
-            return groups[parent][0]
+            parent = _parent(index, len(groups))
+            return None if parent is None else groups[parent][0]
         if rank in group:
             return group[0]
     raise ValueError(f"rank {rank} is in no group")
+
+
+def control_edges(index: int, groups: Sequence[Sequence[int]]) -> tuple[int | None, list[int]]:
+    """The leaders that the leader of group ``index`` has a connection with: its parent, and those that report
+    to it. Looks at no others, as there may be thousands.
+    """
+    parent = _parent(index, len(groups))
+    first = CONTROL_FANOUT * index + 1
+    below = range(first, first + CONTROL_FANOUT)
+    if len(groups) <= CONTROL_FANOUT:
+        below = range(1 if index == 0 else len(groups), len(groups))
+    children = [groups[child][0] for child in below if child < len(groups)]
+    return None if parent is None else groups[parent][0], children
+
+
+def _parent(index: int, count: int) -> int | None:
+    if index == 0:
+        return None
+    return 0 if count <= CONTROL_FANOUT else (index - 1) // CONTROL_FANOUT

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from horovod.bootstrap import proc, unix
 from horovod.bootstrap.addresses import is_number, loopback_addresses, own_addresses
-from horovod.bootstrap.groups import control_parent
+from horovod.bootstrap.groups import control_edges
 from horovod.bootstrap.handshake import Purpose, Role
 
 if TYPE_CHECKING:  # a launcher listens, too, and needs none of this
@@ -133,18 +133,17 @@ def connections_of(
     ``streams`` data connections for each rank of another group, numbered from 0, and a control connection for
     each edge of the control tree that leaves the group.
     """
-    mine = next(group for group in groups if rank in group)
+    number, mine = next((at, group) for at, group in enumerate(groups) if rank in group)
     others = [other for group in groups if group is not mine for other in group]
     purposes = []
     for other in others:
         dialer, acceptor = max(rank, other), min(rank, other)
         purposes += [Purpose(Role.DATA, dialer, acceptor, index, world) for index in range(streams)]
-    leaders = [group[0] for group in groups]
-    if rank in leaders:
-        parents = {leader: control_parent(leader, groups) for leader in leaders}
-        for leader, parent in parents.items():
-            if parent is not None and rank in (leader, parent):
-                purposes.append(Purpose(Role.CONTROL, leader, parent, world=world))
+    if rank == mine[0]:
+        parent, children = control_edges(number, groups)
+        if parent is not None:
+            purposes.append(Purpose(Role.CONTROL, rank, parent, world=world))
+        purposes += [Purpose(Role.CONTROL, child, rank, world=world) for child in children]
     return purposes
 
 

@@ -3,9 +3,10 @@
 It runs in the launcher, or in rank 0; one thread serves all connections, and waiting requests cost nothing.
 Every connection first passes the handshake (``handshake.py``), during which a stranger can hold no more than
 116 bytes, 10 seconds and one of a limited number of places; who comes when all are taken gets that of the
-stranger who has been there longest, as a handshake takes no longer than milliseconds. So many come in one
-turn, and then everything else is served. After the handshake every message is signed with keys that follow
-from it (``session.py``). What requests mean is in ``table.py``.
+stranger who has been there longest, as its first message takes no longer than milliseconds. Who has said
+that message knows the key, and keeps no stranger out: thousands of ranks may come at once. So many come in
+one turn, and then everything else is served. After the handshake every message is signed with keys that
+follow from it (``session.py``). What requests mean is in ``table.py``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import errno
 import logging
 import math
 import queue
+import resource
 import selectors
 import socket
 import threading
@@ -40,6 +42,8 @@ _log = logging.getLogger("horovod.bootstrap")
 
 _MOST_UNREAD_BYTES = 2 * MAX_FRAME_BYTES  # answers that a client leaves lying
 _NO_DESCRIPTOR_PAUSE_S = 0.1
+_FEWEST_STRANGERS = 256
+_ENDLESS = 1 << 20  # descriptors, if there is no limit
 
 
 class StoreServer:
@@ -52,7 +56,9 @@ class StoreServer:
         port: the same on all; 0 = any free one; ``address`` tells.
         job: its name, as its clients have it; one key may be that of several jobs.
         handshake_timeout_s: how long a connection may take to prove the key.
-        max_strangers: how many connections may be in their handshake at once; one more, and the oldest ends.
+        max_strangers: how many connections may be open that have not said a right hello; one more, and the
+            oldest ends. By default a quarter of the descriptors that this process may have, 256 at least:
+            who serves thousands of ranks has made room for them, and all may come at once.
     """
 
     def __init__(
@@ -63,7 +69,7 @@ class StoreServer:
         *,
         job: str = "",
         handshake_timeout_s: float = 10.0,
-        max_strangers: int = 256,
+        max_strangers: int | None = None,
     ) -> None:
         self.job = job
         self._purpose = store_purpose(job)
@@ -72,6 +78,7 @@ class StoreServer:
         self._table = Table()
         self._connections: dict[int, StoreConnection] = {}
         self._strangers: dict[int, StoreConnection] = {}  # in the order of their deadlines
+        self._silent: dict[int, StoreConnection] = {}  # those that have not proved the key by a hello
         self._heard: set[bytes] = set()
         self._ways: dict[bool, set[socket.socket]] = {False: set(), True: set()}
         """Over which listeners clients that asked for something came, of this host and of others."""
@@ -276,7 +283,7 @@ class StoreServer:
         accepted.setblocking(False)
         tune(accepted)
         keep_alive(accepted)
-        while len(self._strangers) >= self._max_strangers:
+        while len(self._silent) >= self._most_strangers():
             self._refuse(self._least_likely(), "others came")
         self._next_number += 1
         deadline = time.monotonic() + self._handshake_timeout_s
@@ -285,14 +292,19 @@ class StoreServer:
         )
         self._connections[connection.number] = connection
         self._selector.register(accepted, selectors.EVENT_READ, connection)
-        self._strangers[connection.number] = connection
+        self._strangers[connection.number] = self._silent[connection.number] = connection
         self._advance(connection, selectors.EVENT_READ)  # its hello may be there: then nobody pushes it out
         return True
 
+    def _most_strangers(self) -> int:
+        if self._max_strangers is not None:
+            return self._max_strangers
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return max(_FEWEST_STRANGERS, (limit if limit != resource.RLIM_INFINITY else _ENDLESS) // 4)
+
     def _least_likely(self) -> StoreConnection:
         """The oldest of those that have not proved the key by their first message, else of all."""
-        strangers = self._strangers.values()
-        return next((each for each in strangers if not each.greeted), next(iter(strangers)))
+        return next(iter((self._silent or self._strangers).values()))
 
     def _refuse(self, connection: StoreConnection, reason: str) -> None:
         self._refusals.add(whence(connection.socket), reason)
@@ -322,6 +334,8 @@ class StoreServer:
                     self._deliver()  # one at a time: the answers to a short request may be long
                     if connection.number not in self._connections:
                         return
+                if connection.greeted:
+                    self._silent.pop(connection.number, None)
                 if was_stranger and not connection.stranger:
                     del self._strangers[connection.number]
                 self._flush(connection)
@@ -365,6 +379,7 @@ class StoreServer:
         self._selector.unregister(connection.socket)
         connection.socket.close()
         self._strangers.pop(connection.number, None)
+        self._silent.pop(connection.number, None)
         self._table.leave(connection.number)
 
 
