@@ -25,6 +25,7 @@ OPERANDS = st.dictionaries(
             "count",
             "timeout_s",
             "scope",
+            "usual",
             "who",
             "cause",
             "id",
@@ -48,9 +49,27 @@ OPERATIONS = [
 ]
 
 
+USUAL = st.sampled_from([{}, {}, {"usual": ""}, {"usual": None}, {"usual": 1}])
+
+
+def without(usual: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """What is not ``usual``, as JSON tells values apart."""
+    left_out = [json.dumps(value) for value in usual.values()]
+    return {name: value for name, value in found.items() if json.dumps(value) not in left_out}
+
+
 class Waiting:
-    def __init__(self, who: int, number: int, name: str, count: int, until: float) -> None:
+    def __init__(
+        self,
+        who: int,
+        number: int,
+        name: str,
+        count: int,
+        until: float,
+        usual: dict[str, Any] | None = None,
+    ) -> None:
         self.who, self.number, self.name, self.count, self.until = who, number, name, count, until
+        self.usual = usual or {}
 
 
 class StoreHistory(RuleBasedStateMachine):
@@ -94,7 +113,8 @@ class StoreHistory(RuleBasedStateMachine):
         for waiting in list(self.waiting):
             found = self.below(waiting.name)
             if waiting.count:
-                ready, value = len(found) >= waiting.count, json.dumps(found, sort_keys=True)
+                ready = len(found) >= waiting.count
+                value = json.dumps(without(waiting.usual, found), sort_keys=True)
             else:
                 ready, value = waiting.name in self.values, json.dumps(self.values.get(waiting.name))
             if ready:
@@ -136,14 +156,14 @@ class StoreHistory(RuleBasedStateMachine):
             assert said == []
             self.waiting.append(Waiting(who, self.number, key, 0, self.now + timeout_s))
 
-    @rule(who=CLIENTS, prefix=NAMES, count=st.integers(0, 4), timeout_s=st.integers(0, 5))
-    def collect(self, who: int, prefix: str, count: int, timeout_s: int) -> None:
-        said = self.ask(who, "collect", prefix=prefix, count=count, timeout_s=timeout_s)
+    @rule(who=CLIENTS, prefix=NAMES, count=st.integers(0, 4), timeout_s=st.integers(0, 5), usual=USUAL)
+    def collect(self, who: int, prefix: str, count: int, timeout_s: int, usual: dict[str, Any]) -> None:
+        said = self.ask(who, "collect", prefix=prefix, count=count, timeout_s=timeout_s, **usual)
         if self.refused(prefix) or len(self.below(prefix)) >= count:
-            self.check(who, said, prefix, self.below(prefix))
+            self.check(who, said, prefix, without(usual, self.below(prefix)))
         else:
             assert said == []
-            self.waiting.append(Waiting(who, self.number, prefix, count, self.now + timeout_s))
+            self.waiting.append(Waiting(who, self.number, prefix, count, self.now + timeout_s, usual))
 
     @rule(who=CLIENTS, prefix=NAMES)
     def remove(self, who: int, prefix: str) -> None:

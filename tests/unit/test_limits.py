@@ -18,12 +18,12 @@ import pytest
 from horovod.bootstrap import store_server
 from horovod.bootstrap import table as table_module
 from horovod.bootstrap.handshake import HELLO_BYTES, REPLY_BYTES, Dialer, store_purpose
-from horovod.bootstrap.messages import FrameError, encode
+from horovod.bootstrap.messages import FrameError, FrameReader, encode
 from horovod.bootstrap.session import Signer
 from horovod.bootstrap.store_client import StoreClient
 from horovod.bootstrap.store_server import StoreServer
-from horovod.bootstrap.table import MOST_KEY_CHARACTERS, Table
-from horovod.errors import RendezvousError
+from horovod.bootstrap.table import MOST_KEY_CHARACTERS, Cause, Table
+from horovod.errors import RendezvousError, StoreTimeout
 
 KEY = bytes(range(32))
 pytestmark = pytest.mark.timeout(60)
@@ -182,6 +182,74 @@ def test_more_may_come_at_once_where_more_descriptors_are_allowed() -> None:
             enter(crowd, dialers, [one.recv(REPLY_BYTES, socket.MSG_WAITALL) for one in crowd])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_hellos_that_somebody_has_recorded_do_not_take_all_descriptors() -> None:
+    """They are right again where another job has the name and the key of an earlier one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1500, hard))
+        with StoreServer(KEY) as server, ExitStack() as held:
+            for _ in range(700):
+                recorded = held.enter_context(socket.create_connection(server.address, 5.0))
+                recorded.sendall(Dialer(KEY, store_purpose("")).hello)
+            assert works(server.address)
+            assert len(server._strangers) <= 750
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_list_of_who_is_there_that_is_too_long_costs_only_who_asks() -> None:
+    with StoreServer(KEY) as server:
+        with StoreClient(server.address, KEY, 5.0, "one") as one:
+            for number in range(1400):
+                one.set(f"{number:08}".ljust(MOST_KEY_CHARACTERS, "\U0001f600"), 0)
+            with pytest.raises(RendezvousError, match="no room"):
+                one.collect("", 2000, 0.1)
+            assert one.get("0" * 8 + "\U0001f600" * (MOST_KEY_CHARACTERS - 8), 1.0) == 0
+        assert works(server.address)
+
+
+def test_an_order_that_a_full_table_cannot_follow_leaves_it_serving(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with StoreServer(KEY) as server:
+        server._table._most_bytes = 5000
+        with StoreClient(server.address, KEY, 5.0, "one") as one:
+            one.set("big", "x" * 4000)
+            server.put("more", "y" * 4000)
+            assert one.get("big", 1.0) == "x" * 4000
+            with pytest.raises(StoreTimeout):
+                one.get("more", 0.0)
+    assert "cannot do what this process wants" in caplog.text
+
+
+def test_causes_count_as_what_the_table_holds() -> None:
+    table = Table(most_bytes=100_000)
+    refused = 0
+    for number in range(10):
+        cause = Cause("x" * 60_000).to_json()
+        table.request(1, {"id": 1, "op": "abort", "scope": f"{number}/", "cause": cause})
+        refused += b'"full"' in table.replies.pop()[1][0]
+    assert refused == 9
+
+
+def test_thousands_who_waited_in_vain_are_told_in_time() -> None:
+    """One list of who is there serves them all."""
+    seconds = 0.0
+    table = Table(lambda: seconds)
+    for who in range(2000):
+        table.request(who, {"id": 1, "op": "set", "key": f"ids/{who}", "value": {}})
+        table.request(who, {"id": 2, "op": "collect", "prefix": "ids/", "count": 2001, "timeout_s": 1.0})
+    table.replies.clear()
+    seconds = 2.0
+    table.expire()
+    assert len(table.replies) == 2000
+    assert len({id(frame[1]) for _, frame in table.replies}) == 1
+    ((answer,),) = [list(FrameReader(inflates=True).feed(b"".join(table.replies[7][1])))]
+    assert answer["id"] == 2
+    assert answer["error"] == "timeout"
+    assert len(answer["present"]) == 2000
 
 
 def test_a_store_without_descriptors_serves_those_that_it_has() -> None:

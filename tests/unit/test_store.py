@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from tests.middle import Middle
 
 from horovod.bootstrap import store_client
+from horovod.bootstrap import table as table_module
 from horovod.bootstrap.handshake import (
     HELLO_BYTES,
     PROOF_BYTES,
@@ -32,8 +34,9 @@ from horovod.bootstrap.handshake import (
 from horovod.bootstrap.messages import MAX_FRAME_BYTES, encode
 from horovod.bootstrap.session import TAG_BYTES, Signer
 from horovod.bootstrap.store_client import StoreClient
+from horovod.bootstrap.store_connection import Outgoing
 from horovod.bootstrap.store_server import StoreServer
-from horovod.bootstrap.table import Cause
+from horovod.bootstrap.table import Cause, Table
 from horovod.errors import AuthenticationError, RendezvousError, StoreTimeout
 
 KEY = bytes(range(32))
@@ -175,13 +178,79 @@ def test_collect_leaves_out_what_is_usual(server: StoreServer) -> None:
         assert waits.result().keys() == set("13457")
 
 
-def test_replies_that_leave_out_different_things_are_not_all_kept(server: StoreServer) -> None:
-    with client(server) as one:
+def test_nobody_can_have_many_replies_made_of_one_collection(server: StoreServer) -> None:
+    """Each is made and kept by itself, for all who ask the same."""
+    with client(server) as one, client(server) as other:
         for rank in range(9):
             one.set(f"said/{rank}", rank)
-        for usual in [*range(9), *range(9)]:
+        for usual in [1, 2, 3, 4, 1, 2, 3, 4]:
             assert one.collect("said/", 9, 1.0, usual) == {str(r): r for r in range(9) if r != usual}
-        assert len(server._table._collections["said/"].books) <= 4
+        with pytest.raises(RendezvousError, match="4 ways"):
+            one.collect("said/", 9, 1.0, 5)
+        assert other.collect("said/", 9, 1.0, 1).keys() == set("02345678")
+        with pytest.raises(RendezvousError, match="lost the store"):
+            one.collect("said/", 99, 1.0, "x" * 1000)
+        assert other.get("said/0", 1.0) == 0
+
+
+def test_a_book_that_changes_all_the_time_is_not_deflated_each_time() -> None:
+    table = Table()
+    for number in range(200):
+        table.request(1, {"id": 1, "op": "set", "key": f"book/{number}", "value": "x" * 1000})
+        table.replies.clear()
+        table.request(1, {"id": 2, "op": "collect", "prefix": "book/", "count": 0, "timeout_s": 0.0})
+        ((_, frame),) = table.replies
+        assert sum(map(len, frame)) > number * 1000
+    table.request(2, {"id": 1, "op": "collect", "prefix": "book/", "count": 0, "timeout_s": 0.0})
+    assert sum(map(len, table.replies[-1][1])) < 20_000
+
+
+def test_replies_that_nobody_waits_for_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "_MOST_KEPT_BYTES", 1 << 20)
+    table = Table()
+    table.request(1, {"id": 1, "op": "set", "key": "a" * 40, "value": os.urandom(1 << 17).hex()})
+    for length in range(40):
+        ask = {"op": "collect", "prefix": "a" * length, "count": 1, "timeout_s": 0.0}
+        table.request(1, {"id": 2, **ask})
+        table.request(1, {"id": 3, "usual": 0, **ask})
+        table.replies.clear()
+    assert 0 < sum(each.kept_bytes for each in table._collections.values()) <= 1 << 20
+
+
+def test_small_answers_that_are_not_read_take_little_more_than_their_bytes() -> None:
+    outgoing = Outgoing()
+    tracemalloc.start()
+    try:
+        for _ in range(100_000):
+            outgoing.add(b"\0\0\0\x16" + b'{"id":123456,"ok":', b"null", b"}", b"t" * 16)
+        held_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(outgoing) == 100_000 * 43
+    assert held_bytes < 2 * len(outgoing)
+
+
+def test_what_is_sent_piece_by_piece_comes_in_order_and_whole() -> None:
+    random = Random(5)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        outgoing, said, heard = Outgoing(), bytearray(), bytearray()
+        for _ in range(400):
+            pieces = [random.randbytes(random.choice([0, 1, 40, 4095, 4096, 70_000])) for _ in range(3)]
+            outgoing.add(*pieces)
+            said += b"".join(pieces)
+            outgoing.send(ours)
+            if outgoing and random.random() < 0.6:
+                heard += theirs.recv(random.randint(1, 200_000))
+        while outgoing:
+            outgoing.send(ours)
+            heard += theirs.recv(200_000)
+        ours.close()
+        while data := theirs.recv(200_000):
+            heard += data
+    assert heard == said
 
 
 def book_of(size: int) -> dict[str, dict[str, object]]:
@@ -193,6 +262,7 @@ def test_a_long_book_travels_deflated_and_comes_whole(server: StoreServer) -> No
     with client(server) as one:
         for rank, value in book.items():
             one.set(f"book/{rank}", value)
+        assert one.collect("book/", 2000, 5.0) == book
         assert one.collect("book/", 2000, 5.0) == book
     connection, signer = authenticated(server)
     with connection:
@@ -210,7 +280,8 @@ def test_a_book_is_kept_once_for_all_who_are_slow_to_read_it(server: StoreServer
     with client(server) as one:
         for part in range(parts):
             one.set(f"book/{part}", os.urandom(part_bytes // 2).hex())
-        one.collect("book/", parts, 5.0)
+        for _ in range(2):  # whoever is the second has it deflated
+            one.collect("book/", parts, 5.0)
         connections = [authenticated(server) for _ in range(slow)]
         tracemalloc.start()
         try:

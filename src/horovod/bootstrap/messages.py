@@ -40,6 +40,7 @@ _LENGTH = struct.Struct(">I")
 _DEFLATED = 1 << 31  # in a length
 _RAW = -zlib.MAX_WBITS  # without a header: the tag of a frame says more than its checksum
 _WORTH_DEFLATING_BYTES = 4096
+_LONG_BYTES = 8 << 20  # so long that to deflate it well would keep others waiting
 _STORED = struct.Struct("<BHH")  # the head of a block that is not compressed (RFC 1951, section 3.2.4)
 
 
@@ -92,10 +93,11 @@ class SharedBody:
 
     @classmethod
     def of(cls, body: bytes) -> SharedBody:
-        """Compressed, if it is long."""
-        if len(body) < _WORTH_DEFLATING_BYTES:
+        """Compressed, if it is long, but not too long for any frame."""
+        if not _WORTH_DEFLATING_BYTES <= len(body) <= MAX_FRAME_BYTES:
             return cls.plain(body)
-        deflate = zlib.compressobj(wbits=_RAW)
+        level = zlib.Z_DEFAULT_COMPRESSION if len(body) < _LONG_BYTES else zlib.Z_BEST_SPEED
+        deflate = zlib.compressobj(level, wbits=_RAW)
         return cls(deflate.compress(body) + deflate.flush(zlib.Z_FULL_FLUSH), True, len(body))
 
     def frame(self, before: bytes, behind: bytes) -> tuple[bytes, bytes, bytes]:

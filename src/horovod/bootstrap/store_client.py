@@ -241,4 +241,5 @@ def _missing_keys(prefix: str, count: int, present: Sequence[str]) -> list[str]:
     """The keys that are not there, if the keys are numbered from 0; else nobody can know their names."""
     if not all(name.isdecimal() for name in present):
         return []
-    return [f"{prefix}{number}" for number in range(count) if str(number) not in set(present)]
+    known = set(present)
+    return [f"{prefix}{number}" for number in range(count) if str(number) not in known]

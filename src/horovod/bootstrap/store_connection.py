@@ -21,10 +21,12 @@ _KEPT_APART_BYTES = 4096
 
 
 class Outgoing:
-    """What has to go out. A long piece that goes to many is kept once for all of them."""
+    """What has to go out. A long piece that goes to many is kept once for all of them; short ones are put
+    together.
+    """
 
     def __init__(self) -> None:
-        self._pieces: collections.deque[memoryview] = collections.deque()
+        self._pieces: collections.deque[memoryview | bytearray] = collections.deque()
         self._size = 0
 
     def __len__(self) -> int:
@@ -32,11 +34,14 @@ class Outgoing:
 
     def add(self, *pieces: bytes) -> None:
         """Put ``pieces`` behind what is there."""
-        size = sum(map(len, pieces))
-        self._size += size
-        if size < _KEPT_APART_BYTES:
-            pieces = (b"".join(pieces),)
-        self._pieces.extend(memoryview(piece) for piece in pieces if piece)
+        for piece in pieces:
+            self._size += len(piece)
+            if len(piece) >= _KEPT_APART_BYTES:
+                self._pieces.append(memoryview(piece))
+            elif self._pieces and isinstance(self._pieces[-1], bytearray):
+                self._pieces[-1] += piece
+            elif piece:
+                self._pieces.append(bytearray(piece))
 
     def send(self, connection: socket.socket) -> None:
         """Send what fits. Raises ``OSError`` when the connection ended."""
@@ -49,7 +54,14 @@ class Outgoing:
             while self._pieces and sent >= len(self._pieces[0]):
                 sent -= len(self._pieces.popleft())
             if sent:
-                self._pieces[0] = self._pieces[0][sent:]
+                self._skip(sent)
+
+    def _skip(self, count: int) -> None:
+        first = self._pieces[0]
+        if isinstance(first, bytearray):
+            del first[:count]
+        else:
+            self._pieces[0] = first[count:]
 
 
 class StoreConnection:

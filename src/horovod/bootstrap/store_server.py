@@ -43,7 +43,7 @@ _log = logging.getLogger("horovod.bootstrap")
 _MOST_UNREAD_BYTES = 2 * MAX_FRAME_BYTES  # answers that a client leaves lying
 _NO_DESCRIPTOR_PAUSE_S = 0.1
 _FEWEST_STRANGERS = 256
-_ENDLESS = 1 << 20  # descriptors, if there is no limit
+_MOST_STRANGERS = 1 << 14
 
 
 class StoreServer:
@@ -191,7 +191,7 @@ class StoreServer:
             ready = self._selector.select(wait_s)
             # First: who asks after an order was given finds it carried out.
             while not self._orders.empty():
-                self._orders.get_nowait()(self._table)
+                self._obey(self._orders.get_nowait())
             for key, events in ready:
                 if key.fileobj is self._stop_reader:
                     if b"x" in self._stop_reader.recv(RECEIVE_BYTES):
@@ -205,6 +205,12 @@ class StoreServer:
                 connection: StoreConnection = key.data
                 if connection.number in self._connections:  # may have been closed earlier in this round
                     self._advance(connection, events)
+
+    def _obey(self, order: Callable[[Table], None]) -> None:
+        try:
+            order(self._table)
+        except Exception as error:  # a full table, or a bug: it must not cost everybody the store
+            _log.error("The store cannot do what this process wants of it: %s", error)
 
     def _drained(self) -> bool:
         """Nobody will get another answer: all have left, or wait for what will not come."""
@@ -231,11 +237,12 @@ class StoreServer:
                 self._listen()
             else:
                 due.append(self._listen_at)
-        for connection in list(self._strangers.values()):
-            if connection.deadline > now:
-                due.append(connection.deadline)
+        while self._strangers:
+            oldest = next(iter(self._strangers.values()))
+            if oldest.deadline > now:
+                due.append(oldest.deadline)
                 break
-            self._refuse(connection, "it did not finish the handshake in time")
+            self._refuse(oldest, "it did not finish the handshake in time")
         left_s = min(due, default=math.inf) - now
         return min(wait_s if wait_s is not None else math.inf, left_s) if due else wait_s
 
@@ -283,7 +290,7 @@ class StoreServer:
         accepted.setblocking(False)
         tune(accepted)
         keep_alive(accepted)
-        while len(self._silent) >= self._most_strangers():
+        while self._crowded():
             self._refuse(self._least_likely(), "others came")
         self._next_number += 1
         deadline = time.monotonic() + self._handshake_timeout_s
@@ -296,11 +303,16 @@ class StoreServer:
         self._advance(connection, selectors.EVENT_READ)  # its hello may be there: then nobody pushes it out
         return True
 
-    def _most_strangers(self) -> int:
-        if self._max_strangers is not None:
-            return self._max_strangers
+    def _crowded(self) -> bool:
+        """Whether a stranger has to go before another one comes. Of the descriptors that this process may
+        have, those without a hello get a quarter, and all strangers half: a hello may be one that somebody
+        has recorded.
+        """
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return max(_FEWEST_STRANGERS, (limit if limit != resource.RLIM_INFINITY else _ENDLESS) // 4)
+        most = _MOST_STRANGERS if limit == resource.RLIM_INFINITY else min(limit // 4, _MOST_STRANGERS)
+        most = max(_FEWEST_STRANGERS, most)
+        silent = most if self._max_strangers is None else self._max_strangers
+        return len(self._silent) >= silent or len(self._strangers) >= 2 * most
 
     def _least_likely(self) -> StoreConnection:
         """The oldest of those that have not proved the key by their first message, else of all."""

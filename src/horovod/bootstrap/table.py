@@ -28,9 +28,10 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from horovod.bootstrap.books import Collection, forget_beyond
 from horovod.bootstrap.messages import FrameError, SharedBody, encode
 from horovod.errors import RendezvousError
 
@@ -39,12 +40,15 @@ __all__ = ["MOST_KEY_CHARACTERS", "Cause", "Table"]
 MOST_KEY_CHARACTERS = 4096
 _MOST_BYTES = 1 << 30  # of keys and values: the identities of a hundred thousand ranks are a tenth
 _MOST_HELD = 1024  # requests that wait and scopes that are watched, of one client; a rank has two or three
-_MOST_TEXT_CHARACTERS = 1 << 16  # of a cause, or of a client's name: they are repeated to many
+_MOST_TEXT_CHARACTERS = 1 << 16  # of a cause: it is repeated to many
 _MOST_MISSING = 1 << 20
 _MOST_IDLE = 64  # collections whose reply is kept though nobody waits for them
-_MOST_BOOKS = 4  # replies that are kept of one collection
+_MOST_WAYS = 4  # that one collection may be asked for in, by what is left out
+_MOST_USUAL_BYTES = 64  # of what is left out
+_MOST_KEPT_BYTES = 256 << 20  # of replies
 _LONGEST_WAIT_S = 1e6  # no system waits for longer in one go
 _KEY_COST_BYTES = 256  # about what an entry takes besides its texts
+_RANK_COST_BYTES = 40  # a number and its place
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,11 @@ class Cause:
             rank=self.rank,
             host=self.host or None,
         )
+
+    @property
+    def cost_bytes(self) -> int:
+        """About what it takes."""
+        return len(self.text) + len(self.host) + _RANK_COST_BYTES * len(self.missing)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -101,17 +110,6 @@ class _Waiter:
     usual: bytes | None = None
 
 
-@dataclass(eq=False)
-class _Collection:
-    """Keys below one prefix that somebody collects, and the encoded replies while they are fresh, by what is
-    left out of them.
-    """
-
-    names: set[str]
-    waiters: list[_Waiter] = field(default_factory=list)
-    books: dict[bytes | None, SharedBody] = field(default_factory=dict)
-
-
 class Table:
     """Values, waiting requests and scopes. Connections are numbers; replies pile up in ``replies`` in
     order: for whom, and the parts of a frame.
@@ -123,7 +121,7 @@ class Table:
         self._bytes = 0  # that keys and values take
         self._values: dict[str, bytes] = {}  # encoded once, sent many times
         self._getters: dict[str, list[_Waiter]] = {}
-        self._collections: dict[str, _Collection] = {}
+        self._collections: dict[str, Collection[_Waiter]] = {}
         self._aborted: dict[str, Cause] = {}
         self._watchers: dict[str, dict[int, tuple[str, int, str]]] = {}
         self._held: collections.Counter[int] = collections.Counter()  # by each client; see _MOST_HELD
@@ -186,10 +184,16 @@ class Table:
         """
         now = self._clock()
         if now >= self._soonest:
-            for waiter in [waiter for waiter in self._waiters() if waiter.deadline <= now]:
+            late = [waiter for waiter in self._waiters() if waiter.deadline <= now]
+            prefixes = {waiter.key for waiter in late if waiter.count}
+            present = {prefix: SharedBody.of(_encoded(sorted(self._names(prefix)))) for prefix in prefixes}
+            nobody = SharedBody.plain(b"[]")
+            for waiter in late:
                 self._drop(waiter)
-                present = sorted(self._names(waiter.key)) if waiter.count else []
-                self._say(waiter, error="timeout", present=present, waited_s=waiter.timeout_s)
+                said = b',"waited_s":%b}' % _encoded(waiter.timeout_s)
+                known = present[waiter.key] if waiter.count else nobody
+                before = b'{"id":%d,"error":"timeout","present":' % waiter.request_id
+                self._reply_shared(waiter.who, waiter.request_id, known, before, said)
             self._soonest = min((waiter.deadline for waiter in self._waiters()), default=math.inf)
         return None if self._soonest == math.inf else max(0.0, self._soonest - now)
 
@@ -235,11 +239,15 @@ class Table:
             return
         if prefix not in self._collections:
             self._forget_idle()
-            self._collections[prefix] = _Collection(self._names(prefix))
-        if len(self._collections[prefix].names) >= count:
-            self._ok_encoded(who, request_id, self._book(prefix, _usual(message)))
+            self._collections[prefix] = Collection(prefix, self._names(prefix))
+        collection, usual = self._collections[prefix], _usual(message)
+        if usual not in collection.ways and len(collection.ways) >= _MOST_WAYS:
+            raise _Full(f"{prefix!r} is collected in {_MOST_WAYS} ways already")
+        collection.ways.add(usual)
+        if len(collection.names) >= count:
+            self._ok_encoded(who, request_id, self._book(collection, usual, for_many=False))
         else:
-            self._wait(who, request_id, prefix, max(1, count), message)
+            self._wait(who, request_id, prefix, max(1, count), message, usual)
 
     def _remove(self, who: int, request_id: int, message: dict[str, Any]) -> None:
         self._remove_below(_name(message["prefix"]))
@@ -249,7 +257,12 @@ class Table:
         scope = _name(message["scope"])
         if self._refused(who, request_id, scope):
             return
-        identity = _short(message["who"]), _rank(message["rank"]), _short(message["host"])
+        rank = _rank(message["rank"])
+        identity = (
+            _short(message["who"], MOST_KEY_CHARACTERS),
+            rank,
+            _short(message["host"], MOST_KEY_CHARACTERS),
+        )
         members = self._watchers.get(scope, {})
         if who not in members:
             self._hold(who)
@@ -271,8 +284,10 @@ class Table:
 
     def _abort_scope(self, who: int, request_id: int, message: dict[str, Any]) -> None:
         scope = _name(message["scope"])
-        self._grow(_cost(scope))
-        self._abort(scope, Cause.from_json(message["cause"]))
+        cause = Cause.from_json(message["cause"])
+        if scope not in self._aborted:
+            self._grow(_cost(scope) + cause.cost_bytes)
+        self._abort(scope, cause)
         self._ok(who, request_id, None)
 
     # -- parts --
@@ -283,7 +298,7 @@ class Table:
                 heard(key[len(prefix) :], value)
 
     def _store(self, key: str, value: Any) -> None:
-        encoded = json.dumps(value, separators=(",", ":")).encode()
+        encoded = _encoded(value)
         old = self._values.get(key)
         grown = len(encoded) - len(old) if old is not None else len(encoded) + _cost(key)
         self._grow(grown)
@@ -295,13 +310,15 @@ class Table:
             if not key.startswith(prefix):
                 continue
             collection.names.add(key[len(prefix) :])
-            collection.books.clear()
+            collection.changed()
             ready = [waiter for waiter in collection.waiters if len(collection.names) >= waiter.count]
             if ready:
                 collection.waiters = [w for w in collection.waiters if len(collection.names) < w.count]
+                alike = collections.Counter(waiter.usual for waiter in ready)
                 for waiter in ready:
                     self._held[waiter.who] -= 1
-                    self._ok_encoded(waiter.who, waiter.request_id, self._book(prefix, waiter.usual))
+                    book = self._book(collection, waiter.usual, for_many=alike[waiter.usual] > 1)
+                    self._ok_encoded(waiter.who, waiter.request_id, book)
 
     def _remove_below(self, prefix: str) -> None:
         for key in [key for key in self._values if key.startswith(prefix)]:
@@ -309,7 +326,7 @@ class Table:
         for collected, collection in list(self._collections.items()):
             if collection.waiters:
                 collection.names = self._names(collected)
-                collection.books.clear()
+                collection.changed()
             else:
                 del self._collections[collected]
 
@@ -327,26 +344,26 @@ class Table:
     def _names(self, prefix: str) -> set[str]:
         return {key[len(prefix) :] for key in self._values if key.startswith(prefix)}
 
-    def _book(self, prefix: str, usual: bytes | None) -> SharedBody:
-        """The encoded reply to ``collect``; made once for all who ask, as the book of N ranks goes to N
-        ranks.
-        """
-        collection = self._collections[prefix]
-        if usual not in collection.books:
-            if len(collection.books) >= _MOST_BOOKS:
-                collection.books.clear()
-            found = ((name, self._values[prefix + name]) for name in collection.names)
-            entries = (json.dumps(name).encode() + b":" + value for name, value in found if value != usual)
-            collection.books[usual] = SharedBody.of(b"{" + b",".join(entries) + b"}")
-        return collection.books[usual]
+    def _book(self, collection: Collection[_Waiter], usual: bytes | None, *, for_many: bool) -> SharedBody:
+        book = collection.book(usual, self._values, for_many=for_many)
+        forget_beyond(_MOST_KEPT_BYTES, self._collections.values())
+        return book
 
-    def _wait(self, who: int, request_id: int, key: str, count: int, message: dict[str, Any]) -> None:
+    def _wait(
+        self,
+        who: int,
+        request_id: int,
+        key: str,
+        count: int,
+        message: dict[str, Any],
+        usual: bytes | None = None,
+    ) -> None:
         timeout_s = float(message["timeout_s"])
         if math.isnan(timeout_s):
             raise ValueError("a time-out is not a number")
         self._hold(who)
         deadline = self._clock() + min(timeout_s, _LONGEST_WAIT_S)
-        waiter = _Waiter(who, request_id, key, count, deadline, timeout_s, _usual(message))
+        waiter = _Waiter(who, request_id, key, count, deadline, timeout_s, usual)
         self._soonest = min(self._soonest, waiter.deadline)
         if count:
             self._collections[key].waiters.append(waiter)
@@ -395,11 +412,16 @@ class Table:
         return False
 
     def _ok(self, who: int, request_id: int, value: Any) -> None:
-        self._ok_encoded(who, request_id, SharedBody.plain(json.dumps(value, separators=(",", ":")).encode()))
+        self._ok_encoded(who, request_id, SharedBody.plain(_encoded(value)))
 
     def _ok_encoded(self, who: int, request_id: int, value: SharedBody) -> None:
+        self._reply_shared(who, request_id, value, b'{"id":%d,"ok":' % request_id, b"}")
+
+    def _reply_shared(
+        self, who: int, request_id: int, body: SharedBody, before: bytes, behind: bytes
+    ) -> None:
         try:
-            self.replies.append((who, value.frame(b'{"id":%d,"ok":' % request_id, b"}")))
+            self.replies.append((who, body.frame(before, behind)))
         except FrameError as error:  # whoever asked cannot have it; who brought it about did nothing wrong
             self._reply(who, {"id": request_id, "error": "full", "text": str(error)})
 
@@ -416,7 +438,16 @@ def _event(scope: str, cause: Cause) -> dict[str, Any]:
 
 def _usual(message: dict[str, Any]) -> bytes | None:
     """What is left out of a collection, as it is kept; None: nothing."""
-    return json.dumps(message["usual"], separators=(",", ":")).encode() if "usual" in message else None
+    if "usual" not in message:
+        return None
+    encoded = _encoded(message["usual"])
+    if len(encoded) > _MOST_USUAL_BYTES:
+        raise ValueError(f"what is left out takes {len(encoded)} bytes")
+    return encoded
+
+
+def _encoded(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def _text(value: Any) -> str:
@@ -425,8 +456,8 @@ def _text(value: Any) -> str:
     return value
 
 
-def _short(value: Any) -> str:
-    return _text(value)[:_MOST_TEXT_CHARACTERS]
+def _short(value: Any, most: int = _MOST_TEXT_CHARACTERS) -> str:
+    return _text(value)[:most]
 
 
 def _rank(value: Any) -> int:
