@@ -192,5 +192,23 @@ TEST(CauseFinder, who_can_ask_waits_for_the_verdict_but_not_for_ever) {
   EXPECT_FALSE(cause_finder.open());
 }
 
+TEST(CauseFinder, who_is_not_certain_waits_until_a_silent_root_is_noticed) {
+  CauseFinder cause_finder(seconds(5));
+  cause_finder.hear(about(2), Evidence::Data, true, kStart);
+  EXPECT_EQ(cause_finder.deadline(), kStart + milliseconds(5200));
+  cause_finder.hear(about(0), Evidence::Certain, false, kStart + milliseconds(250));
+  EXPECT_LE(cause_finder.deadline(), kStart + milliseconds(250));
+  EXPECT_EQ(cause_finder.best().error.peer, 0);
+
+  CauseFinder certain(seconds(5));
+  certain.hear(about(2), Evidence::Certain, true, kStart);
+  EXPECT_EQ(certain.deadline(), kStart + milliseconds(200));
+
+  CauseFinder alone(seconds(5));
+  alone.hear(about(2), Evidence::Control, true, kStart);
+  alone.lose_parent();
+  EXPECT_EQ(alone.deadline(), kStart + milliseconds(50));
+}
+
 }  // namespace
 }  // namespace rueda

@@ -23,7 +23,7 @@ constexpr Duration patience(Evidence evidence) noexcept {
   return Duration::zero();
 }
 
-/// How long other ranks wait for the decision of rank 0.
+/// How long other ranks wait for the decision of rank 0, if nobody may be silent.
 constexpr auto kDecisionGrace = milliseconds(200);
 
 }  // namespace
@@ -37,7 +37,9 @@ bool CauseFinder::hear(Error error, Evidence evidence, bool has_parent, TimePoin
 }
 
 TimePoint CauseFinder::deadline() const noexcept {
-  return since_ + (has_parent_ ? Duration(kDecisionGrace) : patience(best_->evidence));
+  if (!has_parent_) return since_ + patience(best_->evidence);
+  const bool certain = best_->evidence == Evidence::Certain;
+  return since_ + kDecisionGrace + (certain ? Duration::zero() : silence_);
 }
 
 }  // namespace rueda

@@ -3,9 +3,13 @@
 /// Ranks see one loss in different ways. The kernel tells ranks of the same host that the process
 /// has ended. Other ranks see a connection end: that of the lost rank, or that of a rank that gave
 /// up because of it. So a rank sends what it has seen up the control tree, as evidence, and waits
-/// briefly for the decision of rank 0. Rank 0 takes the strongest evidence; of equal evidence, the
-/// first. A rank that gets no decision in time, or has lost its parent in the tree, decides by
-/// itself.
+/// for the decision of rank 0. Rank 0 takes the strongest evidence; of equal evidence, the first.
+/// A rank that gets no decision in time, or has lost its parent in the tree, decides by itself.
+///
+/// Rank 0 decides within 100 ms. If it does not, it may itself be the one that was lost first:
+/// silent ranks are noticed by each neighbour in its own time, and the connection that has ended
+/// is that of a rank that was quicker. So who is not certain waits until the silence of a rank is
+/// noticed everywhere.
 ///
 /// A pure state machine: evidence and time come in by calls.
 #pragma once
@@ -31,6 +35,9 @@ class CauseFinder {
     Evidence evidence = Evidence::Data;
   };
 
+  /// `silence`: after which a rank without a sign of life counts as lost; 0: never.
+  explicit CauseFinder(Duration silence = Duration::zero()) : silence_(silence) {}
+
   [[nodiscard]] bool open() const noexcept { return best_.has_value(); }
   [[nodiscard]] const Finding& best() const noexcept { return *best_; }
 
@@ -44,6 +51,7 @@ class CauseFinder {
   void close() noexcept { best_.reset(); }
 
  private:
+  Duration silence_;
   std::optional<Finding> best_;
   TimePoint since_{};
   bool has_parent_ = false;

@@ -22,6 +22,7 @@ FailureDetector::FailureDetector(const Options& options, Peers& peers, const Pha
       dispatcher_(dispatcher),
       owner_(owner),
       parent_(control_tree(peers.groups(), peers.self()).parent),
+      cause_finder_(options.heartbeat.limit),
       beats_(options.heartbeat, peers, phase, log, *this),
       survey_(options.operation_timeout, peers, dispatcher, *this) {}
 
@@ -149,6 +150,7 @@ bool FailureDetector::decide(TimePoint now) {
     report_failure(std::move(error), Evidence::Certain, now);
     return true;
   }
+  if (parent_ && peers_.gone(*parent_)) cause_finder_.lose_parent();
   if (now < cause_finder_.deadline()) return false;
   Error error = best.error;
   if (error.code == Code::PeerLost && error.loss == Loss::ConnectionEnded &&

@@ -168,7 +168,8 @@ def positions_of_iterators_of_tensorflow() -> None:
         first = read(state, 1)
         state.restore()
         assert read(state, 1) == first
-        assert first == hvd.broadcast_object(all_of_it[2:3]), "what rank 0 had in its buffer"
+        of_rank_0 = hvd.broadcast_object(all_of_it[2:3])
+        assert first == of_rank_0, f"{first} is not {of_rank_0}, what rank 0 had in its buffer"
         # Another one, for instance of another number of ranks.
         state.data = numbers()
         read(state, 1)
