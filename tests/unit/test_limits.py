@@ -166,37 +166,30 @@ def test_a_crowd_that_knows_the_key_gets_in_though_each_is_slow() -> None:
             assert last.add("n") == len(crowd) + 1
 
 
-def test_more_may_come_at_once_where_more_descriptors_are_allowed() -> None:
+def test_more_may_come_at_once_where_more_descriptors_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their kernels connect them at once, they speak when they get a core."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < 4096:
-        pytest.skip(f"this process may have {hard} open files")
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
-        with StoreServer(KEY) as server, ExitStack() as held:
-            dialers = [Dialer(KEY, store_purpose("")) for _ in range(600)]
-            crowd = [held.enter_context(socket.create_connection(server.address, 5.0)) for _ in dialers]
-            assert works(server.address)  # all of them are accepted
-            for connection, dialer in zip(crowd, dialers, strict=True):
-                connection.sendall(dialer.hello)
-            enter(crowd, dialers, [one.recv(REPLY_BYTES, socket.MSG_WAITALL) for one in crowd])
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (4096, 4096))
+    with StoreServer(KEY) as server, ExitStack() as held:
+        dialers = [Dialer(KEY, store_purpose("")) for _ in range(300)]
+        crowd = [held.enter_context(socket.create_connection(server.address, 5.0)) for _ in dialers]
+        assert works(server.address)  # all of them are accepted
+        for connection, dialer in zip(crowd, dialers, strict=True):
+            connection.sendall(dialer.hello)
+        enter(crowd, dialers, [one.recv(REPLY_BYTES, socket.MSG_WAITALL) for one in crowd])
 
 
-def test_hellos_that_somebody_has_recorded_do_not_take_all_descriptors() -> None:
+def test_hellos_that_somebody_has_recorded_do_not_take_all_descriptors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """They are right again where another job has the name and the key of an earlier one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (1500, hard))
-        with StoreServer(KEY) as server, ExitStack() as held:
-            for _ in range(700):
-                recorded = held.enter_context(socket.create_connection(server.address, 5.0))
-                recorded.sendall(Dialer(KEY, store_purpose("")).hello)
-            assert works(server.address)
-            assert len(server._strangers) <= 750
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (400, 400))
+    monkeypatch.setattr(store_server, "_FEWEST_STRANGERS", 32)
+    with StoreServer(KEY) as server, ExitStack() as held:
+        for _ in range(250):
+            recorded = held.enter_context(socket.create_connection(server.address, 5.0))
+            recorded.sendall(Dialer(KEY, store_purpose("")).hello)
+        assert works(server.address)
+        assert len(server._strangers) <= 200
 
 
 def test_a_list_of_who_is_there_that_is_too_long_costs_only_who_asks() -> None:

@@ -48,7 +48,7 @@ class Collection(Generic[T]):
         """
         book = self._books.get(usual)
         if book is None:
-            text = _encoded(self.names, self.prefix, usual, values)
+            text = _as_object(self.names, self.prefix, usual, values)
             body = SharedBody.of(text) if for_many else SharedBody.plain(text)
             book = self._books[usual] = _Book(body, None if for_many else text)
         elif book.json is not None:
@@ -56,7 +56,7 @@ class Collection(Generic[T]):
         return book.body
 
 
-def _encoded(names: Iterable[str], prefix: str, usual: bytes | None, values: Mapping[str, bytes]) -> bytes:
+def _as_object(names: Iterable[str], prefix: str, usual: bytes | None, values: Mapping[str, bytes]) -> bytes:
     found = ((name, values[prefix + name]) for name in names)
     return b"{" + b",".join(json.dumps(n).encode() + b":" + v for n, v in found if v != usual) + b"}"
 

@@ -315,10 +315,10 @@ class Table:
             if ready:
                 collection.waiters = [w for w in collection.waiters if len(collection.names) < w.count]
                 alike = collections.Counter(waiter.usual for waiter in ready)
+                books = {way: self._book(collection, way, for_many=many > 1) for way, many in alike.items()}
                 for waiter in ready:
                     self._held[waiter.who] -= 1
-                    book = self._book(collection, waiter.usual, for_many=alike[waiter.usual] > 1)
-                    self._ok_encoded(waiter.who, waiter.request_id, book)
+                    self._ok_encoded(waiter.who, waiter.request_id, books[waiter.usual])
 
     def _remove_below(self, prefix: str) -> None:
         for key in [key for key in self._values if key.startswith(prefix)]:
