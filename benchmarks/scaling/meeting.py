@@ -67,6 +67,7 @@ def identity(rank: int, size: int) -> dict[str, Any]:
         "pid": 30000 + local,
         "addresses": [f"10.{host >> 8}.{host & 255}.2", f"192.168.{host >> 8}.{host & 255}"],
         "streams": 1,
+        "connect_all": 128,
         "protection": "integrity",
         "missing_cipher": "",
         "unix": f"rueda-{os.urandom(16).hex()}",

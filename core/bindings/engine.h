@@ -94,26 +94,52 @@ class Engine {
 
   void add_network_peer(rueda::Rank rank, int control, const std::vector<int>& data, int protection,
                         const std::vector<nb::bytes>& keys) {
-    std::vector<rueda::Fd> streams;
     rueda::Fd control_fd(control);
-    for (const int fd : data) streams.emplace_back(fd);
-    std::vector<rueda::SealKeys> seals;
-    if (protection < 0 || protection > static_cast<int>(rueda::Protection::Full) ||
-        keys.size() != (protection == 0 ? 0 : 1 + data.size())) {
-      throw nb::value_error("protection needs keys for the control and each data connection");
-    }
-    for (const nb::bytes& key : keys) {
-      rueda::SealKeys seal{.protection = static_cast<rueda::Protection>(protection)};
-      if (key.size() != seal.sending.size() + seal.receiving.size()) {
-        throw nb::value_error("a key has the wrong length");
-      }
-      std::memcpy(seal.sending.data(), key.c_str(), seal.sending.size());
-      std::memcpy(seal.receiving.data(), key.c_str() + seal.sending.size(), seal.receiving.size());
-      seals.push_back(seal);
-    }
+    std::vector<rueda::Fd> streams(data.begin(), data.end());
+    auto seals = seals_of(protection, keys, 1 + data.size());
     const Call call(*this);
     engine_->peers().add_network_peer(rank, std::move(control_fd), std::move(streams),
                                       std::move(seals));
+  }
+
+  void add_absent_peer(rueda::Rank rank, int streams) {
+    const Call call(*this);
+    engine_->peers().add_absent_peer(rank, streams);
+  }
+
+  int wanted_bell() {
+    const Call call(*this);
+    return engine_->wanted_bell();
+  }
+
+  std::vector<rueda::Rank> wanted_connections() {
+    const Call call(*this);
+    return engine_->wanted_connections();
+  }
+
+  void add_connections(rueda::Rank rank, const std::vector<int>& data, int protection,
+                       const std::vector<nb::bytes>& keys) {
+    std::vector<rueda::Fd> streams(data.begin(), data.end());
+    auto seals = seals_of(protection, keys, data.size());
+    const Call call(*this);
+    engine_->bring({.rank = rank, .streams = std::move(streams), .keys = std::move(seals)});
+  }
+
+  void refuse_connections(rueda::Rank rank, std::string reason) {
+    const Call call(*this);
+    engine_->bring({.rank = rank,
+                    .failure = rueda::Error{
+                        .code = rueda::Code::Backend, .message = std::move(reason), .peer = rank}});
+  }
+
+  void cover(int descriptor) {
+    const Call call(*this);
+    engine_->cover(descriptor);
+  }
+
+  void uncover(int descriptor) {
+    const Call call(*this);
+    engine_->uncover(descriptor);
   }
 
   void use_backend(const nb::object& type, std::string name) {
@@ -350,6 +376,26 @@ class Engine {
       done = (*engine_.*step)();
     }
     if (!done) raise(done.error(), hosts_);
+  }
+
+  /// ValueError: not as many as `connections`, or of the wrong length.
+  static std::vector<rueda::SealKeys> seals_of(int protection, const std::vector<nb::bytes>& keys,
+                                               std::size_t connections) {
+    if (protection < 0 || protection > static_cast<int>(rueda::Protection::Full) ||
+        keys.size() != (protection == 0 ? 0 : connections)) {
+      throw nb::value_error("protection needs a key for each connection");
+    }
+    std::vector<rueda::SealKeys> seals;
+    for (const nb::bytes& key : keys) {
+      rueda::SealKeys seal{.protection = static_cast<rueda::Protection>(protection)};
+      if (key.size() != seal.sending.size() + seal.receiving.size()) {
+        throw nb::value_error("a key has the wrong length");
+      }
+      std::memcpy(seal.sending.data(), key.c_str(), seal.sending.size());
+      std::memcpy(seal.receiving.data(), key.c_str() + seal.sending.size(), seal.receiving.size());
+      seals.push_back(seal);
+    }
+    return seals;
   }
 
   rueda::ShmSegment map(int memfd) {

@@ -89,6 +89,8 @@ void add_set_up(nb::class_<Engine>& engine) {
            "waiter_bell"_a, "pidfd"_a, "liveness"_a)
       .def("add_network_peer", &Engine::add_network_peer, "rank"_a, "control"_a, "data"_a,
            "protection"_a = 0, "keys"_a = std::vector<nb::bytes>())
+      .def("add_absent_peer", &Engine::add_absent_peer, "rank"_a, "streams"_a,
+           "A rank whose data connections are made when an operation needs them.")
       .def("use_backend", &Engine::use_backend, "type"_a, "name"_a,
            nb::sig("def use_backend(self, type: object, name: str) -> None"),
            "All operations between ranks go by objects of that class of Python. Before start().")
@@ -96,6 +98,22 @@ void add_set_up(nb::class_<Engine>& engine) {
            "Take the memory that it needs, without a word to other ranks; start() does it "
            "otherwise.")
       .def("start", &Engine::start);
+}
+
+void add_late_connections(nb::class_<Engine>& engine) {
+  engine
+      .def("wanted_bell", &Engine::wanted_bell,
+           "A descriptor that is readable while connections to absent peers are wanted; -1 if none "
+           "are absent. After open().")
+      .def("wanted_connections", &Engine::wanted_connections,
+           "The absent peers that operations have asked for since the last call.")
+      .def("add_connections", &Engine::add_connections, "rank"_a, "data"_a, "protection"_a = 0,
+           "keys"_a = std::vector<nb::bytes>(), "All data connections to an absent peer.")
+      .def("refuse_connections", &Engine::refuse_connections, "rank"_a, "reason"_a,
+           "There will be none: operations that need them fail for that reason.")
+      .def("cover", &Engine::cover, "descriptor"_a,
+           "In a forked child it becomes /dev/null, until uncover().")
+      .def("uncover", &Engine::uncover, "descriptor"_a, "Before it is closed.");
 }
 
 void add_submissions(nb::class_<Engine>& engine) {
@@ -180,6 +198,7 @@ NB_MODULE(_core, module) {
   nb::class_<Engine> engine(module, "Engine",
                             "The engine of one rank. Descriptors given to it are its own.");
   add_set_up(engine);
+  add_late_connections(engine);
   add_submissions(engine);
   add_results(engine);
   add_end(engine);

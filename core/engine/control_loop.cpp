@@ -89,6 +89,10 @@ bool ControlLoop::advance() {
     parts_.negotiation.negotiator()->tick(now, parts_.negotiation.effects());
     parts_.negotiation.moved();
   }
+  if (parts_.peers.arrived()) {
+    parts_.peers.take_arrivals();
+    moved = true;
+  }
   if (fast_path_ != nullptr) moved |= fast_path_->step(now);
   moved |= apply_effects(now);
   if (detector_.open()) {

@@ -60,7 +60,7 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
   [[nodiscard]] bool busy() const override;
   [[nodiscard]] bool in_operation() const override { return parts_.dispatcher.running(); }
   [[nodiscard]] bool alerted() const override {
-    return parts_.negotiation.pending() && !parts_.phase.has_failed();
+    return (parts_.negotiation.pending() || parts_.peers.arrived()) && !parts_.phase.has_failed();
   }
   [[nodiscard]] bool awaits_descriptors() const override {
     return !parts_.phase.quiet() && parts_.peers.awaits_descriptors();

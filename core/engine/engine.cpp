@@ -131,6 +131,22 @@ Result<void> Engine::start() {
   return thread_.start(loop_->progress(), options_.thread_affinity, log_);
 }
 
+int Engine::wanted_bell() const noexcept {
+  return peers_.late_connections() == nullptr ? -1 : peers_.late_connections()->bell();
+}
+
+std::vector<Rank> Engine::wanted_connections() {
+  if (in_child() || peers_.late_connections() == nullptr) return {};
+  return peers_.late_connections()->asked();
+}
+
+void Engine::bring(LateConnections::Arrival arrival) {
+  if (in_child() || peers_.late_connections() == nullptr) return;
+  for (const Fd& stream : arrival.streams) fork_guard_.cover_also(stream.get());
+  peers_.late_connections()->bring(std::move(arrival));
+  loop_->progress().alert();
+}
+
 Result<Handle> Engine::submit(Submission&& submission) {
   if (in_child()) return ForkGuard::refusal();
   if (auto fine = Submissions::prepare(submission, devices_); !fine) return std::move(fine).error();

@@ -48,6 +48,17 @@ class Engine final {
   }
   Result<void> start();
 
+  /// Connections that were left out of the world at first, and are wanted now; see Peers. -1: none
+  /// were. After open(). Any thread, as the calls below.
+  [[nodiscard]] int wanted_bell() const noexcept;
+  [[nodiscard]] std::vector<Rank> wanted_connections();
+  /// The connections to one of them, or why there are none.
+  void bring(LateConnections::Arrival arrival);
+  /// A descriptor that must not stay open in a forked child: see ForkGuard.
+  void cover(int descriptor) { fork_guard_.cover_also(descriptor); }
+  /// Before it is closed.
+  void uncover(int descriptor) { fork_guard_.uncover(descriptor); }
+
   /// Any thread. The memory stays valid until the handle is done. May take what is in the
   /// submission. In the first two modes it never blocks. In blocking mode the caller stays for a
   /// moment; in callback mode it does so only where nothing else is under way, as the other ranks

@@ -1,35 +1,81 @@
 #include "transport/mesh.h"
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 
 namespace rueda {
 
-Result<std::shared_ptr<Mesh>> Mesh::open(std::vector<Peer> peers) {
-  std::shared_ptr<Mesh> mesh(new Mesh);
+namespace {
+
+Error wrong(Rank peer, std::string_view what) {
+  Error error{.code = Code::InvalidArgument};
+  error.peer = peer;
+  error.message = std::string(what) + std::to_string(peer);
+  return error;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Mesh>> Mesh::open(std::vector<Peer> peers, LateConnections* late) {
+  std::shared_ptr<Mesh> mesh(new Mesh(late));
   for (Peer& peer : peers) {
-    Error error;
-    error.peer = peer.rank;
-    if (peer.streams.empty() || mesh->links_.contains(peer.rank)) {
-      error.code = Code::InvalidArgument;
-      error.message = (peer.streams.empty() ? "no data connection to rank "
-                                            : "data connections given twice for rank ") +
-                      std::to_string(peer.rank);
-      return error;
+    if (peer.streams.empty() && (peer.absent < 1 || late == nullptr)) {
+      return wrong(peer.rank, "no data connection to rank ");
     }
-    auto& links = mesh->links_[peer.rank];
-    if (!peer.keys.empty() && peer.keys.size() != peer.streams.size()) {
-      error.code = Code::InvalidArgument;
-      error.message = "not as many keys as data connections to rank " + std::to_string(peer.rank);
-      return error;
+    if (mesh->links_.contains(peer.rank)) {
+      return wrong(peer.rank, "data connections given twice for rank ");
     }
-    for (std::size_t i = 0; i < peer.streams.size(); ++i) {
-      auto socket = Socket::adopt(std::move(peer.streams[i]), peer.rank,
-                                  peer.keys.empty() ? SealKeys{} : peer.keys[i]);
-      if (!socket) return std::move(socket).error();
-      links.push_back(std::make_unique<PeerLink>(*std::move(socket), &mesh->operation_));
+    Links& links = mesh->links_[peer.rank];
+    const auto count =
+        peer.streams.empty() ? static_cast<std::size_t>(peer.absent) : peer.streams.size();
+    for (std::size_t i = 0; i < count; ++i) {
+      links.push_back(std::make_unique<PeerLink>(peer.rank, *mesh, &mesh->operation_));
     }
+    if (peer.streams.empty()) continue;
+    LateConnections::Arrival at_once{
+        .rank = peer.rank, .streams = std::move(peer.streams), .keys = std::move(peer.keys)};
+    if (auto adopted = mesh->adopt(links, at_once); !adopted) return std::move(adopted).error();
   }
   return mesh;
+}
+
+Result<void> Mesh::connect(LateConnections::Arrival arrival) {
+  const auto found = links_.find(arrival.rank);
+  if (found == links_.end()) return wrong(arrival.rank, "nobody waits for connections to rank ");
+  Links& links = found->second;
+  if (links.front()->connected()) {
+    return wrong(arrival.rank, "data connections given twice for rank ");
+  }
+  Result<void> adopted = {};
+  if (!arrival.failure) adopted = adopt(links, arrival);
+  if (arrival.failure || !adopted) {
+    for (const auto& link : links)
+      link->give_up(arrival.failure ? *arrival.failure : adopted.error());
+  }
+  return adopted;
+}
+
+/// All of them, or none.
+Result<void> Mesh::adopt(Links& links, LateConnections::Arrival& arrival) {
+  if (arrival.streams.size() != links.size()) {
+    return wrong(arrival.rank, "not as many data connections as were asked for to rank ");
+  }
+  if (!arrival.keys.empty() && arrival.keys.size() != links.size()) {
+    return wrong(arrival.rank, "not as many keys as data connections to rank ");
+  }
+  std::vector<Socket> sockets;
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    auto socket = Socket::adopt(std::move(arrival.streams[i]), arrival.rank,
+                                arrival.keys.empty() ? SealKeys{} : arrival.keys[i]);
+    if (!socket) return std::move(socket).error();
+    sockets.push_back(*std::move(socket));
+  }
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    links[i]->connect(std::move(sockets[i]));
+    connected_.push_back(links[i].get());
+  }
+  return {};
 }
 
 PeerLink* Mesh::link(Rank rank) const noexcept {
@@ -46,27 +92,19 @@ std::vector<PeerLink*> Mesh::links(Rank rank) const {
 }
 
 void Mesh::wants(std::vector<pollfd>& polled) const {
-  for (const auto& [rank, links] : links_) {
-    for (const auto& link : links) {
-      if (const pollfd entry = link->wants(); entry.fd >= 0) polled.push_back(entry);
-    }
+  for (const PeerLink* const link : connected_) {
+    if (const pollfd entry = link->wants(); entry.fd >= 0) polled.push_back(entry);
   }
 }
 
 bool Mesh::busy() const noexcept {
-  for (const auto& [rank, links] : links_) {
-    for (const auto& link : links) {
-      if (link->wants().fd >= 0) return true;
-    }
-  }
-  return false;
+  return std::ranges::any_of(connected_,
+                             [](const PeerLink* link) { return link->wants().fd >= 0; });
 }
 
 std::vector<int> Mesh::descriptors() const {
   std::vector<int> all;
-  for (const auto& [rank, links] : links_) {
-    for (const auto& link : links) all.push_back(link->fd());
-  }
+  for (const PeerLink* const link : connected_) all.push_back(link->fd());
   return all;
 }
 

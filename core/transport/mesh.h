@@ -2,6 +2,8 @@
 ///
 /// Process sets overlap and share connections: a link carries the operations of all sets that both
 /// its ranks are in, in the one order in which every rank runs them.
+///
+/// Peers may lack their connections as yet: these are asked for when a link has something to do.
 #pragma once
 
 #include <poll.h>
@@ -13,19 +15,30 @@
 
 #include "result.h"
 #include "transport/fd.h"
+#include "transport/late_connections.h"
 #include "transport/peer_link.h"
 
 namespace rueda {
 
-class Mesh {
+class Mesh final : public LinkOpener {
  public:
   /// Connected stream sockets to one peer, at least one; both ends have them in the same order.
   struct Peer {
     Rank rank = -1;
-    std::vector<Fd> streams;
+    std::vector<Fd> streams{};
     std::vector<SealKeys> keys{};  ///< of each stream; empty: the streams are not sealed
+    int absent = 0;                ///< without `streams`: how many there will be
   };
-  [[nodiscard]] static Result<std::shared_ptr<Mesh>> open(std::vector<Peer> peers);
+  /// `late`: is asked for what is absent, and outlives the mesh; null if nothing is.
+  [[nodiscard]] static Result<std::shared_ptr<Mesh>> open(std::vector<Peer> peers,
+                                                          LateConnections* late = nullptr);
+
+  /// The connections to a peer that lacked them, or why there are none: then its links fail. An
+  /// error: they do not fit; its links fail by that, too.
+  Result<void> connect(LateConnections::Arrival arrival);
+
+  /// Called by the links.
+  void want(Rank peer) noexcept override { late_->ask(peer); }
 
   /// Transfers that are posted on any link from now on belong to that operation.
   void begin(OperationTag operation) noexcept { operation_ = operation; }
@@ -46,10 +59,15 @@ class Mesh {
   [[nodiscard]] std::vector<int> descriptors() const;
 
  private:
-  Mesh() = default;
+  using Links = std::vector<std::unique_ptr<PeerLink>>;
 
+  explicit Mesh(LateConnections* late) noexcept : late_(late) {}
+  Result<void> adopt(Links& links, LateConnections::Arrival& arrival);
+
+  LateConnections* late_;
   OperationTag operation_ = 0;
-  std::map<Rank, std::vector<std::unique_ptr<PeerLink>>> links_;  // not changed after open()
+  std::map<Rank, Links> links_;       // not changed after open()
+  std::vector<PeerLink*> connected_;  // of them; there may be thousands of others
 };
 
 }  // namespace rueda

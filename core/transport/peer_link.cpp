@@ -24,6 +24,7 @@ constexpr std::size_t kSmall = 4096;
 PeerLink::Ticket PeerLink::post_send(std::span<const std::byte> data) {
   const Ticket ticket = outgoing_.posted++;
   if (outgoing_.broken) return ticket;
+  want();
   Sending& sending = outgoing_.queue.emplace_back();
   store_little_endian(sending.header.data(), kMessage);
   store_little_endian(sending.header.data() + 4, static_cast<std::uint32_t>(ticket));
@@ -36,6 +37,7 @@ PeerLink::Ticket PeerLink::post_send(std::span<const std::byte> data) {
 
 void PeerLink::post_note(std::uint64_t subject, std::span<const std::byte> body) {
   if (outgoing_.broken) return;
+  want();
   Sending& sending = outgoing_.queue.emplace_back();
   store_little_endian(sending.header.data(), kNote);
   store_little_endian(sending.header.data() + 4, outgoing_.notes++);
@@ -44,6 +46,11 @@ void PeerLink::post_note(std::uint64_t subject, std::span<const std::byte> body)
   sending.data = const_cast<std::byte*>(body.data());
   sending.bytes = body.size();
   sending.note = true;
+}
+
+void PeerLink::give_up(const Error& reason) {
+  break_off(outgoing_, reason);
+  break_off(incoming_, reason);
 }
 
 void PeerLink::keep_notes() {
@@ -57,6 +64,7 @@ void PeerLink::keep_notes() {
 PeerLink::Ticket PeerLink::post_recv(std::span<std::byte> data) {
   const Ticket ticket = incoming_.posted++;
   if (incoming_.broken) return ticket;
+  want();
   incoming_.queue.push_back({data, operation()});
   incoming_.unasked = false;
   return ticket;
@@ -64,7 +72,7 @@ PeerLink::Ticket PeerLink::post_recv(std::span<std::byte> data) {
 
 Result<bool> PeerLink::pump_out() {
   std::size_t moved = 0;
-  while (!outgoing_.broken && !outgoing_.queue.empty() && moved < kChunk) {
+  while (socket_ && !outgoing_.broken && !outgoing_.queue.empty() && moved < kChunk) {
     std::array<iovec, kParts> parts;
     std::size_t used = 0;
     std::size_t skip = outgoing_.moved;
@@ -80,7 +88,7 @@ Result<bool> PeerLink::pump_out() {
       add(sending.header.data(), sending.header.size());
       add(sending.data, sending.bytes);
     }
-    auto bytes = socket_.write(std::span<const iovec>(parts.data(), used));
+    auto bytes = socket_->write(std::span<const iovec>(parts.data(), used));
     if (!bytes) {
       break_off(outgoing_, std::move(bytes).error());
       break;
@@ -107,9 +115,13 @@ void PeerLink::account(std::size_t written) {
 }
 
 Result<bool> PeerLink::pump_in() {
+  if (!socket_) {
+    if (incoming_.broken) return *incoming_.broken;
+    return false;
+  }
   std::size_t moved = 0;
   const Ticket before = incoming_.completed;
-  const std::size_t arrived = socket_.arrived();
+  const std::size_t arrived = socket_->arrived();
   while (!incoming_.broken) {
     if (auto digested = digest(); !digested) {
       break_off(incoming_, std::move(digested).error());
@@ -128,7 +140,8 @@ Result<bool> PeerLink::pump_in() {
     if (auto digested = digest(); !digested) break_off(incoming_, std::move(digested).error());
     break;  // nothing more is there
   }
-  const bool advanced = moved != 0 || incoming_.completed != before || socket_.arrived() != arrived;
+  const bool advanced =
+      moved != 0 || incoming_.completed != before || socket_->arrived() != arrived;
   if (incoming_.broken && !advanced) return *incoming_.broken;
   return advanced;
 }
@@ -158,7 +171,7 @@ Result<std::size_t> PeerLink::read_some(std::size_t& asked) {
   }
   parts[used++] = {in.inbox.data() + in.filled, room};
   asked = direct + room;
-  auto bytes = socket_.read(std::span<const iovec>(parts.data(), used));
+  auto bytes = socket_->read(std::span<const iovec>(parts.data(), used));
   if (!bytes) return bytes;
   const std::size_t arrived = std::min(*bytes, direct);
   if (in.inside) {
@@ -215,7 +228,7 @@ Result<bool> PeerLink::digest_header() {
     if (in.filled - in.taken < kHeaderBytes + bytes) return false;
     ++in.notes;
     in.taken += kHeaderBytes + bytes;
-    auto taken = sink_->note(socket_.peer(), operation, {header + kHeaderBytes, bytes});
+    auto taken = sink_->note(peer_, operation, {header + kHeaderBytes, bytes});
     if (!taken) return std::move(taken).error();
     return true;
   }
@@ -225,7 +238,7 @@ Result<bool> PeerLink::digest_header() {
     return false;
   }
   if (operation != in.queue.front().operation) {
-    return mixed_up(socket_.peer(), operation, in.queue.front().operation);
+    return mixed_up(peer_, operation, in.queue.front().operation);
   }
   if (number != static_cast<std::uint32_t>(in.completed) || bytes != in.queue.front().rest.size()) {
     return out_of_step("message " + std::to_string(number) + " of " + std::to_string(bytes) +
@@ -238,7 +251,7 @@ Result<bool> PeerLink::digest_header() {
 
 Error PeerLink::out_of_step(std::string_view got) const {
   Error error;
-  error.peer = socket_.peer();
+  error.peer = peer_;
   error.message = "the data stream from rank " + std::to_string(error.peer) +
                   " is out of step: expected message " +
                   std::to_string(static_cast<std::uint32_t>(incoming_.completed));
@@ -263,16 +276,17 @@ void PeerLink::break_off(Direction& direction, Error reason) {
 void PeerLink::forget(Direction& direction, Ticket ticket) {
   if (ticket < direction.completed || direction.broken) return;
   Error error;
-  error.peer = socket_.peer();
+  error.peer = peer_;
   error.message = "an operation with rank " + std::to_string(error.peer) +
                   " was abandoned before it was complete";
   break_off(direction, std::move(error));
 }
 
 pollfd PeerLink::wants() const noexcept {
+  if (!socket_) return {.fd = -1, .events = 0, .revents = 0};
   const int events = (awaits() ? POLLIN : 0) | (outgoing_.queue.empty() ? 0 : POLLOUT);
   return {
-      .fd = events == 0 ? -1 : socket_.fd(), .events = static_cast<short>(events), .revents = 0};
+      .fd = events == 0 ? -1 : socket_->fd(), .events = static_cast<short>(events), .revents = 0};
 }
 
 }  // namespace rueda

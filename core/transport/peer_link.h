@@ -4,6 +4,8 @@
 /// (number, length and operation) before each message detects ends that are out of step. *Notes*
 /// are short messages that may be sent at any time, between other messages. No receive is posted
 /// for them.
+///
+/// A link may be made before its connection. Transfers are posted as on any link, and wait for it.
 #pragma once
 
 #include <poll.h>
@@ -15,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "transport/operation_tag.h"
@@ -34,6 +37,14 @@ class NoteSink {
                                           std::span<const std::byte> body) = 0;
 };
 
+/// Is told that a link needs its connection.
+class LinkOpener {
+ public:
+  virtual ~LinkOpener() = default;
+  /// The link to `peer` has something to move, or to hear. Called once for each link.
+  virtual void want(Rank peer) noexcept = 0;
+};
+
 class PeerLink {
  public:
   /// Counts the messages of one direction from 0.
@@ -42,7 +53,16 @@ class PeerLink {
   /// `operation`: the operation of transfers that are posted now; outlives the link. Null: all
   /// transfers belong to one operation.
   explicit PeerLink(Socket socket, const OperationTag* operation = nullptr)
-      : socket_(std::move(socket)), operation_(operation) {}
+      : peer_(socket.peer()), socket_(std::move(socket)), operation_(operation) {}
+  /// Without a connection as yet. `opener` outlives the link.
+  PeerLink(Rank peer, LinkOpener& opener, const OperationTag* operation)
+      : peer_(peer), opener_(&opener), operation_(operation) {}
+
+  /// The connection is there. Once, of a link that had none.
+  void connect(Socket socket) noexcept { socket_.emplace(std::move(socket)); }
+  [[nodiscard]] bool connected() const noexcept { return socket_.has_value(); }
+  /// There will be no connection: all that waits for it fails, and what is posted later.
+  void give_up(const Error& reason);
 
   /// Queues a transfer. The bytes stay valid until it is complete. Several may be outstanding.
   Ticket post_send(std::span<const std::byte> data);
@@ -63,7 +83,10 @@ class PeerLink {
   void forget_recv(Ticket ticket) { forget(incoming_, ticket); }
 
   /// The receiver of notes from now on; null: a note is an error. Outlives the link.
-  void deliver_notes_to(NoteSink* sink) noexcept { sink_ = sink; }
+  void deliver_notes_to(NoteSink* sink) noexcept {
+    sink_ = sink;
+    want();  // both ends do: the one that has a note to send may not be the one that dials
+  }
   /// Queues a note, kMaxNote at most. The bytes stay valid until it has gone or keep_notes().
   void post_note(std::uint64_t subject, std::span<const std::byte> body);
   /// Copies the notes that are queued.
@@ -77,10 +100,11 @@ class PeerLink {
   /// True if something that was posted has not been sent.
   [[nodiscard]] bool sending() const noexcept { return !outgoing_.queue.empty(); }
   /// The poll() entry for a sleeping rank: readable if a receive or a note is awaited, writable if
-  /// a send is outstanding. fd -1: neither.
+  /// a send is outstanding. fd -1: neither, or there is no connection as yet.
   [[nodiscard]] pollfd wants() const noexcept;
-  [[nodiscard]] int fd() const noexcept { return socket_.fd(); }
-  [[nodiscard]] Rank peer() const noexcept { return socket_.peer(); }
+  /// -1 without a connection.
+  [[nodiscard]] int fd() const noexcept { return socket_ ? socket_->fd() : -1; }
+  [[nodiscard]] Rank peer() const noexcept { return peer_; }
 
  private:
   static constexpr std::size_t kHeaderBytes = 24;
@@ -117,6 +141,9 @@ class PeerLink {
     std::size_t filled = 0;
   };
 
+  void want() noexcept {
+    if (!socket_ && opener_ != nullptr) std::exchange(opener_, nullptr)->want(peer_);
+  }
   void account(std::size_t written);
   [[nodiscard]] bool awaits() const noexcept {
     return (!incoming_.queue.empty() || listeners_ > 0) && !incoming_.unasked && !incoming_.broken;
@@ -133,7 +160,9 @@ class PeerLink {
     return operation_ == nullptr ? 0 : *operation_;
   }
 
-  Socket socket_;
+  Rank peer_;
+  std::optional<Socket> socket_;  // none: it is not connected as yet
+  LinkOpener* opener_ = nullptr;  // null: it was asked, or has nothing to do
   const OperationTag* operation_;
   Outgoing outgoing_;
   Incoming incoming_;

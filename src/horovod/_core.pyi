@@ -154,6 +154,9 @@ class Engine:
     def add_network_peer(
         self, rank: int, control: int, data: Sequence[int], protection: int = 0, keys: Sequence[bytes] = []
     ) -> None: ...
+    def add_absent_peer(self, rank: int, streams: int) -> None:
+        """A rank whose data connections are made when an operation needs them."""
+
     def use_backend(self, type: object, name: str) -> None:
         """
         All operations between ranks go by objects of that class of Python. Before start().
@@ -165,6 +168,28 @@ class Engine:
         """
 
     def start(self) -> None: ...
+    def wanted_bell(self) -> int:
+        """
+        A descriptor that is readable while connections to absent peers are wanted; -1 if none are absent. After open().
+        """
+
+    def wanted_connections(self) -> list[int]:
+        """The absent peers that operations have asked for since the last call."""
+
+    def add_connections(
+        self, rank: int, data: Sequence[int], protection: int = 0, keys: Sequence[bytes] = []
+    ) -> None:
+        """All data connections to an absent peer."""
+
+    def refuse_connections(self, rank: int, reason: str) -> None:
+        """There will be none: operations that need them fail for that reason."""
+
+    def cover(self, descriptor: int) -> None:
+        """In a forked child it becomes /dev/null, until uncover()."""
+
+    def uncover(self, descriptor: int) -> None:
+        """Before it is closed."""
+
     def submit(
         self,
         kind: int,

@@ -502,6 +502,13 @@ class Config:
         "Connections that share the data between two ranks of different hosts, up to 16; the same for "
         "every rank.",
     )
+    network_connect_all: int = _setting(
+        "HOROVOD_NETWORK_CONNECT_ALL",
+        at_least(0),
+        "128",
+        "In a world of more ranks, most pairs of ranks of different hosts connect when an operation needs "
+        "it; 0: never later than in init(). The same for every rank.",
+    )
     network_protection: str = _setting(
         "HOROVOD_NETWORK_PROTECTION",
         one_of("auto", "off", "integrity", "full"),

@@ -76,16 +76,18 @@ class Cluster {
   /// never arrive, though the connections stand. `wiring`: what connects groups; `streams`: how
   /// often two ranks are connected for data. `pidfds`: ranks of a group have descriptors of each
   /// other's process, which is this one and does not end. `differ`: changes the options of a rank.
+  /// `absent`: the data connections of groups are left to whoever makes them later.
   explicit Cluster(Groups groups, EngineOptions base = {}, Rank asleep = -1,
                    const std::function<void(Engine&)>& prepare = {},
                    std::set<std::pair<Rank, Rank>> severed = {}, Wiring wiring = {},
                    int streams = 1, bool pidfds = false,
-                   const std::function<void(EngineOptions&)>& differ = {})
+                   const std::function<void(EngineOptions&)>& differ = {}, bool absent = false)
       : groups_(std::move(groups)),
         severed_(std::move(severed)),
         wiring_(std::move(wiring)),
         streams_(streams),
-        pidfds_(pidfds) {
+        pidfds_(pidfds),
+        absent_(absent) {
     if (!wiring_) wiring_ = [](const Connection&) { return tcp_pair(); };
     for (const auto& group : groups_) size_ += static_cast<int>(group.size());
     base.size = size_;
@@ -200,7 +202,11 @@ class Cluster {
     }
     std::vector<Fd> data_a;
     std::vector<Fd> data_b;
-    for (int stream = 0; stream < streams_; ++stream) {
+    if (absent_) {
+      (*this)[a].peers().add_absent_peer(b, streams_);
+      (*this)[b].peers().add_absent_peer(a, streams_);
+    }
+    for (int stream = absent_ ? streams_ : 0; stream < streams_; ++stream) {
       auto [one, other] = wiring_({.first = a, .second = b, .stream = stream});
       if (severed_.contains({a, b})) {
         auto [black, hole] = tcp_pair();
@@ -220,6 +226,7 @@ class Cluster {
   Wiring wiring_;
   int streams_;
   bool pidfds_;
+  bool absent_;
   int size_ = 0;
   std::vector<std::span<std::byte>> mappings_;
   std::map<Rank, std::vector<Fd>> liveness_;

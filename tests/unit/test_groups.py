@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horovod.bootstrap.groups import Machine, candidate_groups, control_edges, control_parent, split
-from horovod.bootstrap.handshake import Role
+from horovod.bootstrap.handshake import Purpose, Role
 from horovod.bootstrap.network import connections_of
 
 
@@ -81,14 +81,52 @@ def test_control_tree_reaches_rank_0_from_everywhere(places: list[int]) -> None:
 )
 def test_both_ends_agree_on_every_connection(places: list[int]) -> None:
     groups = candidate_groups([machine(namespace=place) for place in places])
-    ends: dict[object, set[int]] = {}
-    for rank in range(len(places)):
-        for purpose in connections_of(rank, groups, b"w" * 32):
-            assert rank in (purpose.dialer, purpose.acceptor)
-            assert purpose.dialer > purpose.acceptor
-            ends.setdefault(purpose, set()).add(rank)
-    assert all(len(ranks) == 2 for ranks in ends.values())
-    data = sum(1 for purpose in ends if getattr(purpose, "role", None) is Role.DATA)
-    assert data == sum(places[a] != places[b] for a in range(len(places)) for b in range(a))
-    control = sum(1 for purpose in ends if getattr(purpose, "role", None) is Role.CONTROL)
-    assert control == len(groups) - 1
+    for connect_all in (0, 1):
+        ends: dict[tuple[Purpose, bool], set[int]] = {}
+        for rank in range(len(places)):
+            at_start, later = connections_of(rank, groups, b"w" * 32, connect_all=connect_all)
+            assert len({*at_start, *later}) == len(at_start) + len(later)
+            assert not later or connect_all
+            for purpose in [*at_start, *later]:
+                assert rank in (purpose.dialer, purpose.acceptor)
+                assert purpose.dialer > purpose.acceptor
+                ends.setdefault((purpose, purpose in at_start), set()).add(rank)
+        assert all(len(ranks) == 2 for ranks in ends.values())
+        data = sum(1 for purpose, _ in ends if purpose.role is Role.DATA)
+        assert data == sum(places[a] != places[b] for a in range(len(places)) for b in range(a))
+        control = [at_start for purpose, at_start in ends if purpose.role is Role.CONTROL]
+        assert control == [True] * (len(groups) - 1)
+
+
+def test_a_large_world_starts_with_few_connections() -> None:
+    groups = [[8 * host + index for index in range(8)] for host in range(512)]
+    at_start, later = connections_of(5, groups, b"w" * 32, connect_all=128)
+    others = sorted(purpose.dialer + purpose.acceptor - 5 for purpose in at_start)
+    distances = {2**k for k in range(10)} | {512 - 2**k for k in range(10)}
+    assert others == sorted(8 * host + 5 for host in distances - {0, 512})
+    assert len(at_start) + len(later) == 511 * 8
+
+
+@pytest.mark.parametrize("size", [128, 129])
+def test_up_to_a_limit_everybody_is_connected_at_once(size: int) -> None:
+    groups = [[rank] for rank in range(size)]
+    assert bool(connections_of(1, groups, b"w" * 32, connect_all=128)[1]) is (size > 128)
+
+
+@pytest.mark.parametrize("hosts", [2, 3, 5, 6, 7, 12, 16, 33])
+def test_the_connections_of_the_start_are_those_of_pairing_and_trees(hosts: int) -> None:
+    """Doubling, halving, dissemination and binomial trees go by powers of two; hosts beyond one fold."""
+    groups = [[rank] for rank in range(hosts)]
+    start = {
+        rank: {
+            p.dialer + p.acceptor - rank for p in connections_of(rank, groups, b"w" * 32, connect_all=1)[0]
+        }
+        for rank in range(hosts)
+    }
+    core = 1 << (hosts.bit_length() - 1)
+    for rank in range(hosts):
+        for step in (1 << k for k in range(hosts.bit_length())):
+            if step < hosts:
+                assert (rank + step) % hosts in start[rank]
+            if rank < core and step < core and rank ^ step < hosts:
+                assert rank ^ step in start[rank]

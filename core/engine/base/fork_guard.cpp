@@ -67,4 +67,15 @@ void ForkGuard::cover(std::vector<int> descriptors, ShmHeap* heap) {
   heap_ = heap;
 }
 
+void ForkGuard::cover_also(int descriptor) {
+  if (descriptor < 0) return;
+  const std::lock_guard lock(ForkGuards::instance().mutex);
+  descriptors_.push_back(descriptor);
+}
+
+void ForkGuard::uncover(int descriptor) {
+  const std::lock_guard lock(ForkGuards::instance().mutex);
+  std::erase(descriptors_, descriptor);
+}
+
 }  // namespace rueda

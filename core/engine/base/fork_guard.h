@@ -24,6 +24,9 @@ class ForkGuard {
   /// In a forked child these descriptors become /dev/null: peers see them closed, and their owners
   /// can still close them by number. `heap` (or null) stays with the parent.
   void cover(std::vector<int> descriptors, ShmHeap* heap = nullptr);
+  /// The same for one more, until uncover(), which comes before it is closed.
+  void cover_also(int descriptor);
+  void uncover(int descriptor);
   /// True in a child that was forked after this guard was made.
   [[nodiscard]] bool in_child() const noexcept { return in_child_.load(std::memory_order_relaxed); }
   /// The error of every call in a forked child.

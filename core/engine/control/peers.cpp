@@ -72,6 +72,18 @@ void Peers::add_network_peer(Rank rank, Fd control, std::vector<Fd> data,
   }
 }
 
+void Peers::add_absent_peer(Rank rank, int streams) {
+  data_.push_back({.rank = rank, .absent = streams});
+}
+
+void Peers::take_arrivals() {
+  for (LateConnections::Arrival& arrival : late_->take()) {
+    std::vector<int> fds;
+    for (const Fd& stream : arrival.streams) fds.push_back(stream.get());
+    if (mesh_->connect(std::move(arrival))) note_opened(fds);
+  }
+}
+
 std::string Peers::describe(Rank rank) const { return rank_on_host(rank, hosts_); }
 
 std::vector<Rank> Peers::own_group() const {
@@ -140,7 +152,12 @@ Result<void> Peers::open_backend_factory() {
     }
   }
   if (groups_.size() > 1) {
-    auto mesh = Mesh::open(std::move(data_));
+    if (std::ranges::any_of(data_, [](const Mesh::Peer& peer) { return peer.absent > 0; })) {
+      auto late = LateConnections::open();
+      if (!late) return std::move(late).error();
+      late_ = *std::move(late);
+    }
+    auto mesh = Mesh::open(std::move(data_), late_.get());
     if (!mesh) return std::move(mesh).error();
     mesh_ = std::move(*mesh);
   }
@@ -254,6 +271,10 @@ void Peers::note_opened() {
     const auto sockets = mesh_->descriptors();
     fds.insert(fds.end(), sockets.begin(), sockets.end());
   }
+  note_opened(fds);
+}
+
+void Peers::note_opened(const std::vector<int>& fds) {
   for (const int fd : fds) {
     struct stat info{};
     if (fd >= 0 && ::fstat(fd, &info) == 0) {
@@ -361,6 +382,7 @@ std::vector<int> Peers::descriptors() const {
     const auto sockets = mesh_->descriptors();
     all.insert(all.end(), sockets.begin(), sockets.end());
   }
+  if (late_) all.push_back(late_->bell());
   return all;
 }
 

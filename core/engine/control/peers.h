@@ -1,5 +1,6 @@
 /// The other ranks as this one sees them: channels of the control tree, the data backend,
-/// heartbeats. Made from open descriptors that bootstrap gives; it never connects to anybody.
+/// heartbeats. Made from open descriptors that bootstrap gives; it never connects to anybody, but
+/// asks bootstrap for connections that were left out at first.
 #pragma once
 
 #include <poll.h>
@@ -47,6 +48,8 @@ class Peers {
   /// not sealed (transport/seal.h).
   void add_network_peer(Rank rank, Fd control, std::vector<Fd> data,
                         std::vector<SealKeys> keys = {});
+  /// The same for a rank whose data connections, so many, are made when something needs them.
+  void add_absent_peer(Rank rank, int streams);
   /// Whether ranks of this host may read each other's memory, if the system allows it. Before
   /// open().
   void set_direct_copies(bool allowed) noexcept { direct_copies_ = allowed; }
@@ -87,6 +90,14 @@ class Peers {
                                                           std::uint32_t generation, bool reused);
   [[nodiscard]] std::vector<Neighbour>& neighbours() noexcept { return neighbours_; }
   [[nodiscard]] ControlChannel* channel(Rank rank) noexcept;
+
+  /// For connections that were left out; null if none were. After open().
+  [[nodiscard]] LateConnections* late_connections() const noexcept { return late_.get(); }
+  /// True if take_arrivals() has anything to do. Any thread, after open().
+  [[nodiscard]] bool arrived() const noexcept { return late_ != nullptr && late_->arrived(); }
+  /// Takes the connections that have come since. What is wrong with one is an error of the
+  /// operations that wait for it.
+  void take_arrivals();
 
   /// Descriptors whose readiness means that a message came, data can move, or a peer died.
   void watch(std::vector<pollfd>& fds) const;
@@ -156,6 +167,7 @@ class Peers {
     std::uint64_t inode;
   };
   void note_opened();
+  void note_opened(const std::vector<int>& fds);
   [[nodiscard]] const LocalPeer* local_peer(Rank rank) const;
   Result<void> open_local();
   Result<void> open_backend_factory();
@@ -179,6 +191,7 @@ class Peers {
   std::vector<NetworkPeer> network_;
   std::vector<Opened> opened_;
   std::vector<Mesh::Peer> data_;
+  std::unique_ptr<LateConnections> late_;  // outlives the mesh
 
   OpenForeign other_backend_;
   bool direct_copies_ = true;

@@ -30,14 +30,16 @@ from horovod.bootstrap.session import Session
 from horovod.bootstrap.unix import other_user, whence
 from horovod.errors import AuthenticationError
 
-__all__ = ["MOST_AT_ONCE", "Admission"]
+__all__ = ["HANDSHAKE_LIMIT_S", "MOST_AT_ONCE", "Admission"]
 
 _log = logging.getLogger("horovod.bootstrap")
 
 MOST_AT_ONCE = 64
 """Connections that are accepted in one turn."""
 
-_HANDSHAKE_LIMIT_S = 10.0
+HANDSHAKE_LIMIT_S = 10.0
+"""By default. Where hundreds of ranks share a core, one that is expected may take longer."""
+
 _MORE_STRANGERS = 256
 """Places beside those of everybody who is expected: all may come at once."""
 
@@ -49,8 +51,8 @@ class Admission:
     """Accepts on any number of sockets. A stranger takes a place for a while and is dropped without an
     answer.
 
-    There is always a place for the next connection. A handshake takes milliseconds, so if there are too many,
-    the oldest one is dropped; first those that have not yet proved the key.
+    There is always a place for the next connection. A handshake takes milliseconds where ranks have a core,
+    so if there are too many, the oldest one is dropped; first those that have not yet proved the key.
 
     Args:
         talks: runs the conversations.
@@ -58,6 +60,7 @@ class Admission:
         expected: what is wanted; each is taken out when it has come.
         answer: goes on with a proven connection, its purpose and its keys.
         who: this rank, for messages.
+        limit_s: how long a handshake may take.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Admission:
         expected: Iterable[Purpose],
         answer: Callable[[socket.socket, Purpose, Session], Conversation[None]],
         who: str,
+        limit_s: float = HANDSHAKE_LIMIT_S,
     ) -> None:
         self._talks = talks
         self._key = key
@@ -74,6 +78,7 @@ class Admission:
         self._places = len(self._expected) + _MORE_STRANGERS
         self._answer = answer
         self._who = who
+        self._limit_s = limit_s
         self._heard: set[bytes] = set()
         self._silent: dict[int, Conversation[None]] = {}  # have not said a hello that proves the key
         self._greeted: dict[int, Conversation[None]] = {}
@@ -119,7 +124,7 @@ class Admission:
             self._drop_oldest("others came")
         number = next(self._numbers)
         self._silent[number] = self._greet(connection, number)
-        self._talks.start(self._silent[number], _HANDSHAKE_LIMIT_S)
+        self._talks.start(self._silent[number], self._limit_s)
 
     def _drop_oldest(self, reason: str) -> None:
         for stranger in list((self._silent or self._greeted).values())[:1]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from horovod.bootstrap.descriptors import Descriptors
+from horovod.bootstrap.later import LaterConnections
 from horovod.bootstrap.local import LocalPeer, Own
 from horovod.bootstrap.protection import Sealed
 
@@ -22,6 +23,7 @@ class Receiver(Protocol):
     def add_network_peer(
         self, rank: int, control: int, data: list[int], protection: int, keys: list[bytes]
     ) -> None: ...
+    def add_absent_peer(self, rank: int, streams: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Mesh:
     """What stands for this round of the job."""
     segment_limit_bytes: int | None = None
     """No rank of the world makes a larger segment; None: as large as they are by their layout."""
+    later: LaterConnections | None = None
+    """What makes the connections that were left out; whoever forms the world starts and closes it."""
 
     def hand_over(self, engine: Receiver) -> None:
         """Give every descriptor to ``engine``. If it refuses one, those that it has not been given are
@@ -79,6 +83,9 @@ class Mesh:
                     other.sealed.level,
                     list(other.sealed.keys),
                 )
+            if self.later is not None:
+                for rank, purposes in self.later.wanted.items():
+                    engine.add_absent_peer(rank, len(purposes))
         finally:
             self.close()
 

@@ -36,15 +36,16 @@ class Descriptors:
             os.close(self._open.pop())
 
 
-def make_room(more: int, what: str) -> None:
-    """Let this process open ``more`` descriptors for ``what``: raises its soft limit where that is too low.
+def make_room(more: int, what: str, perhaps: int = 0) -> None:
+    """Let this process open ``more`` descriptors for ``what``, and ``perhaps`` so many beside, as far as the
+    hard limit goes: raises its soft limit where that is too low.
 
     Raises:
         BackendError: the hard limit is too low as well.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = open_descriptors() + more + _MARGIN
-    wanted = needed + _RESERVE
+    wanted = needed + perhaps + _RESERVE
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:

@@ -41,6 +41,7 @@ def own_identity(
         "pid": os.getpid(),
         "addresses": network.own_hosts(place, config, store_route),
         "streams": config.network_streams,
+        "connect_all": config.network_connect_all,
         "protection": config.network_protection,
         "missing_cipher": missing_cipher,
         "unix": unix_name,

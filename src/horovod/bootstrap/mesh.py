@@ -6,7 +6,8 @@
        fails, the group is dissolved; all ranks learn the outcomes through the store, so all know the same
        groups.
     3. Ranks of different groups connect over TCP: the lower rank listens on interfaces that lead to those
-       that dial it, and says where; the higher rank dials.
+       that dial it, and says where; the higher rank dials. In large worlds most pairs wait until an operation
+       needs them (``later.py``).
     4. Each gives the connections to its engine, which maps what it shares and takes its memory.
     5. When all have said that they are done, the world is formed: for all ranks or for none.
 
@@ -22,23 +23,24 @@ import logging
 import selectors
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from horovod.bootstrap import local, network
-from horovod.bootstrap.addresses import own_addresses
-from horovod.bootstrap.admission import Admission
+from horovod.bootstrap.admission import HANDSHAKE_LIMIT_S, Admission
 from horovod.bootstrap.connections import Mesh, NetworkPeer
 from horovod.bootstrap.conversation import Conversation, Conversations, dial
 from horovod.bootstrap.descriptors import Descriptors, make_room
 from horovod.bootstrap.groups import Machine, candidate_groups, split
 from horovod.bootstrap.handshake import Purpose, Role, world_digest
 from horovod.bootstrap.identity import cores_of, own_identity, place_in, segment_limit
+from horovod.bootstrap.later import LaterConnections
 from horovod.bootstrap.local import LocalPeer, Own
 from horovod.bootstrap.operations import agree_on_operations
-from horovod.bootstrap.protection import Sealed, agreed, key_of, level_between, number_of, with_cipher
+from horovod.bootstrap.others import Others
+from horovod.bootstrap.protection import Sealed, key_of, number_of
 from horovod.bootstrap.rounds import Round, claim_round
-from horovod.bootstrap.routes import Race, Route, numeric_routes
+from horovod.bootstrap.routes import Race, Route
 from horovod.bootstrap.session import Session
 from horovod.bootstrap.static_sets import Sets, agree_on_sets
 from horovod.bootstrap.store_client import StoreClient
@@ -48,7 +50,6 @@ from horovod.config import Config
 from horovod.errors import (
     AuthenticationError,
     BackendError,
-    ConfigError,
     HorovodInternalError,
     InvalidArgumentError,
     RendezvousError,
@@ -138,6 +139,8 @@ class _Bootstrap:
         self.owner = Descriptors()
         self.identities: list[dict[str, Any]] = []
         self.hosts: tuple[str, ...] = ()
+        self.others = Others(place.rank, config, ())
+        self.later: LaterConnections | None = None
         self.world = b""
 
     def run(self, prepare: Prepare) -> tuple[Topology, Mesh]:
@@ -161,6 +164,8 @@ class _Bootstrap:
                 raise
             except BaseException as error:
                 self.owner.close()
+                if self.later is not None:
+                    self.later.close()
                 first = self._tell(joined, error)
                 if type(error) is RendezvousError and first is not None and first.text != str(error):
                     raise first.error() from error
@@ -176,6 +181,7 @@ class _Bootstrap:
         self.identities = self._collect_identities(joined)
         places = [place_in(rank, identity) for rank, identity in enumerate(self.identities)]
         self.hosts = tuple(place.host for place in places)
+        self.others = Others(self.place.rank, self.config, self.identities)
         machines = [identity["machine"]["boot_id"] for identity in self.identities]
         topology = agree(self.place.rank, places, machines)
         agree_on_operations([identity["operations"] for identity in self.identities])
@@ -192,6 +198,7 @@ class _Bootstrap:
             cores_of(self.place.rank, self.identities),
             self.world,
             segment_limit(self.identities),
+            self.later,
         )
         prepare(topology, mesh)
         # No rank goes on in a world that another rank could not enter.
@@ -301,42 +308,30 @@ class _Bootstrap:
 
     # -- 3. connecting --
 
-    def _listen(self, dialers: Collection[int]) -> list[socket.socket]:
-        """For ``dialers``, where they come from."""
-        rank = self.place.rank
-        if not dialers:
-            return []
-        own = self.identities[rank]["addresses"]
-        here = any(self._namespace(each) == self._namespace(rank) for each in dialers)
-        others = {
-            host
-            for each in dialers
-            if self._namespace(each) != self._namespace(rank)
-            for host in self.identities[each]["addresses"]
-        }
-        chosen = bool(self.config.network_interface)
-        try:
-            return network.listen_at(network.listening_hosts(own, others, chosen=chosen, here=here))
-        except OSError as error:
-            raise BackendError(
-                f"{self._me()} cannot listen for other ranks: {error}", library="system", code=error.errno
-            ) from error
-
     def _connect_network(self, joined: Round, groups: Sequence[Sequence[int]]) -> list[NetworkPeer]:
         rank = self.place.rank
-        wanted = network.connections_of(rank, groups, self.world, self._streams())
-        levels = self._levels({p.dialer + p.acceptor - rank for p in wanted})
-        if not wanted:
+        wanted, later = self._connections(groups)
+        levels = self.others.levels({p.dialer + p.acceptor - rank for p in wanted})
+        if not wanted and not later:
             return []
-        expected = [purpose for purpose in wanted if purpose.acceptor == rank]
         with contextlib.ExitStack() as closing:
-            listeners = self._listen({purpose.dialer for purpose in expected})
+            listeners = self.others.listen({p.dialer for p in (*wanted, *later) if p.acceptor == rank})
             for listener in listeners:
                 closing.enter_context(listener)
             here = [listener.getsockname()[:2] for listener in listeners]
             offered = self._gather(joined.listening, here, "connect", usual=[])
             made, sessions = self._dial_and_accept(joined, wanted, listeners, offered)
+            if later:
+                limit_s = min(self.config.init_timeout_s, self.config.operation_timeout_s / 2)
+                self.later = LaterConnections(rank, later, listeners, offered, self.others, self.key, limit_s)
+                closing.pop_all()
         return self._network_peers(wanted, made, sessions, levels)
+
+    def _connections(self, groups: Sequence[Sequence[int]]) -> tuple[list[Purpose], list[Purpose]]:
+        """To ranks of other groups: those to make now, and those to make when they are needed."""
+        streams = self.others.agreed("streams", "HOROVOD_NETWORK_STREAMS")
+        connect_all = self.others.agreed("connect_all", "HOROVOD_NETWORK_CONNECT_ALL")
+        return network.connections_of(self.place.rank, groups, self.world, streams, connect_all)
 
     def _dial_and_accept(
         self,
@@ -348,7 +343,6 @@ class _Bootstrap:
         rank = self.place.rank
         made: dict[Purpose, int] = {}
         sessions: dict[Purpose, Session] = {}
-        mine = own_addresses()
 
         def keep(connection: socket.socket, purpose: Purpose, session: Session) -> None:
             made[purpose] = self.owner.adopt(connection.detach())
@@ -359,15 +353,12 @@ class _Bootstrap:
             yield from ()
 
         def race(talks: Conversations, purpose: Purpose) -> Race:
-            routes = numeric_routes(
-                offered[purpose.acceptor],
-                mine,
-                same_machine=self._namespace(rank) == self._namespace(purpose.acceptor),
-            )
+            routes = self.others.routes(purpose.acceptor, offered[purpose.acceptor])
 
             def give_up() -> Conversation[None]:
                 yield _CAUSE_S
-                raise self._unreachable(purpose.acceptor, running.describe())
+                text = self.others.unreachable(purpose.acceptor, running.describe())
+                raise RendezvousError(text, missing=(purpose.acceptor,))
 
             def lost() -> None:
                 talks.start(give_up())
@@ -381,7 +372,9 @@ class _Bootstrap:
         with Conversations() as talks:
             talks.start(self._watch(joined, None))
             expected = (purpose for purpose in wanted if purpose.acceptor == rank)
-            admission = Admission(talks, self.key, expected, answer, self._me())
+            # Where hundreds of ranks share a core, a handshake takes as long as all of it may.
+            limit_s = max(HANDSHAKE_LIMIT_S, self.config.init_timeout_s)
+            admission = Admission(talks, self.key, expected, answer, self._me(), limit_s)
             admission.start(listeners)
             races = {purpose: race(talks, purpose) for purpose in wanted if purpose.dialer == rank}
             for each in races.values():
@@ -411,63 +404,22 @@ class _Bootstrap:
             else:
                 control[other] = purpose
         peers = []
-        for other, streams in sorted(data.items()):
-            edge, level = control.get(other), levels[other]
+        for other in sorted({*control, *data}):
+            edge, streams, level = control.get(other), data.get(other, []), levels[other]
             keys = [key_of(sessions.get(p) if p else None, level) for p in (edge, *streams)]
             sealed = Sealed(number_of(level), tuple(keys) if level != "off" else ())
             fds = [made[purpose] for purpose in streams]
             peers.append(NetworkPeer(other, made[edge] if edge else -1, fds, sealed))
         return peers
 
-    def _levels(self, others: Iterable[int]) -> dict[int, str]:
-        """How the connections to each of ``others`` are protected. Raises ``ConfigError`` if ranks were told
-        different things, or one cannot.
-        """
-        rank, levels = self.place.rank, {}
-        names = [self._name(each) for each in range(self.place.size)]
-        setting = agreed([identity["protection"] for identity in self.identities], rank, names)
-        for other in others:
-            here = self._namespace(rank) == self._namespace(other)
-            levels[other] = level_between(setting, same_machine=here)
-            for each in (rank, other):
-                with_cipher(self.identities[each]["missing_cipher"], names[each], levels[other])
-        return levels
-
     def _make_room(self, groups: Sequence[Sequence[int]]) -> None:
         """Enough descriptors for the mesh, said now and not half-way. Five for each local peer, of which one
         more is open while it comes.
         """
         local_peers = len(next(group for group in groups if self.place.rank in group)) - 1
-        remote = network.connections_of(self.place.rank, groups, self.world, self._streams())
+        now, later = self._connections(groups)
         what = f"{self._me()}: the connections to {self.place.size - 1} other ranks"
-        make_room(6 * local_peers + len(remote), what)
-
-    def _streams(self) -> int:
-        """How many connections carry the data of a pair. Raises ``ConfigError`` if ranks were told
-        different numbers.
-        """
-        mine = self.config.network_streams
-        for rank, identity in enumerate(self.identities):
-            if identity["streams"] != mine:
-                raise ConfigError(
-                    f"HOROVOD_NETWORK_STREAMS is {identity['streams']} for {self._name(rank)} and {mine} for "
-                    f"{self._name(self.place.rank)}: it must be the same for every rank.",
-                    variable="HOROVOD_NETWORK_STREAMS",
-                )
-        return mine
-
-    def _namespace(self, rank: int) -> tuple[str, int]:
-        """What ranks have in common that reach each other over loopback."""
-        machine = self.identities[rank]["machine"]
-        return machine["boot_id"], machine["net_namespace"]
-
-    def _unreachable(self, rank: int, tried: str) -> RendezvousError:
-        return RendezvousError(
-            f"{self._me()} cannot connect to {self._name(rank)} at "
-            f"{tried or 'any address: it offers none outside its host'}. If that rank is running, is there a "
-            "firewall between the hosts? HOROVOD_GLOO_IFACE names the interfaces to use.",
-            missing=(rank,),
-        )
+        make_room(6 * local_peers + len(now), what, perhaps=len(later))
 
     # -- parts of all --
 

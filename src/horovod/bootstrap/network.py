@@ -126,25 +126,43 @@ def source_towards(host: str) -> str:
 
 
 def connections_of(
-    rank: int, groups: Sequence[Sequence[int]], world: bytes, streams: int = 1
-) -> list[Purpose]:
+    rank: int, groups: Sequence[Sequence[int]], world: bytes, streams: int = 1, connect_all: int = 0
+) -> tuple[list[Purpose], list[Purpose]]:
     """Every network connection that ``rank`` takes part in: the higher rank dials, the lower one accepts.
 
     ``streams`` data connections for each rank of another group, numbered from 0, and a control connection for
     each edge of the control tree that leaves the group.
+
+    Returns:
+        Those of the start, and those that wait until an operation needs them. In a world of more than
+        ``connect_all`` ranks, data connections of the start are those of allreduce, broadcast and barrier:
+        between ranks of the same index in their groups, if the numbers of the groups, which count round and
+        round, are a power of two apart. 0: none wait.
     """
     number, mine = next((at, group) for at, group in enumerate(groups) if rank in group)
-    others = [other for group in groups if group is not mine for other in group]
-    purposes = []
-    for other in others:
-        dialer, acceptor = max(rank, other), min(rank, other)
-        purposes += [Purpose(Role.DATA, dialer, acceptor, index, world) for index in range(streams)]
+    everybody = connect_all == 0 or sum(map(len, groups)) <= connect_all
+    own_index = list(mine).index(rank)
+    at_start: list[Purpose] = []
+    later: list[Purpose] = []
+    for at, group in enumerate(groups):
+        if at == number:
+            continue
+        near = everybody or _power_of_two((at - number) % len(groups), (number - at) % len(groups))
+        for index, other in enumerate(group):
+            dialer, acceptor = max(rank, other), min(rank, other)
+            wanted = at_start if everybody or (near and index == own_index) else later
+            wanted += [Purpose(Role.DATA, dialer, acceptor, stream, world) for stream in range(streams)]
     if rank == mine[0]:
         parent, children = control_edges(number, groups)
         if parent is not None:
-            purposes.append(Purpose(Role.CONTROL, rank, parent, world=world))
-        purposes += [Purpose(Role.CONTROL, child, rank, world=world) for child in children]
-    return purposes
+            at_start.append(Purpose(Role.CONTROL, rank, parent, world=world))
+        at_start += [Purpose(Role.CONTROL, child, rank, world=world) for child in children]
+    return at_start, later
+
+
+def _power_of_two(*numbers: int) -> bool:
+    """Whether one of them is."""
+    return any(number & (number - 1) == 0 for number in numbers)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -92,14 +92,18 @@ def form(
             core.missing_cipher(),
             prepare,
         )
-        engine = made[0]
-        meeting.narrow()
+        engine, later = made[0], mesh.later
         try:
+            meeting.narrow()
             engine.start()
+            if later is not None:
+                later.start(engine)
             if backend is not None:
                 _meet_over(engine)
         except BaseException as error:
             engine.shutdown(failure=f"could not start: {ending.describe(error)}")
+            if later is not None:
+                later.close()
             raise
     return Runtime(
         engine,
@@ -110,6 +114,7 @@ def form(
         mesh.cores_per_rank,
         backend and backend[0],
         communicator,
+        later,
         ObjectSigner(meeting.key, mesh.world, topology.hosts),
     )
 

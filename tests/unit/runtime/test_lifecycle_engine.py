@@ -51,6 +51,34 @@ def test_thirty_worlds_in_one_process_sum_and_leave_nothing(size: int, mode: str
     assert outputs == ["sums agree\n"] * size
 
 
+@pytest.mark.parametrize("size", [6, 18])
+def test_worlds_whose_connections_are_made_later(size: int) -> None:
+    """Up to 15 others the fast path asks for all of them at once, beyond that an operation does."""
+    script = ALL_TO_ALL + SUM_AGAIN_AND_AGAIN.replace("range(30)", "range(4)").replace(
+        "    lifecycle.stop()", "    all_to_all(runtime)\n    lifecycle.stop()"
+    )
+    with StoreServer(KEY, job="test") as server:
+        outputs = run_ranks(
+            server,
+            size,
+            script,
+            timeout_s=80.0,
+            HOROVOD_TRANSPORT_GROUPS="single",
+            HOROVOD_NETWORK_CONNECT_ALL="1",
+        )
+    assert outputs == ["sums agree\n"] * size
+
+
+ALL_TO_ALL = """
+import numpy
+from horovod import arrays
+def all_to_all(runtime):
+    size, rank = runtime.topology.size, runtime.topology.rank
+    got = arrays.alltoall(numpy.arange(size) + 100 * rank, name="t")
+    assert list(got) == [100 * other + rank for other in range(size)], got
+"""
+
+
 FORKS = """
 import os
 from horovod.runtime import lifecycle
@@ -58,6 +86,15 @@ from horovod.errors import HorovodInternalError
 runtime = lifecycle.start()
 child = os.fork()
 if child == 0:
+    with open("/proc/net/tcp") as table:
+        listening = {line.split()[9] for line in table if line.split()[3] == "0A"}
+    for held in os.listdir("/proc/self/fd"):
+        try:
+            inode = os.readlink(f"/proc/self/fd/{held}").strip("socket:[]")
+        except OSError:
+            continue
+        if inode in listening:
+            os._exit(3)
     try:
         lifecycle.current()
     except HorovodInternalError as error:
@@ -71,11 +108,15 @@ print("still together")
 """
 
 
-@pytest.mark.parametrize("mode", ["auto", "single"])
-def test_end_of_a_forked_child_does_not_disturb_the_world(mode: str) -> None:
+@pytest.mark.parametrize(("mode", "size"), [("auto", 2), ("single", 2), ("later", 6)])
+def test_end_of_a_forked_child_does_not_disturb_the_world(mode: str, size: int) -> None:
+    """Nor does the child listen in the place of its parent."""
+    variables = {"HOROVOD_TRANSPORT_GROUPS": mode}
+    if mode == "later":
+        variables = {"HOROVOD_TRANSPORT_GROUPS": "single", "HOROVOD_NETWORK_CONNECT_ALL": "1"}
     with StoreServer(KEY, job="test") as server:
-        outputs = run_ranks(server, 2, FORKS, timeout_s=60.0, HOROVOD_TRANSPORT_GROUPS=mode)
-    assert outputs == ["still together\n"] * 2
+        outputs = run_ranks(server, size, FORKS, timeout_s=60.0, **variables)
+    assert outputs == ["still together\n"] * size
 
 
 WAITS_AGAIN = """

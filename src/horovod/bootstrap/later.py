@@ -1,0 +1,247 @@
+"""Connections that are made when an operation needs them: in large worlds, most pairs of ranks never exchange
+anything.
+
+A thread of its own accepts those that dial this rank, and dials those that the engine asks for, as long as
+the world stands. An operation that needs a connection waits for it; what cannot be made is the operation's
+error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from horovod.bootstrap.admission import Admission
+from horovod.bootstrap.conversation import Conversation, Conversations
+from horovod.bootstrap.handshake import Purpose
+from horovod.bootstrap.others import Others
+from horovod.bootstrap.protection import key_of, number_of
+from horovod.bootstrap.routes import Race, Route
+from horovod.bootstrap.session import Session
+
+__all__ = ["LaterConnections"]
+
+_log = logging.getLogger("horovod.bootstrap")
+
+_ROUND_S = 30.0
+"""Strangers are told of so often at least, if there were any."""
+
+_CAUSE_S = 0.2
+"""A rank that refuses may be about to end: the engine hears of it in a moment."""
+
+
+class Asking(Protocol):
+    """What wants the connections: the engine. It owns the descriptors that it is given, also when it
+    raises.
+    """
+
+    def wanted_bell(self) -> int: ...
+    def wanted_connections(self) -> list[int]: ...
+    def add_connections(self, rank: int, data: list[int], protection: int, keys: list[bytes]) -> None: ...
+    def refuse_connections(self, rank: int, reason: str) -> None: ...
+    def cover(self, descriptor: int) -> None: ...
+    def uncover(self, descriptor: int) -> None: ...
+
+
+class LaterConnections:
+    """Of one rank, from the end of ``init`` to that of the world.
+
+    Args:
+        rank: this one.
+        wanted: all that may be made.
+        listeners: where the others dial this rank; owned from now on.
+        offered: where each rank listens.
+        others: how they are reached.
+        key: the key of the job.
+        limit_s: how long one may take.
+
+    Raises:
+        ConfigError: what would protect them is missing, or ranks contradict each other.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        wanted: Sequence[Purpose],
+        listeners: Sequence[socket.socket],
+        offered: Sequence[Sequence[tuple[str, int]]],
+        others: Others,
+        key: bytes,
+        limit_s: float,
+    ) -> None:
+        self._listeners = list(listeners)
+        self._thread: threading.Thread | None = None
+        self._stop = -1
+        self.rank = rank
+        self.wanted: dict[int, list[Purpose]] = {}
+        for purpose in wanted:
+            self.wanted.setdefault(purpose.dialer + purpose.acceptor - rank, []).append(purpose)
+        self.levels = others.levels(self.wanted)
+        self.offered = offered
+        self.others = others
+        self.key = key
+        self.limit_s = limit_s
+
+    def start(self, engine: Asking) -> None:
+        """Begin. The engine is open, and outlives ``close``."""
+        self._stop = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        for listener in self._listeners:
+            engine.cover(listener.fileno())
+        self._thread = threading.Thread(
+            target=self._serve, args=(engine,), name="horovod-connect", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """End, with all that was not given to the engine. Idempotent."""
+        if self._thread is not None:
+            os.eventfd_write(self._stop, 1)
+            self._thread.join()
+            os.close(self._stop)
+            self._thread = None
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+
+    def _serve(self, engine: Asking) -> None:
+        try:
+            with Conversations() as talks:
+                _Service(self, engine, talks).run(self._listeners, self._stop)
+        except Exception as error:  # operations must not wait for what nobody makes
+            _log.exception("%s cannot make connections any more.", self.others.me)
+            for rank in self.wanted:
+                engine.refuse_connections(rank, f"{self.others.me} cannot make connections any more: {error}")
+        finally:
+            for listener in self._listeners:
+                engine.uncover(listener.fileno())
+
+
+class _Service:
+    """What the thread does."""
+
+    def __init__(self, plan: LaterConnections, engine: Asking, talks: Conversations) -> None:
+        self._plan = plan
+        self._engine = engine
+        self._talks = talks
+        self._made: dict[int, dict[int, tuple[socket.socket, Session]]] = {}
+        self._stopped = False
+
+    def run(self, listeners: Sequence[socket.socket], stop: int) -> None:
+        """Until ``stop`` is readable."""
+        plan, talks = self._plan, self._talks
+        expected = [p for purposes in plan.wanted.values() for p in purposes if p.acceptor == plan.rank]
+        admission = Admission(talks, plan.key, expected, self._answer, plan.others.me, plan.limit_s)
+        admission.start(listeners)
+        talks.start(self._until(_Descriptor(stop)))
+        talks.start(self._listen_to(_Descriptor(self._engine.wanted_bell())))
+        try:
+            while not talks.run(lambda: self._stopped, time.monotonic() + _ROUND_S):
+                admission.refusals.tell()
+            admission.refusals.tell()
+        finally:
+            for made in self._made.values():
+                for connection, _ in made.values():
+                    connection.close()
+
+    def _until(self, stop: _Descriptor) -> Conversation[None]:
+        yield stop, selectors.EVENT_READ
+        self._stopped = True
+
+    def _listen_to(self, bell: _Descriptor) -> Conversation[None]:
+        """Dial what the engine asks for, where dialling is this side's."""
+        plan = self._plan
+        while True:
+            yield bell, selectors.EVENT_READ
+            for other in self._engine.wanted_connections():
+                if other < plan.rank:
+                    routes = plan.others.routes(other, plan.offered[other])
+                    _Dialling(self._talks, plan, other, self._keep, self._engine.refuse_connections).start(
+                        routes
+                    )
+
+    def _answer(self, connection: socket.socket, purpose: Purpose, session: Session) -> Conversation[None]:
+        self._keep(connection, purpose, session)
+        yield from ()
+
+    def _keep(self, connection: socket.socket, purpose: Purpose, session: Session) -> None:
+        """Once all connections to a rank are there, they are the engine's."""
+        plan = self._plan
+        other = purpose.dialer + purpose.acceptor - plan.rank
+        made = self._made.setdefault(other, {})
+        made[purpose.index] = connection, session
+        if len(made) < len(plan.wanted[other]):
+            return
+        del self._made[other]
+        in_order = [made[index] for index in sorted(made)]
+        level = plan.levels[other]
+        keys = [key_of(session, level) for _, session in in_order] if level != "off" else []
+        data = [connection.detach() for connection, _ in in_order]
+        self._engine.add_connections(other, data, number_of(level), keys)
+        _log.debug("%s is connected with %s now.", plan.others.me, plan.others.name(other))
+
+
+class _Dialling:
+    """All connections to one rank, over whichever way works, within the limit."""
+
+    def __init__(
+        self,
+        talks: Conversations,
+        plan: LaterConnections,
+        rank: int,
+        keep: Callable[[socket.socket, Purpose, Session], None],
+        refuse: Callable[[int, str], None],
+    ) -> None:
+        self._talks = talks
+        self._plan = plan
+        self._rank = rank
+        self._keep = keep
+        self._refuse = refuse
+        self._races: list[Race] = []
+        self._left = len(plan.wanted[rank])
+
+    def start(self, routes: Sequence[Route]) -> None:
+        """Begin."""
+        for purpose in self._plan.wanted[self._rank]:
+            # Tried again while refused: a rank that has ended is noticed elsewhere, and named better there.
+            race = Race(
+                self._talks, routes, self._plan.key, purpose, self._won(purpose), self._lost, retries=True
+            )
+            self._races.append(race)
+            race.start()
+        self._talks.start(self._refuse_after(self._plan.limit_s))
+
+    def _won(self, purpose: Purpose) -> Callable[[socket.socket, Route, Session], None]:
+        def won(connection: socket.socket, _: Route, session: Session) -> None:
+            self._left -= 1
+            self._keep(connection, purpose, session)
+
+        return won
+
+    def _lost(self) -> None:
+        self._talks.start(self._refuse_after(_CAUSE_S))
+
+    def _refuse_after(self, wait_s: float) -> Conversation[None]:
+        yield wait_s
+        if self._left == 0:
+            return
+        self._left = 0
+        tried = next((text for race in self._races if (text := race.describe())), "")
+        for race in self._races:
+            race.over = True
+        self._refuse(self._rank, self._plan.others.unreachable(self._rank, tried))
+
+
+class _Descriptor:
+    """A number of the kernel's; who made it closes it."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def fileno(self) -> int:
+        return self._number

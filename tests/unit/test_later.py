@@ -1,0 +1,305 @@
+"""Connections that are made when an operation needs them: who dials, what the engine is given, what it is
+told if one cannot be made, and what strangers find.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from horovod.bootstrap.handshake import Dialer, Purpose, Role
+from horovod.bootstrap.later import LaterConnections
+from horovod.bootstrap.others import Others
+from horovod.config import Config
+from horovod.errors import ConfigError
+
+KEY = secrets.token_bytes(32)
+WORLD = b"w" * 32
+pytestmark = pytest.mark.timeout(60)
+
+
+class FakeEngine:
+    """What an engine asks for and is given, one rank's."""
+
+    def __init__(self) -> None:
+        self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.asked: list[int] = []
+        self.given: dict[int, tuple[list[int], int, list[bytes]]] = {}
+        self.refused: dict[int, str] = {}
+        self.covered: list[int] = []
+        self.changed = threading.Condition()
+        self.broken = False
+
+    def ask(self, rank: int) -> None:
+        self.asked.append(rank)
+        os.eventfd_write(self.bell, 1)
+
+    def wanted_bell(self) -> int:
+        return self.bell
+
+    def wanted_connections(self) -> list[int]:
+        os.eventfd_read(self.bell)
+        if self.broken:
+            raise RuntimeError("broken on purpose")
+        asked, self.asked = self.asked, []
+        return asked
+
+    def add_connections(self, rank: int, data: list[int], protection: int, keys: list[bytes]) -> None:
+        with self.changed:
+            assert rank not in self.given
+            self.given[rank] = data, protection, keys
+            self.changed.notify_all()
+
+    def refuse_connections(self, rank: int, reason: str) -> None:
+        with self.changed:
+            self.refused[rank] = reason
+            self.changed.notify_all()
+
+    def cover(self, descriptor: int) -> None:
+        self.covered.append(descriptor)
+
+    def uncover(self, descriptor: int) -> None:
+        self.covered.remove(descriptor)
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(until, 20.0)
+
+    def close(self) -> None:
+        os.close(self.bell)
+        for data, _, _ in self.given.values():
+            for descriptor in data:
+                os.close(descriptor)
+
+
+def identity(protection: str) -> dict[str, Any]:
+    return {
+        "place": {"host": "here"},
+        "machine": {"boot_id": "b", "net_namespace": 1},
+        "addresses": ["127.0.0.1"],
+        "protection": protection,
+        "missing_cipher": "",
+    }
+
+
+class Ranks:
+    """``size`` ranks, each alone, none of them connected with another."""
+
+    def __init__(
+        self,
+        size: int,
+        streams: int = 1,
+        protection: str = "off",
+        limit_s: float = 20.0,
+        key_of: Callable[[int], bytes] = lambda _: KEY,
+    ) -> None:
+        others = [Others(rank, Config(), [identity(protection)] * size) for rank in range(size)]
+        listeners = [others[rank].listen(range(rank + 1, size)) for rank in range(size)]
+        self.addresses: list[list[tuple[str, int]]] = [
+            [(listener.getsockname()[0], listener.getsockname()[1]) for listener in own] for own in listeners
+        ]
+        self.engines = [FakeEngine() for _ in range(size)]
+        self.later = [
+            LaterConnections(
+                rank,
+                [
+                    Purpose(Role.DATA, max(rank, other), min(rank, other), index, WORLD)
+                    for other in range(size)
+                    if other != rank
+                    for index in range(streams)
+                ],
+                listeners[rank],
+                self.addresses,
+                others[rank],
+                key_of(rank),
+                limit_s,
+            )
+            for rank in range(size)
+        ]
+
+    def start(self, *ranks: int) -> None:
+        for rank in ranks or range(len(self.later)):
+            self.later[rank].start(self.engines[rank])
+
+    def close(self) -> None:
+        for each in self.later:
+            each.close()
+        for engine in self.engines:
+            assert engine.covered == []
+            engine.close()
+
+
+@contextlib.contextmanager
+def ranks(*arguments: Any, started: bool = True, **named: Any) -> Iterator[Ranks]:
+    before = len(os.listdir("/proc/self/fd"))
+    world = Ranks(*arguments, **named)
+    try:
+        if started:
+            world.start()
+        yield world
+    finally:
+        world.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "horovod-connect"]
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def assert_linked(one: int, other: int) -> None:
+    assert not os.get_inheritable(one)
+    os.write(one, b"word")
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(other, selectors.EVENT_READ)
+        assert waiting.select(5.0)
+    assert os.read(other, 100) == b"word"
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize(("protection", "level"), [("off", 0), ("integrity", 1), ("full", 2)])
+def test_the_higher_rank_dials_when_it_is_asked(streams: int, protection: str, level: int) -> None:
+    with ranks(3, streams, protection) as world:
+        low, high = world.engines[0], world.engines[2]
+        high.ask(0)
+        low.wait(lambda: 2 in low.given)
+        high.wait(lambda: 0 in high.given)
+        (ours, our_level, our_keys), (theirs, their_level, their_keys) = high.given[0], low.given[2]
+        assert our_level == their_level == level
+        assert len(ours) == len(theirs) == streams
+        assert len(our_keys) == len(their_keys) == (streams if level else 0)
+        for one, other in zip(ours, theirs, strict=True):
+            assert_linked(one, other)
+        for one_key, other_key in zip(our_keys, their_keys, strict=True):
+            assert (one_key[:44], one_key[44:]) == (other_key[44:], other_key[:44])
+        assert not world.engines[1].given
+
+
+def test_the_lower_rank_waits_for_the_higher_one() -> None:
+    with ranks(2) as world:
+        low, high = world.engines
+        low.ask(1)
+        high.ask(0)
+        low.wait(lambda: 1 in low.given)
+        high.wait(lambda: 0 in high.given)
+
+
+def test_all_pairs_at_once() -> None:
+    size = 8
+    with ranks(size) as world:
+        for rank, engine in enumerate(world.engines):
+            for other in range(size):
+                if other != rank:
+                    engine.ask(other)
+        for engine in world.engines:
+            engine.wait(lambda engine=engine: len(engine.given) == size - 1)  # type: ignore[misc]
+            assert not engine.refused
+        for rank in range(size):
+            for other in range(rank):
+                assert_linked(world.engines[rank].given[other][0][0], world.engines[other].given[rank][0][0])
+
+
+def test_a_rank_that_is_not_ready_is_waited_for() -> None:
+    with ranks(2, started=False) as world:
+        world.start(1)
+        high = world.engines[1]
+        high.ask(0)
+        time.sleep(0.3)  # for what must not happen
+        assert not high.given
+        assert not high.refused
+        world.start(0)
+        high.wait(lambda: 0 in high.given)
+
+
+def test_a_rank_that_cannot_be_reached_is_named_with_what_was_tried() -> None:
+    with ranks(3, limit_s=0.5) as world:
+        world.later[0].close()
+        high = world.engines[2]
+        high.ask(0)
+        high.wait(lambda: 0 in high.refused)
+        host, port = world.addresses[0][0]
+        text = high.refused[0]
+        assert text.startswith(f"Rank 2 on host here cannot connect to rank 0 on host here at {host}:{port}")
+        assert "refused" in text
+        assert "firewall" in text
+        high.ask(1)  # the others are reached as before
+        high.wait(lambda: 1 in high.given)
+
+
+def test_another_key_is_refused_before_the_limit() -> None:
+    with ranks(2, key_of=lambda rank: KEY if rank else secrets.token_bytes(32)) as world:
+        high = world.engines[1]
+        high.ask(0)
+        high.wait(lambda: 0 in high.refused)
+        assert "another key" in high.refused[0]
+
+
+def test_strangers_get_nothing_and_keep_nobody_out() -> None:
+    with ranks(2) as world:
+        address = world.addresses[0][0]
+        wrong = [
+            b"GET / HTTP/1.0\r\n\r\n" * 20,
+            Dialer(KEY, Purpose(Role.DATA, 1, 0, 0, b"v" * 32)).hello,  # of another world
+            Dialer(KEY, Purpose(Role.DATA, 2, 0, 0, WORLD)).hello,  # a rank that is not of it
+            Dialer(KEY, Purpose(Role.CONTROL, 1, 0, 0, WORLD)).hello,
+            Dialer(secrets.token_bytes(32), Purpose(Role.DATA, 1, 0, 0, WORLD)).hello,
+        ]
+        with contextlib.ExitStack() as open_ones:
+            for _ in range(400):  # more than there are places for
+                open_ones.enter_context(socket.create_connection(address))
+            for words in wrong:
+                with socket.create_connection(address) as stranger:
+                    stranger.settimeout(10.0)
+                    stranger.sendall(words)
+                    with contextlib.suppress(ConnectionResetError):
+                        assert stranger.recv(100) == b""
+            high = world.engines[1]
+            high.ask(0)
+            high.wait(lambda: 0 in high.given)
+            assert not high.refused
+
+
+def test_what_is_connected_already_is_not_accepted_again() -> None:
+    with ranks(3) as world:
+        high = world.engines[1]
+        high.ask(0)
+        high.wait(lambda: 0 in high.given)
+        with socket.create_connection(world.addresses[0][0]) as again:
+            again.settimeout(10.0)
+            again.sendall(Dialer(KEY, Purpose(Role.DATA, 1, 0, 0, WORLD)).hello)
+            with contextlib.suppress(ConnectionResetError):
+                assert again.recv(100) == b""
+
+
+def test_what_ends_the_thread_is_told_to_whoever_waits() -> None:
+    with ranks(3) as world:
+        engine = world.engines[1]
+        engine.broken = True
+        engine.ask(0)
+        engine.wait(lambda: len(engine.refused) == 2)
+        assert "broken on purpose" in engine.refused[0]
+
+
+def test_it_ends_while_a_connection_is_being_made() -> None:
+    """The other side accepts in the kernel only."""
+    with ranks(2, started=False) as world:
+        world.start(1)
+        world.engines[1].ask(0)
+        time.sleep(0.1)
+        began = time.monotonic()
+        world.later[1].close()
+        assert time.monotonic() - began < 5.0
+        world.later[1].close()
+
+
+def test_settings_that_differ_are_an_error() -> None:
+    said = [identity("off") | {"connect_all": 1}, identity("off") | {"connect_all": 2}]
+    with pytest.raises(
+        ConfigError, match="HOROVOD_NETWORK_CONNECT_ALL is 2 for rank 1 on host here and 1 for"
+    ):
+        Others(0, Config(), said).agreed("connect_all", "HOROVOD_NETWORK_CONNECT_ALL")
