@@ -51,19 +51,23 @@ struct Step {
 
 class ControlPlane {
  public:
-  ControlPlane(int hosts, int ranks_per_host, const Network& network)
-      : network_(network), per_host_(ranks_per_host) {
+  /// `sets`: tensors are reduced in process sets and not in the world, each in that of the rank's
+  /// host and in that of the ranks of its index, as a model is divided and data are.
+  ControlPlane(int hosts, int ranks_per_host, const Network& network, bool sets = false)
+      : network_(network), per_host_(ranks_per_host), sets_(sets) {
     std::vector<std::vector<Rank>> groups;
     for (Rank rank = 0; rank < hosts * ranks_per_host; ++rank) {
       if (rank % ranks_per_host == 0) groups.emplace_back();
       groups.back().push_back(rank);
     }
+    NegotiatorOptions options = this->options();
+    if (sets) options.process_sets = divided(groups);
     ranks_.resize(static_cast<std::size_t>(hosts * ranks_per_host));
     leaving_.resize(static_cast<std::size_t>(hosts));
     arriving_.resize(static_cast<std::size_t>(hosts));
     for (Rank rank = 0; rank < size(); ++rank) {
       at(rank).negotiator =
-          std::make_unique<Negotiator>(groups, std::vector<std::string>(), rank, options());
+          std::make_unique<Negotiator>(groups, std::vector<std::string>(), rank, options);
     }
   }
 
@@ -75,7 +79,7 @@ class ControlPlane {
     step_ = {};
     step_.loads.resize(ranks_.size());
     step_.local.resize(ranks_.size());
-    for (Member& member : ranks_) member.left = tensors.size();
+    for (Member& member : ranks_) member.left = tensors.size() * (sets_ ? 2 : 1);
     now_ += kBetween;
     double begin = now_;
     const Rank late = size() - 1;
@@ -126,6 +130,20 @@ class ControlPlane {
     made.deadlock = Duration::zero();
     return made;
   }
+  /// Sets 1, 2 … are the hosts, those behind them the indices in a host.
+  static std::vector<std::vector<Rank>> divided(const std::vector<std::vector<Rank>>& groups) {
+    std::vector<std::vector<Rank>> sets = groups;
+    for (std::size_t index = 0; index < groups.front().size(); ++index) {
+      sets.emplace_back();
+      for (const auto& group : groups) sets.back().push_back(group[index]);
+    }
+    return sets;
+  }
+  [[nodiscard]] std::vector<std::int32_t> sets_of(Rank rank) const {
+    if (!sets_) return {0};
+    const auto hosts = static_cast<std::int32_t>(leaving_.size());
+    return {1 + rank / per_host_, 1 + hosts + rank % per_host_};
+  }
   Member& at(Rank rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] std::size_t host_of(Rank rank) const {
     return static_cast<std::size_t>(rank / per_host_);
@@ -162,10 +180,15 @@ class ControlPlane {
     signature.shape = {1000};
     act(rank, std::max(time, at(rank).free), [&](Negotiator& negotiator, TimePoint now) {
       for (const std::string& name : tensors) {
-        const Key key{.name = name, .kind = {}};
-        const std::uint64_t ticket = ++at(rank).tickets;
-        (void)static_cast<bool>(negotiator.submit_group({&key, 1}, {&signature, 1}, {&ticket, 1},
-                                                        false, now, effects_));
+        for (const std::int32_t set : sets_of(rank)) {
+          const Key key{.process_set = set,
+                        .generation = negotiator.process_set(set)->generation,
+                        .name = name,
+                        .kind = {}};
+          const std::uint64_t ticket = ++at(rank).tickets;
+          (void)static_cast<bool>(negotiator.submit_group({&key, 1}, {&signature, 1}, {&ticket, 1},
+                                                          false, now, effects_));
+        }
       }
       negotiator.mark_all_waited(now, effects_);
     });
@@ -228,6 +251,7 @@ class ControlPlane {
 
   Network network_;
   int per_host_;
+  bool sets_;
   std::vector<Member> ranks_;
   std::vector<double> leaving_, arriving_;  // by host: when its link is free again
   std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> queue_;

@@ -1,6 +1,7 @@
 /// Simulates the control plane of jobs of many sizes and writes one JSON object per line.
 ///
-///   bench_scaling simulate HOSTS RANKS_PER_HOST TENSORS [NAME=NUMBER ...]   names: struct Network
+///   bench_scaling simulate HOSTS RANKS_PER_HOST TENSORS [NAME=NUMBER ...]   names: struct Network;
+///                                             sets=1: in process sets, see ControlPlane
 ///   bench_scaling probe-serve PORT            answers probes until the prober leaves
 ///   bench_scaling probe ADDRESS PORT          what a message costs here, for struct Network
 
@@ -81,14 +82,14 @@ bool set(Network& network, const std::string& word) {
   return true;
 }
 
-int simulate(int hosts, int per_host, int tensors, const Network& network) {
+int simulate(int hosts, int per_host, int tensors, const Network& network, bool sets) {
   // What all ranks have freed would be put in order at the expense of one of them.
   ::mallopt(M_MXFAST, 0);
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
   ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
   const std::size_t before = resident_bytes();
   const double began = seconds();
-  ControlPlane plane(hosts, per_host, network);
+  ControlPlane plane(hosts, per_host, network, sets);
   const double built = seconds();
   const auto names = tensor_names(tensors);
   const auto show = [&](const char* what, bool straggler) {
@@ -192,10 +193,15 @@ int main(int count, char** words) {
   const std::string what = count > 1 ? words[1] : "";
   if (what == "simulate" && count >= 5) {
     Network network;
+    bool sets = false;
     for (int i = 5; i < count; ++i) {
+      if (words[i] == std::string("sets=1")) {
+        sets = true;
+        continue;
+      }
       if (!set(network, words[i])) return std::fprintf(stderr, "unknown: %s\n", words[i]), 2;
     }
-    return simulate(std::atoi(words[2]), std::atoi(words[3]), std::atoi(words[4]), network);
+    return simulate(std::atoi(words[2]), std::atoi(words[3]), std::atoi(words[4]), network, sets);
   }
   if (what == "probe-serve" && count == 3) return serve(std::atoi(words[2]));
   if (what == "probe" && count == 4) return probe(words[2], std::atoi(words[3]));

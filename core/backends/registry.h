@@ -6,11 +6,9 @@
 
 #include "backends/backend.h"
 #include "backends/resources.h"
+#include "transport/shm_layout.h"
 
 namespace rueda {
-
-/// No channel: the set has no flags and slots, and all its bytes go through rings.
-inline constexpr int kNoChannel = -1;
 
 /// The facts about a set on which the choice of its backend depends. Equal on every member.
 struct SetTraits {

@@ -8,7 +8,6 @@ namespace rueda {
 
 namespace {
 
-static_assert(kMaxProcessSets <= kShmChannels, "each may need a channel of shared memory");
 /// Enough for what is gathered again and again; little beside the tensors of whoever needs so much.
 constexpr std::size_t kKeptOutputBytes = std::size_t{256} << 20;
 /// For a foreign backend to close its sets, or to notice that it was told to give up.
@@ -87,7 +86,7 @@ Result<void> Engine::open_parts() {
   dispatcher_.emplace(
       peers_.backend(),
       [this](const SetChange& added) {
-        auto backend = peers_.backend_factory().open(added.ranks, added.id);
+        auto backend = peers_.backend_factory().open(added.ranks, added.channel);
         if (backend && fast_path_) fast_path_->open(added, opened_);
         return backend;
       },

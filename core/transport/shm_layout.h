@@ -29,6 +29,9 @@ inline constexpr int kMaxLocalRanks = 512;
 /// Sets must not share them, because their members finish at different times. A channel that no set
 /// uses is address space only.
 inline constexpr int kShmChannels = 128;
+/// A set without flags and slots: its bytes go through rings, and it has no fast path where members
+/// share memory.
+inline constexpr int kNoChannel = -1;
 /// The most and the fewest slots of the large path in a channel. With three, a rank may fill one
 /// while the slower peers still read two. With eight, a slot has left the second-level cache of who
 /// wrote it before it is needed again: a line comes faster from the cache that cores share than out

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
 
 #include "cluster.h"
@@ -86,6 +87,86 @@ TEST_P(EngineSets, a_set_reduces_over_its_members_only) {
         expect_done(engine, one);
       }
     }
+  });
+}
+
+/// Adds a set, and keeps what a rank needs to use it.
+struct Sets {
+  std::map<std::int32_t, std::vector<Rank>> members;
+
+  std::int32_t add(Engine& engine, const std::vector<Rank>& ranks) {
+    const auto id = static_cast<std::int32_t>(
+        number_of(engine, engine.submit({.kind = Kind::AddProcessSet, .ranks = ranks})));
+    members[id] = ranks;
+    return id;
+  }
+  void remove(Engine& engine, std::int32_t id) {
+    number_of(engine, engine.submit({.kind = Kind::RemoveProcessSet, .root = id}));
+    members.erase(id);
+  }
+  /// In every set of this rank: alone as a thread that waits, and all at once.
+  void use(Engine& engine, Rank rank, int rounds) const {
+    for (int round = 0; round < rounds; ++round) {
+      std::vector<Running> all;
+      all.reserve(members.size());
+      for (const auto& [id, ranks] : members) {
+        if (!in(ranks, rank)) continue;
+        Running one;
+        const std::size_t count = round % 4 == 3 ? 30'000 : 100;
+        one.values.assign(count, static_cast<float>(rank));
+        Submission stays = blocking(allreduce_of(one.values, "stays"));
+        stays.process_set = id;
+        auto handle = engine.submit(std::move(stays));
+        ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
+        one.want = sum_of(ranks);
+        one.handle = *handle;
+        if (*handle != 0) expect_done(engine, one);
+        ASSERT_EQ(one.values.front(), one.want);
+        ASSERT_EQ(one.values.back(), one.want);
+        start(engine, all.emplace_back(), rank, id, ranks, "x", count, true);
+      }
+      for (const Running& one : all) expect_done(engine, one);
+    }
+  }
+};
+
+TEST(EngineChannels, sets_of_different_hosts_use_one_channel_at_the_same_time) {
+  Cluster cluster({{0, 1, 2, 3}, {4, 5, 6, 7}});
+  cluster.each([](Rank rank, Engine& engine) {
+    Sets sets;
+    const auto left = sets.add(engine, {0, 1, 2, 3});
+    sets.add(engine, {4, 5, 6, 7});
+    sets.add(engine, {0, 1});
+    sets.add(engine, {4, 5});
+    sets.add(engine, {1, 2, 5, 6});
+    sets.add(engine, {2, 6});
+    sets.use(engine, rank, 40);
+    // Its channel is that of another one now, whose members were not all in it.
+    sets.remove(engine, left);
+    sets.add(engine, {1, 2, 3});
+    sets.add(engine, {3, 7});
+    sets.use(engine, rank, 40);
+  });
+}
+
+TEST(EngineChannels, there_may_be_more_sets_than_channels) {
+  constexpr Rank kRanks = 18;
+  Groups together{{}};
+  for (Rank rank = 0; rank < kRanks; ++rank) together[0].push_back(rank);
+  EngineOptions options;
+  std::vector<std::vector<Rank>> pairs;
+  for (Rank a = 0; a < kRanks; ++a) {
+    for (Rank b = a + 1; b < kRanks; ++b) pairs.push_back({a, b});
+  }
+  ASSERT_GT(pairs.size(), static_cast<std::size_t>(kShmChannels));
+  options.negotiator.process_sets = pairs;
+  Cluster cluster(together, options);
+  cluster.each([&](Rank rank, Engine& engine) {
+    Sets sets;
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      sets.members[static_cast<std::int32_t>(i) + 1] = pairs[i];
+    }
+    sets.use(engine, rank, 4);
   });
 }
 

@@ -138,15 +138,59 @@ TEST_F(Sets, freed_numbers_are_used_again_oldest_first_and_kept_apart) {
 }
 
 TEST_F(Sets, there_is_an_end_to_their_number) {
-  Simulator large(make_groups(kMaxProcessSets + 1, 8), {}, 1);
-  std::uint64_t last = 0;
-  for (Rank member = 0; member < kMaxProcessSets; ++member) {
-    for (Rank rank = 0; rank < large.size(); ++rank) last = large.add_set(rank, {member});
-    large.deliver_all();
+  World large(make_groups(256, 8), std::vector<std::string>(256), 0);
+  std::int32_t added = 0;
+  std::vector<Rank> pair{0, 1};
+  while (large.check_addition(pair)) {
+    EXPECT_EQ(large.add_set(pair).id, ++added);
+    if (++pair[1] == large.size()) pair = {pair[0] + 1, pair[0] + 2};
   }
-  const Submission& one = large.at(large.size() - 1).submissions.at(last);
-  ASSERT_EQ(one.outcome, Outcome::Failed);
-  EXPECT_TRUE(contains(one.error.message, "remove one first")) << one.error.message;
+  EXPECT_EQ(added, kMaxProcessSets - 1);
+  const auto refused = large.check_addition(pair);
+  EXPECT_TRUE(contains(refused.error().message, "remove one first")) << refused.error().message;
+  large.remove_set(7);
+  ASSERT_TRUE(static_cast<bool>(large.check_addition(pair)));
+  EXPECT_EQ(large.add_set(pair).id, 7);
+}
+
+TEST_F(Sets, those_on_different_hosts_share_channels) {
+  // Four hosts of four ranks, as tensors, pipelines and data are divided.
+  World large({{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}},
+              std::vector<std::string>(16), 0);
+  const auto channel = [&](const std::vector<Rank>& ranks) { return large.add_set(ranks).channel; };
+  for (Rank first = 0; first < 16; first += 4) {
+    EXPECT_EQ(channel({first, first + 1, first + 2, first + 3}), 1) << first;
+  }
+  for (Rank first = 0; first < 4; ++first) {
+    EXPECT_EQ(channel({first, first + 4, first + 8, first + 12}), kNoChannel) << "one of each host";
+  }
+  EXPECT_EQ(channel({0, 1, 4, 5}), 2);
+  EXPECT_EQ(channel({8, 9, 12}), 2) << "on one host alone";
+  EXPECT_EQ(channel({12, 13}), 2) << "the one before has one rank there";
+  EXPECT_EQ(channel({4, 5, 8, 9}), 3);
+  EXPECT_EQ(channel({0, 1}), 3);
+  EXPECT_EQ(channel({5}), kNoChannel);
+  large.remove_set(1);  // the first of all
+  EXPECT_EQ(channel({1, 2}), 1);
+  EXPECT_EQ(channel({2, 3}), 4);
+}
+
+TEST_F(Sets, more_than_there_are_channels_on_a_host_have_none) {
+  World large(make_groups(20, 20), std::vector<std::string>(20), 0);
+  std::set<int> channels;
+  int without = 0;
+  for (Rank a = 0; a < 20; ++a) {
+    for (Rank b = a + 1; b < 20; ++b) {
+      const int channel = large.add_set(std::vector<Rank>{a, b}).channel;
+      if (channel == kNoChannel) {
+        ++without;
+      } else {
+        EXPECT_TRUE(channels.insert(channel).second) << channel;
+      }
+    }
+  }
+  EXPECT_EQ(channels.size(), static_cast<std::size_t>(kShmChannels - 1));
+  EXPECT_EQ(without, 190 - (kShmChannels - 1));
 }
 
 TEST_F(Sets, what_is_pending_on_a_removed_set_fails) {

@@ -34,8 +34,10 @@ std::vector<SetChange> Negotiation::sets() const {
   const std::lock_guard lock(mutex_);
   std::vector<SetChange> all;
   for (auto& [id, ranks] : negotiator_->process_sets()) {
+    const ProcessSet& set = *negotiator_->process_set(id);
     all.push_back({.id = id,
-                   .generation = negotiator_->process_set(id)->generation,
+                   .generation = set.generation,
+                   .channel = set.channel,
                    .added = true,
                    .ranks = std::move(ranks)});
   }

@@ -43,7 +43,8 @@ struct DispatchEntry {
 struct SetChange {
   std::int32_t id = 0;
   std::uint32_t generation = 0;
-  bool added = false;  ///< false: removed
+  int channel = kNoChannel;  ///< see ProcessSet
+  bool added = false;        ///< false: removed
   std::vector<Rank> ranks;
 };
 

@@ -182,6 +182,7 @@ std::unique_ptr<Proposals> Peers::open_proposals(std::span<const Rank> ranks, in
   const auto fewest = std::ranges::min(set.groups, {}, &std::vector<int>::size).size();
   if (ranks.size() - fewest > kMostRemoteProposers) return nullptr;
   if (backend_factory_->is_cut_off(channel)) return nullptr;
+  if (channel == kNoChannel && set.groups.size() < ranks.size()) return nullptr;
   const std::vector<Rank> own = own_group();
   std::vector<Proposals::Member> members(ranks.size());
   std::vector<std::size_t> local;

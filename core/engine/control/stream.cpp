@@ -135,8 +135,11 @@ Result<void> Stream::change_sets(const Signature& signature, Dispatch& dispatch,
       return malformed_from_parent("a process set that cannot be");
     }
     const ProcessSet& set = world_.add_set(signature.ranks);
-    dispatch.change = {
-        .id = set.id, .generation = set.generation, .added = true, .ranks = signature.ranks};
+    dispatch.change = {.id = set.id,
+                       .generation = set.generation,
+                       .channel = set.channel,
+                       .added = true,
+                       .ranks = signature.ranks};
     return {};
   }
   const ProcessSet* set = world_.find_set(signature.root);
@@ -145,6 +148,7 @@ Result<void> Stream::change_sets(const Signature& signature, Dispatch& dispatch,
   }
   dispatch.change = {.id = set->id,
                      .generation = set->generation,
+                     .channel = set->channel,
                      .added = false,
                      .ranks = set->members.to_vector()};
   const std::vector<KeyState*> key_states = cache_.key_states_of(*set);

@@ -1,6 +1,7 @@
 #include "engine/control/world.h"
 
 #include <algorithm>
+#include <bitset>
 #include <utility>
 
 #include "text.h"
@@ -56,9 +57,17 @@ World::World(const std::vector<std::vector<Rank>>& groups, std::vector<std::stri
       subtree_.add(rank);
     }
   }
+  group_of_.resize(parent.size());
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    for (const Rank rank : groups[group]) {
+      group_of_[static_cast<std::size_t>(rank)] = static_cast<int>(group);
+    }
+  }
   sets_.push_back({.id = 0,
                    .generation = 0,
+                   .channel = 0,
                    .members = RankSet::all(size_),
+                   .shares = groups_shared_by(RankSet::all(size_)),
                    .below = subtree_,
                    .by_child = below_});
 }
@@ -112,7 +121,34 @@ const ProcessSet& World::add_set(std::span<const Rank> ranks) {
   for (Rank rank : ranks) set.members.add(rank);
   set.below = subtree_.common(set.members);
   for (const RankSet& child : below_) set.by_child.push_back(child.common(set.members));
+  set.shares = groups_shared_by(set.members);
+  set.channel = free_channel(set.shares);
   return set;
+}
+
+RankSet World::groups_shared_by(const RankSet& members) const {
+  RankSet seen;
+  RankSet shared;
+  for (const Rank rank : members.to_vector()) {
+    const int group = group_of_[static_cast<std::size_t>(rank)];
+    (seen.contains(group) ? shared : seen).add(group);
+  }
+  return shared;
+}
+
+/// Sets on different hosts may have the same one.
+int World::free_channel(const RankSet& shares) const {
+  if (shares.empty()) return kNoChannel;
+  std::bitset<kShmChannels> taken;
+  for (const ProcessSet& set : sets_) {
+    if (set.channel != kNoChannel && set.shares.overlaps(shares)) {
+      taken.set(static_cast<std::size_t>(set.channel));
+    }
+  }
+  for (int channel = 0; channel < kShmChannels; ++channel) {
+    if (!taken.test(static_cast<std::size_t>(channel))) return channel;
+  }
+  return kNoChannel;
 }
 
 void World::remove_set(std::int32_t id) {

@@ -11,6 +11,7 @@
 
 #include "engine/base/rank_set.h"
 #include "result.h"
+#include "transport/shm_layout.h"
 #include "types.h"
 
 namespace rueda {
@@ -27,15 +28,18 @@ struct ControlTree {
 /// with up to 33 groups, all report to leader 0.
 [[nodiscard]] ControlTree control_tree(const std::vector<std::vector<Rank>>& groups, Rank self);
 
-/// How many process sets can exist at once, the world included. Each may need shared memory for
-/// each pair of ranks on a host.
-inline constexpr std::int32_t kMaxProcessSets = 128;
+/// How many process sets can exist at once, the world included. Every rank keeps all of them.
+inline constexpr std::int32_t kMaxProcessSets = 16384;
 
 struct ProcessSet {
   std::int32_t id = 0;
   std::uint32_t generation =
-      0;            ///< tells sets apart that had the same id: counts all sets that were ever added
+      0;  ///< tells sets apart that had the same id: counts all sets that were ever added
+  /// In the segments of the hosts where several of its members are: the lowest that no other set
+  /// has there. None: its members share no memory, or all channels of a host are taken.
+  int channel = kNoChannel;
   RankSet members;  ///< empty: there is no set of that id now
+  RankSet shares;   ///< the transport groups, by number, that have several of its members
   RankSet below;    ///< members in this rank's subtree
   std::vector<RankSet> by_child;  ///< members in each child's subtree
   std::uint64_t dispatched = 0;   ///< position of the last dispatch to this set
@@ -88,8 +92,12 @@ class World {
   [[nodiscard]] std::string who(Rank rank) const;
 
  private:
+  [[nodiscard]] RankSet groups_shared_by(const RankSet& members) const;
+  [[nodiscard]] int free_channel(const RankSet& shares) const;
+
   ControlTree tree_;
   int size_ = 0;
+  std::vector<int> group_of_;  // by rank, the number of its transport group
   std::vector<std::string> hosts_;
   RankSet subtree_;              // this rank and all below it
   std::vector<RankSet> below_;   // by child: its subtree

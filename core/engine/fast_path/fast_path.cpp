@@ -417,6 +417,7 @@ void FastPath::open(const SetChange& set, bool added) {
   ProcessSet opened;
   opened.id = set.id;
   opened.generation = set.generation;
+  opened.channel = set.channel;
   for (const Rank rank : set.ranks) opened.members.add(rank);
   const std::lock_guard lock(parts_.negotiation.mutex());
   lanes_.open(opened, added);

@@ -5,7 +5,7 @@
 namespace rueda {
 
 void Lanes::open(const ProcessSet& set, bool added) {
-  auto proposals = peers_.open_proposals(set.members.to_vector(), set.id, set.generation, added);
+  auto proposals = peers_.open_proposals(set.members.to_vector(), set.channel, set.generation, added);
   if (proposals == nullptr) return;
   const std::string_view path = proposals->size() == 1 ? "local"
                                 : proposals->remote()  ? "tcp.fast"
