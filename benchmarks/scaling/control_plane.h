@@ -16,6 +16,7 @@
 #include <queue>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/control/negotiator.h"
@@ -106,13 +107,6 @@ class ControlPlane {
  private:
   static constexpr double kBetween = 1e5;  // microseconds: everything of the last step is over
 
-  struct Member {
-    std::unique_ptr<Negotiator> negotiator;
-    std::uint64_t tickets = 0;
-    std::size_t left = 0;  // tensors of this step that have not been dispatched here
-    double free = 0.0;     // when it can do the next thing
-    double done = 0.0;
-  };
   using Bytes = std::shared_ptr<const std::vector<std::byte>>;
   struct Arrival {
     double time;
@@ -124,6 +118,14 @@ class ControlPlane {
     }
   };
 
+  struct Member {
+    std::unique_ptr<Negotiator> negotiator;
+    std::uint64_t tickets = 0;
+    std::size_t left = 0;          // tensors of this step that have not been dispatched here
+    double free = 0.0;             // when it can do the next thing
+    std::vector<Arrival> mailbox;  // what has come while it was not free
+    double done = 0.0;
+  };
   static NegotiatorOptions options() {
     NegotiatorOptions made;
     made.stall_warning = Duration::zero();
@@ -231,22 +233,43 @@ class ControlPlane {
     queue_.push({arrives, ++order_, from, to, message});
   }
 
+  /// A rank that is free takes all messages that are there, and answers them together.
   void deliver_all() {
     while (!queue_.empty()) {
       const Arrival next = queue_.top();
       queue_.pop();
       now_ = std::max(now_, next.time);
-      const bool local = host_of(next.from) == host_of(next.to);
-      Load& load = (local ? step_.local : step_.loads)[static_cast<std::size_t>(next.to)];
-      ++load.messages_in;
-      load.bytes_in += next.message->size();
-      const double cost = local ? network_.local_message : network_.message;
-      const double start = std::max(next.time, at(next.to).free) + cost;
-      act(next.to, start, [&](Negotiator& negotiator, TimePoint now) {
-        (void)static_cast<bool>(negotiator.receive(next.from, *next.message, now, effects_));
-      });
+      Member& member = at(next.to);
+      const bool waits = !member.mailbox.empty();
+      if (next.message != nullptr) {
+        member.mailbox.push_back(next);
+        if (waits) continue;  // it will look once it is free
+      }
+      if (next.time < member.free) {
+        queue_.push({member.free, ++order_, next.to, next.to, nullptr});
+      } else {
+        look(next.to, next.time);
+      }
     }
     for (const Member& member : ranks_) now_ = std::max(now_, member.free);
+  }
+
+  void look(Rank rank, double time) {
+    double start = time;
+    std::vector<Arrival> come = std::exchange(at(rank).mailbox, {});
+    for (const Arrival& one : come) {
+      const bool local = host_of(one.from) == host_of(rank);
+      Load& load = (local ? step_.local : step_.loads)[static_cast<std::size_t>(rank)];
+      ++load.messages_in;
+      load.bytes_in += one.message->size();
+      start += local ? network_.local_message : network_.message;
+    }
+    act(rank, start, [&](Negotiator& negotiator, TimePoint now) {
+      for (const Arrival& one : come) {
+        (void)static_cast<bool>(negotiator.take(one.from, *one.message, now, effects_));
+      }
+      negotiator.answer(now, effects_);
+    });
   }
 
   Network network_;

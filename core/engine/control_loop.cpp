@@ -115,6 +115,7 @@ bool ControlLoop::receive(TimePoint now) {
     if (fine && channel.congested()) fine = channel.flush();
     if (!fine) lost.emplace_back(neighbour.rank, std::move(fine).error());
   }
+  answer(now);
   for (auto& [rank, error] : lost) {
     detector_.report_loss(rank, std::move(error), Evidence::Control, now);
   }
@@ -154,9 +155,19 @@ Result<void> ControlLoop::take(Rank from, std::span<const std::byte> message, Ti
   }
   const std::lock_guard lock(parts_.negotiation.mutex());
   auto fine =
-      parts_.negotiation.negotiator()->receive(from, message, now, parts_.negotiation.effects());
+      parts_.negotiation.negotiator()->take(from, message, now, parts_.negotiation.effects());
   parts_.negotiation.moved();
+  unanswered_ = true;
   return fine;
+}
+
+/// What has come from all neighbours is answered together: a coordinator that is behind writes one
+/// message in place of many.
+void ControlLoop::answer(TimePoint now) {
+  if (!std::exchange(unanswered_, false)) return;
+  const std::lock_guard lock(parts_.negotiation.mutex());
+  parts_.negotiation.negotiator()->answer(now, parts_.negotiation.effects());
+  parts_.negotiation.moved();
 }
 
 bool ControlLoop::apply_effects(TimePoint now) {

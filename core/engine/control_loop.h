@@ -78,6 +78,7 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
   bool receive(TimePoint now);
   Result<void> read(Peers::Neighbour& neighbour, bool& moved, TimePoint now);
   Result<void> take(Rank from, std::span<const std::byte> message, TimePoint now);
+  void answer(TimePoint now);
   bool apply_effects(TimePoint now);
   void send(TimePoint now);
   void fail_submissions();
@@ -96,6 +97,7 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
   // What is reported meanwhile must not begin the same again.
   bool stepping_ = false;
   bool applying_effects_ = false;
+  bool unanswered_ = false;  // messages were taken
 };
 
 }  // namespace rueda

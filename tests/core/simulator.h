@@ -46,6 +46,14 @@ inline std::vector<std::vector<Rank>> make_groups(int size, int per_group) {
   return groups;
 }
 
+/// One message alone.
+inline Result<void> receive(Negotiator& negotiator, Rank from, std::span<const std::byte> message,
+                            TimePoint now, Effects& effects) {
+  auto taken = negotiator.take(from, message, now, effects);
+  if (taken) negotiator.answer(now, effects);
+  return taken;
+}
+
 class Simulator {
  public:
   /// Tickets of joins are beyond those of submissions.
@@ -161,24 +169,30 @@ class Simulator {
     return submit_counted(rank, signature);
   }
 
-  /// Delivers one message of a random edge; false if there is none.
+  /// Delivers a message of a random edge, and sometimes others that are on their way to the same
+  /// rank, which answers them together; false if there is none.
   bool deliver_one() {
     if (busy_edges.empty()) return false;
     auto at_edge = busy_edges.begin();
     std::advance(at_edge, static_cast<std::ptrdiff_t>(pick(busy_edges.size())));
-    const auto edge = *at_edge;
-    auto& queue = edges[edge];
-    const std::vector<std::byte> message = std::move(queue.front());
-    queue.pop_front();
-    if (queue.empty()) busy_edges.erase(edge);
-    deliver(edge.first, edge.second, message);
+    const Rank to = at_edge->second;
+    bool more = true;
+    for (auto edge = *at_edge; more; edge = *at_edge) {
+      auto& queue = edges[edge];
+      const std::vector<std::byte> message = std::move(queue.front());
+      queue.pop_front();
+      if (queue.empty()) busy_edges.erase(edge);
+      if (at(to).alive) take(edge.first, to, message);
+      at_edge = std::ranges::find(busy_edges, to, &std::pair<Rank, Rank>::second);
+      more = at_edge != busy_edges.end() && chance(together);
+    }
+    answer(to);
     return true;
   }
   void deliver(Rank from, Rank to, const std::vector<std::byte>& message) {
     if (!at(to).alive) return;
-    auto done = at(to).negotiator->receive(from, message, now, effects);
-    EXPECT_TRUE(done || hostile) << "rank " << to << ": " << done.error().what();
-    drain(to);
+    take(from, to, message);
+    answer(to);
   }
   void deliver_all() {
     while (deliver_one()) {
@@ -258,10 +272,20 @@ class Simulator {
   std::mt19937_64 random;
   std::map<std::pair<Rank, Rank>, std::deque<std::vector<std::byte>>> edges;
   std::set<std::pair<Rank, Rank>> busy_edges;
+  double together = 0.4;  ///< how often another message is taken before the answer
   std::uint64_t messages = 0, message_bytes = 0;
   std::size_t fusion_threshold = std::size_t{128} << 20;
 
  private:
+  void take(Rank from, Rank to, const std::vector<std::byte>& message) {
+    auto done = at(to).negotiator->take(from, message, now, effects);
+    EXPECT_TRUE(done || hostile) << "rank " << to << ": " << done.error().what();
+  }
+  void answer(Rank rank) {
+    if (!at(rank).alive) return;
+    at(rank).negotiator->answer(now, effects);
+    drain(rank);
+  }
   void drain(Rank rank) {
     RankState& state = at(rank);
     ++state.steps;

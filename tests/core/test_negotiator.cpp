@@ -122,9 +122,9 @@ TEST(Negotiator, unknown_senders_and_bytes_are_errors) {
   auto sim = world(4, 2);
   Effects effects;
   const std::vector<std::byte> bytes(3, std::byte{1});
-  EXPECT_FALSE(sim.at(0).negotiator->receive(3, bytes, sim.now, effects));
-  EXPECT_FALSE(sim.at(0).negotiator->receive(1, bytes, sim.now, effects));
-  EXPECT_FALSE(sim.at(1).negotiator->receive(0, bytes, sim.now, effects));
+  EXPECT_FALSE(receive(*sim.at(0).negotiator, 3, bytes, sim.now, effects));
+  EXPECT_FALSE(receive(*sim.at(0).negotiator, 1, bytes, sim.now, effects));
+  EXPECT_FALSE(receive(*sim.at(1).negotiator, 0, bytes, sim.now, effects));
 }
 
 }  // namespace

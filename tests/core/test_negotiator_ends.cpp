@@ -182,7 +182,7 @@ TEST(Negotiator, a_child_acknowledges_once_and_not_before_the_shutdown) {
   sim.acknowledge_at_once = false;
   const auto acknowledge = [&](Rank rank) {
     Effects effects;
-    auto done = sim.at(0).negotiator->receive(rank, acknowledgement, sim.now, effects);
+    auto done = receive(*sim.at(0).negotiator, rank, acknowledgement, sim.now, effects);
     EXPECT_FALSE(effects.closed);
     return done ? std::string() : done.error().what();
   };

@@ -390,7 +390,7 @@ TEST_P(RandomHistory, hostile_bytes_do_no_harm) {
             static_cast<std::byte>(sim.chance(0.5) ? sim.pick(12) : sim.pick(256));
       }
       if (sim.chance(0.1)) bytes.resize(sim.pick(bytes.size() + 1));
-      (void)sim.at(to).negotiator->receive(from, bytes, sim.now, effects);
+      (void)receive(*sim.at(to).negotiator, from, bytes, sim.now, effects);
       effects.clear();
       sim.at(to).negotiator->tick(sim.now, effects);
       effects.clear();
@@ -399,7 +399,7 @@ TEST_P(RandomHistory, hostile_bytes_do_no_harm) {
         const auto message = sim.edges[{from, to}].front();
         sim.edges[{from, to}].pop_front();
         if (sim.edges[{from, to}].empty()) sim.busy_edges.erase({from, to});
-        (void)sim.at(to).negotiator->receive(from, message, sim.now, effects);
+        (void)receive(*sim.at(to).negotiator, from, message, sim.now, effects);
         for (const Effects::Send& send : effects.sends) {
           sim.edges[{to, send.to}].emplace_back(
               effects.bytes.begin() + static_cast<std::ptrdiff_t>(send.begin),

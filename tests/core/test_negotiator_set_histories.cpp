@@ -382,11 +382,11 @@ TEST_P(SetHistory, hostile_bytes_do_no_harm) {
             bytes[sim.pick(bytes.size())] =
                 static_cast<std::byte>(sim.chance(0.5) ? sim.pick(12) : sim.pick(256));
           }
-          (void)sim.at(edge.second).negotiator->receive(edge.first, bytes, sim.now, effects);
+          (void)receive(*sim.at(edge.second).negotiator, edge.first, bytes, sim.now, effects);
           sim.at(edge.second).negotiator->tick(sim.now, effects);
           effects.clear();
         }
-        (void)sim.at(edge.second).negotiator->receive(edge.first, message, sim.now, effects);
+        (void)receive(*sim.at(edge.second).negotiator, edge.first, message, sim.now, effects);
         effects.clear();
       }
     }

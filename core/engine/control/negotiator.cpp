@@ -139,10 +139,12 @@ void Negotiator::acknowledge_shutdown(TimePoint now, Effects& effects) {
   state_->finish_own(now, effects);
 }
 
-Result<void> Negotiator::receive(Rank from, std::span<const std::byte> message, TimePoint now,
-                                 Effects& effects) {
+Result<void> Negotiator::take(Rank from, std::span<const std::byte> message, TimePoint now,
+                              Effects& effects) {
   State& state = *state_;
   if (state.world.tree().parent == from) {
+    // Reports that wait for the answer may have ids that this message retires. They will say that
+    // it was seen, but whoever gets them reads them before it forgets such ids.
     // Forwarded before it is applied, so that the ranks below do not wait for this one.
     if (!state.world.tree().children.empty()) {
       const std::size_t begin = effects.bytes.size();
@@ -159,8 +161,10 @@ Result<void> Negotiator::receive(Rank from, std::span<const std::byte> message, 
   } else {
     return malformed(state.world, from, "no neighbour in the control tree");
   }
-  return state.finish(now, effects);
+  return {};
 }
+
+void Negotiator::answer(TimePoint now, Effects& effects) { state_->finish_own(now, effects); }
 
 void Negotiator::tick(TimePoint now, Effects& effects) {
   State& state = *state_;

@@ -123,9 +123,11 @@ class Negotiator {
   void acknowledge_shutdown(TimePoint now, Effects& effects);
 
   /// A message from the negotiator of `from`, a neighbour in the control tree. Fails if it is
-  /// malformed.
-  Result<void> receive(Rank from, std::span<const std::byte> message, TimePoint now,
-                       Effects& effects);
+  /// malformed. All messages that have come are taken before answer().
+  Result<void> take(Rank from, std::span<const std::byte> message, TimePoint now, Effects& effects);
+  /// Reports and decides what follows from the messages that were taken, in one message for each
+  /// neighbour.
+  void answer(TimePoint now, Effects& effects);
 
   /// See World::towards().
   [[nodiscard]] std::optional<std::vector<Rank>> towards(std::uint32_t generation) const;
