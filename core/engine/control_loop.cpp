@@ -91,6 +91,7 @@ bool ControlLoop::advance() {
   }
   if (parts_.peers.arrived()) {
     parts_.peers.take_arrivals();
+    if (fast_path_ != nullptr) fast_path_->linked();
     moved = true;
   }
   if (fast_path_ != nullptr) moved |= fast_path_->step(now);

@@ -56,14 +56,16 @@ Result<bool> NoteExchange::move() {
   };
   sending_ = false;
   for (PeerLink* const link : links_) {
-    add(link->pump_out());
+    if (link->connected()) add(link->pump_out());
     if (!link->sending()) continue;
-    sending_ = true;
+    sending_ = sending_ || link->connected();
     // A slot may be written again before a slow member has its note: others may have refused that
     // round without it.
     link->keep_notes();
   }
-  for (PeerLink* const link : looked_at_) add(link->pump_in());
+  for (PeerLink* const link : looked_at_) {
+    if (link->connected()) add(link->pump_in());
+  }
   return moved;
 }
 

@@ -20,6 +20,9 @@ class NoteExchange final : public NoteSink {
   /// Its notes are dropped from now on: all that others waited for in that set has ended.
   void remove(std::uint64_t subject) { ends_.erase(subject); }
 
+  /// Connections have come: what waited for them goes out.
+  void linked() noexcept { sending_ = true; }
+
   /// True if move() has anything to do, or something is unsent.
   [[nodiscard]] bool stirs() const noexcept;
   /// True while a published proposal waits for room in a link.
@@ -28,8 +31,9 @@ class NoteExchange final : public NoteSink {
   [[nodiscard]] bool unsent() const noexcept;
   /// Gives what was published to the links. With the lock of those who publish.
   void send_notes();
-  /// Sends and receives notes as far as possible, on all links, also if one is broken. True if any
-  /// moved. Others may publish meanwhile. The error of the first broken link names the rank.
+  /// Sends and receives notes as far as possible, on all links that are connected, also if one is
+  /// broken. True if any moved. Others may publish meanwhile. The error of the first broken link
+  /// names the rank.
   [[nodiscard]] Result<bool> move();
   /// True if refuse() has anything to do.
   [[nodiscard]] bool heard() const noexcept;

@@ -249,6 +249,11 @@ void Proposals::tell_links() noexcept {
   for (const std::size_t q : remote_) members_[q].link->listen(links_listen_);
 }
 
+bool Proposals::linked() const noexcept {
+  return std::ranges::all_of(remote_,
+                             [this](std::size_t q) { return members_[q].link->connected(); });
+}
+
 void Proposals::add_links(std::vector<PeerLink*>& links, bool awaited_only) const {
   for (const std::size_t q : remote_) {
     // A member publishes once in a round.

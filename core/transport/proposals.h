@@ -122,6 +122,8 @@ class Proposals final {
   /// Adds the links to other members that are not in the list; perhaps only those on which a note
   /// of this round may come.
   void add_links(std::vector<PeerLink*>& links, bool awaited_only) const;
+  /// True if the links to all other members are connected.
+  [[nodiscard]] bool linked() const noexcept;
   /// True while notes are read: an own proposal is open, or this member declines those of others.
   /// Any thread.
   [[nodiscard]] bool listens() const noexcept { return listening_.load(std::memory_order_relaxed); }

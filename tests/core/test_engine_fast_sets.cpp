@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <latch>
@@ -50,18 +51,19 @@ TEST_P(FastSets, sets_that_overlap_and_the_world) {
 TEST_P(FastSets, what_others_do_does_not_send_a_set_the_regular_way) {
   const std::vector<Ranks> sets{{0, 1}, {2, 3}};
   Cluster cluster(GetParam(), with_sets(sets));
-  std::atomic<int> going{2};
+  std::atomic<int> ended{0};
+  std::array<int, 4> turns{};  // by rank, how often it has been here
   until_fast(cluster, 400, [&](Rank rank, Engine& engine) {
-    going = 2;
+    const int turn = ++turns[static_cast<std::size_t>(rank)];
     if (rank < 2) {
       for (int round = 0; round < 500; ++round) expect_sum(engine, 1, sets[0], "x", 5, round);
-      --going;
+      ++ended;
       return;
     }
     // Both do so equally often: the last word is the first one's.
     for (int round = 0;; ++round) {
       expect_sum(engine, 2, sets[1], "y", 5, round, false);
-      std::vector<float> more(1, rank == 2 && going.load() > 0 ? 1.0F : 0.0F);
+      std::vector<float> more(1, rank == 2 && ended.load() < 2 * turn ? 1.0F : 0.0F);
       Submission submission = allreduce_of(more, "more");
       submission.process_set = 2;
       submission.mode = Mode::Awaited;

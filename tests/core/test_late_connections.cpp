@@ -185,12 +185,18 @@ TEST(LateConnections, AbandonedTransfersLeaveALinkThatMayStillBeConnected) {
 class Connector {
  public:
   Connector(Cluster& cluster, int streams, std::chrono::microseconds delay,
-            std::set<std::pair<Rank, Rank>> refused = {})
-      : cluster_(cluster), streams_(streams), delay_(delay), refused_(std::move(refused)) {
+            std::set<std::pair<Rank, Rank>> refused = {}, std::pair<Rank, Rank> held = {-1, -1})
+      : cluster_(cluster),
+        streams_(streams),
+        delay_(delay),
+        refused_(std::move(refused)),
+        held_(held) {
     thread_ = std::jthread([this](const std::stop_token& stop) { serve(stop); });
   }
 
   [[nodiscard]] int made() const { return made_.load(); }
+  /// Makes the connection that was held back.
+  void release() { released_ = true; }
 
  private:
   void serve(const std::stop_token& stop) {
@@ -199,6 +205,7 @@ class Connector {
       bells.push_back({.fd = cluster_[rank].wanted_bell(), .events = POLLIN, .revents = 0});
     }
     while (!stop.stop_requested()) {
+      if (released_.exchange(false)) connect(std::exchange(held_, {-1, -1}));
       if (::poll(bells.data(), bells.size(), 20) <= 0) continue;
       for (Rank rank = 0; rank < cluster_.size(); ++rank) {
         for (const Rank other : cluster_[rank].wanted_connections()) {
@@ -210,7 +217,7 @@ class Connector {
   }
 
   void connect(std::pair<Rank, Rank> pair) {
-    if (!known_.insert(pair).second) return;
+    if (pair == held_ || !known_.insert(pair).second) return;
     if (refused_.contains(pair)) {
       cluster_[pair.second].bring(
           {.rank = pair.first,
@@ -236,6 +243,8 @@ class Connector {
   std::chrono::microseconds delay_;
   std::set<std::pair<Rank, Rank>> refused_;
   std::set<std::pair<Rank, Rank>> known_;
+  std::pair<Rank, Rank> held_;
+  std::atomic<bool> released_{false};
   std::atomic<int> made_{0};
   std::jthread thread_;
 };
@@ -346,6 +355,37 @@ TEST(LateEngine, AConnectionThatCannotBeMadeIsTheErrorOfAllRanks) {
     const auto work = finish(engine, *handle);
     ASSERT_TRUE(work && work->error);
     EXPECT_NE(work->error->what().find("no way"), std::string::npos) << work->error->what();
+  });
+}
+
+TEST(LateEngine, OperationsThatDoNotNeedAConnectionDoNotWaitForIt) {
+  // An allreduce of four hosts pairs 0 with 1 and 2 alone; proposals would go from 0 to 3, too.
+  Cluster cluster = absent({{0}, {1}, {2}, {3}}, 1);
+  Connector connector(cluster, 1, std::chrono::microseconds(0), {}, {0, 3});
+  const auto sum = [&](Rank rank, Engine& engine) {
+    for (int round = 0; round < 20; ++round) {
+      expect_sum(engine, rank, 4, 10, "small", true);
+      expect_sum(engine, rank, 4, 50000, "large", true);
+    }
+  };
+  cluster.each(sum);
+  EXPECT_EQ(fast_operations(cluster[0]), 0u) << "it has no way to rank 3 as yet";
+  connector.release();
+  until_fast(cluster, 1, sum);
+}
+
+TEST(LateEngine, AConnectionThatCannotBeMadeIsNoErrorOfOthers) {
+  Cluster cluster = absent({{0}, {1}, {2}, {3}}, 1);
+  const Connector connector(cluster, 1, std::chrono::microseconds(0), {{0, 3}});
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (int round = 0; round < 50; ++round) expect_sum(engine, rank, 4, 10, "small", true);
+    std::vector<float> values(4000);
+    auto handle = engine.submit(alltoall_of(values, "x", cluster.size(), false));
+    ASSERT_TRUE(handle) << handle.error().what();
+    const auto work = finish(engine, *handle);
+    ASSERT_TRUE(work && work->error);
+    EXPECT_NE(work->error->what().find("no way"), std::string::npos) << work->error->what();
+    EXPECT_NE(work->error->code, Code::PeerLost) << work->error->what();
   });
 }
 

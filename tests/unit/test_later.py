@@ -5,6 +5,7 @@ told if one cannot be made, and what strangers find.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import selectors
@@ -16,7 +17,9 @@ from typing import Any
 
 import pytest
 
-from horovod.bootstrap.handshake import Dialer, Purpose, Role
+from horovod.bootstrap import later as later_module
+from horovod.bootstrap.conversation import Conversation, Conversations
+from horovod.bootstrap.handshake import HELLO_BYTES, PROOF_BYTES, Acceptor, Dialer, Purpose, Role
 from horovod.bootstrap.later import LaterConnections
 from horovod.bootstrap.others import Others
 from horovod.config import Config
@@ -101,6 +104,7 @@ class Ranks:
         protection: str = "off",
         limit_s: float = 20.0,
         key_of: Callable[[int], bytes] = lambda _: KEY,
+        through: Callable[[socket.socket], Any] = lambda listener: listener,
     ) -> None:
         others = [Others(rank, Config(), [identity(protection)] * size) for rank in range(size)]
         listeners = [others[rank].listen(range(rank + 1, size)) for rank in range(size)]
@@ -117,7 +121,7 @@ class Ranks:
                     if other != rank
                     for index in range(streams)
                 ],
-                listeners[rank],
+                [through(listener) for listener in listeners[rank]],
                 self.addresses,
                 others[rank],
                 key_of(rank),
@@ -264,6 +268,118 @@ def test_strangers_get_nothing_and_keep_nobody_out() -> None:
             assert not high.refused
 
 
+class LacksDescriptors:
+    """A listener of a process that has none left each time that it has accepted somebody."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.listener = listener
+        self.accepted = False
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        self.accepted = not self.accepted
+        if not self.accepted:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return self.listener.accept()
+
+    def fileno(self) -> int:
+        return self.listener.fileno()
+
+    def close(self) -> None:
+        self.listener.close()
+
+
+def test_a_lack_of_descriptors_drops_nobody_who_was_let_in(caplog: pytest.LogCaptureFixture) -> None:
+    with ranks(12, through=LacksDescriptors) as world:
+        low = world.engines[0]
+        for engine in world.engines[1:]:
+            engine.ask(0)
+        low.wait(lambda: len(low.given) == 11)
+        for other in range(1, 12):
+            world.engines[other].wait(lambda other=other: 0 in world.engines[other].given)  # type: ignore[misc]
+            assert_linked(world.engines[other].given[0][0][0], low.given[other][0][0])
+    assert (
+        "Rank 0 on host here cannot accept connections of other ranks for now: Too many open files"
+        in caplog.text
+    )
+
+
+def test_whoever_was_dropped_after_the_handshake_dials_again() -> None:
+    """Another one plays rank 0: it lets the connection in, and closes it twice before it says so."""
+    with ranks(2, started=False) as world:
+        listener = socket.create_server(("127.0.0.1", 0))
+        world.addresses[0][:] = [("127.0.0.1", listener.getsockname()[1])]
+        world.start(1)
+        high = world.engines[1]
+        high.ask(0)
+        with listener:
+            for turn in range(3):
+                connection, _ = listener.accept()
+                acceptor = Acceptor(KEY, lambda _: True)
+                connection.sendall(acceptor.reply(connection.recv(HELLO_BYTES, socket.MSG_WAITALL)))
+                acceptor.verify(connection.recv(PROOF_BYTES, socket.MSG_WAITALL))
+                if turn == 2:
+                    connection.sendall(b"\1")
+                    high.wait(lambda: 0 in high.given)
+                    assert_linked(high.given[0][0][0], connection.fileno())
+                connection.close()
+
+
+def test_once_all_have_come_nobody_listens() -> None:
+    with ranks(3) as world:
+        for other in (1, 2):
+            world.engines[other].ask(0)
+        world.engines[0].wait(lambda: len(world.engines[0].given) == 2)
+        until = time.monotonic() + 10.0
+        while world.engines[0].covered:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(world.addresses[0][0]).close()
+
+
+def test_limits_of_those_that_have_gone_take_no_memory() -> None:
+    def short() -> Conversation[None]:
+        yield from ()
+
+    with Conversations() as talks:
+        for _ in range(10_000):
+            talks.start(short(), 60.0)
+        assert len(talks._timers) < 200
+
+
+def test_a_forked_child_holds_no_connection_that_is_being_made() -> None:
+    with ranks(3, started=False) as world:
+        world.start(1, 2)  # nobody answers at rank 0
+        for other in (1, 2):
+            world.engines[other].ask(0)
+        until = time.monotonic() + 10.0
+        # Of each: epoll, two events, the connection that is dialed; and the listener of rank 1.
+        held: list[int] = []
+        while len(held) < 9:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+            held = [each for service in list(later_module._services) for each in service.descriptors()]
+        child = os.fork()
+        if child == 0:
+            os._exit(sum(os.readlink(f"/proc/self/fd/{each}") != os.devnull for each in held))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        world.start(0)  # the parent goes on
+        world.engines[0].wait(lambda: len(world.engines[0].given) == 2)
+
+
+def test_a_thread_that_cannot_be_started_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with ranks(2, started=False) as world:
+        with monkeypatch.context() as there:
+            there.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                world.start(0)
+        assert world.engines[0].covered == []
+        world.later[0].close()
+
+
 def test_what_is_connected_already_is_not_accepted_again() -> None:
     with ranks(3) as world:
         high = world.engines[1]
@@ -283,6 +399,12 @@ def test_what_ends_the_thread_is_told_to_whoever_waits() -> None:
         engine.ask(0)
         engine.wait(lambda: len(engine.refused) == 2)
         assert "broken on purpose" in engine.refused[0]
+        until = time.monotonic() + 10.0
+        while engine.covered:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        with pytest.raises(ConnectionRefusedError):  # whoever dials need not wait
+            socket.create_connection(world.addresses[1][0])
 
 
 def test_it_ends_while_a_connection_is_being_made() -> None:

@@ -423,6 +423,12 @@ void FastPath::open(const SetChange& set, bool added) {
   lanes_.open(opened, added);
 }
 
+void FastPath::linked() {
+  const std::lock_guard lock(parts_.negotiation.mutex());
+  lanes_.linked();
+  parts_.peers.notes().linked();
+}
+
 void FastPath::changed(const SetChange& change) {
   const std::lock_guard lock(parts_.negotiation.mutex());
   if (change.added) {

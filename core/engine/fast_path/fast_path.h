@@ -56,6 +56,8 @@ class FastPath final : public FastPathGate {
   /// Opens the lane of a set of which this rank is a member. `added`: while others run, and it may
   /// be used once the addition is done.
   void open(const SetChange& set, bool added);
+  /// Connections have come.
+  void linked();
   /// That set has been added or removed on this rank.
   void changed(const SetChange& change);
   /// Proposes it if all members may agree on it. False: it has to go the regular way.

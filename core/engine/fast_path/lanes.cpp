@@ -5,13 +5,15 @@
 namespace rueda {
 
 void Lanes::open(const ProcessSet& set, bool added) {
-  auto proposals = peers_.open_proposals(set.members.to_vector(), set.channel, set.generation, added);
+  auto proposals =
+      peers_.open_proposals(set.members.to_vector(), set.channel, set.generation, added);
   if (proposals == nullptr) return;
   const std::string_view path = proposals->size() == 1 ? "local"
                                 : proposals->remote()  ? "tcp.fast"
                                                        : "shm.fast";
   lanes_.push_back(std::make_unique<Lane>(
       Lane{.set = set, .proposals = std::move(proposals), .run = &runs_[path], .ready = !added}));
+  linked();
   count_.store(lanes_.size(), std::memory_order_relaxed);
 }
 
@@ -21,14 +23,19 @@ void Lanes::ready(std::int32_t process_set) noexcept {
   }
 }
 
+void Lanes::linked() noexcept {
+  for (const auto& lane : lanes_) lane->linked = lane->proposals->linked();
+}
+
 void Lanes::remove(std::int32_t process_set) {
   std::erase_if(lanes_, [&](const auto& lane) { return lane->set.id == process_set; });
   count_.store(lanes_.size(), std::memory_order_relaxed);
 }
 
 Lane* Lanes::find(std::int32_t process_set) const noexcept {
-  const auto found = std::ranges::find_if(
-      lanes_, [&](const auto& lane) { return lane->set.id == process_set && lane->ready; });
+  const auto found = std::ranges::find_if(lanes_, [&](const auto& lane) {
+    return lane->set.id == process_set && lane->ready && lane->linked;
+  });
   return found == lanes_.end() ? nullptr : found->get();
 }
 

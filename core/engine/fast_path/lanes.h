@@ -22,6 +22,7 @@ struct Lane {
   std::unique_ptr<Proposals> proposals;
   PathCount* run = nullptr;  ///< what was proposed and agreed
   bool ready = false;        ///< the set has been added: all members have opened their lanes
+  bool linked = false;       ///< this rank is connected with all members on other hosts
   int unused = 0;            ///< how often it has been closed since it was last wanted
 };
 
@@ -36,6 +37,9 @@ class Lanes {
   /// used.
   void open(const ProcessSet& set, bool added);
   void ready(std::int32_t process_set) noexcept;
+  /// Connections have come. A lane is used once it has all of them: whoever proposes without would
+  /// wait for a connection that the operation itself may not need.
+  void linked() noexcept;
   void remove(std::int32_t process_set);
 
   /// Null if that set has no fast path (yet).

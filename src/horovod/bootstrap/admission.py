@@ -30,7 +30,7 @@ from horovod.bootstrap.session import Session
 from horovod.bootstrap.unix import other_user, whence
 from horovod.errors import AuthenticationError
 
-__all__ = ["HANDSHAKE_LIMIT_S", "MOST_AT_ONCE", "Admission"]
+__all__ = ["HANDSHAKE_LIMIT_S", "MORE_STRANGERS", "MOST_AT_ONCE", "Admission"]
 
 _log = logging.getLogger("horovod.bootstrap")
 
@@ -40,8 +40,19 @@ MOST_AT_ONCE = 64
 HANDSHAKE_LIMIT_S = 10.0
 """By default. Where hundreds of ranks share a core, one that is expected may take longer."""
 
-_MORE_STRANGERS = 256
+MORE_STRANGERS = 256
 """Places beside those of everybody who is expected: all may come at once."""
+
+_MOST_EXPECTED = 1024
+"""So many of those that are expected may be silent at once: their first words are on their way."""
+
+_PENDING = frozenset(
+    {
+        *(errno.EPROTO, errno.ENOPROTOOPT, errno.EPERM, errno.EOPNOTSUPP, errno.ETIMEDOUT),
+        *(errno.ENETDOWN, errno.EHOSTDOWN, errno.ENONET, errno.EHOSTUNREACH, errno.ENETUNREACH),
+    }
+)
+"""Of a connection that has failed already: Linux gives them to whoever accepts it (accept(2))."""
 
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Of this process or machine: may be over in a moment."""
@@ -52,7 +63,8 @@ class Admission:
     answer.
 
     There is always a place for the next connection. A handshake takes milliseconds where ranks have a core,
-    so if there are too many, the oldest one is dropped; first those that have not yet proved the key.
+    so if there are too many, the oldest one is dropped; first those that have not yet proved the key. Where
+    descriptors are lacking, only these: who has proved it believes that it is let in.
 
     Args:
         talks: runs the conversations.
@@ -75,10 +87,13 @@ class Admission:
         self._talks = talks
         self._key = key
         self._expected = set(expected)
-        self._places = len(self._expected) + _MORE_STRANGERS
+        self._places = len(self._expected) + MORE_STRANGERS
+        self._silent_places = min(len(self._expected), _MOST_EXPECTED) + MORE_STRANGERS
+        self._short = False
         self._answer = answer
         self._who = who
         self._limit_s = limit_s
+        self._accepting: list[Conversation[None]] = []
         self._heard: set[bytes] = set()
         self._silent: dict[int, Conversation[None]] = {}  # have not said a hello that proves the key
         self._greeted: dict[int, Conversation[None]] = {}
@@ -88,7 +103,23 @@ class Admission:
     def start(self, listeners: Iterable[socket.socket]) -> None:
         """Begin to accept."""
         for listener in listeners:
-            self._talks.start(self._accept_all(listener))
+            accepting = self._accept_all(listener)
+            self._accepting.append(accepting)
+            self._talks.start(accepting)
+
+    @property
+    def expects(self) -> bool:
+        """Whether anybody is still to come."""
+        return bool(self._expected)
+
+    def expect(self, purpose: Purpose) -> None:
+        """It was let in, and is lost: it may come again."""
+        self._expected.add(purpose)
+
+    def stop(self) -> None:
+        """Accept nobody any more: the sockets may be closed."""
+        for accepting in self._accepting:
+            self._talks.stop(accepting)
 
     def _accept_all(self, listener: socket.socket) -> Conversation[None]:
         accepted = 0
@@ -107,11 +138,15 @@ class Admission:
                 _log.debug("%s: a connection was gone before it was accepted: %s", self._who, error)
                 continue
             except OSError as error:
+                if error.errno in _PENDING:
+                    _log.debug("%s: a connection had failed before it was accepted: %s", self._who, error)
+                    continue
                 if error.errno not in _SHORTAGES:
                     raise
-                _log.debug("%s cannot accept a connection now: %s", self._who, error)
-                self._drop_oldest("no descriptor is left")
+                self._tell_shortage(error)
+                self._drop_oldest(self._silent, "no descriptor is left")
                 yield PAUSE
+                yield listener, selectors.EVENT_READ  # the last one that there was may have been taken
                 continue
             self._take_in(connection)
 
@@ -120,16 +155,24 @@ class Admission:
             self.refusals.add(whence(connection), "another user")
             connection.close()
             return
-        if len(self._silent) + len(self._greeted) >= self._places:
-            self._drop_oldest("others came")
+        if len(self._silent) >= self._silent_places:
+            self._drop_oldest(self._silent, "others came")
+        elif len(self._silent) + len(self._greeted) >= self._places:
+            self._drop_oldest(self._silent or self._greeted, "others came")
         number = next(self._numbers)
         self._silent[number] = self._greet(connection, number)
         self._talks.start(self._silent[number], self._limit_s)
 
-    def _drop_oldest(self, reason: str) -> None:
-        for stranger in list((self._silent or self._greeted).values())[:1]:
+    def _drop_oldest(self, among: dict[int, Conversation[None]], reason: str) -> None:
+        for stranger in list(among.values())[:1]:
             self.refusals.add("somebody", reason)
             self._talks.stop(stranger)
+
+    def _tell_shortage(self, error: OSError) -> None:
+        """Once: it lasts, or is over."""
+        level = logging.DEBUG if self._short else logging.WARNING
+        self._short = True
+        _log.log(level, "%s cannot accept connections of other ranks for now: %s", self._who, error.strerror)
 
     def _greet(self, connection: socket.socket, number: int) -> Conversation[None]:
         with contextlib.ExitStack() as doomed:

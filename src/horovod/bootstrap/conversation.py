@@ -54,6 +54,8 @@ PAUSE: Wait = 0.005
 NOW: Wait = 0.0
 """Not to wait, but to let all others have their turn."""
 
+_FEW_TIMERS = 64
+
 
 class TurnedAway(AuthenticationError):
     """The other side closed the connection in place of an answer. That is all a wrong key is told; it is also
@@ -65,8 +67,9 @@ class Conversations:
     """Runs conversations until a condition holds; a context manager that gives up those that are left."""
 
     def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+        self._selector = selectors.EpollSelector()
         self._waiting: dict[Conversation[None], HasFileno | None] = {}
+        self._resumed: HasFileno | None = None
         self._timers: list[tuple[float, int, Conversation[None], bool]] = []
         self._number = itertools.count()  # of equal times the earlier call comes first
 
@@ -80,9 +83,9 @@ class Conversations:
 
     def start(self, conversation: Conversation[None], limit_s: float | None = None) -> None:
         """Begin. What it raises leaves ``run``. After ``limit_s`` it gets a TimeoutError."""
+        self._waiting[conversation] = None
         if limit_s is not None:
             self._wake(conversation, limit_s, late=True)
-        self._waiting[conversation] = None
         self._resume(conversation, None)
 
     def stop(self, conversation: Conversation[None]) -> None:
@@ -115,12 +118,21 @@ class Conversations:
                     self._resume(key.data, None)
         return True
 
+    def descriptors(self) -> list[int]:
+        """Of all sockets that are waited for, or were until now, and of what waits for them."""
+        sockets = [one for one in (self._resumed, *self._waiting.values()) if one is not None]
+        return [self._selector.fileno(), *(number for each in sockets if (number := each.fileno()) >= 0)]
+
     def _wake(self, conversation: Conversation[None], after_s: float, *, late: bool) -> None:
+        if len(self._timers) > 2 * len(self._waiting) + _FEW_TIMERS:
+            # Most are limits of conversations that have ended, such as those with strangers.
+            self._timers = [timer for timer in self._timers if timer[2] in self._waiting]
+            heapq.heapify(self._timers)
         entry = (time.monotonic() + after_s, next(self._number), conversation, late)
         heapq.heappush(self._timers, entry)
 
     def _resume(self, conversation: Conversation[None], error: Exception | None) -> None:
-        waited_on = self._waiting[conversation]
+        self._resumed = waited_on = self._waiting[conversation]
         if waited_on is not None:
             self._selector.unregister(waited_on)
             self._waiting[conversation] = None

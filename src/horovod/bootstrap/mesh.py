@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from horovod.bootstrap import local, network
-from horovod.bootstrap.admission import HANDSHAKE_LIMIT_S, Admission
+from horovod.bootstrap.admission import HANDSHAKE_LIMIT_S, MORE_STRANGERS, Admission
 from horovod.bootstrap.connections import Mesh, NetworkPeer
 from horovod.bootstrap.conversation import Conversation, Conversations, dial
 from horovod.bootstrap.descriptors import Descriptors, make_room
@@ -65,6 +65,10 @@ _WORD_S = 1.0
 
 _CAUSE_S = 0.2
 """A rank that cannot be reached may have died: the store says so in a moment."""
+
+
+_LATER_SHARE = 0.9
+"""How much of the time that an operation may stand still a connection may take that it waits for."""
 
 
 Prepare = Callable[[Topology, Mesh], None]
@@ -160,12 +164,11 @@ class _Bootstrap:
             except InvalidArgumentError:
                 # The same on every rank, each of which finds out by itself: aborting the round would give
                 # another error to those that have not looked yet.
+                self._let_go()
                 self._leave(joined)
                 raise
             except BaseException as error:
-                self.owner.close()
-                if self.later is not None:
-                    self.later.close()
+                self._let_go()
                 first = self._tell(joined, error)
                 if type(error) is RendezvousError and first is not None and first.text != str(error):
                     raise first.error() from error
@@ -174,6 +177,11 @@ class _Bootstrap:
                         f"{self._me()}: {error}", library="system", code=error.errno
                     ) from error
                 raise
+
+    def _let_go(self) -> None:
+        self.owner.close()
+        if self.later is not None:
+            self.later.close()
 
     def _join(self, joined: Round, unix_listener: socket.socket, prepare: Prepare) -> tuple[Topology, Mesh]:
         self.store.watch(joined.scope, self.place.rank, self.place.host)
@@ -322,7 +330,7 @@ class _Bootstrap:
             offered = self._gather(joined.listening, here, "connect", usual=[])
             made, sessions = self._dial_and_accept(joined, wanted, listeners, offered)
             if later:
-                limit_s = min(self.config.init_timeout_s, self.config.operation_timeout_s / 2)
+                limit_s = _LATER_SHARE * self.config.operation_timeout_s
                 self.later = LaterConnections(rank, later, listeners, offered, self.others, self.key, limit_s)
                 closing.pop_all()
         return self._network_peers(wanted, made, sessions, levels)
@@ -419,7 +427,7 @@ class _Bootstrap:
         local_peers = len(next(group for group in groups if self.place.rank in group)) - 1
         now, later = self._connections(groups)
         what = f"{self._me()}: the connections to {self.place.size - 1} other ranks"
-        make_room(6 * local_peers + len(now), what, perhaps=len(later))
+        make_room(6 * local_peers + len(now), what, perhaps=len(later) + (MORE_STRANGERS if later else 0))
 
     # -- parts of all --
 

@@ -81,7 +81,7 @@ def form(
         finally:
             mesh.close()
 
-    with _released_by_failure(made):
+    with _released_by_failure(made) as failed:
         topology, mesh = connect(
             place,
             config,
@@ -93,6 +93,8 @@ def form(
             prepare,
         )
         engine, later = made[0], mesh.later
+        if later is not None:
+            failed.callback(later.close)
         try:
             meeting.narrow()
             engine.start()
@@ -102,21 +104,19 @@ def form(
                 _meet_over(engine)
         except BaseException as error:
             engine.shutdown(failure=f"could not start: {ending.describe(error)}")
-            if later is not None:
-                later.close()
             raise
-    return Runtime(
-        engine,
-        topology,
-        config,
-        meeting,
-        mesh.groups,
-        mesh.cores_per_rank,
-        backend and backend[0],
-        communicator,
-        later,
-        ObjectSigner(meeting.key, mesh.world, topology.hosts),
-    )
+        return Runtime(
+            engine,
+            topology,
+            config,
+            meeting,
+            mesh.groups,
+            mesh.cores_per_rank,
+            backend and backend[0],
+            communicator,
+            later,
+            ObjectSigner(meeting.key, mesh.world, topology.hosts),
+        )
 
 
 def _form_alone(
@@ -147,11 +147,13 @@ def _backend(config: Config, place: Place, communicator: Any) -> tuple[Any, str]
 
 
 @contextmanager
-def _released_by_failure(engines: list[_core.Engine]) -> Iterator[None]:
-    """If the attempt fails they are closed now, not when the exception and its frames are deleted."""
+def _released_by_failure(engines: list[_core.Engine]) -> Iterator[ExitStack]:
+    """If the attempt fails they are closed now, not when the exception and its frames are deleted; and before
+    them what is put on the stack.
+    """
     with ExitStack() as failed:
         failed.callback(_release, engines)
-        yield
+        yield failed
         failed.pop_all()
 
 
