@@ -18,7 +18,7 @@ import cloudpickle
 import numpy as np
 from tests.middle import Middle
 
-from horovod.bootstrap import mesh
+from horovod.bootstrap import others
 from horovod.bootstrap.addresses import Address
 from horovod.bootstrap.handshake import Role
 from horovod.bootstrap.routes import Route
@@ -100,7 +100,7 @@ def main() -> None:
     what = sys.argv[1]
     rank = int(os.environ["HOROVOD_RANK"])
     if rank == 1:
-        vars(mesh)["numeric_routes"] = lead_through_the_middle
+        vars(others)["numeric_routes"] = lead_through_the_middle
     report: dict[str, Any] = {}
     try:
         lifecycle.start()
