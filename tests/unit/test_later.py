@@ -233,7 +233,7 @@ def test_a_rank_that_is_not_ready_is_waited_for() -> None:
 
 
 def test_a_rank_that_cannot_be_reached_is_named_with_what_was_tried() -> None:
-    with ranks(3, limit_s=0.5) as world:
+    with ranks(3, limit_s=3.0) as world:
         world.later[0].close()
         high = world.engines[2]
         high.ask(0)
