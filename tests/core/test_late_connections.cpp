@@ -94,16 +94,7 @@ TEST(LateConnections, WhatWasPostedBeforeGoesOutInOrder) {
     EXPECT_EQ(pair.late[1]->asked(), std::vector<Rank>{0});
     pair.connect();
     EXPECT_TRUE(pair.mesh[0]->busy());
-    const TimePoint deadline = Clock::now() + kPatience;
-    for (std::size_t done = 0; done < operations.size();) {
-      ASSERT_LT(Clock::now(), deadline);
-      done = 0;
-      for (const auto& operation : operations) {
-        auto step = operation->step();
-        ASSERT_TRUE(step) << step.error().what();
-        done += *step == Step::Done ? 1 : 0;
-      }
-    }
+    drive_all(operations);
     EXPECT_TRUE(in == out);
     EXPECT_TRUE(pair.late[0]->asked().empty()) << "it was asked for once";
   }

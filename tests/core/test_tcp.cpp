@@ -46,16 +46,7 @@ TEST(Tcp, TransfersOfOnePeerCompleteInOrderWhateverTheirSizes) {
       }
       for (const Bytes& bytes : out) operations.push_back(backend.send(1 - self, bytes));
       for (Bytes& bytes : in) operations.push_back(backend.recv(1 - self, bytes));
-      const TimePoint deadline = Clock::now() + testing::kPatience;
-      for (std::size_t done = 0; done < operations.size();) {
-        ASSERT_LT(Clock::now(), deadline);
-        done = 0;
-        for (const auto& operation : operations) {
-          auto step = operation->step();
-          ASSERT_TRUE(step) << step.error().what();
-          done += *step == Step::Done ? 1 : 0;
-        }
-      }
+      testing::drive_all(operations);
       EXPECT_TRUE(in == out);
     });
   }
