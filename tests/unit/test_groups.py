@@ -84,9 +84,9 @@ def test_both_ends_agree_on_every_connection(places: list[int], connect_all: int
     groups = candidate_groups([machine(namespace=place) for place in places])
     ends: dict[tuple[Purpose, bool], list[int]] = {}
     for rank in range(len(places)):
-        at_start, later = connections_of(rank, groups, b"w" * 32, connect_all=connect_all)
-        assert not later or connect_all
-        for purposes in (at_start, later):
+        at_start, late = connections_of(rank, groups, b"w" * 32, connect_all=connect_all)
+        assert not late or connect_all
+        for purposes in (at_start, late):
             for purpose in purposes:
                 ends.setdefault((purpose, purposes is at_start), []).append(rank)
     for (purpose, _), ranks in ends.items():
@@ -100,11 +100,11 @@ def test_both_ends_agree_on_every_connection(places: list[int], connect_all: int
 
 def test_a_large_world_starts_with_few_connections() -> None:
     groups = [[8 * host + index for index in range(8)] for host in range(512)]
-    at_start, later = connections_of(5, groups, b"w" * 32, connect_all=128)
+    at_start, late = connections_of(5, groups, b"w" * 32, connect_all=128)
     others = sorted(purpose.dialer + purpose.acceptor - 5 for purpose in at_start)
     distances = {2**k for k in range(10)} | {512 - 2**k for k in range(10)}
     assert others == sorted(8 * host + 5 for host in distances - {0, 512})
-    assert len(at_start) + len(later) == 511 * 8
+    assert len(at_start) + len(late) == 511 * 8
 
 
 @pytest.mark.parametrize("size", [128, 129])

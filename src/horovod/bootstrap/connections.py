@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from horovod.bootstrap.descriptors import Descriptors
-from horovod.bootstrap.later import LaterConnections
+from horovod.bootstrap.late_connections import LateConnections
 from horovod.bootstrap.local import LocalPeer, Own
 from horovod.bootstrap.protection import Sealed
 
@@ -54,7 +54,7 @@ class Mesh:
     """What stands for this round of the job."""
     segment_limit_bytes: int | None = None
     """No rank of the world makes a larger segment; None: as large as they are by their layout."""
-    later: LaterConnections | None = None
+    late: LateConnections | None = None
     """What makes the connections that were left out; whoever forms the world starts and closes it."""
 
     def hand_over(self, engine: Receiver) -> None:
@@ -83,8 +83,8 @@ class Mesh:
                     other.sealed.level,
                     list(other.sealed.keys),
                 )
-            if self.later is not None:
-                for rank, purposes in self.later.wanted.items():
+            if self.late is not None:
+                for rank, purposes in self.late.wanted.items():
                     engine.add_absent_peer(rank, len(purposes))
         finally:
             self.close()

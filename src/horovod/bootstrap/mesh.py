@@ -7,7 +7,7 @@
        groups.
     3. Ranks of different groups connect over TCP: the lower rank listens on interfaces that lead to those
        that dial it, and says where; the higher rank dials. In large worlds most pairs wait until an operation
-       needs them (``later.py``).
+       needs them (``late_connections.py``).
     4. Each gives the connections to its engine, which maps what it shares and takes its memory.
     5. When all have said that they are done, the world is formed: for all ranks or for none.
 
@@ -34,7 +34,7 @@ from horovod.bootstrap.descriptors import Descriptors, make_room
 from horovod.bootstrap.groups import Machine, candidate_groups, split
 from horovod.bootstrap.handshake import Purpose, Role, world_digest
 from horovod.bootstrap.identity import cores_of, own_identity, place_in, segment_limit
-from horovod.bootstrap.later import LaterConnections
+from horovod.bootstrap.late_connections import LateConnections
 from horovod.bootstrap.local import LocalPeer, Own
 from horovod.bootstrap.operations import agree_on_operations
 from horovod.bootstrap.others import Others
@@ -67,7 +67,7 @@ _CAUSE_S = 0.2
 """A rank that cannot be reached may have died: the store says so in a moment."""
 
 
-_LATER_SHARE = 0.9
+_LATE_SHARE = 0.9
 """How much of the time that an operation may stand still a connection may take that it waits for."""
 
 
@@ -144,7 +144,7 @@ class _Bootstrap:
         self.identities: list[dict[str, Any]] = []
         self.hosts: tuple[str, ...] = ()
         self.others = Others(place.rank, config, ())
-        self.later: LaterConnections | None = None
+        self.late: LateConnections | None = None
         self.world = b""
 
     def run(self, prepare: Prepare) -> tuple[Topology, Mesh]:
@@ -180,8 +180,8 @@ class _Bootstrap:
 
     def _let_go(self) -> None:
         self.owner.close()
-        if self.later is not None:
-            self.later.close()
+        if self.late is not None:
+            self.late.close()
 
     def _join(self, joined: Round, unix_listener: socket.socket, prepare: Prepare) -> tuple[Topology, Mesh]:
         self.store.watch(joined.scope, self.place.rank, self.place.host)
@@ -206,7 +206,7 @@ class _Bootstrap:
             cores_of(self.place.rank, self.identities),
             self.world,
             segment_limit(self.identities),
-            self.later,
+            self.late,
         )
         prepare(topology, mesh)
         # No rank goes on in a world that another rank could not enter.
@@ -318,20 +318,20 @@ class _Bootstrap:
 
     def _connect_network(self, joined: Round, groups: Sequence[Sequence[int]]) -> list[NetworkPeer]:
         rank = self.place.rank
-        wanted, later = self._connections(groups)
+        wanted, late = self._connections(groups)
         levels = self.others.levels({p.dialer + p.acceptor - rank for p in wanted})
-        if not wanted and not later:
+        if not wanted and not late:
             return []
         with contextlib.ExitStack() as closing:
-            listeners = self.others.listen({p.dialer for p in (*wanted, *later) if p.acceptor == rank})
+            listeners = self.others.listen({p.dialer for p in (*wanted, *late) if p.acceptor == rank})
             for listener in listeners:
                 closing.enter_context(listener)
             here = [listener.getsockname()[:2] for listener in listeners]
             offered = self._gather(joined.listening, here, "connect", usual=[])
             made, sessions = self._dial_and_accept(joined, wanted, listeners, offered)
-            if later:
-                limit_s = _LATER_SHARE * self.config.operation_timeout_s
-                self.later = LaterConnections(rank, later, listeners, offered, self.others, self.key, limit_s)
+            if late:
+                limit_s = _LATE_SHARE * self.config.operation_timeout_s
+                self.late = LateConnections(rank, late, listeners, offered, self.others, self.key, limit_s)
                 closing.pop_all()
         return self._network_peers(wanted, made, sessions, levels)
 
@@ -425,9 +425,9 @@ class _Bootstrap:
         more is open while it comes.
         """
         local_peers = len(next(group for group in groups if self.place.rank in group)) - 1
-        now, later = self._connections(groups)
+        now, late = self._connections(groups)
         what = f"{self._me()}: the connections to {self.place.size - 1} other ranks"
-        make_room(6 * local_peers + len(now), what, perhaps=len(later) + (MORE_STRANGERS if later else 0))
+        make_room(6 * local_peers + len(now), what, perhaps=len(late) + (MORE_STRANGERS if late else 0))
 
     # -- parts of all --
 

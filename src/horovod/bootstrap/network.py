@@ -143,21 +143,21 @@ def connections_of(
     everybody = connect_all == 0 or sum(map(len, groups)) <= connect_all
     own_index = list(mine).index(rank)
     at_start: list[Purpose] = []
-    later: list[Purpose] = []
+    late: list[Purpose] = []
     for at, group in enumerate(groups):
         if at == number:
             continue
         near = everybody or _power_of_two((at - number) % len(groups), (number - at) % len(groups))
         for index, other in enumerate(group):
             dialer, acceptor = max(rank, other), min(rank, other)
-            wanted = at_start if everybody or (near and index == own_index) else later
+            wanted = at_start if everybody or (near and index == own_index) else late
             wanted += [Purpose(Role.DATA, dialer, acceptor, stream, world) for stream in range(streams)]
     if rank == mine[0]:
         parent, children = control_edges(number, groups)
         if parent is not None:
             at_start.append(Purpose(Role.CONTROL, rank, parent, world=world))
         at_start += [Purpose(Role.CONTROL, child, rank, world=world) for child in children]
-    return at_start, later
+    return at_start, late
 
 
 def _power_of_two(*numbers: int) -> bool:

@@ -92,14 +92,14 @@ def form(
             core.missing_cipher(),
             prepare,
         )
-        engine, later = made[0], mesh.later
-        if later is not None:
-            failed.callback(later.close)
+        engine, late = made[0], mesh.late
+        if late is not None:
+            failed.callback(late.close)
         try:
             meeting.narrow()
             engine.start()
-            if later is not None:
-                later.start(engine)
+            if late is not None:
+                late.start(engine)
             if backend is not None:
                 _meet_over(engine)
         except BaseException as error:
@@ -114,7 +114,7 @@ def form(
             mesh.cores_per_rank,
             backend and backend[0],
             communicator,
-            later,
+            late,
             ObjectSigner(meeting.key, mesh.world, topology.hosts),
         )
 

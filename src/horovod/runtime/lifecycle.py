@@ -314,8 +314,8 @@ def _end(runtime: Runtime, script_over: bool = False) -> None:
     try:
         runtime.engine.shutdown(script_over)
     finally:
-        if runtime.later is not None:
-            runtime.later.close()
+        if runtime.late is not None:
+            runtime.late.close()
         for follower in _followers:
             follower.leave()
         # The Python object may live on: handles, tracebacks and others refer to it. Where the interpreter

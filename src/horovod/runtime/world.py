@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from horovod.bootstrap.later import LaterConnections
+from horovod.bootstrap.late_connections import LateConnections
 from horovod.bootstrap.meeting import Meeting
 from horovod.bootstrap.memory import available_bytes
 from horovod.bootstrap.signing import ObjectSigner
@@ -62,7 +62,7 @@ class Runtime:
     share memory. ``cores_per_rank``: of this machine, for its ranks.
     ``signer``: of objects that ranks send each other.
     ``backend``: the class that moves the bytes; None: the engine does. ``communicator``: of MPI, that
-    ``init`` was given. ``later``: makes the connections that the world was formed without.
+    ``init`` was given. ``late``: makes the connections that the world was formed without.
     """
 
     engine: _core.Engine
@@ -73,7 +73,7 @@ class Runtime:
     cores_per_rank: float = math.inf
     backend: Any = None
     communicator: Any = None
-    later: LaterConnections | None = None
+    late: LateConnections | None = None
     signer: ObjectSigner = field(default_factory=lambda: ObjectSigner(b"", b""))
     numbered: weakref.WeakSet[Numbered] = field(default_factory=weakref.WeakSet)
     sharing: weakref.WeakSet[Sharing] = field(default_factory=weakref.WeakSet)

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from horovod.bootstrap import later as later_module
+from horovod.bootstrap import late_connections as late_module
 from horovod.bootstrap.conversation import Conversation, Conversations
 from horovod.bootstrap.handshake import HELLO_BYTES, PROOF_BYTES, Acceptor, Dialer, Purpose, Role
-from horovod.bootstrap.later import LaterConnections
+from horovod.bootstrap.late_connections import LateConnections
 from horovod.bootstrap.others import Others
 from horovod.config import Config
 from horovod.errors import ConfigError
@@ -112,8 +112,8 @@ class Ranks:
             [(listener.getsockname()[0], listener.getsockname()[1]) for listener in own] for own in listeners
         ]
         self.engines = [FakeEngine() for _ in range(size)]
-        self.later = [
-            LaterConnections(
+        self.late = [
+            LateConnections(
                 rank,
                 [
                     Purpose(Role.DATA, max(rank, other), min(rank, other), index, WORLD)
@@ -131,11 +131,11 @@ class Ranks:
         ]
 
     def start(self, *ranks: int) -> None:
-        for rank in ranks or range(len(self.later)):
-            self.later[rank].start(self.engines[rank])
+        for rank in ranks or range(len(self.late)):
+            self.late[rank].start(self.engines[rank])
 
     def close(self) -> None:
-        for each in self.later:
+        for each in self.late:
             each.close()
         for engine in self.engines:
             assert engine.covered == []
@@ -163,6 +163,19 @@ def assert_linked(one: int, other: int) -> None:
         waiting.register(other, selectors.EVENT_READ)
         assert waiting.select(5.0)
     assert os.read(other, 100) == b"word"
+
+
+def wait_for_descriptors(count: int) -> list[int]:
+    """Those of all threads that make connections: of each its epoll, two events, and what it accepts or
+    dials.
+    """
+    until = time.monotonic() + 10.0
+    while True:
+        held = [each for service in list(late_module._services) for each in service.descriptors()]
+        if len(held) >= count:
+            return held
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def wait_until_closed(address: tuple[str, int]) -> None:
@@ -225,7 +238,7 @@ def test_a_rank_that_is_not_ready_is_waited_for() -> None:
         world.start(1)
         high = world.engines[1]
         high.ask(0)
-        time.sleep(0.3)  # for what must not happen
+        wait_for_descriptors(4)  # it is connected in the kernel, and waits for an answer
         assert not high.given
         assert not high.refused
         world.start(0)
@@ -234,7 +247,7 @@ def test_a_rank_that_is_not_ready_is_waited_for() -> None:
 
 def test_a_rank_that_cannot_be_reached_is_named_with_what_was_tried() -> None:
     with ranks(3, limit_s=3.0) as world:
-        world.later[0].close()
+        world.late[0].close()
         high = world.engines[2]
         high.ask(0)
         high.wait(lambda: 0 in high.refused)
@@ -360,13 +373,7 @@ def test_a_forked_child_holds_no_connection_that_is_being_made() -> None:
         world.start(1, 2)  # nobody answers at rank 0
         for other in (1, 2):
             world.engines[other].ask(0)
-        until = time.monotonic() + 10.0
-        # Of each: epoll, two events, the connection that is dialed; and the listener of rank 1.
-        held: list[int] = []
-        while len(held) < 9:
-            assert time.monotonic() < until
-            time.sleep(0.01)
-            held = [each for service in list(later_module._services) for each in service.descriptors()]
+        held = wait_for_descriptors(9)  # each dials one; rank 1 has a listener
         child = os.fork()
         if child == 0:
             os._exit(sum(os.readlink(f"/proc/self/fd/{each}") != os.devnull for each in held))
@@ -385,7 +392,7 @@ def test_a_thread_that_cannot_be_started_leaves_nothing(monkeypatch: pytest.Monk
             with pytest.raises(RuntimeError, match="can't start new thread"):
                 world.start(0)
         assert world.engines[0].covered == []
-        world.later[0].close()
+        world.late[0].close()
 
 
 def test_what_is_connected_already_is_not_accepted_again() -> None:
@@ -416,11 +423,11 @@ def test_it_ends_while_a_connection_is_being_made() -> None:
     with ranks(2, started=False) as world:
         world.start(1)
         world.engines[1].ask(0)
-        time.sleep(0.1)
+        wait_for_descriptors(4)
         began = time.monotonic()
-        world.later[1].close()
+        world.late[1].close()
         assert time.monotonic() - began < 5.0
-        world.later[1].close()
+        world.late[1].close()
 
 
 def test_settings_that_differ_are_an_error() -> None:

@@ -31,7 +31,7 @@ from horovod.bootstrap.protection import key_of, number_of
 from horovod.bootstrap.routes import Race, Route
 from horovod.bootstrap.session import Session
 
-__all__ = ["LaterConnections"]
+__all__ = ["LateConnections"]
 
 _log = logging.getLogger("horovod.bootstrap")
 
@@ -61,7 +61,7 @@ class Asking(Protocol):
     def uncover(self, descriptor: int) -> None: ...
 
 
-class LaterConnections:
+class LateConnections:
     """Of one rank, from the end of ``init`` to that of the world.
 
     Args:
@@ -150,7 +150,7 @@ class LaterConnections:
 class _Service:
     """What the thread does."""
 
-    def __init__(self, plan: LaterConnections, engine: Asking, talks: Conversations) -> None:
+    def __init__(self, plan: LateConnections, engine: Asking, talks: Conversations) -> None:
         self._plan = plan
         self._engine = engine
         self._talks = talks
@@ -244,7 +244,7 @@ class _Dialing:
     def __init__(
         self,
         talks: Conversations,
-        plan: LaterConnections,
+        plan: LateConnections,
         rank: int,
         keep: Callable[[socket.socket, Purpose, Session], None],
         refuse: Callable[[int, str], None],
