@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <chrono>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -40,6 +41,14 @@ class Rest {
   static constexpr int kLooks = 64;
   int looks_ = 0;
 };
+
+/// The operations that somebody else owns, for `drive_all`.
+inline std::vector<Operation*> each_of(const std::vector<std::unique_ptr<Operation>>& owned) {
+  std::vector<Operation*> operations;
+  operations.reserve(owned.size());
+  for (const auto& operation : owned) operations.push_back(operation.get());
+  return operations;
+}
 
 /// Steps all operations until they are done; lets others run while none can go on.
 inline Result<void> drive_all(const std::vector<Operation*>& operations) {

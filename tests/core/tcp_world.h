@@ -83,20 +83,6 @@ inline Result<void> drive(Operation& operation, const TcpBackend& backend) {
   }
 }
 
-/// Steps all of them in turns until they are done.
-inline void drive_all(const std::vector<std::unique_ptr<Operation>>& operations) {
-  const TimePoint deadline = Clock::now() + kPatience;
-  for (std::size_t done = 0; done < operations.size();) {
-    ASSERT_LT(Clock::now(), deadline);
-    done = 0;
-    for (const auto& operation : operations) {
-      auto step = operation->step();
-      ASSERT_TRUE(step) << step.error().what();
-      done += *step == Step::Done ? 1 : 0;
-    }
-  }
-}
-
 struct WorldOptions {
   std::vector<std::vector<int>> groups;
   Wire wire = Wire::UnixPair;

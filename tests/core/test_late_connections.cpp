@@ -94,7 +94,7 @@ TEST(LateConnections, WhatWasPostedBeforeGoesOutInOrder) {
     EXPECT_EQ(pair.late[1]->asked(), std::vector<Rank>{0});
     pair.connect();
     EXPECT_TRUE(pair.mesh[0]->busy());
-    drive_all(operations);
+    ASSERT_TRUE(succeeded(drive_all(each_of(operations))));
     EXPECT_TRUE(in == out);
     EXPECT_TRUE(pair.late[0]->asked().empty()) << "it was asked for once";
   }

@@ -144,15 +144,13 @@ TEST(Shm, TransfersOfOnePairCompleteInOrderAndTheOtherDirectionIsFree) {
     std::vector<Bytes> in;
     std::vector<Bytes> out;
     std::vector<std::unique_ptr<Operation>> operations;
-    std::vector<Operation*> driven;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       out.emplace_back(sizes[i], static_cast<std::byte>(10 * rank + static_cast<int>(i)));
       in.emplace_back(sizes[i]);
     }
     for (const Bytes& bytes : out) operations.push_back(backend.send(1 - rank, bytes));
     for (Bytes& bytes : in) operations.push_back(backend.recv(1 - rank, bytes));
-    for (const auto& operation : operations) driven.push_back(operation.get());
-    ASSERT_TRUE(succeeded(world.drive(rank, driven)));
+    ASSERT_TRUE(succeeded(world.drive(rank, testing::each_of(operations))));
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       EXPECT_EQ(in[i],
                 Bytes(sizes[i], static_cast<std::byte>(10 * (1 - rank) + static_cast<int>(i))));

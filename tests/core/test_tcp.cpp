@@ -46,7 +46,7 @@ TEST(Tcp, TransfersOfOnePeerCompleteInOrderWhateverTheirSizes) {
       }
       for (const Bytes& bytes : out) operations.push_back(backend.send(1 - self, bytes));
       for (Bytes& bytes : in) operations.push_back(backend.recv(1 - self, bytes));
-      testing::drive_all(operations);
+      ASSERT_TRUE(testing::succeeded(testing::drive_all(testing::each_of(operations))));
       EXPECT_TRUE(in == out);
     });
   }
