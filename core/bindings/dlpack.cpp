@@ -54,16 +54,23 @@ struct Managed {
   void (*deleter)(Managed*) = nullptr;
 };
 constexpr const char* kUnread = "dltensor";
+constexpr const char* kRead = "used_dltensor";
 
-/// One allocation for the record, the extents, and the memory's owner.
+/// One allocation for the records, the extents, and the memory's owner. Who reads the capsule takes
+/// one of the two records.
 struct Exported {
   Managed managed;
+  VersionedMemory versioned;
+  DType dtype;
   HostBuffer buffer;
   Shape shape;
   Shape strides;
 };
 
-void end(Managed* managed) { delete static_cast<Exported*>(managed->context); }
+template <typename Record>
+void end(Record* record) {
+  delete static_cast<Exported*>(record->context);
+}
 
 /// Whoever reads a capsule gives it another name, and owns the memory.
 void end_unread(PyObject* capsule) {
@@ -93,6 +100,7 @@ nb::object to_dlpack(Output& output) {
     exported->strides[d] = stride;
     stride *= exported->shape[d];
   }
+  exported->dtype = output.dtype;
   exported->managed = {.tensor = {.data = exported->buffer.data(),
                                   .device = {.device_type = nb::device::cpu::value, .device_id = 0},
                                   .ndim = static_cast<std::int32_t>(exported->shape.size()),
@@ -101,11 +109,30 @@ nb::object to_dlpack(Output& output) {
                                   .strides = exported->strides.data(),
                                   .byte_offset = 0},
                        .context = exported.get(),
-                       .deleter = end};
+                       .deleter = end<Managed>};
+  exported->versioned.context = exported.get();
+  exported->versioned.deleter = end<VersionedMemory>;
+  exported->versioned.tensor = exported->managed.tensor;
   PyObject* const capsule = PyCapsule_New(&exported->managed, kUnread, end_unread);
   if (capsule == nullptr) throw nb::python_error();
   static_cast<void>(exported.release());
   return nb::steal(capsule);
+}
+
+VersionedMemory* unread(nb::handle capsule) {
+  if (PyCapsule_IsValid(capsule.ptr(), kUnread) == 0 ||
+      PyCapsule_GetDestructor(capsule.ptr()) != end_unread) {
+    return nullptr;
+  }
+  const auto* const managed =
+      static_cast<const Managed*>(PyCapsule_GetPointer(capsule.ptr(), kUnread));
+  auto* const exported = static_cast<Exported*>(managed->context);
+  return ordinary_dtype(exported->managed.tensor.dtype) == exported->dtype ? &exported->versioned
+                                                                           : nullptr;
+}
+
+void consume(nb::handle capsule) {
+  if (PyCapsule_SetName(capsule.ptr(), kRead) != 0) throw nb::python_error();
 }
 
 }  // namespace rueda::bindings

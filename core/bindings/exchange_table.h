@@ -1,5 +1,5 @@
-/// Tensors of another library, described by a function of that library: no attribute of the tensor
-/// is looked up, and no object is made.
+/// Tensors of another library, described and made by functions of that library: no attribute of a
+/// tensor is looked up, and no other object is made.
 ///
 /// Source: DLPack 1.3, DLPackExchangeAPI (https://dmlc.github.io/dlpack/latest/c_api.html). PyTorch
 /// has it since 2.10.
@@ -9,6 +9,8 @@
 #include <nanobind/ndarray.h>
 
 #include <cstdint>
+
+#include "bindings/dlpack.h"
 
 namespace rueda::bindings {
 
@@ -23,10 +25,13 @@ class ExchangeTable {
     if (given == nullptr) throw nanobind::python_error();
     const auto* header = static_cast<const Header*>(given);
     while (header != nullptr && header->major != kMajor) header = header->previous;
-    if (header != nullptr) describe_ = reinterpret_cast<const Functions*>(header)->describe;
+    if (header == nullptr) return;
+    describe_ = reinterpret_cast<const Functions*>(header)->describe;
+    make_ = reinterpret_cast<const Functions*>(header)->make;
   }
 
   [[nodiscard]] bool knows() const { return describe_ != nullptr; }
+  [[nodiscard]] bool makes() const { return make_ != nullptr; }
 
   /// Of a tensor whose class has this table. What `to` points at lives as long as the tensor stays
   /// as it is. False: it has no such description; no exception of Python stays set.
@@ -36,8 +41,16 @@ class ExchangeTable {
     return false;
   }
 
+  /// A tensor that owns `memory` from now on. Throws what the library raises; then the caller owns
+  /// it still. Where makes().
+  [[nodiscard]] nanobind::object make(VersionedMemory& memory) const {
+    void* made = nullptr;
+    if (make_(&memory, &made) != 0) throw nanobind::python_error();
+    return nanobind::steal(static_cast<PyObject*>(made));
+  }
+
  private:
-  static constexpr std::uint32_t kMajor = 1;
+  static constexpr std::uint32_t kMajor = VersionedMemory::kMajor;
 
   struct Header {
     std::uint32_t major;
@@ -45,15 +58,18 @@ class ExchangeTable {
     const Header* previous;
   };
   using Describe = int (*)(void* tensor, nanobind::dlpack::dltensor* to);
+  using Make = int (*)(VersionedMemory* memory, void** to);
   struct Functions {
     Header header;
-    void (*unused[3])();  // they allocate, export with an owner, and import
-    Describe describe;    // null: the library has no such function
+    void (*unused[2])();  // they allocate, and export with an owner
+    Make make;
+    Describe describe;  // null: the library has no such function
     void (*unused_stream)();
   };
 
   nanobind::object capsule_;
   Describe describe_ = nullptr;
+  Make make_ = nullptr;
 };
 
 }  // namespace rueda::bindings

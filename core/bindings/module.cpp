@@ -7,6 +7,7 @@
 
 #include "bindings/engine.h"
 #include "bindings/host_describer.h"
+#include "bindings/host_importer.h"
 #include "bindings/submit_call.h"
 #include "collectives/registry.h"
 
@@ -195,6 +196,7 @@ NB_MODULE(_core, module) {
            "Copy it to that address, in the order of the stream; None: it is there on return. "
            "Once.");
   rueda::bindings::add_host_describer(module);
+  rueda::bindings::add_host_importer(module);
   nb::class_<Engine> engine(module, "Engine",
                             "The engine of one rank. Descriptors given to it are its own.");
   add_set_up(engine);

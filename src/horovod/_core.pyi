@@ -3,6 +3,7 @@ The native engine: see horovod.runtime.lifecycle for the one instance of a proce
 """
 
 from collections.abc import Callable, Sequence
+import types
 from typing import Any, TypeAlias
 
 Tensor: TypeAlias = (
@@ -138,6 +139,15 @@ class HostDescriber:
         """
         The tuple that Engine.submit() takes. out: address of the result, 0 if the engine allocates it; None: the tensor is its own result.
         """
+
+class HostImporter:
+    """
+    Makes tensors of PyTorch of what the engine has allocated in host memory, by `exchange`, the `__dlpack_c_exchange_api__` of their class; `otherwise` is called where that is None, or cannot.
+    """
+
+    def __init__(self, otherwise: Callable[..., Any], exchange: object = None) -> None: ...
+
+    take: types.MethodDescriptorType = ...
 
 class Engine:
     """The engine of one rank. Descriptors given to it are its own."""

@@ -101,7 +101,17 @@ class Base(Generic[T]):
         self._address = frontend.address
         self._pending = self.table.pending
         self._stream_of = getattr(frontend, "current_stream", None)  # see DeviceFrontend
-        self._from_one: Callable[[list[object], T], T] = lambda made, given: self._taken(made[0], given)
+        from_dlpack = frontend.from_dlpack
+
+        def from_one(made: list[object], given: T) -> T:
+            result = made[0]
+            return (
+                self._taken(result, given)
+                if result.__class__ is _core.DeviceResult
+                else from_dlpack(result, given)
+            )
+
+        self._from_one: Callable[[list[object], T], T] = from_one
         self._from_many: Callable[[list[object], tuple[T, ...]], tuple[T, ...]] = lambda made, given: tuple(
             map(self._taken, made, given)
         )

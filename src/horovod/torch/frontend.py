@@ -60,6 +60,10 @@ def _imported(capsule: object, dtype: torch.dtype) -> torch.Tensor:
     return made if made.dtype == dtype else made.view(dtype)
 
 
+def _taken(capsule: object, like: torch.Tensor) -> torch.Tensor:
+    return _imported(capsule, like.dtype)
+
+
 def _pooled_code(like: torch.Tensor) -> int | None:
     """Code of the dtype, if a tensor like this one can come from the pool."""
     return _CODES.get(like.dtype) if like.is_cpu and like.is_contiguous() else None
@@ -141,7 +145,7 @@ def _describe(tensor: torch.Tensor, out: int | None = None) -> Description:
 _ORDINARY: Final = {dtype: code for dtype, code in _CODES.items() if code <= _BOOL}
 _CLASSES: Final = (torch.Tensor, torch.nn.Parameter)
 _EXCHANGE: Final[object] = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-"""PyTorch's functions that describe tensors of these classes, since 2.10."""
+"""PyTorch's functions that describe and make tensors of these classes, since 2.10."""
 
 
 def _describer(otherwise: Callable[..., Any]) -> Callable[..., Any]:
@@ -157,6 +161,9 @@ class TorchFrontend:
         self.peek = _describer(_peek)
         self.describe: Callable[..., Description]
         self.describe = _describer(_describe)
+        # Only what PyTorch's table makes no tensor of comes to `_taken`.
+        self.from_dlpack: Callable[[object, torch.Tensor], torch.Tensor]
+        self.from_dlpack = _core.HostImporter(_taken, _EXCHANGE).take
 
     def address(self, out: torch.Tensor) -> int:
         try:
@@ -193,9 +200,6 @@ class TorchFrontend:
 
     def contiguous_copy(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone(memory_format=torch.contiguous_format)
-
-    def from_dlpack(self, capsule: object, like: torch.Tensor) -> torch.Tensor:
-        return _imported(capsule, like.dtype)
 
     def from_device(self, result: _core.DeviceResult, like: torch.Tensor) -> torch.Tensor:
         device = torch.device("cuda", result.device_index)
