@@ -32,7 +32,8 @@ class Allgather(Base[T]):
 
     def run_allgather(self, tensor: T, name: str | None, process_set: ProcessSet = global_process_set) -> T:
         """:meth:`allgather`, waited for; returns what was gathered."""
-        made: T = self._run(_ALLGATHER, name, tensor, None, process_set)
+        given = self._describe(tensor, 0)
+        made: T = self._run(_ALLGATHER, name, tensor, None, process_set, given, collect=self._from_one)
         return made
 
     def grouped_allgather(

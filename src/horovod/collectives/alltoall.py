@@ -70,7 +70,7 @@ class Alltoall(Base[T]):
         members = member_count(process_set)
         described = self._describe(tensor, 0)
         _check_splits(described[3], (), members)
-        rows: T = self._run(_ALLTOALL, name, tensor, None, process_set, described)
+        rows: T = self._run(_ALLTOALL, name, tensor, None, process_set, described, collect=self._from_one)
         return rows
 
     def _rows_to_send(

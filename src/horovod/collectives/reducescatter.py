@@ -95,8 +95,7 @@ class Reducescatter(Base[T]):
 
     def _own_rows(self, tensor: T, op: int, process_set: ProcessSet) -> tuple[Description, T]:
         """How the engine takes ``tensor`` and the memory for this rank's share of the rows; that memory."""
-        process_set_id(process_set)
-        current_engine()
+        rank, members = place_among(process_set)
         given = self._describe(tensor)
         shape = given[3]
         if op not in (Average, Sum):
@@ -105,7 +104,6 @@ class Reducescatter(Base[T]):
             )
         if not shape:
             raise InvalidArgumentError("Reducescatter shares out rows; a tensor without dimensions has none.")
-        rank, members = place_among(process_set)
         rows, more = divmod(shape[0], members)
         out = self.frontend.empty_rows(tensor, rows + (rank < more))
         return (given[0], self._address(out), *given[2:]), out
