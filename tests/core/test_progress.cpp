@@ -9,6 +9,7 @@
 #include <atomic>
 #include <functional>
 #include <future>
+#include <optional>
 #include <thread>
 
 namespace rueda {
@@ -111,6 +112,30 @@ TEST(SpinWait, ends_after_a_time_and_stays_at_its_end_until_something_moves) {
   EXPECT_TRUE(spin.wait());
 }
 
+TEST(SpinWait, cannot_tell_before_it_has_yielded) {
+  SpinWait spin(2);
+  EXPECT_EQ(spin.shared(), std::nullopt);
+  EXPECT_TRUE(spin.wait() && spin.wait());
+  EXPECT_EQ(spin.shared(), std::nullopt);
+  static_cast<void>(spin.wait());
+  EXPECT_NE(spin.shared(), std::nullopt);
+}
+
+TEST(Pauses, become_fewer_while_others_want_the_core_and_as_many_as_ever_when_nobody_does) {
+  Pauses pauses;
+  EXPECT_EQ(pauses.count(), Pauses::kMost);
+  pauses.learn(true);
+  EXPECT_EQ(pauses.count(), Pauses::kMost / 2);
+  for (int i = 0; i < 10; ++i) pauses.learn(true);
+  EXPECT_EQ(pauses.count(), 0);
+  pauses.learn(std::nullopt);  // the others were there already
+  EXPECT_EQ(pauses.count(), 0);
+  pauses.learn(false);
+  EXPECT_EQ(pauses.count(), Pauses::kMost);
+  pauses.learn(std::nullopt);
+  EXPECT_EQ(pauses.count(), Pauses::kMost);
+}
+
 TEST(SpinWait, sees_that_another_thread_wants_its_core) {
   cpu_set_t mine;
   ASSERT_EQ(::sched_getaffinity(0, sizeof mine, &mine), 0);
@@ -140,9 +165,9 @@ TEST(SpinWait, sees_that_another_thread_wants_its_core) {
     const auto deadline = Clock::now() + seconds(60);
     while (!shared && Clock::now() < deadline) {
       SpinWait spin(0);
-      while (!spin.shared() && spin.wait()) {
+      while (!spin.shared().value_or(false) && spin.wait()) {
       }
-      shared = spin.shared();
+      shared = spin.shared().value_or(false);
     }
     over = true;
   });

@@ -37,7 +37,7 @@ bool SpinWait::wait() noexcept {
   const auto took = now - since_;  // includes what the calling code did between two waits
   since_ = now;
   burnt_ += std::min<Duration>(took, kOwnShare);
-  shared_ |= took > kOwnShare;
+  shared_ = shared_.value_or(false) || took > kOwnShare;
   over_ = burnt_ >= kBurn || took >= kHogged;
   return !over_;
 }

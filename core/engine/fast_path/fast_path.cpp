@@ -160,7 +160,7 @@ Result<Handle> FastPath::see_through(bool stays) {
 /// Stays with the proposal for a moment, or until it has to look around.
 void FastPath::await(bool stays) {
   Proposals& proposals = *lane_->proposals;
-  SpinWait spin(proposals.remote() ? 0 : pauses_);
+  SpinWait spin(proposals.remote() ? 0 : pauses_.count());
   if (proposals.remote() || !stays) {
     while (open()) {
       if (step({})) {
@@ -175,7 +175,7 @@ void FastPath::await(bool stays) {
     }
     (void)step({});
   }
-  pauses_ = spin.shared() ? pauses_ / 2 : kMostPauses;
+  pauses_.learn(spin.shared());
   if (!open()) return;
   const auto now = Clock::now();
   proposed_.ask_at = now + kAskAfter;

@@ -15,6 +15,7 @@
 
 #include "engine/base/phase.h"
 #include "engine/base/progress.h"
+#include "engine/base/spin_wait.h"
 #include "engine/control/fast_path_gate.h"
 #include "engine/control/negotiation.h"
 #include "engine/control/peers.h"
@@ -142,12 +143,8 @@ class FastPath final : public FastPathGate {
   Lane* lane_ = nullptr;  // of the last proposal; it is there while that is open
   Proposed proposed_;
   Contributions contributions_;
-  Decided held_;  // what has been decided behind an own proposal that is open
-  static constexpr int kMostPauses = 64;  // a few microseconds
-  /// Before the first yield of a wait. Fewer and fewer while other threads run during the yields,
-  /// as with more ranks than cores, under a limit of a cgroup or on a busy machine: what this
-  /// thread waits for may need its core. As many as ever as soon as a wait has ended without.
-  int pauses_ = kMostPauses;
+  Decided held_;   // what has been decided behind an own proposal that is open
+  Pauses pauses_;  // before the first yield of a wait
 };
 
 }  // namespace rueda
