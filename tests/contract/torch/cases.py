@@ -5,6 +5,7 @@ from tests.contract.torch import (
     adasum_optimizer,
     alltoall,
     collectives,
+    elastic_changes,
     elastic_state,
     errors,
     gradients,
@@ -46,6 +47,7 @@ for module in (
     shared_gradients,
     sync_batch_norm,
     elastic_state,
+    elastic_changes,
     timeline,
     lifecycle,
 ):
