@@ -20,7 +20,7 @@ import pytest
 from horovod.bootstrap import late_connections as late_module
 from horovod.bootstrap.conversation import Conversation, Conversations
 from horovod.bootstrap.handshake import HELLO_BYTES, PROOF_BYTES, Acceptor, Dialer, Purpose, Role
-from horovod.bootstrap.late_connections import LateConnections
+from horovod.bootstrap.late_connections import LateConnections, left_s
 from horovod.bootstrap.others import Others
 from horovod.config import Config
 from horovod.errors import ConfigError
@@ -258,6 +258,21 @@ def test_a_rank_that_cannot_be_reached_is_named_with_what_was_tried() -> None:
         assert "firewall" in text
         high.ask(1)  # the others are reached as before
         high.wait(lambda: 1 in high.given)
+
+
+@pytest.mark.parametrize(
+    ("now", "last_kept", "left"),
+    [
+        (100.0, 0.0, 10.0),  # nothing since
+        (104.0, 103.0, 9.0),
+        (112.0, 103.0, 1.0),  # others come, so this one may be late
+        (113.0, 103.0, 0.0),
+        (149.0, 149.0, 1.0),  # but not for ever
+        (150.0, 150.0, 0.0),
+    ],
+)
+def test_the_limit_begins_anew_with_each_connection(now: float, last_kept: float, left: float) -> None:
+    assert left_s(now, 100.0, last_kept, 10.0) == left
 
 
 def test_another_key_is_refused_before_the_limit() -> None:

@@ -31,7 +31,7 @@ from horovod.bootstrap.protection import key_of, number_of
 from horovod.bootstrap.routes import Race, Route
 from horovod.bootstrap.session import Session
 
-__all__ = ["LateConnections"]
+__all__ = ["LateConnections", "left_s"]
 
 _log = logging.getLogger("horovod.bootstrap")
 
@@ -42,6 +42,10 @@ _CAUSE_S = 0.2
 """A rank that refuses may be about to end: the engine hears of it in a moment."""
 
 _AGAIN_S = 0.05
+
+_MOST_LIMITS = 5
+"""A rank is given up after so many limits, whatever else goes on."""
+
 _WELCOME = b"\1"
 
 _services: weakref.WeakSet[_Service] = weakref.WeakSet()
@@ -71,7 +75,7 @@ class LateConnections:
         offered: where each rank listens.
         others: how they are reached.
         key: the key of the job.
-        limit_s: how long one may take.
+        limit_s: how long one may take while no other is made.
 
     Raises:
         ConfigError: what would protect them is missing, or ranks contradict each other.
@@ -156,6 +160,7 @@ class _Service:
         self._talks = talks
         self._made: dict[int, dict[int, tuple[socket.socket, Session]]] = {}
         self._stopped = False
+        self._kept_at = time.monotonic()
         expected = [p for purposes in plan.wanted.values() for p in purposes if p.acceptor == plan.rank]
         self._admission = Admission(talks, plan.key, expected, self._answer, plan.others.me)
 
@@ -192,7 +197,11 @@ class _Service:
             for other in self._engine.wanted_connections():
                 if other < plan.rank:
                     routes = plan.others.routes(other, plan.offered[other])
-                    _Dialing(self._talks, plan, other, self._keep, self._refuse).start(routes)
+                    dialing = _Dialing(self._talks, plan, other, self._keep, self._refuse, self._last_kept)
+                    dialing.start(routes)
+
+    def _last_kept(self) -> float:
+        return self._kept_at
 
     def _answer(self, connection: socket.socket, purpose: Purpose, session: Session) -> Conversation[None]:
         try:
@@ -219,6 +228,7 @@ class _Service:
         other = purpose.dialer + purpose.acceptor - plan.rank
         made = self._made.setdefault(other, {})
         made[purpose.index] = connection, session
+        self._kept_at = time.monotonic()
         if len(made) < len(plan.wanted[other]):
             return
         del self._made[other]
@@ -248,12 +258,14 @@ class _Dialing:
         rank: int,
         keep: Callable[[socket.socket, Purpose, Session], None],
         refuse: Callable[[int, str], None],
+        last_kept: Callable[[], float],
     ) -> None:
         self._talks = talks
         self._plan = plan
         self._rank = rank
         self._keep = keep
         self._refuse = refuse
+        self._last_kept = last_kept
         self._routes: Sequence[Route] = ()
         self._races: dict[Purpose, Race] = {}
         self._left = len(plan.wanted[rank])
@@ -263,7 +275,7 @@ class _Dialing:
         self._routes = routes
         for purpose in self._plan.wanted[self._rank]:
             self._race(purpose)
-        self._talks.start(self._refuse_after(self._plan.limit_s))
+        self._talks.start(self._refuse_in_time(time.monotonic()))
 
     def _race(self, purpose: Purpose) -> None:
         def won(connection: socket.socket, _: Route, session: Session) -> None:
@@ -299,6 +311,16 @@ class _Dialing:
 
     def _refuse_after(self, wait_s: float) -> Conversation[None]:
         yield wait_s
+        self._give_up()
+
+    def _refuse_in_time(self, began: float) -> Conversation[None]:
+        while (wait_s := left_s(time.monotonic(), began, self._last_kept(), self._plan.limit_s)) > 0:
+            yield wait_s
+            if self._left == 0:
+                return
+        self._give_up()
+
+    def _give_up(self) -> None:
         if self._left == 0:
             return
         self._left = 0
@@ -306,6 +328,13 @@ class _Dialing:
         for race in self._races.values():
             race.over = True
         self._refuse(self._rank, self._plan.others.unreachable(self._rank, tried))
+
+
+def left_s(now: float, began: float, last_kept: float, limit_s: float) -> float:
+    """Seconds until a rank that has not answered is given up. Where hundreds connect at once, the last ones
+    are late because of the others: with each connection that is made the limit begins anew.
+    """
+    return min(max(began, last_kept) + limit_s, began + _MOST_LIMITS * limit_s) - now
 
 
 class _Descriptor:
