@@ -62,6 +62,7 @@ struct Exported {
   Managed managed;
   VersionedMemory versioned;
   DType dtype;
+  bool* ended = nullptr;  ///< who wants to know, while it is being read
   HostBuffer buffer;
   Shape shape;
   Shape strides;
@@ -69,7 +70,9 @@ struct Exported {
 
 template <typename Record>
 void end(Record* record) {
-  delete static_cast<Exported*>(record->context);
+  auto* const exported = static_cast<Exported*>(record->context);
+  if (exported->ended != nullptr) *exported->ended = true;
+  delete exported;
 }
 
 /// Whoever reads a capsule gives it another name, and owns the memory.
@@ -119,20 +122,33 @@ nb::object to_dlpack(Output& output) {
   return nb::steal(capsule);
 }
 
-VersionedMemory* unread(nb::handle capsule) {
+nb::object read(nb::handle capsule, const std::function<nb::object(VersionedMemory&)>& reader) {
   if (PyCapsule_IsValid(capsule.ptr(), kUnread) == 0 ||
       PyCapsule_GetDestructor(capsule.ptr()) != end_unread) {
-    return nullptr;
+    return {};
   }
   const auto* const managed =
       static_cast<const Managed*>(PyCapsule_GetPointer(capsule.ptr(), kUnread));
   auto* const exported = static_cast<Exported*>(managed->context);
-  return ordinary_dtype(exported->managed.tensor.dtype) == exported->dtype ? &exported->versioned
-                                                                           : nullptr;
-}
-
-void consume(nb::handle capsule) {
+  if (ordinary_dtype(exported->managed.tensor.dtype) != exported->dtype) return {};
+  // Before the reader runs: it may let other code see the capsule.
   if (PyCapsule_SetName(capsule.ptr(), kRead) != 0) throw nb::python_error();
+  // A reader that fails may have taken the memory over and let go of it already, or may not.
+  bool ended = false;
+  exported->ended = &ended;
+  const auto leave = [&](bool owned) {
+    if (ended) return;
+    exported->ended = nullptr;
+    if (!owned) delete exported;
+  };
+  try {
+    nb::object made = reader(exported->versioned);
+    leave(true);
+    return made;
+  } catch (...) {
+    leave(false);
+    throw;
+  }
 }
 
 }  // namespace rueda::bindings

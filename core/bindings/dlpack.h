@@ -8,6 +8,7 @@
 #include <nanobind/ndarray.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "engine/execution/work.h"
@@ -30,10 +31,11 @@ struct VersionedMemory {
 /// Hands a result over: whoever takes the capsule owns the memory, also beyond the engine's end.
 [[nodiscard]] nanobind::object to_dlpack(Output& output);
 
-/// The memory in a capsule of to_dlpack() that nobody has taken over, if its dtype can be said in
-/// DLPack; null: it is something else. Whoever takes it over says so by consume().
-[[nodiscard]] VersionedMemory* unread(nanobind::handle capsule);
-void consume(nanobind::handle capsule);
+/// What `reader` makes of the memory in a capsule of to_dlpack(), which it owns from then on. The
+/// capsule is used up, also if it throws. Invalid, and nothing has happened: it is another capsule,
+/// somebody has read it, or DLPack has no name for the dtype.
+[[nodiscard]] nanobind::object read(
+    nanobind::handle capsule, const std::function<nanobind::object(VersionedMemory&)>& reader);
 
 /// What `dtype` is called here. None: it is none of those that can be reduced.
 [[nodiscard]] std::optional<DType> ordinary_dtype(const nanobind::dlpack::dtype& dtype);

@@ -41,8 +41,8 @@ class ExchangeTable {
     return false;
   }
 
-  /// A tensor that owns `memory` from now on. Throws what the library raises; then the caller owns
-  /// it still. Where makes().
+  /// A tensor that owns `memory`. Throws what the library raises; then it may have ended `memory`.
+  /// Where makes().
   [[nodiscard]] nanobind::object make(VersionedMemory& memory) const {
     void* made = nullptr;
     if (make_(&memory, &made) != 0) throw nanobind::python_error();

@@ -22,11 +22,10 @@ class HostImporter {
 
   /// `capsule`: a result of the engine. `like`: the tensor that it is the result of.
   nanobind::object take(nanobind::handle capsule, nanobind::handle like) const {
-    VersionedMemory* const memory = exchange_.makes() ? unread(capsule) : nullptr;
-    if (memory == nullptr) return otherwise_(capsule, like);
-    nanobind::object made = exchange_.make(*memory);
-    consume(capsule);
-    return made;
+    if (!exchange_.makes()) return otherwise_(capsule, like);
+    nanobind::object made =
+        read(capsule, [this](VersionedMemory& memory) { return exchange_.make(memory); });
+    return made.is_valid() ? made : otherwise_(capsule, like);
   }
 
  private:

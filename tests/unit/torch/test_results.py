@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -107,6 +110,71 @@ def test_a_capsule_is_used_up(engine: _core.Engine, take: Callable[..., torch.Te
     del capsule
     made.fill_(1.0)  # it still owns its memory
     assert made.sum().item() == 4.0
+
+
+def test_whoever_runs_while_the_tensor_is_made_finds_the_capsule_used_up(
+    engine: _core.Engine, take: Callable[..., torch.Tensor]
+) -> None:
+    like = torch.empty(0)
+    found: list[str] = []
+
+    def collected(phase: str, _: Any) -> None:
+        if phase == "start" and not found:
+            try:
+                take(capsule, like)
+            except Exception as error:
+                found.append(str(error))
+            else:
+                found.append("a second owner")
+
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(collected)
+    try:
+        for _ in range(20):
+            capsule = engine.empty(_core.FLOAT32, (300,))
+            found.clear()
+            gc.set_threshold(1)
+            made = take(capsule, like)
+            gc.set_threshold(*thresholds)
+            made.fill_(1.0)
+            assert made.sum().item() == 300.0
+            assert found in ([], ["the table makes it"])
+    finally:
+        gc.callbacks.remove(collected)
+        gc.set_threshold(*thresholds)
+
+
+def test_a_tensor_that_cannot_be_made_leaves_the_memory_with_one_owner() -> None:
+    pytest.importorskip("_testcapi", reason="this Python has no module of its own tests")
+    script = """
+import gc
+import _testcapi
+import torch
+import horovod.torch as hvd
+hvd.init()
+given = torch.ones(300)
+assert hvd.allgather(given).equal(given)
+gc.disable()
+failures = 0
+for first in range(40):
+    _testcapi.set_nomemory(first, first + 1)
+    try:
+        made = hvd.allgather(given)
+    except (MemoryError, RuntimeError):
+        made = None
+    finally:
+        _testcapi.remove_mem_hooks()
+    failures += made is None
+    made = None
+    made = [hvd.allgather(given) for _ in range(3)]
+    assert all(each.equal(given) for each in made)
+    assert len({each.data_ptr() for each in made}) == 3
+assert failures > 3, failures
+hvd.shutdown()
+print("done")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=100, text=True)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]
 
 
 def test_a_capsule_of_another_library_goes_the_other_way() -> None:
