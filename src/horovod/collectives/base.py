@@ -89,6 +89,15 @@ def _is_factor(value: Any) -> bool:
     return True
 
 
+def _is_outstanding(engine: _core.Engine, handle: int) -> bool:
+    """Whether it can still be waited for: after a wait that was interrupted, not after one that failed."""
+    try:
+        engine.poll(handle)
+    except Exception:
+        return False
+    return True
+
+
 class Base(Generic[T]):
     """One framework's outstanding operations, and the parts that its collectives are made of."""
 
@@ -130,11 +139,11 @@ class Base(Generic[T]):
         engine, inputs, result, collect = entry
         try:
             made = engine.wait(handle, self._stream_of)
-        except Exception:
-            raise
-        except BaseException:
-            # Interrupted (Ctrl-C): the operation goes on and still writes into these tensors.
-            self._pending[handle] = entry
+        except BaseException as error:
+            # Interrupted, by Ctrl-C or what another handler of a signal raises: the operation goes on and
+            # still writes into these tensors.
+            if not isinstance(error, Exception) or _is_outstanding(engine, handle):
+                self._pending[handle] = entry
             raise
         if collect is None:
             return result
@@ -154,10 +163,10 @@ class Base(Generic[T]):
             return
         try:
             entry[0].wait_all(handles, self._stream_of)
-        except Exception:
-            self._drop(handles)
+        except BaseException:
+            # Interrupted, the operations that are not over go on.
+            self._drop([handle for handle in handles if not _is_outstanding(entry[0], handle)])
             raise
-        # An interruption (Ctrl-C) leaves the entries: the operations go on.
         self._drop(handles)
 
     def poll(self, handle: int) -> bool:
