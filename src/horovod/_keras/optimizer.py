@@ -43,7 +43,8 @@ def distributed(optimizer: Any, framework: Framework, settings: GradientSettings
     If its class cannot be made again from ``get_config()``, ``optimizer`` itself becomes distributed.
 
     Raises:
-        ValueError: it is distributed already, or accumulates gradients itself as well.
+        ValueError: it is distributed already, accumulates gradients itself as well, or is loss scaling around
+            one whose average of weights would begin wrong.
     """
     if is_distributed(optimizer):
         raise InvalidArgumentError(f"The optimizer {optimizer.name} is distributed already.")
@@ -52,6 +53,13 @@ def distributed(optimizer: Any, framework: Framework, settings: GradientSettings
             f"The optimizer {optimizer.name} has gradient_accumulation_steps="
             f"{optimizer.gradient_accumulation_steps}, which reduces after every pass. Use either that or "
             "backward_passes_per_step."
+        )
+    counting = _counting(optimizer)
+    if settings.backward_passes_per_step > 1 and counting is not optimizer and counting.use_ema:
+        raise InvalidArgumentError(
+            f"{counting.name} within {optimizer.name} averages weights (use_ema), and would begin with "
+            "zeros where backward_passes_per_step > 1. Put the loss scaling around the distributed "
+            "optimizer: keras.optimizers.LossScaleOptimizer(hvd.DistributedOptimizer(...))."
         )
     kind = _subclass(type(optimizer), framework, settings)
     try:
@@ -84,6 +92,7 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
     _reduction: PartialReduction | None = None  # until `_begin`
     _reduces = True  # not so if the loss scaling around this optimizer does
     _gave_reduced: VariableSet | None = None  # whose gradients were computed here since the last update
+    _counts_updates = False  # `iterations` are those of updates for a moment, not of passes
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -280,6 +289,21 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
 
         everything = [*variables, *self.variables]
         self._framework.choose(self._agg_helper.complete(result), step, only_count, everything)
+
+    @property
+    def iterations(self) -> Any:
+        passes = super().iterations
+        if not self._counts_updates:
+            return passes
+        return keras.ops.floor_divide(passes, self._horovod_settings.backward_passes_per_step)
+
+    def _update_model_variables_moving_average(self, trainable_variables: Sequence[Any]) -> None:
+        """Keras begins the average with the first update, which it knows by ``iterations``."""
+        self._counts_updates = True
+        try:
+            super()._update_model_variables_moving_average(trainable_variables)
+        finally:
+            self._counts_updates = False
 
     # -- loss scaling that Keras puts around ----------------------------------------------------------------
 

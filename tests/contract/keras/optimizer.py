@@ -247,6 +247,31 @@ def passes_are_summed_and_used_together() -> None:
 
 
 @CASES.add
+def averages_of_weights_begin_with_the_first_update() -> None:
+    def averages(passes: int, overwrite: int | None) -> list[Any]:
+        value = variable(3.0)
+        optimizer = hvd.DistributedOptimizer(
+            keras.optimizers.SGD(1.0, use_ema=True, ema_momentum=0.75, ema_overwrite_frequency=overwrite),
+            backward_passes_per_step=passes,
+        )
+        seen = []
+        for done in range(1, 3 * passes + 1):
+            optimizer.apply([tensor(1.0 / passes)], [value])
+            if done % passes == 0:
+                seen += [
+                    value.numpy().tolist(),
+                    optimizer._model_variables_moving_average[0].numpy().tolist(),
+                ]
+        return seen
+
+    for overwrite in (None, 1):
+        np.testing.assert_allclose(averages(4, overwrite), averages(1, overwrite), rtol=1e-6)
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0, use_ema=True))
+    with pytest.raises(ValueError, match=r"LossScaleOptimizer\(hvd\.DistributedOptimizer"):
+        hvd.DistributedOptimizer(scaled, backward_passes_per_step=2)
+
+
+@CASES.add
 def an_infinite_gradient_does_not_outlive_its_cycle() -> None:
     value = variable(0.0)
     optimizer = sgd(backward_passes_per_step=2)
