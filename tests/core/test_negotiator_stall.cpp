@@ -210,6 +210,43 @@ TEST(Deadlock, is_proven_with_the_stall_check_switched_off) {
   EXPECT_TRUE(sim.at(0).fatal);
 }
 
+TEST(Deadlock, is_claimed_much_later_where_only_graphs_wait) {
+  Simulator sim(make_groups(6, 3), stall_options(60), 1);
+  for (Rank rank = 0; rank < 6; ++rank) {
+    const auto ticket = sim.submit(rank, named(rank == 4 ? "allreduce.b" : "allreduce.a"), kFloats);
+    sim.call(rank, [&](Negotiator& n, TimePoint t, Effects& e) {
+      n.mark_demanded(std::span(&ticket, 1), t, e);
+      n.mark_demanded(std::span(&ticket, 1), t, e);  // counts once
+    });
+  }
+  sim.settle(seconds(550));
+  EXPECT_FALSE(sim.at(0).fatal);
+  sim.settle(seconds(52));
+  ASSERT_TRUE(sim.at(0).fatal);
+  EXPECT_TRUE(contains(sim.at(0).fatal->message, "rank 4 on host host4 waits for allreduce.b"));
+}
+
+TEST(Deadlock, is_not_claimed_while_one_graph_still_submits) {
+  Simulator sim(make_groups(2, 2), stall_options(60), 1);
+  const auto demand = [&](Rank rank, const char* name) {
+    const auto ticket = sim.submit(rank, named(name), kFloats);
+    sim.call(rank, [&](Negotiator& n, TimePoint t, Effects& e) {
+      n.mark_demanded(std::span(&ticket, 1), t, e);
+    });
+  };
+  demand(0, "allreduce.a");
+  demand(1, "allreduce.b");
+  sim.settle(seconds(550));
+  demand(1, "allreduce.c");  // another part of the graph
+  sim.settle(seconds(550));
+  EXPECT_FALSE(sim.at(0).fatal);
+  demand(1, "allreduce.a");
+  sim.settle(seconds(1));
+  EXPECT_EQ(sim.at(0).dispatches.size(), 1U);
+  sim.settle(seconds(6000));
+  EXPECT_FALSE(sim.at(0).fatal) << "rank 0 has nothing in flight";
+}
+
 TEST(Deadlock, polling_is_not_waiting) {
   Simulator sim(make_groups(2, 2), stall_options(60), 1);
   for (Rank rank : {0, 1}) {

@@ -74,6 +74,7 @@ struct KeyState {
   std::uint8_t size_class = 0;
   bool published = false;
   bool waited = false;
+  bool demanded = false;
 
   // Reports of other ranks, at tree nodes and at the coordinator.
   Tally tally;

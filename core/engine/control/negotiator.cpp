@@ -99,6 +99,12 @@ void Negotiator::mark_all_waited(TimePoint now, Effects& effects) {
   state_->finish_own(now, effects);
 }
 
+void Negotiator::mark_demanded(std::span<const std::uint64_t> tickets, TimePoint now,
+                               Effects& effects) {
+  state_->participant.mark_demanded(tickets);
+  state_->finish_own(now, effects);
+}
+
 void Negotiator::flush_held(TimePoint now, Effects& effects) {
   state_->participant.flush_held();
   state_->finish_own(now, effects);

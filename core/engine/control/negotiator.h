@@ -105,8 +105,11 @@ class Negotiator {
   /// rank that waits counts as blocked: if all ranks are blocked and no operation can start, that
   /// is a deadlock.
   void mark_waited(std::uint64_t ticket, TimePoint now, Effects& effects);
-  /// Reports what is held, without saying that anybody waits: for poll(), and for submissions that
-  /// complete by a callback.
+  /// No thread stands still for these tickets, but a graph goes on when they are done. Reports what
+  /// is held. A rank that has nothing else counts as blocked too, after ten times the time limit
+  /// for deadlocks.
+  void mark_demanded(std::span<const std::uint64_t> tickets, TimePoint now, Effects& effects);
+  /// Reports what is held, without saying that anybody waits: for poll().
   void flush_held(TimePoint now, Effects& effects);
   /// Somebody on this rank waits for everything that it has submitted so far.
   void mark_all_waited(TimePoint now, Effects& effects);

@@ -13,6 +13,8 @@ namespace {
 
 /// A rank reports that it is blocked after this fraction (1/12) of the time limit for deadlocks.
 constexpr int kSaySo = 12;
+/// … and where no thread waits, only graphs, after this multiple of it.
+constexpr int kGraphs = 10;
 
 }  // namespace
 
@@ -71,7 +73,7 @@ Result<void> Participant::submit(std::span<const Key> keys, std::span<const Sign
     }
     key_state.group.assign(signature.group.name);
     key_state.ticket = tickets[done];
-    key_state.published = key_state.waited = false;
+    key_state.published = key_state.waited = key_state.demanded = false;
     by_ticket_.insert(mix(key_state.ticket), &key_state);
     held_.push_back(&key_state);
     if (waited) mark_waited(key_state);
@@ -80,9 +82,7 @@ Result<void> Participant::submit(std::span<const Key> keys, std::span<const Sign
     for (; done > 0; --done) {
       KeyState& key_state = *held_.back();
       held_.pop_back();
-      by_ticket_.erase(mix(key_state.ticket), &key_state);
-      if (key_state.waited) --waited_;
-      key_state.ticket = 0;
+      forget(key_state);
       cache_.release(key_state);
     }
     return result;
@@ -131,12 +131,25 @@ void Participant::mark_waited(KeyState& key_state) noexcept {
 }
 
 void Participant::mark_waited(std::uint64_t ticket) {
-  KeyState* key_state =
-      by_ticket_.find(mix(ticket), [&](const KeyState& one) { return one.ticket == ticket; });
+  KeyState* key_state = in_flight(ticket);
   if (key_state == nullptr) return;
   mark_waited(*key_state);
   // Held submissions go too: another rank may wait for one of them before it submits what this rank
   // waits for.
+  flush_held();
+}
+
+KeyState* Participant::in_flight(std::uint64_t ticket) const {
+  return by_ticket_.find(mix(ticket), [&](const KeyState& one) { return one.ticket == ticket; });
+}
+
+void Participant::mark_demanded(std::span<const std::uint64_t> tickets) {
+  for (const std::uint64_t ticket : tickets) {
+    KeyState* key_state = in_flight(ticket);
+    if (key_state == nullptr || key_state->demanded) continue;
+    key_state->demanded = true;
+    ++demanded_;
+  }
   flush_held();
 }
 
@@ -175,13 +188,12 @@ void Participant::publish(Collector& collector, TimePoint now) {
 void Participant::tick(Collector& collector, std::uint64_t position, TimePoint now) {
   if (!held_.empty() && now >= held_since_ + cycle_) due_ = true;
   publish(collector, now);
-  if (announced_ || waited_ == 0 || joined_ || deadlock_ <= Duration::zero() ||
-      now < quiet_since_ + deadlock_ / kSaySo) {
-    return;
-  }
+  const auto at = blocked_at();
+  if (!at || now < *at) return;
   const KeyState* blocking = nullptr;
   by_ticket_.for_each([&](const KeyState& key_state) {
-    if (key_state.waited && (blocking == nullptr || key_state.ticket < blocking->ticket))
+    const bool counts = waited_ != 0 ? key_state.waited : key_state.demanded;
+    if (counts && (blocking == nullptr || key_state.ticket < blocking->ticket))
       blocking = &key_state;
   });
   announced_ = true;
@@ -191,11 +203,17 @@ void Participant::tick(Collector& collector, std::uint64_t position, TimePoint n
 std::optional<TimePoint> Participant::next_tick() const {
   std::optional<TimePoint> at;
   if (!held_.empty()) at = held_since_ + cycle_;
-  if (!announced_ && waited_ != 0 && !joined_ && deadlock_ > Duration::zero()) {
-    const TimePoint blocked = quiet_since_ + deadlock_ / kSaySo;
-    at = at ? std::min(*at, blocked) : blocked;
-  }
+  if (const auto blocked = blocked_at()) at = at ? std::min(*at, *blocked) : *blocked;
   return at;
+}
+
+/// When this rank says that it is blocked, if nothing is submitted or dispatched until then. Where
+/// only graphs wait, other parts of a graph may still compute for long, and submit then.
+std::optional<TimePoint> Participant::blocked_at() const {
+  if (announced_ || joined_ || deadlock_ <= Duration::zero()) return std::nullopt;
+  if (waited_ != 0) return quiet_since_ + deadlock_ / kSaySo;
+  if (demanded_ != 0) return quiet_since_ + kGraphs * deadlock_;
+  return std::nullopt;
 }
 
 void Participant::stream_moved(TimePoint now) noexcept {
@@ -237,10 +255,15 @@ void Participant::fail(KeyState& key_state, Error error, Effects& effects) {
 }
 
 void Participant::complete(KeyState& key_state) noexcept {
+  forget(key_state);
+  key_state.submitted.reset();
+}
+
+void Participant::forget(KeyState& key_state) noexcept {
   by_ticket_.erase(mix(key_state.ticket), &key_state);
   if (key_state.waited) --waited_;
+  if (key_state.demanded) --demanded_;
   key_state.ticket = 0;
-  key_state.submitted.reset();
 }
 
 void Participant::set_removed(std::span<KeyState* const> key_states, const ProcessSet& set,

@@ -26,6 +26,7 @@ class Participant {
                       std::span<const std::uint64_t> tickets, bool waited, TimePoint now);
   void mark_waited(std::uint64_t ticket);
   void mark_all_waited();
+  void mark_demanded(std::span<const std::uint64_t> tickets);
   /// The next publish() reports what is held, although nobody waits for it.
   void flush_held() noexcept { due_ = due_ || !held_.empty(); }
   /// `ticket` fails if the world ends before all have joined.
@@ -70,6 +71,9 @@ class Participant {
   Error refused();
   void mark_waited(KeyState& key_state) noexcept;
   void complete(KeyState& key_state) noexcept;
+  void forget(KeyState& key_state) noexcept;
+  [[nodiscard]] KeyState* in_flight(std::uint64_t ticket) const;
+  [[nodiscard]] std::optional<TimePoint> blocked_at() const;
 
   const World& world_;
   ResponseCache& cache_;
@@ -84,10 +88,11 @@ class Participant {
   TimePoint held_since_;
   bool due_ = false;
 
-  std::size_t waited_ = 0;  // submissions in flight that somebody waits for
-  TimePoint quiet_since_;   // when something was last submitted or dispatched
-  bool announced_ = false;  // the coordinator was told that this rank is blocked
-  bool retract_ = false;    // … and must be told that it no longer is
+  std::size_t waited_ = 0;    // submissions in flight that somebody waits for
+  std::size_t demanded_ = 0;  // … that a graph goes on after
+  TimePoint quiet_since_;     // when something was last submitted or dispatched
+  bool announced_ = false;    // the coordinator was told that this rank is blocked
+  bool retract_ = false;      // … and must be told that it no longer is
 
   bool joined_ = false;
   std::uint64_t join_ticket_ = 0;

@@ -188,7 +188,9 @@ Result<void> Submissions::negotiate(Draft& draft, const Submission& submission) 
     entries_.emplace(draft.tickets[i], std::move(draft.entries[i]));
   }
   if (draft.fresh) add(draft.work);
-  if (is_demanded(submission)) negotiation_.negotiator()->flush_held(now, negotiation_.effects());
+  if (is_demanded(submission)) {
+    negotiation_.negotiator()->mark_demanded(draft.tickets, now, negotiation_.effects());
+  }
   negotiation_.submitted();
   return {};
 }
