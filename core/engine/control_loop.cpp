@@ -8,6 +8,7 @@
 
 #include "engine/failure/cause_frame.h"
 #include "engine/fast_path/ask_frame.h"
+#include "transport/socket_channel.h"
 
 namespace rueda {
 
@@ -104,13 +105,35 @@ bool ControlLoop::advance() {
   return moved;
 }
 
+/// Asks the kernel once for all sockets: a look of a node with many children below it costs as much
+/// as that of another. Sockets that hold a message are not asked for.
+void ControlLoop::look_at_sockets() {
+  asked_.clear();
+  for (const auto& neighbour : parts_.peers.neighbours()) {
+    if (neighbour.socket == nullptr) continue;
+    asked_.push_back(neighbour.socket->wants());
+    if (!neighbour.socket->has_message()) continue;
+    asked_.back().fd = ~asked_.back().fd;  // negative: poll() leaves it out
+  }
+  if (!asked_.empty()) ::poll(asked_.data(), asked_.size(), 0);
+}
+
 /// What has come is read from all neighbours before the loss of one is reported.
 bool ControlLoop::receive(TimePoint now) {
   bool moved = false;
   std::vector<std::pair<Rank, Error>> lost;
+  look_at_sockets();
+  std::size_t sockets = 0;
   for (auto& neighbour : parts_.peers.neighbours()) {
     ControlChannel& channel = *neighbour.channel;
-    if (!channel.ready()) continue;
+    bool ready = false;
+    if (neighbour.socket != nullptr) {
+      const pollfd& asked = asked_[sockets++];
+      ready = asked.fd < 0 || asked.revents != 0;
+    } else {
+      ready = channel.ready();
+    }
+    if (!ready) continue;
     auto fine = read(neighbour, moved, now);
     if (parts_.phase.has_failed()) return true;
     if (fine && channel.congested()) fine = channel.flush();

@@ -75,6 +75,7 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
   void finish_what_has_come() override;
   void abort(const Error& cause, std::optional<Rank> from) override;
 
+  void look_at_sockets();
   bool receive(TimePoint now);
   Result<void> read(Peers::Neighbour& neighbour, bool& moved, TimePoint now);
   Result<void> take(Rank from, std::span<const std::byte> message, TimePoint now);
@@ -97,7 +98,8 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
   // What is reported meanwhile must not begin the same again.
   bool stepping_ = false;
   bool applying_effects_ = false;
-  bool unanswered_ = false;  // messages were taken
+  std::vector<pollfd> asked_;  // by neighbour with a socket, at the last look
+  bool unanswered_ = false;    // messages were taken
 };
 
 }  // namespace rueda

@@ -192,8 +192,10 @@ Result<std::size_t> Socket::read_raw(std::span<const iovec> parts) {
   }
 }
 
+bool Socket::holds() const noexcept { return seal_ && (broken_ || seal_->holds()); }
+
 bool Socket::ready(short events) const noexcept {
-  if (seal_ && (events & POLLIN) != 0 && (broken_ || seal_->holds())) return true;
+  if ((events & POLLIN) != 0 && holds()) return true;
   pollfd polled{.fd = fd_.get(), .events = events, .revents = 0};
   return ::poll(&polled, 1, 0) > 0;
 }

@@ -41,6 +41,8 @@ class Socket {
   /// With keys, decrypted bytes may wait here, which poll() does not see. So read() must have
   /// returned 0 before a sleep in poll().
   [[nodiscard]] bool ready(short events) const noexcept;
+  /// Whether read() gives something, or fails, without a question to the kernel.
+  [[nodiscard]] bool holds() const noexcept;
 
   /// How many bytes have arrived so far; with keys also those of a record that is not whole yet, of
   /// which read() returns nothing.

@@ -106,15 +106,17 @@ Result<std::optional<std::span<const std::byte>>> SocketChannel::receive() {
   }
 }
 
-bool SocketChannel::ready() const {
-  if (broken_) return true;
+bool SocketChannel::ready() const { return has_message() || socket_.ready(wants().events); }
+
+bool SocketChannel::has_message() const {
+  if (broken_ || socket_.holds()) return true;
   const std::size_t arrived = filled_ - taken_;
   if (arrived >= kLengthBytes) {
     const std::size_t bytes = load_little_endian<std::uint32_t>(incoming_.data() + taken_);
     // An impossible length counts as ready: receive() returns the error.
     if (bytes > kMaxControlMessage || arrived >= kLengthBytes + bytes) return true;
   }
-  return socket_.ready(wants().events);
+  return false;
 }
 
 pollfd SocketChannel::wants() const noexcept {

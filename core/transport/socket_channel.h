@@ -25,6 +25,8 @@ class SocketChannel final : public ControlChannel {
   Result<void> flush() override;
   Result<std::optional<std::span<const std::byte>>> receive() override;
   [[nodiscard]] bool ready() const override;
+  /// ready(), as far as it is known without a question to the kernel.
+  [[nodiscard]] bool has_message() const;
   [[nodiscard]] bool congested() const override { return sent_ < outgoing_.size(); }
 
   [[nodiscard]] int fd() const noexcept { return socket_.fd(); }
