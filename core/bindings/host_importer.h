@@ -46,8 +46,7 @@ inline void add_host_importer(nanobind::module_& module) {
   nanobind::class_<HostImporter> added(
       module, "HostImporter",
       "Makes tensors of PyTorch of what the engine has allocated in host memory, by `exchange`, "
-      "the "
-      "`__dlpack_c_exchange_api__` of their class; `otherwise` is called where that is None, or "
+      "their class's `__dlpack_c_exchange_api__`; `otherwise` is called where it is None or "
       "cannot.");
   added.def(nanobind::init<nanobind::object, nanobind::handle>(), "otherwise"_a,
             "exchange"_a = nanobind::none(),

@@ -3,7 +3,6 @@ The native engine: see horovod.runtime.lifecycle for the one instance of a proce
 """
 
 from collections.abc import Callable, Sequence
-import types
 from typing import Any, TypeAlias
 
 Tensor: TypeAlias = (
@@ -142,12 +141,14 @@ class HostDescriber:
 
 class HostImporter:
     """
-    Makes tensors of PyTorch of what the engine has allocated in host memory, by `exchange`, the `__dlpack_c_exchange_api__` of their class; `otherwise` is called where that is None, or cannot.
+    Makes tensors of PyTorch of what the engine has allocated in host memory, by `exchange`, their class's `__dlpack_c_exchange_api__`; `otherwise` is called where it is None or cannot.
     """
 
     def __init__(self, otherwise: Callable[..., Any], exchange: object = None) -> None: ...
-
-    take: types.MethodDescriptorType = ...
+    def take(self, capsule: object, like: Any, /) -> Any:
+        """
+        A tensor that owns the memory of `capsule`, which is used up then. like: the tensor that it is the result of.
+        """
 
 class Engine:
     """The engine of one rank. Descriptors given to it are its own."""

@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, cast
 from horovod import _core
 from horovod.collectives.frontend import Description, DeviceFrontend, Frontend, T
 from horovod.collectives.ops import Sum, checked_op
-from horovod.errors import InvalidArgumentError
+from horovod.errors import HorovodError, InvalidArgumentError
 from horovod.runtime import lifecycle
 from horovod.runtime.handle import Collect, HandleTable
 from horovod.runtime.process_set import ProcessSet, global_process_set, process_set_id
@@ -93,7 +93,7 @@ def _is_outstanding(engine: _core.Engine, handle: int) -> bool:
     """Whether it can still be waited for: after a wait that was interrupted, not after one that failed."""
     try:
         engine.poll(handle)
-    except Exception:
+    except (ValueError, HorovodError):  # it is unknown, or its world has gone
         return False
     return True
 
