@@ -16,6 +16,7 @@ from tests.contract.torch.elastic_state import (
     train,
     training,
 )
+from tests.contract.torch.lent import contents, filled
 from tests.contract.world import Cases
 
 import horovod.torch as hvd
@@ -126,20 +127,6 @@ def what_is_written_between_a_commit_and_a_sync_is_saved_by_the_sync() -> None:
     train(model, optimizer)
     state.restore()
     assert everything(model, optimizer) != expected
-
-
-def filled(fill: float) -> torch.nn.Linear:
-    """A model that is large enough to be lent."""
-    model = torch.nn.Linear(600, 600)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.fill_(fill)
-    return model
-
-
-def contents(model: torch.nn.Module) -> list[float]:
-    values = torch.cat([each.detach().reshape(-1) for each in model.parameters()])
-    return [float(each) for each in values.unique()]
 
 
 @CASES.add

@@ -7,25 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.contract.torch.lent import contents, filled
 
 from horovod.errors import PeerLostError
 from horovod.torch.elastic import TorchState
 from horovod.torch.elastic import state as module
 from horovod.torch.elastic.state import ModelStateHandler
-
-
-def network(fill: float) -> torch.nn.Linear:
-    """Large enough to be lent."""
-    model = torch.nn.Linear(600, 600)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.fill_(fill)
-    return model
-
-
-def weights(model: torch.nn.Module) -> list[float]:
-    values = torch.cat([each.detach().reshape(-1) for each in model.parameters()])
-    return [float(each) for each in values.unique()]
 
 
 def on_rank(state: Any, rank: int, broadcast: Callable[[Any], Any]) -> None:
@@ -85,20 +72,20 @@ def two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("two_ranks")
 def test_what_came_before_the_failure_is_not_kept() -> None:
-    model = network(1.0)
+    model = filled(1.0)
     state: Any = TorchState(model, None, step=3)
     on_rank(state, 1, of_rank_0({}, PeerLostError("rank 0 is gone", rank=0)))
     with pytest.raises(PeerLostError):
         state.sync()
     state.restore()
     assert state.step == 3
-    assert weights(model) == [1.0]
+    assert contents(model) == [1.0]
 
 
 @pytest.mark.usefixtures("two_ranks")
 def test_what_was_borrowed_is_saved_when_all_has_come() -> None:
-    first: Any = TorchState(network(2.0), None, step=4)
-    model = network(1.0)
+    first: Any = TorchState(filled(2.0), None, step=4)
+    model = filled(1.0)
     state: Any = TorchState(model, None, step=3)
 
     def join(lent: dict[str, Any]) -> None:
@@ -116,14 +103,14 @@ def test_what_was_borrowed_is_saved_when_all_has_come() -> None:
     first.save()
     first.save()
     state.restore()
-    assert (state.step, weights(model)) == (4, [2.0])
+    assert (state.step, contents(model)) == (4, [2.0])
 
 
 @pytest.mark.usefixtures("two_ranks")
 @pytest.mark.parametrize("when", ["as all meet", "after that"])
 def test_what_was_borrowed_before_the_failure_is_not_kept(when: str) -> None:
     lost = PeerLostError("rank 0 is gone", rank=0)
-    model = network(1.0)
+    model = filled(1.0)
     state: Any = TorchState(model, None, step=3)
 
     def refuse() -> None:
@@ -136,20 +123,20 @@ def test_what_was_borrowed_before_the_failure_is_not_kept(when: str) -> None:
             with pytest.raises(PeerLostError):
                 state.sync()
 
-    sync_of_rank_0(TorchState(network(2.0), None, step=4), join)
+    sync_of_rank_0(TorchState(filled(2.0), None, step=4), join)
     state.restore()
-    assert (state.step, weights(model)) == (3, [1.0])
+    assert (state.step, contents(model)) == (3, [1.0])
     on_rank(state, 1, of_rank_0({}, {"step": 9, "optimizer": None}))  # of another one, which lends nothing
     state.sync()
     with torch.no_grad():
         model.weight.fill_(6.0)
     state.restore()
-    assert (state.step, weights(model)) == (9, [2.0])
+    assert (state.step, contents(model)) == (9, [2.0])
 
 
 @pytest.mark.usefixtures("two_ranks")
 def test_a_lender_that_has_not_met_the_others_takes_other_memory() -> None:
-    state: Any = TorchState(network(2.0), None, step=4)
+    state: Any = TorchState(filled(2.0), None, step=4)
     kept = state._handlers["model"]._copies._whole.memory
 
     def refuse(lent: object) -> None:
