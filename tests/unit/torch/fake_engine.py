@@ -176,7 +176,8 @@ class FakeEngine:
         return self.count
 
     def poll(self, handle: int) -> bool:
-        assert handle in self.pending
+        if handle not in self.pending and handle not in self.numbers:
+            raise from_core("invalid_argument", f"Handle {handle} was not created or has been cleared.")
         return True
 
     def wait(self, handle: int, stream_of: Any = None) -> list[object] | int | None:
