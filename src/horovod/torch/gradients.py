@@ -11,7 +11,15 @@ from horovod.runtime.process_set import ProcessSet
 from horovod.torch.mpi_ops import sparse_allreduce_async
 from horovod.torch.shared_gradients import SharedGradients
 
-__all__ = ["Gradients"]
+__all__ = ["Gradients", "sparse_zero"]
+
+
+def sparse_zero(parameter: torch.Tensor, sparse_dims: int) -> torch.Tensor:
+    """A gradient of ``parameter`` with no entries, of which the first ``sparse_dims`` dimensions are sparse:
+    1 for those of embeddings."""
+    places = torch.empty((sparse_dims, 0), dtype=torch.int64, device=parameter.device)
+    values = torch.empty((0, *parameter.shape[sparse_dims:]), dtype=parameter.dtype, device=parameter.device)
+    return torch.sparse_coo_tensor(places, values, parameter.shape, check_invariants=False)
 
 
 class Gradients(GradientStore[torch.Tensor]):
@@ -30,19 +38,25 @@ class Gradients(GradientStore[torch.Tensor]):
         self.parameters = parameters
         self._process_set = process_set
         self._shared = shared
-        # Parameters whose gradient was sparse. Where such a parameter has no gradient, its zero is sparse.
-        self._sparse: set[int] = set()
+        # Parameters whose gradient was sparse, with the number of its sparse dimensions. Where such a
+        # parameter has no gradient, its zero is as sparse: ranks must agree on what its values look like.
+        self._sparse: dict[int, int] = {}
         # Frozen parameters that got zeros in order to take part.
         self._lent: list[int] = []
 
     def get(self, index: int) -> torch.Tensor:
         parameter = self.parameters[index]
         if parameter.grad is None:
-            layout = torch.sparse_coo if index in self._sparse else torch.strided
-            parameter.grad = torch.zeros_like(parameter, layout=layout, requires_grad=False)
+            parameter.grad = self._zero(index)
             if not parameter.requires_grad:
                 self._lent.append(index)
         return parameter.grad
+
+    def _zero(self, index: int) -> torch.Tensor:
+        parameter = self.parameters[index]
+        if index in self._sparse:
+            return sparse_zero(parameter, self._sparse[index])
+        return torch.zeros_like(parameter, requires_grad=False)
 
     def put(self, index: int, gradient: torch.Tensor) -> None:
         parameter = self.parameters[index]
@@ -84,7 +98,7 @@ class Gradients(GradientStore[torch.Tensor]):
 
     def is_sparse(self, index: int, gradient: torch.Tensor) -> bool:
         if gradient.is_sparse:
-            self._sparse.add(index)
+            self._sparse[index] = gradient.sparse_dim()
             return True
         return False
 

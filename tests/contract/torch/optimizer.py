@@ -285,6 +285,29 @@ CASES.add_as("sparse_gradients_as_dense", functools.partial(sparse_case, True))
 
 
 @CASES.add
+def a_sparse_embedding_that_some_ranks_do_not_use_in_a_step() -> None:
+    for start in (0, 1):  # in the first step ranks know from the zeros of the broadcast that it is sparse
+        torch.manual_seed(3)
+        model = torch.nn.Embedding(20, 3, sparse=True)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.5), named_parameters=model.named_parameters()
+        )
+        hvd.broadcast_optimizer_state(optimizer, 0, model)
+        expected = model.weight.detach().clone()
+        for step in range(start, 3):
+            if step > start:
+                optimizer.zero_grad()
+            used = hvd.rank() == 0 or step == 1
+            if used:
+                model(torch.tensor([step, 7])).sum().backward()
+            optimizer.step()
+            share = 1.0 if step == 1 else 1.0 / hvd.size()
+            expected[[step, 7]] -= 0.5 * share
+        assert_same(model.weight.detach(), expected, 1e-6)
+        assert_equal_everywhere(model.weight)
+
+
+@CASES.add
 def gradients_in_different_memory_orders() -> None:
     model: Any = net()
     if hvd.rank() % 2 == 0:
