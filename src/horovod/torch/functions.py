@@ -12,6 +12,7 @@ from horovod.collectives import objects
 from horovod.errors import InvalidArgumentError
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.torch.autograd import collectives
+from horovod.torch.gradients import sparse_zero
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
@@ -46,9 +47,11 @@ def _broadcast_tensors(entries: list[tuple[str | None, torch.Tensor]], root_rank
     """Broadcast all ``entries`` in place; everything is submitted before anything is waited for."""
     handles: list[int] = []
     copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for entry in entries:
+        _check_entry(*entry)
     for name, tensor in entries:
         buffer = tensor
-        if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and not tensor.is_contiguous():
+        if not tensor.is_contiguous():
             # Ranks may keep the same weights in different orders (channels_last).
             buffer = collectives.frontend.contiguous_copy(tensor)
             copies.append((tensor, buffer))
@@ -57,6 +60,29 @@ def _broadcast_tensors(entries: list[tuple[str | None, torch.Tensor]], root_rank
     with torch.no_grad():
         for tensor, buffer in copies:
             tensor.copy_(buffer)
+
+
+def _check_entry(name: str | None, tensor: Any) -> None:
+    """Refuse what cannot be overwritten.
+
+    Raises:
+        ValueError: no tensor, a sparse one, or one whose elements share memory.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        problem = f"is no tensor but a {type(tensor).__name__}. " + (
+            "Write torch.from_numpy(array)"
+            if hasattr(tensor, "__array__")
+            else "Leave it out, and send it by broadcast_object"
+        )
+    elif tensor.layout != torch.strided:
+        problem = f"has the layout {tensor.layout}. Leave it out, and send it by broadcast_object"
+    elif any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+        problem = "is expanded: its elements share memory. Make it contiguous by clone()"
+    else:
+        return
+    raise InvalidArgumentError(
+        f"The entry {name or '(without a name)'} of what is to be broadcast {problem}."
+    )
 
 
 def broadcast_object(
@@ -182,5 +208,6 @@ def _allocate_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module
     for parameter in _parameters(optimizer):
         if parameter.requires_grad and parameter.grad is None:
             is_sparse = isinstance(optimizer, torch.optim.SparseAdam) or parameter in sparse
-            layout = torch.sparse_coo if is_sparse else torch.strided
-            parameter.grad = torch.zeros_like(parameter, layout=layout, requires_grad=False)
+            parameter.grad = (
+                sparse_zero(parameter, 1) if is_sparse else torch.zeros_like(parameter, requires_grad=False)
+            )

@@ -447,6 +447,23 @@ def test_broadcast_parameters_refuses_generators(make_world: MakeWorld) -> None:
             hvd.broadcast_parameters(params, 0)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ({"epoch": 3}, "is no tensor but a dict"),
+        (torch.eye(3).to_sparse(), "has the layout torch.sparse_coo"),
+        (torch.ones(3).expand(2, 3), "is expanded"),
+    ],
+)
+def test_broadcast_parameters_names_what_it_cannot_overwrite(
+    make_world: MakeWorld, entry: Any, problem: str
+) -> None:
+    world = make_world(2)
+    with pytest.raises(ValueError, match=f"entry head._extra_state .*{problem}"):
+        hvd.broadcast_parameters({"a": torch.ones(1), "head._extra_state": entry}, 0)
+    assert not world.log, "nothing is on its way"
+
+
 def test_broadcast_parameters_uses_sorted_names(make_world: MakeWorld) -> None:
     engine = make_world(2)
     hvd.broadcast_parameters({"b": torch.ones(1), "a": torch.ones(()), "n": None}, 0)
