@@ -315,6 +315,30 @@ def types_of_users_have_handlers_of_users() -> None:
 
 
 @CASES.add
+def a_scaler_begins_its_step_anew_after_going_back() -> None:
+    net = network(1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    state = hvd.elastic.TorchState(net, optimizer, scaler=scaler)
+
+    def half_a_step() -> None:
+        loss = sum(parameter.sum() for parameter in net.parameters())
+        scaler.scale(loss).backward()  # type: ignore[arg-type]
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+
+    half_a_step()
+    state.restore()
+    half_a_step()
+    state.sync()
+    half_a_step()
+    scaler.update()
+    state.commit()
+    half_a_step()
+    scaler.update()
+
+
+@CASES.add
 def a_state_without_values_exchanges_nothing() -> None:
     def refuse(_: Any) -> Any:
         raise AssertionError("nothing to send")

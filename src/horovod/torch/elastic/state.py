@@ -20,6 +20,7 @@ __all__ = [
     "OptimizerStateHandler",
     "RandomStateHandler",
     "SamplerStateHandler",
+    "ScalerStateHandler",
     "StateDictHandler",
     "StateHandler",
     "TorchState",
@@ -115,6 +116,22 @@ class StateDictHandler(_CopyHandler):
         self.value.load_state_dict(_broadcast(self.value.state_dict()))
 
 
+class ScalerStateHandler(StateDictHandler):
+    """A ``torch.amp.GradScaler``. Its state dict does not say which optimizers it has unscaled or stepped
+    since its last update: after going back, none."""
+
+    def restore(self) -> None:
+        super().restore()
+        self._begin_step()
+
+    def sync(self) -> None:
+        super().sync()
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        self.value._per_optimizer_states.clear()  # nothing public does this without an update
+
+
 class ModelStateHandler(_CopyHandler):
     """A ``torch.nn.Module``: parameters and buffers."""
 
@@ -168,6 +185,7 @@ _registry: list[tuple[type[Any], type[Any]]] = [
     (torch.optim.Optimizer, OptimizerStateHandler),
     (ElasticSampler, SamplerStateHandler),
     (torch.optim.lr_scheduler.LRScheduler, StateDictHandler),
+    (getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler), ScalerStateHandler),
     (RandomState, RandomStateHandler),
 ]
 
