@@ -15,6 +15,7 @@ from horovod._keras.variables import all_variables, broadcast_arrays, broadcast_
 from horovod.elastic.run import run_fn
 from horovod.elastic.state import ObjectState
 from horovod.errors import InvalidArgumentError
+from horovod.gradients.variables import kept_apart
 from horovod.runtime import lifecycle
 
 __all__ = ["ModelState", "elastic_classes", "runner"]
@@ -31,6 +32,9 @@ class ModelState(ObjectState):
     with PyTorch, its default generators as well. :meth:`sync` leaves each rank its own seeds, with the
     counters of rank 0: a process that takes the place of a lost one, with the same seed, draws what that
     would have drawn.
+
+    The sums of ``backward_passes_per_step`` are saved and restored. :meth:`sync` leaves a rank that has saved
+    as often as rank 0 its own.
 
     A ``tf.data`` iterator among the keywords is saved with its position. :meth:`sync` leaves a rank that has
     saved as often as rank 0 its own; others take over that of rank 0.
@@ -56,7 +60,6 @@ class ModelState(ObjectState):
         self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
         if self.optimizer is None:
             raise InvalidArgumentError("There is no optimizer: compile the model before, or pass one.")
-        _build(self.optimizer, list(model.trainable_variables))
         self._generators: list[Any] = []  # of PyTorch, at the last save
         self._with_torch = backend is not None and backend.backend() == "torch"
         self._positions = Positions({name: each for name, each in kwargs.items() if is_iterator(each)})
@@ -91,15 +94,19 @@ class ModelState(ObjectState):
             HorovodInternalError: rank 0 syncs another state; variables differ in number, shape or dtype; or
                 the world failed.
         """
-        self._meet(["model", "optimizer", *self._positions.iterators, *self._saved_state])
-        self._copies.prepare([*self._variables(), *self._seeds()])
+        parts = ["model", "optimizer", *self._positions.iterators, *self._saved_state]
+        saves = self._meet(parts, self._positions.saves)
+        variables, seeds = self._variables(), self._seeds()
+        self._copies.prepare([*variables, *seeds])
         arrays = self._copies.prepared()
-        seeds = arrays[len(arrays) - len(self._seeds()) :]
-        mine = [seed.copy() for seed in seeds]
+        own = [seed[:1] for seed in arrays[len(variables) :]]  # the rest counts what was drawn
+        if saves == self._positions.saves:  # others take over the sums of rank 0, with its count of passes
+            own += [array for each, array in zip(variables, arrays, strict=False) if kept_apart(each)]
+        mine = [each.copy() for each in own]
         broadcast_arrays(arrays, root_rank=0)  # what comes is what is saved, with no copy more
-        for seed, own in zip(seeds, mine, strict=True):
-            seed[:1] = own[:1]  # the rest counts what was drawn
-        self._positions.sync(self._bcast_object, self._rank())
+        for each, value in zip(own, mine, strict=True):
+            each[...] = value
+        self._positions.sync(self._bcast_object, self._rank(), saves)
         super().sync()
         if self._rank() != 0:
             self._copies.assign_prepared()
@@ -115,7 +122,14 @@ class ModelState(ObjectState):
     def _variables(self) -> list[Any]:
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()  # within fit() JAX keeps the values elsewhere
-        return [*self.model.weights, *all_variables(self.optimizer)]
+        optimizer = self._whole_optimizer()
+        _build(optimizer, list(self.model.trainable_variables))
+        return [*self.model.weights, *all_variables(optimizer)]
+
+    def _whole_optimizer(self) -> Any:
+        """The given one, or the loss scaling that Keras has put around it, whose scale counts as well."""
+        around = getattr(self.model, "optimizer", None)
+        return around if getattr(around, "inner_optimizer", None) is self.optimizer else self.optimizer
 
     def _seeds(self) -> list[Any]:
         """The states of seed generators, which Keras 3 does not count as weights."""

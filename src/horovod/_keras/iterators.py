@@ -27,24 +27,27 @@ class Positions:
     Args:
         iterators: by name.
 
+    Attributes:
+        saves: how often all of the state was saved; equal on ranks that are in step.
+
     Raises:
         ValueError: the position of one cannot be saved.
     """
 
     def __init__(self, iterators: dict[str, Any]) -> None:
         self.iterators = iterators
-        self._saves = self._new_saves = 0
+        self.saves = self._new_saves = 0
         self._new: dict[str, Any] = {}
         self._whole: dict[str, Any] = {name: _position(name, each) for name, each in iterators.items()}
 
     def prepare(self) -> None:
         """Note the present positions."""
-        self._new_saves = self._saves + 1
+        self._new_saves = self.saves + 1
         self._new = {name: _position(name, each) for name, each in self.iterators.items()}
 
     def adopt(self) -> None:
         """What was prepared is the last set from now on; cannot fail."""
-        self._saves = self._new_saves
+        self.saves = self._new_saves
         self._whole, self._new = self._new, {}
 
     def restore(self) -> None:
@@ -57,22 +60,22 @@ class Positions:
         self._whole[name] = _position(name, iterator)
         self.iterators[name] = iterator
 
-    def sync(self, broadcast: Callable[[Any], Any], rank: int) -> None:
+    def sync(self, broadcast: Callable[[Any], Any], rank: int, saves: int) -> None:
         """Be in step with rank 0. A collective.
 
         Args:
             broadcast: returns rank 0's argument on every rank.
             rank: of this process, now.
+            saves: of rank 0.
         """
-        if not self.iterators:
-            return
-        self.prepare()
-        mine = (self._saves, {name: _packed(each) for name, each in self._new.items()} if rank == 0 else {})
-        saves, positions = broadcast(mine)
-        if rank != 0 and saves != self._saves:
-            for name, position in positions.items():
-                self.iterators[name]._restore_from_tensors(_unpacked(position))
+        if self.iterators:
             self.prepare()
+            mine = {name: _packed(each) for name, each in self._new.items()} if rank == 0 else {}
+            positions = broadcast(mine)
+            if saves != self.saves:
+                for name, position in positions.items():
+                    self.iterators[name]._restore_from_tensors(_unpacked(position))
+                self.prepare()
         self._new_saves = saves + 1
 
 

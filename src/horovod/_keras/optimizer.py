@@ -16,7 +16,7 @@ from horovod.errors import InvalidArgumentError
 from horovod.gradients.accumulation import Accumulator
 from horovod.gradients.reduction import PartialReduction, stays_local
 from horovod.gradients.settings import GradientSettings
-from horovod.gradients.variables import VariableSet
+from horovod.gradients.variables import VariableSet, keep_apart
 from horovod.runtime import lifecycle
 
 __all__ = ["CallableList", "distributed", "is_distributed"]
@@ -336,6 +336,8 @@ class _Accumulator(Accumulator):
             optimizer.add_variable_from_reference(variable, name="accumulated_gradient")
             for variable in variables
         ]
+        for total in self._sums:
+            keep_apart(total)
         self._used: set[int] = set()  # which of them ever had a gradient
         # By place, whether the gradients come reduced. A graph is traced once for many passes, so it cannot
         # differ from pass to pass.

@@ -11,6 +11,7 @@ import numpy as np
 from horovod.collectives import objects
 from horovod.collectives.numpy_frontend import collectives
 from horovod.errors import HorovodInternalError
+from horovod.gradients.variables import kept_apart
 from horovod.runtime.process_set import ProcessSet, global_process_set
 
 __all__ = [
@@ -67,13 +68,13 @@ def broadcast_variables(
     variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set
 ) -> None:
     """Assign the values of ``root_rank`` to ``variables``: of Keras, TensorFlow or a mixture, in the same
-    order on all ranks.
+    order on all ranks. The sums of ``backward_passes_per_step`` stay those of each rank.
 
     Raises:
         HorovodInternalError: number, shapes or dtypes differ between ranks; a rank was lost.
         ValueError: ``init()`` has not been called.
     """
-    listed = list(variables)
+    listed = [variable for variable in variables if not kept_apart(variable)]
     arrays = [np.array(variable.numpy(), order="C") for variable in listed]
     broadcast_arrays(arrays, root_rank, process_set)
     for variable, array in zip(listed, arrays, strict=True):

@@ -7,7 +7,7 @@ from typing import Any
 
 from horovod.errors import InvalidArgumentError
 
-__all__ = ["VariableSet", "local_weights", "own_variable"]
+__all__ = ["VariableSet", "keep_apart", "kept_apart", "local_weights", "own_variable"]
 
 
 def own_variable(variable: Any) -> Any:
@@ -22,11 +22,23 @@ def own_variable(variable: Any) -> Any:
     return variable
 
 
+def keep_apart(variable: Any) -> None:
+    """From now on every rank has its own value of ``variable``, an object of Keras: the sum of a step that is
+    not finished. To overwrite it by that of another rank would count a batch twice, and lose one."""
+    variable._horovod_kept_apart = True
+
+
+def kept_apart(variable: Any) -> bool:
+    """Whether every rank has its own value of ``variable``."""
+    return getattr(variable, "_horovod_kept_apart", False)
+
+
 def local_weights(local_layers: Any) -> list[Any]:
-    """The trainable weights of one Keras layer or of a collection of layers; ``None`` has none.
+    """The weights of one Keras layer or of a collection of layers; ``None`` has none. Also those that are
+    frozen now: they have no gradients until they are trained.
 
     Raises:
-        ValueError: neither.
+        ValueError: neither; or a layer has no weights yet, so that later ones would be reduced.
     """
     if local_layers is None:
         return []

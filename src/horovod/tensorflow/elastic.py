@@ -86,13 +86,13 @@ class TensorFlowState(ObjectState):
             tensorflow.errors.OpError: the same within a session; ``hvd.elastic.run`` knows it.
         """
         parts = ["variables", *self._generators, *self._positions.iterators, *self._saved_state]
-        self._meet(parts)
+        saves = self._meet(parts, self._positions.saves)
         if self._in_graph is not None:
             self._session().run(self._in_graph.broadcast())
         else:
             broadcast_variables(self.variables, root_rank=0)
         self._prepare()
-        self._positions.sync(self._bcast_object, self._rank())
+        self._positions.sync(self._bcast_object, self._rank(), saves)
         super().sync()
         self._adopt()  # not before all has come: what is saved is of one moment
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from horovod.collectives import numpy_frontend, objects
 from horovod.collectives.base import checked_root
+from horovod.gradients.variables import kept_apart
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.tensorflow.mpi_ops import broadcast, broadcast_
 from horovod.tensorflow.util import raw
@@ -32,7 +33,7 @@ def broadcast_variables(
 
     Args:
         variables: of TensorFlow or of Keras, in the same order on all ranks: variables at the same position
-            belong together.
+            belong together. The sums of ``backward_passes_per_step`` stay those of each rank.
         inplace: accepted; the variables are overwritten either way.
 
     Returns:
@@ -42,7 +43,7 @@ def broadcast_variables(
         ValueError: ``root_rank`` is no number of a rank.
     """
     root_rank = checked_root(root_rank)
-    plain = [raw(variable) for variable in variables]
+    plain = [raw(variable) for variable in variables if not kept_apart(variable)]
     if inplace and not tf.executing_eagerly():
         return tf.group(*broadcast_(plain, root_rank, "broadcast_variables", process_set))
     if not tf.executing_eagerly():

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.contract.keras.lazy import hvd, keras
-from tests.contract.keras.models import assert_same_everywhere, data, dense_model, weights_of
+from tests.contract.keras.models import (
+    BATCH,
+    assert_same_everywhere,
+    data,
+    dense_model,
+    own_share,
+    weights_of,
+)
 from tests.contract.world import Cases
 
 CASES = Cases()
@@ -94,6 +101,37 @@ def metrics_that_only_some_ranks_have_are_named() -> None:
         hvd.HorovodInternalError, match=r"rank 0 has \['loss'\], rank 1 has \['acc', 'loss'\]"
     ):
         callback.on_epoch_end(1, {"loss": 1.0} if hvd.rank() == 0 else {"loss": 1.0, "acc": 1.0})
+
+
+@CASES.add
+def metrics_that_are_no_numbers_are_named_on_every_rank() -> None:
+    callback = hvd.callbacks.MetricAverageCallback()
+    with pytest.raises(ValueError, match=r"got lr \(no number but list\)\. Put"):
+        callback.on_epoch_end(0, {"loss": 1.0, "lr": [1.0, 2.0]})
+    with pytest.raises(hvd.HorovodInternalError, match=r"rank 1 has .*loss \(no number but NoneType\)"):
+        callback.on_epoch_end(0, {"loss": 1.0 if hvd.rank() == 0 else None})
+    callback.on_epoch_end(0, {})
+
+
+@CASES.add
+def a_broadcast_within_a_step_of_two_passes_leaves_each_rank_its_sums() -> None:
+    for given in ("callback", "function"):
+        x, y = data(0, 2 * BATCH)
+        model = compiled(dense_model(), keras.optimizers.SGD(0.1), backward_passes_per_step=2)
+        alone = dense_model()
+        alone.compile(keras.optimizers.SGD(0.2), "mse")  # the sum of two passes, each a mean
+        alone.fit(x, y, batch_size=2 * BATCH, shuffle=False, verbose=0)
+
+        class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                if batch == 0:
+                    hvd.broadcast_variables([*self.model.weights, *self.model.optimizer.variables], 0)
+
+        how = Broadcast() if given == "function" else hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+        own = BATCH // hvd.size()
+        model.fit(own_share(x), own_share(y), batch_size=own, shuffle=False, verbose=0, callbacks=[how])
+        for mine, other in zip(weights_of(model), weights_of(alone), strict=True):
+            np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
 
 
 @CASES.add

@@ -131,6 +131,64 @@ def a_newcomer_with_the_seed_of_a_lost_rank_draws_what_that_would_have_drawn() -
 
 
 @CASES.add
+def ranks_keep_the_sums_of_a_step_that_is_not_finished() -> None:
+    model = dense_model()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
+    model.compile(optimizer, "mse")
+    state = hvd.elastic.KerasState(model)
+    state.sync()
+    first = [weight.numpy().copy() for weight in model.weights]
+
+    def one_pass() -> None:
+        gradients = [keras.ops.full(each.shape, 1.0 + hvd.rank(), "float32") for each in model.weights]
+        optimizer.apply(gradients, model.trainable_weights)
+
+    def step(whole: float) -> None:
+        for weight, old in zip(model.weights, first, strict=True):
+            np.testing.assert_allclose(weight.numpy(), old - whole, atol=1e-5)
+
+    one_pass()
+    state.commit()
+    one_pass()
+    state.restore()
+    state.sync()
+    one_pass()
+    mean = 1.0 + (hvd.size() - 1) / 2
+    step(2 * mean)
+    state.restore()
+    if hvd.rank() != 0:  # it is replaced, and takes over the pass of rank 0
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
+        model.compile(optimizer, "mse")
+        state = hvd.elastic.KerasState(model)
+    state.sync()
+    one_pass()
+    step(1.0 + mean)
+
+
+@CASES.add
+def the_loss_scaling_around_a_given_optimizer_is_kept() -> None:
+    policy = keras.mixed_precision.dtype_policy()
+    keras.mixed_precision.set_dtype_policy("mixed_float16")
+    try:
+        model = dense_model()
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        model.compile(optimizer, "mse")
+        state = hvd.elastic.KerasState(model, optimizer)
+        around = model.optimizer
+        assert around.inner_optimizer is optimizer
+        assert state.optimizer is optimizer
+        if hvd.rank() == 0:
+            around.dynamic_scale.assign(64.0)
+        state.sync()
+        assert float(around.dynamic_scale.numpy()) == 64.0
+        around.dynamic_scale.assign(8.0)
+        state.restore()
+        assert float(around.dynamic_scale.numpy()) == 64.0
+    finally:
+        keras.mixed_precision.set_dtype_policy(policy)
+
+
+@CASES.add
 def positions_of_iterators_of_tensorflow() -> None:
     if backend() != "tensorflow":
         return
