@@ -54,7 +54,7 @@ def test_a_host_is_added_and_the_first_one_removed(train: Train, way: str, slots
         assert [each["members"][0]["host"] for each in job.worlds] == ["localhost", "localhost", "127.0.0.1"]
 
 
-@pytest.mark.parametrize(("way", "slots"), part_of(ALL, {("keras-tensorflow", 1)}))
+@pytest.mark.parametrize(("way", "slots"), part_of(ALL, {("keras-tensorflow", 1), ("keras-jax", 1)}))
 def test_rank_0_is_lost(train: Train, way: str, slots: int) -> None:
     """Its host is lost with it."""
     with begin(train, way, {"localhost": slots, "127.0.0.1": slots}) as job:

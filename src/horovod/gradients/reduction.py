@@ -16,7 +16,14 @@ from horovod.gradients.settings import GradientSettings
 from horovod.gradients.variables import VariableSet
 from horovod.runtime.process_set import ProcessSet, member_count
 
-__all__ = ["PartialReduction", "exchange", "reduce_in_groups", "share_of_average", "stays_local"]
+__all__ = [
+    "PartialReduction",
+    "exchange",
+    "ranks_of_average",
+    "reduce_in_groups",
+    "share_of_average",
+    "stays_local",
+]
 
 
 def stays_local(process_set: ProcessSet) -> bool:
@@ -29,12 +36,17 @@ def stays_local(process_set: ProcessSet) -> bool:
     return member_count(process_set) == 1 or not process_set.included()
 
 
+def ranks_of_average(process_set: ProcessSet) -> int:
+    """By what an average over the ranks divides: 1 where this process keeps its own gradients."""
+    return 1 if stays_local(process_set) else member_count(process_set)
+
+
 def share_of_average(settings: GradientSettings) -> Callable[[Any], Any] | None:
     """A function that divides a local gradient by the number of ranks; None if the settings do not want
     that."""
     if not settings.scale_local_gradients:
         return None
-    return lambda gradient: gradient / member_count(settings.process_set)
+    return lambda gradient: gradient / ranks_of_average(settings.process_set)
 
 
 def reduce_in_groups(

@@ -10,7 +10,13 @@ import torch
 from horovod._keras import moments
 from horovod._keras.frameworks.contract import Branch, Framework
 from horovod.errors import HorovodInternalError
-from horovod.gradients.reduction import PartialReduction, exchange, reduce_in_groups, share_of_average
+from horovod.gradients.reduction import (
+    PartialReduction,
+    exchange,
+    reduce_in_groups,
+    share_of_average,
+    stays_local,
+)
 from horovod.gradients.settings import GradientSettings
 from horovod.torch import mpi_ops
 from horovod.torch.autograd import apply, collectives
@@ -32,6 +38,8 @@ class TorchFramework(Framework):
         @torch.compiler.disable  # type: ignore[untyped-decorator]
         @torch.no_grad()
         def reduce(gradients: list[Any], variables: list[Any]) -> list[Any]:
+            if stays_local(settings.process_set):
+                return gradients
             return _reduced(gradients, variables, settings)
 
         return PartialReduction(reduce, share_of_average(settings))

@@ -25,7 +25,14 @@ from horovod.collectives.numpy_frontend import collectives
 from horovod.common.basics import HorovodBasics
 from horovod.errors import HorovodInternalError
 from horovod.gradients.compression import CastCompressor, NoneCompressor
-from horovod.gradients.reduction import PartialReduction, exchange, reduce_in_groups, share_of_average
+from horovod.gradients.reduction import (
+    PartialReduction,
+    exchange,
+    ranks_of_average,
+    reduce_in_groups,
+    share_of_average,
+    stays_local,
+)
 from horovod.gradients.settings import GradientSettings
 from horovod.runtime import lifecycle
 
@@ -90,7 +97,7 @@ class JaxFramework(Framework):
     failure: HorovodInternalError | None = None  # the last failure within a compiled function
 
     def reduction(self, settings: GradientSettings) -> PartialReduction:
-        return PartialReduction(functools.partial(_reduced, settings), share_of_average(settings))
+        return PartialReduction(functools.partial(_reduced, settings), _share_of_average(settings))
 
     def choose(self, condition: Any, if_true: Branch, if_false: Branch, variables: Sequence[Any]) -> Any:
         if not _traced(condition):
@@ -134,9 +141,32 @@ class JaxFramework(Framework):
         return jnp.asarray(value)
 
 
+def _share_of_average(settings: GradientSettings) -> Callable[[Any], Any] | None:
+    """See ``share_of_average``. In elastic jobs a compiled step outlives the number of ranks, so it asks the
+    host each time."""
+    at_once = share_of_average(settings)
+    if at_once is None:
+        return None
+
+    def divided(gradient: Any) -> Any:
+        if not (_traced(gradient) and lifecycle.current().config.elastic):
+            return at_once(gradient)
+
+        def count(some: Any) -> list[Any]:
+            return [np.array(ranks_of_average(settings.process_set), some.dtype)]
+
+        result = jax.ShapeDtypeStruct((), gradient.dtype)
+        (ranks,) = _on_the_host(count, [result], [jnp.ravel(gradient)[:1]])
+        return gradient / ranks
+
+    return divided
+
+
 def _reduced(settings: GradientSettings, gradients: list[Any], variables: list[Any]) -> list[Any]:
     def on_the_host(*arrays: Any) -> list[Any]:
         given = [np.ascontiguousarray(array) for array in arrays]
+        if stays_local(settings.process_set):  # for a compiled step this is only known when it runs
+            return given
         outs = [np.empty_like(array) for array in given]
         exchange(collectives, [[array] for array in given], [[out] for out in outs], settings)
         return outs
