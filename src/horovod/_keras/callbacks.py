@@ -88,6 +88,7 @@ class MetricAverageCallbackImpl(_Impl):
 
     Raises (from ``on_epoch_end``):
         HorovodInternalError: the ranks have different metrics.
+        ValueError: a metric is no number.
     """
 
     def __init__(self, backend: Any, device: str = "", *args: Any) -> None:
@@ -97,11 +98,29 @@ class MetricAverageCallbackImpl(_Impl):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs is None or lifecycle.current().topology.size == 1:
             return
-        names = sorted(logs)
-        agree("metrics", names)
-        if names:
-            means = averages([float(logs[name]) for name in names], "keras.metrics")
-            logs.update(zip(names, means, strict=True))
+        values = {name: _number(logs[name]) for name in sorted(logs)}
+        shown = {
+            name: name if value is not None else f"{name} (no number but {type(logs[name]).__name__})"
+            for name, value in values.items()
+        }
+        agree("metrics", list(shown.values()))  # before anything raises: the other ranks would wait
+        if None in values.values():
+            raise InvalidArgumentError(
+                "MetricAverageCallback averages numbers, and got "
+                f"{', '.join(shown[name] for name, value in values.items() if value is None)}. Put the "
+                "callback that adds it behind MetricAverageCallback."
+            )
+        if not values:
+            return
+        means = averages([value for value in values.values() if value is not None], "keras.metrics")
+        logs.update(zip(values, means, strict=True))
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
 
 
 class LearningRateScheduleCallbackImpl(_Impl):
