@@ -40,7 +40,8 @@ def is_distributed(optimizer: Any) -> bool:
 def distributed(optimizer: Any, framework: Framework, settings: GradientSettings) -> Any:
     """A distributed optimizer like ``optimizer``, with its state.
 
-    If its class cannot be made again from ``get_config()``, ``optimizer`` itself becomes distributed.
+    If its class cannot be made again from ``get_config()``, or something gets lost that way, ``optimizer``
+    itself becomes distributed.
 
     Raises:
         ValueError: it is distributed already, accumulates gradients itself as well, or is loss scaling around
@@ -62,21 +63,37 @@ def distributed(optimizer: Any, framework: Framework, settings: GradientSettings
             "optimizer: keras.optimizers.LossScaleOptimizer(hvd.DistributedOptimizer(...))."
         )
     kind = _subclass(type(optimizer), framework, settings)
-    try:
-        made = kind.from_config(optimizer.get_config())
-    except (TypeError, ValueError, NotImplementedError):
+    made = _made_again(optimizer, kind)
+    if made is None:
         optimizer.__class__ = kind
         optimizer._begin()
         return optimizer
+    # Own variables come last, see `build`.
+    for own, given in zip(made._shared_variables(), optimizer.variables, strict=optimizer.built):
+        own.assign(given)
+    return made
+
+
+def _made_again(optimizer: Any, kind: type) -> Any | None:
+    """An optimizer of class ``kind`` by the configuration of ``optimizer``, for the same variables; ``None``
+    if that does not tell all: a class of the user may keep what its ``get_config()`` leaves out."""
+    try:
+        made: Any = kind.from_config(optimizer.get_config())  # type: ignore[attr-defined]
+    except (TypeError, ValueError, NotImplementedError):
+        return None
     for name, value in vars(optimizer).items():
         if name.startswith("_exclude_from_weight_decay"):  # no part of the configuration
             setattr(made, name, value)
     if optimizer.built:
         made.build(list(optimizer._trainable_variables))
-    # Own variables come last, see `build`.
-    for own, given in zip(made._shared_variables(), optimizer.variables, strict=optimizer.built):
-        own.assign(given)
-    return made
+    there = vars(made)
+    plain = (bool, int, float, str, type(None))
+    lost = [
+        name
+        for name, value in vars(optimizer).items()
+        if isinstance(value, plain) and value == value and (name not in there or there[name] != value)
+    ]
+    return None if lost else made
 
 
 class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]

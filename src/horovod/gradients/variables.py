@@ -51,7 +51,12 @@ def local_weights(local_layers: Any) -> list[Any]:
             raise InvalidArgumentError(
                 f"local_layers must be a Keras layer or a collection of layers, got {layer!r}."
             )
-        weights += layer.trainable_weights
+        if not (layer.weights or getattr(layer, "built", True)):
+            raise InvalidArgumentError(
+                f"The layer {layer.name} of local_layers is not built: it has no weights yet. Build the "
+                "model first: give it an input shape, call model.build(input_shape), or call it with a batch."
+            )
+        weights += layer.weights
     return weights
 
 

@@ -228,6 +228,42 @@ def partial_optimizers_leave_layers_local() -> None:
             weight.assign(old)
     with pytest.raises(ValueError, match="local_layers"):
         hvd.PartialDistributedOptimizer(keras.optimizers.SGD(1.0), local_layers=3)
+    with pytest.raises(ValueError, match="The layer late of local_layers is not built"):
+        hvd.PartialDistributedOptimizer(
+            keras.optimizers.SGD(1.0), local_layers=[keras.layers.Dense(1, name="late")]
+        )
+
+
+@CASES.add
+def a_local_layer_may_be_frozen_at_first() -> None:
+    layer = dense_model().layers[0]
+    layer.trainable = False
+    optimizer = hvd.PartialDistributedOptimizer(
+        keras.optimizers.SGD(1.0), local_layers=layer, scale_local_gradients=False
+    )
+    layer.trainable = True
+    weights = layer.trainable_weights
+    before = [weight.numpy().copy() for weight in weights]
+    optimizer.apply([keras.ops.full(each.shape, float(hvd.rank()), "float32") for each in weights], weights)
+    for weight, old in zip(weights, before, strict=True):
+        np.testing.assert_allclose(weight.numpy(), old - hvd.rank(), atol=1e-5)
+
+
+@CASES.add
+def optimizers_of_users_keep_what_their_configuration_leaves_out() -> None:
+    class Stronger(keras.optimizers.SGD):  # type: ignore[misc]
+        def __init__(self, learning_rate: float = 0.01, factor: float = 1.0, **options: Any) -> None:
+            super().__init__(learning_rate, **options)
+            self.factor = factor
+
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            super().update_step(gradient * self.factor, variable, learning_rate)
+
+    weight = variable(0.0)
+    optimizer = hvd.DistributedOptimizer(Stronger(1.0, factor=3.0))
+    assert optimizer.factor == 3.0
+    optimizer.apply([tensor(float(hvd.rank()))], [weight])
+    near(weight, -3.0 * mean_rank())
 
 
 @CASES.add
