@@ -106,6 +106,10 @@ def test_what_cannot_come_back_is_said() -> None:
 
     with pytest.raises(ActorFailed, match=r"rank \d .*, has a result that cannot be pickled: TypeError"):
         shared().run(threading.Lock)
+    with pytest.raises(
+        ActorFailed, match=r"(?s)rank \d .*<genexpr> returned a generator, which has run nothing"
+    ):
+        shared().run(lambda: (each for each in [raises]))
     with pytest.raises(ActorFailed, match=r"has failed, and its error cannot be read here(.|\n)*strange 1 2"):
         shared().run(raises)
     assert shared().run(summed, [1]) == [3.0] * 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from typing import Any
 
 import ray
@@ -12,6 +12,7 @@ import ray
 from horovod.bootstrap.membership import WORKER_VARIABLE
 from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.bootstrap.store_address import SOCKET_VARIABLE
+from horovod.errors import InvalidArgumentError
 from horovod.ray import ray_logger
 
 __all__ = ["BaseHorovodWorker", "Call", "leave_outer_job"]
@@ -79,8 +80,19 @@ class BaseHorovodWorker:
             self.executable = executable_cls(*(executable_args or ()), **(executable_kwargs or {}))
 
     def execute(self, func: Callable[[Any], Any]) -> Any:
-        """Returns ``func(executable)``."""
-        return func(self.executable)
+        """Returns ``func(executable)``.
+
+        Raises:
+            InvalidArgumentError: it is a generator, of which Ray would take the first value, and run no more.
+        """
+        result = func(self.executable)
+        if isinstance(result, Generator | AsyncGenerator):
+            name = getattr(result, "__qualname__", "the function")
+            raise InvalidArgumentError(
+                f"{name} returned a generator, which has run nothing yet and cannot be sent. Return its "
+                "values as a list; messages on the way go by horovod.ray.ray_logger.log()."
+            )
+        return result
 
     def set_queue(self, queue: Any) -> None:
         """Where :func:`horovod.ray.ray_logger.log` leaves messages; None: nowhere."""
