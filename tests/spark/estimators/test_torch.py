@@ -151,6 +151,13 @@ def test_data_that_does_not_fit_the_model(session: Any, lines: Any, digits: Any,
         line(store, feature_cols=["nothing"]).fit(lines)
     with pytest.raises(ValueError, match="validation"):
         line(store, validation=1.5).fit(lines)
+    texts = session.createDataFrame([("a", 2.0)], "x string, y double")
+    for features in (["x"], None):
+        with pytest.raises(
+            ValueError, match="Column 'x' has the type String, of which PyTorch has no tensors"
+        ):
+            line(store, feature_cols=features, transformation_fn=None).fit(texts)
+    assert not store.is_parquet_dataset(store.get_train_data_path(0))
     with pytest.raises(ValueError, match="pixels"):
         of_digits(store, input_shapes=[[-1, 8, 9]]).fit(digits)
     nulls = session.createDataFrame([(1.0, 2.0), (None, 3.0)], "x double, y double")

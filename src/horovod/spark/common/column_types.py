@@ -13,6 +13,7 @@ from pyspark.sql import types
 from horovod.errors import InvalidArgumentError
 
 __all__ = [
+    "WITHOUT_NUMBERS",
     "class_of",
     "data_type_to_numpy",
     "data_type_to_str",
@@ -36,6 +37,8 @@ _SCALARS: Final[dict[type, tuple[Any, type]]] = {
     types.DateType: (np.datetime64, datetime.date),
     types.TimestampType: (np.datetime64, datetime.datetime),
 }
+WITHOUT_NUMBERS: Final = frozenset({types.StringType, types.BinaryType, types.DateType, types.TimestampType})
+"""Types whose values are no numbers, until something makes numbers of them."""
 _VECTORS: Final = (VectorUDT, DenseVector, SparseVector)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from horovod.errors import InvalidArgumentError
+from horovod.spark.common.column_types import WITHOUT_NUMBERS, class_of, data_type_to_str
 from horovod.spark.common.estimator import HorovodEstimator
 from horovod.spark.common.parameters import Parameter, parameters
 from horovod.spark.common.params import positive
@@ -30,6 +31,28 @@ LOSSES = (
 @parameters(LOSSES)
 class TorchLosses(HorovodEstimator):
     """What estimators for PyTorch have in common."""
+
+    def _fit(self, dataset: Any) -> Any:
+        if self._value("feature_cols") is not None:  # else this is called again with them
+            self._refuse_what_no_tensor_holds(dataset)
+        return super()._fit(dataset)
+
+    def _refuse_what_no_tensor_holds(self, dataset: Any) -> None:
+        """
+        Raises:
+            InvalidArgumentError: a column has texts or times, and nothing makes numbers of them.
+        """
+        if self._value("transformation_fn") is not None or self._value("data_module") is not None:
+            return
+        kinds = {field.name: field.dataType for field in dataset.schema}
+        for name in self._columns_read():
+            if (
+                name in kinds and class_of(kinds[name]) in WITHOUT_NUMBERS
+            ):  # one that is missing is named later
+                raise InvalidArgumentError(
+                    f"Column {name!r} has the type {data_type_to_str(kinds[name])}, of which PyTorch has no "
+                    "tensors. Make numbers of it before training, or by transformation_fn, or leave it out."
+                )
 
     def _losses(self) -> tuple[list[Any] | None, list[Any] | None]:
         """Losses, or functions that make them: one for each label.
