@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from horovod.bootstrap.cores import Share, cores_per_rank, own_share, usable_cores
+from horovod.bootstrap.cores import (
+    Share,
+    cores_per_rank,
+    fewest_cores_per_rank,
+    own_share,
+    usable_cores,
+)
 
 
 def groups(folder: Path, **limits: str) -> tuple[Path, Path]:
@@ -58,6 +64,7 @@ def test_cores_are_shared_out_on_each_machine(
     shares: list[Share], machines: str, expected: list[float]
 ) -> None:
     assert [cores_per_rank(rank, shares, machines) for rank in range(len(shares))] == expected
+    assert fewest_cores_per_rank(shares, machines) == min(expected)
 
 
 @pytest.mark.parametrize(

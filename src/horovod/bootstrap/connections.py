@@ -50,6 +50,8 @@ class Mesh:
     process_sets: list[list[int]] = field(default_factory=list)
     cores_per_rank: float = 1.0
     """Of this machine, for its ranks."""
+    fewest_cores_per_rank: float = 1.0
+    """Of the machine of the world that has the fewest for its ranks."""
     world: bytes = b""
     """What stands for this round of the job."""
     segment_limit_bytes: int | None = None

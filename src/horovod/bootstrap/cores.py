@@ -6,6 +6,7 @@ Also part of the agent's text (`horovod.launch.agent.bundle`): only the standard
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Share", "cores_per_rank", "own_share", "usable_cores"]
+__all__ = ["Share", "cores_per_rank", "fewest_cores_per_rank", "own_share", "usable_cores"]
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,25 @@ def cores_per_rank(rank: int, shares: Sequence[Share], machines: Sequence[str]) 
         machines: by rank, what all ranks of a machine have in common.
     """
     here = [share for share, machine in zip(shares, machines, strict=True) if machine == machines[rank]]
+    return _for_each(here, shares[rank].quota)
+
+
+def fewest_cores_per_rank(shares: Sequence[Share], machines: Sequence[str]) -> float:
+    """:func:`cores_per_rank` of the rank with the fewest, of all machines."""
+    by_machine = defaultdict(list)
+    for share, machine in zip(shares, machines, strict=True):
+        by_machine[machine].append(share)
+    return min(
+        _for_each(here, quota) for here in by_machine.values() for quota in {each.quota for each in here}
+    )
+
+
+def _for_each(here: Sequence[Share], quota: float | None) -> float:
+    """Cores for each of the ranks of one machine, for those with this quota."""
     cores = 0
     for share in here:
         cores |= share.cores
     count = float(_count(cores))
-    quota = shares[rank].quota
     # Ranks with the same quota are taken to be in one container, which shares it.
     if quota is not None:
         count = min(count, quota * len(here) / sum(share.quota == quota for share in here))

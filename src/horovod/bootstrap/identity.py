@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from horovod.bootstrap import network
-from horovod.bootstrap.cores import Share, cores_per_rank, own_share
+from horovod.bootstrap.cores import Share, cores_per_rank, fewest_cores_per_rank, own_share
 from horovod.bootstrap.groups import Machine
 from horovod.bootstrap.static_sets import Sets
 from horovod.bootstrap.topology import Place
@@ -62,11 +62,11 @@ def place_in(rank: int, identity: dict[str, Any]) -> Place:
     return Place(said["launcher"], rank, said["size"], pairs["local"], pairs["cross"], said["host"])
 
 
-def cores_of(rank: int, identities: Sequence[dict[str, Any]]) -> float:
-    """Cores of its machine for each rank there."""
+def cores_of(rank: int, identities: Sequence[dict[str, Any]]) -> tuple[float, float]:
+    """Cores of its machine for each rank there; and the same of the machine of the world with the fewest."""
     shares = [Share(int(identity["cores"], 16), identity["quota"]) for identity in identities]
     machines = [identity["machine"]["boot_id"] for identity in identities]
-    return cores_per_rank(rank, shares, machines)
+    return cores_per_rank(rank, shares, machines), fewest_cores_per_rank(shares, machines)
 
 
 def segment_limit(identities: Sequence[dict[str, Any]]) -> int | None:

@@ -203,7 +203,7 @@ class _Bootstrap:
             network_peers,
             self.owner,
             process_sets,
-            cores_of(self.place.rank, self.identities),
+            *cores_of(self.place.rank, self.identities),
             self.world,
             segment_limit(self.identities),
             self.late,

@@ -69,9 +69,12 @@ def form(
         try:
             made.append(
                 core.Engine(
-                    _options(
-                        config, topology, mesh.groups, mesh.process_sets, of_job, mesh.segment_limit_bytes
-                    )
+                    {
+                        **_options(
+                            config, topology, mesh.groups, mesh.process_sets, of_job, mesh.segment_limit_bytes
+                        ),
+                        **_patience(config, mesh.fewest_cores_per_rank),
+                    }
                 )
             )
             if backend is not None:
@@ -192,6 +195,22 @@ def _options(
         "nccl_library": _nccl_library(),
         "timeline": "" if config.timeline == TIMELINE_DYNAMIC else _timeline_of_world(config, of_job),
     }
+
+
+_LIMITS = ("heartbeat_warning_s", "heartbeat_timeout_s", "operation_timeout_s")
+_CROWD = 32
+"""Ranks of a core from which on the limits grow with their number."""
+
+
+def _patience(config: Config, fewest_cores_per_rank: float) -> dict[str, object]:
+    """Longer limits of silence where ranks wait long for a core, unless the user has set one. With 130 ranks
+    of a core that made connections to each other, a thread got a slice of time in each second, and needs some
+    to say that it lives.
+    """
+    crowded = 1 / (fewest_cores_per_rank * _CROWD)
+    if crowded <= 1 or any(getattr(config, name) != getattr(Config, name) for name in _LIMITS):
+        return {}
+    return {name: crowded * getattr(config, name) for name in _LIMITS}
 
 
 def _timeline_of_world(config: Config, of_job: int) -> str:
