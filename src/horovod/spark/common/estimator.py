@@ -64,6 +64,13 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
     def _data_module(self) -> Any:
         """The default of ``data_module``."""
 
+    def _check_columns(self, dataset: Any) -> None:
+        """Refuse columns that the framework cannot read, before data are written.
+
+        Raises:
+            InvalidArgumentError: there is one; the message names it.
+        """
+
     @abstractmethod
     def _steps(self, rows: int, rows_of_a_step: int) -> int:
         """Batches of an epoch, for so many rows."""
@@ -126,6 +133,7 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
             return self.copy({self.getParam("feature_cols"): self._features_of(dataset)})._fit(dataset)
         backend, framework = self._checked()
         check_validation(self._value("validation"), dataset)
+        self._check_columns(dataset)
         preparing = prepare_data(
             backend.num_processes(),
             self._value("store"),

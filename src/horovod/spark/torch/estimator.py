@@ -32,16 +32,7 @@ LOSSES = (
 class TorchLosses(HorovodEstimator):
     """What estimators for PyTorch have in common."""
 
-    def _fit(self, dataset: Any) -> Any:
-        if self._value("feature_cols") is not None:  # else this is called again with them
-            self._refuse_what_no_tensor_holds(dataset)
-        return super()._fit(dataset)
-
-    def _refuse_what_no_tensor_holds(self, dataset: Any) -> None:
-        """
-        Raises:
-            InvalidArgumentError: a column has texts or times, and nothing makes numbers of them.
-        """
+    def _check_columns(self, dataset: Any) -> None:
         if self._value("transformation_fn") is not None or self._value("data_module") is not None:
             return
         kinds = {field.name: field.dataType for field in dataset.schema}
