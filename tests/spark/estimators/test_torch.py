@@ -151,7 +151,9 @@ def test_data_that_does_not_fit_the_model(session: Any, lines: Any, digits: Any,
         line(store, feature_cols=["nothing"]).fit(lines)
     with pytest.raises(ValueError, match="validation"):
         line(store, validation=1.5).fit(lines)
-    texts = session.createDataFrame([("a", 2.0)], "x string, y double")
+    texts = session.createDataFrame([("a", ["b"], 2.0)], "x string, z array<string>, y double")
+    with pytest.raises(ValueError, match="Column 'z' has the type String"):
+        line(store, feature_cols=["z"], transformation_fn=None).fit(texts)
     for features in (["x"], None):
         with pytest.raises(
             ValueError, match="Column 'x' has the type String, of which PyTorch has no tensors"

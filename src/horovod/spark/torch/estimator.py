@@ -35,13 +35,12 @@ class TorchLosses(HorovodEstimator):
     def _check_columns(self, dataset: Any) -> None:
         if self._value("transformation_fn") is not None or self._value("data_module") is not None:
             return
-        kinds = {field.name: field.dataType for field in dataset.schema}
-        for name in self._columns_read():
-            if (
-                name in kinds and class_of(kinds[name]) in WITHOUT_NUMBERS
-            ):  # one that is missing is named later
+        read = set(self._columns_read())  # a column that is missing is named later
+        for field in dataset.schema:
+            kind = getattr(field.dataType, "elementType", field.dataType)
+            if field.name in read and class_of(kind) in WITHOUT_NUMBERS:
                 raise InvalidArgumentError(
-                    f"Column {name!r} has the type {data_type_to_str(kinds[name])}, of which PyTorch has no "
+                    f"Column {field.name!r} has the type {data_type_to_str(kind)}, of which PyTorch has no "
                     "tensors. Make numbers of it before training, or by transformation_fn, or leave it out."
                 )
 
