@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -51,6 +53,18 @@ class Stopper {
   struct sigaction before_{};
 };
 
+/// It has nothing to do for now: it is asleep at ten looks in a row, or has ended.
+void wait_until_asleep(pid_t thread) {
+  for (int looks = 0; looks < 10; ++looks) {
+    std::this_thread::sleep_for(milliseconds(1));
+    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+    std::string line;
+    if (!std::getline(file, line)) return;
+    const std::size_t name_end = line.rfind(") ");
+    if (name_end == std::string::npos || line[name_end + 2] != 'S') looks = -1;
+  }
+}
+
 /// Set 1 has ranks 1 and 2. A thread of rank 1 proposes there, and is stopped while all ranks
 /// remove the set and add another one, which gets its number.
 class SetThatGoes {
@@ -66,13 +80,13 @@ class SetThatGoes {
   /// `proposes` runs on that thread; `meanwhile` while it is stopped.
   void run(const std::function<void()>& proposes, const std::function<void()>& meanwhile = {}) {
     const Stopper stopper;
-    std::atomic<bool> begun{false};
+    std::atomic<pid_t> proposer{0};
     std::jthread thread([&] {
-      begun = true;
+      proposer = ::gettid();
       proposes();
     });
-    while (!begun) std::this_thread::yield();
-    std::this_thread::sleep_for(milliseconds(5));  // its proposal is open, and it sleeps
+    while (proposer == 0) std::this_thread::yield();
+    wait_until_asleep(proposer);  // its proposal is open
     change(1);
     std::this_thread::sleep_for(milliseconds(10));  // the coordinator has heard of it
     Stopper::stop(thread);
@@ -144,6 +158,7 @@ TEST(EngineFastSets, a_refused_proposal_of_a_set_that_has_gone_is_no_operation_o
 /// With data that come behind the proposal: it runs in the set that has agreed on it.
 TEST(EngineFastSets, what_was_agreed_on_runs_though_another_set_has_the_number) {
   SetThatGoes world(4, {0, 1, 3});
+  std::atomic<bool> agreed{false};  // of the last exchange of rank 2
   const auto exchange = [&](Rank rank) {
     std::vector<float> values(200'000, static_cast<float>(rank));
     Submission submission = allreduce_of(values, "a");
@@ -151,10 +166,12 @@ TEST(EngineFastSets, what_was_agreed_on_runs_though_another_set_has_the_number) 
     submission.process_set = 1;
     submission.tensors[0].out = nullptr;
     submission.tensors[0].splits = {100'000, 100'000};
-    std::optional<Error> error;
-    const auto work = stay(world[rank], std::move(submission), error);
-    EXPECT_FALSE(error) << error->what();
-    if (error || !work) return;
+    const auto handle = world[rank].submit(blocking(std::move(submission)));
+    if (rank == 2) agreed = true;  // it is under way, or done
+    ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
+    const auto work = finish(world[rank], *handle);
+    ASSERT_TRUE(work);
+    ASSERT_FALSE(work->error) << work->error->what();
     const auto* got = reinterpret_cast<const float*>(work->outputs.front().buffer.data());
     EXPECT_EQ(got[0], 1.0F);
     EXPECT_EQ(got[199'999], 2.0F);
@@ -162,11 +179,12 @@ TEST(EngineFastSets, what_was_agreed_on_runs_though_another_set_has_the_number) 
   world.cluster().each([&](Rank rank, Engine&) {
     for (int i = 0; (rank == 1 || rank == 2) && i < 6; ++i) exchange(rank);
   });
+  agreed = false;
   std::jthread other;
   world.run([&] { exchange(1); },
             [&] {
               other = std::jthread([&] { exchange(2); });
-              std::this_thread::sleep_for(milliseconds(20));
+              while (!agreed) std::this_thread::sleep_for(milliseconds(1));
             });
 }
 
