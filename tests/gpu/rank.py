@@ -11,8 +11,10 @@ import functools
 import gc
 import json
 import os
+import secrets
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -317,7 +319,7 @@ def beside_ddp() -> None:
     model, inputs = _model()
     optimizer = _wrapped(model)
     ours = median_s(lambda: _step(model, optimizer, inputs), steps)
-    path = hvd.broadcast_object(f"{os.getcwd()}/build/ddp.{os.getpid()}", 0)
+    path = hvd.broadcast_object(f"{tempfile.gettempdir()}/rueda-ddp-{secrets.token_hex(8)}", 0)
     backend = "nccl" if way() == "nccl" else "gloo"
     dist.init_process_group(backend, init_method=f"file://{path}", rank=hvd.rank(), world_size=hvd.size())
     other, inputs = _model()
