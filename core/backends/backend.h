@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -39,6 +40,9 @@ struct Piece {
 struct GatherPlan {
   std::vector<std::span<const std::byte>> in;
   std::vector<std::vector<std::span<std::byte>>> out;  ///< by set rank
+  /// Where each part of `out[m]` lies in the memory of member m; empty: not known. All members know
+  /// it, or none does.
+  std::vector<std::vector<std::uint64_t>> theirs = {};
 };
 
 /// One tensor of a fused reducescatter: every member contributes a whole tensor and receives its
@@ -59,6 +63,9 @@ struct AlltoallPlan {
   /// The largest contribution of a member, in bytes. Equal on every member, so that all choose the
   /// same algorithm.
   std::size_t longest = 0;
+  /// By set rank: where `out[m]` lies in the memory of member m; empty: not known. All members know
+  /// it, or none does.
+  std::vector<std::uint64_t> theirs = {};
 };
 
 /// The members of a process set.

@@ -36,11 +36,12 @@ std::vector<std::int64_t> rows_of(std::span<const Task> tasks) {
 class Allgather final : public Counted {
  public:
   Allgather(Backend& backend, std::span<const Task> tasks)
-      : Counted(backend, rows_of(tasks)), tasks_(tasks) {}
+      : Counted(backend, rows_of(tasks), tasks), tasks_(tasks) {}
 
  private:
   Result<void> prepare() override {
     plan_.out.resize(size());
+    if (!addresses(tasks_.front()).empty()) plan_.theirs.resize(size());
     for (std::size_t t = 0; t < tasks_.size(); ++t) {
       const Task& task = tasks_[t];
       Shape shape = task.signature->shape;
@@ -55,6 +56,7 @@ class Allgather final : public Counted {
       for (std::size_t m = 0; m < size(); ++m) {
         const std::size_t bytes = static_cast<std::size_t>(number(m, t)) * row;
         plan_.out[m].push_back({out, bytes});
+        if (!plan_.theirs.empty()) plan_.theirs[m].push_back(addresses(task)[m]);
         out += bytes;
       }
     }

@@ -96,7 +96,7 @@ std::vector<std::int64_t> splits_of(const Task& task, std::int64_t members) {
 class Alltoall final : public Counted {
  public:
   Alltoall(Backend& backend, const Task& task)
-      : Counted(backend, splits_of(task, backend.members().size())), task_(task) {}
+      : Counted(backend, splits_of(task, backend.members().size()), {&task, 1}), task_(task) {}
 
  private:
   std::size_t bytes_for(std::size_t member) const override {
@@ -136,6 +136,11 @@ class Alltoall final : public Counted {
     for (std::size_t m = 0; m < size(); ++m) {
       const std::size_t going = static_cast<std::size_t>(number(self, m)) * row;
       const std::size_t coming = static_cast<std::size_t>(number(m, self)) * row;
+      if (!addresses(task_).empty()) {
+        std::int64_t before = 0;  // rows that it sends to members before this one
+        for (std::size_t other = 0; other < self; ++other) before += number(m, other);
+        plan_.theirs.push_back(addresses(task_)[m] + static_cast<std::uint64_t>(before) * row);
+      }
       plan_.in.emplace_back(in, going);
       plan_.out.emplace_back(out, coming);
       in += going;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -12,9 +13,10 @@
 
 namespace rueda {
 
-/// Every member brings equally many numbers. When every member has all numbers, each gets memory
-/// for its result. That may fail for large results, so the members then tell each other whether it
-/// did. Then the operation proper is made, or all members refuse it together.
+/// Every member brings equally many numbers; where they are known already, this step is left out.
+/// When every member has all numbers, each gets memory for its result. That may fail for large
+/// results, so the members then tell each other whether it did. Then the operation proper is made,
+/// or all members refuse it together.
 class Counted : public Operation {
  public:
   /// The members agree if a member's result has so many bytes or more. An agreement would slow
@@ -22,15 +24,21 @@ class Counted : public Operation {
   static constexpr std::size_t kAgreed = std::size_t{4} << 20;
 
   Result<Step> step() final;
-  std::vector<Rank> waiting_for() const final { return exchange_->waiting_for(); }
-  std::optional<TimePoint> due() const final { return exchange_->due(); }
-  std::string_view path() const final { return exchange_->path(); }
+  std::vector<Rank> waiting_for() const final {
+    return exchange_ ? exchange_->waiting_for() : std::vector<Rank>();
+  }
+  std::optional<TimePoint> due() const final { return exchange_ ? exchange_->due() : std::nullopt; }
+  std::string_view path() const final { return exchange_ ? exchange_->path() : ""; }
   std::optional<Error> refusal() const final { return refusal_; }
 
  protected:
-  /// `own`: the numbers of this member.
-  Counted(Backend& backend, std::vector<std::int64_t> own);
+  /// `own`: the numbers of this member. The tasks tell those of all members, if they know them.
+  Counted(Backend& backend, std::vector<std::int64_t> own, std::span<const Task> tasks);
 
+  /// Where the input of the task begins, by member, in its memory; empty: not known.
+  [[nodiscard]] static std::span<const std::uint64_t> addresses(const Task& task) {
+    return task.told == nullptr ? std::span<const std::uint64_t>() : task.told->addresses;
+  }
   [[nodiscard]] std::int64_t number(std::size_t member, std::size_t which) const {
     return all_[member * own_.size() + which];
   }
@@ -48,6 +56,7 @@ class Counted : public Operation {
   /// The operation proper. After prepare().
   virtual std::unique_ptr<Operation> move() = 0;
 
+  [[nodiscard]] bool known(std::span<const Task> tasks);
   [[nodiscard]] bool large() const;
   void agree(bool ready);
   void refuse();
@@ -55,8 +64,8 @@ class Counted : public Operation {
   Backend& backend_;
   std::size_t size_;
   std::vector<std::int64_t> own_;
-  std::vector<std::int64_t> all_;  // by member
-  std::unique_ptr<Operation> exchange_;
+  std::vector<std::int64_t> all_;        // by member
+  std::unique_ptr<Operation> exchange_;  // null: all numbers are known from the start
   Phase phase_ = Phase::Counting;
   std::int64_t own_word_ = 0;        // not 0: this member has memory
   std::vector<std::int64_t> words_;  // by member

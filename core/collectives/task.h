@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "collectives/signature.h"
 #include "result.h"
@@ -20,6 +21,12 @@ class OutputAllocator {
   virtual Result<std::byte*> allocate(const Shape& shape, DType dtype) = 0;
 };
 
+/// What all members have told of one tensor before the operation began, by set rank.
+struct Told {
+  std::vector<std::int64_t> numbers;     ///< see FastRule::tell; empty: none
+  std::vector<std::uint64_t> addresses;  ///< of their inputs, in their memory; empty: not said
+};
+
 struct Task {
   std::shared_ptr<const Signature> signature;
   const std::byte* in = nullptr;
@@ -27,6 +34,8 @@ struct Task {
   OutputAllocator* allocator = nullptr;
   /// Alltoall: how many rows go to each member; empty: equally many.
   std::span<const std::int64_t> splits = {};
+  /// What all members have told of it; null: nothing yet.
+  const Told* told = nullptr;
   /// Alltoall: memory for the number of rows that came from each member; null: not wanted.
   std::int32_t* received = nullptr;
 };

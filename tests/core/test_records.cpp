@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -22,6 +23,68 @@ TEST(Records, EveryNumberOfAKindHasOne) {
     signature.kind = kind;
     const std::string text = rules_of(kind).describe(signature);
     EXPECT_EQ(text.substr(0, text.find(' ')), rules_of(kind).name);
+  }
+}
+
+/// Member 0 of two. Keeps what it is asked to gather, and moves nothing.
+class KeepingBackend final : public Backend {
+ public:
+  KeepingBackend() : Backend({.ranks = {0, 1}, .self = 0, .groups = {{0, 1}}}) {}
+  [[nodiscard]] std::string_view name() const noexcept override { return "keeping"; }
+  std::unique_ptr<Operation> send(int, std::span<const std::byte>) override { return nullptr; }
+  std::unique_ptr<Operation> recv(int, std::span<std::byte>) override { return nullptr; }
+  std::unique_ptr<Operation> allgather(GatherPlan plan) override {
+    plans.push_back(std::move(plan));
+    return std::make_unique<Done>();
+  }
+  std::vector<GatherPlan> plans;
+
+ private:
+  class Done final : public Operation {
+   public:
+    Result<Step> step() override { return Step::Done; }
+  };
+};
+
+/// Two tensors of an allgather, of 2 and 3 rows; member 1 brings 4 and 0.
+TEST(Records, NumbersThatWereToldAreNotGathered) {
+  for (const bool told : {false, true}) {
+    std::array<std::vector<float>, 2> inputs{std::vector<float>(2), std::vector<float>(3)};
+    std::array<std::vector<float>, 2> outputs{std::vector<float>(6), std::vector<float>(3)};
+    const std::array<Told, 2> all{Told{.numbers = {2, 4}, .addresses = {1000, 2000}},
+                                  Told{.numbers = {3, 0}, .addresses = {3000, 4000}}};
+    std::vector<Task> tasks;
+    for (std::size_t t = 0; t < 2; ++t) {
+      Signature signature;
+      signature.kind = Kind::Allgather;
+      signature.dtype = DType::Float32;
+      signature.shape = {static_cast<std::int64_t>(inputs[t].size())};
+      tasks.push_back({.signature = std::make_shared<const Signature>(signature),
+                       .in = reinterpret_cast<const std::byte*>(inputs[t].data()),
+                       .out = reinterpret_cast<std::byte*>(outputs[t].data()),
+                       .told = told ? &all[t] : nullptr});
+    }
+    KeepingBackend backend;
+    const auto operation = find_collective(Kind::Allgather)->start(backend, tasks);
+    EXPECT_TRUE(operation->waiting_for().empty());
+    EXPECT_FALSE(operation->due());
+    EXPECT_EQ(operation->path(), "");
+    ASSERT_TRUE(static_cast<bool>(operation->step()));
+    if (!told) {
+      ASSERT_EQ(backend.plans.size(), 2U);  // the numbers, which nobody fills in here, and the data
+      EXPECT_TRUE(backend.plans[1].theirs.empty());
+      continue;
+    }
+    ASSERT_EQ(backend.plans.size(), 1U);
+    const GatherPlan& plan = backend.plans[0];
+    ASSERT_EQ(plan.out.size(), 2U);
+    const auto bytes = [&](std::size_t member) {
+      return std::vector{plan.out[member][0].size(), plan.out[member][1].size()};
+    };
+    EXPECT_EQ(bytes(0), (std::vector<std::size_t>{8, 12}));
+    EXPECT_EQ(bytes(1), (std::vector<std::size_t>{16, 0}));
+    EXPECT_EQ(plan.theirs, (std::vector<std::vector<std::uint64_t>>{{1000, 3000}, {2000, 4000}}));
+    EXPECT_EQ(*operation->step(), Step::Done);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -210,6 +211,133 @@ TEST(CrossMemory, WhoReadsWhileTheOwnerGivesUpDoesNotComeToAnEnd) {
   std::fill(fast.mine.begin(), fast.mine.end(), std::byte{0xFF});  // used for something else
   EXPECT_EQ(slow.step_on(), Step::Blocked);
   EXPECT_EQ(slow.operation->waiting_for(), std::vector<Rank>{ShmWorld::global(1)});
+}
+
+/// An allgather whose members know all addresses before they begin.
+struct KnownGatherings {
+  KnownGatherings(const std::vector<std::unique_ptr<ShmBackend>>& backends, std::uint64_t skew = 0)
+      : size(static_cast<int>(backends.size())) {
+    const auto count = static_cast<std::size_t>(size);
+    for (int rank = 0; rank < size; ++rank) inputs.push_back(content(rank, kBytes));
+    outputs.assign(count, Bytes(count * kBytes));
+    for (std::size_t rank = 0; rank < count; ++rank) {
+      GatherPlan plan;
+      plan.in = {inputs[rank]};
+      for (std::size_t m = 0; m < count; ++m) {
+        plan.out.push_back({std::span(outputs[rank]).subspan(m * kBytes, kBytes)});
+        plan.theirs.push_back({skew + reinterpret_cast<std::uintptr_t>(inputs[m].data())});
+      }
+      operations.push_back(backends[rank]->allgather(std::move(plan)));
+    }
+  }
+  [[nodiscard]] Step step_on(int rank) {
+    Step last = Step::Advanced;
+    while (last == Step::Advanced) {
+      const auto step = operations[static_cast<std::size_t>(rank)]->step();
+      EXPECT_TRUE(static_cast<bool>(step)) << (step ? "" : step.error().what());
+      last = step ? *step : Step::Done;
+    }
+    return last;
+  }
+  [[nodiscard]] bool right(int rank) const {
+    Bytes expected;
+    for (int m = 0; m < size; ++m) {
+      const Bytes part = content(m, kBytes);
+      expected.insert(expected.end(), part.begin(), part.end());
+    }
+    return outputs[static_cast<std::size_t>(rank)] == expected;
+  }
+  /// All members, until all are done.
+  void run() {
+    for (std::vector<bool> done(operations.size()); std::ranges::count(done, false) > 0;) {
+      for (int rank = 0; rank < size; ++rank) {
+        if (!done[static_cast<std::size_t>(rank)]) {
+          done[static_cast<std::size_t>(rank)] = step_on(rank) == Step::Done;
+        }
+      }
+    }
+  }
+
+  int size;
+  std::vector<Bytes> inputs;
+  std::vector<Bytes> outputs;
+  std::vector<std::unique_ptr<Operation>> operations;
+};
+
+std::vector<std::unique_ptr<ShmBackend>> backends_of(const ShmWorld& world) {
+  std::vector<std::unique_ptr<ShmBackend>> backends;
+  for (int rank = 0; rank < world.size(); ++rank) backends.push_back(world.backend(rank));
+  return backends;
+}
+
+TEST(CrossMemory, MemoryOfKnownAddressesIsReadBeforeItsOwnersHaveBegun) {
+  if (!readable()) GTEST_SKIP() << "no process may read its own memory this way here";
+  const ShmWorld world({.size = 3, .tuning = kTiny, .cross_memory = true});
+  const auto backends = backends_of(world);
+  for (int round = 0; round < 4; ++round) {
+    KnownGatherings known(backends);
+    EXPECT_EQ(known.step_on(1), Step::Blocked);
+    // Whether all may read all has to be said once.
+    EXPECT_EQ(known.right(1), round > 0);
+    known.run();
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_TRUE(known.right(rank));
+      EXPECT_EQ(known.operations[static_cast<std::size_t>(rank)]->path(), "shm.direct");
+    }
+  }
+}
+
+TEST(CrossMemory, OwnersOfKnownAddressesWaitForTheirReaders) {
+  if (!readable()) GTEST_SKIP() << "no process may read its own memory this way here";
+  const ShmWorld world({.size = 2, .tuning = kTiny, .cross_memory = true});
+  const auto backends = backends_of(world);
+  KnownGatherings(backends).run();
+  KnownGatherings known(backends);
+  EXPECT_EQ(known.step_on(0), Step::Blocked);
+  EXPECT_EQ(known.operations[0]->waiting_for(), std::vector<Rank>{ShmWorld::global(1)});
+  EXPECT_EQ(known.step_on(1), Step::Done);
+  EXPECT_EQ(known.step_on(0), Step::Done);
+  EXPECT_TRUE(known.right(0));
+  EXPECT_TRUE(known.right(1));
+}
+
+TEST(CrossMemory, KnownAddressesWhereNobodyMayReadGoThroughTheSlots) {
+  const ShmWorld world({.size = 3, .tuning = kTiny, .cross_memory = true});
+  world.view(1).card().state.store(0);
+  const auto backends = backends_of(world);
+  for (int round = 0; round < 2; ++round) {
+    KnownGatherings known(backends);
+    known.run();
+    for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(known.right(rank));
+    EXPECT_EQ(known.operations[0]->path(), round == 0 ? "shm.large" : "");
+  }
+}
+
+TEST(CrossMemory, KnownAddressesThatCannotBeReadGoThroughTheSlots) {
+  if (!readable()) GTEST_SKIP() << "no process may read its own memory this way here";
+  const ShmWorld world({.size = 3, .tuning = kTiny, .cross_memory = true});
+  const auto backends = backends_of(world);
+  KnownGatherings(backends).run();
+  KnownGatherings known(backends, std::uint64_t{1} << 47);  // of the kernel
+  known.run();
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_TRUE(known.right(rank));
+    EXPECT_EQ(known.operations[static_cast<std::size_t>(rank)]->path(), "shm.large");
+  }
+  KnownGatherings again(backends);
+  again.run();
+  EXPECT_EQ(again.operations[0]->path(), "shm.direct");
+}
+
+TEST(CrossMemory, WhatWasReadOfAnOwnerThatNeverBeganDoesNotCount) {
+  const ShmWorld world({.size = 2, .tuning = kTiny, .cross_memory = true});
+  const auto backends = backends_of(world);
+  KnownGatherings(backends).run();
+  KnownGatherings known(backends);
+  publish_cause(world.view(1), Error{.message = "something else broke"});
+  std::ranges::fill(known.inputs[1], std::byte{0xFF});  // used for something else
+  EXPECT_EQ(known.step_on(0), Step::Blocked);
+  EXPECT_EQ(known.operations[0]->waiting_for(), std::vector<Rank>{ShmWorld::global(1)});
 }
 
 TEST(CrossMemory, ANoticeThatDoesNotFitIsAnErrorThatNamesTheRank) {

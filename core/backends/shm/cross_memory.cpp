@@ -67,6 +67,9 @@ std::uint64_t bytes_of(std::span<const Place> places) noexcept {
 ///   read     out of the others' memory, straight into the output
 ///   leave    everybody says that it has read; then owners may use their memory again
 ///
+/// The first meeting is left out where it would say nothing new: members have told the addresses
+/// with their proposals, and every one has read the others before.
+///
 /// If a word is not Yes, all members go through the slots instead: inputs are untouched, outputs
 /// are written anew. That also covers what cannot be known ahead: memory that the kernel gives to
 /// nobody (of devices), a permission that is withdrawn, a process that ends. Through the slots the
@@ -80,6 +83,11 @@ class CrossMemoryOperation : public Operation {
   Result<Step> step() final {
     switch (phase_) {
       case Phase::Notice:
+        if (cross_memory_.agreed() && plan_known()) {
+          (void)copy_own();
+          phase_ = Phase::Read;
+          return Step::Advanced;
+        }
         give_notice();
         phase_ = Phase::Own;
         return Step::Advanced;
@@ -137,6 +145,15 @@ class CrossMemoryOperation : public Operation {
   [[nodiscard]] ShmArena& arena() noexcept { return arena_; }
   [[nodiscard]] int self() const noexcept { return arena_.self(); }
 
+  /// The other members are beside(1), beside(2), … In this order, not all members read from the
+  /// same one at once.
+  [[nodiscard]] int beside(int distance) const noexcept {
+    return (self() + distance) % arena_.size();
+  }
+  /// In plan_known(): the bytes that lie there.
+  void take(int member, std::uint64_t there, std::span<std::byte> to) {
+    if (!to.empty()) parts_.push_back({member, {to.data(), there, to.size()}});
+  }
   /// In plan(): the next bytes of what lies in `from`. False: there are fewer.
   bool take(int member, std::span<Place>& from, std::span<std::byte> to) {
     while (!to.empty()) {
@@ -164,6 +181,8 @@ class CrossMemoryOperation : public Operation {
   virtual bool copy_own() = 0;
   /// What to take from a member. False: what it names is not what it should be.
   virtual bool plan(int member, std::span<Place> named) = 0;
+  /// Takes what it needs of all members by addresses that it knows already. False: it knows none.
+  virtual bool plan_known() { return false; }
   /// The same operation through slots.
   virtual std::unique_ptr<Operation> staged() = 0;
 
@@ -210,10 +229,10 @@ class CrossMemoryOperation : public Operation {
       go_staged();
       return {};
     }
+    cross_memory_.agree();
     Places named;
-    // Starting beside oneself, so that not all members read from the same one at once.
     for (int d = 1; d < arena_.size(); ++d) {
-      const int member = (self() + d) % arena_.size();
+      const int member = beside(d);
       named.resize(std::min<std::size_t>(heard(member).places, kMostPlaces));
       if (!named.empty()) {
         std::memcpy(named.data(), arena_.small_slot(member, sequence_) + sizeof(Notice),
@@ -322,6 +341,17 @@ class CrossMemoryAllgather final : public CrossMemoryOperation {
     return bytes_of(named) == 0;
   }
 
+  bool plan_known() override {
+    if (plan_.theirs.empty()) return false;
+    for (int d = 1; d < arena().size(); ++d) {
+      const auto member = static_cast<std::size_t>(beside(d));
+      for (std::size_t i = 0; i < plan_.out[member].size(); ++i) {
+        take(beside(d), plan_.theirs[member][i], plan_.out[member][i]);
+      }
+    }
+    return true;
+  }
+
   std::unique_ptr<Operation> staged() override {
     return stream_allgather(arena(), std::move(plan_));
   }
@@ -349,6 +379,15 @@ class CrossMemoryAlltoall final : public CrossMemoryOperation {
     if (named.size() != plan_.in.size()) return false;
     std::span<Place> mine = named.subspan(static_cast<std::size_t>(self()), 1);
     return take(member, mine, out) && bytes_of(mine) == 0;
+  }
+
+  bool plan_known() override {
+    if (plan_.theirs.empty()) return false;
+    for (int d = 1; d < arena().size(); ++d) {
+      const auto member = static_cast<std::size_t>(beside(d));
+      take(beside(d), plan_.theirs[member], plan_.out[member]);
+    }
+    return true;
   }
 
   std::unique_ptr<Operation> staged() override {

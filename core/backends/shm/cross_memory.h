@@ -21,6 +21,10 @@ class CrossMemory {
   /// False: some member cannot read all others, and all members know that.
   [[nodiscard]] bool possible() const noexcept { return possible_; }
   void give_up() noexcept { possible_ = false; }
+  /// All members have said that they can read all others. All of them know it, from the same
+  /// operation on.
+  [[nodiscard]] bool agreed() const noexcept { return possible_ && agreed_; }
+  void agree() noexcept { agreed_ = true; }
 
   /// True if this member can read all others. Checked once, when all of them have started.
   [[nodiscard]] bool reaches_all();
@@ -43,6 +47,7 @@ class CrossMemory {
   int self_;
   bool possible_ = true;
   bool proven_ = false;
+  bool agreed_ = false;
 };
 
 /// Fall back to the chunks of stream.h and alltoall.h, all members together, if one of them

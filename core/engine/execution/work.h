@@ -105,6 +105,7 @@ struct Entry final : OutputAllocator {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   std::vector<std::int64_t> splits;  ///< see Task
+  Told told;                         ///< see Task
   std::int32_t* received = nullptr;
   std::shared_ptr<EngineDevice> device;  ///< null: in host memory
   void* stream = nullptr;                ///< see Tensor
@@ -120,6 +121,7 @@ struct Entry final : OutputAllocator {
             .out = out,
             .allocator = this,
             .splits = splits,
+            .told = &told,
             .received = received};
   }
 

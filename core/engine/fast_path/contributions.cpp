@@ -52,6 +52,11 @@ std::size_t Contributions::told_of_each() const {
   return tells() ? collective_->fast->numbers(members()) : 0;
 }
 
+/// Of so many tensors, with the addresses.
+std::size_t Contributions::told_bytes(std::size_t tensors) const {
+  return tensors * (told_of_each() + (tells_addresses() ? 1 : 0)) * sizeof(std::int64_t);
+}
+
 /// This tensor is the one that the signature is of.
 void Contributions::describe(const Tensor& tensor) {
   signature_.dtype = tensor.dtype;
@@ -99,10 +104,9 @@ bool Contributions::check(const Submission& submission) {
 bool Contributions::tell(const Submission& submission) {
   if (!tells()) return true;
   const std::size_t count = told_of_each();
-  if (aligned(submission.tensors.size() * count * sizeof(std::int64_t)) > kMostProposed) {
-    return false;
-  }
-  numbers_.resize(submission.tensors.size() * count);
+  const std::size_t bytes = told_bytes(submission.tensors.size());
+  if (aligned(bytes) > kMostProposed) return false;
+  numbers_.resize(bytes / sizeof(std::int64_t));
   std::int64_t* numbers = numbers_.data();
   for (const Tensor& tensor : submission.tensors) {
     describe(tensor);
@@ -110,6 +114,11 @@ bool Contributions::tell(const Submission& submission) {
     if (!collective_->check(task, members())) return false;
     collective_->fast->tell(task, members(), numbers);
     numbers += count;
+  }
+  if (tells_addresses()) {
+    for (const Tensor& tensor : submission.tensors) {
+      *numbers++ = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(tensor.in));
+    }
   }
   return true;
 }
@@ -120,7 +129,7 @@ Contributions::Load Contributions::weigh(const Submission& submission, const std
                                          int member) {
   const std::size_t count = told_of_each();
   std::size_t bytes = 0;
-  std::size_t room_bytes = aligned(submission.tensors.size() * count * sizeof(std::int64_t));
+  std::size_t room_bytes = aligned(told_bytes(submission.tensors.size()));
   for (const Tensor& tensor : submission.tensors) {
     std::size_t length = 0;
     if (tells()) {
@@ -164,7 +173,7 @@ void Contributions::publish(const Submission& submission, const Proposals::Tag& 
                    submission.prescale);
       }
       room += aligned(length);
-      if (tells()) numbers += numbers_.size() / submission.tensors.size();
+      if (tells()) numbers += told_of_each();
     }
   }
   proposals_->propose(tag, said_bytes, static_cast<std::size_t>(room - begin));
@@ -175,6 +184,24 @@ const std::int64_t* Contributions::numbers_of(int member) const {
   return tells()
              ? reinterpret_cast<const std::int64_t*>(proposals_->room_of(member) + numbers_begin_)
              : nullptr;
+}
+
+std::vector<Told> Contributions::told(const Submission& submission) const {
+  if (!tells()) return {};
+  const std::size_t count = told_of_each();
+  std::vector<Told> told(submission.tensors.size());
+  for (int member = 0; member < proposals_->size(); ++member) {
+    const std::int64_t* const numbers = numbers_of(member);
+    for (std::size_t i = 0; i < told.size(); ++i) {
+      const std::int64_t* const own = numbers + i * count;
+      told[i].numbers.insert(told[i].numbers.end(), own, own + count);
+      if (tells_addresses()) {
+        const std::int64_t address = numbers[told.size() * count + i];
+        told[i].addresses.push_back(static_cast<std::uint64_t>(address));
+      }
+    }
+  }
+  return told;
 }
 
 bool Contributions::any_large(const Submission& submission) {

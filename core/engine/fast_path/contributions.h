@@ -17,7 +17,7 @@ namespace rueda {
 /// Of one proposal at a time, by the holder of the progress lock.
 ///
 /// In the room of a member, each part at a multiple of 32 bytes: the numbers of the signatures of a
-/// group, the numbers told, the data of one tensor after the other.
+/// group, the numbers told and the addresses, the data of one tensor after the other.
 class Contributions {
  public:
   static constexpr std::size_t kMostTensors = 1024;
@@ -44,6 +44,8 @@ class Contributions {
 
   /// The data of some member have not come with its proposal.
   [[nodiscard]] bool any_large(const Submission& submission);
+  /// What all members tell of each tensor. Empty: nothing.
+  [[nodiscard]] std::vector<Told> told(const Submission& submission) const;
   /// Makes the results from what is in the rooms. `work`: takes what has no memory yet.
   Result<void> combine(const Submission& submission, std::shared_ptr<Work>& work, HostPool& pool);
   /// That this rank has brought.
@@ -57,7 +59,10 @@ class Contributions {
   };
   [[nodiscard]] bool tells() const noexcept { return collective_->fast->numbers != nullptr; }
   [[nodiscard]] const Members& members() const noexcept { return backend_->members(); }
+  /// Members that may read each other's memory also tell where their tensors lie.
+  [[nodiscard]] bool tells_addresses() const noexcept { return tells() && !proposals_->remote(); }
   [[nodiscard]] std::size_t told_of_each() const;
+  [[nodiscard]] std::size_t told_bytes(std::size_t tensors) const;
   void describe(const Tensor& tensor);
   [[nodiscard]] Task task_of(const Tensor& tensor, OutputAllocator* allocator = nullptr) const;
   [[nodiscard]] std::size_t bytes_of(const std::int64_t* numbers, int member) const;
@@ -69,7 +74,7 @@ class Contributions {
   const Backend* backend_ = nullptr;
   const Collective* collective_ = nullptr;
   Signature signature_;                // kept between proposals for its memory
-  std::vector<std::int64_t> numbers_;  // that this rank tells
+  std::vector<std::int64_t> numbers_;  // that this rank tells, and then the addresses
   Load load_;                          // of this rank
   std::size_t numbers_begin_ = 0;
   std::size_t data_begin_ = 0;

@@ -245,6 +245,7 @@ void FastPath::settle(bool agreed) {
     return;
   }
   if (!agreed) proposals.close();
+  auto told = agreed ? contributions_.told(*proposed_.submission) : std::vector<Told>();
   proposals.settle();
   proposed_.ask_at = TimePoint{};
   Submission submission = std::move(*proposed_.submission);
@@ -253,6 +254,7 @@ void FastPath::settle(bool agreed) {
   if (!draft) {
     fine = std::move(draft).error();
   } else if (agreed) {
+    for (std::size_t i = 0; i < told.size(); ++i) draft->entries[i]->told = std::move(told[i]);
     start(*draft);
   } else {
     fine = parts_.submissions.negotiate(*draft, submission);
