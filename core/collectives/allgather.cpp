@@ -25,6 +25,17 @@ Result<void> check(const Task& task, const Members&) {
   return {};
 }
 
+/// Adds rows. False: no tensor can have so many.
+bool add_rows(std::int64_t& sum, std::int64_t rows) noexcept {
+  return rows >= 0 && !__builtin_add_overflow(sum, rows, &sum);
+}
+
+/// The same on all members, as all of them know all numbers.
+Error too_many_rows() {
+  return {.code = Code::InvalidArgument,
+          .message = "the ranks' rows together are more than any tensor can have"};
+}
+
 std::vector<std::int64_t> rows_of(std::span<const Task> tasks) {
   std::vector<std::int64_t> rows;
   rows.reserve(tasks.size());
@@ -48,7 +59,9 @@ class Allgather final : public Counted {
       const auto own_rows = static_cast<std::size_t>(shape.front());
       const std::size_t row = row_bytes(*task.signature);
       shape.front() = 0;
-      for (std::size_t m = 0; m < size(); ++m) shape.front() += number(m, t);
+      for (std::size_t m = 0; m < size(); ++m) {
+        if (!add_rows(shape.front(), number(m, t))) return too_many_rows();
+      }
       auto memory = output_of(task, shape);
       if (!memory) return std::move(memory).error();
       std::byte* out = *memory;
@@ -67,9 +80,16 @@ class Allgather final : public Counted {
   std::size_t bytes_for(std::size_t) const override {
     std::size_t bytes = 0;
     for (std::size_t t = 0; t < tasks_.size(); ++t) {
-      std::size_t rows = 0;
-      for (std::size_t m = 0; m < size(); ++m) rows += static_cast<std::size_t>(number(m, t));
-      bytes += rows * row_bytes(*tasks_[t].signature);
+      std::int64_t rows = 0;
+      for (std::size_t m = 0; m < size(); ++m) {
+        if (!add_rows(rows, number(m, t))) return SIZE_MAX;
+      }
+      std::size_t more = 0;
+      if (__builtin_mul_overflow(static_cast<std::size_t>(rows), row_bytes(*tasks_[t].signature),
+                                 &more) ||
+          __builtin_add_overflow(bytes, more, &bytes)) {
+        return SIZE_MAX;
+      }
     }
     return bytes;
   }
@@ -101,7 +121,9 @@ Result<void> combine(const Task& task, const Backend& backend, const FastRule::S
   const Signature& signature = *task.signature;
   Shape shape = signature.shape;
   shape.front() = 0;
-  for (const std::int64_t* const told : shares.numbers) shape.front() += *told;
+  for (const std::int64_t* const told : shares.numbers) {
+    if (!add_rows(shape.front(), *told)) return too_many_rows();
+  }
   auto memory = output_of(task, shape);
   if (!memory) return std::move(memory).error();
   std::byte* out = *memory;

@@ -288,6 +288,34 @@ TEST(AlltoallErrors, disagreements_are_errors_everywhere) {
       "Mismatched data types: One rank had type float32, but another rank had type int32.");
 }
 
+// --- allgather ----------------------------------------------------------------------------------
+
+/// Their sum is one that no number of rows can be. The tensors have no elements, so no memory
+/// lacks.
+TEST(Allgather, more_rows_than_any_tensor_has_are_refused_everywhere) {
+  for (const bool apart : {false, true}) {
+    Cluster cluster(apart ? Groups{{0}, {1}} : Groups{{0, 1}});
+    cluster.each([](Rank rank, Engine& engine) {
+      for (int round = 0; round < 12; ++round) {
+        const bool too_many = round % 3 == 2;
+        std::vector<float> values;
+        Submission submission = rows_of(Kind::Allgather, "x", values, 1);
+        submission.mode = Mode::Blocking;
+        submission.tensors[0].shape = {too_many ? std::int64_t{1} << 62 : rank + 1, 0};
+        auto handle = engine.submit(std::move(submission));
+        std::optional<Error> error;
+        if (!handle) {
+          error = std::move(handle).error();
+        } else if (const auto work = finish(engine, *handle)) {
+          error = work->error;
+          if (!error) EXPECT_EQ(work->outputs.front().shape, (Shape{3, 0}));
+        }
+        ASSERT_EQ(error.has_value(), too_many) << round << " " << (error ? error->what() : "");
+      }
+    });
+  }
+}
+
 // --- reducescatter ------------------------------------------------------------------------------
 
 std::size_t first_row(std::size_t rows, int size, int member) {
