@@ -18,6 +18,8 @@ RUN := OMP_NUM_THREADS=1
 LANES := $(shell expr $(JOBS) + 2)
 # C++ tests wait more.
 CORE_LANES := $(shell expr $(JOBS) + 4)
+# Six of its lanes leave a third of two cores idle; the thread sanitizer's leave a seventh.
+ASAN_LANES := $(shell expr $(JOBS) + 8)
 # The thread sanitizer of older compilers cannot place its shadow memory where addresses are very random.
 FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 # $(1): the preset. Two builds in one folder would disturb each other: the second waits.
@@ -137,7 +139,7 @@ sanitized: $(VENV)/.build
 
 test-asan: $(VENV)/.build  ## C++ tests under the address and undefined-behaviour sanitizers
 	$(call build_sanitized,asan,$(if $(WHOLE),,--target gate_tests))
-	@$(BIN)/ctest --preset asan $(if $(WHOLE),,-L gate) --parallel $(CORE_LANES)
+	@$(BIN)/ctest --preset asan $(if $(WHOLE),,-L gate) --parallel $(ASAN_LANES)
 
 test-tsan: $(VENV)/.build  ## C++ tests under the thread sanitizer
 	$(call build_sanitized,tsan,$(if $(WHOLE),,--target gate_tests))
