@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.held import held, left_since
 
 from horovod.bootstrap import late_connections as late_module
 from horovod.bootstrap.conversation import Conversation, Conversations
@@ -144,7 +145,7 @@ class Ranks:
 
 @contextlib.contextmanager
 def ranks(*arguments: Any, started: bool = True, **named: Any) -> Iterator[Ranks]:
-    before = len(os.listdir("/proc/self/fd"))
+    before = held()
     world = Ranks(*arguments, **named)
     try:
         if started:
@@ -153,7 +154,7 @@ def ranks(*arguments: Any, started: bool = True, **named: Any) -> Iterator[Ranks
     finally:
         world.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "horovod-connect"]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not left_since(before)
 
 
 def assert_linked(one: int, other: int) -> None:
@@ -171,9 +172,9 @@ def wait_for_descriptors(count: int) -> list[int]:
     """
     until = time.monotonic() + 10.0
     while True:
-        held = [each for service in list(late_module._services) for each in service.descriptors()]
-        if len(held) >= count:
-            return held
+        found = [each for service in list(late_module._services) for each in service.descriptors()]
+        if len(found) >= count:
+            return found
         assert time.monotonic() < until
         time.sleep(0.01)
 
@@ -388,10 +389,10 @@ def test_a_forked_child_holds_no_connection_that_is_being_made() -> None:
         world.start(1, 2)  # nobody answers at rank 0
         for other in (1, 2):
             world.engines[other].ask(0)
-        held = wait_for_descriptors(9)  # each dials one; rank 1 has a listener
+        found = wait_for_descriptors(9)  # each dials one; rank 1 has a listener
         child = os.fork()
         if child == 0:
-            os._exit(sum(os.readlink(f"/proc/self/fd/{each}") != os.devnull for each in held))
+            os._exit(sum(os.readlink(f"/proc/self/fd/{each}") != os.devnull for each in found))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         world.start(0)  # the parent goes on
         world.engines[0].wait(lambda: len(world.engines[0].given) == 2)

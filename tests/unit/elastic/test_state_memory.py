@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.held import held, left_since
 
 from horovod.elastic.state_memory import Loan, StateMemory
 
@@ -194,18 +195,18 @@ def test_a_system_without_such_memory_says_so(
         patched.setattr(os, "memfd_create", refuse)
         assert StateMemory.made(SIZE) is None
         assert "no memory to lend" in caplog.text
-    before = len(os.listdir("/proc/self/fd"))
+    before = held()
     monkeypatch.setattr(os, "posix_fallocate", refuse)
     assert StateMemory.made(SIZE) is None
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not left_since(before)
 
 
 def test_descriptors_are_closed() -> None:
     gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
+    before = held()
     memory = made(1)
     borrowed = StateMemory.borrowed(memory.lend())
     assert borrowed is not None
     del memory, borrowed
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not left_since(before)
