@@ -17,9 +17,9 @@ from tests.contract.torch.values import (
     Shape,
     assert_reduced,
     assert_same,
+    given,
     large,
     mine,
-    tensor,
 )
 from tests.contract.world import Cases
 
@@ -362,13 +362,12 @@ BROADCASTS: dict[str, Callable[[list[torch.Tensor], int], list[torch.Tensor]]] =
 def broadcast_case(
     broadcast: Callable[[list[torch.Tensor], int], list[torch.Tensor]], dtype: torch.dtype
 ) -> None:
-    from tests.contract.torch.values import integers
 
     shapes: list[Shape] = [*SHAPES, large(dtype)]
     for root in range(hvd.size()):
         results = broadcast([mine(shape, dtype) for shape in shapes], root)
         for shape, result in zip(shapes, results, strict=True):
-            assert_same(result, tensor(integers(root, shape, dtype, hvd.Sum), dtype))
+            assert_same(result, given(root, shape, dtype, hvd.Sum))
 
 
 for broadcast_name, broadcast in BROADCASTS.items():

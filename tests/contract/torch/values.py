@@ -56,8 +56,18 @@ def tensor(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
 
 
 def mine(shape: Shape, dtype: torch.dtype, op: int = hvd.Sum) -> torch.Tensor:
-    """What this rank contributes."""
-    return tensor(integers(hvd.rank(), shape, dtype, op), dtype)
+    """What this rank contributes, in memory of its own."""
+    return given(hvd.rank(), shape, dtype, op).clone()
+
+
+def given(rank: int, shape: Shape, dtype: torch.dtype, op: int) -> torch.Tensor:
+    """What ``rank`` contributes. Not to be written to."""
+    return _given(rank, shape, dtype, op, torch.get_default_device())
+
+
+@functools.lru_cache(maxsize=64)
+def _given(rank: int, shape: Shape, dtype: torch.dtype, op: int, _: torch.device) -> torch.Tensor:
+    return tensor(integers(rank, shape, dtype, op), dtype)
 
 
 def reduced(
