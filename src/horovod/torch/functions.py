@@ -13,6 +13,7 @@ from horovod.errors import InvalidArgumentError
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.torch.autograd import collectives
 from horovod.torch.gradients import sparse_zero
+from horovod.torch.sparse_tables import is_sparse_table
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
@@ -200,11 +201,7 @@ def _allocate_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module
     """Give a zero gradient to what can have one and has none; scripts count on that."""
     sparse: set[torch.Tensor] = set()
     if isinstance(optimizer, torch.optim.SGD) and model is not None:
-        sparse = {
-            module.weight
-            for module in model.modules()
-            if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse
-        }
+        sparse = {module.weight for module in model.modules() if is_sparse_table(module)}
     for parameter in _parameters(optimizer):
         if parameter.requires_grad and parameter.grad is None:
             is_sparse = isinstance(optimizer, torch.optim.SparseAdam) or parameter in sparse

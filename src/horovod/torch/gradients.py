@@ -10,6 +10,7 @@ from horovod.gradients.exchange import GradientStore
 from horovod.runtime.process_set import ProcessSet
 from horovod.torch.mpi_ops import sparse_allreduce_async
 from horovod.torch.shared_gradients import SharedGradients
+from horovod.torch.sparse_tables import sparse_tables
 
 __all__ = ["Gradients", "sparse_zero"]
 
@@ -41,6 +42,10 @@ class Gradients(GradientStore[torch.Tensor]):
         # Parameters whose gradient was sparse, with the number of its sparse dimensions. Where such a
         # parameter has no gradient, its zero is as sparse: ranks must agree on what its values look like.
         self._sparse: dict[int, int] = {}
+        # Another rank may have used a table that this one has not used yet. They are looked for among so many
+        # parameters when a gradient is missing.
+        self._tables: set[int] = set()
+        self._looked_at = 0
         # Frozen parameters that got zeros in order to take part.
         self._lent: list[int] = []
 
@@ -54,9 +59,17 @@ class Gradients(GradientStore[torch.Tensor]):
 
     def _zero(self, index: int) -> torch.Tensor:
         parameter = self.parameters[index]
+        if index not in self._sparse and parameter.dim() == 2 and index in self._find_tables():
+            self._sparse[index] = 1
         if index in self._sparse:
             return sparse_zero(parameter, self._sparse[index])
         return torch.zeros_like(parameter, requires_grad=False)
+
+    def _find_tables(self) -> set[int]:
+        if self._looked_at < len(self.parameters):
+            self._tables = sparse_tables(self.parameters)
+            self._looked_at = len(self.parameters)
+        return self._tables
 
     def put(self, index: int, gradient: torch.Tensor) -> None:
         parameter = self.parameters[index]

@@ -308,6 +308,34 @@ def a_sparse_embedding_that_some_ranks_do_not_use_in_a_step() -> None:
 
 
 @CASES.add
+def a_sparse_embedding_that_some_ranks_have_never_used() -> None:
+    for as_dense, passes in ((False, 1), (True, 1), (False, 2)):
+        torch.manual_seed(3)
+        embedding, head = torch.nn.Embedding(20, 3, sparse=True), torch.nn.Linear(3, 1)
+        model, table = torch.nn.Sequential(embedding, head), embedding.weight
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.5),
+            named_parameters=model.named_parameters(),
+            sparse_as_dense=as_dense,
+            backward_passes_per_step=passes,
+        )
+        expected = table.detach().clone()
+        for step in range(4):  # nobody, the last rank, nobody, everybody
+            optimizer.zero_grad()
+            users = [0, 1, 0, hvd.size()][step]
+            for _ in range(passes):
+                if hvd.size() - hvd.rank() <= users:
+                    embedding(torch.tensor([step, 7])).sum().backward()
+                else:
+                    head(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+            expected[[step, 7]] -= 0.5 * passes * users / hvd.size()
+            assert_same(table.detach(), expected, 1e-5)
+            assert_equal_everywhere(table)
+            assert_equal_everywhere(head.weight)
+
+
+@CASES.add
 def gradients_in_different_memory_orders() -> None:
     model: Any = net()
     if hvd.rank() % 2 == 0:

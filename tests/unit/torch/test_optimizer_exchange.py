@@ -134,6 +134,18 @@ def test_a_sparse_parameter_without_gradient_sends_no_rows(make_world: MakeWorld
     assert sorted(str(name) for name in engine.names) == ["weight.indices", "weight.values"]
 
 
+def test_a_table_that_was_never_used_sends_no_rows(make_world: MakeWorld) -> None:
+    """Another rank may send some."""
+    engine = make_world(2)
+    first, later = embedding(), embedding()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(first.parameters(), lr=0.1))
+    optimizer.add_param_group({"params": later.parameters()})
+    optimizer.step()
+    assert [str(name).rsplit(".", 1)[-1] for name in engine.names] == 2 * ["indices", "values"]
+    assert later.weight.grad is not None
+    assert later.weight.grad.is_sparse
+
+
 @pytest.mark.parametrize("grouped", [False, True])
 def test_sparse_as_dense_is_sparse_again_for_the_update(grouped: bool, make_world: MakeWorld) -> None:
     engine = make_world(2)
