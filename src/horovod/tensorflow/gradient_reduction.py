@@ -51,8 +51,10 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
     decide at run time, as they outlive the number of ranks they were built with.
 
     The operations are called ``<name>_Allreduce/gradients_<number>``, whatever the gradients are called, so
-    that ranks agree whose graphs differ in other parts. With ``use_generic_names`` they are called
-    ``grad_<number>``, and the name scopes around them do not count either.
+    that ranks agree whose graphs differ in other parts. In a process set it is
+    ``<name>_Allreduce_in_set_<id>``: graphs of ranks that are in different sets differ there. With
+    ``use_generic_names`` they are called ``grad_<number>``, and the name scopes around them do not count
+    either.
 
     Raises (from ``fn``):
         ValueError: ``init()`` has not been called.
@@ -87,7 +89,7 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
     def allreduce_grads(
         grads: Sequence[Any], vars: Sequence[Any] | None = None, use_generic_names: bool = False
     ) -> list[Any]:
-        with tf.name_scope(f"{settings.name}_Allreduce"):
+        with tf.name_scope(_scope(settings)):
             result = [densified(each) for each in grads] if settings.sparse_as_dense else list(grads)
             present = [position for position, gradient in enumerate(result) if gradient is not None]
             gradients = [result[position] for position in present]
@@ -107,6 +109,13 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
             return result
 
     return allreduce_grads
+
+
+def _scope(settings: GradientSettings) -> str:
+    """TensorFlow numbers the scopes of one name as a graph makes them."""
+    scope, number = f"{settings.name}_Allreduce", settings.process_set.process_set_id
+    # A graph that outlives the number of ranks outlives the numbers of sets, too.
+    return f"{scope}_in_set_{number}" if number and not decides_at_run_time() else scope
 
 
 def _make_allreduce_grads_fn(

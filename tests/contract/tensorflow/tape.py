@@ -239,6 +239,33 @@ def only_members_of_the_set_exchange(mode: str) -> None:
 
 
 @CASES.add
+def members_of_sets_that_share_a_rank_agree_on_names() -> None:
+    """In one function, each rank differentiates for the sets that it is in: rank 1 twice, the others once."""
+    ranks = hvd.size()
+    if ranks < 3:
+        return
+    sets = [hvd.add_process_set([first, first + 1]) for first in (0, 1)]
+    variable = tf.Variable([1.0, 2.0])
+
+    def gradients() -> list[Any]:
+        found = []
+        for process_set in sets:
+            if process_set.included():
+                with hvd.DistributedGradientTape(tf.GradientTape(), process_set=process_set) as tape:
+                    loss = tf.reduce_sum(variable * variable) * (hvd.rank() + 1.0)
+                found.append(tape.gradient(loss, [variable])[0])
+        return found
+
+    steps = tf.function(gradients)
+    for _ in range(2):
+        expected = [(2 * first + 3) / 2 for first in (0, 1) if hvd.rank() in (first, first + 1)]
+        for gradient, mean in zip(steps(), expected, strict=True):
+            np.testing.assert_allclose(gradient, [2 * mean, 4 * mean])
+    for process_set in sets:
+        assert hvd.remove_process_set(process_set)
+
+
+@CASES.add
 def an_unregistered_set_is_an_error() -> None:
     variable = tf.Variable(1.0)
     with tf.GradientTape() as tape:
