@@ -112,7 +112,8 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
 
 
 def _scope(settings: GradientSettings) -> str:
-    """TensorFlow numbers the scopes of one name as a graph makes them."""
+    """The name scope around the operations. TensorFlow numbers scopes of one name as a graph makes them, and
+    ranks that are in other sets make others."""
     scope, number = f"{settings.name}_Allreduce", settings.process_set.process_set_id
     # A graph that outlives the number of ranks outlives the numbers of sets, too.
     return f"{scope}_in_set_{number}" if number and not decides_at_run_time() else scope

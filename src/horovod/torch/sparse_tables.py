@@ -20,8 +20,8 @@ def sparse_tables(parameters: Sequence[torch.Tensor]) -> set[int]:
     """The numbers of those ``parameters`` that belong to embeddings with ``sparse=True`` and to nothing else.
     A table that a layer shares has a dense gradient where that layer was used.
 
-    An optimizer knows tensors, not modules, so this looks through all objects of the process: some hundred
-    milliseconds for a million.
+    An optimizer knows tensors, not modules, so this looks through all objects of the process, once for its
+    parameters.
     """
     numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
     tables, others = set[int](), set[int]()

@@ -362,7 +362,6 @@ BROADCASTS: dict[str, Callable[[list[torch.Tensor], int], list[torch.Tensor]]] =
 def broadcast_case(
     broadcast: Callable[[list[torch.Tensor], int], list[torch.Tensor]], dtype: torch.dtype
 ) -> None:
-
     shapes: list[Shape] = [*SHAPES, large(dtype)]
     for root in range(hvd.size()):
         results = broadcast([mine(shape, dtype) for shape in shapes], root)
