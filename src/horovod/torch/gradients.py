@@ -73,6 +73,11 @@ class Gradients(GradientStore[torch.Tensor]):
 
     def put(self, index: int, gradient: torch.Tensor) -> None:
         parameter = self.parameters[index]
+        if gradient.is_sparse and gradient._nnz() == 0:
+            # No rank has given rows: no gradient, as in one process that has not used the table. Not every
+            # optimizer takes sparse ones. Ranks agree, as only what was exchanged is looked at.
+            parameter.grad = None
+            return
         old = parameter.grad
         if (
             old is None

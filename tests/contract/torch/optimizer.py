@@ -336,6 +336,28 @@ def a_sparse_embedding_that_some_ranks_have_never_used() -> None:
 
 
 @CASES.add
+def a_sparse_embedding_that_nobody_uses_beside_adam() -> None:
+    """Adam takes no sparse gradient, and in one process it sees none."""
+    for as_dense in (False, True):
+        torch.manual_seed(3)
+        embedding, head = torch.nn.Embedding(20, 3, sparse=True), torch.nn.Linear(3, 1)
+        model = torch.nn.Sequential(embedding, head)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.Adam(model.parameters(), lr=0.1),
+            named_parameters=model.named_parameters(),
+            sparse_as_dense=as_dense,
+        )
+        before = embedding.weight.detach().clone()
+        for _ in range(2):
+            optimizer.zero_grad()
+            head(torch.full((2, 3), hvd.rank() + 1.0)).sum().backward()
+            optimizer.step()
+        assert embedding.weight.grad is None
+        assert torch.equal(embedding.weight, before)
+        assert_equal_everywhere(head.weight)
+
+
+@CASES.add
 def gradients_in_different_memory_orders() -> None:
     model: Any = net()
     if hvd.rank() % 2 == 0:

@@ -142,8 +142,22 @@ def test_a_table_that_was_never_used_sends_no_rows(make_world: MakeWorld) -> Non
     optimizer.add_param_group({"params": later.parameters()})
     optimizer.step()
     assert [str(name).rsplit(".", 1)[-1] for name in engine.names] == 2 * ["indices", "values"]
-    assert later.weight.grad is not None
-    assert later.weight.grad.is_sparse
+
+
+@pytest.mark.parametrize("sparse_as_dense", [False, True])
+def test_a_table_that_no_rank_has_used_has_no_gradient(sparse_as_dense: bool, make_world: MakeWorld) -> None:
+    """As in one process. Adam takes no sparse gradient."""
+    make_world(2)
+    model = embedding()
+    before = model.weight.detach().clone()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.Adam(model.parameters(), weight_decay=0.1),
+        model.named_parameters(),
+        sparse_as_dense=sparse_as_dense,
+    )
+    optimizer.step()
+    assert model.weight.grad is None
+    assert torch.equal(model.weight, before)
 
 
 @pytest.mark.parametrize("grouped", [False, True])
