@@ -39,3 +39,32 @@ def test_it_depends_on_who_asks(
         check=True,
     ).stdout
     assert said == ("found\n" if found else "hidden\n")
+
+
+def test_pytorch_imports_its_compiler_for_those_who_compile() -> None:
+    """In their processes functions are hidden from the compiler as without this folder."""
+    script = """if True:
+        import sys
+        import torch
+
+        parameter = torch.nn.Parameter(torch.ones(1))
+        torch.optim.Adam([parameter]).zero_grad()
+        print("torch._dynamo" in sys.modules)
+
+        import torch._dynamo
+
+        def double(number):
+            return 2 * number
+
+        hidden = torch._compile._disable_dynamo(recursive=False)(double)
+        print(hidden.__name__, hidden(3), hasattr(double, "__dynamo_disable"))
+        torch.optim.Adam([parameter]).zero_grad()
+    """
+    said = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(LEAN)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert said == "False\ndouble 6 True\n"
