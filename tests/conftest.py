@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,10 @@ if "RUEDA_FULL_MATRIX" not in os.environ and LEAN not in sys.path:
 with contextlib.suppress(ImportError):
     importlib.import_module("triton")
 
+# A shell lets what it starts in the background ignore this signal, and tests interrupt what they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture
 def whole_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,16 +42,22 @@ def whole_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUEDA_WHOLE_END", "1")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What shares a session comes first, as it takes long. Others keep their order."""
+    items.sort(key=lambda item: not item.nodeid.startswith(ONE_SESSION))
+
+
 WORLD_FIRST = ("test_torch", "test_tensorflow", "test_keras")
 """Tests whose ids begin with the world, or the framework, of the job of ranks that runs all cases of it."""
 
-ONE_SESSION = "tests/spark/estimators/"
-"""Its files share a session of Spark and its tables, which take longer to make than most tests of them."""
+ONE_SESSION = ("tests/ray/", "tests/spark/")
+"""Folders. The files of each share a cluster of Ray, or a session of Spark and its tables, which take longer
+to make than most of their tests."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Groups come in the order of their names: the longest, of ranks and hosts, are not among the last."""
+    """Groups come in the order of their tests."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
@@ -63,8 +74,9 @@ def group_of(nodeid: str) -> str:
     that file may go elsewhere.
     """
     file, _, test = nodeid.partition("::")
-    if file.startswith(ONE_SESSION):
-        return ONE_SESSION
+    for folder in ONE_SESSION:
+        if file.startswith(folder):
+            return folder
     if not file.startswith("tests/contract/"):
         return file
     function, _, parameters = test.partition("[")
