@@ -28,7 +28,7 @@ REQUIREMENTS := requirements/build.txt requirements/test.txt requirements/lint.t
 PYTHON_SOURCES := src tests fuzz benchmarks examples docs docker tools
 
 .DEFAULT_GOAL := help
-.PHONY: help docs system venv venv-mpich venv-tensorflow venv-libraries versions versions-check build demo test test-plain sanitized test-all test-core test-asan test-tsan test-python test-gpu fuzz fuzz-merge mutants lint format stub bench bench-check wheel wheels wheels-try clean
+.PHONY: help docs system venv venv-gate venv-mpich venv-tensorflow venv-libraries versions versions-check build demo test test-plain sanitized test-all test-core test-asan test-tsan test-python test-gpu fuzz fuzz-merge mutants lint format stub bench bench-check wheel wheels wheels-try clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ system:  ## the system packages that tests need
 
 # Beside Open MPI in one environment each would find the other's library.
 venv-mpich: .venv-mpich/.requirements  ## make .venv-mpich, whose mpiexec some tests start ranks with
+
+# Those beside .venv that the gate needs. An installer uses one core, and waits for the disk.
+venv-gate: .venv-docs/.requirements .venv-mpich/.requirements .venv-tf216/.requirements
 
 venv-tensorflow: .venv-tf216/.requirements .venv-tf218/.requirements  ## environments with older versions of TensorFlow
 
