@@ -28,7 +28,7 @@ REQUIREMENTS := requirements/build.txt requirements/test.txt requirements/lint.t
 PYTHON_SOURCES := src tests fuzz benchmarks examples docs docker tools
 
 .DEFAULT_GOAL := help
-.PHONY: help docs system venv venv-gate venv-mpich venv-tensorflow venv-libraries versions versions-check build demo test test-plain sanitized test-all test-core test-asan test-tsan test-python test-gpu fuzz fuzz-merge mutants lint format stub bench bench-check wheel wheels wheels-try clean
+.PHONY: help docs system venv venv-gate venv-mpich venv-tensorflow venv-libraries versions versions-check build demo test test-plain sanitized test-all test-core test-asan test-tsan test-python test-gpu fuzz fuzz-merge mutants lint lint-types lint-rest format stub bench bench-check wheel wheels wheels-try clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -193,10 +193,14 @@ mutants: $(VENV)/.build  ## which changes of the engine do the C++ tests notice?
 	@$(BIN)/python -m pip install --quiet -r requirements/mutants.txt
 	@nice -n 19 $(BIN)/python -m tests.mutation.run --jobs $(JOBS) $(MUTANTS_ARGS)
 
-lint: $(VENV)/.requirements  ## formatting, types, layering
+lint: lint-types lint-rest  ## formatting, types, layering
+
+lint-types: $(VENV)/.requirements
+	@$(BIN)/python -m mypy --strict $(PYTHON_SOURCES)
+
+lint-rest: $(VENV)/.requirements
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/python -m mypy --strict $(PYTHON_SOURCES)
 	@find core tests/core tests/fakes fuzz -name '*.h' -o -name '*.cpp' -o -name '*.inl' | xargs -r $(BIN)/clang-format --dry-run -Werror
 	@$(BIN)/hadolint docker/Dockerfile
 	@$(BIN)/python -m pytest -q tests/repo/test_layering.py
