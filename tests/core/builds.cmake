@@ -39,3 +39,8 @@ set(tests_that_compute
 set(tests_with_fakes
     test_device_wait test_fake_cuda test_fake_nccl test_nccl test_nccl_failures test_peer test_peer_failures test_staged
     test_staged_failures)
+
+# Under the sanitizers the cases of these run in four processes, those of others in one.
+set(tests_that_take_long
+    test_adasum test_backend_defaults test_engine test_engine_failures test_engine_fast_moves test_engine_fast_path
+    test_engine_fast_sets test_engine_sets test_hierarchical)
