@@ -58,6 +58,8 @@ $(VENV)/.requirements: $(REQUIREMENTS) requirements/demo.txt requirements/alone.
 	@echo "installing everything that tests need into $(VENV)"
 	@$(PIP) $(addprefix -r ,$(REQUIREMENTS))
 	@$(PIP) --no-deps -r requirements/alone.txt
+	@PYTHONPATH=tests/lean $(BIN)/python -m tests.lean.first_imports 2>/dev/null || \
+	  echo "something that was installed ends Python when it is imported: python -m tests.lean.first_imports"
 	@touch $@ $(VENV)/.demo
 
 # Debian's and Ubuntu's packages, before anything else: as root they are installed, else a line says how.
