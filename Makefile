@@ -58,9 +58,13 @@ $(VENV)/.requirements: $(REQUIREMENTS) requirements/demo.txt requirements/alone.
 	@echo "installing everything that tests need into $(VENV)"
 	@$(PIP) $(addprefix -r ,$(REQUIREMENTS))
 	@$(PIP) --no-deps -r requirements/alone.txt
+	@touch $@ $(VENV)/.demo
+
+# Before several processes of tests import it at once, and each compiles it.
+$(VENV)/.imported: $(VENV)/.requirements
 	@PYTHONPATH=tests/lean $(BIN)/python -m tests.lean.first_imports 2>/dev/null || \
 	  echo "something that was installed ends Python when it is imported: python -m tests.lean.first_imports"
-	@touch $@ $(VENV)/.demo
+	@touch $@
 
 # Debian's and Ubuntu's packages, before anything else: as root they are installed, else a line says how.
 system:  ## the system packages that tests need
@@ -154,7 +158,7 @@ test-tsan: $(VENV)/.build  ## C++ tests under the thread sanitizer
 # together.
 PYTEST_LANES ?= $(LANES)
 
-test-python: build $(VENV)/.requirements .venv-mpich/.requirements  ## Python tests (PYTEST_ARGS="-k name")
+test-python: build $(VENV)/.imported .venv-mpich/.requirements  ## Python tests (PYTEST_ARGS="-k name")
 	$(call build_preset,$(PRESET),--target fakes)
 	@RUEDA_FAKES=$(CURDIR)/build/$(PRESET)/fakes $(RUN) $(BIN)/python -m pytest tests $(or $(PYTEST_ARGS),--numprocesses $(PYTEST_LANES))
 
