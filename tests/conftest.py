@@ -31,9 +31,11 @@ if "RUEDA_FULL_MATRIX" not in os.environ and LEAN not in sys.path:
 with contextlib.suppress(ImportError):
     importlib.import_module("triton")
 
-# A shell lets what it starts in the background ignore this signal, and tests interrupt what they start.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# What a shell starts in the background ignores the first, what `nohup` starts the second. Tests send them to
+# what they start, and a process that is born with an ignored signal leaves it so.
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 
 @pytest.fixture
@@ -43,8 +45,18 @@ def whole_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What shares a session comes first, as it takes long. Others keep their order."""
-    items.sort(key=lambda item: not item.nodeid.startswith(ONE_SESSION))
+    """What shares a session comes first, as it takes long. Tests that wait are spread among those that
+    compute: the processors are neither idle then, nor asked for by all. Tests of one kind keep their order.
+    """
+    kinds = [item.nodeid.startswith(WAITING) for item in items]
+    size = {kind: kinds.count(kind) for kind in (False, True)}
+    seen = dict.fromkeys(size, 0)
+    places: dict[str, tuple[bool, float]] = {}
+    for item, kind in zip(items, kinds, strict=True):
+        first = item.nodeid.startswith(ONE_SESSION)
+        places.setdefault(group_of(item.nodeid), (not first, seen[kind] / size[kind]))
+        seen[kind] += 1
+    items.sort(key=lambda item: places[group_of(item.nodeid)])
 
 
 WORLD_FIRST = ("test_torch", "test_tensorflow", "test_keras")
@@ -53,6 +65,9 @@ WORLD_FIRST = ("test_torch", "test_tensorflow", "test_keras")
 ONE_SESSION = ("tests/ray/", "tests/spark/")
 """Folders. The files of each share a cluster of Ray, or a session of Spark and its tables, which take longer
 to make than most of their tests."""
+
+WAITING = ("tests/elastic/", "tests/hosts/", "tests/launch/")
+"""Folders whose tests wait for most of their time: for starts, limits of silence, and ends."""
 
 
 @pytest.hookimpl(optionalhook=True)
