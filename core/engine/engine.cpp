@@ -1,4 +1,4 @@
-/// Wiring, from start to shutdown, and the calls that stay until they are done.
+/// Wiring, from start to shutdown.
 
 #include "engine/engine.h"
 
@@ -110,11 +110,13 @@ void Engine::wire() {
                 FailureDetector::Options{.heartbeat = options_.heartbeat,
                                          .operation_timeout = options_.operation_timeout});
   submissions_.use(loop_->progress());
-  if (!peers_.may_propose()) return;
-  fast_path_.emplace(FastPath::Parts{peers_, phase_, timeline_, negotiation_, submissions_,
-                                     *dispatcher_, loop_->detector(), loop_->progress()});
-  loop_->use(&*fast_path_);
-  negotiation_.use(&*fast_path_);
+  if (peers_.may_propose()) {
+    fast_path_.emplace(FastPath::Parts{peers_, phase_, timeline_, negotiation_, submissions_,
+                                       *dispatcher_, loop_->detector(), loop_->progress()});
+    loop_->use(&*fast_path_);
+    negotiation_.use(&*fast_path_);
+  }
+  calls_.emplace(loop_->progress(), submissions_, fast_path_ ? &*fast_path_ : nullptr);
 }
 
 Result<void> Engine::start() {
@@ -151,40 +153,14 @@ Result<Handle> Engine::submit(Submission&& submission) {
   if (auto fine = Submissions::prepare(submission, devices_); !fine) return std::move(fine).error();
   switch (submission.mode) {
     case Mode::Blocking:
-      return submit_blocking(submission);
+      return calls_->blocking(submission);
     case Mode::Callback:
-      return submit_callback(submission);
+      return calls_->with_callback(submission);
     case Mode::Asynchronous:
     case Mode::Awaited:
       break;
   }
   return submissions_.submit(submission);
-}
-
-Result<Handle> Engine::submit_blocking(Submission& submission) {
-  Progress& progress = loop_->progress();
-  const bool driving = progress.take();
-  const bool proposed =
-      driving && fast_path_ && !fast_path_->idle() && fast_path_->propose(submission);
-  Result<Handle> handle =
-      proposed ? fast_path_->see_through(true) : submissions_.submit(submission);
-  if (!handle || *handle == 0) {
-    if (driving) progress.give_back();
-    return handle;
-  }
-  const bool done = submissions_.stay(*handle, driving);
-  if (driving) progress.give_back();
-  return done ? Handle{0} : *handle;
-}
-
-Result<Handle> Engine::submit_callback(Submission& submission) {
-  const bool driving = fast_path_ && !fast_path_->idle() && submissions_.unfinished() == 0 &&
-                       loop_->progress().take();
-  const bool proposed = driving && fast_path_->propose(submission);
-  Result<Handle> handle =
-      proposed ? fast_path_->see_through(false) : submissions_.submit(submission);
-  if (driving) loop_->progress().give_back();
-  return handle;
 }
 
 void Engine::shutdown(wire::Departure why) {

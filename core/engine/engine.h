@@ -24,6 +24,7 @@
 #include "engine/execution/host_copy.h"
 #include "engine/execution/submission.h"
 #include "engine/execution/submissions.h"
+#include "engine/fast_path/driving_calls.h"
 #include "engine/fast_path/fast_path.h"
 #include "engine/options.h"
 #include "engine/timeline/timeline.h"
@@ -138,8 +139,6 @@ class Engine final {
   }
 
  private:
-  Result<Handle> submit_blocking(Submission& submission);
-  Result<Handle> submit_callback(Submission& submission);
   Result<void> open_parts();
   void wire();
   void end_foreign();
@@ -165,6 +164,7 @@ class Engine final {
   std::optional<Dispatcher> dispatcher_;
   std::optional<ControlLoop> loop_;
   std::optional<FastPath> fast_path_;  // none: a backend in Python must see every operation
+  std::optional<DrivingCalls> calls_;
 
   std::atomic<bool> left_behind_{false};
 
