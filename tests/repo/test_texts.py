@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,42 @@ def test_tests_named_in_texts_exist() -> None:
             source = path.read_text() if path.exists() else ""
             if not re.search(rf"^(def |TEST\w*\(\w+, ){name}\b", source, re.MULTILINE):
                 wrong.append(f"{page.relative_to(ROOT)}: {file}::{name}")
+    assert wrong == []
+
+
+# A header declares one, or a struct inside it, from the line of its name to the brace in that line's column.
+CLASS = re.compile(
+    r"^( *)(?:class|struct|enum class|enum) (?:alignas\S+ )?([\w:]+)[^;{}()]*\{(.*?)^\1\}",
+    re.MULTILINE | re.DOTALL,
+)
+MEMBER = re.compile(r"(?<![\w:/.])([A-Za-z_]\w*)::([A-Za-z_]\w*)")
+
+
+def words_of_classes(text: str) -> Iterator[tuple[str, set[str]]]:
+    for match in CLASS.finditer(text):
+        yield match[2].rpartition("::")[2], set(re.findall(r"\w+", match[3]))
+        yield from words_of_classes(match[3])
+
+
+def test_members_of_classes_named_in_texts_exist() -> None:
+    """Decisions tell what was; the other pages tell what is."""
+    members: dict[str, set[str]] = {}
+    for header in (ROOT / "core").rglob("*.h"):
+        text = header.read_text()
+        for name in re.findall(r"^namespace (\w+)", text, re.MULTILINE):
+            members.setdefault(name, set()).update(re.findall(r"\w+", text))
+        for name, words in words_of_classes(text):
+            members.setdefault(name, set()).update(words)
+    assert "submit" in members["Engine"]
+    assert "launch" not in members["Engine"]
+    wrong = [
+        f"{page.relative_to(ROOT)}: {name}::{member}"
+        for page in PAGES
+        if "decisions" not in page.parts and page.name != "CHANGELOG.md"
+        for span in re.findall(r"`([^`\n]+)`", page.read_text())
+        for name, member in MEMBER.findall(span)
+        if member not in members.get(name, ())
+    ]
     assert wrong == []
 
 
