@@ -15,7 +15,8 @@ import struct
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from horovod.launch.job import Job, Results
 from horovod.launch.launchers.choice import choose_launcher, look_around
 from horovod.launch.output.console import Console, TextSink
 from horovod.launch.placement.host_files import host_text
-from horovod.launch.placement.hosts import parse_hostfile, parse_hosts
+from horovod.launch.placement.hosts import HostSlots, parse_hostfile, parse_hosts
 from horovod.launch.run import run_job
 from horovod.runtime.ending import describe_text, harmless
 
@@ -133,8 +134,7 @@ def run(
     num_proc = num_proc if np is None else _renamed("np", "num_proc", np)
     if use_gloo and use_mpi:
         raise ConfigError("horovod.run: use_gloo and use_mpi exclude each other.")
-    if hosts is not None and hostfile is not None:
-        raise ConfigError("horovod.run: hosts and hostfile exclude each other.")
+    placed = _placed(hosts, hostfile)
     min_num_proc = min_num_proc if min_np is None else _renamed("min_np", "min_num_proc", min_np)
     max_num_proc = max_num_proc if max_np is None else _renamed("max_np", "max_num_proc", max_np)
     elastic = min_num_proc is not None or host_discovery_script is not None or discovery is not None
@@ -144,9 +144,6 @@ def run(
         )
     if num_proc < 1:
         raise ConfigError(f"horovod.run: num_proc must be at least 1, not {num_proc}.")
-    placed = parse_hosts(hosts) if hosts is not None else ()
-    if hostfile is not None:
-        placed = parse_hostfile(host_text(hostfile), hostfile)
     if network_interface is not None:
         network_interfaces = _renamed("network_interface", "network_interfaces", network_interface)
     environment = call_environment(env)
@@ -164,34 +161,60 @@ def run(
     )
     results, console = Results(), _console(verbose, stdout, stderr)
     wanted = num_proc
-    try:
+    with _explained(results, unpickle_results):
         if elastic:
-            # Jobs that are not pay nothing for it.
-            from horovod.launch.elastic.job import run_elastic_job
-            from horovod.launch.elastic.options import Wishes, elastic_of
-
-            wishes = Wishes(
-                min_num_proc=min_num_proc,
-                max_num_proc=max_num_proc,
-                host_discovery_script=host_discovery_script,
-                slots_per_host=slots,
-                reset_limit=reset_limit,
-                blacklist_cooldown_range=cooldown_range,
-            )
-            how = elastic_of(wishes, job, environment, discovery)
-            wanted = how.rules.least
-            run_elastic_job(job, how, environment, console, results)
+            wishes = {
+                "min_num_proc": min_num_proc,
+                "max_num_proc": max_num_proc,
+                "host_discovery_script": host_discovery_script,
+                "slots_per_host": slots,
+                "reset_limit": reset_limit,
+                "blacklist_cooldown_range": cooldown_range,
+            }
+            wanted = _run_elastic(job, environment, console, results, discovery, wishes)
         else:
             run_job(job, environment, console, results)
+    trusted = range(wanted) if unpickle_results else results.here
+    return [result_of(results.sent.get(rank), rank, trusted=rank in trusted) for rank in range(wanted)]
+
+
+@contextmanager
+def _explained(results: Results, unpickle_results: bool) -> Iterator[None]:
+    """The failure of a rank says what its function has raised."""
+    try:
+        yield
     except WorkerFailed as failure:
         if failure.rank is not None:
             trusted = unpickle_results or failure.rank in results.here
             explain_failure(failure, results.sent.get(failure.rank), trusted=trusted)
         raise
-    return [
-        result_of(results.sent.get(rank), rank, trusted=unpickle_results or rank in results.here)
-        for rank in range(wanted)
-    ]
+
+
+def _placed(hosts: str | None, hostfile: str | None) -> tuple[HostSlots, ...]:
+    """The hosts that a job names; none: this machine."""
+    if hostfile is None:
+        return () if hosts is None else parse_hosts(hosts)
+    if hosts is not None:
+        raise ConfigError("horovod.run: hosts and hostfile exclude each other.")
+    return parse_hostfile(host_text(hostfile), hostfile)
+
+
+def _run_elastic(
+    job: Job,
+    environment: Mapping[str, str],
+    console: Console,
+    results: Results,
+    discovery: HostDiscovery | None,
+    wishes: Mapping[str, Any],
+) -> int:
+    """``wishes``: fields of `Wishes`. Returns of how many ranks there are results."""
+    # Jobs that are not elastic pay nothing for it.
+    from horovod.launch.elastic.job import run_elastic_job
+    from horovod.launch.elastic.options import Wishes, elastic_of
+
+    how = elastic_of(Wishes(**wishes), job, environment, discovery)
+    run_elastic_job(job, how, environment, console, results)
+    return how.rules.least
 
 
 def _refuse_elastic(**given: object) -> None:

@@ -176,24 +176,10 @@ class _Course:
         self._command_line = tuple(words)
         self._directory = current_directory()  # it may be removed later
         self._clock = Clock(saved)
-        self._saver = None
+        self._saver: Saver | None = None
         if elastic.state is not None:
             self._saver = Saver(elastic.state, console.tell, goes_on=saved is not None)
-        if saved is None:
-            self._driver = Driver(elastic.rules, Hosts(elastic.rules.cooldown_s), self._clock.now())
-            prepared = Prepared(_store_hosts(job, elastic.rules))
-            self._store = make_store(prepared)
-        else:
-            prepared = Prepared(
-                [host for host, _ in saved.store], key=bytes.fromhex(saved.key), job_id=saved.job
-            )
-            self._store = _store(prepared, saved)
-            stack.callback(self._store.stop)
-            # Only who has the address may go on: until now another one may have.
-            saved = load(elastic.state) if elastic.state is not None else saved
-            self._driver = saved.state_machine()
-        self._key = prepared.key
-        self._door = secrets.token_hex(16) if saved is None else saved.door
+        saved = self._open_store(elastic, saved, stack)
         self._signals = stack.enter_context(Signals())
         self._status = stack.enter_context(Status(console, wanted=job.status, hosts=0, ranks=0))
         timeline = value_of("timeline", {**inherited, **job.options})
@@ -213,24 +199,7 @@ class _Course:
             goes_on=saved is not None,
         )
         stack.enter_context(drained(self._output, self._signals))
-        waits = {WAIT_VARIABLE: f"{elastic.driver_wait_s:g}"} if elastic.driver_wait_s else {}
-        environment = job_environment(
-            inherited,
-            {**interface_environment(job.interfaces), **job.options, "HOROVOD_ELASTIC": "1", **waits},
-            store=self._store.addresses,
-            secret_key=prepared.key,
-            job_id=self._store.job,
-        )
-        request = Request(
-            job, (), (), (), False, inherited, time_limits(job.options, inherited), self._signals, console,
-            self._status,
-        )  # fmt: skip
-        self._fleet: Fleet = (make or partial(make_fleet, LAUNCHERS[job.launcher]))(
-            request,
-            FleetPlan(job.command, environment, job.call, elastic.driver_wait_s, self._door),
-            self._output,
-            self._store,
-        )
+        self._fleet = self._make_fleet(elastic, make)
         stack.callback(self._fleet.close)
         self._output.start()
         self._poller = Poller(elastic.discovery)
@@ -248,6 +217,46 @@ class _Course:
         self._began = time.monotonic()
         if saved is not None:
             self._go_on(saved)
+
+    def _open_store(self, elastic: Elastic, saved: Saved | None, stack: ExitStack) -> Saved | None:
+        """Make the driver and the store, new ones or as another driver has left them. Returns what it has."""
+        if saved is None:
+            self._driver = Driver(elastic.rules, Hosts(elastic.rules.cooldown_s), self._clock.now())
+            prepared = Prepared(_store_hosts(self._job, elastic.rules))
+            self._store = make_store(prepared)
+        else:
+            prepared = Prepared(
+                [host for host, _ in saved.store], key=bytes.fromhex(saved.key), job_id=saved.job
+            )
+            self._store = _store(prepared, saved)
+            stack.callback(self._store.stop)
+            # Only who has the address may go on: until now another one may have.
+            saved = load(elastic.state) if elastic.state is not None else saved
+            self._driver = saved.state_machine()
+        self._key = prepared.key
+        self._door = secrets.token_hex(16) if saved is None else saved.door
+        return saved
+
+    def _make_fleet(self, elastic: Elastic, make: MakeFleet | None) -> Fleet:
+        job = self._job
+        waits = {WAIT_VARIABLE: f"{elastic.driver_wait_s:g}"} if elastic.driver_wait_s else {}
+        environment = job_environment(
+            self._inherited,
+            {**interface_environment(job.interfaces), **job.options, "HOROVOD_ELASTIC": "1", **waits},
+            store=self._store.addresses,
+            secret_key=self._key,
+            job_id=self._store.job,
+        )
+        request = Request(
+            job, (), (), (), False, self._inherited, time_limits(job.options, self._inherited), self._signals,
+            self._console, self._status,
+        )  # fmt: skip
+        return (make or partial(make_fleet, LAUNCHERS[job.launcher]))(
+            request,
+            FleetPlan(job.command, environment, job.call, elastic.driver_wait_s, self._door),
+            self._output,
+            self._store,
+        )
 
     def _go_on(self, saved: Saved) -> None:
         """Be the driver of what another one has left."""
