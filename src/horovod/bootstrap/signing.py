@@ -7,8 +7,10 @@ signed by themselves, wherever they go.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import threading
+from collections.abc import Sequence
 
 from horovod.bootstrap.session import expand
 from horovod.errors import AuthenticationError
@@ -33,9 +35,12 @@ class ObjectSigner:
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def next(self, operation: str, process_set: int, name: str) -> str:
-        """What stands for the next operation of that name, the same on all its ranks."""
-        place = f"{operation} {process_set} {name}"
+    def next(self, operation: str, ranks: Sequence[int], name: str) -> str:
+        """What stands for the next operation of that name among ``ranks``, the same on all of them. It has not
+        the number of their process set: that may have been one of other ranks, who have counted more.
+        """
+        members = hashlib.sha256(",".join(map(str, ranks)).encode()).hexdigest()
+        place = f"{operation} {members} {name}"
         with self._lock:
             number = self._counts.get(place, 0)
             self._counts[place] = number + 1

@@ -17,7 +17,7 @@ import cloudpickle
 from horovod.collectives.forms import Collectives
 from horovod.collectives.frontend import T
 from horovod.runtime import lifecycle
-from horovod.runtime.process_set import ProcessSet, global_process_set, process_set_id
+from horovod.runtime.process_set import ProcessSet, global_process_set
 
 __all__ = ["allgather_object", "broadcast_object"]
 
@@ -48,7 +48,7 @@ def broadcast_object(
     size = frontend.from_integers([len(payload) + runtime.signer.tag_bytes])
     collectives.run_broadcast(size, size, root_rank, f"{name}.sz", process_set)
     # Numbered now: if the exchange of sizes fails, it fails on all ranks.
-    operation = runtime.signer.next("broadcast_object", process_set_id(process_set), name)
+    operation = runtime.signer.next("broadcast_object", process_set.ranks or (), name)
     if am_root:
         payload += runtime.signer.tag(operation, root_rank, payload)
     else:
@@ -81,7 +81,7 @@ def allgather_object(
     sizes = collectives.allgather(
         frontend.from_integers([len(payload) + runtime.signer.tag_bytes]), f"{name}.sz", process_set
     )
-    operation = runtime.signer.next("allgather_object", process_set_id(process_set), name)
+    operation = runtime.signer.next("allgather_object", process_set.ranks or (), name)
     payload += runtime.signer.tag(operation, runtime.topology.rank, payload)
     data = collectives.allgather(frontend.from_bytes(payload), f"{name}.t", process_set)
     lengths = frontend.to_integers(collectives.synchronize(sizes))

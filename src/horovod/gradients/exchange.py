@@ -104,7 +104,7 @@ class GradientExchange(Generic[T]):
         self._compressors: list[Any] = []
         self._sparse_as_dense = settings.sparse_as_dense
         self._process_set = settings.process_set
-        self._set_id = process_set_id(settings.process_set)
+        process_set_id(settings.process_set)  # refuses what is no registered set
 
         self._group_of: dict[int, Sequence[int]] = {}
         for group in groups:
@@ -219,6 +219,7 @@ class GradientExchange(Generic[T]):
             return False
         engine = current_engine()
         name = self._names[index]
+        process_set = self._process_set
         try:
             handle = engine.submit(
                 _ALLREDUCE,
@@ -228,7 +229,8 @@ class GradientExchange(Generic[T]):
                 self._prescale,
                 self._postscale,
                 0,
-                self._set_id,
+                # It may have another number than when the exchange was made, or none.
+                0 if process_set is global_process_set else process_set_id(process_set),
                 ASYNCHRONOUS,
                 gradient,
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import pytest
 import torch
 from tests.contract.torch.optimizer_families import SHARE, batch, loss_of, network, share
 from tests.contract.world import Cases
@@ -90,4 +91,43 @@ def two_sets_train_at_the_same_time() -> None:
         assert torch.equal(everybody[rank], everybody[rank % 2])
     assert not torch.equal(everybody[0], everybody[1])
     for one in sets:
+        assert hvd.remove_process_set(one)
+
+
+def stepped(value: torch.Tensor, optimizer: Any) -> float:
+    """What one step makes of a weight whose gradient is ``10 ** rank``."""
+    with torch.no_grad():
+        value.zero_()
+    optimizer.zero_grad()
+    (value * 10.0 ** hvd.rank()).sum().backward()
+    optimizer.step()
+    return -float(value.item())
+
+
+@CASES.add
+def an_optimizer_follows_the_number_of_its_set() -> None:
+    if hvd.size() < 2:
+        return
+    sets = [hvd.ProcessSet([0]), hvd.ProcessSet(range(1, hvd.size()))]
+    for one in sets:
+        hvd.add_process_set(one)
+    mine = sets[hvd.rank() > 0]
+    value = torch.nn.Parameter(torch.zeros(1))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([value], lr=1.0), named_parameters=[("value", value)], process_set=mine
+    )
+    expected = sum(10.0**rank for rank in mine.ranks or ()) / (mine.size() or 0)
+    assert abs(stepped(value, optimizer) / expected - 1) < 1e-6
+    for one in sets:
+        assert hvd.remove_process_set(one)
+    for one in reversed(sets):
+        hvd.add_process_set(one)
+    assert abs(stepped(value, optimizer) / expected - 1) < 1e-6
+    for one in sets:
+        assert hvd.remove_process_set(one)
+    # Another set has that number now.
+    others = [hvd.add_process_set([rank]) for rank in (1, 0)]
+    with pytest.raises(TypeError, match="not registered"):
+        stepped(value, optimizer)
+    for one in others:
         assert hvd.remove_process_set(one)

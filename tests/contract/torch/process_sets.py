@@ -384,6 +384,18 @@ def what_is_queued_on_a_set_fails_when_it_is_removed() -> None:
 
 
 @CASES.add
+def objects_travel_in_a_set_whose_number_another_one_had() -> None:
+    if hvd.size() < 3:
+        return
+    for ranks in ([0, 1], [1, 2]):
+        some = hvd.add_process_set(ranks)
+        if some.included():
+            assert hvd.broadcast_object(hvd.rank(), 1, process_set=some) == 1
+        assert hvd.remove_process_set(some)
+    works("p.objects")
+
+
+@CASES.add
 def many_sets_come_and_go() -> None:
     if hvd.size() == 1:
         return
