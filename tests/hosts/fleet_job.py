@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import select
@@ -32,7 +31,7 @@ def main() -> None:
                     follow(running, json.loads(line))
             for event in running.fleet.events():
                 running.seen.append(event)
-                plain = dataclasses.asdict(event)
+                plain = event._asdict()
                 if isinstance(event, HostReached):
                     plain["facts"] = event.facts._asdict()
                 print(json.dumps({"event": type(event).__name__, **plain}), flush=True)
