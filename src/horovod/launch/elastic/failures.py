@@ -33,22 +33,24 @@ class Failures:
         workers = self._workers
         if worker.never_came and not workers.rules.at_once:
             how += " and has never called hvd.init()"
-        if worker.number not in workers.world:
+        member = worker.number in workers.world
+        text = f"rank {worker.rank} on {worker.host} {how}"
+        if not member:
+            text = f"a worker in slot {worker.index} of {worker.host} {how} before it was in a world"
+        if code != 0:
+            workers.last_failure = text
+        if not member:
             workers.log(
                 "newcomer_left",
-                f"a worker in slot {worker.index} of {worker.host} {how} before it was in a world",
+                text,
                 worker=worker.number, host=worker.host, exit_code=code,
             )  # fmt: skip
             # Members beside it show that the host as a whole is not to blame.
-            beside = any(member.host == worker.host and member.alive for member in workers.members())
+            beside = any(each.host == worker.host and each.alive for each in workers.members())
             self.leave_out(worker, now, by_slot=True if beside or code == 0 else None)
             return
         workers.log(
-            "ended" if code == 0 else "left",
-            f"rank {worker.rank} on {worker.host} {how}",
-            rank=worker.rank,
-            host=worker.host,
-            exit_code=code,
+            "ended" if code == 0 else "left", text, rank=worker.rank, host=worker.host, exit_code=code
         )
         cause = f"Rank {worker.rank} on host {worker.host} {how}."
         workers.actions.append(Spoil(workers.round, cause, worker.rank, worker.host))

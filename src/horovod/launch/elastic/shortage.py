@@ -25,6 +25,7 @@ class Shortage:
     """
 
     def __init__(self, workers: Workers, reaches: Reaches, now: float) -> None:
+        self._workers = workers
         self._rules = workers.rules
         self._hosts = workers.hosts
         self._reaches = reaches
@@ -42,9 +43,11 @@ class Shortage:
         if now < self.until and not in_vain:
             return ""
         waited = "" if in_vain else f", for {self._rules.slots_wait_s:g} s (--elastic-timeout)"
-        return (
-            "Timed out waiting for minimum number of slots to become available: "
-            f"{self.phrase(needed)}{waited}. {self.why(now)}".rstrip()
+        reasons = [f"{self.phrase(needed)}{waited}.", self.why(now)]
+        if failure := self._workers.last_failure:
+            reasons.append(f"The last failure: {failure}.")
+        return "Timed out waiting for minimum number of slots to become available: " + " ".join(
+            filter(None, reasons)
         )
 
     def phrase(self, needed: int) -> str:

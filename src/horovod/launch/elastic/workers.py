@@ -101,6 +101,7 @@ class Workers:
         round: of that world.
         begun: somebody has said to have the state of the training.
         lingering: slots of workers that have ended and are not gone, by number.
+        last_failure: which worker failed last, and how; empty: none has.
     """
 
     def __init__(self, rules: Rules, hosts: Hosts) -> None:
@@ -111,6 +112,7 @@ class Workers:
         self.round = 0
         self.begun = False
         self.lingering: dict[int, tuple[str, int]] = {}
+        self.last_failure = ""
         self.next_number = 0
         self._by_number: dict[int, Worker] = {}
         self._ends = 0
