@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,8 +83,25 @@ class StaticParams(BaseParams):
         )
 
 
+class _Locks:
+    """Of an executor; where it is sent to another process, as before its start, the copy has its own.
+
+    Attributes:
+        turn: of those that wait for results. A callback may call, too: it is on the thread that has the turn.
+        order: calls reach all actors in one order, also those that nobody waits for.
+    """
+
+    def __init__(self) -> None:
+        self.turn = threading.RLock()
+        self.order = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[_Locks], tuple[()]]:
+        return _Locks, ()
+
+
 class StaticAdapter(Adapter):
-    """The actors are the ranks: they keep their state, and their world, from one call to the next.
+    """The actors are the ranks: they keep their state, and their world, from one call to the next. Threads
+    that call at once take turns, as an operation is made of what all ranks do in the same order.
 
     Args:
         settings: a :class:`MiniSettings`.
@@ -97,6 +115,7 @@ class StaticAdapter(Adapter):
         self._coordinator: Coordinator | None = None
         self._members: list[Member] = []
         self._broken = self._connection = ""
+        self._locks = _Locks()
 
     def start(
         self,
@@ -163,9 +182,10 @@ class StaticAdapter(Adapter):
         kwargs: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callable[[Any], Any]] | None = None,
     ) -> list[Any]:
-        members = self._able("run")
-        with listening(members, callbacks) as tell:
-            return self._results(self._call("run", members, fn, args, kwargs), tell)
+        with self._locks.turn:
+            members = self._able("run")
+            with listening(members, callbacks) as tell:
+                return self._results(self._call("run", members, fn, args, kwargs), tell)
 
     def run_remote(
         self,
@@ -178,17 +198,19 @@ class StaticAdapter(Adapter):
     def execute(
         self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None
     ) -> list[Any]:
-        members = self._able("execute")
-        checks.function("RayExecutor.execute", fn)
-        (function,) = shipped("RayExecutor.execute", fn, (), {}, parts=(fn,))
-        with listening(members, callbacks) as tell:
-            return self._results([member.actor.execute.remote(function) for member in members], tell)
+        with self._locks.turn:
+            members = self._able("execute")
+            checks.function("RayExecutor.execute", fn)
+            (function,) = shipped("RayExecutor.execute", fn, (), {}, parts=(fn,))
+            with listening(members, callbacks) as tell:
+                return self._results(self._submit(members, function), tell)
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        first = self._able("execute_single")[0]
-        checks.function("RayExecutor.execute_single", fn)
-        (function,) = shipped("RayExecutor.execute_single", fn, (), {}, parts=(fn,))
-        return self._results([first.actor.execute.remote(function)], None)[0]
+        with self._locks.turn:
+            first = self._able("execute_single")[:1]
+            checks.function("RayExecutor.execute_single", fn)
+            (function,) = shipped("RayExecutor.execute_single", fn, (), {}, parts=(fn,))
+            return self._results(self._submit(first, function), None)[0]
 
     def shutdown(self) -> None:
         """Ranks end in peace, unless one has failed: then at once."""
@@ -237,7 +259,11 @@ class StaticAdapter(Adapter):
         checks.function(f"RayExecutor.{what}", fn)
         arguments = checks.arguments_of(f"RayExecutor.{what}", args, kwargs)
         (call,) = shipped(f"RayExecutor.{what}", fn, *arguments, parts=(Call(fn, *arguments),))
-        return [member.actor.execute.remote(call) for member in members]
+        return self._submit(members, call)
+
+    def _submit(self, members: Sequence[Member], function: Any) -> list[Any]:
+        with self._locks.order:
+            return [member.actor.execute.remote(function) for member in members]
 
     def _results(self, references: Sequence[Any], tell: Callable[[], None] | None) -> list[Any]:
         """Of these calls, one of each rank, from the first on."""
