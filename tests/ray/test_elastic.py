@@ -165,6 +165,31 @@ def test_a_function_that_fails_everywhere_ends_the_job() -> None:
 
 @whole
 @in_ray
+def test_a_rank_that_returns_early_ends_the_job_and_keeps_its_result() -> None:
+    def leave_early() -> int:
+        hvd.init()
+        state: Any = ObjectState(hvd.broadcast_object, hvd.rank)
+
+        def loop(state: Any) -> None:
+            hvd.allreduce(np.ones(1))
+            if hvd.rank() == 1:
+                hvd.allreduce(np.ones(1))
+                state.commit()
+
+        def reset() -> None:
+            hvd.shutdown()
+            hvd.init()
+
+        run_fn(loop, reset)(state)
+        return hvd.rank()
+
+    executor = RayExecutor(settings(), min_workers=2, max_workers=2, elastic_timeout=60)
+    executor.start()
+    assert executor.run(leave_early) == [0]
+
+
+@whole
+@in_ray
 def test_a_stopped_worker_does_not_outlive_its_job() -> None:
     def linger() -> None:
         hvd.init()

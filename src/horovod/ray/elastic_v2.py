@@ -11,6 +11,7 @@ from typing import Any
 
 from horovod.errors import ConfigError, LaunchError, WorkerFailed
 from horovod.launch.calls.functions import explain_failure, interface_names, pack_call, result_of
+from horovod.launch.calls.plain import is_plain, unpack_plain
 from horovod.launch.calls.unpicklable import why_unpicklable
 from horovod.launch.elastic.discovery import HostDiscovery
 from horovod.launch.elastic.job import run_elastic_job
@@ -225,7 +226,19 @@ class ElasticAdapter(Adapter):
                     explain_failure(failure, results.sent.get(failure.rank), trusted=True)
                 raise
         # What actors return is unpickled on the driver anyway, by Ray.
-        return [result_of(results.sent[rank], rank, trusted=True) for rank in sorted(results.sent)]
+        return [result_of(results.sent[rank], rank, trusted=True) for rank in _returned(results.sent)]
+
+
+def _returned(sent: Mapping[int, bytearray]) -> list[int]:
+    """The ranks that have results, of a job that has succeeded. It ends when one returns: others that still
+    trained were dismissed, by an exception that they have sent home, or ended.
+    """
+    ranks = [rank for rank, data in sorted(sent.items()) if data and not _is_failure(memoryview(data))]
+    return ranks or sorted(sent)  # reading the first says what is wrong
+
+
+def _is_failure(data: memoryview) -> bool:
+    return is_plain(data) and unpack_plain(data)[0] is False
 
 
 class _Made:

@@ -176,8 +176,8 @@ class RayExecutor:
         kwargs: Mapping[str, Any] | None = None,
         callbacks: Callbacks | None = None,
     ) -> list[Any]:
-        """Call ``fn(*args, **kwargs)`` on every rank; return the results by rank. Of an elastic job, those
-        of the ranks of the last world.
+        """Call ``fn(*args, **kwargs)`` on every rank; return the results by rank. An elastic job ends when
+        any rank returns; the results are those of the ranks of the last world that have returned.
 
         Args:
             callbacks: each is called here with what ranks give to :func:`horovod.ray.ray_logger.log`.
