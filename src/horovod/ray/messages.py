@@ -106,21 +106,21 @@ def listening_beside(callbacks: Sequence[Callable[[Any], Any]] | None) -> Iterat
     callbacks.
 
     Raises:
-        Exception: what a callback has raised, at the end; it was not called any more.
+        BaseException: what a callback has raised, also by sys.exit(), at the end; none was called any more.
     """
     if not callbacks:
         yield None
         return
     heard = Listening(callbacks)
     over = threading.Event()
-    failed: list[Exception] = []
+    failed: list[BaseException] = []
 
     def listen() -> None:
         try:
             while not over.wait(_POLL_S):
                 heard.tell_some()
             heard.tell()
-        except Exception as error:
+        except BaseException as error:  # a thread would drop SystemExit without a word
             failed.append(error)
 
     thread = threading.Thread(target=listen, name="horovod-ray-callbacks", daemon=True)
