@@ -18,7 +18,9 @@ from tests.ray.helpers import await_end, release, settings, shared, summed
 from tests.ray.session import WHOLE, in_ray
 
 from horovod.ray import RayExecutor, ray_logger
+from horovod.ray.checks import texts
 from horovod.ray.failures import ActorFailed
+from horovod.ray.train import HorovodConfig
 from horovod.ray.utils import nics_to_env_var
 
 whole = pytest.mark.skipif(not WHOLE, reason="takes long: the full matrix runs it")
@@ -64,6 +66,33 @@ def test_limits_of_settings(given: Any) -> None:
         RayExecutor.create_settings(placement_group_timeout_s=given)
     with pytest.raises(ConfigError, match=r"what RayExecutor.create_settings\(\) returns, not None"):
         RayExecutor(None, num_workers=1)
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"": "1"}, "'' cannot be set as an environment variable: its name is empty"),
+        ({"A=B": "1"}, "'A=B' cannot be set .*: its name has a '=' in it"),
+        ({"A\0": "1"}, r"'A.x00' cannot be set .*: its name has a NUL character in it"),
+        ({"A": "x\0y"}, "'A' cannot be set .*: its value has a NUL character in it"),
+        ({"A": "\ud800"}, "'A' cannot be set .*: its value cannot be encoded as UTF-8"),
+        ({"A": None}, "have a name and a value, not 'A'=None"),
+    ],
+)
+@pytest.mark.parametrize("workers", [{"num_workers": 1}, {"min_workers": 1}], ids=["static", "elastic"])
+def test_variables_that_no_process_can_have(
+    workers: dict[str, int], variables: dict[str, Any], said: str
+) -> None:
+    """They are refused before anything is asked of Ray."""
+    with pytest.raises(ConfigError, match=said):
+        RayExecutor(settings(), **workers).adapter.start(extra_env_vars={"FIRST": 1, **variables})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=said):
+        HorovodConfig(env_vars=variables)
+
+
+def test_variables_become_texts() -> None:
+    assert texts({"A": 1, "b.c": "=ä\udcff", "D": ""}) == {"A": "1", "b.c": "=ä\udcff", "D": ""}
+    assert texts(None) == {}
 
 
 def test_one_interface_is_not_taken_for_its_letters() -> None:

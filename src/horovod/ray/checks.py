@@ -83,9 +83,29 @@ def texts(variables: Mapping[Any, Any] | None) -> dict[str, str]:
     """Variables for the environment; values become texts.
 
     Raises:
-        ConfigError: a name is no text, or a value is None.
+        ConfigError: a name is no text, a value is None, or no environment can hold them.
     """
+    said = {}
     for name, value in (variables or {}).items():
         if not isinstance(name, str) or value is None:
             raise ConfigError(f"Environment variables have a name and a value, not {name!r}={value!r}.")
-    return {name: str(value) for name, value in (variables or {}).items()}
+        said[name] = str(value)
+        if why := _why_no_variable(name, said[name]):
+            raise ConfigError(f"{name!r} cannot be set as an environment variable: {why}.")
+    return said
+
+
+def _why_no_variable(name: str, value: str) -> str:
+    """Why a process cannot have this variable; empty: it can."""
+    if not name:
+        return "its name is empty"
+    if "=" in name:
+        return "its name has a '=' in it"
+    for what, text in (("name", name), ("value", value)):
+        if "\0" in text:
+            return f"its {what} has a NUL character in it"
+        try:
+            text.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            return f"its {what} cannot be encoded as UTF-8"
+    return ""

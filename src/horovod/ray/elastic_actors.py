@@ -12,7 +12,7 @@ import ray
 from horovod.bootstrap.cores import usable_cores
 from horovod.bootstrap.proc import boot_id, namespace, stat_of
 from horovod.bootstrap.starter import Word, line_of
-from horovod.errors import HorovodInternalError, PeerLostError
+from horovod.errors import HorovodInternalError, LaunchError, PeerLostError
 from horovod.launch.calls.functions import answer
 from horovod.ray import ray_logger
 from horovod.ray.worker import leave_outer_job
@@ -63,11 +63,14 @@ class NodeProbe:
 class ElasticWorker:
     """One worker: it makes one call."""
 
+    _began = False
+
     def begin(self, environment: Mapping[str, str], queue: Any) -> Process:
         """Be a worker of this job, whose messages go to ``queue``."""
         leave_outer_job()
         os.environ.update(environment)
         ray_logger.configure(queue)
+        self._began = True
         stat = stat_of(os.getpid())
         return Process(os.getpid(), stat.started if stat is not None else 0)
 
@@ -76,7 +79,13 @@ class ElasticWorker:
         return str(ray.get_runtime_context().get_node_id())
 
     def run(self, call: bytes) -> Reply:
-        """Make the call. If it fails, this process has to end soon: it is still in its world."""
+        """Make the call. If it fails, this process has to end soon: it is still in its world.
+
+        Raises:
+            LaunchError: it could not begin, so it knows no job that it is in.
+        """
+        if not self._began:
+            raise LaunchError("A worker that could not begin makes no call.")
         pieces, error = answer(memoryview(bytearray(call)))
         word = "" if error is None else line_of(Word(False, f"raised {describe(error)}", _because(error)))
         if error is None:

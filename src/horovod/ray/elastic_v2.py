@@ -110,13 +110,14 @@ class ElasticAdapter(Adapter):
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, Any] | None = None,
     ) -> None:
+        environment = checks.texts(extra_env_vars)
         discovery = self._find_discovery()
         self._made = None
         if executable_cls is not None:
             checks.function("RayExecutor.start", executable_cls)
             arguments = checks.arguments_of("RayExecutor.start", executable_args, executable_kwargs)
             self._made = (executable_cls, *arguments)
-        self._environment = checks.texts(extra_env_vars)
+        self._environment = environment
         until = time.monotonic() + self.params.elastic_timeout
         while (found := sum(discovery.find_available_hosts_and_slots().values())) < self.params.min_workers:
             if time.monotonic() >= until:

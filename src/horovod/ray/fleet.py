@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import ray
+from ray.exceptions import RayActorError, RayTaskError
 
 from horovod.bootstrap.starter import Word, line_of
 from horovod.errors import LaunchError
@@ -32,6 +33,7 @@ from horovod.launch.mailbox import Mailbox
 from horovod.launch.output.streams import RESULT, Output
 from horovod.ray.elastic_actors import ElasticWorker, NodeProbe, Process, Reply
 from horovod.ray.nodes import NodeNames, describe_resources, on_node
+from horovod.runtime.ending import describe
 
 __all__ = ["ActorFleet", "Wanted"]
 
@@ -260,8 +262,13 @@ class ActorFleet:
 
     def _began(self, number: int, found: list[Event], process: Any, error: Exception | None) -> None:
         worker = self._workers.get(number)
-        if worker is None or error is not None:  # the call has failed, too
+        if worker is None:
             return
+        if error is not None:
+            if isinstance(error, RayTaskError) or not isinstance(error, RayActorError):
+                why = f"could not begin in actor {worker.actor._actor_id.hex()}: {_cause_of(error)}"
+                self._exit(number, worker, -worker.told or _FAILED, why, found)
+            return  # of an actor that has died the call says more
         worker.process = process
         if not worker.told and not worker.ended:
             found.append(Started(number, process.pid))
@@ -334,6 +341,12 @@ class ActorFleet:
 
 def _unanswered(calls: list[Any], timeout_s: float = 0.0) -> list[Any]:
     return list(ray.wait(calls, num_returns=len(calls), timeout=timeout_s)[1]) if calls else []
+
+
+def _cause_of(error: Exception) -> str:
+    """In one line, without the traceback that Ray adds."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    return describe(cause) if isinstance(cause, BaseException) else _why(error)
 
 
 def _why(error: Exception | None) -> str:
