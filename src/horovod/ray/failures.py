@@ -8,6 +8,7 @@ moment for what belongs to it; then what still runs is ended.
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -108,36 +109,92 @@ def await_members(
 
     Args:
         references: to the result of each member.
-        tell: called about ten times a second.
+        tell: called about ten times a second; it may take long.
 
     Raises:
         ActorFailed: one has failed. All that has not ended by then is ended.
     """
-    pending = dict(zip(references, members, strict=True))
-    values: dict[int, Any] = {}
-    failures: list[_Failure] = []
-    until = 0.0
+    watch = _Watch(references, members)
     try:
-        while pending and not (failures and time.monotonic() >= until):
-            wait_s = _LONG_POLL_S if tell is None and not failures else _POLL_S
-            done, _ = ray.wait(list(pending), num_returns=1, timeout=wait_s)
-            for reference in done:
-                member = pending.pop(reference)
-                try:
-                    values[member.rank] = ray.get(reference)
-                except RayError as error:
-                    failures.append(_Failure(member, error))
-                    patience_s = _CAUSE_S if all(each.weight == 2 for each in failures) else _PATIENCE_S
-                    until = time.monotonic() + patience_s
-            if tell is not None:
-                tell()
+        if tell is None:
+            while not watch.over:
+                watch.look()
+        else:
+            watch.tell_meanwhile(tell)
     except BaseException:  # Ctrl-C, or a callback that fails
-        _end(pending.values())
+        watch.end()
         raise
-    if failures:
-        _end(pending.values())
-        raise _error_of(min(failures, key=lambda each: each.weight), len(pending), failures)
-    return [values[member.rank] for member in members]
+    return watch.results()
+
+
+class _Watch:
+    """Of ranks that work. They are ended when it is over."""
+
+    def __init__(self, references: Sequence[Any], members: Sequence[Member]) -> None:
+        self.over = not references
+        self._members = members
+        self._pending = dict(zip(references, members, strict=True))
+        self._values: dict[int, Any] = {}
+        self._failures: list[_Failure] = []
+        self._until = 0.0
+        self._ended = 0
+
+    def look(self, wait_s: float = _LONG_POLL_S) -> None:
+        """Wait for one more that ends, for a while."""
+        done, _ = ray.wait(list(self._pending), num_returns=1, timeout=_POLL_S if self._failures else wait_s)
+        for reference in done:
+            self._take(reference, self._pending.pop(reference))
+        if not self._pending:
+            self.over = True
+        elif self._failures and not done and time.monotonic() >= self._until:
+            self._ended = len(self._pending)  # nothing more has come, however late it is
+            self.end()
+
+    def tell_meanwhile(self, tell: Callable[[], None]) -> None:
+        """Look on another thread until it is over: callbacks are called on that of the user, and delay
+        nothing but themselves.
+        """
+        left = threading.Event()
+        errors: list[BaseException] = []
+
+        def watch() -> None:
+            try:
+                while not (self.over or left.is_set()):
+                    self.look(_POLL_S)
+            except BaseException as error:  # reading a result runs code of its type
+                errors.append(error)
+
+        thread = threading.Thread(target=watch, name="horovod-ray-watch", daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(_POLL_S)
+                tell()
+        finally:
+            left.set()
+            thread.join(_PATIENCE_S)
+        if errors:
+            raise errors[0]
+
+    def end(self) -> None:
+        """End those that still run."""
+        _end(list(self._pending.values()))
+        self.over = True
+
+    def results(self) -> list[Any]:
+        """What `await_members` promises."""
+        if self._failures:
+            first = min(self._failures, key=lambda each: each.weight)
+            raise _error_of(first, self._ended, self._failures)
+        return [self._values[member.rank] for member in self._members]
+
+    def _take(self, reference: Any, member: Member) -> None:
+        try:
+            self._values[member.rank] = ray.get(reference)
+        except RayError as error:
+            self._failures.append(_Failure(member, error))
+            hearsay = all(each.weight == 2 for each in self._failures)
+            self._until = time.monotonic() + (_CAUSE_S if hearsay else _PATIENCE_S)
 
 
 def first_answers(
