@@ -68,6 +68,19 @@ def test_limits_of_settings(given: Any) -> None:
         RayExecutor(None, num_workers=1)
 
 
+@pytest.mark.parametrize("given", [float("inf"), 1e18, 2**63, 10**400], ids=["inf", "float", "int", "huge"])
+def test_limits_that_nobody_can_count(given: float) -> None:
+    with pytest.raises(ConfigError, match=r"^timeout_s must be at most 2,000,000 seconds, not "):
+        RayExecutor.create_settings(timeout_s=given)
+    with pytest.raises(
+        ConfigError, match=r"^placement_group_timeout_s must be at most 1,000,000,000 seconds, not "
+    ):
+        RayExecutor.create_settings(placement_group_timeout_s=given)
+    with pytest.raises(ConfigError, match="elastic_timeout must be at most"):
+        RayExecutor(settings(), min_workers=1, elastic_timeout=given)
+    assert RayExecutor.create_settings(timeout_s=2_000_000).timeout_s == 2_000_000
+
+
 @pytest.mark.parametrize(
     ("variables", "said"),
     [

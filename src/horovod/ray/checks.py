@@ -11,6 +11,8 @@ from horovod.errors import ConfigError
 
 __all__ = ["arguments_of", "callbacks_of", "count", "function", "seconds", "share", "texts"]
 
+_MOST_S = 1e9  # 31 years; more does not fit into what Ray counts with
+
 
 def count(name: str, value: Any, least: int = 1) -> int:
     """
@@ -26,13 +28,16 @@ def count(name: str, value: Any, least: int = 1) -> int:
     return found
 
 
-def seconds(name: str, value: Any, *, least: float = 0) -> None:
+def seconds(name: str, value: Any, *, least: float = 0, most: float = _MOST_S) -> None:
     """
     Raises:
-        ConfigError: it is no number of at least ``least``.
+        ConfigError: it is no number of at least ``least``, or more than ``most``.
     """
-    if not isinstance(value, Real) or not float(value) >= least:  # also where it is not a number
+    number: Any = value
+    if not isinstance(value, Real) or not number >= least:  # also where it is not a number
         raise ConfigError(f"{name} must be a number of seconds and at least {least:g}, not {value!r}.")
+    if number > most:
+        raise ConfigError(f"{name} must be at most {most:,.0f} seconds, not {value!r}.")
 
 
 def share(name: str, value: Any) -> None:

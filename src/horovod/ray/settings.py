@@ -15,6 +15,7 @@ from horovod.runner.common.util.timeout import Timeout
 __all__ = ["ElasticSettings", "MiniSettings", "keep_identity"]
 
 _LEAST_S = 0.001
+_MOST_S = 2e6  # 23 days; ranks wait for each other by poll(), which counts milliseconds in 31 bits
 _TOO_LATE = (
     "{activity} took longer than {timeout:g} s. Can the nodes of the cluster reach each other? If they are "
     "only slow: RayExecutor.create_settings(timeout_s=...)."
@@ -49,7 +50,7 @@ class MiniSettings:
     elastic: bool = False
 
     def __post_init__(self) -> None:
-        checks.seconds("timeout_s", self.timeout_s, least=_LEAST_S)
+        checks.seconds("timeout_s", self.timeout_s, least=_LEAST_S, most=_MOST_S)
         checks.seconds("placement_group_timeout_s", self.placement_group_timeout_s, least=_LEAST_S)
 
     @property
