@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -69,3 +71,23 @@ def test_of_an_actor_that_has_died_its_call_says_more(made: ActorFleet, cluster:
 def test_a_worker_that_could_not_begin_makes_no_call() -> None:
     with pytest.raises(LaunchError, match="could not begin makes no call"):
         ElasticWorker().run(b"")
+
+
+LEAVING = """
+import sys
+from horovod.launch.calls.functions import pack_call
+from horovod.ray.elastic_actors import ElasticWorker
+from horovod.runtime.ending import note_endings
+
+worker = ElasticWorker()
+worker.begin({}, None)
+note_endings(print, print)  # as init() does
+reply = worker.run(b"".join(pack_call(lambda: sys.exit(4), (), {})))
+assert "raised SystemExit: 4" in reply.word, reply
+assert b"SystemExit" in reply.data and b"_Exit" not in reply.data, reply
+"""
+
+
+def test_a_worker_that_calls_exit_is_said_to_have_raised_system_exit() -> None:
+    """In a process of its own, whose hooks stay."""
+    subprocess.run([sys.executable, "-c", LEAVING], check=True, timeout=60)
