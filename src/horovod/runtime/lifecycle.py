@@ -216,8 +216,9 @@ def _enter(
         meeting = replace(meeting, served=communicator.served)
     _current = _Stopped(meeting)
     ending.note_endings(_script_failed, _thread_failed)
-    atexit.unregister(_say_why)
-    atexit.register(_say_why)
+    for at_end in (_serve_on, _say_why):  # called in the other order, so the launcher hears at once
+        atexit.unregister(at_end)
+        atexit.register(at_end)
     _current = _attempt(
         settings,
         process_sets,
@@ -327,13 +328,20 @@ def _end(runtime: Runtime, script_over: bool = False) -> None:
 
 
 def _exit() -> None:
-    """The process ends: leave the world, but keep the store for ranks that are still forming it."""
+    """The process ends: leave the world."""
     with _lock:
         if isinstance(_current, Runtime):
             _tell_end(_current, ending.noted())
             _end(_current, script_over=True)  # nothing reads shared memory any more
-    if not isinstance(_current, _Forked) and _current.meeting is not None:
-        _current.meeting.end(os.environ, _DRAIN_S)
+
+
+def _serve_on() -> None:
+    """The process ends: keep the store for ranks that still form the world, or have to hear why there is
+    none. Takes no lock: a daemon thread that forms one may have it.
+    """
+    world = _current
+    if not isinstance(world, _Forked) and world.meeting is not None:
+        world.meeting.end(os.environ, _DRAIN_S)
 
 
 def _say_why() -> None:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from horovod import _core
+from horovod.bootstrap.store_client import StoreClient
 from horovod.bootstrap.store_server import StoreServer
 from horovod.config import Config
-from horovod.errors import ConfigError, HorovodInternalError, NotInitializedError
+from horovod.errors import ConfigError, HorovodInternalError, NotInitializedError, RendezvousError
 from horovod.runtime import lifecycle
 from horovod.runtime.process_set import ProcessSet
 
@@ -406,6 +407,45 @@ sys.exit(max(rank.wait(40) for rank in ranks))
 def test_torchrun_starts_a_world_without_our_launcher(tmp_path: Path) -> None:
     launcher = [sys.executable, "-c", LIKE_TORCHRUN, WITHOUT_OUR_LAUNCHER]
     assert run_without_our_launcher(launcher, tmp_path, "") == ["0/2 0/2 [1]", "1/2 1/2 [0]"]
+
+
+def test_a_store_is_served_to_the_end_though_no_world_was_formed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else rank 0, which knows first why there is none, would end before others have read it."""
+    at_end: list[Callable[[], None]] = []
+    monkeypatch.setattr(
+        lifecycle, "atexit", SimpleNamespace(register=at_end.append, unregister=lambda _: None)
+    )
+    monkeypatch.setattr(lifecycle, "_current", lifecycle._Stopped())
+
+    def fail(*_: object) -> None:
+        raise RendezvousError("rank 1 has raised something")
+
+    monkeypatch.setattr(lifecycle, "form", fail)
+    environ = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    environ |= {
+        "TORCHELASTIC_RUN_ID": str(tmp_path),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "HOROVOD_SECRET_KEY": KEY.hex(),
+    }
+    environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    with pytest.raises(RendezvousError):
+        lifecycle.start(environ=environ, core=CORE)
+    stopped = lifecycle._current
+    assert isinstance(stopped, lifecycle._Stopped)
+    assert stopped.meeting is not None
+    place, key = stopped.meeting.place, stopped.meeting.key
+    ending = threading.Thread(target=lambda: [handler() for handler in reversed(at_end)])
+    with StoreClient(place.store, key, 5.0, "rank 1", job=place.job) as other:
+        assert other.add("n") == 1
+        ending.start()
+        assert other.add("n") == 2
+        assert ending.is_alive()
+    ending.join(lifecycle._DRAIN_S / 2)
+    assert not ending.is_alive()
+    with pytest.raises(RendezvousError):
+        StoreClient(place.store, key, 0.1, "rank 1", job=place.job)
 
 
 def test_taken_port_of_rank_0_is_an_error_that_says_what_to_set() -> None:
