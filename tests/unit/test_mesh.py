@@ -444,6 +444,33 @@ def test_abort_by_another_rank_ends_the_waiting(server: StoreServer) -> None:
     assert "rank 1 has had enough" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (SystemExit(3), " ended within hvd.init() by sys.exit(3)."),
+        (SystemExit(), " ended within hvd.init() by sys.exit()."),
+        (SystemExit("no\ndata"), " ended within hvd.init() by sys.exit('no\\ndata')."),
+        (KeyboardInterrupt(), ": KeyboardInterrupt"),
+        (ValueError("boom"), ": ValueError: boom"),
+        (BackendError("out of cards", library="cards", code=1), ": out of cards"),
+    ],
+    ids=["status", "no status", "message", "interrupt", "error", "own error"],
+)
+def test_what_ends_a_rank_within_init_is_told_in_words(
+    server: StoreServer, error: BaseException, told: str
+) -> None:
+    def prepare(_: Topology, __: Mesh) -> None:
+        raise error
+
+    with ThreadPoolExecutor(2) as pool:
+        others = start_all(pool, server, [settings("single")] * 2, [0])
+        arguments = (place(server, 1, 2), settings("single"), KEY, lambda _: SEGMENT_BYTES)
+        failed = pool.submit(connect, *arguments, prepare=prepare)
+        assert failed.exception(30.0) is error
+        (heard,) = failures(others)
+    assert str(heard) == f"Rank 1 on host here{told}"
+
+
 def test_unknown_interface_is_an_error_that_lists_those_that_exist(server: StoreServer) -> None:
     config = replace(settings(), network_interface="nosuch0")
     with pytest.raises(ConfigError, match=r"nosuch0: host .* has no address .*\blo \(127.0.0.1"):

@@ -50,6 +50,7 @@ from horovod.config import Config
 from horovod.errors import (
     AuthenticationError,
     BackendError,
+    HorovodError,
     HorovodInternalError,
     InvalidArgumentError,
     RendezvousError,
@@ -60,12 +61,13 @@ __all__ = ["connect"]
 
 _log = logging.getLogger("horovod.bootstrap")
 
+_MOST_CHARACTERS = 400  # of what a script has given to sys.exit()
+
 _WORD_S = 1.0
 """Whoever waits for a rank itself gives up so much earlier than those that wait for all, and tells them."""
 
 _CAUSE_S = 0.2
 """A rank that cannot be reached may have died: the store says so in a moment."""
-
 
 _LATE_SHARE = 0.9
 """How much of the time that an operation may stand still a connection may take that it waits for."""
@@ -469,19 +471,28 @@ class _Bootstrap:
         Returns:
             The cause that counts for all, if the store answers: somebody may have been faster.
         """
-        text = str(error) or type(error).__name__
         if isinstance(error, RendezvousError) and (error.missing or error.rank is not None):
             # This one has only noticed it.
-            cause = Cause(text, error.missing, error.waited_s, error.rank, error.host or "")
+            cause = Cause(str(error), error.missing, error.waited_s, error.rank, error.host or "")
         else:
-            if not isinstance(error, RendezvousError) and not text.startswith(self._me()):
-                text = f"{self._me()}: {text}"
-            cause = Cause(text, rank=self.place.rank, host=self.place.host)
+            cause = Cause(self._words_of(error), rank=self.place.rank, host=self.place.host)
         try:
             self.store.abort(joined.scope, cause)
         except HorovodInternalError:
             return None
         return self.store.aborted.get(joined.scope)
+
+    def _words_of(self, error: BaseException) -> str:
+        """What others read of a failure of this rank."""
+        text, kind = str(error), type(error).__name__
+        if isinstance(error, SystemExit):
+            status = "" if error.code is None else repr(error.code)[:_MOST_CHARACTERS]
+            return f"{self._me()} ended within hvd.init() by sys.exit({status})."
+        if isinstance(error, RendezvousError) or text.startswith(self._me()):
+            return text or kind
+        if isinstance(error, HorovodError | OSError) and text:
+            return f"{self._me()}: {text}"
+        return f"{self._me()}: {kind}: {text}" if text else f"{self._me()}: {kind}"
 
     def _late(self, what: str, ranks: Iterable[int], tried: str = "") -> RendezvousError:
         missing = tuple(sorted(ranks))

@@ -44,6 +44,13 @@ class _Exit(SystemExit):
             _state.left = True  # the first one deleted is the last one raised: the others are its context
             _state.status = self.code
 
+    def __reduce__(self) -> tuple[type[SystemExit], tuple[object, ...]]:
+        return SystemExit, self.args  # whoever gets it knows only that one, by this name
+
+
+# Whoever shows or names it means what the script has called.
+_Exit.__module__, _Exit.__name__, _Exit.__qualname__ = SystemExit.__module__, "SystemExit", "SystemExit"
+
 
 class _State:
     """What was noted so far; one object per process. A forked child begins with a new one, because it may

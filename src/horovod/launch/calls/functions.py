@@ -359,7 +359,7 @@ def result_of(data: bytearray | None, rank: int, *, trusted: bool) -> Any:
 def _name_of_error(said: Any) -> str:
     match said:
         case (str(name), _, _, _):
-            return "SystemExit" if name == "_Exit" or name.endswith("._Exit") else describe_text(name)
+            return describe_text(name)
     return "something"
 
 
