@@ -104,11 +104,11 @@ class Play:
             why = "why" if failed else ""
             self._report(number, Report(True, round_, formed and round_ > 0, failed, why, because, synced))
 
-    def exit(self, number: int, code: int = 0) -> None:
+    def exit(self, number: int, code: int = 0, lost: int | None = None) -> None:
         worker = self.workers[number]
         assert worker.alive
         worker.alive, worker.code = False, code
-        self.driver.exited(number, code, self.now)
+        self.driver.exited(number, code, self.now, "", lost)
         self.driver.gone(number, self.now)
         self.act()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.unit.elastic.play import Play
 
 from horovod.launch.elastic.phase import Phase
@@ -17,6 +18,36 @@ def test_a_silent_member_that_others_have_lost_is_killed() -> None:
     play.wait(2.0)
     assert 1 in play.killed
     assert play.world == [0]
+
+
+@pytest.mark.parametrize("code", [1, 0], ids=["raised", "caught"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_silent_member_that_others_have_lost_and_ended_for_is_killed(code: int, restarted: bool) -> None:
+    """Nobody waits for another world: without it the driver would wait for the silent one for ever."""
+    play = Play(1, lost_s=10.0)
+    play.begin(a=1, b=1)
+    play.stubborn = {1}
+    play.exit(0, code, lost=1)
+    if restarted:
+        play.restart()
+    play.wait(9.0)
+    assert play.alive() == [1]
+    play.wait(2.0)
+    assert play.killed == [1]
+    assert play.over is not None
+    assert play.over.failed is not None
+    assert play.over.failed.rank == (0 if code else 1)  # the first that has failed
+    assert [log.text for log in play.logs if log.event == "killed"] == [
+        "rank 1 on b is ended: others have lost it, and it has not been heard of for 10 s"
+    ]
+
+
+def test_a_member_that_ends_by_itself_lets_the_others_compute() -> None:
+    play = Play(1, lost_s=10.0)
+    play.begin(a=1, b=1)
+    play.exit(0, 1)
+    play.wait(1000.0)
+    assert play.alive() == [1]
 
 
 def test_a_member_that_was_stopped_on_its_way_is_killed() -> None:

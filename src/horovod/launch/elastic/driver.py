@@ -173,10 +173,13 @@ class Driver:
                 round=resumed.round, took=dict(resumed.took),
             )  # fmt: skip
 
-    def exited(self, number: int, exit_code: int, now: float, why: str = "") -> None:
-        """A worker has ended; `exit_code` is negative for a signal. ``why``: what its script said last."""
+    def exited(self, number: int, exit_code: int, now: float, why: str = "", lost: int | None = None) -> None:
+        """A worker has ended; `exit_code` is negative for a signal. ``why``: what its script said last.
+        ``lost``: the rank of its world that fell silent before, as it said.
+        """
         worker = self._workers.get(number)
         if worker is not None and worker.alive:
+            worker.lost_last = lost
             self._ended(worker, exit_code, now, why)
         self._settle(now)
 

@@ -114,9 +114,9 @@ class Failures:
         lost_s = self._workers.rules.lost_s
         members = self._workers.members()
         for member in members:
-            because = member.said.because if member.state is State.WAITING else None
-            if because is not None and because < len(members) and members[because].state is State.PLACED:
-                self._lost_at.setdefault(members[because].number, now)
+            lost = member.lost
+            if lost is not None and lost < len(members) and members[lost].state is State.PLACED:
+                self._lost_at.setdefault(members[lost].number, now)
         for number, at in list(self._lost_at.items()):
             worker = self._workers[number]
             if worker.state is not State.PLACED:

@@ -75,7 +75,7 @@ from horovod.launch.phrases import counted
 from horovod.launch.placement.addresses import names_of_this_machine
 from horovod.launch.run import drained, make_store, observe
 from horovod.launch.supervision.failures import command_not_started, hint_for
-from horovod.launch.supervision.first_cause import heard
+from horovod.launch.supervision.first_cause import heard, lost_by
 from horovod.launch.supervision.signals import Signals, signal_name
 from horovod.launch.supervision.supervisor import describe_exit
 
@@ -209,6 +209,7 @@ class _Course:
         self._labels: dict[int, int] = {}  # of those that are not gone
         self._agents: set[str] = set()
         self._words: dict[int, str] = {}
+        self._lost: dict[int, int | None] = {}
         self._seen_signals = 0
         self._interrupted = 0
         self._over: Over | None = None
@@ -385,8 +386,10 @@ class _Course:
                 self._console.narrate(f"worker {number} runs as process {pid} on {self._hosts_of[number]}")
             case Said(number, line):
                 word = heard(line)
-                if word is not None and word.text:
-                    self._words[number] = word.text
+                if word is not None:
+                    self._lost[number] = lost_by(word)  # one of a former world does not count
+                    if word.text:
+                        self._words[number] = word.text
             case Stopped(number):
                 self._driver.stopped(number, now)
             case Continued(number):
@@ -398,7 +401,8 @@ class _Course:
                     self._driver.stop(str(self._refused), now)
                 self._driver.exited(number, 127, now)
             case Exited(number, exit_code, _):
-                self._driver.exited(number, exit_code, now, self._words.get(number, ""))
+                said, lost = self._words.get(number, ""), self._lost.get(number)
+                self._driver.exited(number, exit_code, now, said, lost)
                 self._conversation.forget(number)
             case Rejoined(_, missing):
                 for number in missing:

@@ -54,6 +54,8 @@ class Worker:
     since: float = 0.0
     rank: int = 0
     exit_code: int | None = None
+    lost_last: int | None = None
+    """The rank of its world that it had lost when it ended, as it said."""
     ended_as: int = 0
     """How many had ended before it."""
     promised: Placed | None = None
@@ -82,6 +84,13 @@ class Worker:
     @property
     def stopped(self) -> bool:
         return self.alive and self.stopped_at is not None
+
+    @property
+    def lost(self) -> int | None:
+        """The rank of the present world that this member has lost, if it has said so and left that world."""
+        if self.state is State.WAITING:
+            return self.said.because
+        return self.lost_last if self.state is State.ENDED else None
 
     @property
     def reported(self) -> bool:

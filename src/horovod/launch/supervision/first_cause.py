@@ -9,6 +9,7 @@ others needed it; one that failed because of another rank. Of equals, the one th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -17,9 +18,10 @@ from types import MappingProxyType
 from horovod.bootstrap.starter import Word, parse
 from horovod.runtime.ending import harmless
 
-__all__ = ["End", "Kind", "blamed", "first_cause", "heard", "kind_of"]
+__all__ = ["End", "Kind", "blamed", "first_cause", "heard", "kind_of", "lost_by"]
 
 _MOST_CHARACTERS = 1000
+_SILENT = re.compile(r"\brank (\d+) on host \S+ is lost: ")
 _NO_WORDS: Mapping[int, Word] = MappingProxyType({})
 
 
@@ -53,6 +55,14 @@ def heard(line: str) -> Word | None:
     except ValueError:
         return None
     return Word(word.in_world, harmless(word.text)[:_MOST_CHARACTERS], word.because)
+
+
+def lost_by(word: Word) -> int | None:
+    """The rank that fell silent, as the word of another one says. One that has left the world by itself may
+    be blamed, and is at work.
+    """
+    found = _SILENT.search(word.text)
+    return word.because if found and int(found[1]) == word.because else None
 
 
 def blamed(ends: Collection[End]) -> set[int]:
