@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -11,12 +12,14 @@ from pathlib import Path
 import pytest
 from tests.launch.launching import PYTHON, WAIT, Watched, horovodrun, running
 
-from horovod.errors import LaunchError
+from horovod.errors import LaunchError, WorkerFailed
 from horovod.launch.launchers.contract import Event, Exited, Failed, Finished, HostLost, Placed, Said, Started
 from horovod.launch.output.console import Console
 from horovod.launch.placement.hosts import HostSlots, assign_ranks
+from horovod.launch.supervision.failures import raise_for
+from horovod.launch.supervision.first_cause import End
 from horovod.launch.supervision.signals import Signals
-from horovod.launch.supervision.supervisor import Supervisor
+from horovod.launch.supervision.supervisor import Outcome, Supervisor
 
 
 @pytest.fixture
@@ -314,6 +317,71 @@ def test_launcher_that_places_ranks_itself_is_supervised_alike() -> None:
         workers.close()
         assert (outcome.failure and outcome.failure.rank, outcome.error) == (rank, error)
         assert outcome.hosts == {0: "a", 1: "b"}
+
+
+LOST = "horovod.errors.PeerLostError: rank {} on host b is lost: no sign of life for 5 s"
+
+
+@pytest.mark.parametrize(
+    ("texts", "because", "ended"),
+    [
+        ([LOST.format(1), LOST.format(1)], [1, 1], [0, 2]),
+        ([LOST.format(1), LOST.format(2)], [1, 2], [0, 3]),  # ranks 1 and 2 are silent
+        ([LOST.format(1), ""], [1, None], [0, 2]),
+    ],
+)
+def test_a_silent_rank_is_ended_when_those_that_have_lost_it_end_well(
+    texts: list[str], because: list[int | None], ended: list[int]
+) -> None:
+    size = ended[-1] + 1
+    outcome, signals = _left_alone(size, texts, because, ended, -15)
+    assert signals == [signal.SIGTERM]
+    assert outcome.failure == End(1, None, texts[0], told_by=0, silent=True)
+    assert outcome.ended == size - 3
+    with pytest.raises(WorkerFailed) as caught:
+        raise_for(outcome, "python", lambda rank: ())
+    assert str(caught.value).startswith("rank 1 on b was silent and still ran after 0.")
+    assert f"the other ranks have lost it, and have ended. Rank 0 had {LOST.format(1)}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "because", "ended"),
+    [
+        (LOST.format(1), 1, [0]),  # rank 2 goes on: nobody has lost it
+        ("horovod.errors.ShutdownError: Horovod has been shut down by rank 1 on host b.", 1, [0, 2]),
+        ("", None, [0, 2]),
+    ],
+)
+def test_a_rank_that_is_at_work_is_left_alone_when_others_end_well(
+    text: str, because: int | None, ended: list[int]
+) -> None:
+    outcome, signals = _left_alone(3, [text] * 2, [because] * 2, ended, 0)
+    assert signals == []
+    assert outcome.failure is None
+
+
+def _left_alone(
+    size: int, texts: list[str], because: list[int | None], ended: list[int], last: int
+) -> tuple[Outcome, list[int]]:
+    """``ended`` end well, with these words; then the others in the way ``last``."""
+    ranks = range(size)
+    words = [
+        json.dumps({"in_world": True, "text": text, "because": cause})
+        for text, cause in zip(texts, because, strict=True)
+    ]
+    said = zip(ended, words, strict=False)
+    workers = Script(
+        *(Started(rank, 100 + rank) for rank in ranks),
+        *(Said(rank, word(True)) for rank in ranks),
+        *(event for rank, each in said for event in (Said(rank, each), Exited(rank, 0))),
+        *(Exited(rank, last) for rank in ranks if rank not in ended),
+        Finished(()),
+    )
+    slots = assign_ranks([HostSlots("a", 1), HostSlots("b", size - 1)], size)
+    with Signals() as signals:
+        outcome = Supervisor(slots, workers, signals, Console()).run()
+    workers.close()
+    return outcome, workers.ended_with
 
 
 def word(in_world: bool) -> str:

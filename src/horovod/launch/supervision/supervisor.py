@@ -33,7 +33,7 @@ from horovod.launch.output.console import Console
 from horovod.launch.output.status import Status
 from horovod.launch.phrases import counted
 from horovod.launch.placement.hosts import Slot
-from horovod.launch.supervision.first_cause import End, blamed, first_cause, heard
+from horovod.launch.supervision.first_cause import End, blamed, first_cause, heard, lost_by
 from horovod.launch.supervision.signals import Signals, signal_name
 
 __all__ = ["Outcome", "Supervisor", "describe_exit"]
@@ -201,10 +201,15 @@ class Supervisor:
     def _look_into_failure(self, *, at_once: bool) -> None:
         """End what is left of a job that has failed, when nothing is to be learned any more."""
         finder = self._cause_finder
-        if not finder.open or self._has_cause():
+        if self._has_cause():
+            return
+        silent = finder.silent(self._not_ended)
+        if silent is not None:
+            finder.begin(self._not_ended)
+        if not finder.open:
             return
         if not (at_once or finder.over(self._running) or self._refused or self._unforwarded()):
-            if finder.due_to_tell():
+            if finder.due_to_tell() and silent is None:
                 self._console.tell(
                     f"{self._describe_first()}; giving the others up to {finder.patience_s:g} s to notice "
                     "and end by themselves"
@@ -357,8 +362,21 @@ class _CauseFinder:
         self._told = self._told or due
         return due
 
+    def silent(self, not_ended: Collection[int]) -> End | None:
+        """If all that have not ended are in a world, and others have lost them there and have ended: the
+        first of them. Nothing else would end them.
+        """
+        if not self._ends or not all(self._word_of(rank).in_world for rank in not_ended):
+            return None
+        tellers = {lost_by(self._word_of(end.rank)): end.rank for end in reversed(self._ends)}
+        if not not_ended or not tellers.keys() >= set(not_ended):
+            return None
+        rank = min(not_ended)
+        return End(rank, None, self._word_of(tellers[rank]).text, told_by=tellers[rank], silent=True)
+
     def first(self, not_ended: Collection[int]) -> End | None:
-        return first_cause(self._ends, {rank: self._word_of(rank) for rank in not_ended})
+        found = first_cause(self._ends, {rank: self._word_of(rank) for rank in not_ended})
+        return found or self.silent(not_ended)
 
 
 def describe_exit(exit_code: int | None) -> str:
