@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import ray
 
@@ -69,7 +68,6 @@ class ElasticWorker:
     def begin(self, environment: Mapping[str, str], queue: Any) -> Process:
         """Be a worker of this job, whose messages go to ``queue``."""
         leave_outer_job()
-        sys.exit = _leave
         os.environ.update(environment)
         ray_logger.configure(queue)
         self._began = True
@@ -93,13 +91,6 @@ class ElasticWorker:
         if error is None:
             lifecycle.stop()  # the others hear that it has left in peace
         return Reply(b"".join(pieces), word)
-
-
-def _leave(status: object = None, /) -> NoReturn:
-    """In the place of ``sys.exit``. It ends the call only, so the class by which the runtime knows how
-    an interpreter ends would do nothing here but stand in messages.
-    """
-    raise SystemExit if status is None else SystemExit(status)
 
 
 def _because(error: BaseException) -> int | None:
