@@ -177,6 +177,19 @@ def test_what_a_rank_cannot_be_given_is_a_refusal_of_the_system() -> None:
         assert one.end() == (0, b"")
 
 
+def test_a_rank_that_is_stopped_and_goes_on_is_told_of_also_without_an_open_plan() -> None:
+    with agent() as one:
+        one.say(line(PLAN))
+        pid = one.hear("started")["pid"]
+        for _ in range(2):
+            os.kill(pid, signal.SIGSTOP)
+            assert one.hear("stopped", "continued") == {"event": "stopped", "rank": 0}
+            os.kill(pid, signal.SIGCONT)
+            assert one.hear("stopped", "continued") == {"event": "continued", "rank": 0}
+        os.kill(pid, signal.SIGKILL)
+        assert one.hear("exited") == {"event": "exited", "rank": 0, "exit_code": -9}
+
+
 def test_what_becomes_of_ranks_whose_agent_is_ended_is_no_news_of_theirs() -> None:
     with agent() as one:
         one.say(line(PLAN))

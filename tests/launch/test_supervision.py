@@ -13,7 +13,18 @@ import pytest
 from tests.launch.launching import PYTHON, WAIT, Watched, horovodrun, running
 
 from horovod.errors import LaunchError, WorkerFailed
-from horovod.launch.launchers.contract import Event, Exited, Failed, Finished, HostLost, Placed, Said, Started
+from horovod.launch.launchers.contract import (
+    Continued,
+    Event,
+    Exited,
+    Failed,
+    Finished,
+    HostLost,
+    Placed,
+    Said,
+    Started,
+    Stopped,
+)
 from horovod.launch.output.console import Console
 from horovod.launch.placement.hosts import HostSlots, assign_ranks
 from horovod.launch.supervision.failures import raise_for
@@ -319,6 +330,7 @@ def test_launcher_that_places_ranks_itself_is_supervised_alike() -> None:
         assert outcome.hosts == {0: "a", 1: "b"}
 
 
+SHUT_DOWN = "horovod.errors.ShutdownError: Horovod has been shut down by rank 1 on host b."
 LOST = "horovod.errors.PeerLostError: rank {} on host b is lost: no sign of life for 5 s"
 
 
@@ -334,36 +346,44 @@ def test_a_silent_rank_is_ended_when_those_that_have_lost_it_end_well(
     texts: list[str], because: list[int | None], ended: list[int]
 ) -> None:
     size = ended[-1] + 1
-    outcome, signals = _left_alone(size, texts, because, ended, -15)
+    stopped = [Stopped(rank) for rank in range(size) if rank not in ended]
+    outcome, signals = _left_alone(size, texts, because, ended, -15, stopped)
     assert signals == [signal.SIGTERM]
     assert outcome.failure == End(1, None, texts[0], told_by=0, silent=True)
     assert outcome.ended == size - 3
     with pytest.raises(WorkerFailed) as caught:
         raise_for(outcome, "python", lambda rank: ())
-    assert str(caught.value).startswith("rank 1 on b was silent and still ran after 0.")
+    assert str(caught.value).startswith("rank 1 on b was stopped by a signal, and was ended after 0.")
     assert f"the other ranks have lost it, and have ended. Rank 0 had {LOST.format(1)}" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "because", "ended"),
+    ("text", "because", "ended", "news"),
     [
-        (LOST.format(1), 1, [0]),  # rank 2 goes on: nobody has lost it
-        ("horovod.errors.ShutdownError: Horovod has been shut down by rank 1 on host b.", 1, [0, 2]),
-        ("", None, [0, 2]),
+        (LOST.format(1), 1, [0], [Stopped(1)]),  # rank 2 goes on: nobody has lost it
+        (SHUT_DOWN, 1, [0, 2], [Stopped(1)]),
+        ("", None, [0, 2], [Stopped(1)]),
+        (LOST.format(1), 1, [0, 2], []),
+        (LOST.format(1), 1, [0, 2], [Stopped(1), Continued(1)]),  # a last checkpoint
     ],
 )
 def test_a_rank_that_is_at_work_is_left_alone_when_others_end_well(
-    text: str, because: int | None, ended: list[int]
+    text: str, because: int | None, ended: list[int], news: list[Event]
 ) -> None:
-    outcome, signals = _left_alone(3, [text] * 2, [because] * 2, ended, 0)
+    outcome, signals = _left_alone(3, [text] * 2, [because] * 2, ended, 0, news)
     assert signals == []
     assert outcome.failure is None
 
 
 def _left_alone(
-    size: int, texts: list[str], because: list[int | None], ended: list[int], last: int
+    size: int,
+    texts: list[str],
+    because: list[int | None],
+    ended: list[int],
+    last: int,
+    news: Sequence[Event],
 ) -> tuple[Outcome, list[int]]:
-    """``ended`` end well, with these words; then the others in the way ``last``."""
+    """``ended`` end well, with these words, after ``news``; then the others in the way ``last``."""
     ranks = range(size)
     words = [
         json.dumps({"in_world": True, "text": text, "because": cause})
@@ -373,6 +393,7 @@ def _left_alone(
     workers = Script(
         *(Started(rank, 100 + rank) for rank in ranks),
         *(Said(rank, word(True)) for rank in ranks),
+        *news,
         *(event for rank, each in said for event in (Said(rank, each), Exited(rank, 0))),
         *(Exited(rank, last) for rank in ranks if rank not in ended),
         Finished(()),

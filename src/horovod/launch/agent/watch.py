@@ -14,7 +14,7 @@ from horovod.launch.agent.outputs import Outputs
 from horovod.launch.agent.own_device import asked_for, give_own, ranks_too_many, visible_devices
 from horovod.launch.agent.processes import descendants, spawn
 from horovod.launch.agent.requests import Attach, Close, End, Kill, Plan, Refusal, Start, Taken
-from horovod.launch.agent.terms import LINGER_S, MARK, STARTER
+from horovod.launch.agent.terms import LINGER_S, MARK, MOST_STOPS, STARTER
 from horovod.launch.agent.words import Words
 
 TYPE_CHECKING = False
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from horovod.launch.agent.requests import Request, Worker
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_NEWS = os.WNOHANG | os.WUNTRACED | os.WCONTINUED  # of children
 
 
 class Agent:
@@ -45,7 +46,8 @@ class Agent:
         self._door: Door | None = None  # where another launcher may come
         self._wait_until = 0.0  # for it; 0: one is there
         self._childless = False
-        self._wanted = os.WNOHANG  # of the news of children
+        self._standing: set[int] = set()  # ranks that were told to be stopped
+        self._stops: dict[int, int] = {}  # how often
         self._ending = Ending()  # of everything
         self._linger_until = 0.0
         self._told_to_end = False
@@ -96,7 +98,6 @@ class Agent:
 
             self._open = True
             self._families = self._words.families = Families(self._launcher, self._outputs)
-            self._wanted |= os.WUNTRACED | os.WCONTINUED
         if plan.door:
             from horovod.launch.agent.door import Door
 
@@ -261,15 +262,15 @@ class Agent:
         childless = False
         while True:
             try:
-                pid, status = os.waitpid(-1, self._wanted)
+                pid, status = os.waitpid(-1, _NEWS)
             except ChildProcessError:
                 childless = True
                 break
             if pid == 0:
                 break
             if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
-                if self._families is not None and pid in self._ranks:
-                    self._families.stands(self._ranks[pid], os.WIFSTOPPED(status))
+                if pid in self._ranks:
+                    self._stands(self._ranks[pid], os.WIFSTOPPED(status))
             elif pid in self._ranks:
                 code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
                 exited.append((code, self._ranks.pop(pid)))
@@ -289,6 +290,21 @@ class Agent:
             if not self._orphaned:
                 self._launcher.say("exited", rank=rank, exit_code=exit_code, **told)
         return childless
+
+    def _stands(self, rank: int, stopped: bool) -> None:
+        """The process that was started for this rank was stopped by a signal, or goes on."""
+        if self._families is not None:
+            self._families.stands(rank, stopped)
+            return
+        stops = self._stops.get(rank, 0)
+        if stopped == (rank in self._standing) or (stopped and stops == MOST_STOPS):
+            return
+        if stopped:
+            self._stops[rank] = stops + 1
+            self._standing.add(rank)
+        else:
+            self._standing.discard(rank)
+        self._launcher.say("stopped" if stopped else "continued", rank=rank)
 
     def _timeout_ms(self) -> int | None:
         due = self._launcher.due_s()

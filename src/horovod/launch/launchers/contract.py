@@ -172,15 +172,16 @@ class Said(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """The process of a worker of a `Fleet` was stopped by a signal, such as SIGSTOP, or its control group is
-    frozen: it does nothing until it has `Continued`, or is killed. One that a debugger holds is not.
+    """The process of a rank was stopped by a signal, such as SIGSTOP, or it is a worker of a `Fleet` whose
+    control group is frozen: it does nothing until it has `Continued`, or is killed. One that a debugger holds
+    is not.
     """
 
     rank: int
 
 
 class Continued(NamedTuple):
-    """A worker of a `Fleet` that was `Stopped` goes on."""
+    """A rank that was `Stopped` goes on."""
 
     rank: int
 

@@ -153,8 +153,8 @@ def _describe_failure(failure: End, host: str, elapsed_s: float) -> str:
     """What happened to the rank that failed first, without the end of the sentence."""
     if failure.silent:
         return (
-            f"rank {failure.rank} on {host} was silent and still ran after {elapsed_s:.1f} s, so it was "
-            f"ended: the other ranks have lost it, and have ended. Rank {failure.told_by} had {failure.text}"
+            f"rank {failure.rank} on {host} was stopped by a signal, and was ended after {elapsed_s:.1f} s: "
+            f"the other ranks have lost it, and have ended. Rank {failure.told_by} had {failure.text}"
         )
     sentence = f"rank {failure.rank} on {host} {describe_exit(failure.exit_code)} after {elapsed_s:.1f} s"
     if failure.exit_code == 0:

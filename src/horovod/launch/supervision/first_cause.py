@@ -28,8 +28,8 @@ _NO_WORDS: Mapping[int, Word] = MappingProxyType({})
 @dataclass(frozen=True)
 class End:
     """How a rank has ended. `exit_code` is negative for a signal, None if the rank has failed and not ended;
-    `text` and `because` are its own words, or `text` is that of the rank `told_by`. `silent`: others have
-    lost it, and have ended well nevertheless.
+    `text` and `because` are its own words, or `text` is that of the rank `told_by`. `silent`: it is
+    stopped, and others have lost it and have ended well nevertheless.
     """
 
     rank: int

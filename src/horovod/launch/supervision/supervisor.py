@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from horovod.bootstrap.starter import Word
 from horovod.errors import LaunchError
 from horovod.launch.launchers.contract import (
+    Continued,
     Event,
     Exited,
     Failed,
@@ -27,6 +28,7 @@ from horovod.launch.launchers.contract import (
     Refused,
     Said,
     Started,
+    Stopped,
     Workers,
 )
 from horovod.launch.output.console import Console
@@ -158,6 +160,10 @@ class Supervisor:
                     self._console.narrate(f"rank {rank} runs as process {pid} on {self._hosts[rank]}")
             case Said(rank, line):
                 self._cause_finder.hear(rank, line)
+            case Stopped(rank):
+                self._cause_finder.stand(rank)
+            case Continued(rank):
+                self._cause_finder.go_on(rank)
             case Exited(rank, exit_code, told):
                 end = self._cause_finder.end(rank, exit_code, counts=not told)
                 if told:
@@ -203,13 +209,11 @@ class Supervisor:
         finder = self._cause_finder
         if self._has_cause():
             return
-        silent = finder.silent(self._not_ended)
-        if silent is not None:
-            finder.begin(self._not_ended)
         if not finder.open:
+            self._look_into_silence()
             return
         if not (at_once or finder.over(self._running) or self._refused or self._unforwarded()):
-            if finder.due_to_tell() and silent is None:
+            if finder.due_to_tell():
                 self._console.tell(
                     f"{self._describe_first()}; giving the others up to {finder.patience_s:g} s to notice "
                     "and end by themselves"
@@ -222,6 +226,15 @@ class Supervisor:
         self._caused_at = finder.began_at
         not_others = {self._failure.rank} if self._failure is not None else self._ranks_of_lost_hosts()
         self._ended = len(finder.involved - not_others)
+
+    def _look_into_silence(self) -> None:
+        """End ranks that stand still, if nobody else is left. One that goes on may have work to do."""
+        finder = self._cause_finder
+        silent = finder.silent(self._not_ended)
+        if silent is not None and time.monotonic() >= finder.silent_until(self._not_ended):
+            self._failure = silent
+            self._end(signal.SIGTERM)
+            self._ended = len(self._not_ended) - 1
 
     def _describe_first(self) -> str:
         end = self._cause_finder.first(self._not_ended)
@@ -277,7 +290,7 @@ class Supervisor:
 
     def _wait_s(self) -> float | None:
         """Until something is due."""
-        due = [] if self._has_cause() else self._cause_finder.due()
+        due = [] if self._has_cause() else self._cause_finder.due(self._not_ended)
         if self._has_cause() and not self._explained:
             due.append(self._ended_at + _PATIENCE_S)
         return max(0.0, min(due) - time.monotonic()) if due else None
@@ -309,6 +322,15 @@ class _CauseFinder:
         self._ends: list[End] = []
         self._words: dict[int, Word] = {}
         self._leaving_until: dict[int, float] = {}
+        self._ended_at = 0.0
+        self._stopped_at: dict[int, float] = {}
+
+    def stand(self, rank: int) -> None:
+        """A signal has stopped the process of this rank."""
+        self._stopped_at[rank] = time.monotonic()
+
+    def go_on(self, rank: int) -> None:
+        self._stopped_at.pop(rank, None)
 
     def hear(self, rank: int, line: str) -> None:
         word = heard(line)
@@ -326,6 +348,7 @@ class _CauseFinder:
         end = End(rank, exit_code, word.text if exit_code else "", word.because if exit_code else None)
         if counts:
             self._ends.append(end)
+        self._ended_at = time.monotonic()
         return end
 
     def begin(self, not_ended: Collection[int]) -> None:
@@ -347,10 +370,10 @@ class _CauseFinder:
         ]
         return not needed or now >= self.began_at + self.patience_s
 
-    def due(self) -> list[float]:
+    def due(self, not_ended: Collection[int]) -> list[float]:
         """When to look again."""
         if not self.open:
-            return []
+            return [self.silent_until(not_ended)] if self.silent(not_ended) is not None else []
         told = [] if self._told else [self.began_at + _NOTICEABLE_S]
         now = time.monotonic()
         leaving = [until for until in self._leaving_until.values() if until > now]
@@ -363,10 +386,11 @@ class _CauseFinder:
         return due
 
     def silent(self, not_ended: Collection[int]) -> End | None:
-        """If all that have not ended are in a world, and others have lost them there and have ended: the
-        first of them. Nothing else would end them.
+        """If all that have not ended stand still in a world, and others have lost them there and have ended:
+        the first of them. Nothing else would end them.
         """
-        if not self._ends or not all(self._word_of(rank).in_world for rank in not_ended):
+        standing = self._stopped_at.keys() >= set(not_ended)
+        if not (standing and self._ends and all(self._word_of(rank).in_world for rank in not_ended)):
             return None
         tellers = {lost_by(self._word_of(end.rank)): end.rank for end in reversed(self._ends)}
         if not not_ended or not tellers.keys() >= set(not_ended):
@@ -374,9 +398,12 @@ class _CauseFinder:
         rank = min(not_ended)
         return End(rank, None, self._word_of(tellers[rank]).text, told_by=tellers[rank], silent=True)
 
+    def silent_until(self, not_ended: Collection[int]) -> float:
+        """How long `silent` ranks are waited for, since the last news of them and the others."""
+        return max(self._ended_at, *(self._stopped_at[rank] for rank in not_ended)) + self.patience_s
+
     def first(self, not_ended: Collection[int]) -> End | None:
-        found = first_cause(self._ends, {rank: self._word_of(rank) for rank in not_ended})
-        return found or self.silent(not_ended)
+        return first_cause(self._ends, {rank: self._word_of(rank) for rank in not_ended})
 
 
 def describe_exit(exit_code: int | None) -> str:
