@@ -342,14 +342,14 @@ LOST = "horovod.errors.PeerLostError: rank {} on host b is lost: no sign of life
         ([LOST.format(1), ""], [1, None], [0, 2]),
     ],
 )
-def test_a_silent_rank_is_ended_when_those_that_have_lost_it_end_well(
+def test_a_stopped_rank_is_ended_when_those_that_have_lost_it_end_well(
     texts: list[str], because: list[int | None], ended: list[int]
 ) -> None:
     size = ended[-1] + 1
     stopped = [Stopped(rank) for rank in range(size) if rank not in ended]
     outcome, signals = _left_alone(size, texts, because, ended, -15, stopped)
     assert signals == [signal.SIGTERM]
-    assert outcome.failure == End(1, None, texts[0], told_by=0, silent=True)
+    assert outcome.failure == End(1, None, texts[0], told_by=0, stopped=True)
     assert outcome.ended == size - 3
     with pytest.raises(WorkerFailed) as caught:
         raise_for(outcome, "python", lambda rank: ())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -28,9 +27,10 @@ class Standin:
     def __init__(self) -> None:
         self.calls: list[Any] = []
         self.execute = self
+        self.watch: Callable[[], object] = object
 
     def remote(self, call: Any) -> object:
-        time.sleep(0)  # another thread may go on
+        self.watch()
         self.calls.append(call)
         return object()
 
@@ -78,24 +78,29 @@ def test_all_actors_get_the_calls_of_several_threads_in_one_order(
         assert list(map(id, actor.calls)) == list(map(id, actors[0].calls))
 
 
+@pytest.mark.parametrize("what", ["run", "execute", "execute_single", "run_remote"])
 def test_a_call_begins_when_the_one_of_another_thread_is_over(
-    actors: list[Standin], monkeypatch: pytest.MonkeyPatch
+    what: str, actors: list[Standin], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a rank on which the first has failed would be in the second while others are in the first."""
-    running: list[object] = []
-    most: list[int] = []
+    adapter = adapter_of(actors)
+    ordered: list[bool] = []
+    free: list[bool] = []
+    for actor in actors:
+        actor.watch = lambda: ordered.append(adapter._locks.order.locked())
 
     def await_members(references: Sequence[Any], *_: Any) -> list[Any]:
-        running.append(references)
-        time.sleep(0)  # another thread may go on
-        most.append(len(running))
-        running.remove(references)
+        with ThreadPoolExecutor(1) as another:
+            free.append(another.submit(adapter._locks.turn.acquire, False).result(60))
         return list(references)
 
     monkeypatch.setattr(static, "await_members", await_members)
-    adapter = adapter_of(actors)
-    at_once(lambda: adapter.run(len, [[]]), lambda: adapter.execute_single(lambda _: None))
-    assert most == [1] * (2 * CALLS)
+    if what.startswith("run"):
+        getattr(adapter, what)(len, [[]])
+    else:
+        getattr(adapter, what)(lambda _: None)
+    assert ordered == [True] * (1 if what == "execute_single" else RANKS)
+    assert free == ([] if what == "run_remote" else [False])
 
 
 def test_a_callback_may_call_the_executor(actors: list[Standin], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,6 +191,7 @@ class GradientExchange(Generic[T]):
         Raises:
             AssertionError: more often than ``passes`` since the last :meth:`finish`.
             ValueError, HorovodInternalError: the submission was refused.
+            TypeError: the process set is not registered any more.
         """
         left = self._left[index] - 1
         if left:

@@ -296,13 +296,3 @@ def test_errors_from_time_to_time_do_not_end_it() -> None:
         play.wait(61.0)
         play.ready(0, 1, failed=True)
     assert play.phase is Phase.TRAINING
-
-
-def test_a_job_that_gives_up_says_what_has_failed_last() -> None:
-    play = Play(2, slots_wait_s=60.0)
-    play.begin(a=1, b=1)
-    play.exit(1, 3)
-    play.ready(0, failed=True)
-    play.wait(61.0)
-    assert play.over is not None
-    assert "The last failure: rank 1 on b exited with status 3." in play.over.error

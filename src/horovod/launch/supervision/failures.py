@@ -151,7 +151,7 @@ def listed(ranks: Sequence[int]) -> str:
 
 def _describe_failure(failure: End, host: str, elapsed_s: float) -> str:
     """What happened to the rank that failed first, without the end of the sentence."""
-    if failure.silent:
+    if failure.stopped:
         return (
             f"rank {failure.rank} on {host} was stopped by a signal, and was ended after {elapsed_s:.1f} s: "
             f"the other ranks have lost it, and have ended. Rank {failure.told_by} had {failure.text}"

@@ -28,7 +28,7 @@ _NO_WORDS: Mapping[int, Word] = MappingProxyType({})
 @dataclass(frozen=True)
 class End:
     """How a rank has ended. `exit_code` is negative for a signal, None if the rank has failed and not ended;
-    `text` and `because` are its own words, or `text` is that of the rank `told_by`. `silent`: it is
+    `text` and `because` are its own words, or `text` is that of the rank `told_by`. `stopped`: it is
     stopped, and others have lost it and have ended well nevertheless.
     """
 
@@ -37,7 +37,7 @@ class End:
     text: str = ""
     because: int | None = None
     told_by: int | None = None
-    silent: bool = False
+    stopped: bool = False
 
 
 class Kind(IntEnum):

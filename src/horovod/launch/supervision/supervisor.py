@@ -210,7 +210,7 @@ class Supervisor:
         if self._has_cause():
             return
         if not finder.open:
-            self._look_into_silence()
+            self._look_into_stopped()
             return
         if not (at_once or finder.over(self._running) or self._refused or self._unforwarded()):
             if finder.due_to_tell():
@@ -227,12 +227,12 @@ class Supervisor:
         not_others = {self._failure.rank} if self._failure is not None else self._ranks_of_lost_hosts()
         self._ended = len(finder.involved - not_others)
 
-    def _look_into_silence(self) -> None:
+    def _look_into_stopped(self) -> None:
         """End ranks that stand still, if nobody else is left. One that goes on may have work to do."""
         finder = self._cause_finder
-        silent = finder.silent(self._not_ended)
-        if silent is not None and time.monotonic() >= finder.silent_until(self._not_ended):
-            self._failure = silent
+        stopped = finder.stopped(self._not_ended)
+        if stopped is not None and time.monotonic() >= finder.stopped_until(self._not_ended):
+            self._failure = stopped
             self._end(signal.SIGTERM)
             self._ended = len(self._not_ended) - 1
 
@@ -373,7 +373,7 @@ class _CauseFinder:
     def due(self, not_ended: Collection[int]) -> list[float]:
         """When to look again."""
         if not self.open:
-            return [self.silent_until(not_ended)] if self.silent(not_ended) is not None else []
+            return [self.stopped_until(not_ended)] if self.stopped(not_ended) is not None else []
         told = [] if self._told else [self.began_at + _NOTICEABLE_S]
         now = time.monotonic()
         leaving = [until for until in self._leaving_until.values() if until > now]
@@ -385,21 +385,22 @@ class _CauseFinder:
         self._told = self._told or due
         return due
 
-    def silent(self, not_ended: Collection[int]) -> End | None:
+    def stopped(self, not_ended: Collection[int]) -> End | None:
         """If all that have not ended stand still in a world, and others have lost them there and have ended:
         the first of them. Nothing else would end them.
         """
-        standing = self._stopped_at.keys() >= set(not_ended)
-        if not (standing and self._ends and all(self._word_of(rank).in_world for rank in not_ended)):
+        if not not_ended or len(self._stopped_at) < len(not_ended):
+            return None  # asked at every event of every job
+        if not all(rank in self._stopped_at and self._word_of(rank).in_world for rank in not_ended):
             return None
         tellers = {lost_by(self._word_of(end.rank)): end.rank for end in reversed(self._ends)}
-        if not not_ended or not tellers.keys() >= set(not_ended):
+        if not tellers.keys() >= set(not_ended):
             return None
         rank = min(not_ended)
-        return End(rank, None, self._word_of(tellers[rank]).text, told_by=tellers[rank], silent=True)
+        return End(rank, None, self._word_of(tellers[rank]).text, told_by=tellers[rank], stopped=True)
 
-    def silent_until(self, not_ended: Collection[int]) -> float:
-        """How long `silent` ranks are waited for, since the last news of them and the others."""
+    def stopped_until(self, not_ended: Collection[int]) -> float:
+        """How long `stopped` ranks are waited for, since the last news of them and the others."""
         return max(self._ended_at, *(self._stopped_at[rank] for rank in not_ended)) + self.patience_s
 
     def first(self, not_ended: Collection[int]) -> End | None:
