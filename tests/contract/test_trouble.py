@@ -43,6 +43,34 @@ def test_a_rank_that_leaves_early_is_named_to_the_others(tmp_path: Path) -> None
     assert re.search(r"has been shut down.*rank 1", output), output
 
 
+BATCHES = {
+    "torch": """
+model = torch.nn.Linear(3, 1)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+for _ in range(5 + hvd.rank()): model(torch.ones(4, 3)).sum().backward(); optimizer.step()
+""",
+    "keras": """
+import horovod.keras, keras, numpy
+model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+model.compile(optimizer=horovod.keras.DistributedOptimizer(keras.optimizers.SGD()), loss="mse")
+rows = numpy.ones((5 + hvd.rank(), 3), "f")
+model.fit(rows, rows[:, :1], batch_size=1, verbose=0)
+""",
+}
+
+
+@pytest.mark.parametrize("loop", ["torch"] + (["keras"] if os.environ.get("RUEDA_FULL_MATRIX") else []))
+def test_one_batch_more_is_told_in_numbers(tmp_path: Path, loop: str) -> None:
+    status, output = end(job(tmp_path, "hvd.init()\n" + BATCHES[loop]))
+    assert status == 1, output
+    assert re.search(
+        r"by rank 0 on host localhost: its script has come to its end\. Rank 0 took part in \S+ 5 times, and "
+        r"rank 1 on host localhost has begun number 6: give all ranks the same number of batches, or let "
+        r"each call hvd\.join\(\)",
+        output,
+    ), output
+
+
 def test_a_rank_that_vanishes_without_a_word_is_named_to_the_others(tmp_path: Path) -> None:
     script = "hvd.init()\nhvd.barrier()\nif hvd.rank() == 1: os._exit(0)\n" + SUM_FOR_EVER
     status, output = end(job(tmp_path, script))

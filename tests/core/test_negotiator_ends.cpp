@@ -160,6 +160,87 @@ TEST(Negotiator, who_leaves_in_peace_is_the_cause_only_where_it_was_needed) {
   }
 }
 
+/// What rank 1 hears of the operation that rank 0 did not wait for.
+std::string heard_at_the_end(Simulator& sim, std::uint64_t ticket) {
+  sim.shutdown(0, {.reason = wire::Departure::Reason::ScriptOver, .text = {}});
+  sim.deliver_all();
+  return of(sim, 1, ticket).error.message;
+}
+
+TEST(Negotiator, a_rank_with_fewer_batches_is_told_from_one_that_never_calls) {
+  auto sim = world(2, 2);
+  for (int step = 0; step < 5; ++step) {
+    for (Rank rank : {0, 1}) sim.submit(rank, named("allreduce.loss"), kFloats, true);
+    sim.deliver_all();
+  }
+  EXPECT_EQ(heard_at_the_end(sim, sim.submit(1, named("allreduce.loss"), kFloats, true)),
+            "Horovod has been shut down by rank 0 on host host0: its script has come to its end. "
+            "Rank 0 took part in allreduce.loss 5 times, and rank 1 on host host1 has begun number "
+            "6: give all ranks the same number of batches, or let each call hvd.join() after its "
+            "last one");
+  // The same after the news, and of another operation.
+  const auto late = sim.submit(1, named("allreduce.loss"), kFloats, true);
+  EXPECT_TRUE(contains(of(sim, 1, late).error.message, "5 times"))
+      << of(sim, 1, late).error.message;
+  const auto other = sim.submit(1, named("allreduce.metric"), kFloats, true);
+  EXPECT_TRUE(contains(of(sim, 1, other).error.message,
+                       "allreduce.metric was not complete even once: all ranks must call it. Is it "
+                       "inside `if hvd.rank() == 1:`?"))
+      << of(sim, 1, other).error.message;
+}
+
+TEST(Negotiator, calls_without_a_name_are_counted_from_the_first_that_is_open) {
+  auto sim = world(2, 2);
+  for (std::uint64_t call = 1; call <= 2; ++call) {
+    for (Rank rank : {0, 1}) sim.submit(rank, unnamed(Kind::Allreduce, call), kFloats, true);
+    sim.deliver_all();
+  }
+  (void)sim.submit(1, unnamed(Kind::Allreduce, 3), kFloats);
+  const auto told =
+      heard_at_the_end(sim, sim.submit(1, unnamed(Kind::Allreduce, 4), kFloats, true));
+  EXPECT_TRUE(contains(told,
+                       "Rank 0 took part in calls without a name 2 times, and rank 1 on host "
+                       "host1 has begun number 3"))
+      << told;
+}
+
+TEST(Negotiator, a_group_is_counted_as_one) {
+  auto sim = world(2, 2);
+  Signature grouped = kFloats;
+  grouped.group = {.name = "grouped_allreduce.g", .size = 2};
+  const std::vector<Key> keys{named("grouped_allreduce.g_1of2"), named("grouped_allreduce.g_2of2")};
+  const auto submit = [&](Rank rank) {
+    return sim.submit_group(rank, keys, {grouped, grouped}, true);
+  };
+  for (Rank rank : {0, 1}) (void)submit(rank);
+  sim.deliver_all();
+  const auto told = heard_at_the_end(sim, submit(1).back());
+  EXPECT_TRUE(contains(told, "took part in grouped_allreduce.g 1 time, and rank 1")) << told;
+}
+
+TEST(Negotiator, who_leaves_has_no_part_in_the_sets_of_others) {
+  NegotiatorOptions options;
+  options.process_sets = {{1, 2}};
+  auto sim = world(3, 3, options);
+  Key key = named("allreduce.a");
+  key.process_set = 1;
+  key.generation = sim.at(1).negotiator->process_set(1)->generation;
+  const auto told = heard_at_the_end(sim, sim.submit(1, key, kFloats, true));
+  EXPECT_TRUE(contains(told, "Operations that it has no part in fail")) << told;
+}
+
+TEST(Negotiator, counts_of_evicted_keys_are_not_told) {
+  NegotiatorOptions options;
+  options.key_capacity = 1;
+  auto sim = world(2, 2, options);
+  for (const char* name : {"allreduce.a", "allreduce.b", "allreduce.c", "allreduce.a"}) {
+    for (Rank rank : {0, 1}) sim.submit(rank, named(name), kFloats, true);
+    sim.deliver_all();
+  }
+  const auto told = heard_at_the_end(sim, sim.submit(1, named("allreduce.b"), kFloats, true));
+  EXPECT_FALSE(contains(told, "even once")) << told;
+}
+
 TEST(Negotiator, channels_close_only_after_all_have_acknowledged) {
   auto sim = world(4, 2);
   sim.acknowledge_at_once = false;

@@ -17,9 +17,13 @@ std::uint64_t unnamed_call_number(std::uint64_t joins, std::uint64_t call) {
   return (joins << kUnnamedCallBits) | call;
 }
 
+std::uint64_t unnamed_call_index(std::uint64_t number) {
+  return number & ((std::uint64_t{1} << kUnnamedCallBits) - 1);
+}
+
 std::string unnamed_call(std::uint64_t number) {
   const std::uint64_t joins = number >> kUnnamedCallBits;
-  const std::uint64_t call = number & ((std::uint64_t{1} << kUnnamedCallBits) - 1);
+  const std::uint64_t call = unnamed_call_index(number);
   return "noname." + (joins == 0 ? "" : std::to_string(joins) + ".") + std::to_string(call);
 }
 

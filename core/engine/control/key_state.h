@@ -75,6 +75,7 @@ struct KeyState {
   bool published = false;
   bool waited = false;
   bool demanded = false;
+  std::uint64_t exchanges = 0;  ///< how often it has been dispatched or agreed on here
 
   // Reports of other ranks, at tree nodes and at the coordinator.
   Tally tally;

@@ -229,10 +229,11 @@ std::optional<Negotiator::CachedIds> Negotiator::cached_ids(const Key& key,
   if (!state.participant.resting()) return std::nullopt;
   CachedIds said;
   if (!key.name.empty()) {
-    const KeyState* key_state = state.cache.find(in_full(key, {}));
+    KeyState* const key_state = state.cache.find(in_full(key, {}));
     if (key_state == nullptr) return std::nullopt;
     said.key = ResponseCache::reference(*key_state, signature.group.name).id;
     if (said.key == 0) return std::nullopt;
+    said.exchanges = &key_state->exchanges;
     if (key_state->canonical && key_state->canonical->id != 0 &&
         ResponseCache::fits(*key_state->canonical, signature)) {
       said.signature = key_state->canonical->id;

@@ -145,6 +145,7 @@ class Negotiator {
   struct CachedIds {
     std::uint32_t key = 0;  ///< 0: an unnamed key
     std::uint32_t signature = 0;
+    std::uint64_t* exchanges = nullptr;  ///< of the key, to be counted on; null: unnamed
   };
   /// None if the operation is not in the response cache, or if this rank has submissions in flight
   /// or is shutting down.

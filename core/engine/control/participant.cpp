@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "collectives/registry.h"
+#include "engine/base/advice.h"
 #include "engine/base/names.h"
 #include "engine/base/refusals.h"
 
@@ -29,7 +30,7 @@ Participant::Participant(const World& world, ResponseCache& cache, const Negotia
 Result<void> Participant::submit(std::span<const Key> keys, std::span<const Signature> signatures,
                                  std::span<const std::uint64_t> tickets, bool waited,
                                  TimePoint now) {
-  if (stopped_by_ || leaving_) return refused();
+  if (stopped_by_ || leaving_) return refused(keys.empty() ? nullptr : &keys.front());
   if (joined_) {
     return refused_after_join(keys.empty() ? std::string() : full_name(keys.front()));
   }
@@ -100,7 +101,7 @@ Result<void> Participant::submit(std::span<const Key> keys, std::span<const Sign
 }
 
 Result<void> Participant::join(std::uint64_t ticket) {
-  if (stopped_by_ || leaving_) return refused();
+  if (stopped_by_ || leaving_) return refused(nullptr);
   if (joined_) {
     return Error{.code = Code::Duplicate,
                  .message = "This rank has joined already: a join ends when all ranks have",
@@ -244,6 +245,7 @@ Result<void> Participant::dispatch(KeyState* key_state, const CanonicalSignature
   } else {
     out.entries.back().signature = {canonical, &canonical->signature};
   }
+  ++key_state->exchanges;
   complete(*key_state);
   return {};
 }
@@ -289,21 +291,74 @@ void Participant::stop(wire::Departure by, Effects& effects) {
   held_.clear();
   held_bytes_ = 0;
   due_ = false;
-  for (KeyState* key_state : pending_keys()) {
-    Error error = shut_down();
+  const std::vector<KeyState*> key_states = pending_keys();
+  for (KeyState* key_state : key_states) {
+    Error error = shut_down(&key_state->key);
     error.tensor = full_name(key_state->key);
     effects.failures.push_back({.ticket = key_state->ticket, .error = std::move(error)});
+  }
+  for (KeyState* key_state : key_states) {  // later: lead() looks at all of them
     complete(*key_state);
     cache_.release(*key_state);
   }
 }
 
-Error Participant::refused() {
+Error Participant::refused(const Key* key) {
+  Error error = shut_down(key);
   has_failed_operations_ = true;
-  return shut_down();
+  return error;
 }
 
-Error Participant::shut_down() const {
+/// How often all ranks have completed what this rank still wants to do; empty: not known.
+std::optional<std::uint64_t> Participant::times_done(const Key& key) const {
+  if (key.name.empty()) {
+    if (has_failed_operations_ && pending() == 0) return std::nullopt;  // they had numbers, too
+    std::uint64_t first = key.number;
+    by_ticket_.for_each([&](const KeyState& other) {
+      if (other.key.name.empty() && other.key.generation == key.generation &&
+          rules_of(other.key.kind).matched_by_count == rules_of(key.kind).matched_by_count) {
+        first = std::min(first, other.key.number);
+      }
+    });
+    return unnamed_call_index(first) - 1;
+  }
+  // The count of a key goes with it when it is evicted.
+  if (cache_.capacity() == 0 || cache_.forgotten() != 0) return std::nullopt;
+  const KeyState* known = cache_.find(in_full(key, {}));
+  if (known != nullptr && !known->group.empty() && known->canonical) {
+    // The fast path counts the first tensor of a group for all of them.
+    Key first = key;
+    first.name = known->group + "_1of" + std::to_string(known->canonical->signature.group.size);
+    known = cache_.find(in_full(first, {}));
+  }
+  return known == nullptr ? 0 : known->exchanges;
+}
+
+/// How far this rank is ahead of the rank that has left, and what to try.
+std::string Participant::lead(const Key& key) const {
+  const ProcessSet* set = world_.find_set(key.process_set, key.generation);
+  if (set == nullptr || !set->members.contains(stopped_by_->rank)) return {};
+  const auto times = times_done(key);
+  if (!times) return {};
+  const KeyState* known = key.name.empty() ? nullptr : cache_.find(in_full(key, {}));
+  const std::string name =
+      known != nullptr && !known->group.empty() ? known->group : full_name(key);
+  if (*times == 0) {
+    return ". " + name +
+           " was not complete even once: " + all_must_call(RankSet::of(world_.self()));
+  }
+  std::string what = name;
+  if (key.name.empty()) {
+    const Rules& rules = rules_of(key.kind);
+    what = rules.matched_by_count ? std::string(rules.prefix) : "calls without a name";
+  }
+  return ". Rank " + std::to_string(stopped_by_->rank) + " took part in " + what + " " +
+         std::to_string(*times) + " time" + (*times == 1 ? "" : "s") + ", and " +
+         world_.who(world_.self()) + " has begun number " + std::to_string(*times + 1) + ": " +
+         std::string(kUnequalBatches);
+}
+
+Error Participant::shut_down(const Key* needed) const {
   using Reason = wire::Departure::Reason;
   Error error{.code = Code::Shutdown, .message = "Horovod has been shut down", .tensor = {}};
   if (!stopped_by_) return error;
@@ -315,11 +370,17 @@ Error Participant::shut_down() const {
     error.missing = {error.peer};
     return error;
   }
-  error.message +=
-      " by " + world_.who(error.peer) +
-      (stopped_by_->reason == Reason::ScriptOver
-           ? ": its script has come to its end. Operations that it has no part in fail"
-           : ". Operations that were not complete then fail; call hvd.init() to start again");
+  const bool over = stopped_by_->reason == Reason::ScriptOver;
+  const std::string counted = needed == nullptr ? std::string() : lead(*needed);
+  error.message += " by " + world_.who(error.peer);
+  if (over) error.message += ": its script has come to its end";
+  error.message += counted;
+  if (over) {
+    error.message += counted.empty() ? ". Operations that it has no part in fail" : "";
+  } else {
+    error.message +=
+        ". Operations that were not complete then fail; call hvd.init() to start again";
+  }
   return error;
 }
 

@@ -52,8 +52,9 @@ class Participant {
   /// The number of this rank's next operation of that kind in the set.
   [[nodiscard]] std::uint64_t next_count(std::uint32_t generation, Kind kind) const;
 
-  /// The error of operations that fail because the world has ended.
-  [[nodiscard]] Error shut_down() const;
+  /// The error of operations that fail because the world has ended. `needed`: how far all ranks
+  /// have come with that one; null: says nothing about it.
+  [[nodiscard]] Error shut_down(const Key* needed = nullptr) const;
   [[nodiscard]] bool stopped() const noexcept { return stopped_by_.has_value(); }
   /// An operation of this rank has failed because the world has ended.
   [[nodiscard]] bool has_failed_operations() const noexcept { return has_failed_operations_; }
@@ -68,7 +69,9 @@ class Participant {
   [[nodiscard]] std::vector<KeyState*> pending_keys() const;
 
  private:
-  Error refused();
+  Error refused(const Key* key);
+  [[nodiscard]] std::optional<std::uint64_t> times_done(const Key& key) const;
+  [[nodiscard]] std::string lead(const Key& key) const;
   void mark_waited(KeyState& key_state) noexcept;
   void complete(KeyState& key_state) noexcept;
   void forget(KeyState& key_state) noexcept;

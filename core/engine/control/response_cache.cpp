@@ -115,6 +115,7 @@ void ResponseCache::release(KeyState& key_state) {
   key_states_.erase(key_state.hash, &key_state);
   key_state.canonical.reset();
   key_state.submitted.reset();
+  key_state.exchanges = 0;
   free_.push_back(&key_state);
 }
 

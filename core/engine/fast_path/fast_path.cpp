@@ -89,7 +89,10 @@ bool FastPath::spell(const Submission& submission, const ProcessSet& set, Propos
     const auto known = i == 0 ? negotiator.cached_ids(proposed_.key, signature)
                               : negotiator.cached_ids({}, signature);
     if (!known) return false;
-    if (i == 0) tag.key = known->key;
+    if (i == 0) {
+      tag.key = known->key;
+      proposed_.exchanges = known->exchanges;
+    }
     said[i] = known->signature;
   }
   tag.signature = said[0];
@@ -232,6 +235,7 @@ bool FastPath::step(TimePoint now) {
 /// With the engine lock held: the own proposal has an outcome.
 void FastPath::settle(bool agreed) {
   Proposals& proposals = *lane_->proposals;
+  if (agreed && proposed_.exchanges != nullptr) ++*proposed_.exchanges;
   if (agreed && !contributions_.any_large(*proposed_.submission)) {
     auto taken = take_results();
     proposals.settle();

@@ -116,6 +116,8 @@ class FastPath final : public FastPathGate {
     Handle handle = 0;
     Handle handed = 0;  // of results that the caller, who stands still, takes in a moment
     std::uint32_t round = 0;
+    // Of the key; null: unnamed. Where the key has been evicted meanwhile nobody reads the count.
+    std::uint64_t* exchanges = nullptr;
     TimePoint ask_at{};  // time zero: not any more
     End end = End::None;
     Error error;  // if it failed

@@ -1,0 +1,19 @@
+/// What to try after mistakes that scripts often make: sentences that more than one error ends
+/// with.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "engine/base/rank_set.h"
+
+namespace rueda {
+
+/// Ranks with different numbers of batches.
+inline constexpr std::string_view kUnequalBatches =
+    "give all ranks the same number of batches, or let each call hvd.join() after its last one";
+
+/// Ranks of which only `some` call an operation.
+[[nodiscard]] std::string all_must_call(const RankSet& some);
+
+}  // namespace rueda
