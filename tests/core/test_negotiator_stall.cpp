@@ -59,7 +59,9 @@ TEST(StallMonitor, speaks_once_per_interval_and_marks_what_is_past_the_shutdown_
   EXPECT_EQ(monitor.due(start), start + seconds(25));
   const auto last = monitor.check(start + seconds(25), waiting);
   ASSERT_TRUE(last && last->fatal);
-  EXPECT_TRUE(contains(last->text, "\n2!: [a]\n5: [b]\nWill shutdown")) << last->text;
+  EXPECT_TRUE(contains(last->text, "\n2!: [a]\n5: [b]\n") &&
+              last->text.ends_with("\nWill shutdown"))
+      << last->text;
   EXPECT_EQ(last->fatal->code, Code::Timeout);
   EXPECT_EQ(last->fatal->missing, std::vector<Rank>{2});
   EXPECT_EQ(last->fatal->tensor, "a");
@@ -101,13 +103,30 @@ TEST(Stall, ends_the_world_after_the_shutdown_time) {
   sim.settle(seconds(21));
   EXPECT_EQ(sim.at(0).warnings.size(), 1U);
   ASSERT_EQ(sim.at(0).errors.size(), 1U);
-  EXPECT_TRUE(contains(sim.at(0).errors[0], "1!: [allreduce.a]\n2!: [allreduce.a]\nWill shutdown"));
+  EXPECT_TRUE(contains(sim.at(0).errors[0], "1!: [allreduce.a]\n2!: [allreduce.a]\n"));
   ASSERT_TRUE(sim.at(0).fatal);
   EXPECT_EQ(sim.at(0).fatal->code, Code::Timeout);
   EXPECT_EQ(sim.at(0).fatal->missing, (std::vector<Rank>{1, 2}));
   EXPECT_TRUE(contains(sim.at(0).fatal->message,
                        "within 20 s; waiting for rank 1 on host host1, rank 2 on host host2"));
+  const std::string question =
+      "all ranks must call it. Is it inside `if hvd.rank() == 0:`? An operation of some ranks only "
+      "needs a process set";
+  EXPECT_TRUE(contains(sim.at(0).fatal->message, question)) << sim.at(0).fatal->message;
+  EXPECT_TRUE(contains(sim.at(0).warnings[0], "of allreduce.a: " + question));
   EXPECT_FALSE(sim.at(0).negotiator->next_tick()) << "said once";
+}
+
+TEST(Stall, asks_for_the_condition_that_fits) {
+  const auto asked = [](const std::vector<Rank>& some) {
+    Simulator sim(make_groups(4, 4), stall_options(10), 1);
+    for (const Rank rank : some) sim.submit(rank, named("allreduce.a"), kFloats, true);
+    sim.settle(seconds(11));
+    return sim.at(0).warnings.at(0);
+  };
+  EXPECT_TRUE(contains(asked({2}), "Is it inside `if hvd.rank() == 2:`?"));
+  EXPECT_TRUE(contains(asked({1, 2, 3}), "Is it inside `if hvd.rank() != 0:`?"));
+  EXPECT_TRUE(contains(asked({1, 3}), "Is it inside an `if` that depends on hvd.rank()?"));
 }
 
 TEST(Stall, can_be_switched_off) {
@@ -139,6 +158,9 @@ TEST(Deadlock, is_proven_when_every_rank_waits_for_something_else) {
   EXPECT_EQ(sim.at(0).fatal->code, Code::Timeout);
   EXPECT_TRUE(contains(sim.at(0).fatal->message, "rank 4 on host host4 waits for allreduce.b"));
   EXPECT_TRUE(contains(sim.at(0).fatal->message, "rank 5 on host host5 waits for allreduce.a"));
+  EXPECT_TRUE(contains(sim.at(0).fatal->message,
+                       "Of allreduce.b: all ranks must call it. Is it inside `if hvd.rank() == "
+                       "4:`?"));
 }
 
 TEST(Deadlock, is_not_claimed_while_a_rank_computes) {

@@ -2,10 +2,15 @@
 
 namespace rueda {
 
-std::string all_must_call(const RankSet& some) {
-  const Rank first = some.empty() ? 0 : some.lowest();
-  return "all ranks must call it. Is it inside `if hvd.rank() == " + std::to_string(first) +
-         ":`? An operation of some ranks only needs a process set";
+std::string all_must_call(const RankSet& some, const RankSet& others) {
+  std::string condition = "an `if` that depends on hvd.rank()";
+  if (some.count() == 1) {
+    condition = "`if hvd.rank() == " + std::to_string(some.lowest()) + ":`";
+  } else if (others.count() == 1) {
+    condition = "`if hvd.rank() != " + std::to_string(others.lowest()) + ":`";
+  }
+  return "all ranks must call it. Is it inside " + condition +
+         "? An operation of some ranks only needs a process set";
 }
 
 }  // namespace rueda

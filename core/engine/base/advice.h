@@ -13,7 +13,7 @@ namespace rueda {
 inline constexpr std::string_view kUnequalBatches =
     "give all ranks the same number of batches, or let each call hvd.join() after its last one";
 
-/// Ranks of which only `some` call an operation.
-[[nodiscard]] std::string all_must_call(const RankSet& some);
+/// Only `some` ranks call an operation, the `others` do not.
+[[nodiscard]] std::string all_must_call(const RankSet& some, const RankSet& others);
 
 }  // namespace rueda

@@ -1,9 +1,11 @@
 #include "engine/control/coordinator.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "collectives/registry.h"
+#include "engine/base/advice.h"
 #include "engine/base/names.h"
 #include "engine/control/conflicts.h"
 #include "engine/control/mismatch.h"
@@ -16,6 +18,18 @@ namespace {
 bool worth_an_id(const Key& key) {
   // "allreduce.noname.7" is such a name; "allreduce.weights.noname.7" was chosen by a user.
   return !key.name.empty() && key.name.find(".noname.") != key.name.find('.');
+}
+
+/// Asks about the operation that the fewest ranks wait for; of several, that of the lowest rank.
+std::string question_about(const std::vector<std::string>& waited_for, const RankSet& live) {
+  std::map<std::string, RankSet> waiting;
+  live.for_each([&](Rank rank) { waiting[waited_for[static_cast<std::size_t>(rank)]].add(rank); });
+  const auto fewest = std::ranges::min_element(waiting, {}, [](const auto& one) {
+    return std::pair(one.second.count(), one.second.lowest());
+  });
+  RankSet others = live;
+  others.remove(fewest->second);
+  return "Of " + fewest->first + ": " + all_must_call(fewest->second, others);
 }
 
 /// The common prefix of the keys of all groups of one process set.
@@ -409,7 +423,8 @@ void Coordinator::tick(TimePoint now, Effects& effects) {
     for (const KeyState* key_state = open_.oldest(); key_state != nullptr;
          key_state = key_state->newer) {
       if (now - key_state->tally.since < stall_.warning()) continue;
-      waiting.push_back({full_name(key_state->key), key_state->tally.since, missing(*key_state)});
+      waiting.push_back({full_name(key_state->key), key_state->tally.since, missing(*key_state),
+                         key_state->tally.reported});
     }
     if (auto report = stall_.check(now, waiting)) {
       (report->fatal ? effects.errors : effects.warnings).push_back(std::move(report->text));
@@ -457,7 +472,8 @@ void Coordinator::check_deadlock(TimePoint now, Effects& effects) {
         separator + world_.who(rank) + " waits for " + blocked_on_[static_cast<std::size_t>(rank)];
     separator = "; ";
   });
-  error.message += ". Ranks must submit the same operations before they wait";
+  error.message += ". Ranks must submit the same operations before they wait. " +
+                   question_about(blocked_on_, live);
   effects.fatal = std::move(error);
   fatal_ = true;
 }

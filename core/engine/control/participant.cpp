@@ -344,8 +344,8 @@ std::string Participant::lead(const Key& key) const {
   const std::string name =
       known != nullptr && !known->group.empty() ? known->group : full_name(key);
   if (*times == 0) {
-    return ". " + name +
-           " was not complete even once: " + all_must_call(RankSet::of(world_.self()));
+    return ". " + name + " was not complete even once: " +
+           all_must_call(RankSet::of(world_.self()), RankSet::of(stopped_by_->rank));
   }
   std::string what = name;
   if (key.name.empty()) {

@@ -6,6 +6,8 @@
 #include <map>
 #include <utility>
 
+#include "engine/base/advice.h"
+
 namespace rueda {
 
 namespace {
@@ -18,6 +20,12 @@ std::string in_seconds(Duration duration) {
   char text[32];
   std::snprintf(text, sizeof text, "%g", seconds(duration));
   return text;
+}
+
+std::string question(const Waiting& one) {
+  RankSet missing;
+  for (const Rank rank : one.missing) missing.add(rank);
+  return all_must_call(one.reported, missing);
 }
 
 }  // namespace
@@ -55,25 +63,29 @@ std::optional<StallReport> StallMonitor::check(TimePoint now, std::span<const Wa
   };
   std::map<Rank, Late> late;
   StallReport report;
+  const Waiting* oldest = nullptr;  // that ranks are missing for
   for (const Waiting& one : waiting) {
     const Duration waited = now - one.since;
     if (waited < warning_) continue;
     last_check_ = now;
     const bool past_shutdown = shutdown_ > Duration::zero() && waited >= shutdown_;
+    if (oldest == nullptr && !one.missing.empty()) oldest = &one;
     for (Rank rank : one.missing) {
       late[rank].names.push_back(&one.name);
       late[rank].past_shutdown |= past_shutdown;
     }
     if (past_shutdown && !report.fatal && !one.missing.empty()) {
-      report.fatal = Error{.code = Code::Timeout,
-                           .message = one.name + " was not submitted by all ranks within " +
-                                      in_seconds(shutdown_) + " s; waiting for " +
-                                      names(one.missing) + " (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)",
-                           .peer = one.missing.front(),
-                           .tensor = one.name,
-                           .missing = one.missing,
-                           .waited_s = seconds(waited),
-                           .cause = nullptr};
+      report.fatal = Error{
+          .code = Code::Timeout,
+          .message =
+              one.name + " was not submitted by all ranks within " + in_seconds(shutdown_) +
+              " s; waiting for " + names(one.missing) +
+              " (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS). If they are not late: " + question(one),
+          .peer = one.missing.front(),
+          .tensor = one.name,
+          .missing = one.missing,
+          .waited_s = seconds(waited),
+          .cause = nullptr};
     }
   }
   if (late.empty()) return std::nullopt;
@@ -95,6 +107,7 @@ std::optional<StallReport> StallMonitor::check(TimePoint now, std::span<const Wa
     if (entry.names.size() > kNamesPerRank) report.text += " ...";
     report.text += "]";
   }
+  report.text += "\nIf they are not late, of " + oldest->name + ": " + question(*oldest);
   if (report.fatal) report.text += "\nWill shutdown";
   return report;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/rank_set.h"
 #include "result.h"
 #include "types.h"
 
@@ -17,6 +18,7 @@ struct Waiting {
   std::string name;
   TimePoint since;
   std::vector<Rank> missing;  ///< ascending
+  RankSet reported = {};      ///< the others, who wait
 };
 
 struct StallReport {
