@@ -76,6 +76,7 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter, requires_grad=False)
         self._differences = _Differences(self._parameters)
+        self._counted: list[tuple[dict[str, Any], dict[str, Any]]] = []
         exchange = GradientExchange(
             collectives,
             self._differences,
@@ -112,16 +113,22 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
 
     def _step_alone(self, parameter: torch.Tensor) -> None:
         """One step of the wrapped optimizer on one parameter."""
-        everything = self.param_groups
+        everything = list(self.param_groups)
         group = next(group for group in everything if any(p is parameter for p in group["params"]))
-        members = group["params"]
+        before = dict(group)
         group["params"] = [parameter]
-        self.param_groups = [group]
+        self.param_groups[:] = [group]  # in place: an optimizer inside of this one may have the same list
         try:
             local_step(self)
         finally:
-            group["params"] = members
-            self.param_groups = everything
+            # An optimizer that counts steps in its groups has to count this one once, not for each parameter.
+            counted = {name: value for name, value in group.items() if value is not before.get(name)}
+            del counted["params"]
+            self._counted.append((group, counted))
+            for name in counted.keys() - before.keys():
+                del group[name]
+            group.update(before)
+            self.param_groups[:] = everything
 
     def synchronize(self) -> None:
         """Does nothing: the exchange ends in :meth:`step`."""
@@ -151,7 +158,12 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
         assert self._exchange is not None
         if self._frozen:
             self._add_unfrozen()
-        self._exchange.finish()
+        try:
+            self._exchange.finish()
+        finally:
+            for group, options in self._counted:
+                group.update(options)
+            self._counted.clear()
         return loss
 
 

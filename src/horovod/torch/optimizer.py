@@ -58,11 +58,11 @@ class _DistributedOptimizer(WrappedOptimizer):
         self._synchronized = False
         self._for_scaler = False
         self._in_closure = False
-        self._takes_scale = False
         self._gradient_hooks: dict[int, Hook] = OrderedDict()
         self._synchronize_pre_hooks: dict[int, Hook] = OrderedDict()
         self._synchronize_post_hooks: dict[int, Hook] = OrderedDict()
         self._take_over(optimizer, named_parameters)
+        self._takes_scale = bool(vars(self).get("_step_supports_amp_scaling", False))
         settings = replace(settings, groups=groups)  # which are looked at after the names
         self.op = settings.op
         self.gradient_predivide_factor = settings.gradient_predivide_factor
@@ -349,8 +349,8 @@ def DistributedOptimizer(
 ) -> _DistributedOptimizer:
     """Wrap ``optimizer`` so that its gradients are reduced over all ranks before each step.
 
-    The result is an instance of a subclass of the optimizer's class over the same parameter groups. Its state
-    is empty: load a state after wrapping.
+    The result is an instance of a subclass of the optimizer's class that has the same parameter groups, the
+    same state and the same attributes. The class's constructor is not called again.
 
     Args:
         named_parameters: names of the parameters, equal on all ranks; by default made from their positions.

@@ -4,6 +4,7 @@ class, watch its parameters, and count backward passes."""
 from __future__ import annotations
 
 import copy
+import types
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, cast
@@ -13,20 +14,18 @@ import torch
 from horovod.errors import InvalidArgumentError
 from horovod.gradients.exchange import GradientExchange
 from horovod.runtime.process_set import ProcessSet, global_process_set
+from horovod.torch.instances import Plain, attributes_of, slots_of
 from horovod.torch.parameter_names import ParameterNames
 from horovod.torch.shared_gradients import SharedGradients
 
 __all__ = ["WrappedOptimizer", "subclass_of"]
-
-# Attributes of the original optimizer that its wrapper has of its own. A learning rate scheduler replaces
-# `step` of an instance; the others follow from the class or the parameter groups.
-_OWN = frozenset({"state", "param_groups", "defaults", "step", "_zero_grad_profile_name"})
 
 
 class WrappedOptimizer(torch.optim.Optimizer):
     """Base of the classes that are put before the class of the wrapped optimizer."""
 
     _wrapped_class: ClassVar[type[torch.optim.Optimizer]]
+    _wrapped_step: ClassVar[Callable[..., Any]]
     _make: ClassVar[Callable[..., torch.optim.Optimizer]]
     """Wraps an optimizer again, with the arguments that ``_arguments`` returns."""
 
@@ -38,26 +37,33 @@ class WrappedOptimizer(torch.optim.Optimizer):
     _frozen: list[torch.Tensor]
     """What will be exchanged once it requires gradients."""
     _passes: int
+    _replaced_step: Callable[..., Any] | None = None
+    """A function that somebody has put in the place of ``step`` of the original. It works on the groups and
+    the state, which both share."""
+    _of_wrapper: frozenset[str]
+    """Names of the attributes that the wrapped class does not have."""
 
     # -- construction ---------------------------------------------------------------------------------------
 
     def _take_over(
         self, optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
     ) -> None:
-        """Become an optimizer like ``optimizer``, over the same parameter groups, without state."""
+        """Become an optimizer that holds what ``optimizer`` holds, the same objects: parameter groups, state,
+        hooks of the user and whatever its class keeps. Its constructor is not called: it may want more than
+        parameters."""
         names = ParameterNames(optimizer, named_parameters)
-        # The wrapped class, from the parameter groups alone: the options of the original are in them.
-        super().__init__(optimizer.param_groups)  # type: ignore[call-arg]
-        self.defaults = optimizer.defaults
-        if self.state:
-            # The constructor (Adagrad) has made a state from default arguments: the groups do not hold them.
-            self.state = optimizer.state
-        for key, value in vars(optimizer).items():
-            if key not in _OWN:  # such as the user's step hooks, or what a class of the user keeps
-                setattr(self, key, value)
-        if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        # Some classes do not call the constructor of PyTorch's base class. It would have made these.
+        torch.optim.Optimizer.__setstate__(self, {"defaults": {}})
+        held = attributes_of(optimizer, self)
+        step = held.pop("step", None)
+        vars(self).update(held)
+        for name, value in slots_of(optimizer):
+            setattr(self, name, value)
+        if getattr(step, "__wrapped__", None) is type(optimizer).step:
             # A scheduler that was made for the original looks there for steps.
             optimizer._opt_called = True  # type: ignore[attr-defined]
+        elif step is not None:
+            self._replaced_step = step
         self._names = names
         self._parameter_names = names.by_parameter
         self._parameters = []
@@ -110,8 +116,6 @@ class WrappedOptimizer(torch.optim.Optimizer):
                 them.
         """
         super().add_param_group(param_group)
-        if not hasattr(self, "_names"):
-            return  # called by the constructor of the wrapped class
         parameters = self.param_groups[-1]["params"]
         try:
             self._names.add_group(len(self.param_groups) - 1, parameters)
@@ -121,6 +125,21 @@ class WrappedOptimizer(torch.optim.Optimizer):
         if self._exchange is not None:
             self._add_to_exchange([p for p in parameters if p.requires_grad])
             self._frozen.extend(p for p in parameters if not p.requires_grad)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """Load a state of this optimizer or of the wrapped class. The list of groups and the state stay the
+        same objects: the original has them as well, and with it a scheduler that was made before."""
+        own = vars(self)
+        groups, state = own.get("param_groups"), own.get("state")
+        super().load_state_dict(*args, **kwargs)
+        if groups is not None and own["param_groups"] is not groups:
+            groups[:] = own["param_groups"]
+            own["param_groups"] = groups
+        if state is not None and own["state"] is not state:
+            loaded = own["state"]
+            state.clear()
+            state.update(loaded)
+            own["state"] = state
 
     # -- passes ---------------------------------------------------------------------------------------------
 
@@ -148,6 +167,11 @@ class WrappedOptimizer(torch.optim.Optimizer):
             )
         super().zero_grad(set_to_none=set_to_none)
 
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """The step of the original, on this rank."""
+        step = self._replaced_step
+        return self._wrapped_step(closure) if step is None else step(closure)
+
     # -- copies ---------------------------------------------------------------------------------------------
 
     def _arguments(self) -> dict[str, Any]:
@@ -161,13 +185,10 @@ class WrappedOptimizer(torch.optim.Optimizer):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """For ``copy.deepcopy`` and ``pickle``: a copy is wrapped in the same way and exchanges the gradients
-        of its own parameters. Like those of any PyTorch optimizer, copies have no hooks of the user."""
+        of its own parameters. Like those of any PyTorch optimizer, copies have no hooks of the user; unlike
+        those, they keep the other attributes of a class of the user."""
         kind = type(self)
-        return (
-            _again,
-            (kind._make, kind._wrapped_class, self.param_groups, self._arguments()),
-            {"defaults": self.defaults, "state": self.state, "param_groups": self.param_groups},
-        )
+        return _again, (kind._make, Plain(self, kind._wrapped_class, self._of_wrapper), self._arguments())
 
 
 class SetReference:
@@ -204,12 +225,56 @@ def subclass_of(
             f"This {wrapped.__name__} is a DistributedOptimizer already; its gradients are exchanged once. "
             "Pass the plain optimizer."
         )
-    attributes = {"__module__": wrapper.__module__, "_wrapped_class": wrapped, "_make": staticmethod(make)}
-    return type(wrapped.__name__, (wrapper, wrapped), attributes)
+    # Some only look like optimizers of PyTorch; what they lack comes from there.
+    last = () if issubclass(wrapped, torch.optim.Optimizer) else (torch.optim.Optimizer,)
+    wrapped_step: Any = wrapped.step
+    attributes = {
+        "__module__": wrapper.__module__,
+        "__init__": _constructor(wrapper),
+        "_wrapped_class": wrapped,
+        "_wrapped_step": wrapped_step
+        if getattr(wrapped_step, "hooked", False)
+        else torch.optim.Optimizer.profile_hook_step(wrapped_step),  # its constructor has not done that
+        "_make": staticmethod(make),
+    }
+    return type(wrapped.__name__, (wrapper, wrapped, *last), attributes)
+
+
+def _constructor(wrapper: type[WrappedOptimizer]) -> Callable[..., None]:
+    """That of ``wrapper``, which then knows its own attributes from those of the wrapped class.
+
+    Raises:
+        ValueError: an attribute is needed by both.
+    """
+    classes = wrapper.__mro__[: wrapper.__mro__.index(torch.optim.Optimizer)]
+    of_classes = {name for kind in classes for name in (*vars(kind), *vars(kind).get("__annotations__", ()))}
+    of_classes -= {*dir(torch.optim.Optimizer), "_step_supports_amp_scaling"}
+
+    def construct(self: Any, optimizer: Any, *arguments: Any) -> None:
+        given = {name: value for name, value in vars(optimizer).items() if name != "step"}
+        wrapper.__init__(self, optimizer, *arguments)
+        now = vars(self)
+        both = [
+            name
+            for name, value in given.items()
+            if name in of_classes
+            or (now[name] is not value and not isinstance(value, types.MethodType) and name != "_opt_called")
+        ]
+        if both:
+            raise InvalidArgumentError(
+                f"{type(optimizer).__name__} keeps something under the name {both[0]}, which a distributed "
+                "optimizer needs for itself. Rename this attribute in the class."
+            )
+        self._of_wrapper = frozenset(now.keys() - given.keys()) | of_classes
+
+    return construct
 
 
 def local_step(optimizer: torch.optim.Optimizer) -> None:
     """The step of the wrapped class, without an exchange and without the user's step hooks."""
+    if (replaced := cast(Any, optimizer)._replaced_step) is not None:
+        replaced()
+        return
     step = cast(Any, type(optimizer))._wrapped_class.step
     if getattr(step, "hooked", False):
         step = getattr(step, "__wrapped__", step)
@@ -217,17 +282,13 @@ def local_step(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _again(
-    make: Callable[..., torch.optim.Optimizer],
-    wrapped: type[torch.optim.Optimizer],
-    param_groups: list[dict[str, Any]],
-    arguments: dict[str, Any],
+    make: Callable[..., torch.optim.Optimizer], plain: torch.optim.Optimizer, arguments: dict[str, Any]
 ) -> torch.optim.Optimizer:
     arguments = copy.copy(arguments)
     process_set = arguments.pop("process_set", None)
     if process_set is not None:
         arguments["process_set"] = process_set.process_set
-    make_plain: Any = wrapped  # its constructor takes more arguments than the abstract one, with defaults
-    return make(make_plain(param_groups), **arguments)
+    return make(plain, **arguments)
 
 
 def _hook(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from tests.contract.torch.state import FAMILIES, OPTIONS, assert_equal_everywhere
 from tests.contract.world import Cases
+from tests.unit.torch.foreign_optimizers import FOREIGN
 
 import horovod.torch as hvd
 
@@ -71,9 +72,16 @@ def plain(name: str, options: dict[str, Any]) -> None:
     train(lambda net: family(net.parameters(), **options), bias=name != "Muon")
 
 
+def foreign(make: Callable[[Any], Any]) -> None:
+    train(lambda net: make(net.parameters()))
+
+
 for name in FAMILIES:
     for number, options in enumerate(OPTIONS[name]):
         CASES.add_as(f"{name}_{number}", functools.partial(plain, name, options))
+
+for name, make in FOREIGN.items():
+    CASES.add_as(f"foreign_{name.replace(' ', '_')}", functools.partial(foreign, make))
 
 VARIANTS: dict[str, list[str]] = {
     "foreach": ["SGD", "Adam", "Rprop"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import pickle
 import re
@@ -14,6 +13,7 @@ import torch
 
 from horovod.errors import InvalidArgumentError
 from horovod.launch.calls.unpicklable import why_value_unpicklable
+from horovod.torch.instances import Plain
 
 __all__ = ["PackedModule", "PackedOptimizer", "as_bytes", "from_bytes", "packed", "state_of_run", "unpacked"]
 
@@ -85,16 +85,10 @@ class PackedOptimizer:
     """An optimizer, without the parameters of its model.
 
     Attributes:
-        kind: its class, pickled.
-        groups: for each of its groups, which parameters of the model it has, by their numbers.
-        arguments: that its class is called with.
-        state: its ``state_dict``, pickled.
+        data: the optimizer, pickled, with numbers in the place of the parameters of its model.
     """
 
-    kind: bytes
-    groups: tuple[tuple[int, ...], ...]
-    arguments: dict[str, Any]
-    state: bytes
+    data: bytes
 
     @classmethod
     def of(cls, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> PackedOptimizer:
@@ -103,28 +97,51 @@ class PackedOptimizer:
             InvalidArgumentError: it has parameters that the model has not.
         """
         numbers = {id(parameter): number for number, parameter in enumerate(model.parameters())}
-        try:
-            groups = tuple(
-                tuple(numbers[id(parameter)] for parameter in group["params"])
-                for group in optimizer.param_groups
-            )
-        except KeyError:
+        if any(
+            id(parameter) not in numbers for group in optimizer.param_groups for parameter in group["params"]
+        ):
             raise InvalidArgumentError(
                 f"The optimizer ({type(optimizer).__name__}) has parameters that are not of the model "
                 f"({type(model).__name__}). Make it with model.parameters()."
-            ) from None
-        accepted = inspect.signature(type(optimizer)).parameters
-        arguments = {name: value for name, value in optimizer.defaults.items() if name in accepted}
-        kind = cloudpickle.dumps(type(optimizer))
-        return cls(kind, groups, arguments, as_bytes(optimizer.state_dict()))
+            )
+        buffer = io.BytesIO()
+        kind = getattr(type(optimizer), "_wrapped_class", type(optimizer))
+        without = getattr(optimizer, "_of_wrapper", ())
+        try:
+            _OptimizerPickler(buffer, numbers).dump(Plain(optimizer, kind, without))
+        except Exception as error:
+            why = why_value_unpicklable("the optimizer", vars(optimizer)) or f"The optimizer: {error}"
+            raise InvalidArgumentError(f"{why} Leave it out of the optimizer.") from error
+        return cls(buffer.getvalue())
 
     def optimizer(self, model: torch.nn.Module) -> Any:
         """One like it for a copy of its model."""
-        parameters = list(model.parameters())
-        groups = [{"params": [parameters[number] for number in group]} for group in self.groups]
-        made = cloudpickle.loads(self.kind)(groups, **self.arguments)
-        made.load_state_dict(from_bytes(self.state))
-        return made
+        return _OptimizerUnpickler(io.BytesIO(self.data), list(model.parameters())).load()
+
+
+class _OptimizerPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+    """Writes numbers in the place of parameters, and other tensors as they are in host memory."""
+
+    def __init__(self, file: Any, numbers: dict[int, int]) -> None:
+        super().__init__(file)
+        self._numbers = numbers
+
+    def persistent_id(self, value: Any) -> int | None:
+        return self._numbers.get(id(value)) if isinstance(value, torch.nn.Parameter) else None
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and not value.is_cpu:
+            return value.detach().cpu().__reduce_ex__(2)
+        return super().reducer_override(value)
+
+
+class _OptimizerUnpickler(pickle.Unpickler):
+    def __init__(self, file: Any, parameters: list[torch.nn.Parameter]) -> None:
+        super().__init__(file)
+        self._parameters = parameters
+
+    def persistent_load(self, number: Any) -> torch.nn.Parameter:
+        return self._parameters[number]
 
 
 def packed(values: dict[str, Any]) -> dict[str, Any]:
