@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from tests.launch.launching import environment
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "slurm.md"
 JOB = Path(__file__).with_name("batch_job.py")
+CHECKPOINT_JOB = Path(__file__).with_name("checkpoint_job.py")
 SMALLER = {"--nodes=4": "--nodes=2", "--ntasks-per-node=8": "--ntasks-per-node=2", "--cpus-per-task=4": ""}
 """What a cluster of two nodes with four cores each, on a machine with fewer, cannot give."""
 pytestmark = pytest.mark.timeout(2 * LIMIT_S)
@@ -117,3 +118,43 @@ def test_signal_before_the_end_of_the_time_reaches_the_ranks(
     saved = sorted(file.name for file in home.glob("checkpoints/saved-*"))
     assert saved == [f"saved-{rank}" for rank in range(4)], log_of(home)
     assert "SIGTERM ended the job" in log_of(home)
+
+
+@pytest.mark.timeout(4 * LIMIT_S)
+def test_sigusr1_becomes_a_checkpoint_and_the_job_goes_on_from_it(
+    two_hosts: SimulatedHosts, slurm: Mapping[str, str], home: Path
+) -> None:
+    (options, launch) = (
+        part for block in blocks() if "--signal=B:USR1" in block for part in block.split("\n\n")
+    )
+    assert launch == "exec horovodrun python train.py --resume checkpoints/"
+    shutil.copy(CHECKPOINT_JOB, home / "train.py")
+    text = batch_file(launch).replace("\n\n", f"\n{options}\n\n", 1)
+    status, said = submitted(two_hosts, slurm, home, text, "--open-mode=append")
+    assert status == 0, said
+    number = said.split()[-1]
+    deadline = time.monotonic() + 3 * LIMIT_S  # Slurm may look for work once a minute only
+
+    def wait_until(done: Callable[[], bool]) -> None:
+        while not done():
+            assert time.monotonic() < deadline, log_of(home) + asked("scontrol", "show", "job", number)
+            time.sleep(0.1)  # nothing tells that a file has come, or that a job has ended
+
+    def asked(*command: str) -> str:
+        return two_hosts.run(0, *command, extra=slurm).stdout.decode()
+
+    wait_until(lambda: len(list(home.glob("checkpoints/trains-0-*"))) == 4)
+    asked("scancel", "--batch", "--signal=USR1", number)
+    wait_until(lambda: (home / "checkpoints" / "step").exists())
+
+    def second_run_has_ended() -> bool:
+        # Slurm lets a job that was requeued wait for two minutes.
+        asked("scontrol", "update", f"JobId={number}", "StartTime=now")
+        return log_of(home).partition("restarts 1")[2].count("has ended its steps") == 4
+
+    wait_until(second_run_has_ended)
+    log, step = log_of(home), (home / "checkpoints" / "step").read_text()
+    assert sorted(re.findall(r"rank (\d) commits step (\d+)", log)) == [
+        (str(rank), str(int(step) - 1)) for rank in range(4)
+    ], log
+    assert len(re.findall(rf"rank \d begins at step {step}, restarts 1", log)) == 4, log

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Stat",
     "boot_id",
+    "caught_here",
     "every_process",
     "lines",
     "namespace",
     "open_descriptors",
+    "signals_of",
     "stat_of",
     "value_of",
 ]
@@ -87,3 +89,16 @@ def boot_id() -> str:
 def namespace(kind: str) -> int:
     """The inode of this process's namespace ``net``, ``pid`` ..."""
     return os.stat(f"/proc/self/ns/{kind}").st_ino
+
+
+def signals_of(path: str, kind: str) -> int:
+    """A set of signals in a file ``status``, as bits: ``SigCgt`` (handled), ``SigBlk`` (blocked)."""
+    try:
+        return int(value_of(kind, path) or "0", 16)
+    except ValueError:
+        return 0
+
+
+def caught_here(signum: int) -> bool:
+    """Whether this process has a handler for a signal, whoever has set it."""
+    return bool(signals_of("/proc/self/status", "SigCgt") & (1 << (signum - 1)))

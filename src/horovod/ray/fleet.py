@@ -31,6 +31,7 @@ from horovod.launch.launchers.contract import (
 from horovod.launch.launchers.fleet_contract import FleetPlan, FleetWorker
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.output.streams import RESULT, Output
+from horovod.launch.supervision.signals import signal_name
 from horovod.ray.elastic_actors import ElasticWorker, NodeProbe, Process, Reply
 from horovod.ray.nodes import NodeNames, describe_resources, on_node
 from horovod.runtime.ending import describe
@@ -146,6 +147,9 @@ class ActorFleet:
             if worker is not None:
                 worker.told = worker.told or signum
                 self._kill(worker)
+
+    def pass_on(self, signum: int) -> None:
+        self._console.tell(f"{signal_name(signum)} goes to no worker: actors of Ray take no signals")
 
     def drop(self, host: str) -> None:
         self.end([number for number, each in self._workers.items() if each.node == host], 15)

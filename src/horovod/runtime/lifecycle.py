@@ -31,6 +31,7 @@ from horovod.errors import (
 from horovod.runtime import blame, ending
 from horovod.runtime.forming import form, native
 from horovod.runtime.part import Part, part_of
+from horovod.runtime.stacks import show_on_quit
 from horovod.runtime.world import Core, Follower, Runtime
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ def start(
         SystemExit: the elastic job needs this process no more.
     """
     global _current, _part
+    show_on_quit(environ)
     with _lock:
         if isinstance(_current, _Forked):
             raise _forked_error(_current)

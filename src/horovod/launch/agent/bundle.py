@@ -23,6 +23,7 @@ MODULES = (  # each after those that it imports
             "standing",
             "words",
             "processes",
+            "passing",
             "ending",
             "families",
             "host",

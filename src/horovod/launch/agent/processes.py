@@ -33,6 +33,14 @@ def die_with_parent(signum: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
 
 
+def survive() -> None:
+    """Do not end by signals that are meant for ranks. A handler, as a signal that is ignored would be ignored
+    by the ranks as well.
+    """
+    for signum in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
+        signal.signal(signum, lambda *_: None)
+
+
 def spawn(
     command: list[bytes],
     environment: dict[bytes, bytes],

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from horovod.launch.agent.processes import adopt_orphans, die_with_parent, signal_all
+from horovod.launch.agent.processes import adopt_orphans, die_with_parent, signal_all, survive
 from horovod.launch.agent.terms import GIVE_UP_S
 from horovod.launch.agent.watch import Agent
 
@@ -36,6 +36,7 @@ def main() -> None:
 def _guard(agent: int) -> int:
     """Wait for the agent. If it was killed, kill what the ranks have started, which are this process's
     children then."""
+    survive()
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, lambda signum, _: os.kill(agent, signum))
     _, status = os.waitpid(agent, 0)

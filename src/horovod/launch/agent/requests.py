@@ -1,10 +1,11 @@
 """What the launcher may ask of an agent. Anything else is refused with a reason: if a request were carried
 out in part, nobody would end the ranks that it has started.
 
-First comes the plan (see `Plan`), then `{"end": signum}`, `{"kill": true}`, `{"taken": bytes}` (of output) or
-`{"beat": true}`. Before a plan for another host whose ranks call a function comes `{"call": bytes}`, and then
-these bytes. A plan that stays open is followed by any number of `{"start": [rank, ...]}` and
-`{"end": signum, "workers": [number, ...]}`, until `{"close": true}`; the call may come until the first start.
+First comes the plan (see `Plan`), then `{"end": signum}`, `{"kill": true}`, `{"signal": signum}` (for ranks
+with a handler), `{"taken": bytes}` (of output) or `{"beat": true}`. Before a plan for another host whose
+ranks call a function comes `{"call": bytes}`, and then these bytes. A plan that stays open is followed by any
+number of `{"start": [rank, ...]}` and `{"end": signum, "workers": [number, ...]}`, until `{"close": true}`;
+the call may come until the first start.
 
 In place of a plan `{"attach": name}` asks for the agent that waits at a door of this host: what is said from
 then on is said to it, and by it.
@@ -20,7 +21,7 @@ TYPE_CHECKING = False  # importing typing would cost as much as all the rest
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
-    Request: TypeAlias = "Plan | Attach | Start | Close | Call | End | Kill | Taken | Beat"
+    Request: TypeAlias = "Plan | Attach | Start | Close | Call | End | Kill | PassOn | Taken | Beat"
 
 _MOST_NUMBER = (1 << 31) - 1
 _STREAMS = ("stdout", "stderr", "result")
@@ -123,6 +124,13 @@ class Kill:
     """SIGKILL for all ranks, now."""
 
 
+class PassOn:
+    """Send a signal to the ranks that have a handler for it, and say which these are."""
+
+    def __init__(self, signum: int) -> None:
+        self.signum = signum
+
+
 class Taken:
     """The launcher has forwarded so much output, and has room for more."""
 
@@ -167,6 +175,8 @@ def understood(line: bytes, remote: bool) -> Request:
         return Close()
     if request.get("kill") is True:
         return Kill()
+    if "signal" in request:
+        return PassOn(_number(request, "signal", 1, 64))
     if "taken" in request and remote:
         return Taken(_number(request, "taken", 1, MOST_WINDOW_BYTES))
     if request.get("beat") is True:

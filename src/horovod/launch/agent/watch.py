@@ -12,8 +12,9 @@ from horovod.launch.agent.host import facts
 from horovod.launch.agent.launcher import Launcher
 from horovod.launch.agent.outputs import Outputs
 from horovod.launch.agent.own_device import asked_for, give_own, ranks_too_many, visible_devices
-from horovod.launch.agent.processes import descendants, spawn
-from horovod.launch.agent.requests import Attach, Close, End, Kill, Plan, Refusal, Start, Taken
+from horovod.launch.agent.passing import pass_on
+from horovod.launch.agent.processes import descendants, spawn, survive
+from horovod.launch.agent.requests import Attach, Close, End, Kill, PassOn, Plan, Refusal, Start, Taken
 from horovod.launch.agent.terms import LINGER_S, MARK, MOST_STOPS, STARTER
 from horovod.launch.agent.words import Words
 
@@ -61,6 +62,7 @@ class Agent:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for signum in _ENDING:
             signal.signal(signum, self._on_signal)
+        survive()
         for descriptor in (0, self._wake, *above):
             self._poller.register(descriptor, select.POLLIN)
 
@@ -371,8 +373,14 @@ class Agent:
                 self._families.end(request.ranks, request.signum)
         elif isinstance(request, Kill):
             self._kill()
+        elif isinstance(request, PassOn):
+            self._pass_on(request.signum)
         elif isinstance(request, Taken):
             self._outputs.take(request.size_bytes)
+
+    def _pass_on(self, signum: int) -> None:
+        sent, others = ([], []) if self._ending.begun else pass_on(self._ranks, descendants(), signum)
+        self._launcher.say("passed_on", signum=signum, ranks=sent, others=others)
 
     def _attach(self, request: Attach) -> None:
         if self._plan is not None:

@@ -120,6 +120,12 @@ class Connection:
         self._speech.attach()
         self.send(line)
 
+    def pass_on(self, line: bytes) -> None:
+        """See `Connections.pass_on`."""
+        if self.connected:
+            self._speech.ask()
+            self.send(line)
+
     def make_room(self, size_bytes: int) -> None:
         """So much of the output has been forwarded."""
         self._speech.make_room(size_bytes)

@@ -125,6 +125,16 @@ class Connections:
 
         self._calls.put(send)
 
+    def pass_on(self, signum: int) -> None:
+        """Let all agents send a signal to their ranks, as `Workers.pass_on`. From any thread."""
+        line = request_line({"signal": signum})
+
+        def send() -> None:
+            for host in self._hosts.values():
+                host.pass_on(line)
+
+        self._calls.put(send)
+
     def silent_s(self) -> dict[str, float]:
         """How long ago each host that still counts was heard."""
         now = time.monotonic()

@@ -19,6 +19,7 @@ from horovod.launch.launchers.contract import (
     Finished,
     Gone,
     LeftBehind,
+    PassedOn,
     Refused,
     Said,
     Started,
@@ -39,6 +40,7 @@ __all__ = [
 ]
 
 _MOST_SHOWN = 200
+_MOST_SIGNAL = 64
 
 
 class CannotFollow(LaunchError):
@@ -132,6 +134,10 @@ def to_event(message: dict[str, Any]) -> Event:
             return Continued(rank)
         case {"event": "few_devices", "rank": int(rank), "devices": int(devices), "ranks": int(ranks)}:
             return FewDevices(rank, devices, ranks)
+        case {"event": "passed_on", "signum": int(signum), "ranks": list(ranks), "others": list(others)} if (
+            all(type(one) is int for one in (*ranks, *others)) and 0 < signum <= _MOST_SIGNAL
+        ):
+            return PassedOn(signum, tuple(ranks), tuple(others))
         case {"event": "left_behind", "processes": int(processes), "rank": int(rank)}:
             return LeftBehind(processes, rank)
         case {"event": "left_behind", "processes": int(processes)}:

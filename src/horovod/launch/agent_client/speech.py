@@ -17,6 +17,7 @@ from horovod.launch.launchers.contract import (
     Finished,
     Gone,
     LeftBehind,
+    PassedOn,
     Refused,
     Said,
     Started,
@@ -78,6 +79,10 @@ class Speech:
     def make_room(self, size_bytes: int) -> None:
         """It may send so many more bytes of output."""
         self._window_bytes += size_bytes
+
+    def ask(self) -> None:
+        """It was asked for one event more."""
+        self._events_left += 1
 
     def attach(self) -> None:
         """It was told to attach another agent, or may find by itself that it begins anew."""
@@ -180,6 +185,9 @@ class Speech:
                     self._check_rank(event.rank)
                 if isinstance(event, LeftBehind) and event.rank is not None:
                     self._check_rank(event.rank)
+                if isinstance(event, PassedOn):
+                    for rank in (*event.ranks, *event.others):
+                        self._check_rank(rank)
                 if isinstance(event, Gone):
                     self._ranks -= {event.rank}
                 if isinstance(event, Finished):

@@ -58,6 +58,7 @@ from horovod.launch.launchers.contract import (
     HostReached,
     JobInterrupted,
     LeftBehind,
+    PassedOn,
     Prepared,
     Refused,
     Rejoined,
@@ -76,6 +77,7 @@ from horovod.launch.placement.addresses import names_of_this_machine
 from horovod.launch.run import drained, make_store, observe
 from horovod.launch.supervision.failures import command_not_started, hint_for
 from horovod.launch.supervision.first_cause import heard, lost_by
+from horovod.launch.supervision.passing import Passing
 from horovod.launch.supervision.signals import Signals, signal_name
 from horovod.launch.supervision.supervisor import describe_exit
 
@@ -210,6 +212,9 @@ class _Course:
         self._agents: set[str] = set()
         self._words: dict[int, str] = {}
         self._lost: dict[int, int | None] = {}
+        self._passing = Passing(
+            self._signals, console, self._fleet.pass_on, lambda number: self._labels.get(number, number)
+        )
         self._seen_signals = 0
         self._interrupted = 0
         self._over: Over | None = None
@@ -305,6 +310,7 @@ class _Course:
                 self._signals.clear()
                 now = self._clock.now()
                 self._forward_signals(now)
+                self._passing.forward(list(self._labels), ending=bool(self._interrupted))
                 for discovered in self._poller.take():
                     if discovered.hosts is None:
                         self._driver.discovery_failed(discovered.failure, now)
@@ -380,6 +386,7 @@ class _Course:
             case HostLost(host, _, reason):
                 self._agents.discard(host)
                 for number in [each for each in self._labels if self._hosts_of[each] == host]:
+                    self._passing.leave((number,))
                     del self._labels[number]
                 self._driver.host_lost(host, reason, now)
             case Started(number, pid):
@@ -400,7 +407,10 @@ class _Course:
                     self._refused = command_not_started(event, self._job.command[0], self._hosts_of[number])
                     self._driver.stop(str(self._refused), now)
                 self._driver.exited(number, 127, now)
+            case PassedOn():
+                self._passing.hear(event)
             case Exited(number, exit_code, _):
+                self._passing.leave((number,))
                 said, lost = self._words.get(number, ""), self._lost.get(number)
                 self._driver.exited(number, exit_code, now, said, lost)
                 self._conversation.forget(number)

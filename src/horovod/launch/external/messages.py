@@ -7,6 +7,8 @@ store. Every rank of the job may write there, so what is read is checked first. 
     heard/R        that R has learned that the job is over, and is ending its command
     ended/R        how its command ended
     call/, result/ what is called and what comes of it, for `horovod.run` (`store_bytes`)
+    signal/N/      a scope that is aborted when the N-th signal comes that ranks may have a handler for
+    passed/R/N     what has become of such a signal at R
     over           why the job ends before its time, and by which signal; then the scope job/ is aborted
 """
 
@@ -18,7 +20,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from horovod.bootstrap.table import Cause
 from horovod.errors import LaunchError
+from horovod.launch.launchers.contract import PassedOn
 from horovod.launch.placement.hosts import HostSlots, Slot
 
 __all__ = [
@@ -28,12 +32,17 @@ __all__ = [
     "HEARD",
     "JOB",
     "OVER",
+    "PASSED",
     "PLACE",
+    "SIGNAL",
     "Arrival",
     "Place",
     "Report",
+    "passed_on",
     "ranks_in",
     "said",
+    "signal_cause",
+    "signal_in",
     "signal_of",
     "understood",
 ]
@@ -44,11 +53,14 @@ ARRIVED = "arrived/"
 BEAT = "beat/"
 HEARD = "heard/"
 ENDED = "ended/"
+SIGNAL = "signal/"
+PASSED = "passed/"
 OVER = "over"
 
 _MOST_PARTS = 1 << 12
 _MOST_RANKS = 1 << 31
 _MOST_SECONDS = 1e9
+_MOST_SIGNAL = 64
 
 
 @dataclass(frozen=True)
@@ -143,6 +155,29 @@ def signal_of(value: object) -> int:
         case {"signum": int(signum)} if 0 < signum <= 64:
             return signum
     return signal.SIGTERM
+
+
+def signal_cause(signum: int) -> Cause:
+    """As the abort of a scope below `SIGNAL` carries a signal."""
+    return Cause(f"signal {int(signum)}")
+
+
+def signal_in(cause: Cause) -> int | None:
+    """The signal; None: the scope was aborted as a rank is lost."""
+    word, _, number = cause.text.partition(" ")
+    if cause.missing or word != "signal" or not number.isdecimal() or not 0 < int(number) <= _MOST_SIGNAL:
+        return None
+    return int(number)
+
+
+def passed_on(key: str, value: object, processes: int) -> PassedOn | None:
+    """What stands below `PASSED`; None: it makes no sense."""
+    rank = key.partition("/")[0]
+    match value:
+        case {"signum": int(signum), "handled": bool(handled)} if 0 < signum <= _MOST_SIGNAL:
+            if rank in map(str, range(processes)):
+                return PassedOn(signum, *(((int(rank),), ()) if handled else ((), (int(rank),))))
+    return None
 
 
 def _made(kind: Any, value: object) -> Any:

@@ -16,7 +16,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,7 @@ from horovod.launch.output.console import Console
 from horovod.launch.output.streams import Output
 from horovod.launch.run import conducting
 from horovod.launch.supervision.failures import command_not_started
+from horovod.launch.supervision.passing import Passing
 from horovod.launch.supervision.signals import Signals
 from horovod.launch.supervision.supervisor import Outcome, Supervisor
 
@@ -101,6 +103,24 @@ class _FirstSignal(Signals):
         self._arrive(signum, None)
         os.write(self._write, b"\0")
 
+    def pass_from_afar(self, signum: int) -> None:
+        """The same for one that ends nothing."""
+        self.passing.append(signum)
+        os.write(self._write, b"\0")
+
+
+class _Passing(Passing):
+    """Tells the launching process, which knows of all ranks."""
+
+    def __init__(
+        self, signals: Signals, console: Console, pass_on: Callable[[int], None], lifeline: _Lifeline
+    ) -> None:
+        super().__init__(signals, console, pass_on)
+        self._lifeline = lifeline
+
+    def tell(self, signum: int, got: Sequence[int], without: Sequence[int]) -> None:
+        self._lifeline.tell_passed(signum, handled=not without)
+
 
 class _Lifeline:
     """Watches the connection to the launching process while the rank runs, in a thread of its own: that uses
@@ -113,6 +133,9 @@ class _Lifeline:
         self._signals = signals
         self._rank = rank
         self._stop_read, self._stop = os.pipe()
+        self._to_say: deque[tuple[str, object]] = deque()
+        self._heard = 0  # signals that are to be passed on
+        self._passed = 0
         self.told = False  # that the job is over
         self.lost = False
         self._thread = threading.Thread(target=self._watch, name="lifeline", daemon=True)
@@ -123,10 +146,19 @@ class _Lifeline:
         self._thread.join()
         os.close(self._stop_read)
 
+    def tell_passed(self, signum: int, *, handled: bool) -> None:
+        """Say within a second what has become of a signal. From any thread."""
+        key = f"{messages.PASSED}{self._rank}/{self._passed}"
+        self._passed += 1
+        self._to_say.append((key, {"signum": signum, "handled": handled}))
+
     def _watch(self) -> None:
         try:
             beats, beat_at, heard_at = 0, 0.0, time.monotonic()
-            while not self._client.aborted:
+            self._client.watch(f"{messages.SIGNAL}0/")
+            while messages.JOB not in self._client.aborted:
+                self._look_for_signals()
+                self._say()
                 now = time.monotonic()
                 if now >= beat_at:
                     beats, beat_at = beats + 1, now + _BEAT_S
@@ -135,6 +167,8 @@ class _Lifeline:
                 wait_s = max(0.0, beat_at - time.monotonic())
                 ready, _, _ = select.select([self._client.fileno(), self._stop_read], [], [], wait_s)
                 if self._stop_read in ready:
+                    self._client.unwatch(f"{messages.SIGNAL}{self._heard}/")
+                    self._say()
                     return
                 if ready:
                     self._client.pump()
@@ -147,6 +181,19 @@ class _Lifeline:
             signum = signal.SIGTERM
         self.told = True
         self._signals.come_from_afar(signum)  # `supervise` does the rest
+
+    def _say(self) -> None:
+        while self._to_say:
+            self._client.set(*self._to_say.popleft())
+
+    def _look_for_signals(self) -> None:
+        while cause := self._client.aborted.pop(scope := f"{messages.SIGNAL}{self._heard}/", None):
+            self._client.unwatch(scope)
+            self._heard += 1
+            self._client.watch(f"{messages.SIGNAL}{self._heard}/")
+            signum = messages.signal_in(cause)
+            if signum is not None:
+                self._signals.pass_from_afar(signum)
 
     def _beat(self, number: int, *, give_up: bool) -> bool:
         """Give a sign of life; whether the other side did. A machine that is off or cut off says nothing, and
@@ -213,7 +260,8 @@ def _run(
         closing(_Lifeline(client, slot.rank, place.silence_s, signals)) as lifeline,
         conducting(lambda: launcher.start((slot,), plan, None, output), output, signals) as workers,
     ):
-        outcome = Supervisor((slot,), workers, signals, console).run()
+        passing = _Passing(signals, console, workers.pass_on, lifeline)
+        outcome = Supervisor((slot,), workers, signals, console, passing=passing).run()
     if lifeline.lost:
         raise LaunchError(f"rank {slot.rank} was ended: the connection to horovodrun is lost.")
     report = _how_it_ended(outcome, command, slot.hostname, output.tail(slot.rank))
@@ -248,7 +296,7 @@ def _report(client: StoreClient, rank: int, report: Report, patience_s: float) -
     exit_code = report.exit_code
     if exit_code != 0 and not report.told:
         deadline = time.monotonic() + patience_s
-        while not client.aborted and (left_s := deadline - time.monotonic()) > 0.0:
+        while messages.JOB not in client.aborted and (left_s := deadline - time.monotonic()) > 0.0:
             if select.select([client.fileno()], [], [], left_s)[0]:
                 client.pump()
     client.unwatch(messages.JOB)

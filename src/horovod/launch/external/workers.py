@@ -40,7 +40,8 @@ from horovod.launch.launchers.contract import (
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.output.streams import Output
 from horovod.launch.placement.hosts import HostSlots, Slot, named, place_ranks
-from horovod.launch.supervision.failures import listed, why_unreported
+from horovod.launch.supervision.failures import why_unreported
+from horovod.launch.supervision.passing import listed
 from horovod.launch.supervision.signals import signal_name
 from horovod.runtime.ending import harmless
 
@@ -98,6 +99,7 @@ class ExternalWorkers:
         self._doubtful: dict[int, Report] = {}  # of those that the launcher has ended, not passed on yet
         self._doubt_ends = math.inf
         self._failed = False
+        self._signals = 0  # that were passed on
         self._over = False
         self._killed = False
         self._client = self._connect()
@@ -106,6 +108,9 @@ class ExternalWorkers:
         except LaunchError:
             self._client.close()
             raise
+        store.observe(
+            messages.PASSED, lambda key, value: self._calls.put(partial(self._take_passed, key, value))
+        )
         for wait in (self._await_arrivals, self._await_reports):
             threading.Thread(target=wait, daemon=True).start()
         self._thread = threading.Thread(target=self._run, name="external launcher", daemon=True)
@@ -129,6 +134,9 @@ class ExternalWorkers:
 
     def kill(self) -> None:
         self._calls.put(self._lose_patience)
+
+    def pass_on(self, signum: int) -> None:
+        self._calls.put(partial(self._pass_on, signum))
 
     def close(self) -> None:
         self.end(signal.SIGTERM)
@@ -191,6 +199,17 @@ class ExternalWorkers:
         self._end_ranks(signum)
         if not self._slots and not self._failed:  # no rank hears us yet
             self._program.send(signum)
+
+    def _pass_on(self, signum: int) -> None:
+        if not self._over:
+            self._client.abort(f"{messages.SIGNAL}{self._signals}/", messages.signal_cause(signum))
+            self._signals += 1
+
+    def _take_passed(self, key: str, value: object) -> None:
+        event = messages.passed_on(key, value, self._job.processes)
+        if event is not None:
+            self._events.put(event)
+        self._store.forget(f"{messages.PASSED}{key}")
 
     def _lose_patience(self) -> None:
         self._killed = True

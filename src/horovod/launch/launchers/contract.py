@@ -41,6 +41,7 @@ __all__ = [
     "Launcher",
     "LauncherFailed",
     "LeftBehind",
+    "PassedOn",
     "Placed",
     "Prepared",
     "Refused",
@@ -186,6 +187,16 @@ class Continued(NamedTuple):
     rank: int
 
 
+class PassedOn(NamedTuple):
+    """Those of some `ranks` that have a handler for a signal got it from `Workers.pass_on`; `others` have
+    none, and did not.
+    """
+
+    signum: int
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+
+
 class FewDevices(NamedTuple):
     """Each rank was to see a device of its own, but the host of `rank` has only so many for its ranks."""
 
@@ -259,6 +270,7 @@ Event = (
     | Started
     | Failed
     | FewDevices
+    | PassedOn
     | Said
     | Stopped
     | Continued
@@ -289,6 +301,11 @@ class Workers(Protocol):
 
     def kill(self) -> None:
         """Send SIGKILL to everything the job runs, now."""
+
+    def pass_on(self, signum: int) -> None:
+        """Send `signum` to the ranks that have a handler for it; `PassedOn` says which these are, those of
+        each host together. No effect on a job that is being ended.
+        """
 
     def close(self) -> None: ...
 

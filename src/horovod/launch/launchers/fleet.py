@@ -204,6 +204,9 @@ class AgentFleet:
         for name, there in by_host.items():
             self.connections.request(name, request_line({"end": signum, "workers": there}))
 
+    def pass_on(self, signum: int) -> None:
+        self.connections.pass_on(signum)
+
     def drop(self, host: str) -> None:
         self._drop(host, {"end": int(signal.SIGTERM)})
 

@@ -90,6 +90,11 @@ class Fleet(Protocol):
         one on those that have ended.
         """
 
+    def pass_on(self, signum: int) -> None:
+        """Send `signum` to those workers that have a handler for it; `PassedOn` says which these are, those
+        of each host together.
+        """
+
     def drop(self, host: str) -> None:
         """End all workers there with SIGTERM, as `end` does, and then the connection; what has not ended
         within a limit is left to the agent there. Their `Exited` come as far as they are known, `told` if

@@ -110,6 +110,9 @@ class LocalWorkers:
     def kill(self) -> None:
         self.request(request_line({"kill": True}))
 
+    def pass_on(self, signum: int) -> None:
+        self.request(request_line({"signal": signum}))
+
     def request(self, line: bytes) -> None:
         try:
             while line:

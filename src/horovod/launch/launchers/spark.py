@@ -131,6 +131,7 @@ class SparkLauncher:
                     waited_s=request.limits.start_s,
                 )
             poller.poll(int(left_s * 1000) + 1)
+            request.signals.clear()
             if request.signals.arrived:
                 raise JobInterrupted(
                     f"a signal ended the job while {wanted - len(found)} tasks of {source.name} were "
@@ -245,6 +246,9 @@ class _Workers:
     def kill(self) -> None:
         self._many.kill()
 
+    def pass_on(self, signum: int) -> None:
+        self._many.pass_on(signum)
+
     def close(self) -> None:
         self._poller.close()
         self._many.close()
@@ -358,6 +362,7 @@ def _await_greetings(connections: Connections, request: Request, tasks: Sequence
     poller.register(request.signals.fileno(), select.POLLIN)
     while waiting:
         poller.poll(max(0, int((deadline - time.monotonic()) * 1000)) + 1)
+        request.signals.clear()
         if request.signals.arrived:
             raise JobInterrupted(
                 "a signal ended the job while its ranks were being started.",

@@ -204,6 +204,11 @@ class ManyWorkers:
         if self._local is not None:
             self._local.kill()
 
+    def pass_on(self, signum: int) -> None:
+        self._connections.pass_on(signum)
+        if self._local is not None:
+            self._local.pass_on(signum)
+
     def close(self) -> None:
         self._poller.close()
         if self._local is not None:
@@ -223,6 +228,7 @@ def _await_greetings(connections: Connections, request: Request) -> dict[str, Ho
     poller.register(request.signals.fileno(), select.POLLIN)
     while waiting and time.monotonic() < deadline:
         poller.poll(max(0, int((deadline - time.monotonic()) * 1000)) + 1)
+        request.signals.clear()
         if request.signals.arrived:
             raise JobInterrupted(
                 f"a signal ended the job while these hosts were awaited: {', '.join(sorted(waiting))}.",

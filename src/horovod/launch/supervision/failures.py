@@ -20,10 +20,11 @@ from horovod.launch.launchers.contract import (
 from horovod.launch.placement.addresses import names_of_this_machine
 from horovod.launch.programs import find_program
 from horovod.launch.supervision.first_cause import End
+from horovod.launch.supervision.passing import listed
 from horovod.launch.supervision.signals import signal_name
 from horovod.launch.supervision.supervisor import Outcome, describe_exit
 
-__all__ = ["command_not_started", "hint_for", "listed", "raise_for", "why_unreported"]
+__all__ = ["command_not_started", "hint_for", "raise_for", "why_unreported"]
 
 _HINTS: Mapping[int, str] = {
     signal.SIGKILL: "If nobody killed it, the machine may be out of memory: see the kernel's log (dmesg).",
@@ -141,12 +142,6 @@ def why_unreported(
         host=hosts[first],
         exit_code=status or 1,
     )
-
-
-def listed(ranks: Sequence[int]) -> str:
-    """These ranks in a sentence."""
-    shown = ", ".join(str(rank) for rank in ranks[:8])
-    return f"rank{'s' if len(ranks) != 1 else ''} {shown}{', ...' if len(ranks) > 8 else ''}"
 
 
 def _describe_failure(failure: End, host: str, elapsed_s: float) -> str:

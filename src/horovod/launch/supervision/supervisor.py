@@ -24,6 +24,7 @@ from horovod.launch.launchers.contract import (
     Finished,
     HostLost,
     LeftBehind,
+    PassedOn,
     Placed,
     Refused,
     Said,
@@ -36,6 +37,7 @@ from horovod.launch.output.status import Status
 from horovod.launch.phrases import counted
 from horovod.launch.placement.hosts import Slot
 from horovod.launch.supervision.first_cause import End, blamed, first_cause, heard, lost_by
+from horovod.launch.supervision.passing import Passing
 from horovod.launch.supervision.signals import Signals, signal_name
 
 __all__ = ["Outcome", "Supervisor", "describe_exit"]
@@ -78,6 +80,7 @@ class Supervisor:
         patience_s: how long ranks that a world needs may take to end by themselves when one has failed.
         gone: is told of every rank that is gone, its host, and how: "exited with status 3".
         size: how many ranks there are, where `slots` is empty as the launcher will say it (`Placed`).
+        passing: tells what has become of signals that are passed on, in place of the console.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Supervisor:
         patience_s: float = 0.0,
         gone: Callable[[int, str, str], None] = lambda rank, host, how: None,
         size: int = 0,
+        passing: Passing | None = None,
     ) -> None:
         self._status = status
         self._gone = gone
@@ -98,6 +102,7 @@ class Supervisor:
         self._workers = workers
         self._signals = signals
         self._console = console
+        self._passing = passing or Passing(signals, console, workers.pass_on)
         self._started = time.monotonic()
         self._running: set[int] = set()
         self._size = size or len(slots)
@@ -131,6 +136,7 @@ class Supervisor:
                             finished = self._take(event) or finished
                 self._look_into_failure(at_once=finished is not None)
                 self._forward_signals()
+                self._passing.forward(self._running, ending=self._has_cause())
                 if self._status is not None:
                     self._status.running = len(self._running)
                     self._status.ended = self._size - len(self._not_ended)
@@ -173,6 +179,7 @@ class Supervisor:
                 elif self._is_earlier_cause(end):
                     self._failure = end
                 self._running.discard(rank)
+                self._passing.leave((rank,))
                 self._not_ended.discard(rank)
                 self._console.narrate(f"rank {rank} {describe_exit(exit_code)}")
                 why = f": its script {end.text}" if end.text else ""
@@ -188,6 +195,7 @@ class Supervisor:
                     self._end(signal.SIGTERM)
             case HostLost(host, ranks, reason):
                 self._running.difference_update(ranks)
+                self._passing.leave(ranks)
                 self._not_ended.difference_update(ranks)
                 self._lost.append(event)
                 self._console.narrate(f"host {host} is lost: {reason}")
@@ -195,6 +203,8 @@ class Supervisor:
                     self._gone(rank, host, f"was lost with its host: {reason}")
                 if not self._has_cause():
                     self._cause_finder.begin(self._not_ended)
+            case PassedOn():
+                self._passing.hear(event)
             case FewDevices(rank, devices, ranks):
                 self._console.tell(_few_devices(self._hosts[rank], devices, ranks))
             case LeftBehind(processes):
