@@ -343,14 +343,10 @@ def test_options_reach_the_order(tmp_path: Path) -> None:
     assert order.binding == ("-bind-to", "core")
     assert order.tcp
     assert order.hosts == (HostSlots("a", 2), HostSlots("b", 1)), "no more slots than processes"
-    assert order.command[1:] == (
-        "-m",
-        "horovod.launch.external.rank_wrapper",
-        "mpirun",
-        "-:-:-",
-        "train",
-        "x",
-    )
+    assert order.command[1] == "-c"
+    assert "horovod.launch.external.rank_wrapper" in order.command[2]
+    assert "\n" not in order.command[2]
+    assert order.command[3:] == ("mpirun", "-:-:-", "train", "x")
     assert order.exported == ("A", "B", "PATH")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import stat
 import subprocess
@@ -281,7 +282,10 @@ def test_dry_run_shows_places_and_the_line_without_the_key(launcher: Launcher) -
     lines = done.stdout.decode().splitlines()
     assert lines[0].split() == ["rank", "host", "local", "rank", "cross", "rank"]
     assert [line.split()[1] for line in lines[1:3]] == ["a", "b"]
-    assert lines[3].endswith(f"{sys.executable} -m horovod.launch.external.rank_wrapper mpirun -:-:- train")
+    words = shlex.split(lines[3])
+    assert words[-6:-4] == [sys.executable, "-c"]
+    assert "horovod.launch.external.rank_wrapper" in words[-4]
+    assert words[-3:] == ["mpirun", "-:-:-", "train"]
     assert "SECRET" not in lines[3]
 
 

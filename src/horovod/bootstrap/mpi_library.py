@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import os
 import subprocess
 import sys
+
+from horovod.bootstrap.interpreter import as_here, program_words
 
 __all__ = ["PROGRAM", "usable"]
 
@@ -34,11 +35,11 @@ def usable() -> bool:
 def _loads() -> bool:
     try:
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM],
+            [sys.executable, *program_words(PROGRAM)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=as_here(),
             timeout=_LIMIT_S,
             check=False,
         )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, ParamSpec, TypeVar
 
 from horovod.bootstrap import mpi_library
+from horovod.bootstrap.interpreter import as_here, program_words
 from horovod.errors import HorovodVersionMismatchError
 from horovod.gradients import groups
 
@@ -78,7 +79,11 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     # Importing a frontend without its native core only warns, hence the look for a name.
     code = f"import horovod.{ext_base_name} as hvd; hvd.init"
     done = subprocess.run(
-        [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+        [sys.executable, *program_words(code)],
+        env=as_here(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
     )
     if verbose:
         print(f"Extension {ext_base_name} {'is' if done.returncode == 0 else 'is not'} available.")

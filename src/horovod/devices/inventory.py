@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from horovod.bootstrap.interpreter import as_here, module_words
 from horovod.bootstrap.proc import lines
 from horovod.devices.locality import SYS, adapters, locality_of
 from horovod.devices.nccl import Nccl
@@ -143,11 +144,11 @@ def _ask_all(probes: Sequence[str], environ: Mapping[str, str], limit_s: float) 
     """What each probe has found, or as ``problem`` why it has not."""
     children = {
         name: subprocess.Popen(
-            [sys.executable, "-m", "horovod.devices.probe", name],
+            [sys.executable, *module_words("horovod.devices.probe"), name],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=as_here(environ),
         )
         for name in probes
     }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
-import os
 import platform
 import shutil
 import socket
@@ -20,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from horovod.bootstrap import mpi_library
 from horovod.bootstrap.cores import usable_cores
+from horovod.bootstrap.interpreter import as_here, program_words
 from horovod.devices import served
 from horovod.devices.inventory import Inventory, take_inventory
 from horovod.devices.nccl import version_text
@@ -211,11 +211,11 @@ def _mpirun() -> str:
 def _start_probes() -> dict[str, subprocess.Popen[bytes]]:
     return {
         name: subprocess.Popen(
-            [sys.executable, "-c", program],
+            [sys.executable, *program_words(program)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=as_here(),
         )
         for name, program in _PROBES.items()
     }

@@ -3,6 +3,7 @@
 import os
 import sys
 
+from horovod.bootstrap.interpreter import take_path
 from horovod.launch.calls.functions import DESCRIPTORS_VARIABLE, call_in_worker
 
 if __name__ == "__main__":
@@ -12,4 +13,5 @@ if __name__ == "__main__":
     call, result = map(int, given.split(","))
     for descriptor in (call, result):
         os.set_inheritable(descriptor, False)
+    take_path()
     call_in_worker(call, result)

@@ -10,6 +10,7 @@ from typing import Any
 
 from pyspark import BarrierTaskContext, TaskContext
 
+from horovod.bootstrap.interpreter import as_here
 from horovod.bootstrap.proc import stat_of
 from horovod.launch.tasks.contract import Card
 from horovod.launch.tasks.messages import Arrival
@@ -66,7 +67,7 @@ def _environ(environ: Mapping[str, str], without: Sequence[str], cpus: int) -> d
     if "OMP_NUM_THREADS" not in dropped:
         kept.setdefault("OMP_NUM_THREADS", str(cpus))
     if "PYTHONPATH" not in dropped:
-        kept["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        kept = as_here(kept)
     return kept
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from horovod.bootstrap.interpreter import module_words
 from horovod.errors import ConfigError, WorkerFailed
 from horovod.launch.calls.functions import call_environment, explain_failure, result_of
 from horovod.launch.job import Job, Results
@@ -123,7 +124,7 @@ def _run_here(
         )
     call = packed("HorovodRunner", _Main(main, sparkdl_shim.is_installed()), (), kwargs)
     job = Job(
-        command=(sys.executable, "-m", "horovod.runner.run_task"),
+        command=(sys.executable, *module_words("horovod.runner.run_task")),
         processes=processes,
         call=call,
         status=False,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from horovod.bootstrap.interpreter import PATH_VARIABLE, module_words
 from horovod.errors import ConfigError, LaunchError, WorkerFailed
 from horovod.launch.calls.functions import explain_failure, interface_names, pack_call, result_of
 from horovod.launch.calls.unpicklable import why_unpicklable
@@ -22,7 +23,7 @@ __all__ = ["SparkCall", "packed", "run"]
 
 _START_VARIABLE = "HOROVOD_SPARK_START_TIMEOUT"
 _START_S = 600.0
-_COMMAND = ("-m", "horovod.runner.run_task")
+_COMMAND = module_words("horovod.runner.run_task")
 # Settings of the driver that its ranks have, too; those of its own place or job are replaced.
 _FORWARDED = ("HOROVOD_", "NCCL_")
 _ALL_STEPS = 2
@@ -211,6 +212,8 @@ class SparkCall:
         for name, value in given.items():
             if not (isinstance(name, str) and (value is None or isinstance(value, str))):
                 raise ConfigError(f"{self.what}: env must have texts, not {name!r}: {value!r}.")
+        if given.get("PYTHONPATH") is not None:
+            given[PATH_VARIABLE] = ""  # in place of where the task imports from
         return {name: value for name, value in given.items() if value is not None}
 
     def explain(self, failure: WorkerFailed, results: Results) -> None:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from horovod.bootstrap.interpreter import PATH_VARIABLE, as_here, module_words
 from horovod.errors import ConfigError, HorovodInternalError, LaunchError, WorkerFailed
 from horovod.launch.agent_client.ssh_command import SshOptions
 from horovod.launch.calls.modules import install_sources, local_sources
@@ -148,7 +149,7 @@ def run(
         network_interfaces = _renamed("network_interface", "network_interfaces", network_interface)
     environment = call_environment(env)
     job = Job(
-        command=(executable or sys.executable, "-m", "horovod.runner.run_task"),
+        command=(executable or sys.executable, *module_words("horovod.runner.run_task")),
         processes=num_proc,
         hosts=placed,
         launcher=choose_launcher("mpirun", look_around(environment, "mpirun")) if use_mpi else "ssh",
@@ -394,7 +395,9 @@ def explain_failure(failure: WorkerFailed, data: bytearray | None, *, trusted: b
 def call_environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """What processes of a call start from: the environment of this one, with ``changes``."""
     # What only the launching process can import (a notebook's folder) is found by the others on this host.
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    environment = as_here()
+    if "PYTHONPATH" in (changes or {}):
+        del environment[PATH_VARIABLE]
     for name, value in (changes or {}).items():
         if value is None:
             environment.pop(name, None)

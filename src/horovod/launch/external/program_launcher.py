@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from horovod.bootstrap import unix
+from horovod.bootstrap.interpreter import module_words
 from horovod.bootstrap.network import source_towards
 from horovod.bootstrap.routes import resolve
 from horovod.bootstrap.secret import SECRET_VARIABLE
@@ -111,8 +112,7 @@ def make_order(job: Job, environment: Mapping[str, str], folder: Path, card: str
         program=program,
         command=(
             sys.executable,
-            "-m",
-            "horovod.launch.external.rank_wrapper",
+            *module_words("horovod.launch.external.rank_wrapper", top=str(Path(__file__).parents[3])),
             job.launcher,
             card,
             *job.command,
