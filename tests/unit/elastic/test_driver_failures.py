@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.unit.elastic.play import Play, hosts_of
 
 from horovod.bootstrap.membership import Leaving, Report
@@ -99,8 +100,65 @@ def test_one_fails_on_each_host() -> None:
     play.exit(0, 1)
     play.exit(2, 1)
     play.ready(1, 3, failed=True)
+    assert play.world == [3]
+    assert play.hosts.is_blacklisted("a")
+    assert not play.hosts.is_blacklisted("b")  # its other rank is all that is left of the training
+
+
+@pytest.mark.parametrize("newcomer", ["is only listed", "loads", "has arrived", "is ready", "was stopped"])
+def test_a_host_without_the_state_saves_nobody(newcomer: str) -> None:
+    """The host of the failed rank has all that is left of the training: only the slot is left out."""
+    play = Play(1)
+    play.begin(a=2)
+    play.ready(0, 1, synced=True)  # they have trained
+    play.unreachable = {"b"} if newcomer == "is only listed" else set()
+    play.discover(a=2, b=1)
+    if newcomer in ("has arrived", "is ready", "was stopped"):
+        play.arrive(2)
+    if newcomer in ("is ready", "was stopped"):
+        play.ready(2)
+    if newcomer == "was stopped":
+        play.stop(2)
+    play.exit(0, -9)
+    play.ready(1, failed=True, synced=True)
+    assert play.over is None
+    assert play.world == ([1, 2] if newcomer == "is ready" else [1])
+    assert [log.text for log in play.logs if log.event == "left_out"] == [
+        "slot 0 of a is left out from now on"
+    ]
+
+
+def test_a_host_that_is_left_out_saves_nobody() -> None:
+    """Discovery goes on to name it."""
+    play = Play(1)
+    play.begin(a=2, b=2)
+    play.exit(0, -9)
+    play.ready(1, 2, 3, failed=True, synced=True)
+    assert play.hosts.is_blacklisted("a")
+    assert play.world == [2, 3]
+    play.exit(2, -9)
+    play.ready(3, failed=True, synced=True)
+    assert play.over is None
+    assert play.world == [3]
+
+
+def test_a_host_whose_only_rank_with_the_state_is_stopped_saves_nobody() -> None:
+    play = Play(1, lost_s=10.0)
+    play.begin(a=2, b=1)
+    play.stop(2)
+    play.exit(0, -9)
+    play.ready(1, failed=True, because=0, synced=True)
+    play.wait(11.0)
+    assert play.killed == [2]
+    assert play.world == [1]
+
+
+def test_a_host_costs_what_was_asked_for() -> None:
+    play = Play(1, by_slot=False)
+    play.begin(a=2)
+    play.exit(0, -9)
+    play.ready(1, failed=True)
     assert play.over is not None
-    assert play.over.failed is not None
 
 
 def test_the_reset_limit() -> None:

@@ -57,11 +57,10 @@ class Failures:
 
     def leave_out(self, failure: Worker, now: float, by_slot: bool | None = None) -> None:
         """A worker has failed: do not use its host, or its slot, for a while or for ever."""
-        if by_slot is None:
-            alone = len(self._hosts.discovered) < 2
-            rule = self._workers.rules.by_slot
-            by_slot = alone if rule is None else rule
         host, index = failure.host, failure.index
+        if by_slot is None:
+            rule = self._workers.rules.by_slot
+            by_slot = not self._goes_on_without(host) if rule is None else rule
         if self._hosts.is_drained(host, index):
             return  # it was announced to go
         if by_slot:
@@ -79,6 +78,16 @@ class Failures:
             "left_out", f"{what} is left out {span}", host=host, slot=index if by_slot else None,
             back_s=None if until == math.inf else round(until - now, 3),
         )  # fmt: skip
+
+    def _goes_on_without(self, host: str) -> bool:
+        """Whether a worker of another host could give the next world its state. A host that is only listed,
+        or whose workers still load, cannot.
+        """
+        workers = self._workers
+        return any(
+            each.host != host and workers.has_state(each) and workers.usable(each) and not each.stopped
+            for each in workers.living()
+        )
 
     def blame(self, waiting: Sequence[Worker], spoiled: int, now: float) -> None:
         """``spoiled`` worlds in a row could not be formed though nobody has ended: leave out the host that

@@ -21,7 +21,8 @@ class Rules:
         reset_limit: changes of the world that are allowed; None: any number.
         cooldown_s: range of the time that a failed host is left out; None: for ever.
         spares: workers beyond ``most`` that are kept ready to take over.
-        by_slot: a failed worker costs its slot, not its whole host. None: if there is one host only.
+        by_slot: a failed worker costs its slot, not its whole host. None: if no other host has a worker with
+            the state of the training.
         fixed_hosts: no further hosts can come.
         lost_s: how long a rank that others have lost may take to be heard of, before it is ended.
         gather_s: how long ready newcomers wait for others that are still starting.

@@ -361,7 +361,8 @@ _ELASTIC = (
     ),
     Option(
         ("--failure-domain",), "failure_domain",
-        "what a failed process costs: its host, or its slot (default: the host, if there are others)", "WHAT",
+        "what a failed process costs: its host, or its slot (default: the host, if training goes on elsewhere)",
+        "WHAT",
         one_of("host", "slot"), choices=("host", "slot"), ours=True,
     ),
     Option(
