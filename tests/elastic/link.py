@@ -5,6 +5,7 @@ Imports the standard library only: a worker tells of its import of the rest.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -56,7 +57,9 @@ class Link:
             os.kill(os.getpid(), signal.SIGKILL)
         elif answer == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
-        elif answer == "raise":
+        elif answer in ("raise", "raise and stay"):
+            if answer == "raise and stay":
+                atexit.register(self.at, "exit")
             raise Injected(f"injected at {point}")
         elif answer == "end":
             raise SystemExit(0)

@@ -74,6 +74,19 @@ def test_raised(train: Train) -> None:
         assert "injected at step" in job.text
 
 
+def test_raised_with_an_exit_handler_that_takes_long(train: Train) -> None:
+    """The others train on; they do not wait for the process."""
+    with train(THREE, *BY_SLOT) as job:
+        job.inject("raise and stay", "step", rank=1, step=5)
+        job.inject("hold", "exit")
+        job.until_point("step", size=2)
+        assert job.held == [1]
+        job.release(1)
+        check_result(job)
+        assert after(job, 1) == [3, 2]
+        assert "rank 1 on 127.0.0.1 has failed: its script raised" in job.text
+
+
 def test_all_but_one_are_killed(train: Train) -> None:
     with train({"localhost": 2, "127.0.0.1": 2}, *BY_SLOT) as job:
         for rank in (0, 1, 3):

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 
 from horovod.bootstrap import proc
 
-__all__ = ["VARIABLE", "Word", "line_of", "parse", "tell", "tell_process"]
+__all__ = ["VARIABLE", "Word", "ends_rank", "line_of", "parse", "tell", "tell_process"]
 
 VARIABLE = "HOROVOD_STARTER"
 """``descriptor,inode``; the agent, which can import nothing of ours, writes it."""
@@ -31,12 +31,14 @@ _log = logging.getLogger("horovod")
 @dataclass(frozen=True)
 class Word:
     """``in_world``: other ranks may need this one now. ``text``: why the script ends, as far as known; then
-    ``because`` is the rank that failed before it, None if this one has failed by itself.
+    ``because`` is the rank that failed before it, None if this one has failed by itself. ``final``: the
+    script has failed, and nothing follows but the end of the process that was started for the rank.
     """
 
     in_world: bool
     text: str = ""
     because: int | None = None
+    final: bool = False
 
 
 def tell(word: Word, environ: Mapping[str, str] = os.environ) -> None:
@@ -67,6 +69,13 @@ def _say(line: bytes, environ: Mapping[str, str]) -> None:
         _log.debug("nothing can be told to the process that started this one: %s", error)
 
 
+def ends_rank() -> bool:
+    """Whether the end of this process is that of its rank: it was started for it, in a session of its own. A
+    shell or a loop above it may run another program for the same rank.
+    """
+    return os.getsid(0) == os.getpid()
+
+
 def line_of(word: Word) -> str:
     return json.dumps(asdict(word))
 
@@ -78,6 +87,6 @@ def parse(line: str) -> Word:
         ValueError: it makes no sense.
     """
     match json.loads(line):
-        case {"in_world": bool(in_world), "text": str(text), "because": int() | None as because}:
-            return Word(in_world, text, because)
+        case {"in_world": bool(in_world), "text": str(text), "because": int() | None as because, **more}:
+            return Word(in_world, text, because, more.get("final") is True)
     raise ValueError(f"not a word: {line!r}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from horovod.bootstrap.meeting import Meeting, meet
 from horovod.bootstrap.membership import Expected, Placed, place_variables
-from horovod.bootstrap.starter import Word, tell
+from horovod.bootstrap.starter import Word, ends_rank, tell
 from horovod.bootstrap.static_sets import Sets
 from horovod.bootstrap.topology import Topology, read_place
 from horovod.bootstrap.variables import remarks
@@ -363,7 +363,7 @@ def _script_failed(end: ending.Ending) -> None:
         _tell_end(world, end)
     elif isinstance(world, _Stopped):
         rank = world.meeting.place.rank if world.meeting is not None else -1
-        tell(Word(False, end.what, blame.first_failed(rank, end.error, None)))
+        tell(Word(False, end.what, blame.first_failed(rank, end.error, None), ends_rank()))
 
 
 def _thread_failed(end: ending.Ending) -> None:
@@ -379,7 +379,7 @@ def _tell_end(runtime: Runtime, end: ending.Ending | None) -> None:
     failure = runtime.engine.failure()
     cause = blame.first_failed(runtime.topology.rank, end.error if end is not None else None, failure)
     if end is not None:
-        tell(Word(True, end.what, cause))
+        tell(Word(True, end.what, cause, ends_rank()))
         runtime.engine.shutdown(failure=end.what)
     elif cause is not None:
         tell(Word(True, ending.describe(failure) if failure is not None else "", cause))

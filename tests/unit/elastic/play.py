@@ -63,6 +63,8 @@ class Play:
         self.over: Over | None = None
         self.unreachable: set[str] = set()
         self.stopped: set[int] = set()
+        self.raised: set[int] = set()
+        """Workers whose scripts have failed, and whose processes may take longer to end."""
         self.stubborn: set[int] = set()
         """Workers that a first signal does not end."""
         self.dies: Callable[[int], int] | None = None
@@ -103,6 +105,12 @@ class Play:
             round_ = worker.round
             why = "why" if failed else ""
             self._report(number, Report(True, round_, formed and round_ > 0, failed, why, because, synced))
+
+    def fail(self, number: int, why: str = "raised ValueError: boom", lost: int | None = None) -> None:
+        """The script of a worker fails: its process is to `exit` later."""
+        self.raised.add(number)
+        self.driver.failing(number, why, lost, self.now)
+        self.act()
 
     def exit(self, number: int, code: int = 0, lost: int | None = None) -> None:
         worker = self.workers[number]
@@ -266,7 +274,11 @@ class Play:
                 self.logs.append(action)
             case Over():
                 self.over = action
-                assert not any(worker.alive for worker in self.workers.values())
+                # What has failed before the last world is ended with the job.
+                left = {*self.alive()}
+                assert left <= self.raised - {*self.world}, left
+                for number in left:
+                    self.workers[number].alive = False
 
 
 def hosts_of(play: Play, numbers: Collection[int]) -> list[str]:

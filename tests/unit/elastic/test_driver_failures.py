@@ -354,3 +354,143 @@ def test_errors_from_time_to_time_do_not_end_it() -> None:
         play.wait(61.0)
         play.ready(0, 1, failed=True)
     assert play.phase is Phase.TRAINING
+
+
+# -- scripts that have failed, and whose processes take long to end ------------------------------------------
+
+
+def test_the_process_of_a_failed_script_is_waited_for_a_moment_only() -> None:
+    play = Play(1, by_slot=True, exit_s=0.5)
+    play.begin(a=3)
+    play.fail(1)
+    play.ready(0, 2, failed=True, because=1)
+    play.wait(0.4)
+    assert play.awaits(Phase.RESET)
+    play.wait(0.2)
+    assert play.world == [0, 2]
+    assert play.alive() == [0, 1, 2]
+    assert play.newcomers() == [1]  # its slot is not free
+    (left,) = [log for log in play.logs if log.event == "left"]
+    assert left.text == "rank 1 on a has failed: its script raised ValueError: boom"
+    assert [spoiled.rank for spoiled in play.spoiled] == [1]
+    play.exit(1, 1)
+    assert len([log for log in play.logs if log.event == "left"]) == 1
+
+
+def test_a_process_that_ends_in_time_is_told_by_its_status() -> None:
+    play = Play(1, by_slot=True, exit_s=0.5)
+    play.begin(a=2)
+    play.fail(1)
+    play.ready(0, failed=True, because=1)
+    play.exit(1, 1)
+    assert play.world == [0]
+    assert [log.text for log in play.logs if log.event == "left"] == ["rank 1 on a exited with status 1"]
+
+
+def test_others_that_have_not_reported_are_waited_for() -> None:
+    play = Play(1, by_slot=True, exit_s=0.5)
+    play.begin(a=3)
+    play.fail(1)
+    play.ready(0, failed=True, because=1)
+    play.wait(60.0)
+    assert play.awaits(Phase.RESET)
+    play.ready(2, failed=True, because=1)
+    assert play.world == [0, 2]
+
+
+def test_the_slot_of_a_failed_script_is_used_again_when_its_process_has_ended() -> None:
+    play = Play(1, by_slot=True, exit_s=0.5, cooldown_s=(1.0, 1.0))
+    play.begin(a=2)
+    play.fail(1)
+    play.ready(0, failed=True, because=1)
+    play.wait(60.0)
+    assert play.world == [0]
+    assert play.alive() == [0, 1]
+    play.exit(1, 1)
+    assert play.alive() == [0, 2]
+
+
+def test_where_nobody_goes_on_processes_are_waited_for() -> None:
+    """Their handlers at exit may write what is worth keeping."""
+    play = Play(1, exit_s=0.5)
+    play.begin(a=2)
+    play.fail(0)
+    play.fail(1)
+    play.wait(60.0)
+    assert not play.is_over()
+    play.exit(0, 3)
+    play.wait(60.0)
+    assert not play.is_over()
+    play.exit(1, 1)
+    assert play.over is not None
+    assert play.over.failed is not None
+    assert play.over.failed.exit_code == 3
+
+
+@pytest.mark.parametrize("end", ["exits", "is lost with its host"])
+def test_the_job_is_over_when_the_process_of_a_failed_script_has_ended(end: str) -> None:
+    """No reset is allowed: the process that has failed says with which status the job ends."""
+    play = Play(1, exit_s=0.5, reset_limit=0)
+    play.begin(a=1, b=1)
+    play.fail(1)
+    play.ready(0, failed=True, because=1)
+    play.wait(9.0)
+    assert not play.is_over()
+    if end == "exits":
+        play.exit(1, 3)
+    else:
+        play.lose("b")
+    assert play.over is not None
+    assert "exceeded limit: 0" in play.over.error
+
+
+def test_the_status_of_a_process_that_ends_late_is_that_of_the_job() -> None:
+    play = Play(1, exit_s=0.5, by_slot=False)
+    play.begin(a=2)
+    play.fail(1)
+    play.ready(0, failed=True, because=1)
+    play.wait(1.0)
+    assert not play.is_over()
+    play.exit(1, 3)
+    assert play.over is not None
+    assert play.over.failed is not None
+    assert (play.over.failed.rank, play.over.failed.exit_code) == (1, 3)
+
+
+def test_a_success_lets_failed_scripts_come_to_their_end() -> None:
+    play = Play(1, exit_s=0.5)
+    play.begin(a=3)
+    play.exit(0, 0)
+    play.fail(1)
+    play.ready(2, failed=True, because=1)
+    play.wait(9.0)
+    assert not play.is_over()
+    play.exit(1, 1)
+    assert play.is_over()
+
+
+def test_another_driver_goes_on_without_the_process_of_a_failed_script() -> None:
+    play = Play(1, by_slot=True, exit_s=0.5)
+    play.begin(a=2)
+    play.fail(1)
+    play.ready(0, failed=True, because=1)
+    play.restart()
+    play.wait(1.0)
+    assert play.world == [0]
+    play.restart()
+    play.exit(1, 1)
+    assert play.awaits(Phase.TRAINING)
+
+
+@pytest.mark.parametrize("limit", [None, 0])
+def test_a_process_of_a_failed_script_that_never_ends_is_ended_with_the_job(limit: int | None) -> None:
+    play = Play(1, exit_s=0.5, reset_limit=limit, by_slot=True)
+    play.begin(a=2)
+    play.fail(1)
+    play.ready(0, failed=True, because=1)
+    play.wait(1.0)
+    if limit is None:
+        play.exit(0, 0)
+    play.wait(20.0)
+    assert play.is_over()
+    assert play.alive() == []

@@ -58,10 +58,17 @@ class _History(Play):
             self.stop(self.random.choice(self.alive()))
         elif choice < 0.41 and self.stopped:
             self.go_on_with(self.random.choice(sorted(self.stopped)))
-        elif choice < 0.45:
+        elif choice < 0.44 and self.at_work():
+            self.fail(self.random.choice(self.at_work()))
+        elif choice < 0.47:
             self.unreachable = set(self.random.sample(self.names, self.random.randint(0, len(self.names))))
         else:
             self.go_on()
+
+    def at_work(self) -> list[int]:
+        """Workers whose scripts run."""
+        free = [n for n in self.alive() if not self.workers[n].asked and n not in self.stopped]
+        return [number for number in free if number not in self.raised]
 
     def throw_hosts(self) -> None:
         found = {name: self.random.randint(0, 3) for name in self.names}
@@ -71,7 +78,7 @@ class _History(Play):
 
     def go_on(self) -> None:
         """Somebody who is not waiting does what a worker does next."""
-        free = [n for n in self.alive() if not self.workers[n].asked and n not in self.stopped]
+        free = self.at_work()
         if not free:
             self.wait(0.5)
             return
@@ -158,6 +165,9 @@ def _ends(play: _History) -> None:
     """From here on nothing new happens. Workers do their part: the job trains, or ends by itself."""
     play.unreachable = set()
     play.go_on_with(*play.stopped)
+    for number in sorted(play.raised):
+        if play.workers[number].alive:
+            play.exit(number, 1)
     for _ in range(400):
         if play.over is not None:
             return

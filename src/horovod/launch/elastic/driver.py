@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from horovod.bootstrap.membership import Expected, Leaving, Report, Resumed
 from horovod.launch.elastic.actions import Action, Over, WorkerEnd
@@ -32,7 +33,7 @@ from horovod.launch.elastic.shortage import Shortage
 from horovod.launch.elastic.staff import Staff, seats_of
 from horovod.launch.elastic.stillness import Stillness
 from horovod.launch.elastic.verdict import Judge
-from horovod.launch.elastic.workers import ON_THE_WAY, State, Worker, Workers, hosts_of
+from horovod.launch.elastic.workers import END_S, ON_THE_WAY, State, Worker, Workers, hosts_of
 from horovod.launch.phrases import counted
 
 __all__ = ["Driver"]
@@ -102,6 +103,8 @@ class Driver:
         self._reaches.lost(host, why, now)
         for worker in [worker for worker in self._workers.living() if worker.host == host]:
             self._ended(worker, None, now)
+        for worker in [worker for worker in self._workers.known() if worker.host == host and worker.exiting]:
+            self._exited_at_last(worker, None)
         lingering = self._workers.lingering.items()
         self._workers.lingering = {number: slot for number, slot in lingering if slot[0] != host}
         self._settle(now)
@@ -113,6 +116,7 @@ class Driver:
         if worker is None or not worker.alive or report_number <= worker.report:
             return
         worker.report, worker.said, worker.since, worker.came = report_number, report, now, True
+        worker.failed_at = None
         workers.begun = workers.begun or report.synced
         if not report.ready and worker.state is State.PLACED:
             anew = [member for member in workers.members() if member.alive and member.said.ready]
@@ -173,12 +177,21 @@ class Driver:
                 round=resumed.round, took=dict(resumed.took),
             )  # fmt: skip
 
+    def failing(self, number: int, why: str, lost: int | None, now: float) -> None:
+        """The script of a worker has failed: its process will end. ``why`` and ``lost`` as of `exited`."""
+        worker = self._workers.get(number)
+        if worker is not None and worker.alive and worker.failed_at is None:
+            worker.failed_at, worker.failed_why, worker.lost_last = now, why, lost
+        self._settle(now)
+
     def exited(self, number: int, exit_code: int, now: float, why: str = "", lost: int | None = None) -> None:
         """A worker has ended; `exit_code` is negative for a signal. ``why``: what its script said last.
         ``lost``: the rank of its world that fell silent before, as it said.
         """
         worker = self._workers.get(number)
-        if worker is not None and worker.alive:
+        if worker is not None and worker.exiting:
+            self._exited_at_last(worker, exit_code)
+        elif worker is not None and worker.alive:
             worker.lost_last = lost
             self._ended(worker, exit_code, now, why)
         self._settle(now)
@@ -186,7 +199,9 @@ class Driver:
     def gone(self, number: int, now: float) -> None:
         """Nothing that a worker has started runs any more: its slot, and the device there, are free."""
         worker = self._workers.get(number)
-        if worker is not None and worker.alive:
+        if worker is not None and worker.exiting:
+            self._exited_at_last(worker, None)
+        elif worker is not None and worker.alive:
             self._ended(worker, None, now)  # even SIGKILL does not end it
         self._workers.lingering.pop(number, None)
         self._settle(now)
@@ -254,6 +269,7 @@ class Driver:
             times += [self._shortage.until, self._progress.at]
         if self.phase in (Phase.FIRST, Phase.RESET):
             times += [self._progress.at, self._failures.due(), self._enough_at()]
+            times.append(self._failures.exiting_due())
         if self.phase in _FORMING:
             times.append(self._stillness.due())
         if self.phase is Phase.TRAINING:
@@ -330,6 +346,10 @@ class Driver:
         if self.phase in (Phase.FIRST, Phase.RESET):
             self._failures.look_for_lost(now)
             self._stillness.look(self._workers.members(), now)
+            if now >= self._failures.exiting_due():
+                for member in self._failures.exiting():
+                    member.exiting = True
+                    self._ended(member, None, now, member.failed_why)
             self._decide(now)
         if self.phase is Phase.SHORT:
             self._stillness.look(self._workers.living(), now)
@@ -337,7 +357,8 @@ class Driver:
         if self.phase is Phase.TRAINING:
             self._staff.fill()
             self._announcements.look(now)
-        if self.phase is Phase.ENDING and not self._workers.living():
+        exiting = any(member.exiting for member in self._workers.members())
+        if self.phase is Phase.ENDING and not (self._workers.living() or exiting):
             self.phase = Phase.OVER
             self.actions.append(Over(self._error, self._failed, self.world))
 
@@ -437,6 +458,12 @@ class Driver:
         if self.phase is Phase.SHORT and worker.failed and worker.number in self._workers.world:
             self._failures.leave_out(worker, now)
 
+    def _exited_at_last(self, worker: Worker, exit_code: int | None) -> None:
+        """The process of a worker that counts as failed has ended, or is known no more (None)."""
+        worker.exiting, worker.exit_code = False, exit_code or None
+        if self._failed is not None and self._failed.worker == worker.number:
+            self._failed = replace(self._failed, exit_code=worker.exit_code)
+
     def _log(self, event: str, text: str, **fields: object) -> None:
         self._workers.log(event, text, **fields)
 
@@ -453,6 +480,9 @@ class Driver:
 
     def _close(self, now: float, why: str) -> None:
         self.phase = Phase.ENDING
+        for member in self._workers.members():
+            if member.exiting:
+                member.end_at = now + END_S
         for worker in self._workers.living():
             if worker.told_to_end:
                 continue

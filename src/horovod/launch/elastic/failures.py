@@ -29,7 +29,8 @@ class Failures:
         """A worker has ended though nobody told it to. ``why``: what its script said last."""
         code = worker.exit_code
         how = "was lost with its host" if code is None else describe_exit(code)
-        how += f": its script {why}" if why and code else ""
+        how = "has failed" if worker.exiting else how
+        how += f": its script {why}" if why and code != 0 else ""
         workers = self._workers
         if worker.never_came and not workers.rules.at_once:
             how += " and has never called hvd.init()"
@@ -115,6 +116,25 @@ class Failures:
         self.leave_out(worker, now)
         if worker.alive and not worker.told_to_end:
             self._workers.end([worker], "others cannot connect with it")
+
+    # -- members whose processes take long to end -----------------------------------------------------------
+
+    def exiting(self) -> list[Worker]:
+        """Members whose script has failed, if the others, who want another world, wait for nothing but the
+        end of their processes.
+        """
+        members = self._workers.members()
+        failed = [member for member in members if member.alive and member.failed_at is not None]
+        others = [member for member in members if member not in failed]
+        wanted = any(other.state is State.WAITING for other in others)
+        wanted = wanted and not any(other.state is State.ENDED and other.exit_code == 0 for other in others)
+        settled = all(other.reported and not other.stopped for other in others)
+        return failed if wanted and settled else []
+
+    def exiting_due(self) -> float:
+        """When these are waited for no longer."""
+        times = [member.failed_at for member in self.exiting() if member.failed_at is not None]
+        return max(times, default=math.inf) + self._workers.rules.exit_s
 
     # -- members that are silent ----------------------------------------------------------------------------
 

@@ -397,6 +397,8 @@ class _Course:
                     self._lost[number] = lost_by(word)  # one of a former world does not count
                     if word.text:
                         self._words[number] = word.text
+                    if word.final:
+                        self._driver.failing(number, word.text, self._lost[number], now)
             case Stopped(number):
                 self._driver.stopped(number, now)
             case Continued(number):

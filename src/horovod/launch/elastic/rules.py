@@ -25,6 +25,8 @@ class Rules:
             the state of the training.
         fixed_hosts: no further hosts can come.
         lost_s: how long a rank that others have lost may take to be heard of, before it is ended.
+        exit_s: how long the process of a rank whose script has failed may take to end, before the others
+            go on without it.
         gather_s: how long ready newcomers wait for others that are still starting.
         at_once: a worker on a new slot is started as a member of the next world, which the others then form
             without waiting for it. Else it prepares beside the world that trains.
@@ -44,6 +46,7 @@ class Rules:
     by_slot: bool | None = None
     fixed_hosts: bool = False
     lost_s: float = 10.0
+    exit_s: float = 0.3
     gather_s: float = 10.0
     at_once: bool = False
     success_s: float | None = None

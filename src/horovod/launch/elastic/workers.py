@@ -14,10 +14,10 @@ from horovod.launch.elastic.hosts import Hosts
 from horovod.launch.elastic.phrases import named
 from horovod.launch.elastic.rules import Rules
 
-__all__ = ["ON_THE_WAY", "State", "Worker", "Workers", "hosts_of", "ranks_of"]
+__all__ = ["END_S", "ON_THE_WAY", "State", "Worker", "Workers", "hosts_of", "ranks_of"]
 
-_END_S = 10.0
-"""A worker that was dismissed has so long to end by itself."""
+END_S = 10.0
+"""A worker that was dismissed, or whose script has failed, has so long to end by itself."""
 
 _MOST_NAMED = 4
 """Ranks in one sentence."""
@@ -65,6 +65,11 @@ class Worker:
     """When it is ended, if it has not by then."""
     killed: bool = False
     """It is being ended as it does nothing."""
+    failed_at: float | None = None
+    """When its script failed, as it said; ``failed_why``: how. Its process may take longer to end."""
+    failed_why: str = ""
+    exiting: bool = False
+    """It counts as ended, and its process has not ended yet."""
     stopped_at: float | None = None
     """A signal has stopped it: it does nothing until it is continued."""
 
@@ -171,7 +176,7 @@ class Workers:
 
     def dismiss(self, worker: Worker, why: str, now: float) -> None:
         """Answer that it is to end by itself."""
-        worker.told_to_end, worker.end_at = True, now + _END_S
+        worker.told_to_end, worker.end_at = True, now + END_S
         self.tell(worker, Dismissed(why))
 
     def end(self, workers: Sequence[Worker], why: str) -> None:
@@ -185,13 +190,14 @@ class Workers:
         self.actions.append(End(numbers))
 
     def end_overdue(self, now: float) -> None:
-        self.end([w for w in self.living() if now >= w.end_at], "it was told to end, and has not")
+        overdue = [w for w in self.known() if (w.alive or w.exiting) and now >= w.end_at]
+        self.end(overdue, "it was to end, and has not")
 
     def ended(self, worker: Worker, exit_code: int | None, now: float) -> None:
-        """It has ended by itself, or with its host (None)."""
+        """It has ended by itself, or with its host, or its process is `exiting` (None)."""
         worker.state, worker.exit_code, worker.since, worker.end_at = State.ENDED, exit_code, now, math.inf
         worker.ended_as, self._ends = self._ends, self._ends + 1
-        if exit_code is None:
+        if exit_code is None and not worker.exiting:
             self.lingering.pop(worker.number, None)  # what the host had is not known, and not to be told
         else:
             self.lingering[worker.number] = (worker.host, worker.index)

@@ -361,8 +361,7 @@ _ELASTIC = (
     ),
     Option(
         ("--failure-domain",), "failure_domain",
-        "what a failed process costs: its host, or its slot (default: the host, if training goes on elsewhere)",
-        "WHAT",
+        "what a failed process costs: its host, or its slot (default: its host, if others go on)", "WHAT",
         one_of("host", "slot"), choices=("host", "slot"), ours=True,
     ),
     Option(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from types import MappingProxyType
 
@@ -56,7 +56,7 @@ def heard(line: str) -> Word | None:
         word = parse(line)
     except ValueError:
         return None
-    return Word(word.in_world, harmless(word.text)[:_MOST_CHARACTERS], word.because)
+    return replace(word, text=harmless(word.text)[:_MOST_CHARACTERS])
 
 
 def lost_by(word: Word) -> int | None:
