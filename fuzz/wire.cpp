@@ -31,7 +31,7 @@ void write(Writer& writer, const Entry& entry) {
     case Record::Acknowledge:
       return writer.acknowledge();
     case Record::Blocked:
-      return writer.blocked(entry.rank, entry.position, entry.text);
+      return writer.blocked(entry.rank, entry.position, entry.certain, entry.text);
     case Record::Unblocked:
       return writer.unblocked(entry.rank);
     case Record::DefineKey:
@@ -99,7 +99,7 @@ std::vector<Bytes> seeds() {
   report.join(2);
   report.leave({.rank = 3});
   report.acknowledge();
-  report.blocked(1, 99, "allreduce.y");
+  report.blocked(1, 99, true, "allreduce.y");
   report.unblocked(1);
 
   Bytes down;

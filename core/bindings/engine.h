@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <list>
 #include <thread>
 #include <unordered_map>
 
@@ -32,6 +33,8 @@ namespace nb = nanobind;
 
 /// Python sees signals at least this often while it waits.
 constexpr auto kSignalSlice = std::chrono::milliseconds(100);
+/// Who waits for so long may be in a deadlock. Shorter waits cost nothing more.
+constexpr auto kLong = std::chrono::seconds(1);
 /// How long a look whether calls have come back sleeps.
 constexpr auto kComingBack = std::chrono::milliseconds(1);
 
@@ -146,6 +149,8 @@ class Engine {
     const Call call(*this);
     engine_->use(rueda::bindings::python_backend(type, std::move(name)));
   }
+
+  void watch_threads(nb::object only_these) { only_these_ = std::move(only_these); }
 
   void open() { without_gil(&rueda::Engine::open); }
   void start() { without_gil(&rueda::Engine::start); }
@@ -497,9 +502,36 @@ class Engine {
     }
   }
 
+  /// A thread within await().
+  class Waiter {
+   public:
+    Waiter(Engine& engine, rueda::Handle handle) : engine_(engine) {
+      auto work = engine.engine_->find(handle);
+      if (!work) return;
+      at_ = engine.awaited_.insert(engine.awaited_.end(), std::move(work));
+      entered_ = true;
+    }
+    ~Waiter() {
+      if (!entered_) return;
+      engine_.awaited_.erase(at_);
+      engine_.engine_->stand_still(std::nullopt);
+    }
+    Waiter(const Waiter&) = delete;
+    Waiter& operator=(const Waiter&) = delete;
+
+    [[nodiscard]] bool for_long() const { return rueda::Clock::now() - since_ > kLong; }
+
+   private:
+    Engine& engine_;
+    std::list<std::shared_ptr<rueda::Work>>::iterator at_;
+    bool entered_ = false;
+    const rueda::TimePoint since_ = rueda::Clock::now();
+  };
+
   /// Waits without the interpreter lock, and lets Python see Ctrl-C meanwhile. False: unknown, or
   /// another thread was faster.
   bool await(rueda::Handle handle) {
+    const Waiter waiter(*this, handle);
     for (;;) {
       std::optional<bool> done;
       {
@@ -512,8 +544,27 @@ class Engine {
                .message = "this process was forked after init; handles belong to the parent"},
               hosts_);
       }
-      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      try {
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        if (waiter.for_long()) engine_->stand_still(standstill());
+      } catch (const nb::python_error&) {
+        const Unlocked unlocked;
+        engine_->leave(handle);
+        throw;
+      }
     }
+  }
+
+  /// The completions at the moment, if every thread of Python waits for an operation that is not
+  /// done; threads of our package do not count.
+  std::optional<std::uint64_t> standstill() {
+    const std::uint64_t completions = engine_->completions();
+    const bool all_wait = std::ranges::all_of(
+        awaited_, [](const auto& work) { return !work->done.load(std::memory_order_acquire); });
+    if (!all_wait || !only_these_.is_valid() || !nb::cast<bool>(only_these_(awaited_.size()))) {
+      return std::nullopt;
+    }
+    return completions;
   }
   /// The same, and takes what the handle stands for; null: unknown.
   std::shared_ptr<rueda::Work> finish(rueda::Handle handle) {
@@ -524,6 +575,8 @@ class Engine {
   rueda::bindings::KeptObjects kept_;      // ends after the engine
   std::unique_ptr<rueda::Engine> engine_;  // null: it has ended, and this is all that is left of it
   int calls_ = 0;                          // under way
+  std::list<std::shared_ptr<rueda::Work>> awaited_;  // by threads within await()
+  nb::object only_these_;
   bool released_ = false;
   std::unordered_map<rueda::Handle, rueda::Error>
       outlived_;  // of operations that nobody waited for

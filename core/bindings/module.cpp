@@ -95,6 +95,10 @@ void add_set_up(nb::class_<Engine>& engine) {
       .def("use_backend", &Engine::use_backend, "type"_a, "name"_a,
            nb::sig("def use_backend(self, type: object, name: str) -> None"),
            "All operations between ranks go by objects of that class of Python. Before start().")
+      .def("watch_threads", &Engine::watch_threads, "only_these"_a,
+           nb::sig("def watch_threads(self, only_these: Callable[[int], bool]) -> None"),
+           "only_these(n): n threads wait for operations; whether no other thread could submit "
+           "any. Without it nobody knows, and a deadlock takes long to be proven.")
       .def("open", &Engine::open,
            "Take the memory that it needs, without a word to other ranks; start() does it "
            "otherwise.")

@@ -85,6 +85,7 @@ bool ControlLoop::advance() {
   // already.
   if (parts_.phase.has_failed()) return true;
   detector_.look(now);
+  tell_whether_still(now);
   if (const auto tick = parts_.negotiation.next_tick(); tick && now >= *tick) {
     const std::lock_guard lock(parts_.negotiation.mutex());
     parts_.negotiation.negotiator()->tick(now, parts_.negotiation.effects());
@@ -103,6 +104,15 @@ bool ControlLoop::advance() {
     moved |= step_batch(now);
   }
   return moved;
+}
+
+void ControlLoop::tell_whether_still(TimePoint now) {
+  const bool still = parts_.submissions.stands_still() && at_rest();
+  if (still == still_) return;
+  still_ = still;
+  const std::lock_guard lock(parts_.negotiation.mutex());
+  parts_.negotiation.negotiator()->stand_still(still, now, parts_.negotiation.effects());
+  parts_.negotiation.moved();
 }
 
 /// Asks the kernel once for all sockets: a look of a node with many children below it costs as much

@@ -88,6 +88,7 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
   bool step_batch(TimePoint now);
   [[nodiscard]] bool may_step() const;
   [[nodiscard]] bool at_rest() const;
+  void tell_whether_still(TimePoint now);
 
   Parts parts_;
   Progress progress_;
@@ -100,6 +101,7 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
   bool applying_effects_ = false;
   std::vector<pollfd> asked_;  // by neighbour with a socket, at the last look
   bool unanswered_ = false;    // messages were taken
+  bool still_ = false;         // as the negotiator was told
 };
 
 }  // namespace rueda

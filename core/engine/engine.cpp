@@ -155,6 +155,7 @@ Result<Handle> Engine::submit(Submission&& submission) {
     case Mode::Blocking:
       return calls_->blocking(submission);
     case Mode::Callback:
+      graphs_.store(true, std::memory_order_relaxed);
       return calls_->with_callback(submission);
     case Mode::Asynchronous:
     case Mode::Awaited:

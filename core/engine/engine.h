@@ -81,6 +81,15 @@ class Engine final {
     if (in_child()) return false;  // the same
     return submissions_.wait(handle, deadline);
   }
+  /// The caller of wait() does not come back to it. Any thread.
+  void leave(Handle handle) {
+    if (!in_child()) submissions_.leave(handle);
+  }
+  /// See Submissions. Graphs submit from threads that nobody knows.
+  [[nodiscard]] std::uint64_t completions() const noexcept { return submissions_.completions(); }
+  void stand_still(std::optional<std::uint64_t> since) noexcept {
+    submissions_.stand_still(graphs_.load() ? std::nullopt : since);
+  }
   /// Everything submitted so far is wanted now: one demand in place of many. Goes with a wait().
   void mark_all_waited() {
     if (!in_child()) submissions_.mark_all_waited();
@@ -167,6 +176,7 @@ class Engine final {
   std::optional<DrivingCalls> calls_;
 
   std::atomic<bool> left_behind_{false};
+  std::atomic<bool> graphs_{false};  // something was submitted in callback mode
 
   std::mutex lifecycle_;  // guards all below: start and shutdown
   bool opened_ = false;

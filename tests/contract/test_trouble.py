@@ -124,6 +124,20 @@ def test_a_stalled_tensor_is_named_with_the_ranks_that_owe_it(tmp_path: Path) ->
     assert "1: [allreduce.late]" in output, output
 
 
+def test_ranks_that_wait_for_different_operations_hear_it_long_before_the_limit(tmp_path: Path) -> None:
+    script = (
+        "hvd.init()\ntry:\n    if hvd.rank() == 0: hvd.allreduce(torch.ones(1), name='metric')\n"
+        "    hvd.broadcast(torch.ones(1), 0, name='weight')\n"
+        "except hvd.HorovodInternalError as error: print(type(error).__name__, error.waited_s < 45, error)\n"
+    )
+    status, output = end(job(tmp_path, script))
+    assert status == 0, output
+    assert output.count("CollectiveTimeout True Deadlock: every rank waits") == 2, output
+    assert "Of allreduce.metric: all ranks must call it. Is it inside `if hvd.rank() == 0:`?" in output, (
+        output
+    )
+
+
 def test_a_stall_beyond_the_limit_ends_the_job_on_every_rank(tmp_path: Path) -> None:
     script = (
         "hvd.init()\nif hvd.rank() == 1: time.sleep(6)\n"

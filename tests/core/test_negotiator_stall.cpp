@@ -19,6 +19,10 @@ NegotiatorOptions stall_options(int warning_s, int shutdown_s = 0) {
   return options;
 }
 
+void stand_still(Simulator& sim, Rank rank, bool still) {
+  sim.call(rank, [&](Negotiator& n, TimePoint t, Effects& e) { n.stand_still(still, t, e); });
+}
+
 TEST(StallMonitor, lists_at_most_six_names_per_rank) {
   StallMonitor monitor(seconds(10), seconds(0));
   const TimePoint start{seconds(100)};
@@ -228,8 +232,86 @@ TEST(Deadlock, is_proven_with_the_stall_check_switched_off) {
     sim.submit(rank, named(rank == 4 ? "allreduce.b" : "allreduce.a"), kFloats, true);
   }
   sim.settle(seconds(61));
-  EXPECT_TRUE(sim.at(0).warnings.empty());
+  ASSERT_EQ(sim.at(0).warnings.size(), 1U) << "none of the stall check";
+  EXPECT_TRUE(contains(sim.at(0).warnings[0], "Deadlock: "));
   EXPECT_TRUE(sim.at(0).fatal);
+}
+
+/// Ranks that wait for different operations. Of those in `still` no other thread could submit any.
+Simulator stuck(const std::vector<Rank>& still) {
+  Simulator sim(make_groups(6, 3), stall_options(60), 1);
+  for (Rank rank = 0; rank < 6; ++rank) {
+    sim.submit(rank, named(rank == 4 ? "allreduce.b" : "allreduce.a"), kFloats, true);
+  }
+  for (const Rank rank : still) stand_still(sim, rank, true);
+  return sim;
+}
+
+TEST(Deadlock, needs_no_time_where_no_rank_has_another_thread) {
+  auto sim = stuck({0, 1, 2, 3, 4, 5});
+  sim.settle(milliseconds(4900));
+  EXPECT_FALSE(sim.at(0).fatal);
+  sim.settle(milliseconds(200));
+  ASSERT_TRUE(sim.at(0).fatal);
+  EXPECT_EQ(sim.at(0).fatal->code, Code::Timeout);
+  EXPECT_TRUE(contains(sim.at(0).fatal->message, "rank 4 on host host4 waits for allreduce.b"));
+  EXPECT_TRUE(sim.at(0).warnings.empty());
+}
+
+TEST(Deadlock, is_said_early_and_claimed_late_where_one_rank_has_another_thread) {
+  auto sim = stuck({0, 1, 2, 3, 4});
+  sim.settle(seconds(6));
+  EXPECT_FALSE(sim.at(0).fatal);
+  ASSERT_EQ(sim.at(0).warnings.size(), 1U);
+  EXPECT_TRUE(contains(sim.at(0).warnings[0], "rank 4 on host host4 waits for allreduce.b"));
+  EXPECT_TRUE(contains(sim.at(0).warnings[0],
+                       "The world ends in 55 s unless another thread of a rank submits one"));
+  sim.settle(seconds(20));
+  EXPECT_EQ(sim.at(0).warnings.size(), 1U) << "said once";
+  stand_still(sim, 5, true);  // that thread waits, too
+  sim.settle(seconds(1));
+  EXPECT_TRUE(sim.at(0).fatal);
+}
+
+TEST(Deadlock, is_not_claimed_early_of_a_rank_that_moves_again) {
+  auto sim = stuck({0, 1, 2, 3, 4});
+  sim.settle(seconds(6));
+  stand_still(sim, 0, false);  // after it has said that it is blocked for certain
+  stand_still(sim, 5, true);
+  sim.settle(seconds(6));
+  EXPECT_FALSE(sim.at(0).fatal);
+  sim.submit(0, named("allreduce.b"), kFloats);
+  for (const Rank rank : {1, 2, 3, 5}) sim.submit(rank, named("allreduce.b"), kFloats);
+  sim.submit(4, named("allreduce.a"), kFloats);
+  sim.settle(seconds(600));
+  EXPECT_FALSE(sim.at(0).fatal);
+  EXPECT_EQ(of(sim, 4, 1).outcome, Outcome::Dispatched);
+  EXPECT_EQ(of(sim, 5, 1).outcome, Outcome::Dispatched);
+}
+
+TEST(Deadlock, is_not_certain_while_a_graph_waits) {
+  auto sim = stuck({0, 1, 2, 3, 4, 5});
+  const auto ticket = sim.submit(2, named("allreduce.c"), kFloats);
+  sim.call(2, [&](Negotiator& n, TimePoint t, Effects& e) {
+    n.mark_demanded(std::span(&ticket, 1), t, e);
+  });
+  sim.settle(seconds(50));
+  EXPECT_FALSE(sim.at(0).fatal);
+}
+
+TEST(Deadlock, is_not_claimed_of_a_rank_whose_wait_was_interrupted) {
+  Simulator sim(make_groups(2, 2), stall_options(60), 1);
+  const auto ticket = sim.submit(0, named("allreduce.a"), kFloats, true);
+  sim.submit(1, named("allreduce.b"), kFloats, true);
+  const auto leave = [&](Negotiator& n, TimePoint t, Effects& e) { n.mark_left(ticket, t, e); };
+  sim.settle(seconds(30));  // it has said that it is blocked
+  sim.call(0, leave);
+  sim.call(0, leave);  // no more than once
+  sim.settle(seconds(600));
+  EXPECT_FALSE(sim.at(0).fatal) << "its script does something else";
+  sim.submit(0, named("allreduce.b"), kFloats, true);
+  sim.settle(seconds(1));
+  EXPECT_EQ(sim.at(0).dispatches.size(), 1U);
 }
 
 TEST(Deadlock, is_claimed_much_later_where_only_graphs_wait) {

@@ -41,7 +41,7 @@ std::vector<std::byte> every_record() {
   writer.join(2);
   writer.leave({.rank = 3, .reason = Departure::Reason::Failed, .text = "raised"});
   writer.acknowledge();
-  writer.blocked(1, 99, "allreduce.y");
+  writer.blocked(1, 99, true, "allreduce.y");
   writer.unblocked(1);
   writer.define(full);
   writer.define(some_signature());
@@ -116,6 +116,7 @@ TEST(Wire, every_record_reads_as_it_was_written) {
   expect(Record::Acknowledge);
   expect(Record::Blocked);
   EXPECT_EQ(entry.position, 99U);
+  EXPECT_TRUE(entry.certain);
   EXPECT_EQ(entry.text, "allreduce.y");
   expect(Record::Unblocked);
   expect(Record::DefineKey);

@@ -79,7 +79,7 @@ Result<void> Collector::receive(std::size_t child, std::span<const std::byte> me
         done = acknowledge_child(child);
         break;
       case wire::Record::Blocked:
-        if (!stopped_) blocked(entry.rank, entry.position, entry.text, now);
+        if (!stopped_) blocked(entry.rank, entry.position, entry.certain, entry.text, now);
         break;
       case wire::Record::Unblocked:
         if (!stopped_) unblocked(entry.rank, now);

@@ -35,7 +35,9 @@ class Collector {
   virtual Result<void> report(const Report& report, TimePoint now) = 0;
   virtual Result<void> join(Rank rank, TimePoint now) = 0;
   virtual void leave(const wire::Departure& who) = 0;
-  virtual void blocked(Rank rank, std::uint64_t position, std::string_view name, TimePoint now) = 0;
+  /// `certain`: no thread of that rank could submit anything; else another one may.
+  virtual void blocked(Rank rank, std::uint64_t position, bool certain, std::string_view name,
+                       TimePoint now) = 0;
   virtual void unblocked(Rank rank, TimePoint now) = 0;
 
   // Entries of the dispatch stream that concern reports.

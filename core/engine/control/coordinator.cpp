@@ -123,15 +123,19 @@ void Coordinator::leave(const wire::Departure& who) {
   if (!leaving_) leaving_ = who;
 }
 
-void Coordinator::blocked(Rank rank, std::uint64_t position, std::string_view name, TimePoint) {
+void Coordinator::blocked(Rank rank, std::uint64_t position, bool certain, std::string_view name,
+                          TimePoint) {
   if (position != stream_.position()) return;  // a later dispatch may have unblocked it
   blocked_.add(rank);
+  if (certain) certain_.add(rank);
   blocked_on_[static_cast<std::size_t>(rank)] = name;
   look_for_conflicts_ = true;
 }
 
 void Coordinator::unblocked(Rank rank, TimePoint now) {
   blocked_.remove(rank);
+  certain_.remove(rank);
+  deadlock_told_ = false;
   last_progress_ = now;
 }
 
@@ -241,6 +245,8 @@ wire::Writer Coordinator::down() {
                                    .position = stream_.position()});
     applied_ = message_.size();
     blocked_.clear();
+    certain_.clear();
+    deadlock_told_ = false;
   }
   return wire::Writer(message_);
 }
@@ -452,30 +458,47 @@ void Coordinator::find_conflicting() {
   }
 }
 
-void Coordinator::check_deadlock(TimePoint now, Effects& effects) {
+RankSet Coordinator::live() const {
   RankSet live = world_.everyone();
   live.remove(joined_);
-  if (deadlock_ <= Duration::zero() || live.empty() || !blocked_.covers(live) ||
-      now < last_progress_ + deadlock_) {
+  return live;
+}
+
+/// Every rank waits, and nothing is complete. Where no rank has another thread that could submit
+/// something, that is the end of it. Else it is said, and such a thread gets time.
+void Coordinator::check_deadlock(TimePoint now, Effects& effects) {
+  const RankSet live = this->live();
+  if (deadlock_ <= Duration::zero() || live.empty() || !blocked_.covers(live)) return;
+  const TimePoint end = last_progress_ + deadlock_;
+  if (!certain_.covers(live) && now < end) {
+    if (!std::exchange(deadlock_told_, true)) {
+      const auto left = std::chrono::ceil<std::chrono::seconds>(end - now);
+      effects.warnings.push_back(describe_deadlock(live) + ". The world ends in " +
+                                 std::to_string(left.count()) +
+                                 " s unless another thread of a rank submits one of them");
+    }
     return;
   }
-  Error error{
-      .code = Code::Timeout,
-      .message = "Deadlock: every rank waits, and no operation was submitted by all of them:",
-      .tensor = blocked_on_[static_cast<std::size_t>(live.lowest())],
-      .missing = {},
-      .waited_s = std::chrono::duration<double>(now - last_progress_).count(),
-      .cause = nullptr};
+  Error error{.code = Code::Timeout,
+              .message = describe_deadlock(live),
+              .tensor = blocked_on_[static_cast<std::size_t>(live.lowest())],
+              .missing = {},
+              .waited_s = std::chrono::duration<double>(now - last_progress_).count(),
+              .cause = nullptr};
+  effects.fatal = std::move(error);
+  fatal_ = true;
+}
+
+std::string Coordinator::describe_deadlock(const RankSet& live) const {
+  std::string text = "Deadlock: every rank waits, and no operation was submitted by all of them:";
   const char* separator = " ";
   live.for_each([&](Rank rank) {
-    error.message +=
+    text +=
         separator + world_.who(rank) + " waits for " + blocked_on_[static_cast<std::size_t>(rank)];
     separator = "; ";
   });
-  error.message += ". Ranks must submit the same operations before they wait. " +
-                   question_about(blocked_on_, live);
-  effects.fatal = std::move(error);
-  fatal_ = true;
+  return text + ". Ranks must submit the same operations before they wait. " +
+         question_about(blocked_on_, live);
 }
 
 std::optional<TimePoint> Coordinator::next_tick() const {
@@ -483,10 +506,12 @@ std::optional<TimePoint> Coordinator::next_tick() const {
   std::optional<TimePoint> at;
   if (stall_.enabled() && open_.oldest() != nullptr) at = stall_.due(open_.oldest()->tally.since);
   if (!blocked_.empty() && deadlock_ > Duration::zero()) {
-    const TimePoint deadlock = last_progress_ + deadlock_;
-    RankSet live = world_.everyone();
-    live.remove(joined_);
-    if (blocked_.covers(live)) at = at ? std::min(*at, deadlock) : deadlock;
+    const RankSet live = this->live();
+    if (blocked_.covers(live)) {
+      const bool now = certain_.covers(live) || !deadlock_told_;
+      const TimePoint due = now ? TimePoint{} : last_progress_ + deadlock_;
+      at = at ? std::min(*at, due) : due;
+    }
   }
   return at;
 }

@@ -26,7 +26,8 @@ class Coordinator final : public Collector {
   Result<void> report(const Report& report, TimePoint now) override;
   Result<void> join(Rank rank, TimePoint now) override;
   void leave(const wire::Departure& who) override;
-  void blocked(Rank rank, std::uint64_t position, std::string_view name, TimePoint now) override;
+  void blocked(Rank rank, std::uint64_t position, bool certain, std::string_view name,
+               TimePoint now) override;
   void unblocked(Rank rank, TimePoint now) override;
   void settle(KeyState& key_state) override;
   void all_joined() override { joined_.clear(); }
@@ -75,6 +76,8 @@ class Coordinator final : public Collector {
   Result<void> emit_dispatch(std::span<KeyState* const> batch, TimePoint now, Effects& effects);
   void send(Effects& effects);
   void check_deadlock(TimePoint now, Effects& effects);
+  [[nodiscard]] std::string describe_deadlock(const RankSet& live) const;
+  [[nodiscard]] RankSet live() const;
   void find_conflicting();
 
   Stream& stream_;
@@ -101,7 +104,9 @@ class Coordinator final : public Collector {
   bool close_ = false;
 
   RankSet blocked_;                      // at this position of the stream
+  RankSet certain_;                      // of these: those that cannot submit anything
   std::vector<std::string> blocked_on_;  // by rank
+  bool deadlock_told_ = false;           // since somebody moved
   bool look_for_conflicts_ = false;
   TimePoint last_progress_;
   bool fatal_ = false;

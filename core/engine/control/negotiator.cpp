@@ -94,6 +94,16 @@ void Negotiator::mark_waited(std::uint64_t ticket, TimePoint now, Effects& effec
   state_->finish_own(now, effects);
 }
 
+void Negotiator::mark_left(std::uint64_t ticket, TimePoint now, Effects& effects) {
+  state_->participant.mark_left(ticket);
+  state_->finish_own(now, effects);
+}
+
+void Negotiator::stand_still(bool still, TimePoint now, Effects& effects) {
+  state_->participant.stand_still(still);
+  state_->finish_own(now, effects);
+}
+
 void Negotiator::mark_all_waited(TimePoint now, Effects& effects) {
   state_->participant.mark_all_waited();
   state_->finish_own(now, effects);

@@ -93,10 +93,7 @@ Result<void> Participant::submit(std::span<const Key> keys, std::span<const Sign
   for (const Signature& signature : signatures) held_bytes_ += signature.bytes();
   if (waited || held_bytes_ >= batch_bytes_) due_ = true;
   quiet_since_ = now;
-  if (announced_) {
-    announced_ = false;
-    retract_ = true;
-  }
+  retract();
   return {};
 }
 
@@ -154,6 +151,28 @@ void Participant::mark_demanded(std::span<const std::uint64_t> tickets) {
   flush_held();
 }
 
+void Participant::mark_left(std::uint64_t ticket) {
+  KeyState* key_state = in_flight(ticket);
+  if (key_state == nullptr || !key_state->waited) return;
+  key_state->waited = false;
+  --waited_;
+  retract();
+}
+
+void Participant::stand_still(bool still) {
+  if (std::exchange(still_, still) == still) return;
+  if (still) {
+    announced_ = announced_ && certain_;  // says it again, for certain
+  } else if (certain_) {
+    retract();
+  }
+}
+
+void Participant::retract() noexcept {
+  retract_ = retract_ || announced_;
+  announced_ = certain_ = false;
+}
+
 void Participant::mark_all_waited() {
   by_ticket_.for_each([&](KeyState& key_state) { mark_waited(key_state); });
   flush_held();
@@ -198,7 +217,8 @@ void Participant::tick(Collector& collector, std::uint64_t position, TimePoint n
       blocking = &key_state;
   });
   announced_ = true;
-  collector.blocked(world_.self(), position, full_name(blocking->key), now);
+  certain_ = still_ && demanded_ == 0;
+  collector.blocked(world_.self(), position, certain_, full_name(blocking->key), now);
 }
 
 std::optional<TimePoint> Participant::next_tick() const {
@@ -219,7 +239,7 @@ std::optional<TimePoint> Participant::blocked_at() const {
 
 void Participant::stream_moved(TimePoint now) noexcept {
   // The coordinator drops a Blocked report that was made at an earlier position of the stream.
-  announced_ = false;
+  announced_ = certain_ = false;
   quiet_since_ = now;
 }
 

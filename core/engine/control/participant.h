@@ -27,6 +27,11 @@ class Participant {
   void mark_waited(std::uint64_t ticket);
   void mark_all_waited();
   void mark_demanded(std::span<const std::uint64_t> tickets);
+  /// Nobody waits for it any more: the wait was interrupted.
+  void mark_left(std::uint64_t ticket);
+  /// Whether all threads of this rank that could submit something wait for operations that this
+  /// rank has submitted here.
+  void stand_still(bool still);
   /// The next publish() reports what is held, although nobody waits for it.
   void flush_held() noexcept { due_ = due_ || !held_.empty(); }
   /// `ticket` fails if the world ends before all have joined.
@@ -77,6 +82,7 @@ class Participant {
   void forget(KeyState& key_state) noexcept;
   [[nodiscard]] KeyState* in_flight(std::uint64_t ticket) const;
   [[nodiscard]] std::optional<TimePoint> blocked_at() const;
+  void retract() noexcept;
 
   const World& world_;
   ResponseCache& cache_;
@@ -95,6 +101,8 @@ class Participant {
   std::size_t demanded_ = 0;  // … that a graph goes on after
   TimePoint quiet_since_;     // when something was last submitted or dispatched
   bool announced_ = false;    // the coordinator was told that this rank is blocked
+  bool still_ = false;        // no thread could submit anything
+  bool certain_ = false;      // the coordinator was told that, too
   bool retract_ = false;      // … and must be told that it no longer is
 
   bool joined_ = false;

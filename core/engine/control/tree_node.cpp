@@ -58,9 +58,10 @@ Result<void> TreeNode::join(Rank rank, TimePoint now) {
 
 /// The coordinator looks for operations that can never become complete, so it has to know which
 /// rank reported what.
-void TreeNode::blocked(Rank rank, std::uint64_t position, std::string_view name, TimePoint now) {
+void TreeNode::blocked(Rank rank, std::uint64_t position, bool certain, std::string_view name,
+                       TimePoint now) {
   while (KeyState* key_state = open_.oldest()) take_apart(*key_state, now);
-  up().blocked(rank, position, name);
+  up().blocked(rank, position, certain, name);
 }
 
 void TreeNode::settle(KeyState& key_state) {

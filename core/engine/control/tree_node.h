@@ -22,7 +22,8 @@ class TreeNode final : public Collector {
   Result<void> report(const Report& report, TimePoint now) override;
   Result<void> join(Rank rank, TimePoint now) override;
   void leave(const wire::Departure& who) override { up().leave(who); }
-  void blocked(Rank rank, std::uint64_t position, std::string_view name, TimePoint now) override;
+  void blocked(Rank rank, std::uint64_t position, bool certain, std::string_view name,
+               TimePoint now) override;
   void unblocked(Rank rank, TimePoint) override { up().unblocked(rank); }
   void settle(KeyState& key_state) override;
   void all_joined() override { joined_.clear(); }

@@ -119,9 +119,10 @@ void Writer::ready(const KeyRef& key, std::uint32_t signature_id, const Signatur
   }
 }
 
-void Writer::blocked(Rank rank, std::uint64_t position, std::string_view name) {
+void Writer::blocked(Rank rank, std::uint64_t position, bool certain, std::string_view name) {
   with_number(Record::Blocked, static_cast<std::uint32_t>(rank));
   put(position);
+  put(static_cast<std::uint8_t>(certain));
   put(name);
 }
 
@@ -310,6 +311,7 @@ bool Reader::next(Entry& entry) {
     case Record::Blocked:
       entry.rank = static_cast<Rank>(take_number());
       entry.position = take<std::uint64_t>();
+      entry.certain = take_enum<bool>(2);
       entry.text = take_text();
       break;
     case Record::DefineKey:

@@ -63,8 +63,8 @@ enum class Record : std::uint8_t {
   Join = 6,          ///< rank
   Leave = 7,         ///< departure: asks for the shutdown
   Acknowledge = 8,   ///< the sender's whole subtree has finished before the shutdown
-  Blocked = 9,  ///< rank, position, text: the rank waits for `text` and submits nothing before that
-                ///< is done
+  Blocked = 9,     ///< rank, position, certain, text: the rank waits for `text` and submits nothing
+                   ///< before that is done
   Unblocked = 10,  ///< rank: has submitted since it said Blocked
   // Down: the entries of the dispatch stream.
   DefineKey = 32,        ///< key (in full): gets the next cache id
@@ -101,6 +101,7 @@ struct Entry {
   Departure::Reason reason = Departure::Reason::Asked;
   std::uint32_t age_ms = 0;
   std::uint64_t position = 0;
+  bool certain = false;
   std::int32_t process_set = 0;
   std::uint32_t count = 0;
   std::uint8_t code = 0;
@@ -123,7 +124,7 @@ class Writer {
   void join(Rank rank) { with_number(Record::Join, static_cast<std::uint32_t>(rank)); }
   void leave(const Departure& who) { with_departure(Record::Leave, who); }
   void acknowledge() { with_number(Record::Acknowledge, 0); }
-  void blocked(Rank rank, std::uint64_t position, std::string_view name);
+  void blocked(Rank rank, std::uint64_t position, bool certain, std::string_view name);
   void unblocked(Rank rank) { with_number(Record::Unblocked, static_cast<std::uint32_t>(rank)); }
 
   void define(const KeyRef& key);

@@ -428,6 +428,20 @@ std::optional<bool> Submissions::wait(Handle handle, TimePoint deadline) {
   return progress_->until([&] { return work->done.load(std::memory_order_acquire); }, deadline);
 }
 
+void Submissions::leave(Handle handle) {
+  const auto work = find(handle);
+  if (!work) return;
+  {
+    const std::lock_guard lock(negotiation_.mutex());
+    if (negotiation_.failed()) return;
+    for (const std::uint64_t ticket : work->tickets) {
+      negotiation_.negotiator()->mark_left(ticket, Clock::now(), negotiation_.effects());
+    }
+    if (!negotiation_.moved()) return;
+  }
+  if (peers_.size() > 1) progress_->alert();
+}
+
 bool Submissions::stay(Handle handle, bool driving) {
   const auto work = find(handle);
   const auto done = [&] { return work->done.load(std::memory_order_acquire); };
@@ -536,6 +550,7 @@ void Submissions::finish(std::vector<std::unique_ptr<Entry>> entries,
 
 void Submissions::complete(const std::shared_ptr<Work>& work) {
   unfinished_.fetch_sub(1, std::memory_order_relaxed);
+  completions_.fetch_add(1);
   work->done.store(true, std::memory_order_seq_cst);  // before completed() looks who sleeps
   if (work->on_done) notifier_.post([work] { work->on_done(*work); });
 }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -66,10 +67,23 @@ class Submissions {
   /// done without an error or anything to take, and forgotten.
   bool stay(Handle handle, bool driving);
   void mark_all_waited() { tell_negotiator(&Negotiator::mark_all_waited); }
+  /// Whoever has waited for it has gone: an exception has interrupted the wait.
+  void leave(Handle handle);
   [[nodiscard]] std::shared_ptr<Work> find(Handle handle) const;
   std::shared_ptr<Work> take(Handle handle);
   std::vector<std::shared_ptr<Work>> abandon_all();
 
+  /// How many have come to their end so far. No lock.
+  [[nodiscard]] std::uint64_t completions() const noexcept { return completions_.load(); }
+  /// All threads that could submit something have waited here since there were so many completions:
+  /// as long as there are no more, nothing comes of this rank by itself. None: a thread is
+  /// elsewhere. No lock.
+  void stand_still(std::optional<std::uint64_t> since) noexcept {
+    still_since_.store(since ? *since : kMoving);
+  }
+  [[nodiscard]] bool stands_still() const noexcept {
+    return still_since_.load(std::memory_order_relaxed) == completions_.load();
+  }
   /// How many are not done. No lock.
   [[nodiscard]] std::size_t unfinished() const noexcept {
     return unfinished_.load(std::memory_order_relaxed);
@@ -164,6 +178,9 @@ class Submissions {
   std::map<std::uint32_t, Members> members_;  // by generation of the set, as far as asked for
 
   std::atomic<std::size_t> unfinished_{0};  // works that are not done
+  std::atomic<std::uint64_t> completions_{0};
+  static constexpr std::uint64_t kMoving = std::numeric_limits<std::uint64_t>::max();
+  std::atomic<std::uint64_t> still_since_{kMoving};
 };
 
 }  // namespace rueda

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from typing import Any
 
 from horovod import _core
@@ -11,6 +13,12 @@ __all__ = ["Engine"]
 
 def __getattr__(name: str) -> Any:
     return getattr(_core, name)
+
+
+def only_these(waiting: int) -> bool:
+    """True if ``waiting`` threads are all that run Python here, without those that this package started."""
+    own = sum(thread.name.startswith(("horovod-", "rueda-")) for thread in threading.enumerate())
+    return len(sys._current_frames()) <= waiting + own
 
 
 class Engine(_core.Engine):
@@ -25,6 +33,7 @@ class Engine(_core.Engine):
         for name in ("submit", "poll", "wait", "wait_all"):
             if hasattr(_core.Engine, name):  # a native part that was built earlier may lack some
                 setattr(self, name, getattr(super(), name))
+        self.watch_threads(only_these)
 
     def shutdown(self, script_over: bool = False, failure: str = "") -> None:
         super().shutdown(script_over, failure)
