@@ -38,6 +38,8 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
+from horovod.wordings import RANKS_FAILED as _RANKS_FAILED
+
 __all__ = [
     "CORE_CODES",
     "AuthenticationError",
@@ -269,7 +271,8 @@ class LaunchError(HorovodError, RuntimeError):
 
 
 class WorkerFailed(LaunchError):
-    """One worker ended with an error; the others were ended because of it.
+    """One worker ended with an error; the others were ended because of it. The message has Horovod's sentence
+    for that, which programs look for.
 
     Attributes:
         rank, host: which worker.
@@ -286,6 +289,8 @@ class WorkerFailed(LaunchError):
         exit_code: int | None = None,
         last_lines: Sequence[str] = (),
     ) -> None:
+        if _RANKS_FAILED not in message:
+            message = f"{message} {_RANKS_FAILED}.".lstrip()
         super().__init__(message)
         self.rank = rank
         self.host = host

@@ -15,6 +15,7 @@ from tests.elastic.training import LONG, Train, check_result, part_of
 
 import horovod
 from horovod.errors import WorkerFailed
+from horovod.wordings import too_many_resets
 
 HERE, THERE = "localhost", "127.0.0.1"
 TWO = {HERE: 2, THERE: 2}
@@ -89,7 +90,7 @@ def test_the_reset_limit(train: Train, limit: int) -> None:
             assert sizes(job) == [3, 2, 1]
         else:
             assert job.finish() == 1
-            assert "exceeded limit: 1" in job.text
+            assert too_many_resets(1) in job.text
             assert sizes(job) == [3, 2]
 
 

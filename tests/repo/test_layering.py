@@ -55,10 +55,11 @@ BACKEND_WIRING = {"backends/backend.cpp", "backends/registry.cpp", "backends/bac
 
 NEUTRAL = {"runtime", "collectives", "gradients"}
 FRAMEWORKS = {"arrays", "torch", "tensorflow", "keras", "jax", "mxnet"}
-EVERYBODY = {"errors", "config", "requirements"}
+EVERYBODY = {"errors", "config", "requirements", "wordings"}
 # First name below horovod -> what it may import besides itself and `EVERYBODY`.
 PYTHON_ARROWS = {
     "errors": set[str](),
+    "wordings": set[str](),
     "version": set[str](),
     "requirements": set[str](),
     "config": set[str](),

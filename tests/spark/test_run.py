@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from horovod.errors import ConfigError, LaunchError, StoreTimeout, WorkerFailed
+from horovod.wordings import RANKS_FAILED, TASKS_DID_NOT_START
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
@@ -77,7 +78,7 @@ def test_an_exception_of_a_rank_comes_home_with_its_traceback() -> None:
         hvd.barrier()
 
     began = time.monotonic()
-    with pytest.raises(WorkerFailed, match=r"rank 1 on .* exited with status 1") as caught:
+    with pytest.raises(WorkerFailed, match=rf"rank 1 on .* exited with .*{RANKS_FAILED}") as caught:
         horovod.spark.run(fail, num_proc=2, verbose=0)
     assert caught.value.rank == 1
     assert isinstance(caught.value.__cause__, KeyError)
@@ -119,7 +120,9 @@ def test_cancelling_the_spark_job_ends_all_ranks(context: Any) -> None:
 
 
 def test_too_few_slots_are_a_time_out_that_says_how_many_there_are() -> None:
-    with pytest.raises(StoreTimeout, match=r"Only 0 of 3 tasks of Spark .*within 3 s.*2 slots") as caught:
+    with pytest.raises(
+        StoreTimeout, match=rf"Only 0 of 3 tasks of Spark .*within 3 s\. {TASKS_DID_NOT_START}.*2 slots"
+    ) as caught:
         horovod.spark.run(len, ("abc",), num_proc=3, start_timeout=3, verbose=0)
     assert isinstance(caught.value, RuntimeError)
 

@@ -18,6 +18,7 @@ from horovod.launch.placement.addresses import names_of_this_machine, store_host
 from horovod.launch.tasks.contract import Card
 from horovod.spark.context import free_slots, has_fixed_slots, is_one_machine
 from horovod.spark.in_task import TaskBody
+from horovod.wordings import TASKS_DID_NOT_START
 
 __all__ = ["SparkTasks"]
 
@@ -108,8 +109,8 @@ class SparkTasks:
         slots = free_slots(self._context)
         has = "" if slots is None else f"Its executors have {counted(slots, 'slot')} now. "
         return (
-            f"{has}Start more executors or give them more cores, end other Spark jobs, ask for fewer "
-            "processes, or wait longer: start_timeout, or HOROVOD_SPARK_START_TIMEOUT."
+            f"{TASKS_DID_NOT_START}. {has}Start more executors or give them more cores, end other Spark "
+            "jobs, ask for fewer processes, or wait longer: start_timeout, or HOROVOD_SPARK_START_TIMEOUT."
         )
 
     def diagnosis(self) -> str:

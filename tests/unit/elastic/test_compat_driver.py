@@ -17,6 +17,7 @@ from horovod.runner.common.util.timeout import TimeoutException
 from horovod.runner.elastic.discovery import FixedHosts, HostDiscovery, HostUpdateResult
 from horovod.runner.elastic.driver import ElasticDriver
 from horovod.runner.elastic.worker import WorkerNotificationManager
+from horovod.wordings import too_many_resets
 
 LIMIT_S = 30.0
 pytestmark = pytest.mark.timeout(120)
@@ -471,7 +472,7 @@ def test_the_reset_limit(make: Callable[..., Spy]) -> None:
     driver.start(2, stage.runs(work))
     error = driver.get_results().error_message
     assert error is not None
-    assert "exceeded limit: 0" in error
+    assert too_many_resets(0) in error
 
 
 def test_stop_ends_the_workers(make: Callable[..., Spy]) -> None:

@@ -11,6 +11,7 @@ from horovod.bootstrap.membership import Expected, HostUpdateResult, Placed
 from horovod.errors import ConfigError
 from horovod.launch.elastic.phase import Phase
 from horovod.launch.elastic.rules import Rules
+from horovod.wordings import RANKS_FAILED
 
 
 def test_the_first_world_takes_all_slots() -> None:
@@ -361,7 +362,7 @@ def test_below_the_minimum_for_too_long_is_an_error() -> None:
     assert play.over is not None
     assert "2 slots needed" in play.over.error
     assert "Host a has failed and is left out for good" in play.over.error
-    assert "The last failure: rank 0 on a exited with status 1." in play.over.error
+    assert f"The last failure: rank 0 on a exited with status 1. {RANKS_FAILED}." in play.over.error
 
 
 def test_how_long_a_newcomer_prepares_is_its_own_affair() -> None:

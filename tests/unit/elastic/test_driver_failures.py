@@ -7,6 +7,7 @@ from tests.unit.elastic.play import Play, hosts_of
 
 from horovod.bootstrap.membership import Leaving, Report
 from horovod.launch.elastic.phase import Phase
+from horovod.wordings import too_many_resets
 
 
 def test_a_rank_that_ends_well_and_never_came_fails_the_job_of_those_that_wait() -> None:
@@ -170,7 +171,7 @@ def test_the_reset_limit() -> None:
     play.discover(a=1)
     play.ready(0, 1)
     assert play.over is not None
-    assert "exceeded limit: 1" in play.over.error
+    assert too_many_resets(1) in play.over.error
 
 
 def test_no_reset_at_all() -> None:
@@ -179,7 +180,7 @@ def test_no_reset_at_all() -> None:
     play.exit(0, 1)
     play.ready(1, failed=True)
     assert play.over is not None
-    assert "exceeded limit: 0" in play.over.error
+    assert too_many_resets(0) in play.over.error
 
 
 def test_nobody_is_left_who_has_the_state() -> None:

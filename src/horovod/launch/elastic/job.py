@@ -365,8 +365,8 @@ class _Course:
         hint = hint_for(code or 0, self._job.command[0], end.host, tail)
         return WorkerFailed(
             f"rank {end.rank} on {end.host} {how}{f': its script {said}' if said else ''}. "
-            "The elastic job has failed: one or more processes exited with non-zero status, and no world can "
-            f"go on. Process name: {end.host}[{end.index}]. Exit code: {1 if code is None else code}."
+            f"The elastic job has failed: no world can go on. Process name: {end.host}[{end.index}]. "
+            f"Exit code: {1 if code is None else code}."
             f"{stuck}{f' {hint}' if hint else ''}",
             rank=end.rank,
             host=end.host,

@@ -8,6 +8,7 @@ from horovod.launch.elastic.phrases import named
 from horovod.launch.elastic.reaches import Reaches
 from horovod.launch.elastic.workers import Workers
 from horovod.launch.phrases import counted
+from horovod.wordings import RANKS_FAILED
 
 __all__ = ["Shortage"]
 
@@ -45,7 +46,7 @@ class Shortage:
         waited = "" if in_vain else f", for {self._rules.slots_wait_s:g} s (--elastic-timeout)"
         reasons = [f"{self.phrase(needed)}{waited}.", self.why(now)]
         if failure := self._workers.last_failure:
-            reasons.append(f"The last failure: {failure}.")
+            reasons.append(f"The last failure: {failure}. {RANKS_FAILED}.")
         return "Timed out waiting for minimum number of slots to become available: " + " ".join(
             filter(None, reasons)
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from horovod.launch.elastic.failures import Failures
 from horovod.launch.elastic.workers import State, Worker, Workers, ranks_of
 from horovod.launch.phrases import counted
+from horovod.wordings import too_many_resets
 
 __all__ = ["Judge", "Verdict"]
 
@@ -95,8 +96,8 @@ class Judge:
                 return Verdict(
                     False,
                     failures,
-                    f"The world has changed {counted(self.resets, 'time')} and would change again: exceeded "
-                    f"limit: {limit} (--reset-limit).",
+                    f"The world has changed {counted(self.resets, 'time')} and would change again "
+                    f"(--reset-limit). {too_many_resets(limit)}.",
                 )
             self.resets += 1
         return Verdict(True, failures)
