@@ -141,8 +141,11 @@ def test_what_cannot_be_pickled_is_named() -> None:
 
 
 def test_arguments_that_make_no_sense() -> None:
-    with pytest.raises(ConfigError, match="mpirun is not used"):
-        horovod.spark.run(len, use_mpi=True)
+    with (
+        pytest.warns(UserWarning, match="use_mpi and extra_mpi_args have no effect"),
+        pytest.raises(ConfigError, match="num_proc must be at least 1"),
+    ):
+        horovod.spark.run(len, num_proc=0, use_mpi=True, extra_mpi_args="-x A", verbose=0)
     with pytest.raises(ConfigError, match="num_proc must be at least 1"):
         horovod.spark.run(len, num_proc=0, verbose=0)
     with pytest.raises(ConfigError, match="start time-out must be a number"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,9 +80,10 @@ def run(
         JobInterrupted: Ctrl-C, or another signal.
     """
     if use_mpi or extra_mpi_args:
-        raise ConfigError(
-            "horovod.spark.run: mpirun is not used in Spark tasks: ranks meet in a store of the driver. "
-            "Leave use_mpi and extra_mpi_args out."
+        warnings.warn(
+            "horovod.spark.run: use_mpi and extra_mpi_args have no effect: Spark's tasks run the ranks, "
+            "without mpirun. The results are the same.",
+            stacklevel=2,
         )
     call = SparkCall(
         "horovod.spark.run",

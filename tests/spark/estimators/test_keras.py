@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.spark.conftest import WHOLE
 
@@ -172,3 +173,38 @@ def test_a_model_with_named_inputs_and_a_custom_layer(lines: Any, store: Any, tm
     assert trained.getHistory()["loss"][-1] < trained.getHistory()["loss"][0] / 4
     trained.save(str(tmp_path / "model"))
     assert KerasModel.load(str(tmp_path / "model")).transform(lines).count() == lines.count()
+
+
+@whole
+@pytest.mark.parametrize("how", ["compiled", "legacy optimizer", "newer optimizer"])
+def test_models_of_tf_keras_are_trained_by_two_ranks_and_predict(
+    lines: Any, store: Any, tmp_path: Path, how: str
+) -> None:
+    tf_keras = pytest.importorskip("tf_keras", reason="tf_keras is not installed")
+    tf_keras.utils.set_random_seed(1)
+    model = tf_keras.Sequential([tf_keras.layers.Input((1,)), tf_keras.layers.Dense(1)])
+    given: dict[str, Any] = {}
+    if how == "compiled":
+        model.compile(optimizer=tf_keras.optimizers.SGD(0.1), loss="mse")
+    else:
+        optimizers = tf_keras.optimizers.legacy if how == "legacy optimizer" else tf_keras.optimizers
+        given = {"optimizer": optimizers.SGD(0.1), "loss": "mse", "metrics": ["mae"]}
+    estimator = line(
+        store,
+        model=model,
+        backend=LocalBackend(2, verbose=0),
+        sample_weight_col="weight",
+        validation="held",
+        **given,
+    )
+    trained = estimator.fit(lines)
+    history = trained.getHistory()
+    assert len(history["loss"]) == len(history["val_loss"]) == 6
+    assert isinstance(trained.getModel(), tf_keras.Model)
+    assert float(trained.getModel().optimizer.learning_rate) == pytest.approx(0.1)
+    rows = trained.transform(lines.filter("x < 1 and weight > 0")).collect()
+    assert np.mean([abs(row["y__output"] - row["y"]) for row in rows]) < 0.2
+    trained.save(str(tmp_path / "model"))
+    again = KerasModel.load(str(tmp_path / "model"))
+    first = lines.limit(1)
+    assert again.transform(first).first() == trained.transform(first).first()

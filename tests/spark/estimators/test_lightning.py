@@ -302,3 +302,72 @@ def test_the_strategy_takes_the_steps_of_one_process_with_all_rows(accumulate: i
         assert weights == pytest.approx(weight.flatten().tolist(), rel=1e-5)
         assert rate == pytest.approx(0.1), "0.1 for each of two processes, halved by the schedule"
         assert values == [0.5, 0.0, 1.0, 2]
+
+
+class Counted(pl.LightningModule):  # type: ignore[misc]
+    """Counts the rows that a rank has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.ones(()))
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        self.log("rows", float(len(batch[0])), on_epoch=True, on_step=False, reduce_fx="sum")
+        return (batch[0] * self.factor).sum()
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("held", float(len(batch[0])), reduce_fx="sum")
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class OwnData(pl.LightningDataModule):  # type: ignore[misc]
+    """Has rows of its own, and knows nothing of estimators but the size of a batch."""
+
+    def __init__(self, train_batch_size: int) -> None:
+        super().__init__()
+        self.train_batch_size = train_batch_size
+
+    def setup(self, stage: str) -> None:
+        assert stage == "fit"
+        self.rows = torch.utils.data.TensorDataset(torch.ones(12, 1))
+
+    def train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(self.rows, self.train_batch_size)
+
+    def val_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(self.rows, 2)
+
+
+@pytest.mark.parametrize("given", [OwnData, OwnData(3)], ids=["class", "instance"])
+def test_a_data_module_of_lightning_needs_no_more_than_lightning_asks(
+    lines: Any, store: Any, given: Any
+) -> None:
+    ranks = 2 if WHOLE else 1
+    trained = TorchEstimator(
+        backend=LocalBackend(2, verbose=0) if WHOLE else InProcess(),
+        store=store,
+        model=Counted(),
+        data_module=given,
+        feature_cols=["x"],
+        label_cols=["y"],
+        batch_size=4,
+        epochs=1,
+        verbose=0,
+    ).fit(lines)
+    assert trained.getHistory()["rows"] == 12 / ranks
+    assert trained.getHistory()["held"] == 12 / ranks
+
+
+def test_a_data_module_with_other_arguments_is_refused(lines: Any, store: Any) -> None:
+    class Needy(OwnData):
+        def __init__(self, folder: str) -> None:
+            super().__init__(1)
+            self.folder = folder
+
+    with pytest.raises(ValueError, match=r"Needy needs arguments .*: folder\. Pass an instance"):
+        TorchEstimator(
+            backend=InProcess(), store=store, model=Counted(), data_module=Needy, feature_cols=["x"],
+            label_cols=["y"], verbose=0,
+        ).fit(lines)  # fmt: skip

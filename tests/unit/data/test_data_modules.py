@@ -545,7 +545,8 @@ with ParquetDataModule(path, path, train_batch_size=4, val_batch_size=8, steps_p
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="zeros")])
     model.compile(keras.optimizers.SGD(0.0), "mse")
     held_out = data.val_data()
-    found = model.fit(pairs(data.train_data()), validation_data=validation_set(lambda: pairs(held_out), 3),
+    held_out_set = validation_set(keras.utils.PyDataset, lambda: pairs(held_out), 3)
+    found = model.fit(pairs(data.train_data()), validation_data=held_out_set,
                       steps_per_epoch=6, epochs=3, shuffle=False, verbose=0)
 for name in ("loss", "val_loss"):
     assert [round(each, 2) for each in found.history[name]] == [round(expected, 2)] * 3, found.history

@@ -11,10 +11,10 @@ from pyspark.sql import functions
 from pyspark.sql.types import ArrayType
 
 from horovod.errors import InvalidArgumentError
-from horovod.spark.common.column_types import class_of, data_type_to_str
+from horovod.spark.common.column_types import class_of, data_type_to_str, element_of
 from horovod.spark.common.vectors import compressed, is_sparse, is_vector, size, stored
 
-__all__ = ["ColumnPlan", "Metadata", "facts_of", "metadata_of", "plans_of"]
+__all__ = ["ColumnPlan", "Metadata", "facts_of", "has_null", "metadata_of", "plans_of"]
 
 Metadata = dict[str, dict[str, Any]]
 """By column: ``spark_data_type`` (a class), ``is_sparse_vector_only``, ``shape`` (elements of a row, ``None``
@@ -108,12 +108,19 @@ def facts_of(plans: Sequence[ColumnPlan], df: Any) -> list[Any]:
         column = functions.col(f"`{plan.name}`")
         null = column.isNull()
         if isinstance(df.schema[plan.name].dataType, ArrayType):
-            null = null | functions.exists(column, lambda value: value.isNull())
+            null = has_null(column, df.schema[plan.name].dataType)
             size = functions.size(column)
             facts += [functions.min(size).alias(f"least{number}"), functions.max(size).alias(f"most{number}")]
         missing = functions.coalesce(null, functions.lit(True)).cast("long")
         facts.append(functions.sum(missing).alias(f"nulls{number}"))
     return facts
+
+
+def has_null(column: Any, kind: Any) -> Any:
+    """Whether a value of type ``kind``, or one within its arrays, is null, as an expression."""
+    if not isinstance(kind, ArrayType):
+        return column.isNull()
+    return column.isNull() | functions.exists(column, lambda value: has_null(value, kind.elementType))
 
 
 def metadata_of(plans: Sequence[ColumnPlan], facts: Sequence[Mapping[str, Any]]) -> Metadata:
@@ -158,9 +165,12 @@ def _check_sizes(name: str, least: int, most: int) -> None:
 
 
 def _check_type(name: str, kind: Any) -> None:
+    element = element_of(kind)
     try:
-        data_type_to_str(kind)
-        if isinstance(kind, ArrayType):
-            data_type_to_str(kind.elementType)
+        data_type_to_str(element)
+        if isinstance(kind, ArrayType) and is_vector(element):
+            raise InvalidArgumentError(
+                "arrays of vectors cannot be trained on: make vectors or arrays of them."
+            )
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"The column {name!r} does not fit: {error}") from None

@@ -14,9 +14,12 @@ from horovod.errors import InvalidArgumentError
 
 __all__ = [
     "WITHOUT_NUMBERS",
+    "as_numbers",
     "class_of",
     "data_type_to_numpy",
     "data_type_to_str",
+    "element_of",
+    "is_scalar",
     "numpy_type_to_str",
     "pyarrow_to_spark_data_type",
     "spark_scalar_to_python_type",
@@ -46,6 +49,25 @@ def class_of(dtype: Any) -> type:
     """The class of a type of Spark, which may be one already."""
     found: type = dtype if isinstance(dtype, type) else type(dtype)
     return found
+
+
+def element_of(dtype: Any) -> Any:
+    """The type of the values in a column, within arrays and arrays of arrays."""
+    while isinstance(dtype, types.ArrayType):
+        dtype = dtype.elementType
+    return dtype
+
+
+def is_scalar(dtype: Any) -> bool:
+    """Whether values of this type are single ones, with a type of NumPy."""
+    return class_of(dtype) in _SCALARS
+
+
+def as_numbers(dtype: Any) -> Any:
+    """The type that values of type ``dtype`` have for a model: decimal numbers are floating-point ones."""
+    if isinstance(dtype, types.ArrayType):
+        return types.ArrayType(as_numbers(dtype.elementType), dtype.containsNull)
+    return types.DoubleType() if isinstance(dtype, types.DecimalType) else dtype
 
 
 def data_type_to_str(dtype: Any) -> str:

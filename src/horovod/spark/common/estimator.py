@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyspark.ml import Estimator
+from pyspark.sql.types import StringType
 
 from horovod.errors import InvalidArgumentError
 from horovod.spark.common.backend import Backend, SparkBackend
+from horovod.spark.common.column_types import WITHOUT_NUMBERS, class_of, data_type_to_str, element_of
 from horovod.spark.common.params import EstimatorParams
 from horovod.spark.common.serialization import Saved
 from horovod.spark.common.shipped import require_picklable
@@ -64,12 +66,38 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
     def _data_module(self) -> Any:
         """The default of ``data_module``."""
 
+    def _takes_text(self, name: str) -> bool:
+        """Whether the model takes texts in this column."""
+        return False
+
     def _check_columns(self, dataset: Any) -> None:
-        """Refuse columns that the framework cannot read, before data are written.
+        """Refuse columns whose values are no numbers, before data are written.
 
         Raises:
             InvalidArgumentError: there is one; the message names it.
         """
+        if self._value("data_module") is not None:
+            return  # which makes of them whatever it likes
+        read = set(self._columns_read())  # a column that is missing is named later
+        for field in dataset.schema:
+            kind = element_of(field.dataType)
+            if field.name not in read or class_of(kind) not in WITHOUT_NUMBERS:
+                continue
+            if isinstance(kind, StringType) and self._takes_text(field.name):
+                continue
+            what = f"Column {field.name!r} has the type {data_type_to_str(kind)}"
+            if self._value("transformation_fn") is None:
+                raise InvalidArgumentError(
+                    f"{what}, of which the model gets no numbers. Make numbers of it before training, or by "
+                    "transformation_fn, or leave it out."
+                )
+            if field.name in self._value("feature_cols"):
+                warnings.warn(
+                    f"{what}. In training transformation_fn makes numbers of it, but transform() does not "
+                    "call that: it needs numbers in the DataFrame, or a model class that overrides "
+                    "get_prediction_fn().",
+                    stacklevel=4,
+                )
 
     @abstractmethod
     def _steps(self, rows: int, rows_of_a_step: int) -> int:

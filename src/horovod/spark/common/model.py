@@ -17,15 +17,25 @@ from pyspark.sql.types import (
     DoubleType,
     FractionalType,
     IntegralType,
+    StringType,
     StructField,
     StructType,
 )
 
 from horovod.errors import InvalidArgumentError
+from horovod.spark.common.column_plan import has_null
+from horovod.spark.common.column_types import (
+    WITHOUT_NUMBERS,
+    as_numbers,
+    class_of,
+    element_of,
+    is_scalar,
+)
 from horovod.spark.common.params import ModelParams
 from horovod.spark.common.prediction import BatchPrediction, Predictor, RowPrediction
 from horovod.spark.common.serialization import Saved
 from horovod.spark.common.shipped import Shipped
+from horovod.spark.common.vectors import is_vector
 
 __all__ = ["HorovodModel"]
 
@@ -89,12 +99,33 @@ class HorovodModel(ModelParams, Saved, Model):  # type: ignore[misc]
         found = []
         for name in self._value("feature_columns"):
             column = F.col(f"`{name}`")
-            plain = vector_to_array(column) if _is_vector(dataset.schema[name].dataType) else column
+            kind = dataset.schema[name].dataType
+            self._check_type(name, kind)
+            plain = vector_to_array(column) if is_vector(kind) else column.cast(as_numbers(kind))
             problem = F.raise_error(
                 F.lit(f"Column '{name}' has a null. The model needs a value in each row.")
             )
-            found.append(F.when(column.isNull(), problem).otherwise(plain).alias(name))
+            found.append(F.when(has_null(column, kind), problem).otherwise(plain).alias(name))
         return found
+
+    def _takes_text(self, name: str) -> bool:
+        """Whether the model takes texts in this column."""
+        return False
+
+    def _check_type(self, name: str, kind: Any) -> None:
+        """
+        Raises:
+            InvalidArgumentError: no numbers can be made of the values of a feature.
+        """
+        element = element_of(kind)
+        if isinstance(element, StringType) and self._takes_text(name):
+            return
+        if class_of(element) in WITHOUT_NUMBERS or not (is_vector(kind) or is_scalar(element)):
+            raise InvalidArgumentError(
+                f"Column {name!r} has the type {kind.simpleString()}, of which the model gets no numbers. "
+                "Make numbers of it in the DataFrame, as transformation_fn did in training if there was one, "
+                "or override get_prediction_fn()."
+            )
 
     def _plain_features(self) -> list[Any]:
         """The feature columns as they are: vectors are vectors for functions of users."""
@@ -175,10 +206,6 @@ def _on_frames(
 
     predict.__annotations__ = {"frames": Iterator[DataFrame], "return": Iterator[DataFrame]}
     return predict
-
-
-def _is_vector(kind: Any) -> bool:
-    return isinstance(kind, VectorUDT)
 
 
 def _as_type_of_label(output: Any, kind: Any, width: int) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
@@ -149,6 +149,13 @@ class Framework(ABC):
     def gpu_available(self) -> bool:
         """Whether the framework can compute on a GPU in this process."""
 
+    def data(self, job: Job, rank: int, size: int) -> AbstractContextManager[Any]:
+        """The data module of a rank."""
+        found: AbstractContextManager[Any] = job.data_module(
+            **job.data_arguments, cur_shard=rank, shard_count=size
+        )
+        return found
+
     @abstractmethod
     def train(self, rank: Rank) -> Any:
         """Train; returns what was measured. At the end rank 0 has its last checkpoint in its directory."""
@@ -166,9 +173,7 @@ def train_on_rank(framework: Framework, job: Job) -> tuple[Any, bytes] | None:
     gpu = _gpu(framework, job, hvd)
     with ExitStack() as stack:
         directory = stack.enter_context(job.store.get_local_output_dir())
-        data = stack.enter_context(
-            job.data_module(**job.data_arguments, cur_shard=hvd.rank(), shard_count=hvd.size())
-        )
+        data = stack.enter_context(framework.data(job, hvd.rank(), hvd.size()))
         rank = Rank(job, hvd, data, str(directory), gpu)
         history = framework.train(rank)
         if not rank.first:

@@ -10,8 +10,16 @@ from horovod.spark.common.estimator import HorovodEstimator
 from horovod.spark.common.parameters import Parameter, parameters
 from horovod.spark.keras.datamodule import ParquetDataModule
 from horovod.spark.keras.model import KerasModel, packed, unpacked
-from horovod.spark.keras.packing import SUFFIX, KerasSetting, as_bytes, from_bytes, names_of
-from horovod.spark.keras.training import KerasTraining
+from horovod.spark.keras.packing import (
+    SUFFIX,
+    KerasSetting,
+    PackedOptimizer,
+    as_bytes,
+    from_bytes,
+    names_of,
+    takes_text,
+)
+from horovod.spark.keras.training import KerasTraining, LegacyKerasTraining
 
 __all__ = ["KerasEstimator"]
 
@@ -32,8 +40,8 @@ KERAS = (
 
 @parameters(KERAS)
 class KerasEstimator(HorovodEstimator):
-    """Trains a Keras 3 model, of any of its backends, in several processes; :meth:`fit` returns a
-    :class:`KerasModel`.
+    """Trains a model of Keras 3, on any of its backends, or of ``tf_keras``, in several processes.
+    :meth:`fit` returns a :class:`KerasModel`.
 
     Features are the inputs of the model, in their order, and have their shapes where the numbers of elements
     are the same. The ranks compute with the backend of the driver. A learning rate that is a number is
@@ -59,6 +67,9 @@ class KerasEstimator(HorovodEstimator):
         labels = self._value("label_shapes")
         return {"input_shapes": inputs, "output_shapes": outputs, "label_shapes": labels}
 
+    def _takes_text(self, name: str) -> bool:
+        return takes_text(self._value("model"), self._value("feature_cols"), name)
+
     def _data_module(self) -> Any:
         return ParquetDataModule
 
@@ -73,22 +84,21 @@ class KerasEstimator(HorovodEstimator):
         return filename if filename.endswith(SUFFIX) else f"{filename}{SUFFIX}"
 
     def _environment(self) -> dict[str, str | None]:
-        return {**self._value("backend_env"), **KerasSetting.here().environment()}
+        return {**self._value("backend_env"), **KerasSetting.of(self._value("model")).environment()}
 
     def _framework(self) -> KerasTraining:
-        setting = KerasSetting.here()
-        import keras
-
         name, model, loss = type(self).__name__, self._value("model"), self._value("loss")
+        setting = KerasSetting.of(model)
+        keras = setting.module()
         if not isinstance(model, keras.Model):
             raise InvalidArgumentError(
-                f"{name}: model must be a Model of Keras 3, not {type(model).__module__}."
+                f"{name}: model must be a Model of Keras 3 or of tf_keras, not {type(model).__module__}."
                 f"{type(model).__name__}."
             )
         optimizer = self._value("optimizer") or getattr(model, "optimizer", None)
         if optimizer is None:
             raise InvalidArgumentError(f"{name} needs optimizer, or a compiled model.")
-        if loss is None and not model.compiled:
+        if loss is None and not getattr(model, "_is_compiled" if setting.legacy else "compiled"):
             raise InvalidArgumentError(f"{name} needs loss, or a compiled model.")
         if loss is None and self._value("optimizer") is not None:
             raise InvalidArgumentError(
@@ -105,10 +115,14 @@ class KerasEstimator(HorovodEstimator):
                 f"{name}: checkpoint_callback has save_freq={checkpoint.save_freq!r}. In the middle of an "
                 "epoch the learning rate is that of all processes: let it save after epochs ('epoch')."
             )
-        return KerasTraining(
+        optimizer = None if loss is None else keras.optimizers.get(optimizer)
+        if setting.legacy and optimizer is not None:
+            optimizer = PackedOptimizer(type(optimizer), optimizer.get_config())
+        kind = LegacyKerasTraining if setting.legacy else KerasTraining
+        return kind(
             setting=setting,
             model=as_bytes(model),
-            optimizer=None if loss is None else keras.optimizers.get(optimizer),
+            optimizer=optimizer,
             loss=loss,
             loss_weights=self._value("loss_weights"),
             metrics=self._value("metrics"),
@@ -119,10 +133,8 @@ class KerasEstimator(HorovodEstimator):
         )
 
     def _trained(self, framework: KerasTraining, checkpoint: bytes) -> dict[str, Any]:
-        import keras
-
         names = dict(framework.custom_objects)
-        model = from_bytes(checkpoint, keras.saving.load_model, custom_objects=names)
+        model = from_bytes(checkpoint, framework.setting.module().saving.load_model, custom_objects=names)
         return {"model": model, "custom_objects": names, "_floatx": framework.setting.floatx}
 
     def _get_model_kwargs(

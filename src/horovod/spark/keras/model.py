@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from horovod.spark.common.model import HorovodModel
 from horovod.spark.common.parameters import Parameter, parameters
 from horovod.spark.common.prediction import Predict, Predictor
-from horovod.spark.keras.packing import KerasSetting, as_bytes, from_bytes, names_of
+from horovod.spark.keras.packing import KerasSetting, as_bytes, from_bytes, names_of, takes_text
 from horovod.spark.keras.training import model_inputs
 
 __all__ = ["KerasModel", "KerasPredictor", "packed", "unpacked"]
@@ -29,22 +31,26 @@ class KerasPredictor(Predictor):
 
     def open_model(self) -> Any:
         self.setting.apply()
-        import keras
-
-        return from_bytes(
-            self.model, keras.saving.load_model, custom_objects=self.custom_objects, compile=False
-        )
+        load = self.setting.module().saving.load_model
+        return from_bytes(self.model, load, custom_objects=self.custom_objects, compile=False)
 
     def open(self) -> Predict:
         model = self.open_model()
-        import keras
+        if self.setting.legacy:
+            import tensorflow
+
+            device, to_numpy = tensorflow.device, np.asarray
+        else:
+            import keras
+
+            device, to_numpy = keras.device, keras.ops.convert_to_numpy
 
         def predict(arrays: list[Any]) -> list[Any]:
-            with keras.device("cpu:0"):
+            with device("cpu:0"):
                 found = model(model_inputs(model, self.features, arrays), training=False)
             outputs = list(found.values()) if isinstance(found, dict) else found
             outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-            return [keras.ops.convert_to_numpy(output) for output in outputs]
+            return [to_numpy(output) for output in outputs]
 
         return predict
 
@@ -60,14 +66,16 @@ class KerasModel(HorovodModel):
     """A trained Keras model. ``transform`` adds a column with its output for each label."""
 
     def _predictor(self) -> Predictor:
-        setting = KerasSetting.here()
-        floatx = self._value("_floatx") or setting.floatx
+        setting = KerasSetting.of(self._value("model"))
         return KerasPredictor(
-            KerasSetting(setting.backend, floatx),
+            replace(setting, floatx=self._value("_floatx") or setting.floatx),
             as_bytes(self._value("model")),
             self._value("custom_objects"),
             tuple(self._value("feature_columns")),
         )
+
+    def _takes_text(self, name: str) -> bool:
+        return takes_text(self._value("model"), self._value("feature_columns"), name)
 
     def _packed(self, values: dict[str, Any]) -> dict[str, Any]:
         return packed(values)
@@ -87,9 +95,8 @@ class _PackedModel:
 
     def model(self) -> Any:
         self.setting.apply()
-        import keras
-
-        return from_bytes(self.data, keras.saving.load_model, custom_objects=self.custom_objects)
+        load = self.setting.module().saving.load_model
+        return from_bytes(self.data, load, custom_objects=self.custom_objects)
 
 
 def packed(values: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +105,7 @@ def packed(values: dict[str, Any]) -> dict[str, Any]:
     if model is None:
         return values
     names = {**names_of(values.get("loss"), values.get("metrics")), **(values.get("custom_objects") or {})}
-    return {**values, "model": _PackedModel(KerasSetting.here(), as_bytes(model), names)}
+    return {**values, "model": _PackedModel(KerasSetting.of(model), as_bytes(model), names)}
 
 
 def unpacked(values: dict[str, Any]) -> dict[str, Any]:

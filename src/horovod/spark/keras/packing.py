@@ -6,29 +6,47 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from horovod import requirements
 from horovod.errors import ConfigError
 
-__all__ = ["SUFFIX", "KerasSetting", "as_bytes", "from_bytes", "names_of"]
+__all__ = [
+    "SUFFIX",
+    "KerasSetting",
+    "PackedOptimizer",
+    "as_bytes",
+    "from_bytes",
+    "is_legacy",
+    "names_of",
+    "takes_text",
+]
 
 SUFFIX = ".keras"
 _BACKEND = "KERAS_BACKEND"
+_LEGACY = "tf_keras"
 
 
 @dataclass(frozen=True)
 class KerasSetting:
-    """What Keras computes with, and its floating-point type."""
+    """What Keras computes with, and its floating-point type.
+
+    Attributes:
+        legacy: it is Keras 2, the package ``tf_keras``, and no Keras 3.
+    """
 
     backend: str
     floatx: str
+    legacy: bool = False
 
     @classmethod
-    def here(cls) -> KerasSetting:
-        """That of this process."""
+    def of(cls, model: Any) -> KerasSetting:
+        """That of this process, for the generation of Keras that the model is of."""
+        if is_legacy(model):
+            return cls("tensorflow", sys.modules[_LEGACY].backend.floatx(), legacy=True)
         requirements.require_keras("horovod.spark.keras")
         import keras
 
@@ -36,7 +54,11 @@ class KerasSetting:
 
     def environment(self) -> dict[str, str | None]:
         """Variables for a process that has not imported Keras."""
-        return {_BACKEND: self.backend}
+        return {"TF_USE_LEGACY_KERAS": "1"} if self.legacy else {_BACKEND: self.backend}
+
+    def module(self) -> Any:
+        """Keras, of the generation of the model."""
+        return import_module(_LEGACY if self.legacy else "keras")
 
     def apply(self) -> None:
         """Make Keras of this process the same.
@@ -44,6 +66,9 @@ class KerasSetting:
         Raises:
             ConfigError: it computes with something else already.
         """
+        if self.legacy:
+            self.module().backend.set_floatx(self.floatx)
+            return
         if "keras" not in sys.modules:
             os.environ[_BACKEND] = self.backend
         import keras
@@ -55,6 +80,23 @@ class KerasSetting:
                 variable=_BACKEND,
             )
         keras.config.set_floatx(self.floatx)
+
+
+def is_legacy(model: Any) -> bool:
+    """Whether a model is one of ``tf_keras``."""
+    package = sys.modules.get(_LEGACY)
+    return package is not None and isinstance(model, package.Model)
+
+
+@dataclass(frozen=True)
+class PackedOptimizer:
+    """An optimizer of ``tf_keras``, which cannot be pickled: it has variables."""
+
+    kind: type
+    config: dict[str, Any]
+
+    def optimizer(self) -> Any:
+        return self.kind.from_config(self.config)  # type: ignore[attr-defined]
 
 
 def as_bytes(model: Any) -> bytes:
@@ -85,6 +127,16 @@ def names_of(*values: Any) -> dict[str, Any]:
             found.update(names_of(*value))
         elif callable(value):
             named = value if hasattr(value, "__name__") else type(value)
-            if not named.__module__.startswith("keras."):
+            if not named.__module__.startswith(("keras.", f"{_LEGACY}.")):
                 found[named.__name__] = named
     return found
+
+
+def takes_text(model: Any, features: Sequence[str], name: str) -> bool:
+    """Whether the input of a model for this feature has texts; so it is of a model that does not say."""
+    inputs = getattr(model, "inputs", None)
+    if name not in features:
+        return False
+    if not inputs or len(inputs) != len(features):
+        return True
+    return "string" in str(inputs[list(features).index(name)].dtype)

@@ -13,10 +13,10 @@ import numpy as np
 
 from horovod.errors import InvalidArgumentError
 from horovod.spark.common.training import Columns, Framework, Rank
-from horovod.spark.keras.packing import KerasSetting, from_bytes
+from horovod.spark.keras.packing import KerasSetting, PackedOptimizer, from_bytes
 from horovod.spark.keras.validation import validation_set
 
-__all__ = ["KerasTraining", "model_inputs"]
+__all__ = ["KerasTraining", "LegacyKerasTraining", "model_inputs"]
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,8 @@ class KerasTraining(Framework):
         return _gpus(self.setting.backend) > 0
 
     def train(self, rank: Rank) -> dict[str, list[float]]:
-        import keras
-
         self.setting.apply()
+        keras = self.setting.module()
         job, data = rank.job, rank.data
         if job.seed is not None:
             keras.utils.set_random_seed(job.seed)
@@ -56,7 +55,9 @@ class KerasTraining(Framework):
             if job.val_steps:
                 held_out = data.val_data()
                 optional["validation_data"] = validation_set(
-                    lambda: _batches(held_out, model, job.columns), job.val_steps
+                    getattr(keras.utils, "PyDataset", None) or keras.utils.Sequence,
+                    lambda: _batches(held_out, model, job.columns),
+                    job.val_steps,
                 )
             found = model.fit(
                 _batches(data.train_data(), model, job.columns),
@@ -71,9 +72,7 @@ class KerasTraining(Framework):
 
     def _compiled(self, rank: Rank) -> Any:
         """The model, with an optimizer that exchanges gradients and has the learning rate of all ranks."""
-        import keras
-
-        hvd, job = rank.hvd, rank.job
+        keras, hvd, job = self.setting.module(), rank.hvd, rank.job
         compression = self.gradient_compression or hvd.Compression.none
         if job.checkpoint is not None or self.loss is None:
             model = from_bytes(
@@ -88,8 +87,11 @@ class KerasTraining(Framework):
             model = from_bytes(
                 self.model, keras.saving.load_model, custom_objects=self.custom_objects, compile=False
             )
+            optimizer = self.optimizer
+            if isinstance(optimizer, PackedOptimizer):
+                optimizer = optimizer.optimizer()
             model.compile(
-                optimizer=hvd.DistributedOptimizer(self.optimizer, compression=compression),
+                optimizer=hvd.DistributedOptimizer(optimizer, compression=compression),
                 loss=self.loss,
                 loss_weights=self.loss_weights,
                 metrics=self.metrics or None,
@@ -103,11 +105,8 @@ class KerasTraining(Framework):
         Raises:
             InvalidArgumentError: its weights have other shapes.
         """
-        import keras
-
-        given = from_bytes(
-            self.model, keras.saving.load_model, custom_objects=self.custom_objects, compile=False
-        )
+        load = self.setting.module().saving.load_model
+        given = from_bytes(self.model, load, custom_objects=self.custom_objects, compile=False)
         shapes = [[tuple(weight.shape) for weight in each.weights] for each in (given, model)]
         if shapes[0] != shapes[1]:
             raise InvalidArgumentError(
@@ -116,9 +115,8 @@ class KerasTraining(Framework):
             )
 
     def _callbacks(self, rank: Rank) -> list[Any]:
-        import keras
-
-        hvd, callbacks = rank.hvd.callbacks, list(self.callbacks)
+        keras, hvd = self.setting.module(), rank.hvd.callbacks
+        callbacks = list(self.callbacks)
         for callback in callbacks:
             if isinstance(callback, (hvd.LearningRateScheduleCallback, hvd.LearningRateWarmupCallback)):
                 callback.initial_lr *= rank.hvd.size()
@@ -126,14 +124,13 @@ class KerasTraining(Framework):
         shared = [each for each in callbacks if each not in boards]
         found = [hvd.BroadcastGlobalVariablesCallback(0), hvd.MetricAverageCallback(), *shared]
         if rank.first:
-            found += [*self._checkpoint(rank), *_tensorboard(rank, boards)]
+            found += [*self._checkpoint(rank), *_tensorboard(keras, rank, boards)]
             found.append(keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: rank.save()))
         return found
 
     def _checkpoint(self, rank: Rank) -> list[Any]:
         """Callbacks that save the model with the learning rate of one rank."""
-        import keras
-
+        keras = self.setting.module()
         checkpoint = self.checkpoint_callback or keras.callbacks.ModelCheckpoint(rank.checkpoint_path)
         checkpoint.filepath = rank.checkpoint_path
 
@@ -146,18 +143,27 @@ class KerasTraining(Framework):
         return [multiply(1 / rank.hvd.size()), checkpoint, multiply(rank.hvd.size())]
 
 
+class LegacyKerasTraining(KerasTraining):
+    """Of a model of ``tf_keras``."""
+
+    frontend = "horovod.tensorflow.keras"
+
+
 def _multiply_learning_rate(optimizer: Any, factor: float) -> None:
     """Of a number; a schedule is what its maker means."""
-    import keras
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # in that which scales losses
+    own = getattr(optimizer, "_learning_rate", None)
+    if own is None:  # the oldest optimizers of Keras
+        own = optimizer._hyper["learning_rate"]
+    if any(kind.__name__ == "LearningRateSchedule" for kind in type(own).__mro__):
+        return
+    rate = optimizer.learning_rate
+    rate = rate.numpy() if hasattr(rate, "numpy") else rate
+    optimizer.learning_rate = float(rate) * factor
 
-    if not isinstance(optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
-        optimizer.learning_rate = float(keras.ops.convert_to_numpy(optimizer.learning_rate)) * factor
 
-
-def _tensorboard(rank: Rank, boards: Sequence[Any]) -> list[Any]:
+def _tensorboard(keras: Any, rank: Rank, boards: Sequence[Any]) -> list[Any]:
     """TensorBoard, if it is installed, with its files in the directory of the run."""
-    import keras
-
     found = list(boards)
     if not found and all(map(importlib.util.find_spec, ("tensorboard", "tensorflow"))):
         found = [keras.callbacks.TensorBoard()]
@@ -191,12 +197,18 @@ def model_inputs(model: Any, names: Sequence[str], features: Sequence[Any]) -> A
             f"The model has {len(tensors)} inputs for {len(features)} feature columns: {', '.join(names)}."
         )
     arrays = [
-        _fitted(feature, tensor, np.dtype(model.compute_dtype if tensor is None else tensor.dtype))
+        _fitted(feature, tensor, _dtype_of(model, tensor))
         for feature, tensor in zip(features, tensors, strict=True)
     ]
     if isinstance(getattr(model, "input", None) if tensors[0] is not None else None, dict):
         return dict(zip(names, arrays, strict=True))
     return arrays[0] if len(arrays) == 1 else tuple(arrays)
+
+
+def _dtype_of(model: Any, tensor: Any) -> Any:
+    """NumPy's type of an input."""
+    dtype = model.compute_dtype if tensor is None else tensor.dtype
+    return np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
 
 
 def _fitted(array: Any, tensor: Any, dtype: Any) -> Any:

@@ -8,19 +8,19 @@ from typing import Any
 __all__ = ["validation_set"]
 
 
-def validation_set(batches: Callable[[], Iterator[Any]], steps: int) -> Any:
-    """The same batches in every epoch, as a ``keras.utils.PyDataset``.
+def validation_set(base: Any, batches: Callable[[], Iterator[Any]], steps: int) -> Any:
+    """The same batches in every epoch.
 
     Of a generator Keras looks at the first batches, and gives these to every validation again, before those
     that follow where the one before has ended.
 
     Args:
+        base: ``PyDataset`` of Keras 3, or ``Sequence`` of Keras 2.
         batches: begins anew: returns inputs, outputs and perhaps weights, batch by batch.
         steps: how many there are.
     """
-    import keras
 
-    class ValidationSet(keras.utils.PyDataset):  # type: ignore[misc]
+    class ValidationSet(base):  # type: ignore[misc]
         """Batches by their number; in order they are read once."""
 
         def __init__(self) -> None:

@@ -10,9 +10,11 @@ from pyspark.ml.param import TypeConverters
 from horovod.errors import InvalidArgumentError
 from horovod.spark.common.parameters import Parameter, parameters
 from horovod.spark.common.params import positive
+from horovod.spark.common.training import Job
 from horovod.spark.lightning.datamodule import ParquetDataModule
 from horovod.spark.lightning.model import TorchModel
 from horovod.spark.lightning.packages import is_lightning
+from horovod.spark.lightning.plain_module import check_plain, is_plain
 from horovod.spark.lightning.training import LightningTraining
 from horovod.spark.lightning.wrapping import PREFIX
 from horovod.spark.torch.estimator import TorchLosses
@@ -135,7 +137,14 @@ class TorchEstimator(TorchLosses):
             log_every_n_steps=self._value("log_every_n_steps"),
             terminate_on_nan=self._value("terminate_on_nan"),
             profiler=self._value("profiler"),
+            steps=(self._value("train_steps_per_epoch"), self._value("validation_steps_per_epoch")),
         )
+
+    def _job(self, *args: Any, **kwargs: Any) -> Job:
+        job = super()._job(*args, **kwargs)
+        if is_plain(job.data_module):
+            check_plain(job.data_module, job.data_arguments)
+        return job
 
     def _check_arguments(self, model: Any) -> None:
         """That a plain module takes arguments named like the features."""

@@ -6,13 +6,15 @@ import importlib.util
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from horovod.spark.common.training import Columns, Framework, Rank
+from horovod.spark.common.training import Columns, Framework, Job, Rank
 from horovod.spark.lightning.packages import is_lightning, package_of
+from horovod.spark.lightning.plain_module import PlainModule, is_plain
 from horovod.spark.lightning.strategy import strategy_class
 from horovod.spark.lightning.wrapping import wrapped
 from horovod.spark.torch.losses import TotalLoss
@@ -28,6 +30,8 @@ class LightningTraining(Framework):
 
     Attributes:
         optimizer, losses, loss_constructors, loss_weights, metrics: for a plain module alone.
+        steps: batches of an epoch to train and to validate on, for data modules that do not go by the rows
+            of the DataFrame; None: all that there are.
     """
 
     model: PackedModule
@@ -43,24 +47,43 @@ class LightningTraining(Framework):
     log_every_n_steps: int
     terminate_on_nan: bool
     profiler: Any
+    steps: tuple[int | None, int | None] = (None, None)
     frontend = "horovod.torch"
 
     def gpu_available(self) -> bool:
         return torch.cuda.is_available()
+
+    def data(self, job: Job, rank: int, size: int) -> AbstractContextManager[Any]:
+        if is_plain(job.data_module):
+            known = {**job.data_arguments, "cur_shard": rank, "shard_count": size}
+            return nullcontext(PlainModule.of(job.data_module, known))
+        return super().data(job, rank, size)
 
     def train(self, rank: Rank) -> dict[str, float]:
         job, data, model = rank.job, rank.data, self._module(rank)
         pl = package_of(model)
         if job.seed is not None:
             pl.seed_everything(job.seed, workers=True, verbose=False)
-        dtype = floating_dtype(model)
-        loaders = [_Batches(data.train_dataloader(), job.columns, job.train_steps, dtype)]
-        if job.val_steps:
-            loaders.append(_Batches(data.val_dataloader(), job.columns, job.val_steps, dtype))
         earlier, epoch = _earlier(rank)
+        arguments = self._arguments(pl, rank, job.epochs + epoch)
+        source: dict[str, Any]
+        if isinstance(data, PlainModule):
+            source = {"datamodule": data.module}
+            arguments |= {
+                "use_distributed_sampler": not data.shards,
+                "limit_train_batches": self.steps[0] or 1.0,
+                "limit_val_batches": self.steps[1] or 1.0,
+            }
+        else:
+            dtype = floating_dtype(model)
+            train = _Batches(data.train_dataloader(), job.columns, job.train_steps, dtype)
+            source = {"train_dataloaders": train}
+            if job.val_steps:
+                held_out = _Batches(data.val_dataloader(), job.columns, job.val_steps, dtype)
+                source["val_dataloaders"] = held_out
         given = {name: value for name, value in self.trainer_args.items() if name != "callbacks"}
-        trainer = pl.Trainer(**{**self._arguments(pl, rank, job.epochs + epoch), **given})
-        trainer.fit(model, *loaders, ckpt_path=earlier, **({"weights_only": True} if earlier else {}))
+        trainer = pl.Trainer(**{**arguments, **given})
+        trainer.fit(model, **source, ckpt_path=earlier, **({"weights_only": True} if earlier else {}))
         measured = {name: float(value) for name, value in trainer.callback_metrics.items()}
         everywhere = rank.hvd.allgather_object(measured)
         return {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from horovod.errors import InvalidArgumentError
-from horovod.spark.common.column_types import WITHOUT_NUMBERS, class_of, data_type_to_str
 from horovod.spark.common.estimator import HorovodEstimator
 from horovod.spark.common.parameters import Parameter, parameters
 from horovod.spark.common.params import positive
@@ -31,18 +30,6 @@ LOSSES = (
 @parameters(LOSSES)
 class TorchLosses(HorovodEstimator):
     """What estimators for PyTorch have in common."""
-
-    def _check_columns(self, dataset: Any) -> None:
-        if self._value("transformation_fn") is not None or self._value("data_module") is not None:
-            return
-        read = set(self._columns_read())  # a column that is missing is named later
-        for field in dataset.schema:
-            kind = getattr(field.dataType, "elementType", field.dataType)
-            if field.name in read and class_of(kind) in WITHOUT_NUMBERS:
-                raise InvalidArgumentError(
-                    f"Column {field.name!r} has the type {data_type_to_str(kind)}, of which PyTorch has no "
-                    "tensors. Make numbers of it before training, or by transformation_fn, or leave it out."
-                )
 
     def _losses(self) -> tuple[list[Any] | None, list[Any] | None]:
         """Losses, or functions that make them: one for each label.
