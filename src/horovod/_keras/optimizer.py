@@ -11,6 +11,7 @@ import keras
 
 from horovod._keras.faces import shown_as_distributed
 from horovod._keras.frameworks import Framework
+from horovod._keras.remade import has_lost
 from horovod.collectives.ops import Sum
 from horovod.errors import InvalidArgumentError
 from horovod.gradients.accumulation import Accumulator
@@ -86,14 +87,7 @@ def _made_again(optimizer: Any, kind: type) -> Any | None:
             setattr(made, name, value)
     if optimizer.built:
         made.build(list(optimizer._trainable_variables))
-    there = vars(made)
-    plain = (bool, int, float, str, type(None))
-    lost = [
-        name
-        for name, value in vars(optimizer).items()
-        if isinstance(value, plain) and value == value and (name not in there or there[name] != value)
-    ]
-    return None if lost else made
+    return None if has_lost(optimizer, made) else made
 
 
 class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod._keras.faces import shown_as_distributed
+from horovod._keras.remade import has_lost
 from horovod.errors import InvalidArgumentError
 from horovod.gradients.reduction import PartialReduction
 from horovod.gradients.settings import GradientSettings
@@ -27,18 +28,28 @@ _Wrapped: Any = object  # stands for the class of the given optimizer, which is 
 
 
 def distributed(optimizer: Any, settings: GradientSettings) -> Any:
-    """A distributed optimizer like ``optimizer``, with its state."""
+    """A distributed optimizer like ``optimizer``, with its state.
+
+    It is made from the configuration. One that has state, or whose configuration does not tell all, shares
+    what it holds with the given one.
+    """
     kind = type(optimizer)
     mixin = _Newer if hasattr(kind, "compute_gradients") else _Older
     contents = {"__module__": kind.__module__, "__doc__": kind.__doc__, "_horovod_settings": settings}
     made: Any = type(kind.__name__, (mixin, kind), contents)
-    if getattr(optimizer, "_built", False) or getattr(optimizer, "_weights", None):
-        # Slots cannot be made again: the optimizer does not keep their variables. So both objects share them.
-        instance = made.__new__(made)
-        instance.__dict__.update(optimizer.__dict__)
-        instance._begin()
-        return instance
-    return made.from_config(optimizer.get_config())
+    # Slots cannot be made again: the optimizer does not keep their variables.
+    if not (getattr(optimizer, "_built", False) or getattr(optimizer, "_weights", None)):
+        try:
+            again = made.from_config(optimizer.get_config())
+        except (TypeError, ValueError, NotImplementedError):
+            pass  # a class of the user, whose constructor wants other arguments
+        else:
+            if not has_lost(optimizer, again):
+                return again
+    instance = made.__new__(made)
+    instance.__dict__.update(optimizer.__dict__)
+    instance._begin()
+    return instance
 
 
 class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]

@@ -92,6 +92,29 @@ def gradients_are_reduced_where_they_are_computed() -> None:
 
 
 @CASES.add
+def a_class_of_the_user_is_wrapped_whatever_its_constructor_wants() -> None:
+    for optimizers in families():
+
+        class Needy(optimizers.SGD):  # type: ignore[misc, name-defined]
+            def __init__(self, rate: float, *, floor: float) -> None:
+                super().__init__(rate, momentum=0.5)
+                self.floor = floor
+
+        class Forgetful(optimizers.SGD):  # type: ignore[misc, name-defined]
+            floor = 0.0  # set later, and no part of the configuration
+
+        forgetful = Forgetful(0.5, momentum=0.5)
+        forgetful.floor = 0.25
+        for given in (Needy(0.5, floor=0.25), forgetful):
+            optimizer = tf_hvd.DistributedOptimizer(given)
+            value = tf.Variable([1.0])
+            for _ in range(2):
+                optimizer.minimize(lambda value=value: tf.reduce_sum(2.0 * tf_hvd.rank() * value), [value])
+            np.testing.assert_allclose(value.numpy(), [1.0 - 0.5 - 0.75])
+            assert optimizer.floor == 0.25
+
+
+@CASES.add
 def passes_are_summed_in_functions() -> None:
     newer, older = families()
     for kind, compute in ((newer.SGD, "compute_gradients"), (older.SGD, "_compute_gradients")):
