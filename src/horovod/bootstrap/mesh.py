@@ -39,7 +39,7 @@ from horovod.bootstrap.local import LocalPeer, Own
 from horovod.bootstrap.operations import agree_on_operations
 from horovod.bootstrap.others import Others
 from horovod.bootstrap.protection import Sealed, key_of, number_of
-from horovod.bootstrap.rounds import Round, claim_round
+from horovod.bootstrap.rounds import Round, claim_round, planned_epoch
 from horovod.bootstrap.routes import Race, Route
 from horovod.bootstrap.session import Session
 from horovod.bootstrap.static_sets import Sets, agree_on_sets
@@ -160,7 +160,8 @@ class _Bootstrap:
                 unix_name,
                 self.store.local_host(),
             )
-            joined = claim_round(self.store, self.config.epoch, self.place, identity)
+            epoch = planned_epoch(self.store, self.config.epoch, self.place)
+            joined = claim_round(self.store, epoch, self.place, identity)
             try:
                 return self._join(joined, unix_listener, prepare)
             except InvalidArgumentError:

@@ -17,12 +17,24 @@ from horovod.bootstrap.table import Cause
 from horovod.errors import RendezvousError, StoreTimeout
 
 if TYPE_CHECKING:  # a launcher needs the name of the rounds only
+    from horovod.bootstrap.store_server import StoreServer
     from horovod.bootstrap.topology import Place
 
-__all__ = ["ROUNDS", "Round", "claim_round", "has_ended", "process_identity"]
+__all__ = [
+    "ROUNDS",
+    "Round",
+    "announce_plan",
+    "claim_round",
+    "has_ended",
+    "planned_epoch",
+    "process_identity",
+]
 
 ROUNDS = "epoch/"
 """What all rounds of all epochs have in the store begins with this."""
+
+_PLAN = "plan"
+"""The present plan of a launcher that deals out ranks anew: its epoch and its size."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,48 @@ class Round:
 
     def group(self, first_rank: int) -> str:
         return f"{self.scope}group/{first_rank}/"
+
+
+def announce_plan(store: StoreServer, number: int, size: int) -> None:
+    """A launcher has dealt out the ranks for the ``number``-th time: they meet in an epoch of its own, where
+    nobody is a rank yet. Who still waits for the world of the plan before hears of it.
+    """
+    if number > 1:
+        text = (
+            "The launcher has announced another world. Ask it for this process's rank, and call init() again."
+        )
+        store.put(_PLAN, {"epoch": _epoch_of(number), "size": size})
+        store.fail(f"{ROUNDS}{_epoch_of(number - 1)}/", Cause(text))
+    if number > 2:
+        store.forget(f"{ROUNDS}{_epoch_of(number - 2)}/")  # nobody looks there any more
+
+
+def planned_epoch(store: StoreClient, epoch: str, place: Place) -> str:
+    """The epoch of the present plan, if the launcher has dealt out ranks more than once; else ``epoch``.
+
+    Raises:
+        RendezvousError: this place is none of the present plan.
+    """
+    if epoch != _epoch_of(1):  # the driver of an elastic job has told it
+        return epoch
+    try:
+        plan = store.get(_PLAN, 0.0)
+    except StoreTimeout:
+        return epoch
+    if place.size != plan["size"]:
+        raise RendezvousError(
+            f"Rank {place.rank} of {place.size} on host {place.host} is none of the present world: the "
+            f"launcher has announced one of {plan['size']} ranks. Ask it for this process's rank, and call "
+            "init() again."
+        )
+    return str(plan["epoch"])
+
+
+def _epoch_of(number: int) -> str:
+    """That of the first plan is the one of jobs whose ranks stay what they are. The driver of an elastic job
+    counts others.
+    """
+    return "0" if number == 1 else f"plan-{number}"
 
 
 def claim_round(store: StoreClient, epoch: str, place: Place, identity: dict[str, Any]) -> Round:

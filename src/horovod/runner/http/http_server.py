@@ -13,6 +13,7 @@ from typing import Any
 
 from horovod.bootstrap.addresses import loopback_addresses, own_addresses
 from horovod.bootstrap.descriptors import make_room
+from horovod.bootstrap.rounds import announce_plan
 from horovod.bootstrap.secret import key_of_port
 from horovod.bootstrap.store_server import StoreServer
 from horovod.config import Config
@@ -36,6 +37,7 @@ class RendezvousServer:
 
     def __init__(self, verbose: int = 0) -> None:
         self._store: StoreServer | None = None
+        self._plans = 0
 
     @property
     def listen_port(self) -> int | None:
@@ -80,18 +82,25 @@ class RendezvousServer:
         return self._store.address[1]
 
     def init(self, host_alloc_plan: Sequence[Any]) -> None:
-        """Make ready for the ranks of a plan, of ``get_host_assignments``.
+        """Make ready for the ranks of a plan, of ``get_host_assignments``. Once for each world: a further
+        plan deals out the ranks anew, to processes that live, call ``shutdown()``, set their variables and
+        call ``init()`` again, and to new ones. Who still waits for the world of the plan before gets an
+        error.
 
         Raises:
             BackendError: this process may not open so many files.
         """
         make_room(len(host_alloc_plan), f"RendezvousServer: the store of {len(host_alloc_plan)} ranks")
+        self._plans += 1
+        if self._store is not None:
+            announce_plan(self._store, self._plans, len(host_alloc_plan))
 
     def stop(self) -> None:
         """End it. Ranks that have met need it no more, until they form another world. Idempotent."""
         if self._store is not None:
             self._store.stop()
             self._store = None
+            self._plans = 0
 
 
 def _hosts(interfaces: str) -> list[str]:
