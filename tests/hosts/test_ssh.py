@@ -153,3 +153,27 @@ def test_hosts_need_not_share_a_file_system(simulation: None) -> None:
         done = horovodrun(hosts, "-np", "2", "-H", slots(hosts, 1, 1), PYTHON, "-c", show, cwd=Path("/"))
         assert done.returncode == 0, done.stderr.decode()
         assert done.stdout.count(b"made") == 2
+
+
+COUNTS = (
+    "import os, sys; print(os.environ['HOROVOD_RANK'], 'reads', len(sys.stdin.buffer.read()), flush=True)"
+)
+WHO = b"import os, sys; print(os.environ['HOROVOD_RANK'], sys.argv[1:], flush=True)"
+
+
+def test_standard_input_reaches_ranks_of_another_host(two_hosts: SimulatedHosts, tmp_path: Path) -> None:
+    """Rank 0 is on the other host. It may read all, a script that all ranks run, or nothing."""
+    other, one = reversed(two_hosts.names)
+    data = tmp_path / "data"
+
+    def run(given: bytes, *words: str) -> list[str]:
+        data.write_bytes(given)
+        line = [*COMMAND, "-np", "2", "-H", f"{other}:1,{one}:1", *words]
+        there = f'exec "$@" < {data}'
+        done = two_hosts.run(0, "sh", "-c", there, "sh", *line, extra=environment(), timeout_s=LIMIT_S)
+        assert done.returncode == 0, done.stderr
+        return sorted(line.partition(">:")[2] for line in done.stdout.decode().splitlines())
+
+    assert run(bytes(range(256)) * 4000, PYTHON, "-c", COUNTS) == ["0 reads 1024000", "1 reads 0"]
+    assert run(WHO, PYTHON, "-", "word") == ["0 ['word']", "1 ['word']"]
+    assert run(bytes(3_000_000), "sh", "-c", "echo went on") == ["went on", "went on"]

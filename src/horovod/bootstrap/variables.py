@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from horovod.bootstrap.interpreter import PATH_VARIABLE
 from horovod.bootstrap.launchers import OWN
 from horovod.bootstrap.membership import WAIT_VARIABLE, WORKER_VARIABLE
 from horovod.bootstrap.secret import SECRET_VARIABLE
@@ -77,6 +78,7 @@ _OF_A_RANK = frozenset(
             STARTER_VARIABLE,
             WORKER_VARIABLE,
             WAIT_VARIABLE,
+            PATH_VARIABLE,
             "HOROVOD_RUN_DESCRIPTORS",
             "HOROVOD_RESTART_COUNT",
         ),

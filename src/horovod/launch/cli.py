@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horovod.errors import HorovodError, LaunchError, WorkerFailed
+from horovod.errors import ConfigError, HorovodError, LaunchError, WorkerFailed
 from horovod.launch.exit_status import exit_status
 from horovod.launch.job import Job
 from horovod.launch.launchers.choice import choose_launcher, look_around
@@ -32,6 +32,7 @@ from horovod.launch.placement.allocations import find_allocation
 from horovod.launch.placement.hosts import Allocated, named
 from horovod.launch.restarts import RESTARTS_VARIABLE, with_restarts
 from horovod.launch.run import run_job
+from horovod.launch.standard_input import is_waiting, shared
 from horovod.version import __version__
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ def _run(
         console.tell(f"hosts of {allocated.source}: {named(allocated.hosts)}")
     launcher = choose_launcher(arguments.launcher, look_around(os.environ, arguments.launcher))
     job = replace(job, launcher=launcher)
+    if not arguments.dry_run:
+        job = _with_input(job, arguments, console)
     if is_elastic(arguments):
         given = saved.words if saved is not None else sys.argv[1:] if words is None else words
         _run_elastic(arguments, job, allocated, console, given, saved)
@@ -136,6 +139,35 @@ def _run(
         with_restarts(
             arguments.max_restarts or 0, lambda environ: run_job(job, environ, console), os.environ, console
         )
+
+
+def _with_input(job: Job, arguments: argparse.Namespace, console: Console) -> Job:
+    """The job, with what its ranks read on their standard input.
+
+    Raises:
+        ConfigError: it cannot be given to them.
+    """
+    choice = arguments.stdin
+    if choice == "none":
+        return job
+    given = shared(job.command, choice)
+    if given is not None:
+        if arguments.state is not None:
+            raise ConfigError(
+                "--state: what ranks read on standard input would be gone when another horovodrun goes on "
+                "with the job. Name the script: horovodrun ... python train.py"
+            )
+        return replace(job, call=given, call_is_input=True)
+    if not is_elastic(arguments):
+        return replace(job, feeds=True)
+    if choice is not None:
+        raise ConfigError(
+            "--stdin 0: rank 0 of an elastic job may be another process each time. --stdin all gives each a "
+            "copy."
+        )
+    if is_waiting():
+        console.tell("standard input goes to no rank of an elastic job; --stdin all gives each a copy")
+    return job
 
 
 def _run_elastic(

@@ -39,6 +39,10 @@ class Job:
     ssh: SshOptions = field(default_factory=SshOptions)
     call: Sequence[memoryview] = ()
     """What ranks read and answer, if the command calls a function; see `WorkerPlan.call`."""
+    call_is_input: bool = False
+    """`call` is what every rank reads on its standard input, and there is no answer."""
+    feeds: bool = False
+    """Rank 0 reads the standard input of this process."""
     interfaces: tuple[str, ...] = ()
     """Network interfaces that ranks of different hosts may use; empty: those that work."""
     status: bool | None = None

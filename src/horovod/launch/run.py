@@ -28,6 +28,7 @@ from horovod.launch.output.status import Status
 from horovod.launch.output.streams import Output
 from horovod.launch.phrases import counted
 from horovod.launch.placement.addresses import names_of_this_machine
+from horovod.launch.standard_input import opened
 from horovod.launch.supervision.failures import raise_for
 from horovod.launch.supervision.signals import Signals
 from horovod.launch.supervision.supervisor import Supervisor
@@ -75,6 +76,7 @@ def run_job(
             ranks=len(slots),
         ) as status,
         closing(load_launcher(row)) as launcher,
+        opened(job) as stdin,
     ):
         status.reached = len(here)
         request = Request(job, slots, here, elsewhere, all_here, inherited, limits, signals, console, status)
@@ -93,7 +95,7 @@ def run_job(
             )
             try:
                 with conducting(
-                    lambda: launcher.start(placed, _plan(request, prepared, store), store, output),
+                    lambda: launcher.start(placed, _plan(request, prepared, store, stdin), store, output),
                     output,
                     signals,
                 ) as workers:
@@ -175,7 +177,7 @@ def observe(store: StoreServer, job: Job) -> None:
         store.observe(prefix, heard)
 
 
-def _plan(request: Request, prepared: Prepared, store: StoreServer) -> WorkerPlan:
+def _plan(request: Request, prepared: Prepared, store: StoreServer, stdin: int) -> WorkerPlan:
     job, slots, console = request.job, request.slots, request.console
     own_environment = {slot.rank: slot_environment(slot) for slot in slots}
     for name, facts in prepared.hosts.items():
@@ -201,6 +203,8 @@ def _plan(request: Request, prepared: Prepared, store: StoreServer) -> WorkerPla
         ),
         own_environment=own_environment,
         call=job.call,
+        call_is_input=job.call_is_input,
+        stdin=stdin,
     )
 
 

@@ -24,6 +24,7 @@ MODULES = (  # each after those that it imports
             "words",
             "processes",
             "passing",
+            "feeding",
             "ending",
             "families",
             "host",

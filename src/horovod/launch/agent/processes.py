@@ -44,13 +44,15 @@ def survive() -> None:
 def spawn(
     command: list[bytes],
     environment: dict[bytes, bytes],
+    stdin: int,
+    source: str,
     stdout: int,
     stderr: int,
     handed_on: Sequence[int],
     nofile: int,
 ) -> tuple[int, int]:
     """Start one rank in a session of its own; its process id and 0, or any and the errno of `exec`.
-    `handed_on`: descriptors that it keeps.
+    `stdin`: what it reads, -1: the file `source`. `handed_on`: descriptors that it keeps.
 
     Raises:
         OSError: there is no room for another process, or for its descriptors.
@@ -74,8 +76,7 @@ def spawn(
                 signal.signal(signum, signal.SIG_DFL)
             if nofile:
                 _limit_descriptors(nofile)
-            null = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(null, 0)
+            os.dup2(stdin if stdin >= 0 else os.open(source, os.O_RDONLY), 0)
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
             for descriptor in handed_on:

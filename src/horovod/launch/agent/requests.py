@@ -5,7 +5,8 @@ First comes the plan (see `Plan`), then `{"end": signum}`, `{"kill": true}`, `{"
 with a handler), `{"taken": bytes}` (of output) or `{"beat": true}`. Before a plan for another host whose
 ranks call a function comes `{"call": bytes}`, and then these bytes. A plan that stays open is followed by any
 number of `{"start": [rank, ...]}` and `{"end": signum, "workers": [number, ...]}`, until `{"close": true}`;
-the call may come until the first start.
+the call may come until the first start. `{"input": text}` is for the standard input of the one rank that is
+`fed`; the empty text ends it.
 
 In place of a plan `{"attach": name}` asks for the agent that waits at a door of this host: what is said from
 then on is said to it, and by it.
@@ -21,7 +22,7 @@ TYPE_CHECKING = False  # importing typing would cost as much as all the rest
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
-    Request: TypeAlias = "Plan | Attach | Start | Close | Call | End | Kill | PassOn | Taken | Beat"
+    Request: TypeAlias = "Plan | Attach | Start | Close | Call | End | Kill | PassOn | Input | Taken | Beat"
 
 _MOST_NUMBER = (1 << 31) - 1
 _STREAMS = ("stdout", "stderr", "result")
@@ -32,12 +33,16 @@ class Refusal(Exception):
 
 
 class Worker:
-    """One rank. `streams`: descriptors for what it writes, on the launcher's own host."""
+    """One rank. `streams`: descriptors for what it writes, on the launcher's own host, and there `stdin`: for
+    what it reads, -1: nothing. `fed`: on another host, its standard input comes from the launcher.
+    """
 
     def __init__(self, rank: int, environment: dict[bytes, bytes], streams: dict[str, int]) -> None:
         self.rank = rank
         self.environment = environment
         self.streams = streams
+        self.stdin = -1
+        self.fed = False
 
 
 class Plan:
@@ -48,7 +53,8 @@ class Plan:
     `directory` (to work in), `defaults` (environment where the host has none), `silence_s` (of the launcher
     that ends the job) and `window` (bytes of output). It may say that it stays `open`, and then have no ranks
     yet; and that ranks do not `inherit` the environment of this process. If it has a `door`, the agent does
-    not end with the launcher: it waits there for another one, for `patience_s`.
+    not end with the launcher: it waits there for another one, for `patience_s`. If the call is the ranks'
+    standard input (`call_is_input`), they have no result.
     """
 
     def __init__(self, request: dict[str, Any], remote: bool) -> None:
@@ -63,6 +69,7 @@ class Plan:
         self.silence_s = 0.0
         self.window = 0
         self.call = -1
+        self.call_is_input = _truth(request, "call_is_input", usual=False)
         self.open = False
         self.inherit = True
         self.door = ""
@@ -79,7 +86,7 @@ class Plan:
             self.window = _number(request, "window", 1, MOST_WINDOW_BYTES)
         elif "call" in request:
             self.call = _number(request, "call", 3, _MOST_NUMBER)
-        streams = () if remote else _STREAMS if self.call >= 0 else _STREAMS[:2]
+        streams = () if remote else _STREAMS if self.call >= 0 and not self.call_is_input else _STREAMS[:2]
         self.workers = _workers(request, "workers", streams)
         if not (self.workers or self.open):
             raise Refusal("workers: no ranks")
@@ -131,6 +138,13 @@ class PassOn:
         self.signum = signum
 
 
+class Input:
+    """What the rank that is `fed` reads next; empty: the end."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
 class Taken:
     """The launcher has forwarded so much output, and has room for more."""
 
@@ -177,6 +191,8 @@ def understood(line: bytes, remote: bool) -> Request:
         return Kill()
     if "signal" in request:
         return PassOn(_number(request, "signal", 1, 64))
+    if "input" in request and remote:
+        return Input(_any_bytes(request["input"], "input"))
     if "taken" in request and remote:
         return Taken(_number(request, "taken", 1, MOST_WINDOW_BYTES))
     if request.get("beat") is True:
@@ -195,7 +211,11 @@ def _worker(value: object, streams: tuple[str, ...]) -> Worker:
     if not isinstance(value, dict):
         raise Refusal("workers: one is not described")
     descriptors = {stream: _number(value, stream, 3, _MOST_NUMBER) for stream in streams}
-    return Worker(_number(value, "rank", 0, _MOST_NUMBER), _environment(value, "environment"), descriptors)
+    worker = Worker(_number(value, "rank", 0, _MOST_NUMBER), _environment(value, "environment"), descriptors)
+    if streams and "stdin" in value:
+        worker.stdin = _number(value, "stdin", 3, _MOST_NUMBER)
+    worker.fed = not streams and _truth(value, "fed", usual=False)
+    return worker
 
 
 def _list(request: dict[str, Any], name: str) -> list[Any]:
@@ -242,8 +262,15 @@ def _seconds(request: dict[str, Any], name: str) -> float:
 
 
 def _bytes(value: object, what: str) -> bytes:
+    found = _any_bytes(value, what)
+    if b"\0" in found:
+        raise Refusal(f"{what} has a zero in it")
+    return found
+
+
+def _any_bytes(value: object, what: str) -> bytes:
     try:
-        if isinstance(value, str) and "\0" not in value:
+        if isinstance(value, str):
             return value.encode("latin-1")
     except UnicodeEncodeError:
         pass  # a character that stands for no byte

@@ -8,13 +8,14 @@ import signal
 import time
 
 from horovod.launch.agent.ending import Ending
+from horovod.launch.agent.feeding import Feed
 from horovod.launch.agent.host import facts
 from horovod.launch.agent.launcher import Launcher
 from horovod.launch.agent.outputs import Outputs
 from horovod.launch.agent.own_device import asked_for, give_own, ranks_too_many, visible_devices
 from horovod.launch.agent.passing import pass_on
 from horovod.launch.agent.processes import descendants, spawn, survive
-from horovod.launch.agent.requests import Attach, Close, End, Kill, PassOn, Plan, Refusal, Start, Taken
+from horovod.launch.agent.requests import Attach, Close, End, Input, Kill, PassOn, Plan, Refusal, Start, Taken
 from horovod.launch.agent.terms import LINGER_S, MARK, MOST_STOPS, STARTER
 from horovod.launch.agent.words import Words
 
@@ -47,6 +48,7 @@ class Agent:
         self._door: Door | None = None  # where another launcher may come
         self._wait_until = 0.0  # for it; 0: one is there
         self._childless = False
+        self._feed = Feed(self._launcher, self._poller)
         self._standing: set[int] = set()  # ranks that were told to be stopped
         self._stops: dict[int, int] = {}  # how often
         self._ending = Ending()  # of everything
@@ -114,7 +116,8 @@ class Agent:
 
     def _start(self, plan: Plan, workers: list[Worker]) -> None:
         call = self._launcher.call if self._remote else plan.call
-        streams = ("stdout", "stderr", "result") if call >= 0 else ("stdout", "stderr")
+        answers = call >= 0 and not plan.call_is_input
+        streams = ("stdout", "stderr", "result") if answers else ("stdout", "stderr")
         if self._devices is not None:
             environments = [each.environment for each in workers]
             too_many = ranks_too_many(environments, self._devices, one_by_one=plan.open)
@@ -148,14 +151,17 @@ class Agent:
         """Whether it runs, or others may. `ends` are those of its pipes; another one comes to them."""
         environment = {**self._common, **worker.environment}
         give_own(environment, self._devices or [])
-        handed_on = [call, *ends[2:]] if call >= 0 else []
+        stdin = self._feed.begin() if worker.fed else worker.stdin
+        handed_on = [call, *ends[2:3]] if call >= 0 and not plan.call_is_input else []
         if handed_on:
             environment[b"HOROVOD_RUN_DESCRIPTORS"] = b"%d,%d" % tuple(handed_on)
+        ends += [stdin] if stdin >= 0 else []
         words = self._words.add(worker.rank)
         environment[STARTER] = b"%d,%d" % (words, os.fstat(words).st_ino)
         handed_on.append(words)
         ends.append(words)
-        pid, errno = spawn(plan.command, environment, ends[0], ends[1], handed_on, plan.nofile)
+        source = f"/proc/self/fd/{call}" if plan.call_is_input and call >= 0 else os.devnull
+        pid, errno = spawn(plan.command, environment, stdin, source, ends[0], ends[1], handed_on, plan.nofile)
         if errno:
             return self._refuse(worker.rank, errno)
         self._ranks[pid] = worker.rank
@@ -198,6 +204,8 @@ class Agent:
                     self._orphaned = self._told_to_end = True
                 else:
                     self._launcher.gone = True
+            elif descriptor == self._feed.fileno():
+                self._feed.flush()
             elif self._door is not None and descriptor == self._door.fileno():
                 self._let_in(self._door)
             elif descriptor != 1 and not self._words.forward(descriptor):  # 1 is flushed before the next wait
@@ -373,6 +381,8 @@ class Agent:
                 self._families.end(request.ranks, request.signum)
         elif isinstance(request, Kill):
             self._kill()
+        elif isinstance(request, Input):
+            self._feed.put(request.data)
         elif isinstance(request, PassOn):
             self._pass_on(request.signum)
         elif isinstance(request, Taken):
@@ -401,5 +411,6 @@ class Agent:
 def _keep_from_others(plan: Plan) -> None:
     """No rank inherits the pipes of another one."""
     for worker in plan.workers:
-        for descriptor in worker.streams.values():
-            os.set_inheritable(descriptor, False)
+        for descriptor in (*worker.streams.values(), worker.stdin):
+            if descriptor >= 0:
+                os.set_inheritable(descriptor, False)

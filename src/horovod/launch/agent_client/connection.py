@@ -126,6 +126,11 @@ class Connection:
             self._speech.ask()
             self.send(line)
 
+    def feed(self, data: bytes) -> None:
+        """See `Connections.feed`."""
+        self._speech.feed(len(data))
+        self.send(request_line({"input": data.decode("latin-1")}))
+
     def make_room(self, size_bytes: int) -> None:
         """So much of the output has been forwarded."""
         self._speech.make_room(size_bytes)

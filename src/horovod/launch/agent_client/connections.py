@@ -135,6 +135,10 @@ class Connections:
 
         self._calls.put(send)
 
+    def feed(self, name: str, data: bytes) -> None:
+        """Send what the rank that is fed reads on its standard input; empty: the end. From any thread."""
+        self._calls.put(lambda: self._hosts[name].feed(data))
+
     def silent_s(self) -> dict[str, float]:
         """How long ago each host that still counts was heard."""
         now = time.monotonic()

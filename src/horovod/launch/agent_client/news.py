@@ -9,6 +9,7 @@ from horovod.launch.launchers.contract import Event
 __all__ = [
     "CaughtUp",
     "Greeting",
+    "InputTaken",
     "Lost",
     "News",
     "NoDirectory",
@@ -72,10 +73,19 @@ class OutputLost:
 
 
 @dataclass(frozen=True)
+class InputTaken:
+    """The rank that is fed has room for so much more."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True)
 class Lost:
     """The connection to the host was lost; the last news of it."""
 
     reason: str
 
 
-News = Greeting | Retry | Unreachable | NoDirectory | Nobody | CaughtUp | OutputLost | Lost | Event
+News = (
+    Greeting | Retry | Unreachable | NoDirectory | Nobody | CaughtUp | OutputLost | InputTaken | Lost | Event
+)

@@ -9,7 +9,15 @@ from typing import Any
 from horovod.errors import LaunchError
 from horovod.launch.agent.terms import MARK, MOST_STOPS, MOST_WORDS
 from horovod.launch.agent_client.messages import to_event
-from horovod.launch.agent_client.news import CaughtUp, Greeting, News, Nobody, NoDirectory, OutputLost
+from horovod.launch.agent_client.news import (
+    CaughtUp,
+    Greeting,
+    InputTaken,
+    News,
+    Nobody,
+    NoDirectory,
+    OutputLost,
+)
 from horovod.launch.launchers.contract import (
     Continued,
     Exited,
@@ -62,6 +70,7 @@ class Speech:
         self._ranks: frozenset[int] = frozenset()
         self._window_bytes = 0  # of output that may come before more is asked for
         self._events_left = _MOST_EVENTS
+        self._fed_bytes = 0  # that its rank has not taken
         self._attaching = False  # asked for; no event but its answer counts
         self._attached = False
         self._recounting = False  # the agent that was attached tells what has happened
@@ -79,6 +88,10 @@ class Speech:
     def make_room(self, size_bytes: int) -> None:
         """It may send so many more bytes of output."""
         self._window_bytes += size_bytes
+
+    def feed(self, size_bytes: int) -> None:
+        """It was sent so much for the standard input of a rank."""
+        self._fed_bytes += size_bytes
 
     def ask(self) -> None:
         """It was asked for one event more."""
@@ -141,6 +154,9 @@ class Speech:
                 self._payload = (rank, stream, size)
             case {"event": "beat"}:
                 pass
+            case {"event": "input_taken", "size": int(size)} if 0 < size <= self._fed_bytes:
+                self._fed_bytes -= size
+                self._tell(InputTaken(size))
             case {"event": "attached"} if self._attaching:
                 self._attaching, self._attached, self._recounting = False, True, True
             case {"event": "caught_up"} if self._recounting:

@@ -259,7 +259,9 @@ class _Course:
         )  # fmt: skip
         return (make or partial(make_fleet, LAUNCHERS[job.launcher]))(
             request,
-            FleetPlan(job.command, environment, job.call, elastic.driver_wait_s, self._door),
+            FleetPlan(
+                job.command, environment, job.call, elastic.driver_wait_s, self._door, job.call_is_input
+            ),
             self._output,
             self._store,
         )

@@ -8,6 +8,8 @@ store. Every rank of the job may write there, so what is read is checked first. 
     ended/R        how its command ended
     call/, result/ what is called and what comes of it, for `horovod.run` (`store_bytes`)
     signal/N/      a scope that is aborted when the N-th signal comes that ranks may have a handler for
+    input/N        the N-th piece of what rank 0 reads on its standard input, the last one empty
+    took/N         that rank 0 has it
     passed/R/N     what has become of such a signal at R
     over           why the job ends before its time, and by which signal; then the scope job/ is aborted
 """
@@ -30,11 +32,13 @@ __all__ = [
     "BEAT",
     "ENDED",
     "HEARD",
+    "INPUT",
     "JOB",
     "OVER",
     "PASSED",
     "PLACE",
     "SIGNAL",
+    "TOOK",
     "Arrival",
     "Place",
     "Report",
@@ -55,6 +59,8 @@ HEARD = "heard/"
 ENDED = "ended/"
 SIGNAL = "signal/"
 PASSED = "passed/"
+INPUT = "input/"
+TOOK = "took/"
 OVER = "over"
 
 _MOST_PARTS = 1 << 12
@@ -86,6 +92,8 @@ class Place:
     timestamps: bool
     shown: bool
     directory: str
+    call_is_input: bool = False
+    feeds: bool = False
 
     def __post_init__(self) -> None:
         HostSlots(self.slot.hostname, 1)

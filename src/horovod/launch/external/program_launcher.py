@@ -73,7 +73,7 @@ class ProgramLauncher(ABC):
         line = self.line_for(self._request.job, plan.environment, self._carried.card)
         self._request.console.narrate(f"starting {shlex.join(line.words)}")
         return ExternalWorkers(
-            self._request, used_hosts(self._request.job), line, store, self._carried.key, output
+            self._request, used_hosts(self._request.job), line, store, self._carried.key, output, plan.stdin
         )
 
     def line_for(self, job: Job, environment: Mapping[str, str], card: str = NO_CARD) -> StartLine:

@@ -9,6 +9,7 @@ is in `messages`.
 
 from __future__ import annotations
 
+import base64
 import os
 import select
 import signal
@@ -50,6 +51,7 @@ from horovod.launch.supervision.supervisor import Outcome, Supervisor
 __all__ = ["main", "rank_and_size"]
 
 _BEAT_S = 1.0
+_LONG_S = 3600.0
 _NEWS_S = 1.0  # that the job is over may come so late
 # Descriptors that MPI's libraries find by these variables.
 _DESCRIPTORS = ("PMI_FD", "PMIX_FD")
@@ -249,7 +251,12 @@ def _run(
         environment["OMP_NUM_THREADS"] = str(threads)
     call = fetch(client, CALL, place.call_parts, "the launching process")
     plan = WorkerPlan(
-        command, environment, {slot.rank: slot_environment(slot)}, (memoryview(call),) if call else ()
+        command,
+        environment,
+        {slot.rank: slot_environment(slot)},
+        (memoryview(call),) if call else (),
+        place.call_is_input,
+        _fed(environ, slot.rank) if place.feeds else -1,
     )
     directory = Path(place.directory) if place.directory else None
     shown = None if place.shown else frozenset[int]()
@@ -260,6 +267,8 @@ def _run(
         closing(_Lifeline(client, slot.rank, place.silence_s, signals)) as lifeline,
         conducting(lambda: launcher.start((slot,), plan, None, output), output, signals) as workers,
     ):
+        if plan.stdin >= 0:
+            os.close(plan.stdin)  # the rank's alone: when it closes that, no more is fetched
         passing = _Passing(signals, console, workers.pass_on, lifeline)
         outcome = Supervisor((slot,), workers, signals, console, passing=passing).run()
     if lifeline.lost:
@@ -269,6 +278,37 @@ def _run(
     parts = leave(client, f"{RESULT}{slot.rank}/", [result])
     by_launcher = outcome.signum is not None and not lifeline.told
     return replace(report, told=lifeline.told, ended_by_launcher=by_launcher, result_parts=parts)
+
+
+def _fed(environ: Mapping[str, str], rank: int) -> int:
+    """A descriptor with what the launching process sends for the standard input of this rank; a thread with a
+    connection of its own fetches it, as the rank takes it.
+    """
+    read_end, write_end = os.pipe()
+    client = _connect(environ, rank, bytes.fromhex(environ[SECRET_VARIABLE]))
+
+    def fetch_all() -> None:
+        number = 0
+        try:
+            with client, open(write_end, "wb", buffering=0) as sink:
+                while data := _piece(client, number):
+                    while data:
+                        data = data[sink.write(data) or 0 :]
+                    client.set(f"{messages.TOOK}{number}", True)
+                    number += 1
+        except (OSError, RendezvousError, ValueError):
+            pass  # the rank reads no more, or the launching process is gone
+
+    threading.Thread(target=fetch_all, name="standard input", daemon=True).start()
+    return read_end
+
+
+def _piece(client: StoreClient, number: int) -> bytes:
+    while True:
+        try:
+            return base64.b64decode(client.get(f"{messages.INPUT}{number}", _LONG_S), validate=True)
+        except StoreTimeout:
+            continue  # nothing was typed
 
 
 def _how_it_ended(outcome: Outcome, command: tuple[str, ...], host: str, tail: Sequence[str]) -> Report:

@@ -7,12 +7,13 @@ leaves the ranks of the others running.
 
 from __future__ import annotations
 
+import base64
 import math
 import selectors
 import signal
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -21,6 +22,7 @@ from horovod.bootstrap.store_client import StoreClient
 from horovod.bootstrap.store_server import StoreServer
 from horovod.bootstrap.table import Cause
 from horovod.errors import LaunchError, RendezvousError, StoreTimeout, WorkerFailed
+from horovod.launch.agent_client.feeder import Feeder
 from horovod.launch.external import messages
 from horovod.launch.external.messages import Arrival, Place, Report, said, understood
 from horovod.launch.external.order import StartLine
@@ -66,6 +68,7 @@ class ExternalWorkers:
     Args:
         wanted: where the ranks shall be; empty: the launcher decides.
         output: gets what ranks send home.
+        stdin: a descriptor that rank 0 reads as its standard input; -1: nothing.
 
     Raises:
         LaunchError: the program cannot be started.
@@ -79,6 +82,7 @@ class ExternalWorkers:
         store: StoreServer,
         key: bytes,
         output: Output,
+        stdin: int = -1,
     ) -> None:
         self._job = request.job
         self._launcher = request.job.launcher
@@ -111,6 +115,11 @@ class ExternalWorkers:
         store.observe(
             messages.PASSED, lambda key, value: self._calls.put(partial(self._take_passed, key, value))
         )
+        # By a way of our own: mpirun of Open MPI 5 does not tell rank 0 that its input has ended.
+        self._sent: deque[int] = deque()  # sizes of pieces that rank 0 has not taken
+        self._fed = 0
+        self._feeder = Feeder(stdin, self._feed) if stdin >= 0 else None
+        store.observe(messages.TOOK, self._make_room)
         for wait in (self._await_arrivals, self._await_reports):
             threading.Thread(target=wait, daemon=True).start()
         self._thread = threading.Thread(target=self._run, name="external launcher", daemon=True)
@@ -135,12 +144,26 @@ class ExternalWorkers:
     def kill(self) -> None:
         self._calls.put(self._lose_patience)
 
+    def _feed(self, data: bytes) -> None:
+        """On the thread of the feeder."""
+        self._sent.append(len(data))
+        self._store.put(f"{messages.INPUT}{self._fed}", base64.b64encode(data).decode("ascii"))
+        self._fed += 1
+
+    def _make_room(self, number: str, _: object) -> None:
+        """On the thread of the store."""
+        if self._feeder is not None and self._sent:
+            self._store.forget(f"{messages.INPUT}{number}")
+            self._feeder.make_room(self._sent.popleft())
+
     def pass_on(self, signum: int) -> None:
         self._calls.put(partial(self._pass_on, signum))
 
     def close(self) -> None:
         self.end(signal.SIGTERM)
         self._thread.join()
+        if self._feeder is not None:
+            self._feeder.close()
         self._calls.close()
         self._events.close()
 
@@ -315,6 +338,8 @@ class ExternalWorkers:
                 timestamps=self._job.timestamps,
                 shown=self._job.shown is None or slot.rank in self._job.shown,
                 directory=str(directory.absolute()) if directory is not None else "",
+                call_is_input=self._job.call_is_input,
+                feeds=self._job.feeds and slot.rank == 0,
             )
             self._client.set(f"{messages.PLACE}{slot.rank}", said(place))
             self._events.put(Started(slot.rank, 0))

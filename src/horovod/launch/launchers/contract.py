@@ -20,7 +20,7 @@ from horovod.launch.environment import Limits
 from horovod.launch.job import Job
 from horovod.launch.output.console import Console
 from horovod.launch.output.status import Status
-from horovod.launch.output.streams import Output
+from horovod.launch.output.streams import RESULT, STREAMS, Output
 from horovod.launch.placement.hosts import Slot
 from horovod.launch.supervision.signals import Signals
 
@@ -128,6 +128,15 @@ class WorkerPlan(NamedTuple):
     its result, the stream ``RESULT`` of `Output`. Both descriptors are in the rank's environment, as
     ``HOROVOD_RUN_DESCRIPTORS=call,result``.
     """
+    call_is_input: bool = False
+    """Every rank reads `call` on its standard input instead, from the beginning; there is no result."""
+    stdin: int = -1
+    """A descriptor of this process that rank 0 reads as its standard input; -1: it reads nothing."""
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """What comes from each rank."""
+        return (*STREAMS, RESULT) if self.call and not self.call_is_input else STREAMS
 
 
 # Events are named tuples, not frozen dataclasses: those take 0.4 ms each to define, in every `horovodrun`.

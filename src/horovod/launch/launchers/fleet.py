@@ -29,6 +29,7 @@ from horovod.launch.agent_client.messages import (
 from horovod.launch.agent_client.news import (
     CaughtUp,
     Greeting,
+    InputTaken,
     Lost,
     News,
     Nobody,
@@ -56,7 +57,7 @@ from horovod.launch.launchers.contract import (
 )
 from horovod.launch.launchers.fleet_contract import FleetPlan, FleetWorker
 from horovod.launch.mailbox import Mailbox
-from horovod.launch.output.streams import RESULT, STREAMS, Output
+from horovod.launch.output.streams import Output
 from horovod.launch.phrases import counted
 from horovod.launch.placement.addresses import names_of_this_machine
 
@@ -249,7 +250,7 @@ class AgentFleet:
     def _expect(self, worker: FleetWorker) -> None:
         """What it prints."""
         try:
-            for stream in (*STREAMS, RESULT) if self._plan.call else STREAMS:
+            for stream in self._plan.streams:
                 self._output.expect(worker.number, stream, worker.label)
         except BaseException:
             self._output.end(worker.number)
@@ -332,8 +333,8 @@ class AgentFleet:
                     f"host {name} had no room for {size_bytes} bytes that workers printed while no launcher "
                     "was there"
                 )
-            case Retry():
-                pass  # there is one attempt only
+            case Retry() | InputTaken():
+                pass  # there is one attempt only, and nobody is fed
             case LeftBehind(processes, None):
                 self._console.narrate(f"host {name}: ending {processes} processes that nobody knows")
             case Exited(rank) | Refused(rank):
@@ -391,6 +392,7 @@ class AgentFleet:
                 directory=path_text(directory),
                 silence_s=self._silence_s,
                 window=_WINDOW_BYTES,
+                call_is_input=self._plan.call_is_input,
                 **self._door(name),
             ),
         )

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from horovod.bootstrap.store_server import StoreServer
 from horovod.launch.launchers.contract import Event, Request
-from horovod.launch.output.streams import Output
+from horovod.launch.output.streams import RESULT, STREAMS, Output
 
 __all__ = ["Fleet", "FleetPlan", "FleetWorker", "MakeFleet"]
 
@@ -28,6 +28,13 @@ class FleetPlan(NamedTuple):
     """How long hosts and workers wait for another launcher when this one is gone; 0: they end with it."""
     secret: str = ""
     """Of the job, if they wait: who knows it and is the same user finds them."""
+    call_is_input: bool = False
+    """As `WorkerPlan.call_is_input`."""
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """What comes from each worker."""
+        return (*STREAMS, RESULT) if self.call and not self.call_is_input else STREAMS
 
 
 class FleetWorker(NamedTuple):

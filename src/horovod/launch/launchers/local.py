@@ -16,7 +16,7 @@ from horovod.bootstrap.store_server import StoreServer
 from horovod.errors import LaunchError
 from horovod.launch.agent_client.messages import plan_request, request_line, to_event
 from horovod.launch.launchers.contract import Event, HostFacts, Prepared, Request, WorkerPlan
-from horovod.launch.output.streams import RESULT, STREAMS, Output
+from horovod.launch.output.streams import Output
 from horovod.launch.placement.hosts import Slot
 
 __all__ = ["LocalLauncher", "LocalWorkers", "allow_descriptors"]
@@ -45,14 +45,15 @@ class LocalLauncher:
     def start(
         self, slots: Sequence[Slot], plan: WorkerPlan, store: StoreServer | None, output: Output
     ) -> LocalWorkers:
-        streams = (*STREAMS, RESULT) if plan.call else STREAMS
+        streams = plan.streams
         nofile = self.nofile or allow_descriptors(2 * len(slots) * len(streams) + _SPARE_DESCRIPTORS)
         workers = []
         write_ends: list[int] = []
-        call = {}
+        call: dict[str, object] = {}
         if plan.call:
             write_ends.append(_memory(plan.call))
-            call["call"] = write_ends[0]
+            call = {"call": write_ends[0], "call_is_input": plan.call_is_input}
+        feeds = plan.stdin >= 0 and any(slot.rank == 0 for slot in slots)
         for slot in slots:
             worker: dict[str, object] = {"rank": slot.rank}
             for stream in streams:
@@ -60,6 +61,8 @@ class LocalLauncher:
                 write_ends.append(write_end)
                 worker[stream] = write_end
                 output.attach(read_end, slot.rank, stream)
+            if feeds and slot.rank == 0:
+                worker["stdin"] = plan.stdin
             workers.append(worker)
         try:
             # Isolated and without site packages: nothing of the user's may run there, and it starts faster.
@@ -67,7 +70,7 @@ class LocalLauncher:
                 [sys.executable, "-I", "-S", *_BYTECODE, str(_AGENT)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                pass_fds=[*write_ends, *self._descriptors],
+                pass_fds=[*write_ends, *([plan.stdin] if feeds else []), *self._descriptors],
                 start_new_session=True,  # Ctrl-C reaches the launcher only, which decides
             )
         except OSError as error:

@@ -7,16 +7,19 @@ import select
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from horovod.bootstrap.store_server import StoreServer
 from horovod.errors import LaunchError
 from horovod.launch.agent import bundle
 from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S
 from horovod.launch.agent_client.connections import Connections
+from horovod.launch.agent_client.feeder import Feeder
 from horovod.launch.agent_client.messages import environment_text, path_text, plan_request, request_line
 from horovod.launch.agent_client.news import (
     CaughtUp,
     Greeting,
+    InputTaken,
     Lost,
     Nobody,
     NoDirectory,
@@ -42,7 +45,7 @@ from horovod.launch.launchers.contract import (
     Workers,
 )
 from horovod.launch.launchers.local import LocalLauncher, allow_descriptors
-from horovod.launch.output.streams import RESULT, STREAMS, Output
+from horovod.launch.output.streams import Output
 from horovod.launch.placement.addresses import store_hosts
 from horovod.launch.placement.hosts import Slot
 
@@ -97,7 +100,7 @@ class SshLauncher:
         away = [slot for slot in slots if slot.hostname in self._elsewhere]
         here = [slot for slot in slots if slot.hostname not in self._elsewhere]
         for slot in away:
-            for stream in (*STREAMS, RESULT) if plan.call else STREAMS:
+            for stream in plan.streams:
                 output.expect(slot.rank, stream)
         self._connections.deliver_to(output.put)
         environment, defaults = for_other_hosts(plan.environment)
@@ -110,18 +113,29 @@ class SshLauncher:
                 *(call if plan.call else ()),
                 plan_request(
                     plan,
-                    [{"rank": rank} for rank in ranks_there],
+                    [{"rank": rank, "fed": rank == 0 and plan.stdin >= 0} for rank in ranks_there],
                     environment,
                     nofile=0,
                     defaults=environment_text(defaults),
                     directory=path_text(self._directory),
                     silence_s=self._silence_s,
                     window=_WINDOW_BYTES,
+                    call_is_input=plan.call_is_input,
                 ),
             )
         local = self._local.start(here, plan, store, output) if here else None
         ranks = {name: {slot.rank for slot in away if slot.hostname == name} for name in self._elsewhere}
-        return ManyWorkers(self._connections, ranks, local, self._tell)
+        feeder = None
+        if plan.stdin >= 0:
+            feeder = next(
+                (
+                    Feeder(plan.stdin, partial(self._connections.feed, slot.hostname))
+                    for slot in away
+                    if slot.rank == 0
+                ),
+                None,
+            )
+        return ManyWorkers(self._connections, ranks, local, self._tell, feeder)
 
     def close(self) -> None:
         if self._connections is not None:
@@ -137,7 +151,9 @@ class ManyWorkers:
         ranks: Mapping[str, set[int]],
         local: Workers | None,
         tell: Callable[[str], None],
+        feeder: Feeder | None = None,
     ) -> None:
+        self._feeder = feeder
         self._connections = connections
         self._running = {name: set(of_host) for name, of_host in ranks.items()}
         self._open = set(ranks)  # hosts that have not finished
@@ -172,6 +188,9 @@ class ManyWorkers:
                         f"host {name} has no directory {shown_directory()} ({os.strerror(errno)}): "
                         "its ranks start in the home directory"
                     )
+                case InputTaken(size_bytes):
+                    if self._feeder is not None:
+                        self._feeder.make_room(size_bytes)
                 case Greeting() | Retry() | Unreachable():
                     pass  # belongs to the time before the start
                 case Nobody() | CaughtUp() | OutputLost():
@@ -210,6 +229,8 @@ class ManyWorkers:
             self._local.pass_on(signum)
 
     def close(self) -> None:
+        if self._feeder is not None:
+            self._feeder.close()
         self._poller.close()
         if self._local is not None:
             self._local.close()

@@ -20,6 +20,7 @@ from horovod.launch.placement.hosts import HOSTS_FORM
 __all__ = ["AUTO", "SHELLS", "TABLE", "Option", "every_option", "spellings"]
 
 SHELLS = ("bash", "zsh", "fish")
+STDIN_CHOICES = ("0", "all", "none")
 AUTO = "auto"
 """The number of processes that fits, as if no number were given."""
 
@@ -220,6 +221,12 @@ _GENERAL = (
         value=False, apart="status", ours=True,
     ),
     Option(("--status",), "status", value=True, apart="status", ours=True),
+    Option(
+        ("--stdin",), "stdin",
+        "who reads the standard input of horovodrun: rank 0 (the default), all (each gets a copy) or none; "
+        "a script there (python - < train.py) goes to all",
+        "WHO", one_of(*STDIN_CHOICES, fold=str.lower), choices=STDIN_CHOICES, ours=True,
+    ),
     Option(("--dry-run",), "dry_run", "show which rank would run where, and exit", ours=True),
     *_of_settings("general"),
     Option(
