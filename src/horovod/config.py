@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from horovod.errors import ConfigError
 
 __all__ = [
+    "LOG_LEVELS",
     "OWN_OPERATIONS",
     "SETTINGS",
     "TIMELINE_DYNAMIC",
@@ -26,15 +27,16 @@ __all__ = [
     "Read",
     "Setting",
     "at_least",
+    "is_log_level",
     "one_of",
     "value_of",
 ]
 
 _log = logging.getLogger("horovod")
 
-_LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")  # the index is the level of the core
+LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")  # the index is the level of the core
 
-WARNING_LEVEL = _LOG_LEVELS.index("WARNING")
+WARNING_LEVEL = LOG_LEVELS.index("WARNING")
 
 TIMELINE_DYNAMIC = "DYNAMIC"
 """Instead of a path: a timeline may be started later, none is recorded before."""
@@ -158,9 +160,13 @@ def _not_zero(text: str) -> bool:
     return number is not None and int(number.group()) != 0
 
 
+def is_log_level(text: str) -> bool:
+    """Whether this names a level; anything else means warning."""
+    return text.strip().upper() in LOG_LEVELS
+
+
 def _log_level(text: str) -> int:
-    name = text.strip().upper()
-    return _LOG_LEVELS.index(name if name in _LOG_LEVELS else "WARNING")
+    return LOG_LEVELS.index(text.strip().upper() if is_log_level(text) else "WARNING")
 
 
 def _cores(text: str) -> tuple[int, ...]:
@@ -357,8 +363,8 @@ class Config:
             "logging",
             "LEVEL",
             "logging.level",
-            read=one_of(*_LOG_LEVELS, fold=str.upper),
-            choices=_LOG_LEVELS,
+            read=one_of(*LOG_LEVELS, fold=str.upper),
+            choices=LOG_LEVELS,
         ),
     )
     log_hide_time: bool = _setting(

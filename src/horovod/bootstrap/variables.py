@@ -15,11 +15,12 @@ from horovod.bootstrap.launchers import OWN
 from horovod.bootstrap.membership import WAIT_VARIABLE, WORKER_VARIABLE
 from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.bootstrap.starter import VARIABLE as STARTER_VARIABLE
-from horovod.config import SETTINGS
+from horovod.config import LOG_LEVELS, SETTINGS, is_log_level
 
 __all__ = ["WITHOUT_EFFECT", "Ineffective", "is_known", "remarks"]
 
 PREFIX = "HOROVOD_"
+_LEVEL_VARIABLE = "HOROVOD_LOG_LEVEL"
 
 
 class Ineffective(NamedTuple):
@@ -112,6 +113,9 @@ def remarks(environ: Mapping[str, str]) -> Iterator[str]:
         for name in row.variables:
             if name in given and environ[name] not in ("0", row.usual):
                 yield f"{name}={environ[name]} has no effect: {row.why}."
+    if (level := environ.get(_LEVEL_VARIABLE, "")) and not is_log_level(level):
+        levels = ", ".join(name.lower() for name in LOG_LEVELS)
+        yield f"{_LEVEL_VARIABLE}={level} is no level and means warning. Choose one of: {levels}."
     strange = []
     for name in sorted(name for name in given if not is_known(name)):
         nearest = _nearest(name)

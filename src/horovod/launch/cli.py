@@ -85,6 +85,16 @@ def run_commandline(words: Sequence[str] | None = None) -> int:
         if isinstance(error, WorkerFailed) and error.last_lines:
             console.tell("\n    ".join(["its last lines:", *error.last_lines]))
         return exit_status(error)
+    except RuntimeError as error:
+        if "start new thread" not in str(error):
+            raise
+        console.tell(
+            "This process may not start threads. Either there is a limit on processes (ulimit -u), or a "
+            "sandbox or tracer answers the system call clone3 with EPERM, as old container runtimes do: "
+            "update it, or let it answer ENOSYS. With docker run --security-opt seccomp=unconfined you see "
+            "whether that is it."
+        )
+        return 1
     return 0
 
 

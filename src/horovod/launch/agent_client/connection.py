@@ -15,7 +15,7 @@ from horovod.launch.agent_client.link import Child, Link
 from horovod.launch.agent_client.messages import CannotFollow, request_line
 from horovod.launch.agent_client.news import Lost, News, Retry, Unreachable
 from horovod.launch.agent_client.speech import MOST_PIECE_BYTES, Speech
-from horovod.launch.agent_client.ssh_command import explain, may_pass, too_late
+from horovod.launch.agent_client.ssh_command import NO_SSH, explain, may_pass, too_late
 from horovod.launch.launchers.contract import Finished
 
 __all__ = ["CLIENT", "WATCHER", "Connection"]
@@ -99,7 +99,8 @@ class Connection:
             why = error.strerror if isinstance(error, OSError) else error
             self._finish()
             what = self._client if callable(self._command) else self._command[0]
-            self._tell(Unreachable(f"{what} cannot be run: {why}"))
+            hint = NO_SSH if what == "ssh" and isinstance(error, FileNotFoundError) else ""
+            self._tell(Unreachable(f"{what} cannot be run: {why}{hint}"))
             return
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert pipe is not None

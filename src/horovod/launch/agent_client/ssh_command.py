@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from horovod.runtime.ending import harmless
 
-__all__ = ["SshOptions", "explain", "may_pass", "own_shell", "remote_shell", "too_late"]
+__all__ = ["NO_SSH", "SshOptions", "explain", "may_pass", "own_shell", "remote_shell", "too_late"]
 
 _AGENT = "/etc/mpi/kubexec.sh"
 _AGENT_VARIABLE = "OMPI_MCA_plm_rsh_agent"
@@ -20,6 +20,12 @@ _CONNECT_TIMEOUT_S = 10
 # while the host was out of reach.
 _ALIVE_INTERVAL_S = 5
 _SHOWN_LINES = 4
+
+NO_SSH = (
+    ". There is no ssh client on PATH here. Install one (openssh-client), or let mpirun or srun start the "
+    "ranks: --launcher mpirun"
+)
+"""What follows the system's word where ``ssh`` is not found."""
 
 _HINTS: Sequence[tuple[str, bool, str]] = (
     # What ssh says; whether trying again may help; what to do about it.

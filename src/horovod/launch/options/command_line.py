@@ -20,8 +20,16 @@ from horovod.launch.launchers.registry import LAUNCHERS
 from horovod.launch.options import foreign
 from horovod.launch.options.table import AUTO, TABLE, Option, every_option, spellings
 from horovod.launch.phrases import counted
+from horovod.launch.placement.addresses import names_of_this_machine
 from horovod.launch.placement.host_files import host_text
-from horovod.launch.placement.hosts import Allocated, HostSlots, parse_hostfile, parse_hosts
+from horovod.launch.placement.hosts import (
+    Allocated,
+    HostSlots,
+    named,
+    parse_hostfile,
+    parse_hosts,
+    too_few_slots,
+)
 
 __all__ = [
     "hosts_are_named",
@@ -152,7 +160,25 @@ def parse_command_line(words: Sequence[str]) -> argparse.Namespace:
             parser.error("the command to run is missing")
         if not arguments.command[0]:
             parser.error("the command to run is an empty word. Is a variable of the shell empty?")
+        if (behind := _behind_the_command(arguments)) is not None:
+            arguments.notices.append(behind)
     return arguments
+
+
+def _behind_the_command(arguments: argparse.Namespace) -> str | None:
+    """That the number of processes stands where it belongs to the command; None: it does not."""
+    words = arguments.command
+    if arguments.num_proc is not None:
+        return None
+    for index, word in enumerate(words[1:], start=1):
+        name, equals, value = word.partition("=")
+        value = value if equals else next(iter(words[index + 1 : index + 2]), "")
+        if name in ("-np", "--num-proc") and value.isdecimal():
+            return (
+                f"{name} {value} stands behind the command and goes to it. If horovodrun is to start {value} "
+                f"processes: horovodrun -np {value} {words[0]} ..."
+            )
+    return None
 
 
 def hosts_are_named(arguments: argparse.Namespace) -> bool:
@@ -189,6 +215,8 @@ def to_job(arguments: argparse.Namespace, allocated: Allocated | None = None) ->
         )
     if not processes:
         processes = _processes_here(arguments)
+    if allocated is not None and hosts == allocated.hosts and not is_elastic(arguments):
+        _check_room(allocated, processes)
     interfaces = [name for names in arguments.network_interfaces or () for name in names]
     return Job(
         command=tuple(arguments.command),
@@ -264,6 +292,8 @@ def _split_command(
         if not word.startswith("-") or word == "-":
             break
         name, equals, value = word.partition("=")
+        if name not in known and (what := foreign.ours(name)):
+            parser.error(f"unknown option {name}. {what}")
         full = _full_spelling(parser, name, known)
         if full is None and (what := foreign.answer(name)):
             parser.error(f"unknown option {name}{what}")
@@ -313,6 +343,26 @@ def _processes_here(arguments: argparse.Namespace) -> int:
         f"{counted(room.processes, 'process', 'processes')} on this machine: {room.why} (-np N decides)"
     )
     return room.processes
+
+
+def _check_room(allocated: Allocated, processes: int) -> None:
+    """
+    Raises:
+        ConfigError: the allocation has fewer slots. Its nodes may have cores enough: Slurm counts tasks.
+    """
+    slots = sum(host.slots for host in allocated.hosts)
+    if processes <= slots:
+        return
+    share = -(-processes // len(allocated.hosts))
+    names = [host.name for host in allocated.hosts]
+    if len(names) == 1 and names_of_this_machine(names):
+        names = ["localhost"]
+    wanted = named(HostSlots(name, share) for name in names)
+    tasks = f" (sbatch, salloc or srun: --ntasks={processes})" if allocated.slurm_job else ""
+    raise ConfigError(
+        f"{too_few_slots(processes, slots)} of {allocated.source} ({named(allocated.hosts)}). Ask it for "
+        f"more{tasks}; or, if their cores are enough, say how many each is to run: -H {wanted}"
+    )
 
 
 def _hosts(arguments: argparse.Namespace) -> tuple[HostSlots, ...]:

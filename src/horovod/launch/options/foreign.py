@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["ANSWERS", "answer"]
+__all__ = ["ANSWERS", "answer", "ours"]
 
 _HOSTS = "-H server1:4,server2:4 (or --hostfile): it is started once, on one machine, and starts the others"
 _FOUND = "leave it out: ranks find each other by themselves"
@@ -73,6 +73,19 @@ ANSWERS: Mapping[str, tuple[str, str]] = {
     spelling: (program, words) for program, table in _OF_OTHERS.items() for spelling, words in table.items()
 }
 """The program that has an option of this spelling, and what to write here."""
+
+
+_NO_OPTIONS: Mapping[str, str] = {
+    "--elastic": "A job is elastic with --min-np N, or with --host-discovery-script COMMAND: "
+    "horovodrun -np 4 --min-np 2 python train.py",
+}
+
+
+def ours(name: str) -> str:
+    """What to write in place of a word that looks like an option of ours, and would be taken for the
+    abbreviation of another one; empty: nothing is known of it.
+    """
+    return _NO_OPTIONS.get(name, "")
 
 
 def answer(name: str) -> str:

@@ -297,6 +297,8 @@ def _can_bind(family: int, address: tuple[object, ...]) -> bool:
 def _parse_entry(entry: str, whole: str) -> HostSlots:
     match = _ENTRY.fullmatch(entry)
     if match is None:
+        if user := _user_in(entry):
+            raise ConfigError(f"Hosts {whole!r} cannot be read: {_say_user_elsewhere(*user)}")
         what = f"{entry!r} in it is not" if entry else "an entry in it is empty, not"
         raise ConfigError(f"Hosts {whole!r} cannot be read: {what} host:slots. Expected {HOSTS_FORM}.")
     return HostSlots(match[1].strip("[]"), int(match[2]))
@@ -305,6 +307,8 @@ def _parse_entry(entry: str, whole: str) -> HostSlots:
 def _parse_hostfile_line(words: list[str], where: str, default_slots: int) -> HostSlots:
     match = re.fullmatch(rf"({_HOST})(?::([0-9]{{1,9}}))?", words[0])
     if match is None:
+        if user := _user_in(words[0]):
+            raise ConfigError(f"{where}: {_say_user_elsewhere(*user)}")
         raise _unreadable(where, words[0])
     slots = int(match[2]) if match[2] else default_slots
     for word in words[1:]:
@@ -314,6 +318,20 @@ def _parse_hostfile_line(words: list[str], where: str, default_slots: int) -> Ho
         elif not equals or key not in _OTHER_KEYS:
             raise _unreadable(where, word)
     return HostSlots(match[1].strip("[]"), slots)
+
+
+def _user_in(word: str) -> tuple[str, str] | None:
+    """The user and the host of ``me@host``; None: there is no user in it."""
+    user, at, host = word.partition("@")
+    return (user, host) if at and user and host else None
+
+
+def _say_user_elsewhere(user: str, host: str) -> str:
+    name = host.partition(":")[0]
+    return (
+        f"the user of {user}@{name} has another place. Write {host} here, and --ssh-args='-l {user}'; or, "
+        f"for this host only, in ~/.ssh/config: Host {name}, and below it User {user}."
+    )
 
 
 def _unreadable(where: str, word: str) -> ConfigError:

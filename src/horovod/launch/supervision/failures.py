@@ -34,6 +34,10 @@ _HINTS: Mapping[int, str] = {
 # What Python says of a package that is missing, with an exception or without (`python -m horovod.demo`).
 _NO_PACKAGE = re.compile(r"No module named (?:'horovod'|horovod$)")
 _PYTHON = re.compile(r"python[0-9.]*")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+# What env and shells say of an interpreter whose name ends with a carriage return.
+_CARRIAGE_RETURN = re.compile(r"(\\r|\r)['’”\"]?(: (No such file|not found|command not found)|$)")
+_MOST_LINE_BYTES = 512
 
 
 def raise_for(outcome: Outcome, program: str, tail: Callable[[int], tuple[str, ...]]) -> None:
@@ -79,7 +83,13 @@ def _worker_failed(
 
 def hint_for(exit_code: int, program: str, host: str, last_lines: Sequence[str]) -> str:
     """What to look at where a rank has ended so; empty if nothing is known."""
+    if exit_code == 127 and any(_CARRIAGE_RETURN.search(line) for line in last_lines):
+        how = _WITHOUT_RETURNS.format(program)
+        return f"The first line of {program} seems to end with a carriage return. {how}"
     return _HINTS.get(-exit_code, "") or _wrong_python(program, host, last_lines)
+
+
+_WITHOUT_RETURNS = "It was written on Windows: sed -i 's/\\r$//' {}"
 
 
 def _wrong_python(program: str, host: str, last_lines: Sequence[str]) -> str:
@@ -194,7 +204,12 @@ def command_not_started(refused: Refused, command: str, host: str) -> CommandNot
     else:
         why, what = os.strerror(refused.errno).lower(), ""
     words = command.split()
-    if status == 127 and len(words) > 1 and find_program(words[0], os.environ) is not None:
+    if status == 127 and (variable := _ASSIGNMENT.match(command)):
+        what = (
+            f"Variables stand in front of horovodrun ({variable[0]}... horovodrun ...), or behind env: "
+            f"horovodrun ... env {command} ..."
+        )
+    elif status == 127 and len(words) > 1 and find_program(words[0], os.environ) is not None:
         what = f"Did you mean several words? Leave out the quotes: {command}"
     elif command.endswith(".py"):
         here = "" if os.path.exists(command) else f" There is no such file in {_folder()}, though."
@@ -213,9 +228,30 @@ def _folder() -> str:
         return "this folder, which has been deleted"
 
 
+def _interpreter_of(path: str) -> str:
+    """The interpreter that the first line of a script names; empty: none."""
+    try:
+        with open(path, "rb") as file:
+            line = file.readline(_MOST_LINE_BYTES)
+    except OSError:
+        return ""
+    if not line.startswith(b"#!"):
+        return ""
+    words = line[2:].rstrip(b"\n").strip(b" \t").split(b" ", 1)
+    return os.fsdecode(words[0]) if words else ""
+
+
 def _not_found(command: str) -> tuple[str, str]:
     """Why a command was not found, and what to do."""
     exists = os.path.isfile(command)
+    path = command if "/" in command else find_program(command, os.environ)
+    if path is not None and (interpreter := _interpreter_of(path)):
+        if interpreter.endswith("\r"):
+            why = f"its first line names the interpreter {interpreter!r}, with a carriage return"
+            return why, _WITHOUT_RETURNS.format(path)
+        if not os.path.exists(interpreter):
+            why = f"its interpreter was not found: {interpreter}, which its first line names"
+            return why, f"Correct the line, or name an interpreter: python {path}"
     if "/" in command:
         if exists:
             return "its interpreter was not found", "Look at its first line."
