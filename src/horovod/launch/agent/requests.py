@@ -264,7 +264,7 @@ def _seconds(request: dict[str, Any], name: str) -> float:
 def _bytes(value: object, what: str) -> bytes:
     found = _any_bytes(value, what)
     if b"\0" in found:
-        raise Refusal(f"{what} has a zero in it")
+        raise Refusal(f"{what} is no text of bytes")
     return found
 
 
