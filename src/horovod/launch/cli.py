@@ -82,7 +82,11 @@ def run_commandline(words: Sequence[str] | None = None) -> int:
         _run(arguments, console, words, saved)
     except HorovodError as error:
         console.tell(str(error))
-        if isinstance(error, WorkerFailed) and error.last_lines:
+        if (
+            isinstance(error, WorkerFailed)
+            and error.last_lines
+            and not console.tracebacks.shows(error.last_lines)
+        ):
             console.tell("\n    ".join(["its last lines:", *error.last_lines]))
         return exit_status(error)
     except RuntimeError as error:

@@ -212,6 +212,7 @@ class _Course:
         self._agents: set[str] = set()
         self._words: dict[int, str] = {}
         self._lost: dict[int, int | None] = {}
+        self._ended_by_us: set[int] = set()
         self._passing = Passing(
             self._signals, console, self._fleet.pass_on, lambda number: self._labels.get(number, number)
         )
@@ -365,6 +366,8 @@ class _Course:
         said = self._words.get(end.worker, "")
         tail = self._output.tail(end.worker)
         hint = hint_for(code or 0, self._job.command[0], end.host, tail)
+        if end.worker in self._ended_by_us:
+            hint = "It was ended by horovodrun."
         return WorkerFailed(
             f"rank {end.rank} on {end.host} {how}{f': its script {said}' if said else ''}. "
             f"The elastic job has failed: no world can go on. Process name: {end.host}[{end.index}]. "
@@ -413,7 +416,9 @@ class _Course:
                 self._driver.exited(number, 127, now)
             case PassedOn():
                 self._passing.hear(event)
-            case Exited(number, exit_code, _):
+            case Exited(number, exit_code, told):
+                if told:
+                    self._ended_by_us.add(number)
                 self._passing.leave((number,))
                 said, lost = self._words.get(number, ""), self._lost.get(number)
                 self._driver.exited(number, exit_code, now, said, lost)
@@ -452,6 +457,10 @@ class _Course:
                 self._console.tell(f"second signal ({signal_name(signum)}): killing what still runs")
             else:
                 self._interrupted = signum
+                if signum == signal.SIGINT:
+                    self._console.tracebacks.leave_out_interrupts()
+                    ranks = counted(len(self._labels), "rank")
+                    self._console.tell(f"SIGINT received: ending {ranks}; a second one kills them")
                 self._driver.stop(f"{signal_name(signum)} ended the job.", now)
                 self._conversation.announce_end(self._hosts_of)
                 self._fleet.finish(signum)

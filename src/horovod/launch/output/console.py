@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from horovod.launch.output.escapes import harmless
+from horovod.launch.output.tracebacks import Tracebacks
 
 __all__ = ["Console", "Footer", "Sink", "TextSink", "file_descriptor_sink", "text_stream_sink"]
 
@@ -215,6 +216,7 @@ class Console:
             self.stdout = text_stream_sink(stdout, self._stdout_lost)
 
         self._words = self.stderr if words is None else text_stream_sink(words)
+        self.tracebacks = Tracebacks(self.tell)
 
     def flush(self) -> None:
         """Write what still waits: see `Sink`."""

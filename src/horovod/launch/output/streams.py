@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence, Set
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from horovod.errors import LaunchError
 from horovod.launch.output.console import Console
@@ -385,6 +385,7 @@ class Output:
                     self._close(source)
         for source in list(self._sources.values()):
             self._close(source)
+        self._console.tracebacks.name_ranks()
         self._console.flush()
         self._selector.close()
 
@@ -415,8 +416,17 @@ class Output:
                 source.file = None
         if self._shown is not None and source.label not in self._shown:
             return
-        sink = self._console.stdout if source.writer[1] == "stdout" else self._console.stderr
-        sink.write(harmless(lines) if sink.is_terminal else lines, source.writer)
+        if source.writer[1] == "stdout":
+            self._show(lines, source.writer)
+            return
+        tracebacks = self._console.tracebacks
+        self._show(tracebacks.feed(source.writer, source.label, lines), source.writer)
+        for writer, held in tracebacks.settle():
+            self._show(held, writer)
+
+    def _show(self, lines: bytes, writer: Any) -> None:
+        sink = self._console.stdout if writer[1] == "stdout" else self._console.stderr
+        sink.write(harmless(lines) if sink.is_terminal else lines, writer)
 
     def _watch(self, source: _Source) -> None:
         self._selector.register(source.descriptor, selectors.EVENT_READ, source)
@@ -428,6 +438,9 @@ class Output:
         with self._lock:
             lines = source.prefixer.close()
         self._deliver(source, lines)
+        self._show(self._console.tracebacks.close(source.writer), source.writer)
+        for writer, held in self._console.tracebacks.settle():
+            self._show(held, writer)
         if source.descriptor >= 0:
             self._selector.unregister(source.descriptor)
             os.close(source.descriptor)

@@ -23,6 +23,7 @@ from horovod.launch.launchers.contract import (
     FewDevices,
     Finished,
     HostLost,
+    JobInterrupted,
     LeftBehind,
     PassedOn,
     Placed,
@@ -103,6 +104,7 @@ class Supervisor:
         self._signals = signals
         self._console = console
         self._passing = passing or Passing(signals, console, workers.pass_on)
+        self._speaks = passing is None  # else another process tells the user
         self._started = time.monotonic()
         self._running: set[int] = set()
         self._size = size or len(slots)
@@ -132,7 +134,7 @@ class Supervisor:
                     if key.fd == self._signals.fileno():
                         self._signals.clear()
                     else:
-                        for event in self._workers.events():
+                        for event in self._heard():
                             finished = self._take(event) or finished
                 self._look_into_failure(at_once=finished is not None)
                 self._forward_signals()
@@ -155,6 +157,25 @@ class Supervisor:
             lost=tuple(self._lost),
             survivors=finished.survivors,
         )
+
+    def _heard(self) -> Sequence[Event]:
+        """
+        Raises:
+            JobInterrupted: a signal has ended the job, and what watches the ranks with it, as batch systems
+                do.
+            LaunchError: the ranks can no longer be watched.
+        """
+        try:
+            return self._workers.events()
+        except LaunchError as error:
+            if not self._signals.arrived:
+                raise
+            signum = self._signals.arrived[0]
+            raise JobInterrupted(
+                f"{signal_name(signum)} ended the job after {time.monotonic() - self._started:.1f} s, and "
+                "the process that watched the ranks has ended as well; all ranks were killed.",
+                signum=signum,
+            ) from error
 
     def _take(self, event: Event) -> Finished | None:
         match event:
@@ -268,6 +289,11 @@ class Supervisor:
                 self._console.narrate(f"{signal_name(signum)} received; the ranks are being ended already")
             else:
                 self._signum = signum
+                if signum == signal.SIGINT:
+                    self._console.tracebacks.leave_out_interrupts()
+                    if self._speaks:
+                        ranks = counted(len(self._not_ended), "rank")
+                        self._console.tell(f"SIGINT received: ending {ranks}; a second one kills them")
                 self._end(signum)
                 self._console.narrate(f"{signal_name(signum)} received, forwarded to all ranks")
 
