@@ -100,6 +100,24 @@ TEST(Negotiator, shutdown_fails_what_is_incomplete_and_names_the_rank) {
   EXPECT_EQ(of(sim, 0, late).error.code, Code::Shutdown);
 }
 
+TEST(Negotiator, advice_and_full_stop_of_a_rank_that_has_ended_come_once) {
+  using Reason = wire::Departure::Reason;
+  const std::string lost = "raised PeerLostError: rank 2 is gone";
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"raised OSError: no driver.", "raised OSError: no driver. Its own output says more"},
+      {lost + ". Look at its own output for the reason.",
+       lost + ". Look at its own output for the reason"},
+  };
+  for (const auto& [text, told] : cases) {
+    auto sim = world(4, 2);
+    sim.submit(0, named("allreduce.open"), kFloats, true);
+    sim.deliver_all();
+    sim.shutdown(3, {.reason = Reason::Failed, .text = text});
+    sim.deliver_all();
+    EXPECT_EQ(of(sim, 0, 1).error.message, "rank 3 on host host3 has ended: its script " + told);
+  }
+}
+
 TEST(Negotiator, a_script_that_failed_is_a_lost_rank_to_all_others_and_no_departure_to_itself) {
   using Reason = wire::Departure::Reason;
   auto sim = world(4, 2);

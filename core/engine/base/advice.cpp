@@ -13,4 +13,9 @@ std::string all_must_call(const RankSet& some, const RankSet& others) {
          "? An operation of some ranks only needs a process set";
 }
 
+void advise_to_look(std::string& message, std::string_view advice) {
+  while (message.ends_with('.') || message.ends_with(' ')) message.pop_back();
+  if (message.find("own output") == std::string::npos) message.append(". ").append(advice);
+}
+
 }  // namespace rueda

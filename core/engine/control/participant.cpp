@@ -385,8 +385,8 @@ Error Participant::shut_down(const Key* needed) const {
   error.peer = stopped_by_->rank;
   if (stopped_by_->reason == Reason::Failed) {
     error.code = Code::PeerLost;
-    error.message = world_.who(error.peer) + " has ended: its script " + stopped_by_->text +
-                    ". Its own output says more";
+    error.message = world_.who(error.peer) + " has ended: its script " + stopped_by_->text;
+    advise_to_look(error.message, "Its own output says more");
     error.missing = {error.peer};
     return error;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/base/advice.h"
 #include "engine/control/world.h"
 #include "engine/failure/cause_frame.h"
 
@@ -188,7 +189,7 @@ void FailureDetector::explain(Error& error) {
     error.message += ", while nobody waited for it";
   }
   if (error.missing.empty() && !error.tensor.empty()) error.missing = {error.peer};
-  error.message += ". Look at its own output for the reason";
+  advise_to_look(error.message, "Look at its own output for the reason");
 }
 
 }  // namespace rueda

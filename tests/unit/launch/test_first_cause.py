@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.bootstrap.starter import Word
-from horovod.launch.supervision.first_cause import lost_by
+from horovod.bootstrap.starter import Word, line_of
+from horovod.launch.supervision.first_cause import heard, lost_by
 
 SILENT = (
     "is lost: no sign of life for 5 s (its process is stopped), while others waited for it in allreduce.x"
@@ -28,3 +28,9 @@ def test_only_a_rank_that_fell_silent_counts_as_lost(
     text: str, because: int | None, lost: int | None
 ) -> None:
     assert lost_by(Word(True, text, because)) == lost
+
+
+def test_full_stop_of_a_rank_does_not_come_beside_that_of_the_sentence() -> None:
+    word = heard(line_of(Word(True, "raised OSError: no driver.")))
+    assert word is not None
+    assert word.text == "raised OSError: no driver"

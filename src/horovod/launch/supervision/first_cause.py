@@ -56,7 +56,8 @@ def heard(line: str) -> Word | None:
         word = parse(line)
     except ValueError:
         return None
-    return replace(word, text=harmless(word.text)[:_MOST_CHARACTERS])
+    # It becomes a part of sentences, which have full stops of their own.
+    return replace(word, text=harmless(word.text)[:_MOST_CHARACTERS].rstrip(" ."))
 
 
 def lost_by(word: Word) -> int | None:
