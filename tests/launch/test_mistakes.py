@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,10 +47,11 @@ def test_more_processes_than_slurm_has_tasks_on_several_nodes() -> None:
 
 
 def test_user_of_a_host_belongs_to_ssh() -> None:
-    for read in (
+    reads: list[Callable[[], object]] = [
         lambda: parse_hostfile("me@server1 slots=2\n", "hosts"),
         lambda: parse_hosts("me@server1:2"),
-    ):
+    ]
+    for read in reads:
         with pytest.raises(ConfigError, match=r"Write server1.* and --ssh-args='-l me'") as caught:
             read()
         assert "Host server1, and below it User me" in str(caught.value)

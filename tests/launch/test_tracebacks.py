@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import signal
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -103,8 +104,20 @@ def test_chain_of_tracebacks_is_left_out_as_a_whole() -> None:
     assert shown.of(2) == [*link, "something else"]
 
 
-def test_job_shows_the_traceback_of_all_ranks_once() -> None:
-    done = horovodrun("-np", "3", PYTHON, "-c", "raise ValueError('bad')")
+# All have come before the first one fails, and SIGTERM does not cut what they print.
+ALL_FAIL = """
+import os, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+folder = pathlib.Path(sys.argv[1])
+(folder / os.environ["HOROVOD_RANK"]).touch()
+while len(list(folder.iterdir())) < 3:
+    time.sleep(0.01)
+raise ValueError("bad")
+"""
+
+
+def test_job_shows_the_traceback_of_all_ranks_once(tmp_path: Path) -> None:
+    done = horovodrun("-np", "3", PYTHON, "-c", ALL_FAIL, str(tmp_path))
     said = done.stderr.decode()
     assert done.returncode == 1
     assert said.count("Traceback (most recent call last):") == 1
