@@ -8,7 +8,6 @@ import os
 import re
 import select
 import stat
-import sys
 import termios
 import threading
 from collections.abc import Iterator, Sequence
@@ -141,12 +140,16 @@ def _copy(sink: int, over: threading.Event) -> None:
     poller.register(_INPUT, select.POLLIN)
     try:
         while not over.is_set():
-            if poller.poll(_LOOK_MS) and _in_foreground():
-                data = os.read(_INPUT, _PIECE_BYTES)
-                if not data:
-                    break
-                while data:
-                    data = data[os.write(sink, data) :]
+            if not poller.poll(_LOOK_MS):
+                continue
+            if not _in_foreground():
+                over.wait(_LOOK_MS / 1000)
+                continue
+            data = os.read(_INPUT, _PIECE_BYTES)
+            if not data:
+                break
+            while data:
+                data = data[os.write(sink, data) :]
     except OSError:
         pass  # the terminal is gone, or the rank is
     finally:
@@ -156,5 +159,5 @@ def _copy(sink: int, over: threading.Event) -> None:
 def _in_foreground() -> bool:
     try:
         return os.tcgetpgrp(_INPUT) == os.getpgrp()
-    except OSError:  # not our terminal: nobody stops us for reading
-        return sys.platform == "linux"
+    except OSError:  # the terminal of another session: nobody stops us for reading
+        return True

@@ -50,7 +50,10 @@ class Feeder:
         while not self._over:
             with self._lock:
                 room = self._room_bytes
-            ready, _, _ = select.select([self._bell, *([self._source] if room else [])], [], [])
+            poller = select.poll()  # jobs with many hosts have descriptors beyond what `select` takes
+            for descriptor in (self._bell, *([self._source] if room else [])):
+                poller.register(descriptor, select.POLLIN)
+            ready = {descriptor for descriptor, _ in poller.poll()}
             if self._bell in ready:
                 os.eventfd_read(self._bell)
             if self._source not in ready or self._over:

@@ -31,6 +31,7 @@ from horovod.bootstrap.store_address import read_store
 from horovod.bootstrap.store_client import StoreClient
 from horovod.bootstrap.topology import checked_rank
 from horovod.errors import ConfigError, HorovodError, LaunchError, RendezvousError, StoreTimeout
+from horovod.launch.agent.processes import survive
 from horovod.launch.environment import compute_threads, slot_environment, start_timeout_s
 from horovod.launch.exit_status import exit_status
 from horovod.launch.external import messages
@@ -75,6 +76,7 @@ def rank_and_size(launcher: str, environ: Mapping[str, str]) -> tuple[int, int]:
 
 def main(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """Run one rank. Returns the exit status, that of the command."""
+    survive()
     launcher, card, command = words[0], words[1], tuple(words[2:])
     console = Console()
     try:
