@@ -68,7 +68,7 @@ class Plain:
         }
 
 
-def _blank(kind: type, slots: dict[str, Any], attributes: dict[str, Any] | None = None) -> Any:
+def _blank(kind: Any, slots: dict[str, Any], attributes: dict[str, Any] | None = None) -> Any:
     """An instance of ``kind`` whose constructor has not been called."""
     made = kind.__new__(kind)
     vars(made).update(attributes or {})

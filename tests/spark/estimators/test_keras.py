@@ -176,6 +176,7 @@ def test_a_model_with_named_inputs_and_a_custom_layer(lines: Any, store: Any, tm
 
 
 @whole
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("how", ["compiled", "legacy optimizer", "newer optimizer"])
 def test_models_of_tf_keras_are_trained_by_two_ranks_and_predict(
     lines: Any, store: Any, tmp_path: Path, how: str

@@ -166,7 +166,7 @@ class OwnState(torch.optim.SGD):
     def __init__(self, params: Any, scale: float) -> None:
         super().__init__(params, lr=0.1)
         self.scale = scale
-        self.cache: Any = (value for value in ())  # cannot be copied
+        self.cache: Any = (each for each in range(0))  # cannot be copied
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "scale": self.scale}

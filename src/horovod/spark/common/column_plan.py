@@ -109,7 +109,7 @@ def facts_of(plans: Sequence[ColumnPlan], df: Any) -> list[Any]:
         null = column.isNull()
         if isinstance(df.schema[plan.name].dataType, ArrayType):
             null = has_null(column, df.schema[plan.name].dataType)
-            size = functions.size(column)
+            size = _size(column, df.schema[plan.name].dataType)
             facts += [functions.min(size).alias(f"least{number}"), functions.max(size).alias(f"most{number}")]
         missing = functions.coalesce(null, functions.lit(True)).cast("long")
         facts.append(functions.sum(missing).alias(f"nulls{number}"))
@@ -155,6 +155,13 @@ def metadata_of(plans: Sequence[ColumnPlan], facts: Sequence[Mapping[str, Any]])
             "max_size": shape if plan.most is None else plan.most,
         }
     return metadata
+
+
+def _size(column: Any, kind: ArrayType) -> Any:
+    """How many elements a row of arrays has, within arrays of arrays, too."""
+    while isinstance(kind.elementType, ArrayType):
+        column, kind = functions.flatten(column), kind.elementType
+    return functions.size(column)
 
 
 def _check_sizes(name: str, least: int, most: int) -> None:

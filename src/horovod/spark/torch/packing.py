@@ -141,7 +141,8 @@ class _OptimizerUnpickler(pickle.Unpickler):
         self._parameters = parameters
 
     def persistent_load(self, number: Any) -> torch.nn.Parameter:
-        return self._parameters[number]
+        parameter: torch.nn.Parameter = self._parameters[number]
+        return parameter
 
 
 def packed(values: dict[str, Any]) -> dict[str, Any]:
