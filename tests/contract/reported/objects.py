@@ -19,6 +19,31 @@ def goes_on() -> None:
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
 
 
+@CASES.add
+def what_the_root_cannot_pickle_is_an_error_everywhere() -> None:
+    """TensorRT-LLM over MPI: pickling failed on the root, and the others waited for its bytes for ever."""
+    root = hvd.size() - 1
+    if hvd.rank() == root:
+        with pytest.raises(TypeError, match="pickle"):
+            hvd.broadcast_object({"lock": threading.Lock()}, root, name="lock")
+    else:
+        said = f"Rank {root} could not pickle its object, a dict: TypeError: .*lock.*"
+        with pytest.raises(ValueError, match=said):
+            hvd.broadcast_object(None, root, name="lock")
+    goes_on()
+
+
+@CASES.add
+def what_one_rank_cannot_pickle_is_an_error_everywhere() -> None:
+    """PyTorch's ``all_gather_object``: metrics of one rank held a generator; the others never came back."""
+    mine = (number for number in range(3)) if hvd.rank() == 0 else [1, 2]
+    with pytest.raises(
+        TypeError if hvd.rank() == 0 else ValueError, match="generator" if hvd.rank() else "pickle"
+    ):
+        hvd.allgather_object(mine, name="metrics")
+    goes_on()
+
+
 class Demanding(Exception):
     """Pickles, but cannot be made again: pickle calls the class with ``args`` alone."""
 
