@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, TypeVar
 
 import torch
@@ -78,31 +79,31 @@ class SyncBatchNorm(_BatchNorm):
     def convert_sync_batchnorm(cls, module: M) -> M | SyncBatchNorm:
         """Replace every batch normalisation in ``module`` by one of this class, and return ``module`` (or
         what it was replaced by). Parameters and buffers stay the same objects, so an optimizer goes on
-        working.
+        working; hooks and other attributes move along, and a layer that is used in several places stays one.
 
         Raises:
-            ValueError: a lazy layer, whose number of features is not known yet.
+            ValueError: a lazy layer, whose number of features is not known yet; or one whose class computes
+                something of its own, such as an activation, which would be lost. Nothing is replaced then.
         """
-        if isinstance(module, torch.nn.modules.batchnorm._LazyNormBase):
-            raise InvalidArgumentError(
-                f"{type(module).__name__} does not know its number of features yet: run a forward pass first."
-            )
-        if isinstance(module, _BatchNorm):
-            return module if isinstance(module, cls) else cls._like(module)
-        for name, child in module.named_children():
-            converted = cls.convert_sync_batchnorm(child)
-            if converted is not child:
-                setattr(module, name, converted)
-        return module
+        layers = dict.fromkeys(each for each in module.modules() if isinstance(each, _BatchNorm))
+        for layer in layers:
+            _check_convertible(layer)
+        converted = {layer: cls._like(layer) for layer in layers if not isinstance(layer, cls)}
+        for parent in list(module.modules()):
+            for name, child in list(parent._modules.items()):
+                if isinstance(child, _BatchNorm) and child in converted:
+                    setattr(parent, name, converted[child])
+        return converted.get(module, module) if isinstance(module, _BatchNorm) else module
 
     @classmethod
     def _like(cls, module: _BatchNorm) -> SyncBatchNorm:
-        converted = cls(
-            module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats
-        )
-        for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
-            setattr(converted, name, getattr(module, name))
-        converted.train(module.training)
+        converted = cls.__new__(cls)
+        # Containers (of parameters, buffers, hooks) of its own, with the same content.
+        converted.__dict__ = {
+            name: copy.copy(value) if isinstance(value, dict | set) else value
+            for name, value in module.__dict__.items()
+            if name != "_compiled_call_impl"  # would go on calling ``module``
+        }
         return converted
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
@@ -123,6 +124,21 @@ class SyncBatchNorm(_BatchNorm):
             return
         for running, new in ((self.running_mean, mean), (self.running_var, var * (count / (count - 1)))):
             running.mul_(1.0 - share).add_(new.to(running.dtype), alpha=share)
+
+
+def _check_convertible(layer: _BatchNorm) -> None:
+    kind = type(layer)
+    if isinstance(layer, torch.nn.modules.batchnorm._LazyNormBase):
+        raise InvalidArgumentError(
+            f"{kind.__name__} does not know its number of features yet: run a forward pass first."
+        )
+    if isinstance(layer, SyncBatchNorm):
+        return
+    if "forward" in vars(layer) or not kind.forward.__module__.startswith("torch.nn."):
+        raise InvalidArgumentError(
+            f"{kind.__module__}.{kind.__name__} has a forward() of its own, which SyncBatchNorm would leave "
+            "out. Replace its layers yourself, for example by hvd.SyncBatchNorm and what else it computes."
+        )
 
 
 class _Normalise(torch.autograd.Function):

@@ -15,6 +15,68 @@ CASES = Cases()
 
 
 @CASES.add
+def a_layer_that_stands_in_two_places_is_converted_in_both() -> None:
+    """PyTorch: a layer under two names in one module was converted under the first only."""
+
+    class Twice(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.nn.BatchNorm1d(3)
+            self.second = self.first
+            self.others = torch.nn.ModuleList([self.first, torch.nn.Sequential(self.first)])
+
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.second(given)
+            return result
+
+    network: Any = hvd.SyncBatchNorm.convert_sync_batchnorm(Twice())
+    places = (network.first, network.second, network.others[0], network.others[1][0])
+    assert all(place is network.first for place in places)
+    assert isinstance(network.first, hvd.SyncBatchNorm)
+    output = network(torch.full((2, 3), float(hvd.rank())) + torch.tensor([[0.0], [1.0]]))
+    assert torch.allclose(hvd.allreduce(output.mean(0)), torch.zeros(3), atol=1e-5)
+
+
+@CASES.add
+def hooks_and_attributes_of_a_layer_move_along() -> None:
+    """PyTorch: conversion after ``register_forward_hook`` left features that were never seen again."""
+    seen: list[torch.Size] = []
+    layer = torch.nn.BatchNorm1d(3, momentum=0.3)
+    layer.register_forward_hook(lambda module, given, output: seen.append(output.shape))
+    layer.name_in_the_paper = "b1"  # type: ignore[assignment]
+    running = layer.running_mean
+    network: Any = hvd.SyncBatchNorm.convert_sync_batchnorm(torch.nn.Sequential(layer)).eval()
+    network(torch.randn(4, 3))
+    converted = network[0]
+    assert seen == [torch.Size([4, 3])]
+    assert converted.name_in_the_paper == "b1"
+    assert converted.weight is layer.weight
+    assert converted.running_mean is running
+    assert converted.momentum == 0.3
+    assert layer.training
+    assert not converted.training, "the original shares its settings with the copy"
+
+
+@CASES.add
+def a_layer_that_computes_more_is_not_stripped_of_it() -> None:
+    """timm: normalisation with an activation inside came out of the conversion without the activation."""
+
+    class WithActivation(torch.nn.BatchNorm1d):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return torch.relu(super().forward(input))
+
+    network = torch.nn.Sequential(torch.nn.BatchNorm1d(3), WithActivation(3))
+    with pytest.raises(ValueError, match=r"WithActivation has a forward\(\) of its own"):
+        hvd.SyncBatchNorm.convert_sync_batchnorm(network)
+    assert type(network[0]) is torch.nn.BatchNorm1d, "something was converted before the refusal"
+
+    patched: Any = torch.nn.BatchNorm1d(3)
+    patched.forward = torch.relu
+    with pytest.raises(ValueError, match=r"forward\(\) of its own"):
+        hvd.SyncBatchNorm.convert_sync_batchnorm(patched)
+
+
+@CASES.add
 def without_running_statistics() -> None:
     """PyTorch: ``track_running_stats=False`` failed on statistics that are None, in evaluation too."""
     layer: Any = hvd.SyncBatchNorm.convert_sync_batchnorm(torch.nn.BatchNorm2d(3, track_running_stats=False))
