@@ -82,8 +82,9 @@ class HorovodBasics:
         lifecycle.stop()
 
     def is_initialized(self) -> bool:
-        """Whether :meth:`init` has been called, and :meth:`shutdown` not since."""
-        return lifecycle.is_initialized()
+        """Whether :meth:`init` has been called, and :meth:`shutdown` not since; in a forked child, such as a
+        worker of a loader, by its parent."""
+        return lifecycle.has_topology()
 
     # -- timeline -------------------------------------------------------------------------------------------
 
@@ -118,35 +119,35 @@ class HorovodBasics:
         """
         lifecycle.current().engine.stop_timeline()
 
-    # -- topology: all raise NotInitializedError (a ValueError) before init ---------------------------------
+    # -- topology: all raise NotInitializedError (a ValueError) before init; forked children have the parent's
 
     def size(self) -> int:
         """Number of processes."""
-        return lifecycle.current().topology.size
+        return lifecycle.topology().size
 
     def local_size(self) -> int:
         """Number of processes on this host."""
-        return lifecycle.current().topology.local_size
+        return lifecycle.topology().local_size
 
     def cross_size(self) -> int:
         """Number of hosts that have a process with this local rank."""
-        return lifecycle.current().topology.cross_size
+        return lifecycle.topology().cross_size
 
     def rank(self) -> int:
         """Number of this process, 0 … size-1."""
-        return lifecycle.current().topology.rank
+        return lifecycle.topology().rank
 
     def local_rank(self) -> int:
         """Position of this process among those of its host."""
-        return lifecycle.current().topology.local_rank
+        return lifecycle.topology().local_rank
 
     def cross_rank(self) -> int:
         """Position of this host among those that have a process with this local rank."""
-        return lifecycle.current().topology.cross_rank
+        return lifecycle.topology().cross_rank
 
     def is_homogeneous(self) -> bool:
         """Whether all hosts have the same number of processes."""
-        return lifecycle.current().topology.homogeneous
+        return lifecycle.topology().homogeneous
 
     def pin(self, cores: bool | None = None) -> Pinned:
         """Take this rank's device and cores of its host, from what a scheduler has left it.

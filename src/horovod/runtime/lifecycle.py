@@ -417,6 +417,22 @@ def is_initialized() -> bool:
     return isinstance(_current, Runtime | _Awaited)
 
 
+def has_topology() -> bool:
+    """Whether this process has a world, or was forked from one that had. Never raises."""
+    return is_initialized() or isinstance(_current, _Forked)
+
+
+def topology() -> Topology:
+    """The place of this process in its world. A forked child, such as a worker of a loader that shares
+    samples out by rank, has that of its parent.
+
+    Raises:
+        NotInitializedError: before ``start`` and after ``stop``.
+    """
+    runtime = _current
+    return runtime.runtime.topology if isinstance(runtime, _Forked) else current().topology
+
+
 def _attempt(config: Config, process_sets: Sets, core: Core, meeting: Meeting, communicator: Any) -> Runtime:
     """Form the world. What a failure means for the next attempt is kept."""
     global _current

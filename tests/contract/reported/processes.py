@@ -33,6 +33,15 @@ class Dealt(IterableDataset[int]):
 
 
 @CASES.add
+def workers_of_a_loader_know_the_rank() -> None:
+    """PyTorch: data sets asked for the rank in a forked worker; all ranks read the same samples, or the
+    worker died."""
+    loader = DataLoader(Dealt(), batch_size=None, num_workers=1, multiprocessing_context="fork")
+    assert [int(number) for number in loader] == list(range(hvd.rank(), 6, hvd.size()))
+    assert total() == hvd.size()
+
+
+@CASES.add
 def a_forked_child_ends_as_python_does() -> None:
     """Open MPI: a fork after init, and the child's exit handlers took the parent's connections down."""
     child = os.fork()

@@ -235,17 +235,19 @@ def test_forked_child_is_told_what_to_do() -> None:
                 call()
             except HorovodInternalError as error:
                 texts.append(str(error))
+        texts.append(f"{lifecycle.has_topology()} {lifecycle.topology() is runtime.topology}")
         lifecycle.stop()
         texts.append(f"{lifecycle.is_initialized()} {engine(runtime).states}")
         os.write(writer, "\n".join(texts).encode())
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as pipe:
-        current, start, state = pipe.read().split("\n")
+        current, start, known, state = pipe.read().split("\n")
     assert os.waitpid(child, 0)[1] == 0
     assert current == start
     assert f"forked from rank 0 (process {os.getpid()}) after hvd.init()" in current
     assert "spawn" in current
+    assert known == "True True"  # for loader workers that share samples out
     assert state == "False ['start']"
     assert lifecycle.current() is runtime
 
