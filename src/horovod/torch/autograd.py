@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
+from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from horovod.collectives.forms import Collectives
@@ -39,8 +40,15 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
 
 
 def tracked(tensor: Any) -> bool:
-    """Whether autograd follows what is done with ``tensor``."""
-    return getattr(tensor, "requires_grad", False) and torch.is_grad_enabled()
+    """Whether autograd follows what is done with ``tensor``. In forward mode that is an error of the node: it
+    has no derivative of its own there, and the tangent would be lost."""
+    if getattr(tensor, "requires_grad", False) and torch.is_grad_enabled():
+        return True
+    return forward_ad._current_level >= 0 and _has_tangent(tensor)
+
+
+def _has_tangent(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def differentiable(run: Callable[..., R], gradient: Callable[..., Any], *tensors: torch.Tensor) -> R:

@@ -119,6 +119,19 @@ def a_wider_default_type_is_nobodys_problem() -> None:
 
 
 @CASES.add
+def a_tangent_is_not_lost() -> None:
+    """PyTorch: collectives were run on the values of dual numbers only, so derivatives in forward mode were
+    zero."""
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(torch.ones(2), torch.ones(2))
+        calls = (hvd.allreduce, hvd.allgather, lambda given: hvd.broadcast(given, 0), hvd.reducescatter)
+        for call in (*calls, lambda given: hvd.grouped_allreduce([given])):
+            with pytest.raises(NotImplementedError, match="jvp"):
+                call(dual)
+        assert hvd.allreduce(torch.ones(2)).tolist() == [1.0, 1.0]
+
+
+@CASES.add
 def entries_that_are_no_tensors_are_named() -> None:
     """Transformer Engine: ``get_extra_state`` puts other things into ``state_dict()``."""
 
