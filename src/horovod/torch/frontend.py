@@ -248,6 +248,11 @@ def _refusal(tensor: Any) -> HorovodError:
         )
     if tensor.dtype not in _CODES:
         return InvalidArgumentError(f"Tensor type {tensor.dtype} is not supported.")
+    if tensor.is_meta:
+        return InvalidArgumentError(
+            f"Tensor of shape {list(tensor.shape)} is on device meta: it has no values. Give it some first, "
+            "for example by module.to_empty(device='cpu') and an initialisation."
+        )
     if not tensor.is_cpu and tensor.device.type not in _DEVICES:
         return HorovodInternalError(
             f"Tensors on device {tensor.device} are not supported yet; move the tensor to the CPU first.",

@@ -132,6 +132,17 @@ def a_tangent_is_not_lost() -> None:
 
 
 @CASES.add
+def tensors_without_values_are_refused_with_what_to_do() -> None:
+    """Transformers with ``low_cpu_mem_usage``: parameters on the meta device were broadcast, and each rank
+    got what lay in its memory."""
+    network = torch.nn.Linear(2, 2, device="meta")
+    with pytest.raises(ValueError, match="to_empty"):
+        hvd.broadcast_parameters(network.state_dict(), root_rank=0)
+    with pytest.raises(ValueError, match="uninitialized parameter"):
+        hvd.broadcast_parameters(torch.nn.LazyLinear(2).state_dict(), root_rank=0)
+
+
+@CASES.add
 def entries_that_are_no_tensors_are_named() -> None:
     """Transformer Engine: ``get_extra_state`` puts other things into ``state_dict()``."""
 

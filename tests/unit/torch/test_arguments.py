@@ -15,6 +15,7 @@ from horovod import _core
 from horovod.collectives.base import explained
 from horovod.common.basics import HorovodBasics
 from horovod.errors import NotInitializedError
+from horovod.torch.frontend import _refusal
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -236,12 +237,21 @@ def test_unknown_types_are_refused(
         call(tensor)
 
 
+def test_tensors_elsewhere_than_in_host_memory_are_refused() -> None:
+    class Elsewhere(torch.Tensor):
+        is_cpu = False
+        device = torch.device("hpu", 0)
+
+    refusal = _refusal(torch.ones(2).as_subclass(Elsewhere))
+    assert isinstance(refusal, hvd.HorovodInternalError)
+    assert not refusal.recoverable
+    assert "Tensors on device hpu:0 are not supported yet" in str(refusal)
+
+
 @pytest.mark.parametrize("call", BLOCKING.values(), ids=BLOCKING)
-def test_tensors_elsewhere_than_in_host_memory_are_refused(
-    call: Callable[[Any], Any], make_world: MakeWorld
-) -> None:
+def test_tensors_without_values_are_refused(call: Callable[[Any], Any], make_world: MakeWorld) -> None:
     make_world(2)
-    with pytest.raises(hvd.HorovodInternalError, match="not supported yet"):
+    with pytest.raises(ValueError, match=r"on device meta: it has no values\. Give it some first"):
         call(torch.ones(2, device="meta"))
 
 
