@@ -12,7 +12,7 @@ from horovod.collectives import objects
 from horovod.errors import InvalidArgumentError
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.torch.autograd import collectives
-from horovod.torch.gradients import sparse_zero
+from horovod.torch.gradients import sparse_zero, zero_gradient
 from horovod.torch.sparse_tables import is_sparse_table
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
@@ -205,6 +205,4 @@ def _allocate_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module
     for parameter in _parameters(optimizer):
         if parameter.requires_grad and parameter.grad is None:
             is_sparse = isinstance(optimizer, torch.optim.SparseAdam) or parameter in sparse
-            parameter.grad = (
-                sparse_zero(parameter, 1) if is_sparse else torch.zeros_like(parameter, requires_grad=False)
-            )
+            parameter.grad = sparse_zero(parameter, 1) if is_sparse else zero_gradient(parameter)

@@ -12,7 +12,12 @@ from horovod.torch.mpi_ops import sparse_allreduce_async
 from horovod.torch.shared_gradients import SharedGradients
 from horovod.torch.sparse_tables import sparse_tables
 
-__all__ = ["Gradients", "sparse_zero"]
+__all__ = ["Gradients", "sparse_zero", "zero_gradient"]
+
+
+def zero_gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """A zero gradient of ``parameter``, in the dtype of its gradients: ``grad_dtype``, if there is one."""
+    return torch.zeros_like(parameter, dtype=getattr(parameter, "grad_dtype", None), requires_grad=False)
 
 
 def sparse_zero(parameter: torch.Tensor, sparse_dims: int) -> torch.Tensor:
@@ -63,7 +68,7 @@ class Gradients(GradientStore[torch.Tensor]):
             self._sparse[index] = 1
         if index in self._sparse:
             return sparse_zero(parameter, self._sparse[index])
-        return torch.zeros_like(parameter, requires_grad=False)
+        return zero_gradient(parameter)
 
     def _find_tables(self) -> set[int]:
         if self._looked_at < len(self.parameters):

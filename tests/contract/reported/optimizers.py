@@ -190,6 +190,30 @@ def groups_and_parameters_without_elements() -> None:
 
 
 @CASES.add
+def gradients_of_another_type_than_their_parameter() -> None:
+    """PyTorch: float32 gradients of bfloat16 weights; the zeros of a rank that had not used the weight were
+    bfloat16."""
+    if not hasattr(torch.Tensor, "grad_dtype"):
+        return
+    weight = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    weight.grad_dtype = torch.float32
+    other = torch.nn.Parameter(torch.ones(1))
+    plain = torch.optim.SGD([weight, other], lr=0.0)
+    hvd.broadcast_optimizer_state(plain, root_rank=0)
+    assert weight.grad is not None
+    assert weight.grad.dtype == torch.float32
+    optimizer: Any = hvd.DistributedOptimizer(plain, [("weight", weight), ("other", other)])
+    optimizer.zero_grad()
+    loss = other.sum()
+    if hvd.rank() == 0:
+        loss = loss + (weight.float() * 1.5).sum()
+    loss.backward()
+    optimizer.synchronize()
+    assert weight.grad.dtype == torch.float32
+    assert torch.allclose(weight.grad, torch.full((3,), 1.5 / hvd.size()))
+
+
+@CASES.add
 def gradients_that_were_computed_without_hooks() -> None:
     """PyTorch: gradients of ``torch.func.grad``, or expanded ones, were assigned by hand and never
     exchanged."""
