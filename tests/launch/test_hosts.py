@@ -166,7 +166,10 @@ def test_too_few_slots_name_both_numbers() -> None:
         placed("a:1,b:3", 5, 5)
 
 
-@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "127.0.0.2", socket.gethostname()])
+@pytest.mark.parametrize(
+    "name",
+    ["localhost", "127.0.0.1", "127.0.0.2", socket.gethostname(), "localhost.", f"{socket.gethostname()}."],
+)
 def test_this_machine_is_recognised(name: str) -> None:
     assert is_this_machine(name)
 

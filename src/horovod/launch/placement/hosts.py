@@ -274,7 +274,8 @@ def is_this_machine(name: str) -> bool:
     Raises:
         LaunchError: the name cannot be resolved.
     """
-    if name in _ALWAYS_LOCAL or name == socket.gethostname():
+    absolute = name.removesuffix(".")  # as DNS ends a name that no search list completes
+    if absolute in _ALWAYS_LOCAL or absolute == socket.gethostname():
         return True
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
