@@ -28,4 +28,4 @@ def test_worker_that_horovodrun_has_killed_was_not_out_of_memory(told: bool) -> 
     course._take(Exited(3, -signal.SIGKILL, told=told), 0.0)
     said = str(course._worker_failed(KILLED, ""))
     assert ("out of memory" in said) is not told
-    assert said.endswith("It was ended by horovodrun.") is told
+    assert ("It was ended by horovodrun." in said) is told
