@@ -151,7 +151,8 @@ def _taken(
     text = (
         f"Two processes say that they are rank {place.rank}: process {other['pid']} on host {other['host']} "
         f"and process {owner['pid']} on host {owner['host']}. Give each its own HOROVOD_RANK. "
-        "Was one of them started by the other, with its environment?"
+        "Was one of them started by the other, with its environment? Children that run the script again "
+        "(multiprocessing by spawn, workers of a loader) need hvd.init() below if __name__ == '__main__'."
     )
     cause = Cause(text, rank=place.rank, host=place.host)
     store.abort(scope, cause)
