@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -14,6 +16,9 @@ from tests.hosts.simulated import SimulatedHosts
 from tests.hosts.slurm import slurm_on, why_no_slurm
 from tests.launch.launching import environment
 
+LONG = pytest.mark.skipif(
+    not os.environ.get("RUEDA_FULL_MATRIX"), reason="takes long; RUEDA_FULL_MATRIX=1 runs it"
+)
 pytestmark = pytest.mark.timeout(4 * LIMIT_S)
 
 # The shortest time after which a silent side counts as lost.
@@ -66,6 +71,62 @@ def test_the_host_of_rank_0_dies(hosts: SimulatedHosts, tmp_path: Path) -> None:
         after = job.world(1)
         assert after["members"][0]["host"] == hosts.names[2]
         assert job.finish().count("done 1") == 1
+
+
+def train(job: ElasticJob, ranks: int) -> None:
+    """Read what it prints until so many ranks train."""
+    for _ in range(ranks):
+        while not any("trains" in line for line in job.job.lines(1)):
+            pass
+
+
+@LONG
+@pytest.mark.parametrize("fault", ["power off", "cut", "pause", "stop"])
+@pytest.mark.parametrize("slots", [1, 2])
+def test_silence_costs_the_limit_of_silence(
+    hosts: SimulatedHosts, tmp_path: Path, fault: str, slots: int
+) -> None:
+    """The default limit is 5 s, and the next step comes within 6 s. A wait of the driver's own, or of its
+    connection with the host, makes it 10 s.
+    """
+    name(hosts, tmp_path, 0, 1, 2, slots=slots)
+    with elastic(hosts, tmp_path, *discovery(tmp_path)) as job:
+        job.world(3 * slots)
+        train(job, 3 * slots)
+        at = time.time()
+        if fault == "power off":
+            hosts.power_off(2)
+        elif fault == "cut":
+            hosts.cut(2)
+        elif fault == "pause":
+            hosts.pause(2)
+        else:
+            assert signal_processes(hosts, 2, f"{PYTHON} {RANK}", signal.SIGSTOP) == slots
+        job.world(2 * slots)
+        (tmp_path / "enough").touch()
+        said = job.finish()
+        hosts.mend(2)
+        hosts.resume(2)
+    first = min(float(found) for found in re.findall(rf"trains {2 * slots} ([0-9.]+)", said))
+    assert first - at < 9.0, said
+    assert said.count(f"done {2 * slots}") == 2 * slots
+
+
+@LONG
+def test_a_longer_limit_survives_a_longer_cut(hosts: SimulatedHosts, tmp_path: Path) -> None:
+    """One setting raises them all: that of ranks, of the driver and of the agents, of ssh and of TCP."""
+    limit = {"HOROVOD_HEARTBEAT_TIMEOUT_SECONDS": "60"}
+    name(hosts, tmp_path, 0, 1, 2)
+    with elastic(hosts, tmp_path, *discovery(tmp_path), extra=limit) as job:
+        job.world(3)
+        train(job, 3)
+        hosts.cut(2)
+        time.sleep(25.0)  # the cut
+        hosts.mend(2)
+        said = job.finish()
+    assert said.count("done 3") == 3, said
+    assert "world 2" not in said
+    assert left_behind(hosts) == []
 
 
 def test_hosts_come_and_go_without_a_failure(hosts: SimulatedHosts, tmp_path: Path) -> None:

@@ -505,6 +505,28 @@ def test_a_host_that_is_silent_is_lost_with_all_that_was_started_there(
             assert watched.still_running(LIMIT_S) == []
 
 
+def test_a_host_that_others_have_lost_is_lost_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that speaks stays."""
+    monkeypatch.setenv("PATH", fake_ssh(tmp_path)["PATH"])
+    with fleet_of(*DO, launcher="ssh", silence_s=1.5 * LIMIT_S) as running:
+        for number in (0, 1):
+            running.reach(f"no-such-host-{number}")
+        pid = running.start(0, "no-such-host-0", DO=WAIT)
+        running.start(1, "no-such-host-1", DO=WAIT)
+        agent = stat_of(pid)
+        assert agent is not None
+        os.kill(agent.parent, signal.SIGSTOP)
+        try:
+            for number in (0, 1):
+                running.fleet.doubt(f"no-such-host-{number}")
+            running.fleet.doubt("nobody")
+            lost = running.lost("no-such-host-0")
+        finally:
+            os.kill(agent.parent, signal.SIGCONT)
+        assert lost.ranks == (0,)
+        assert not [event for event in running.seen if isinstance(event, HostLost) and event is not lost]
+
+
 @pytest.mark.parametrize("name", ["", "a" * 300, "-oProxyCommand=true", "\udcff", chr(0xD800), "\0"])
 def test_what_is_no_name_of_a_host_is_a_host_that_cannot_be_reached(name: str) -> None:
     with fleet_of(*DO, launcher="ssh") as running:

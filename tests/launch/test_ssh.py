@@ -11,13 +11,13 @@ import pytest
 
 from horovod.errors import ConfigError
 from horovod.launch.agent_client.ssh_command import SshOptions, explain, may_pass, remote_shell
-from horovod.launch.environment import for_other_hosts, interface_environment, silence_s
+from horovod.launch.environment import for_other_hosts, interface_environment, rank_silence_s, silence_s
 from horovod.launch.placement.addresses import names_of_this_machine, store_hosts
 
 
 def test_words_of_the_user_come_before_ours_and_the_host_after() -> None:
     options = SshOptions(port=2222, identity_file="my key", arguments=("-l", "me", "-o", "BatchMode=no"))
-    words = remote_shell("server1", options, {}, sys.executable, 10)
+    words = remote_shell("server1", options, {}, sys.executable, 10, 10.0)
     assert words[:5] == ["ssh", "-l", "me", "-o", "BatchMode=no"]
     assert words[5:9] == ["-p", "2222", "-i", "my key"]
     for option in (
@@ -31,12 +31,19 @@ def test_words_of_the_user_come_before_ours_and_the_host_after() -> None:
     assert words[-3:-1] == ["--", "server1"]
 
 
+@pytest.mark.parametrize(("silence_s", "interval_s"), [(6.0, 5), (10.0, 5), (31.0, 11), (120.0, 40)])
+def test_ssh_itself_waits_longer_than_we_do(silence_s: float, interval_s: int) -> None:
+    words = remote_shell("server1", SshOptions(), {}, sys.executable, 10, silence_s)
+    assert f"ServerAliveInterval={interval_s}" in words
+    assert "ServerAliveCountMax=3" in words  # it ends after the fourth question without an answer
+
+
 def test_agent_of_old_kubernetes_operators_takes_the_place_of_ssh() -> None:
     environ = {"OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh"}
-    words = remote_shell("pod1", SshOptions(port=2222), environ, sys.executable, 10)
+    words = remote_shell("pod1", SshOptions(port=2222), environ, sys.executable, 10, 10.0)
     assert words[:2] == ["/etc/mpi/kubexec.sh", "pod1"]
     assert len(words) == 3
-    other = remote_shell("pod1", SshOptions(), {"OMPI_MCA_plm_rsh_agent": "rsh"}, sys.executable, 10)
+    other = remote_shell("pod1", SshOptions(), {"OMPI_MCA_plm_rsh_agent": "rsh"}, sys.executable, 10, 10.0)
     assert other[0] == "ssh"
 
 
@@ -44,7 +51,7 @@ def test_agent_of_old_kubernetes_operators_takes_the_place_of_ssh() -> None:
 @pytest.mark.parametrize("python", [sys.executable, "/no/such/python", "/odd 'name\" $x/python"])
 def test_command_finds_a_python_and_gives_it_the_text(shell: str, python: str) -> None:
     text = b"import sys; print(sys.argv, sys.stdin.read())"
-    command = remote_shell("host", SshOptions(), {}, python, len(text))[-1]
+    command = remote_shell("host", SshOptions(), {}, python, len(text), 10.0)[-1]
     done = subprocess.run(
         [shell, "-c", command], input=text + b"the rest", capture_output=True, timeout=20, check=True
     )
@@ -52,7 +59,7 @@ def test_command_finds_a_python_and_gives_it_the_text(shell: str, python: str) -
 
 
 def test_command_without_any_python_is_told_apart() -> None:
-    command = shlex.split(remote_shell("host", SshOptions(), {}, "/no/such/python", 1)[-1])
+    command = shlex.split(remote_shell("host", SshOptions(), {}, "/no/such/python", 1, 10.0)[-1])
     command[3] = command[3].replace("/usr/bin/python3", "/no/python3")
     done = subprocess.run(command[1:], env={"PATH": "/nowhere"}, timeout=20, check=False)
     assert "no Python is found there" in explain(done.returncode, "")
@@ -101,11 +108,16 @@ def test_interfaces_become_variables() -> None:
     }
 
 
-def test_silence_is_that_of_ranks_but_not_shorter_than_three_beats() -> None:
+def test_silence_of_hosts_is_twice_that_of_ranks() -> None:
     variable = "HOROVOD_HEARTBEAT_TIMEOUT_SECONDS"
-    assert silence_s({}, {}) == 10
-    assert silence_s({}, {variable: "20"}) == 20
-    assert silence_s({variable: "1"}, {variable: "20"}) == 3
+    for options, inherited, of_ranks_s, of_hosts_s in (
+        ({}, {}, 5, 10),
+        ({}, {variable: "20"}, 20, 40),
+        ({variable: "1"}, {variable: "20"}, 3, 6),
+        ({}, {variable: "0"}, 0, 10),
+    ):
+        assert rank_silence_s(options, inherited) == of_ranks_s
+        assert silence_s(options, inherited) == of_hosts_s
 
 
 def test_the_store_is_served_where_other_hosts_see_this_machine() -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from horovod.bootstrap.secret import SECRET_VARIABLE
 from horovod.bootstrap.store_address import store_environment
-from horovod.config import value_of
+from horovod.config import SHORTEST_HEARTBEAT_TIMEOUT_S, Config, value_of
 from horovod.errors import ConfigError
 from horovod.launch.placement.hosts import Slot
 
@@ -18,6 +18,7 @@ __all__ = [
     "for_other_hosts",
     "interface_environment",
     "job_environment",
+    "rank_silence_s",
     "silence_s",
     "slot_environment",
     "start_timeout_s",
@@ -36,10 +37,9 @@ _NOT_FOR_OTHER_HOSTS = re.compile(
 # Every host has its own; the launching machine's serve only where a host has none.
 _OF_A_HOST = frozenset({"HOME", "HOSTNAME", "LOGNAME", "MAIL", "SHELL", "TMPDIR", "USER"})
 _DEFAULT_START_TIMEOUT_S = 30.0
-_DEFAULT_SILENCE_S = (
-    10.0  # twice that of the ranks: they know first and say more; ssh waits longer after losses
-)
-_SHORTEST_SILENCE_S = 3.0  # both sides give a sign of life each second
+# Of the time after which a silent rank is lost: ranks know first and say more, and ssh, whose connections are
+# its own, sends again later and later after a loss.
+_SILENCES = 2
 
 
 def job_environment(
@@ -101,15 +101,26 @@ def start_timeout_s(options: Mapping[str, str], inherited: Mapping[str, str]) ->
     return _seconds("HOROVOD_START_TIMEOUT", options, inherited) or _DEFAULT_START_TIMEOUT_S
 
 
-def silence_s(options: Mapping[str, str], inherited: Mapping[str, str]) -> float:
-    """After how long without a sign of life a host is lost for its launcher, and a launcher for its hosts: as
-    long as ranks give each other.
+def rank_silence_s(options: Mapping[str, str], inherited: Mapping[str, str]) -> float:
+    """After how long without a sign of life a rank is lost for the others; 0: never. All that is said about
+    silence follows from it.
 
     Raises:
         ConfigError: it is not a number.
     """
-    given_s = _seconds("HOROVOD_HEARTBEAT_TIMEOUT_SECONDS", options, inherited)
-    return max(given_s, _SHORTEST_SILENCE_S) if given_s else _DEFAULT_SILENCE_S
+    given_s: float = value_of("heartbeat_timeout_s", {**inherited, **options})
+    return max(given_s, SHORTEST_HEARTBEAT_TIMEOUT_S) if given_s else 0.0
+
+
+def silence_s(options: Mapping[str, str], inherited: Mapping[str, str]) -> float:
+    """After how long without a sign of life a host is lost for its launcher, and a launcher for its hosts:
+    twice as long as ranks give each other. Also where these wait for ever, as for a debugger: nobody holds
+    the processes of the launcher.
+
+    Raises:
+        ConfigError: it is not a number.
+    """
+    return _SILENCES * (rank_silence_s(options, inherited) or Config.heartbeat_timeout_s)
 
 
 class Limits(NamedTuple):

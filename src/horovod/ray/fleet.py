@@ -16,6 +16,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from horovod.bootstrap.starter import Word, line_of
 from horovod.errors import LaunchError
+from horovod.launch.agent_client.connection import DOUBTED
 from horovod.launch.launchers.contract import (
     Event,
     Exited,
@@ -61,6 +62,8 @@ class _Node:
     since: float = field(default_factory=time.monotonic)
     """When it was asked for what has not been answered."""
     asked: bool = True
+    doubted: bool = False
+    """Others have lost it, and it has not been heard of since."""
     kills: list[Any] = field(default_factory=list)
     """What the probe was told to end, and has not answered."""
 
@@ -151,6 +154,10 @@ class ActorFleet:
     def pass_on(self, signum: int) -> None:
         self._console.tell(f"{signal_name(signum)} goes to no worker: actors of Ray take no signals")
 
+    def doubt(self, host: str) -> None:
+        if host in self._nodes:
+            self._nodes[host].doubted = True
+
     def drop(self, host: str) -> None:
         self.end([number for number, each in self._workers.items() if each.node == host], 15)
         self._let_go(host)
@@ -237,7 +244,7 @@ class ActorFleet:
     def _pinged(self, host: str, node: _Node, found: list[Event], _: Any, error: Exception | None) -> None:
         if self._nodes.get(host) is not node:
             return
-        node.asked = False
+        node.asked = node.doubted = False
         if error is not None:
             self._lose(host, node, _why(error), found)
 
@@ -254,6 +261,8 @@ class ActorFleet:
                 )
                 continue
             limit_s = self._limits.silence_s if node.reached else self._limits.start_s
+            if node.reached and node.doubted:
+                limit_s *= DOUBTED
             if now > node.since + limit_s:
                 self._lose(host, node, f"nothing was heard of it for {limit_s:g} s", found)
         for number, worker in list(self._workers.items()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from horovod.bootstrap.membership import Dismissed, Expected, Placed, Report
-from horovod.launch.elastic.actions import Drop, End, Log, Notify, Over, Reach, Spoil, Start, Tell
+from horovod.launch.elastic.actions import Doubt, Drop, End, Log, Notify, Over, Reach, Spoil, Start, Tell
 from horovod.launch.elastic.driver import Driver
 from horovod.launch.elastic.hosts import Hosts
 from horovod.launch.elastic.phase import Phase
@@ -58,7 +58,10 @@ class Play:
         self.notified: list[int] = []
         self.logs: list[Log] = []
         self.spoiled: list[Spoil] = []
+        self.doubted: list[str] = []
         self.dropped: list[str] = []
+        self.off: set[str] = set()
+        """Hosts that are switched off."""
         self.killed: list[int] = []
         self.over: Over | None = None
         self.unreachable: set[str] = set()
@@ -99,11 +102,14 @@ class Play:
         failed: bool = False,
         because: int | None = None,
         synced: bool = False,
+        silent: bool = False,
     ) -> None:
         for number in numbers:
             worker = self.workers[number]
             round_ = worker.round
             why = "why" if failed else ""
+            if silent:
+                why = f"rank {because} on host x is lost: no sign of life for 5 s (…)"
             self._report(number, Report(True, round_, formed and round_ > 0, failed, why, because, synced))
 
     def fail(self, number: int, why: str = "raised ValueError: boom", lost: int | None = None) -> None:
@@ -238,6 +244,10 @@ class Play:
                     self.driver.host_lost(host, "no route. Try it by hand.", self.now)
                 else:
                     self.driver.reached(host, self.now)
+            case Doubt(host):
+                self.doubted.append(host)
+                if host in self.off:
+                    self.lose(host)
             case Drop(host):
                 self.dropped.append(host)
                 assert not any(worker.alive and worker.host == host for worker in self.workers.values())
@@ -250,6 +260,8 @@ class Play:
             case End(numbers, kill):
                 for number in numbers:
                     worker = self.workers[number]
+                    if worker.host in self.off:
+                        continue
                     if worker.alive and (kill or number not in self.stubborn):
                         worker.alive, worker.code = False, -9 if kill else -15
                         self.killed.append(number)

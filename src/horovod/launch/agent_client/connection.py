@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from horovod.errors import LaunchError
+from horovod.launch.agent.terms import BEAT_S
 from horovod.launch.agent_client.link import Child, Link
 from horovod.launch.agent_client.messages import CannotFollow, request_line
 from horovod.launch.agent_client.news import Lost, News, Retry, Unreachable
@@ -18,13 +19,17 @@ from horovod.launch.agent_client.speech import MOST_PIECE_BYTES, Speech
 from horovod.launch.agent_client.ssh_command import NO_SSH, explain, may_pass, too_late
 from horovod.launch.launchers.contract import Finished
 
-__all__ = ["CLIENT", "WATCHER", "Connection"]
+__all__ = ["CLIENT", "DOUBTED", "WATCHER", "Connection"]
 
 CLIENT = "its ssh client"
 WATCHER = "the process that watches its ranks"
+DOUBTED = 0.25
+"""Of the usual silence, if others have lost that host, too."""
+
 _PAUSE_S = 0.2  # before the second attempt; doubles
 _LAST_S = 5.0  # that a client may run when its agent has finished
 _TAIL_BYTES = 4096
+_FEWEST_BEATS = 2
 _BEAT = request_line({"beat": True})
 
 
@@ -68,6 +73,7 @@ class Connection:
         self._leave_at = float("inf")  # when it is given up, whatever it says
         self._done = False  # nothing more is expected from it
         self._hung_up = False
+        self._doubted = False
         self._speech = Speech(self._answered, self._tell, self._printed, self._dropped)
         self._outgoing: collections.deque[memoryview] = collections.deque()
         self._said = bytearray()  # on standard error
@@ -149,11 +155,19 @@ class Connection:
         if self.connected:
             self._speech.attach()
 
+    def doubt(self) -> None:
+        """See `Connections.doubt`."""
+        self._doubted = True
+        self.due = 0.0  # `look`
+
     def look(self, now: float) -> None:
         """Do what is due."""
         if now >= self._retry_at:
             self.start()
-        silent_at = self.heard_at + self._owner.silence_s if self.connected else float("inf")
+        limit_s = self._owner.silence_s
+        if self._doubted:
+            limit_s = min(limit_s, max(DOUBTED * limit_s, _FEWEST_BEATS * BEAT_S))
+        silent_at = self.heard_at + limit_s if self.connected else float("inf")
         self.due = min(self._retry_at, self._leave_at, silent_at)
         if now < self.due:
             return
@@ -237,6 +251,7 @@ class Connection:
         if self._done:
             return  # it has said its last word
         self.heard_at = time.monotonic()
+        self._doubted = False
         try:
             self._speech.take_in(data)
         except CannotFollow as error:

@@ -97,6 +97,12 @@ class Connections:
         """
         self._calls.put(lambda: self._hosts[name].leave(patience_s))
 
+    def doubt(self, name: str) -> None:
+        """Somebody else has lost this host: until it is heard, `DOUBTED` of the usual silence is enough. From
+        any thread.
+        """
+        self._calls.put(lambda: self._hosts[name].doubt())
+
     def expect(self, name: str, ranks: Iterable[int], window_bytes: int = 0) -> None:
         """From now on the agent of a host may speak for these ranks as well, with so many more bytes of
         output on the way. Before the request with which they start. From any thread.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -16,9 +17,10 @@ _AGENT_VARIABLE = "OMPI_MCA_plm_rsh_agent"
 _NO_PYTHON = 86  # our own status, which neither a shell nor ssh uses
 _CONNECTION_FAILED = 255  # ssh's own; any other status is that of the remote command
 _CONNECT_TIMEOUT_S = 10
-# After three unanswered questions the client ends by itself: nobody else would end it if we were killed
-# while the host was out of reach.
-_ALIVE_INTERVAL_S = 5
+# The client ends by itself when it has asked so often in vain: nobody else would end it if we were killed
+# while the host was out of reach. Before that the launcher notices the silence.
+_ALIVE_COUNT = 3
+_ALIVE_INTERVAL_S = 5  # at least
 _SHOWN_LINES = 4
 
 NO_SSH = (
@@ -50,13 +52,19 @@ class SshOptions(NamedTuple):
 
 
 def remote_shell(
-    host: str, options: SshOptions, environ: Mapping[str, str], python: str, agent_bytes: int
+    host: str,
+    options: SshOptions,
+    environ: Mapping[str, str],
+    python: str,
+    agent_bytes: int,
+    silence_s: float,
 ) -> list[str]:
     """The command that runs an agent on `host`; its text, `agent_bytes` long, goes to standard input.
 
     Args:
         environ: of the launcher; may ask for the agent that old Kubernetes operators bring along.
         python: the interpreter to try first. Any other that is found there does as well.
+        silence_s: the client must not end a connection for less.
     """
     load = _load(agent_bytes)
     candidates = " ".join(shlex.quote(candidate) for candidate in (python, "python3", "/usr/bin/python3"))
@@ -78,7 +86,8 @@ def remote_shell(
         "PasswordAuthentication=no",
         "StrictHostKeyChecking=accept-new",  # new keys, but no changed ones: the key of the job goes there
         f"ConnectTimeout={_CONNECT_TIMEOUT_S}",
-        f"ServerAliveInterval={_ALIVE_INTERVAL_S}",
+        f"ServerAliveInterval={max(_ALIVE_INTERVAL_S, math.ceil(silence_s / _ALIVE_COUNT))}",
+        f"ServerAliveCountMax={_ALIVE_COUNT}",
         "ClearAllForwardings=yes",
         "ForwardAgent=no",  # the user's keys are of no use there, but to root of that host
         "ForwardX11=no",

@@ -7,7 +7,20 @@ from typing import Any
 
 from horovod.bootstrap.membership import Answer, Six
 
-__all__ = ["Action", "Drop", "End", "Log", "Notify", "Over", "Reach", "Spoil", "Start", "Tell", "WorkerEnd"]
+__all__ = [
+    "Action",
+    "Doubt",
+    "Drop",
+    "End",
+    "Log",
+    "Notify",
+    "Over",
+    "Reach",
+    "Spoil",
+    "Start",
+    "Tell",
+    "WorkerEnd",
+]
 
 
 @dataclass(frozen=True)
@@ -20,6 +33,15 @@ class Reach:
 @dataclass(frozen=True)
 class Drop:
     """Nothing more is wanted of a host; what still runs there is ended."""
+
+    host: str
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Ranks of other hosts have lost one of this host for its silence: it need not be silent as long as
+    usual to be lost.
+    """
 
     host: str
 
@@ -103,4 +125,4 @@ class Over:
     ranks: tuple[int, ...] = ()
 
 
-Action = Reach | Drop | Start | End | Tell | Notify | Spoil | Log | Over
+Action = Reach | Drop | Doubt | Start | End | Tell | Notify | Spoil | Log | Over

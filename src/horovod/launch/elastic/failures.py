@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from horovod.launch.elastic.actions import Spoil
-from horovod.launch.elastic.workers import State, Worker, Workers
+from horovod.launch.elastic.actions import Doubt, Spoil
+from horovod.launch.elastic.workers import END_S, SPEAK_S, State, Worker, Workers
 from horovod.launch.phrases import counted
 from horovod.launch.supervision.supervisor import describe_exit
 
@@ -23,13 +23,15 @@ class Failures:
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
         self._hosts = workers.hosts
-        self._lost_at: dict[int, float] = {}
+        self._lost_at: dict[int, float] = {}  # when they are ended
+        self._doubted: set[str] = set()
 
     def ended(self, worker: Worker, why: str, now: float) -> None:
         """A worker has ended though nobody told it to. ``why``: what its script said last."""
         code = worker.exit_code
         how = "was lost with its host" if code is None else describe_exit(code)
-        how = "has failed" if worker.exiting else how
+        if worker.exiting:
+            how = "gives no sign of life" if worker.killed else "has failed"
         how += f": its script {why}" if why and code != 0 else ""
         workers = self._workers
         if worker.never_came and not workers.rules.at_once:
@@ -140,30 +142,46 @@ class Failures:
 
     def look_for_lost(self, now: float) -> None:
         """A member that others have lost and that is silent is ended: else it is awaited for ever."""
-        lost_s = self._workers.rules.lost_s
         members = self._workers.members()
         for member in members:
-            lost = member.lost
-            if lost is not None and lost < len(members) and members[lost].state is State.PLACED:
-                self._lost_at.setdefault(members[lost].number, now)
+            self._note_lost(members, member.lost, now + self._workers.rules.lost_s)
+            silent = self._note_lost(members, member.lost_silent, now + SPEAK_S)
+            if silent is not None and silent.host not in self._doubted:
+                self._doubted.add(silent.host)
+                self._workers.actions.append(Doubt(silent.host))
         for number, at in list(self._lost_at.items()):
             worker = self._workers[number]
             if worker.state is not State.PLACED:
                 del self._lost_at[number]
-            elif now >= at + lost_s:
+            elif now >= at:
                 self._lost_at[number] = math.inf
-                if worker.killed:
-                    continue
-                self._workers.kill(
-                    worker,
-                    f"rank {worker.rank} on {worker.host} is ended: others have lost it, and it has not been "
-                    f"heard of for {lost_s:g} s",
-                )
+                self._end_lost(worker, now)
+
+    def _note_lost(self, members: Sequence[Worker], lost: int | None, end_at: float) -> Worker | None:
+        """This rank is lost, and is ended then, if it is at work as far as the driver knows; returns it."""
+        if lost is None or lost >= len(members) or members[lost].state is not State.PLACED:
+            return None
+        member = members[lost]
+        if member.killed:
+            self._lost_at[member.number] = math.inf
+        elif member.failed_at is not None:  # it has spoken; its exit handlers may take some time
+            self._lost_at[member.number] = member.failed_at + END_S
+        else:
+            self._lost_at[member.number] = min(self._lost_at.get(member.number, math.inf), end_at)
+        return member
+
+    def _end_lost(self, worker: Worker, now: float) -> None:
+        who = f"rank {worker.rank} on {worker.host}"
+        why = f"others have lost it, and it has not been heard of for {self._workers.rules.lost_s:g} s"
+        if worker.failed_at is not None:
+            why = f"its script has failed, and its process has not ended for {END_S:g} s"
+        self._workers.kill(worker, f"{who} is ended: {why}", now)
 
     def formed(self) -> None:
         """There is another world: nobody of it is lost."""
         self._lost_at = {}
+        self._doubted.clear()
 
     def due(self) -> float:
         """When `look_for_lost` has something to do."""
-        return min(self._lost_at.values(), default=math.inf) + self._workers.rules.lost_s
+        return min(self._lost_at.values(), default=math.inf)

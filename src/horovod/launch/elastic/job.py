@@ -25,6 +25,7 @@ from horovod.errors import LaunchError, WorkerFailed
 from horovod.launch.directory import current_directory
 from horovod.launch.elastic.actions import (
     Action,
+    Doubt,
     Drop,
     End,
     Log,
@@ -490,6 +491,8 @@ class _Course:
         match action:
             case Reach(host):
                 self._fleet.reach(host)
+            case Doubt(host):
+                self._fleet.doubt(host)
             case Drop(host):
                 self._fleet.drop(host)
                 self._agents.discard(host)

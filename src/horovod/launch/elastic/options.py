@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from horovod.launch.elastic.discovery import FixedHosts, HostDiscovery, HostDisc
 from horovod.launch.elastic.hosts import checked_cooldown
 from horovod.launch.elastic.job import Elastic
 from horovod.launch.elastic.rules import Rules
+from horovod.launch.environment import rank_silence_s
 from horovod.launch.job import Job
 
 __all__ = ["Wishes", "elastic_of"]
@@ -67,6 +69,7 @@ def elastic_of(
         spares=wishes.spares or 0,
         by_slot=None if wishes.failure_domain is None else wishes.failure_domain == "slot",
         fixed_hosts=fixed,
+        lost_s=rank_silence_s(job.options, inherited) or math.inf,
     )
     events = None if wishes.elastic_events is None else Path(wishes.elastic_events)
     if wishes.driver_wait is not None and wishes.state is None:

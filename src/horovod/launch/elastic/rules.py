@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from horovod.config import Config
 from horovod.errors import ConfigError
 from horovod.launch.elastic.hosts import checked_cooldown
 
@@ -24,7 +25,8 @@ class Rules:
         by_slot: a failed worker costs its slot, not its whole host. None: if no other host has a worker with
             the state of the training.
         fixed_hosts: no further hosts can come.
-        lost_s: how long a rank that others have lost may take to be heard of, before it is ended.
+        lost_s: how long a rank may give no sign of life. So long the driver waits for a rank that is stopped,
+            or that others have lost otherwise than by its silence, before it ends it.
         exit_s: how long the process of a rank whose script has failed may take to end, before the others
             go on without it.
         gather_s: how long ready newcomers wait for others that are still starting.
@@ -45,7 +47,7 @@ class Rules:
     spares: int = 0
     by_slot: bool | None = None
     fixed_hosts: bool = False
-    lost_s: float = 10.0
+    lost_s: float = Config.heartbeat_timeout_s
     exit_s: float = 0.3
     gather_s: float = 10.0
     at_once: bool = False

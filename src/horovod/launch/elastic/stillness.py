@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from horovod.launch.elastic.workers import State, Worker, Workers
+from horovod.launch.elastic.workers import SPEAK_S, State, Worker, Workers
 
 __all__ = ["Stillness"]
 
@@ -31,7 +31,12 @@ class Stillness:
         waiting = [each for each in awaited if each.state is State.WAITING and not each.stopped]
         still = [each for each in awaited if each.stopped and not (each.told_to_end or each.killed)]
         still = still if waiting else []
-        self._end_at = {each.number: self._end_at.get(each.number, now + lost_s) for each in still}
+        # Who is stopped for that long has been silent for it, too; it may be about to go on.
+        known = self._end_at
+        self._end_at = {
+            each.number: known.get(each.number, max((each.stopped_at or now) + lost_s, now + SPEAK_S))
+            for each in still
+        }
         for worker in still:
             if now < self._end_at[worker.number]:
                 continue
@@ -39,8 +44,9 @@ class Stillness:
             who = f"rank {worker.rank}" if worker.number in self._workers.world else "a newcomer"
             self._workers.kill(
                 worker,
-                f"{who} on {worker.host} is ended: its process is stopped by a signal or frozen, and others "
-                f"have waited for it for {lost_s:g} s",
+                f"{who} on {worker.host} is ended: its process is stopped by a signal or frozen for "
+                f"{lost_s:g} s, and others wait for it",
+                now,
             )
 
     def formed(self) -> None:

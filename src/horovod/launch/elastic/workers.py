@@ -9,15 +9,20 @@ from dataclasses import dataclass
 from enum import Enum
 
 from horovod.bootstrap.membership import Answer, Dismissed, Placed, Report, Six
+from horovod.bootstrap.starter import Word
 from horovod.launch.elastic.actions import Action, End, Log, Start, Tell
 from horovod.launch.elastic.hosts import Hosts
 from horovod.launch.elastic.phrases import named
 from horovod.launch.elastic.rules import Rules
+from horovod.launch.supervision.first_cause import lost_by
 
-__all__ = ["END_S", "ON_THE_WAY", "State", "Worker", "Workers", "hosts_of", "ranks_of"]
+__all__ = ["END_S", "ON_THE_WAY", "SPEAK_S", "State", "Worker", "Workers", "hosts_of", "ranks_of"]
 
 END_S = 10.0
 """A worker that was dismissed, or whose script has failed, has so long to end by itself."""
+
+SPEAK_S = 0.3
+"""A rank that was silent for as long as it may be, and that goes on just then, reports within so long."""
 
 _MOST_NAMED = 4
 """Ranks in one sentence."""
@@ -66,7 +71,9 @@ class Worker:
     killed: bool = False
     """It is being ended as it does nothing."""
     failed_at: float | None = None
-    """When its script failed, as it said; ``failed_why``: how. Its process may take longer to end."""
+    """When its script failed, as it said, or it was killed: its process may take longer to end.
+    ``failed_why``: how the script did.
+    """
     failed_why: str = ""
     exiting: bool = False
     """It counts as ended, and its process has not ended yet."""
@@ -96,6 +103,13 @@ class Worker:
         if self.state is State.WAITING:
             return self.said.because
         return self.lost_last if self.state is State.ENDED else None
+
+    @property
+    def lost_silent(self) -> int | None:
+        """That rank, if it gave no sign of life: others have waited for one already."""
+        if self.state is State.WAITING:
+            return lost_by(Word(False, self.said.why, self.said.because))
+        return self.lost
 
     @property
     def reported(self) -> bool:
@@ -218,9 +232,10 @@ class Workers:
         if again:
             self.end(again, "it was to end before the driver was started again")
 
-    def kill(self, worker: Worker, why: str) -> None:
-        """End one that does nothing; ``why``: a sentence."""
+    def kill(self, worker: Worker, why: str, now: float) -> None:
+        """End one that does nothing; ``why``: a sentence. If its host is off, nobody hears of its end."""
         worker.killed = True
+        worker.failed_at = now if worker.failed_at is None else worker.failed_at
         self.log("killed", why, rank=worker.rank, host=worker.host)
         self.actions.append(End((worker.number,), kill=True))
 

@@ -208,6 +208,11 @@ class AgentFleet:
     def pass_on(self, signum: int) -> None:
         self.connections.pass_on(signum)
 
+    def doubt(self, host: str) -> None:
+        known = self._hosts.get(host)
+        if known is not None and known.state is _State.REACHED:
+            self.connections.doubt(host)
+
     def drop(self, host: str) -> None:
         self._drop(host, {"end": int(signal.SIGTERM)})
 
@@ -367,7 +372,9 @@ class AgentFleet:
             command = own_shell(sys.executable, len(self._text))
             self.connections.reach(name, command, client=WATCHER)
         else:
-            command = remote_shell(name, self._ssh, self._inherited, sys.executable, len(self._text))
+            command = remote_shell(
+                name, self._ssh, self._inherited, sys.executable, len(self._text), self._silence_s
+            )
             self.connections.reach(name, command)
 
     def surroundings(self, name: str, here: bool) -> Surroundings:

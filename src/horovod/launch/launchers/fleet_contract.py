@@ -102,6 +102,11 @@ class Fleet(Protocol):
         of each host together.
         """
 
+    def doubt(self, host: str) -> None:
+        """Others hold a host for silent: until something is heard from it, it is lost after a quarter of the
+        usual silence. No effect on a host that is not there.
+        """
+
     def drop(self, host: str) -> None:
         """End all workers there with SIGTERM, as `end` does, and then the connection; what has not ended
         within a limit is left to the agent there. Their `Exited` come as far as they are known, `told` if

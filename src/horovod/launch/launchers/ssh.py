@@ -83,7 +83,9 @@ class SshLauncher:
         self._directory = current_directory()  # it may be removed later
         self._tell = request.console.tell
         commands = {
-            name: remote_shell(name, request.job.ssh, request.inherited, sys.executable, len(text))
+            name: remote_shell(
+                name, request.job.ssh, request.inherited, sys.executable, len(text), self._silence_s
+            )
             for name in request.elsewhere
         }
         request.console.narrate(f"remote hosts: {', '.join(request.elsewhere)}; connecting by ssh")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from horovod.launch.elastic.discovery import HostDiscovery
 from horovod.launch.elastic.hosts import checked_cooldown
 from horovod.launch.elastic.rules import Rules
 from horovod.launch.elastic.threads import Assignment, SlotsTimeout, ThreadJob
+from horovod.launch.environment import rank_silence_s
 from horovod.runner.common.util.hosts import INVALID_SLOT_INFO, SlotInfo
 from horovod.runner.common.util.timeout import TimeoutException
 from horovod.runner.http.http_server import RendezvousServer
@@ -141,6 +143,7 @@ class ElasticDriver:
             reset_limit=self._reset_limit,
             cooldown_s=self._cooldown_s,
             by_slot=False,
+            lost_s=rank_silence_s({}, os.environ) or math.inf,
             at_once=store is None,
             success_s=_SUCCESS_S if store is None else None,
         )
