@@ -67,6 +67,39 @@ def test_too_few_open_files_are_an_error_that_says_so(tmp_path: Path, most: int)
     assert ended.returncode == 1
 
 
+def test_a_list_that_flaps_keeps_nobody_busy(train: Train) -> None:
+    """A host that comes and goes each second costs no worker, no reset and no wait; it is told once."""
+    with train({"localhost": 1}, *BY_SLOT, epochs=2000) as job:
+        last_when(job, 2, 2)
+        job.until_point("step", step=3)
+        mark = job.folder / "mark"
+        there = (
+            f"echo localhost:1\nif [ -e {mark} ]; then rm {mark}; else touch {mark}; echo 127.0.0.1:1; fi\n"
+        )
+        job.discovery(there)
+        told = job.until_event("passing", host="127.0.0.1")
+        assert told["text"] == (
+            "host 127.0.0.1 is listed off and on: it counts once it was listed twice in a row"
+        )
+        for _ in range(2):
+            job.watch(mark.exists)
+            job.watch(lambda: not mark.exists())
+        assert not job.happened("newcomer")
+        job.offer({"localhost": 1, "127.0.0.1": 1})
+        job.until_event("world", size=2)
+        ended_well(job)
+        assert len(job.happened("passing")) == 1
+
+
+def test_hosts_that_are_named_are_those_at_first(train: Train) -> None:
+    """The script need not know of any when the job starts."""
+    named = ("-H", "localhost:1,127.0.0.1:1")
+    with train({}, *BY_SLOT, *named, epochs=2000, processes=2, answers="sleep 1000\n") as job:
+        last_when(job, 1, 2)
+        ended_well(job)
+        assert [each["size"] for each in job.worlds] == [2]
+
+
 def test_a_script_that_hangs_keeps_nobody_and_is_not_left_behind(train: Train) -> None:
     with train(HOSTS, *BY_SLOT, epochs=2000) as job:
         last_when(job, 2, 2)

@@ -164,7 +164,6 @@ def test_everything_after_the_command_belongs_to_it(words: list[str], command: t
         (["-np", "2", "--min-np", "none", "true"], "'none' is not a whole number"),
         (["-np", "2", "--blacklist-cooldown-range", "1", "4000", "true"], "must be at most 3600"),
         (["-np", "2", "--autotune-gaussian-process-noise", "1.5", "true"], "must be at most 1, not 1.5"),
-        (["-np", "2", "-H", "a:1", "--host-discovery-script", "s", "true"], "not allowed with argument -H"),
         (["-np", "2", "-H", "a:2", "-hostfile", "f", "true"], "not allowed with"),
         (["-np", "2", "--stall-check", "--no-stall-check", "true"], "not allowed with"),
         (["-np", "2", "--torus-allreduce", "--no-torus-allreduce", "true"], "not allowed with"),

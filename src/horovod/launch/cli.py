@@ -202,7 +202,8 @@ def _run_elastic(
 
         discovery = SlurmHosts(allocated.slurm_job, {host.name: host.slots for host in allocated.hosts})
     wishes = Wishes(*(getattr(arguments, name) for name in Wishes._fields))
-    elastic = elastic_of(wishes, job, os.environ, discovery)
+    named = arguments.hosts is not None or arguments.hostfile is not None
+    elastic = elastic_of(wishes, job, os.environ, discovery, named)
     if arguments.dry_run:
         _show(elastic.describe())
     else:

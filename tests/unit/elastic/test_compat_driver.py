@@ -30,7 +30,7 @@ SLOTS = [("host-1", 0), ("host-1", 1), ("host-2", 0), ("host-2", 1)]
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts are asked for often."""
-    monkeypatch.setattr(discovery_module.Poller.__init__, "__defaults__", (0.02,))
+    monkeypatch.setattr(discovery_module.Poller.__init__, "__defaults__", (0.02, None))
 
 
 class Spy(ElasticDriver):

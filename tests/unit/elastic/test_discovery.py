@@ -20,6 +20,7 @@ from horovod.launch.elastic.discovery import (
     HostDiscovery,
     HostDiscoveryScript,
     Poller,
+    Steady,
     ask,
     parse_discovered,
 )
@@ -193,7 +194,7 @@ def test_a_host_without_slots_is_not_there() -> None:
 
 
 def test_the_poller_tells_changes_only() -> None:
-    answers = [{"a": 1}, {"a": 1}, RuntimeError("x"), RuntimeError("x"), {"a": 1}, {"b": 1}]
+    answers = [{"a": 1}, {"a": 1}, RuntimeError("x"), RuntimeError("x"), {"a": 1}, {"b": 1}, {"b": 1}]
     poller = Poller(_Odd(iter(answers)), interval_s=0.0)
     poller.start()
     found: list[Discovered] = []
@@ -203,11 +204,64 @@ def test_the_poller_tells_changes_only() -> None:
         assert time.monotonic() < deadline
         found += poller.take()
     poller.close()
-    assert found[:4] == [
+    assert found[:5] == [
         Discovered({"a": 1}),
         Discovered(None, "x"),
         Discovered({"a": 1}),
+        Discovered({}),
         Discovered({"b": 1}),
+    ]
+
+
+def test_a_host_counts_once_it_was_listed_twice_in_a_row() -> None:
+    steady = Steady()
+    assert steady.take({"a": 1}) == Discovered({"a": 1})  # nobody waits for a second list at the start
+    for _ in range(3):
+        assert steady.take({"a": 1, "b": 2}) == Discovered({"a": 1})
+        assert steady.take({"a": 1}) == Discovered({"a": 1}, passing=("b",))
+    assert steady.take({"b": 2, "a": 1}) == Discovered({"a": 1})
+    assert steady.take({"b": 2, "a": 1}) == Discovered({"b": 2, "a": 1})
+    assert steady.take({"a": 1}) == Discovered({"a": 1})  # what is gone is gone at once
+    assert steady.take({"a": 1, "b": 2}) == Discovered({"a": 1})
+
+
+def test_a_further_slot_counts_once_it_was_listed_twice_in_a_row() -> None:
+    steady = Steady({"a": 2})
+    assert steady.take({"a": 4}) == Discovered({"a": 2})
+    assert steady.take({"a": 3}) == Discovered({"a": 3}, passing=("a",))
+    assert steady.take({"a": 1}) == Discovered({"a": 1})
+    assert steady.take({"a": 2, "b": 1}) == Discovered({"a": 1})
+    assert steady.take({"a": 2, "b": 1}) == Discovered({"a": 2, "b": 1})
+    assert steady.take({}) == Discovered({})
+
+
+def test_hosts_that_are_set_count_at_once() -> None:
+    hosts = FixedHosts({"a": 1})
+    poller = Poller(hosts, interval_s=0.0)
+    poller.start()
+    select.select([poller.fileno()], [], [], 30.0)
+    assert poller.take() == [Discovered({"a": 1})]
+    hosts.set({"a": 1, "b": 1})
+    select.select([poller.fileno()], [], [], 30.0)
+    assert poller.take() == [Discovered({"a": 1, "b": 1})]
+    poller.close()
+
+
+def test_hosts_at_first_count_until_there_is_an_answer() -> None:
+    poller = Poller(_Odd(iter([RuntimeError("x"), {"a": 1, "b": 1}, {"a": 1, "b": 1}])), 0.0, {"a": 2})
+    poller.start()
+    found: list[Discovered] = []
+    deadline = time.monotonic() + 30
+    while len(found) < 4:
+        select.select([poller.fileno()], [], [], max(0.0, deadline - time.monotonic()))
+        assert time.monotonic() < deadline
+        found += poller.take()
+    poller.close()
+    assert found[:4] == [
+        Discovered({"a": 2}),
+        Discovered(None, "x"),
+        Discovered({"a": 1}),
+        Discovered({"a": 1, "b": 1}),
     ]
 
 

@@ -69,3 +69,24 @@ def test_a_newcomer_that_will_be_taken_away_is_ended() -> None:
     play.act()
     assert play.killed == [1]
     assert play.notified == []
+
+
+def test_a_host_that_is_listed_off_and_on_is_told_once_until_it_counts() -> None:
+    play = Play(1, processes=2)
+    play.discover(a=1)
+
+    def passing() -> list[str]:
+        return [log.text for log in play.logs if log.event == "passing"]
+
+    for _ in range(3):
+        play.driver.discovered({"a": 1}, play.now, ("b",))
+        play.driver.discovered({"a": 1}, play.now)
+        play.act()
+    assert passing() == ["host b is listed off and on: it counts once it was listed twice in a row"]
+    play.wait(31.0)  # a slot is missing: the reason is among those that are told
+    assert "Host b is listed off and on" in next(log.text for log in play.logs if log.event == "waiting")
+    play.discover(a=1, b=1)
+    play.discover(a=1)
+    play.driver.discovered({"a": 1}, play.now, ("b",))
+    play.act()
+    assert len(passing()) == 2

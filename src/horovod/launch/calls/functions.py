@@ -213,7 +213,7 @@ def _run_elastic(
     from horovod.launch.elastic.job import run_elastic_job
     from horovod.launch.elastic.options import Wishes, elastic_of
 
-    how = elastic_of(Wishes(**wishes), job, environment, discovery)
+    how = elastic_of(Wishes(**wishes), job, environment, discovery, named=bool(job.hosts))
     run_elastic_job(job, how, environment, console, results)
     return how.rules.least
 

@@ -27,6 +27,7 @@ __all__ = [
     "HostDiscovery",
     "HostDiscoveryScript",
     "Poller",
+    "Steady",
     "ask",
     "parse_discovered",
 ]
@@ -58,7 +59,14 @@ class DiscoveryFailed(LaunchError):
 
 
 class HostDiscovery:
-    """Finds the hosts of an elastic job. Subclasses implement one method."""
+    """Finds the hosts of an elastic job. Subclasses implement one method.
+
+    Attributes:
+        at_once: each answer counts. Else a host, or a further slot, counts once it was in two answers in a
+            row: a list may flap, and a worker takes longer to start than the next answer to come.
+    """
+
+    at_once = False
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
         """Slots by host, of all hosts that ranks may use now. Called about once a second, from one thread.
@@ -76,6 +84,8 @@ class FixedHosts(HostDiscovery):
     Args:
         host_slots: slots by host.
     """
+
+    at_once = True
 
     def __init__(self, host_slots: Mapping[str, int]) -> None:
         self._host_slots = dict(host_slots)
@@ -188,10 +198,41 @@ def parse_discovered(text: str, slots: int | None = None) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Discovered:
-    """An answer: ``hosts``, or why there is none."""
+    """An answer: ``hosts``, or why there is none. ``passing``: hosts that were listed once, or with more
+    slots, and did not stay.
+    """
 
     hosts: Mapping[str, int] | None
     failure: str = ""
+    passing: tuple[str, ...] = ()
+
+
+class Steady:
+    """What counts of lists of hosts that may flap: a host, or a further slot, that is in two in a row.
+
+    Args:
+        first: counts before there is a list; None: the first list counts.
+    """
+
+    def __init__(self, first: Mapping[str, int] | None = None) -> None:
+        self._counting = first
+        self._listed: Mapping[str, int] = {}
+
+    def take(self, listed: Mapping[str, int]) -> Discovered:
+        """The next list."""
+        before, self._listed = self._listed, listed
+        if self._counting is None:
+            self._counting = listed
+            return Discovered(listed)
+        was, counting = self._counting, {}
+        for name, slots in listed.items():
+            if counts := min(slots, max(was.get(name, 0), before.get(name, 0))):
+                counting[name] = counts
+        self._counting = counting
+        passing = [
+            name for name, slots in before.items() if slots > max(was.get(name, 0), listed.get(name, 0))
+        ]
+        return Discovered(counting, passing=tuple(passing))
 
 
 class Poller:
@@ -200,10 +241,17 @@ class Poller:
     Args:
         discovery: what is asked.
         interval_s: between an answer and the next question.
+        first: hosts that are there at first, until there is an answer; None: nobody knows.
     """
 
-    def __init__(self, discovery: HostDiscovery, interval_s: float = POLL_S) -> None:
+    def __init__(
+        self,
+        discovery: HostDiscovery,
+        interval_s: float = POLL_S,
+        first: Mapping[str, int] | None = None,
+    ) -> None:
         self._discovery = discovery
+        self._first = first
         self._interval_s = interval_s
         self._found: Mailbox[Discovered] = Mailbox()
         self._stop = threading.Event()
@@ -233,8 +281,14 @@ class Poller:
 
     def _run(self) -> None:
         last: Discovered | None = None
+        steady = Steady(self._first)
+        if self._first is not None:
+            last = Discovered(self._first)
+            self._found.put(last)
         while not self._stop.is_set():
             found = ask(self._discovery)
+            if found.hosts is not None and not self._discovery.at_once:
+                found = steady.take(found.hosts)
             if found != last:
                 self._found.put(found)
                 last = found

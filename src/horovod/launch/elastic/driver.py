@@ -29,7 +29,7 @@ from horovod.launch.elastic.places import Seat
 from horovod.launch.elastic.progress import Progress
 from horovod.launch.elastic.reaches import Reaches
 from horovod.launch.elastic.rules import Rules
-from horovod.launch.elastic.shortage import Shortage
+from horovod.launch.elastic.shortage import ONCE, Shortage
 from horovod.launch.elastic.staff import Staff, seats_of
 from horovod.launch.elastic.stillness import Stillness
 from horovod.launch.elastic.verdict import Judge
@@ -69,9 +69,11 @@ class Driver:
 
     # -- what happens ---------------------------------------------------------------------------------------
 
-    def discovered(self, found: Mapping[str, int], now: float) -> None:
-        """Discovery has found these hosts."""
+    def discovered(self, found: Mapping[str, int], now: float, passing: Sequence[str] = ()) -> None:
+        """Discovery has found these hosts. ``passing``: others were listed for a moment only."""
         self._shortage.hosts_known = True
+        for host in self._shortage.passed_by(found, passing):
+            self._log("passing", f"host {host} is listed off and on: {ONCE}", host=host)
         before = dict(self._hosts.discovered)
         kind = self._hosts.update(found)
         if kind:

@@ -38,7 +38,7 @@ from horovod.launch.elastic.actions import (
     WorkerEnd,
 )
 from horovod.launch.elastic.conversation import Conversation
-from horovod.launch.elastic.discovery import DiscoveryFailed, HostDiscovery, Poller, ask
+from horovod.launch.elastic.discovery import Discovered, DiscoveryFailed, HostDiscovery, Poller, ask
 from horovod.launch.elastic.driver import Driver
 from horovod.launch.elastic.hosts import Hosts
 from horovod.launch.elastic.phase import Phase
@@ -98,6 +98,7 @@ class Elastic:
         events: file for what happens; None: none is kept.
         state: file with which another driver can go on; None: the job ends with this one.
         driver_wait_s: how long hosts and workers wait for that.
+        at_first: the hosts until discovery says others; None: nobody knows.
     """
 
     rules: Rules
@@ -105,6 +106,7 @@ class Elastic:
     events: Path | None = None
     state: Path | None = None
     driver_wait_s: float = 0.0
+    at_first: Mapping[str, int] | None = None
 
     def describe(self) -> str:
         """What would be run, in lines: what discovery says now, and the limits.
@@ -113,6 +115,8 @@ class Elastic:
             DiscoveryFailed: it says nothing.
         """
         found, rules = ask(self.discovery), self.rules
+        if self.at_first is not None:
+            found = Discovered(self.at_first)
         if found.hosts is None:
             raise DiscoveryFailed(found.failure)
         most = "all slots" if rules.most is None else counted(rules.most, "rank")
@@ -205,7 +209,7 @@ class _Course:
         self._fleet = self._make_fleet(elastic, make)
         stack.callback(self._fleet.close)
         self._output.start()
-        self._poller = Poller(elastic.discovery)
+        self._poller = Poller(elastic.discovery, first=elastic.at_first if saved is None else None)
         stack.callback(self._poller.close)
         self._cores: dict[str, int] = {}
         self._hosts_of: dict[int, str] = {}
@@ -319,7 +323,7 @@ class _Course:
                     if discovered.hosts is None:
                         self._driver.discovery_failed(discovered.failure, now)
                     else:
-                        self._driver.discovered(discovered.hosts, now)
+                        self._driver.discovered(discovered.hosts, now, discovered.passing)
                 for event in self._fleet.events():
                     finished = self._take(event, now) or finished
                 self._conversation.hear(self._driver, now)

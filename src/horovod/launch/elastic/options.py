@@ -38,7 +38,11 @@ class Wishes(NamedTuple):
 
 
 def elastic_of(
-    wishes: Wishes, job: Job, inherited: Mapping[str, str], discovery: HostDiscovery | None = None
+    wishes: Wishes,
+    job: Job,
+    inherited: Mapping[str, str],
+    discovery: HostDiscovery | None = None,
+    named: bool = False,
 ) -> Elastic:
     """How `job` is elastic.
 
@@ -47,6 +51,7 @@ def elastic_of(
         job: its hosts are those of a job without discovery.
         inherited: the environment, for the time limit.
         discovery: asked in place of a script.
+        named: the user has named the hosts of ``job``: with a discovery they are those at first.
 
     Raises:
         ConfigError: numbers that contradict each other.
@@ -76,4 +81,5 @@ def elastic_of(
         raise ConfigError("--driver-wait means something with --state only.")
     state = None if wishes.state is None else Path(wishes.state).absolute()
     wait_s = _DRIVER_WAIT_S if wishes.driver_wait is None else wishes.driver_wait
-    return Elastic(rules, discovery, events, state, wait_s if state is not None else 0.0)
+    at_first = None if fixed or not named else {host.name: host.slots for host in job.hosts}
+    return Elastic(rules, discovery, events, state, wait_s if state is not None else 0.0, at_first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 from horovod.launch.elastic.phrases import named
 from horovod.launch.elastic.reaches import Reaches
@@ -10,7 +11,10 @@ from horovod.launch.elastic.workers import Workers
 from horovod.launch.phrases import counted
 from horovod.wordings import RANKS_FAILED
 
-__all__ = ["Shortage"]
+__all__ = ["ONCE", "Shortage"]
+
+ONCE = "it counts once it was listed twice in a row"
+"""Said of hosts in lists that flap."""
 
 
 class Shortage:
@@ -32,11 +36,22 @@ class Shortage:
         self._reaches = reaches
         self.until = now
         self.hosts_known = False
+        self._passing: dict[str, int] = {}  # and how many slots of it counted
         self.wait_anew(now)
 
     def wait_anew(self, now: float) -> None:
         """Slots are waited for from now on."""
         self.until = now + self._rules.slots_wait_s
+
+    def passed_by(self, found: Mapping[str, int], passing: Sequence[str]) -> list[str]:
+        """Note hosts that were listed for a moment only, beside those that count; returns those of which it
+        was not known.
+        """
+        for host in [host for host, slots in self._passing.items() if found.get(host, 0) > slots]:
+            del self._passing[host]
+        new = [host for host in passing if host not in self._passing]
+        self._passing.update({host: found.get(host, 0) for host in new})
+        return new
 
     def verdict(self, needed: int, now: float) -> str:
         """Why ``needed`` slots are waited for no longer; empty: they are."""
@@ -65,6 +80,7 @@ class Shortage:
         """What is known of hosts that are not there, in sentences."""
         reasons = [] if self.hosts_known else ["The hosts are not known yet."]
         reasons += self._reaches.missing()
+        reasons += [f"Host {host} is listed off and on: {ONCE}." for host in self._passing]
         for host, until in self._hosts.blacklisted.items():
             if host in self._hosts.discovered:
                 span = "for good" if until == math.inf else f"for {max(0.0, until - now):.0f} s more"

@@ -314,7 +314,7 @@ class ThreadJob:
                 continue
             self._discovered_once = True
             if self._driver is not None:
-                self._driver.discovered(answer.hosts, now)
+                self._driver.discovered(answer.hosts, now, answer.passing)
             else:
                 self._note(self._hosts.update(answer.hosts))
             self._changed.notify_all()

@@ -350,7 +350,7 @@ _ELASTIC = (
     Option(
         ("--host-discovery-script",), "host_discovery_script",
         "asked each second; prints host or host:slots, one a line (this makes the job elastic)", "COMMAND",
-        path="file", apart="hosts",
+        path="file",
     ),
     Option(
         ("--slots-per-host",), "slots_per_host", "slots of hosts that the script names without a number", "N",
