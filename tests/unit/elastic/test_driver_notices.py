@@ -90,3 +90,13 @@ def test_a_host_that_is_listed_off_and_on_is_told_once_until_it_counts() -> None
     play.driver.discovered({"a": 1}, play.now, ("b",))
     play.act()
     assert len(passing()) == 2
+
+
+def test_what_a_new_slot_waits_for_is_told() -> None:
+    play = Play(1, most=4, spares=1)
+    play.begin(a=1)
+    play.discover(a=2, b=3)
+    assert [log.text for log in play.logs if log.event == "newcomers"] == [
+        "starting a worker on a; it joins at the next commit",
+        "starting 2 workers on b; they join at the next commit",  # the third one is a spare
+    ]

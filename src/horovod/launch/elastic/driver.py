@@ -357,7 +357,7 @@ class Driver:
             self._stillness.look(self._workers.living(), now)
             self._form_or_wait(now)
         if self.phase is Phase.TRAINING:
-            self._staff.fill()
+            self._staff.fill(trains=True)
             self._announcements.look(now)
         exiting = any(member.exiting for member in self._workers.members())
         if self.phase is Phase.ENDING and not (self._workers.living() or exiting):
@@ -421,9 +421,9 @@ class Driver:
             members = staff.in_order([*members, *staff.fresh()])
         if len(members) >= self.rules.least:
             self._form(members, now)
-            staff.fill()
+            staff.fill(trains=True)
             return
-        staff.fill()
+        staff.fill(trains=False)
         coming = [
             worker for worker in workers.living() if worker.state in ON_THE_WAY and workers.usable(worker)
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from horovod.bootstrap.membership import Placed, Six
@@ -63,9 +64,9 @@ class Staff:
 
         return sorted(sorted(workers, key=claim)[: self._rules.most], key=place)
 
-    def fill(self) -> None:
+    def fill(self, trains: bool) -> None:
         """Have a worker on every slot that the next world can use, and the spares; end newcomers whose slot
-        is gone.
+        is gone. ``trains``: there is a world, so people may wonder when newcomers join.
         """
         workers = self._workers
         for worker in workers.living():
@@ -75,9 +76,11 @@ class Staff:
             return
         count = sum(workers.usable(worker) for worker in workers.living())
         room = math.inf if self._rules.most is None else self._rules.most + self._rules.spares
+        started: Counter[str] = Counter()
         for host, index in self._reaches.free_slots():
             if count >= room:
                 break
+            started[host] += self._rules.most is None or count < self._rules.most  # else it is a spare
             count += 1
             worker = Worker(workers.next_number, host, index)
             workers.start(worker, _ANYWHERE)
@@ -88,6 +91,11 @@ class Staff:
                 host=host,
                 slot=index,
             )
+        for host, many in started.items():
+            if trains and many:
+                join = "it joins" if many == 1 else "they join"
+                text = f"starting {'a worker' if many == 1 else f'{many} workers'} on {host}"
+                workers.log("newcomers", f"{text}; {join} at the next commit", host=host, count=many)
         workers.actions = [self._with_place(each) for each in workers.actions]
 
     def begin(self, slots: Sequence[tuple[str, int]]) -> None:
