@@ -181,6 +181,25 @@ def listens(hosts: SimulatedHosts, number: int, address: str) -> bool:
     return any(":22 " not in line for line in found.splitlines())
 
 
+def listening(hosts: SimulatedHosts) -> set[str]:
+    """Addresses of the first host where a process listens that is not its ssh server."""
+    found = hosts.run(0, "ss", "-tlnH").stdout.decode().splitlines()
+    addresses = [line.split()[3] for line in found]
+    return {address.rpartition(":")[0] for address in addresses if not address.endswith(":22")}
+
+
+def test_the_store_opens_when_another_host_comes(hosts: SimulatedHosts, tmp_path: Path) -> None:
+    name(hosts, tmp_path, 0)
+    with elastic(hosts, tmp_path, *discovery(tmp_path, processes=1)) as job:
+        job.world(1)
+        train(job, 1)
+        assert listening(hosts) == {"127.0.0.1"}
+        name(hosts, tmp_path, 0, 1)
+        job.world(2)
+        assert hosts.addresses[0] in listening(hosts)
+        assert job.finish().count("done 2") == 2
+
+
 def test_another_launcher_goes_on_after_a_power_failure(hosts: SimulatedHosts, tmp_path: Path) -> None:
     """Nothing tells the ranks that their connections with the first one are no more: they say nothing there,
     and wait for news.

@@ -201,3 +201,20 @@ def test_processes_of_one_network_namespace_know_it() -> None:
     shown = "from horovod.bootstrap.network import namespace; print(namespace())"
     done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, timeout=20.0)
     assert done.stdout == f"{namespace()}\n"
+
+
+def test_a_reserved_address_is_opened_when_others_may_come() -> None:
+    with StoreServer(KEY, ["127.0.0.1", "127.0.0.2"], reserved=["127.0.0.2"]) as server:
+        here, there = server.addresses
+        assert here[1] == there[1]
+        with StoreClient([here], KEY, 5.0, "here") as client:
+            client.set("a", 1)
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(there, 5.0)
+            with pytest.raises(OSError, match="in use"):
+                socket.create_server(there)  # nobody else gets the port
+            for _ in range(2):
+                server.widen()
+            assert client.get("a", 5.0) == 1  # orders are obeyed before requests that come later
+        with StoreClient([there], KEY, 5.0, "there") as client:
+            assert client.get("a", 5.0) == 1

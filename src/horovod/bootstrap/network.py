@@ -16,13 +16,22 @@ if TYPE_CHECKING:  # a launcher listens, too, and needs none of this
     from horovod.bootstrap.topology import Place
     from horovod.config import Config
 
-__all__ = ["connections_of", "listen_at", "listening_hosts", "namespace", "own_hosts", "source_towards"]
+__all__ = [
+    "connections_of",
+    "listen",
+    "listen_at",
+    "listening_hosts",
+    "namespace",
+    "own_hosts",
+    "source_towards",
+]
 
 _ATTEMPTS = 16
+_BACKLOG = 4096
 _DISCARD = 9  # any port will do: nothing is sent
 
 
-def listen_at(hosts: Sequence[str], port: int = 0) -> list[socket.socket]:
+def listen_at(hosts: Sequence[str], port: int = 0, reserved: Collection[str] = ()) -> list[socket.socket]:
     """TCP sockets on ``hosts``, names or numbers, and on no other interface; all have one port. Or a Unix
     socket, if the only host is the name of one.
 
@@ -31,6 +40,7 @@ def listen_at(hosts: Sequence[str], port: int = 0) -> list[socket.socket]:
     Args:
         hosts: addresses of this host.
         port: 0 = one that is free on all of them.
+        reserved: those of ``hosts`` where nobody listens yet: the port is kept there, until ``listen``.
 
     Raises:
         OSError: a host is not of this machine, or the port or name is taken.
@@ -42,7 +52,9 @@ def listen_at(hosts: Sequence[str], port: int = 0) -> list[socket.socket]:
         try:
             for host in hosts:
                 number = listeners[0].getsockname()[1] if listeners else port
-                listeners.append(_listen(host, number))
+                listeners.append(_bound(host, number, reserved=host in reserved))
+                if host not in reserved:
+                    listen(listeners[-1])
             return listeners
         except OSError as error:
             for listener in listeners:
@@ -51,6 +63,11 @@ def listen_at(hosts: Sequence[str], port: int = 0) -> list[socket.socket]:
             if error.errno != errno.EADDRINUSE or port or attempt == _ATTEMPTS - 1:
                 raise
     raise AssertionError("not reached")
+
+
+def listen(bound: socket.socket) -> None:
+    """Let others connect with a socket that is bound."""
+    bound.listen(_BACKLOG)
 
 
 def namespace() -> tuple[str, int]:
@@ -165,11 +182,20 @@ def _power_of_two(*numbers: int) -> bool:
     return any(number & (number - 1) == 0 for number in numbers)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _bound(host: str, port: int, *, reserved: bool) -> socket.socket:
     if is_number(host):
         family = int(socket.AF_INET6 if ":" in host else socket.AF_INET)
     else:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    listener = socket.create_server((host, port), family=family, backlog=4096)
-    listener.setblocking(False)
-    return listener
+    bound = socket.socket(family)
+    try:
+        if not reserved:  # else somebody else could bind it, too, and listen first
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise OSError(error.errno, f"{error.strerror} (at {host}, port {port})") from error
+    bound.setblocking(False)
+    return bound

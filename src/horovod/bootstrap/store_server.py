@@ -21,7 +21,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from horovod.bootstrap import unix
@@ -29,7 +29,7 @@ from horovod.bootstrap.admission import MOST_AT_ONCE
 from horovod.bootstrap.conversation import keep_alive, tune
 from horovod.bootstrap.handshake import store_purpose
 from horovod.bootstrap.messages import ALTERED, MAX_FRAME_BYTES, AlteredError, FrameError
-from horovod.bootstrap.network import listen_at
+from horovod.bootstrap.network import listen, listen_at
 from horovod.bootstrap.refusals import Refusals
 from horovod.bootstrap.store_connection import RECEIVE_BYTES, StoreConnection
 from horovod.bootstrap.table import Cause, Table
@@ -54,6 +54,7 @@ class StoreServer:
         bind_host: addresses of the interfaces on which the workers come; the loopback interface by default.
             Or the name of a Unix socket (``unix.fresh_name``), where only this user is let in.
         port: the same on all; 0 = any free one; ``address`` tells.
+        reserved: those of ``bind_host`` where nobody can connect before ``widen``.
         job: its name, as its clients have it; one key may be that of several jobs.
         handshake_timeout_s: how long a connection may take to prove the key.
         max_strangers: how many connections may be open that have not said a right hello; one more, and the
@@ -67,6 +68,7 @@ class StoreServer:
         bind_host: str | Sequence[str] = "127.0.0.1",
         port: int = 0,
         *,
+        reserved: Collection[str] = (),
         job: str = "",
         handshake_timeout_s: float = 10.0,
         max_strangers: int | None = None,
@@ -89,12 +91,15 @@ class StoreServer:
         self._drain_until = 0.0
         self._thread: threading.Thread | None = None
         self._orders: queue.SimpleQueue[Callable[[Table], None]] = queue.SimpleQueue()
-        self._listeners = listen_at([bind_host] if isinstance(bind_host, str) else bind_host, port)
-        self._addresses = tuple(map(_address_of, self._listeners))
+        hosts = [bind_host] if isinstance(bind_host, str) else bind_host
+        bound = listen_at(hosts, port, reserved)
+        self._addresses = tuple(map(_address_of, bound))
+        self._listeners = [each for host, each in zip(hosts, bound, strict=True) if host not in reserved]
+        self._reserved = [each for each in bound if each not in self._listeners]
         try:
             self._key = key(self.address[1]) if callable(key) else key
         except BaseException:
-            for listener in self._listeners:
+            for listener in bound:
                 listener.close()
             raise
         self._stop_reader, self._stop_writer = socket.socketpair()
@@ -134,7 +139,7 @@ class StoreServer:
             connection.socket.close()
         self._connections.clear()
         self._selector.close()
-        for end in (*self._listeners, self._stop_reader, self._stop_writer):
+        for end in (*self._listeners, *self._reserved, self._stop_reader, self._stop_writer):
             end.close()
 
     def fail(self, prefix: str, cause: Cause) -> None:
@@ -159,6 +164,10 @@ class StoreServer:
         self._orders.put(order)
         self._stop_writer.send(b"f")
 
+    def widen(self) -> None:
+        """Others may come: listen also at the addresses that were reserved. From any thread. Idempotent."""
+        self._order(lambda _: self._widen())
+
     def narrow(self) -> None:
         """All who belong to the job have come: listen no longer where nobody of another host did. From any
         thread.
@@ -170,7 +179,7 @@ class StoreServer:
         for connection in self._connections.values():
             connection.socket.close()
         self._selector.close()
-        for end in (*self._listeners, self._stop_reader, self._stop_writer):
+        for end in (*self._listeners, *self._reserved, self._stop_reader, self._stop_writer):
             end.close()
 
     def __enter__(self) -> StoreServer:
@@ -257,6 +266,14 @@ class StoreServer:
             connection.asked = True
             with contextlib.suppress(OSError):  # it is gone already
                 self._ways[connection.from_afar].add(connection.listener)
+
+    def _widen(self) -> None:
+        while self._reserved:
+            listener = self._reserved.pop()
+            listen(listener)
+            self._listeners.append(listener)
+            if self._listening:
+                self._selector.register(listener, selectors.EVENT_READ)
 
     def _narrow(self) -> None:
         ways = self._ways[True] or self._ways[False]

@@ -164,7 +164,9 @@ def _tell_places(request: Request, hosts: Mapping[str, HostFacts]) -> None:
 def make_store(prepared: Prepared, port: int = 0) -> StoreServer:
     """Not serving yet. ``port``: 0 = any. Raises ``LaunchError``."""
     try:
-        return StoreServer(prepared.key, bind_host=prepared.store_hosts, port=port, job=prepared.job_id)
+        return StoreServer(
+            prepared.key, prepared.store_hosts, port, reserved=prepared.reserved, job=prepared.job_id
+        )
     except OSError as error:
         raise LaunchError(
             f"The ranks' store cannot be served on {join_hosts(prepared.store_hosts)}: {error}"

@@ -8,14 +8,18 @@ import sys
 from horovod.bootstrap.proc import boot_id, namespace
 
 
+def machine_name() -> str:
+    """The same text if and only if two processes are on one system."""
+    return " ".join([boot_id(), *(str(namespace(kind)) for kind in ("net", "pid"))])
+
+
 def facts() -> dict[str, object]:
     """The fields of the event `hello`."""
     from horovod.bootstrap.cores import usable_cores  # nobody asks an agent that is not on another host
 
-    spaces = [str(namespace(kind)) for kind in ("net", "pid")]
     return {
         "host": os.uname().nodename,
-        "machine": " ".join([boot_id(), *spaces]),
+        "machine": machine_name(),
         "cores": usable_cores()[0],
         "python": sys.executable,
         "connection": os.environ.get("SSH_CONNECTION", ""),

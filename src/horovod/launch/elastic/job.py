@@ -22,6 +22,7 @@ from horovod.bootstrap.store_address import shown
 from horovod.bootstrap.store_server import StoreServer
 from horovod.config import value_of
 from horovod.errors import LaunchError, WorkerFailed
+from horovod.launch.agent.host import machine_name
 from horovod.launch.directory import current_directory
 from horovod.launch.elastic.actions import (
     Action,
@@ -234,7 +235,10 @@ class _Course:
         """Make the driver and the store, new ones or as another driver has left them. Returns what it has."""
         if saved is None:
             self._driver = Driver(elastic.rules, Hosts(elastic.rules.cooldown_s), self._clock.now())
-            prepared = Prepared(_store_hosts(self._job, elastic.rules))
+            hosts = _store_hosts(self._job, elastic.rules)
+            # Other hosts may never come. Tasks of Spark are at the store before they are hosts.
+            reserved = hosts[1:] if self._job.tasks is None else ()
+            prepared = Prepared(hosts, reserved=reserved)
             self._store = make_store(prepared)
         else:
             prepared = Prepared(
@@ -391,6 +395,8 @@ class _Course:
         match event:
             case HostReached(host, facts):
                 self._cores[host] = facts.cores
+                if facts.machine != machine_name():
+                    self._store.widen()
                 self._agents.add(host)
                 self._driver.reached(host, now)
             case HostLost(host, _, reason):

@@ -9,7 +9,7 @@ program; `horovod.launch.external` does the rest.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -114,6 +114,8 @@ class Prepared:
     job_id: str = field(default_factory=lambda: secrets.token_hex(_JOB_ID_BYTES))
     carries_key: bool = True
     """The key is in the environment of the plan: on its way to the ranks nobody sees it."""
+    reserved: Collection[str] = ()
+    """Those of ``store_hosts`` that are opened later (`StoreServer.widen`)."""
 
 
 class WorkerPlan(NamedTuple):
