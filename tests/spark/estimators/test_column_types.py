@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.spark.conftest import WHOLE
 from tests.spark.estimators.conftest import InProcess
 
 from horovod.errors import InvalidArgumentError
@@ -20,6 +21,8 @@ pytestmark = [
     # Of Keras on PyTorch, whenever it saves a variable with a NumPy that has "copy".
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]
+
+whole = pytest.mark.skipif(not WHOLE, reason="part of the full matrix")
 
 D = decimal.Decimal
 ROWS = 8
@@ -109,7 +112,7 @@ def summing() -> Any:
     return Summing()
 
 
-@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("compress", [True, pytest.param(False, marks=whole)])
 def test_each_type_of_numbers_goes_both_ways_in_pytorch(session: Any, store: Any, compress: bool) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     from horovod.spark.torch import TorchEstimator
