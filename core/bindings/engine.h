@@ -502,13 +502,19 @@ class Engine {
     }
   }
 
+  struct Awaited {
+    std::shared_ptr<rueda::Work> work;
+    unsigned long thread;
+  };
+
   /// A thread within await().
   class Waiter {
    public:
     Waiter(Engine& engine, rueda::Handle handle) : engine_(engine) {
       auto work = engine.engine_->find(handle);
       if (!work) return;
-      at_ = engine.awaited_.insert(engine.awaited_.end(), std::move(work));
+      at_ = engine.awaited_.insert(
+          engine.awaited_.end(), {.work = std::move(work), .thread = PyThread_get_thread_ident()});
       entered_ = true;
     }
     ~Waiter() {
@@ -523,7 +529,7 @@ class Engine {
 
    private:
     Engine& engine_;
-    std::list<std::shared_ptr<rueda::Work>>::iterator at_;
+    std::list<Awaited>::iterator at_;
     bool entered_ = false;
     const rueda::TimePoint since_ = rueda::Clock::now();
   };
@@ -559,11 +565,12 @@ class Engine {
   /// done; threads of our package do not count.
   std::optional<std::uint64_t> standstill() {
     const std::uint64_t completions = engine_->completions();
-    const bool all_wait = std::ranges::all_of(
-        awaited_, [](const auto& work) { return !work->done.load(std::memory_order_acquire); });
-    if (!all_wait || !only_these_.is_valid() || !nb::cast<bool>(only_these_(awaited_.size()))) {
-      return std::nullopt;
+    std::vector<unsigned long> threads;
+    for (const Awaited& one : awaited_) {
+      if (one.work->done.load(std::memory_order_acquire)) return std::nullopt;
+      threads.push_back(one.thread);
     }
+    if (!only_these_.is_valid() || !nb::cast<bool>(only_these_(threads))) return std::nullopt;
     return completions;
   }
   /// The same, and takes what the handle stands for; null: unknown.
@@ -575,7 +582,7 @@ class Engine {
   rueda::bindings::KeptObjects kept_;      // ends after the engine
   std::unique_ptr<rueda::Engine> engine_;  // null: it has ended, and this is all that is left of it
   int calls_ = 0;                          // under way
-  std::list<std::shared_ptr<rueda::Work>> awaited_;  // by threads within await()
+  std::list<Awaited> awaited_;             // by threads within await()
   nb::object only_these_;
   bool released_ = false;
   std::unordered_map<rueda::Handle, rueda::Error>

@@ -96,8 +96,9 @@ void add_set_up(nb::class_<Engine>& engine) {
            nb::sig("def use_backend(self, type: object, name: str) -> None"),
            "All operations between ranks go by objects of that class of Python. Before start().")
       .def("watch_threads", &Engine::watch_threads, "only_these"_a,
-           nb::sig("def watch_threads(self, only_these: Callable[[int], bool]) -> None"),
-           "only_these(n): n threads wait for operations; whether no other thread could submit "
+           nb::sig("def watch_threads(self, only_these: Callable[[list[int]], bool]) -> None"),
+           "only_these(threads): these threads wait for operations; whether no other thread could "
+           "submit "
            "any. Without it nobody knows, and a deadlock takes long to be proven.")
       .def("open", &Engine::open,
            "Take the memory that it needs, without a word to other ranks; start() does it "

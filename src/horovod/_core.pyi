@@ -173,9 +173,9 @@ class Engine:
         All operations between ranks go by objects of that class of Python. Before start().
         """
 
-    def watch_threads(self, only_these: Callable[[int], bool]) -> None:
+    def watch_threads(self, only_these: Callable[[list[int]], bool]) -> None:
         """
-        only_these(n): n threads wait for operations; whether no other thread could submit any. Without it nobody knows, and a deadlock takes long to be proven.
+        only_these(threads): these threads wait for operations; whether no other thread could submit any. Without it nobody knows, and a deadlock takes long to be proven.
         """
 
     def open(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Collection
+from types import FrameType
 from typing import Any
 
 from horovod import _core
@@ -15,10 +17,40 @@ def __getattr__(name: str) -> Any:
     return getattr(_core, name)
 
 
-def only_these(waiting: int) -> bool:
-    """True if ``waiting`` threads are all that run Python here, without those that this package started."""
-    own = sum(thread.name.startswith(("horovod-", "rueda-")) for thread in threading.enumerate())
-    return len(sys._current_frames()) <= waiting + own
+# Modules whose threads submit nothing: feeders of queues, pinned memory of loaders, progress bars, logs.
+_LIBRARIES = frozenset(
+    {
+        "multiprocessing.queues",
+        "multiprocessing.resource_sharer",
+        "tensorboard.summary.writer.event_file_writer",
+        "torch.utils.data._utils.pin_memory",
+        "tqdm._monitor",
+    }
+)
+
+
+def only_these(waiting: Collection[int]) -> bool:
+    """True if no thread of Python but those in ``waiting`` could submit an operation.
+
+    Threads of this package and of some libraries never do. A thread of a pool without work does not, either:
+    some other thread would have to give it some.
+    """
+    known = {t.ident for t in threading.enumerate() if t.name.startswith(("horovod-", "rueda-"))}
+    known.update(waiting)
+    return all(ident in known or _submits_nothing(frame) for ident, frame in sys._current_frames().items())
+
+
+def _submits_nothing(frame: FrameType) -> bool:
+    if frame.f_globals.get("__name__") == "concurrent.futures.thread":
+        return True
+    entry: str | None = None
+    outer: FrameType | None = frame
+    while outer is not None:
+        module = outer.f_globals.get("__name__")
+        if module != "threading":
+            entry = module
+        outer = outer.f_back
+    return entry in _LIBRARIES
 
 
 class Engine(_core.Engine):

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
 from horovod.runtime import native
 
 
-def beside(name: str, look: Callable[[], bool]) -> bool:
-    """Run ``look`` while one more thread stands in Python."""
+@pytest.fixture
+def present() -> list[int]:
+    """Threads that there are before the test starts one: all of them wait."""
+    return list(sys._current_frames())
+
+
+@contextmanager
+def standing(name: str) -> Iterator[int]:
+    """A thread that stands in Python."""
     up, over = threading.Event(), threading.Event()
 
     def stand() -> None:
@@ -23,16 +34,51 @@ def beside(name: str, look: Callable[[], bool]) -> bool:
     thread.start()
     try:
         assert up.wait(60)
-        return look()
+        assert thread.ident is not None
+        yield thread.ident
     finally:
         over.set()
         thread.join()
 
 
-@pytest.mark.parametrize(("name", "harmless"), [("loader", False), ("horovod-notice", True)])
-def test_threads_of_scripts_may_submit_and_ours_do_not(name: str, harmless: bool) -> None:
-    ours = sum(thread.name.startswith("horovod-") for thread in threading.enumerate())
-    here = len(sys._current_frames()) - ours  # pytest may have started some
-    assert native.only_these(here)
-    assert not native.only_these(here - 1)
-    assert beside(name, lambda: native.only_these(here)) == harmless
+def test_thread_of_the_script_could_submit(present: list[int]) -> None:
+    assert native.only_these(present)
+    with standing("loader") as thread:
+        assert not native.only_these(present)
+        assert native.only_these([*present, thread]), "it waits, too"
+
+
+def test_thread_of_this_package_does_not_submit(present: list[int]) -> None:
+    with standing("horovod-notice"):
+        assert native.only_these(present)
+
+
+def test_feeder_of_a_queue_does_not_submit(present: list[int]) -> None:
+    queue: multiprocessing.Queue[int] = multiprocessing.get_context("spawn").Queue()
+    queue.put(1)  # loaders with workers have such queues
+    try:
+        assert any(t.name == "QueueFeederThread" for t in threading.enumerate())
+        assert native.only_these(present)
+    finally:
+        assert queue.get(timeout=60) == 1
+        queue.close()
+        queue.join_thread()
+
+
+def test_pool_submits_while_it_works(present: list[int]) -> None:
+    over = threading.Event()
+    up = threading.Event()
+
+    def work(then: Callable[[], object]) -> None:
+        up.set()
+        then()
+
+    with ThreadPoolExecutor(1) as pool:
+        task = pool.submit(work, over.wait)
+        assert up.wait(60)
+        assert not native.only_these(present)
+        over.set()
+        task.result(60)
+        end = time.monotonic() + 60  # its thread is on its way back to where it waits for work
+        while not native.only_these(present):
+            assert time.monotonic() < end
