@@ -32,6 +32,22 @@ TEST(Negotiator, a_step_of_161_keys_costs_a_few_messages_per_edge) {
   EXPECT_GE(sim.at(31).dispatches.size(), 5U);
 }
 
+TEST(Negotiator, a_key_has_an_id_for_the_group_that_it_was_used_in_only) {
+  auto sim = world(2, 2);
+  for (const Rank rank : {0, 1}) sim.submit(rank, named("allreduce.a"), kFloats, true);
+  sim.deliver_all();
+  const Negotiator& negotiator = *sim.at(1).negotiator;
+  const auto ids = negotiator.cached_ids(named("allreduce.a"), kFloats);
+  ASSERT_TRUE(ids);
+  EXPECT_NE(ids->key, 0U);
+  EXPECT_NE(ids->signature, 0U);
+  Signature grouped = kFloats;
+  grouped.group.name = "allreduce.g";
+  EXPECT_FALSE(negotiator.cached_ids(named("allreduce.a"), grouped));
+  EXPECT_FALSE(negotiator.cached_ids(named("allreduce.b"), kFloats));
+  EXPECT_FALSE(negotiator.cached_ids(named("allreduce.a"), signature(Kind::Allreduce, {7})));
+}
+
 TEST(Negotiator, a_step_with_small_tensors_is_two_messages_per_edge) {
   auto sim = world(32, 8);
   for (int step = 0; step < 5; ++step) {

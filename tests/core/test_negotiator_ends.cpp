@@ -220,6 +220,10 @@ TEST(Negotiator, calls_without_a_name_are_counted_from_the_first_that_is_open) {
                        "Rank 0 took part in calls without a name 2 times, and rank 1 on host "
                        "host1 has begun number 3"))
       << told;
+  // Those that have failed have numbers, too: nothing is said of the next one.
+  const auto late = sim.submit(1, unnamed(Kind::Allreduce, 5), kFloats, true);
+  EXPECT_FALSE(contains(of(sim, 1, late).error.message, "took part"))
+      << of(sim, 1, late).error.message;
 }
 
 TEST(Negotiator, a_group_is_counted_as_one) {
@@ -234,6 +238,35 @@ TEST(Negotiator, a_group_is_counted_as_one) {
   sim.deliver_all();
   const auto told = heard_at_the_end(sim, submit(1).back());
   EXPECT_TRUE(contains(told, "took part in grouped_allreduce.g 1 time, and rank 1")) << told;
+}
+
+TEST(Negotiator, who_has_asked_for_the_shutdown_submits_nothing_more) {
+  auto sim = world(2, 2);
+  sim.call(1, [](Negotiator& n, TimePoint t, Effects& e) { n.shutdown(t, e); });
+  const auto late = sim.submit(1, named("allreduce.late"), kFloats, true);
+  EXPECT_EQ(of(sim, 1, late).error.code, Code::Shutdown);
+}
+
+TEST(Negotiator, a_script_that_failed_counts_also_where_it_was_not_needed) {
+  auto sim = world(3, 3);
+  sim.shutdown(2, {.reason = wire::Departure::Reason::Failed, .text = "raised"});
+  sim.deliver_all();
+  for (const Rank rank : {0, 1}) EXPECT_TRUE(sim.at(rank).negotiator->departure());
+}
+
+TEST(Negotiator, rank_0_knows_what_a_rank_owes_and_others_what_they_wait_for) {
+  auto sim = world(3, 3);
+  sim.submit(0, named("allreduce.all"), kFloats, true);
+  sim.submit(2, named("allreduce.all"), kFloats, true);
+  sim.submit(1, named("allreduce.mine"), kFloats, true);
+  sim.deliver_all();
+  const auto owed = sim.at(0).negotiator->owed(1);
+  ASSERT_EQ(owed.size(), 1U);
+  EXPECT_EQ(owed[0].name, "allreduce.all");
+  EXPECT_EQ(owed[0].missing, std::vector<Rank>{1});
+  const auto pending = sim.at(1).negotiator->owed(2);
+  ASSERT_EQ(pending.size(), 1U);
+  EXPECT_EQ(pending[0].name, "allreduce.mine");
 }
 
 TEST(Negotiator, who_leaves_has_no_part_in_the_sets_of_others) {

@@ -51,6 +51,17 @@ TEST(StallMonitor, of_several_past_the_shutdown_time_the_first_is_the_cause) {
   EXPECT_EQ(report->fatal->peer, 2);
 }
 
+TEST(StallMonitor, names_at_most_six_ranks) {
+  StallMonitor monitor(seconds(10), seconds(10));
+  const TimePoint start{seconds(100)};
+  const auto told = [&](std::vector<Rank> missing) {
+    const std::vector<Waiting> waiting{{"a", start, std::move(missing)}};
+    return monitor.check(start + seconds(10), waiting)->fatal->message;
+  };
+  EXPECT_TRUE(contains(told({0, 1, 2, 3, 4, 5}), "rank 4, rank 5 (HOROVOD")) << "all of six";
+  EXPECT_TRUE(contains(told({0, 1, 2, 3, 4, 5, 6, 7}), "rank 4, rank 5 and 2 more (HOROVOD"));
+}
+
 TEST(StallMonitor, speaks_once_per_interval_and_marks_what_is_past_the_shutdown_time) {
   StallMonitor monitor(seconds(10), seconds(25));
   const TimePoint start{seconds(100)};
@@ -99,6 +110,20 @@ TEST(Stall, counts_from_the_report_even_if_a_node_held_it) {
   EXPECT_TRUE(sim.at(0).warnings.empty());
   sim.settle(milliseconds(200));
   EXPECT_EQ(sim.at(0).warnings.size(), 1U);
+}
+
+TEST(Stall, counts_from_the_oldest_report_of_all) {
+  for (const bool same : {true, false}) {
+    Simulator sim(make_groups(6, 3), stall_options(60), 1);
+    sim.submit(4, named("allreduce.a"), kFloats, true);  // its node holds this for 30 s
+    sim.settle(seconds(10));
+    sim.submit(0, named(same ? "allreduce.a" : "allreduce.b"), kFloats, true);
+    sim.settle(milliseconds(49'900));
+    EXPECT_TRUE(sim.at(0).warnings.empty());
+    sim.settle(milliseconds(200));
+    ASSERT_EQ(sim.at(0).warnings.size(), 1U) << same;
+    EXPECT_TRUE(contains(sim.at(0).warnings[0], "\n1: [allreduce.a]")) << sim.at(0).warnings[0];
+  }
 }
 
 TEST(Stall, ends_the_world_after_the_shutdown_time) {

@@ -27,9 +27,7 @@ std::string question_about(const std::vector<std::string>& waited_for, const Ran
   const auto fewest = std::ranges::min_element(waiting, {}, [](const auto& one) {
     return std::pair(one.second.count(), one.second.lowest());
   });
-  RankSet others = live;
-  others.remove(fewest->second);
-  return "Of " + fewest->first + ": " + all_must_call(fewest->second, others);
+  return "Of " + fewest->first + ": " + all_must_call(fewest->second, {});
 }
 
 /// The common prefix of the keys of all groups of one process set.
