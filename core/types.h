@@ -117,6 +117,11 @@ enum class Kind : std::uint8_t {
          kind == Kind::Reduce;
 }
 
+/// Operations in which a rank may take part without bringing anything.
+[[nodiscard]] constexpr bool may_be_absent(Kind kind) noexcept {
+  return kind == Kind::Allreduce || kind == Kind::Adasum;
+}
+
 /// Operations of the world that change which process sets there are.
 [[nodiscard]] constexpr bool is_set_change(Kind kind) noexcept {
   return kind == Kind::AddProcessSet || kind == Kind::RemoveProcessSet;

@@ -249,7 +249,8 @@ class Engine {
     return outputs;
   }
 
-  void wait_all(const std::vector<rueda::Handle>& handles, nb::handle stream_of) {
+  /// The tensors of which no rank has brought anything: their handle, and the place in its group.
+  nb::list wait_all(const std::vector<rueda::Handle>& handles, nb::handle stream_of) {
     std::optional<rueda::Error> first;
     for (const rueda::Handle handle : handles) {
       const auto outlived = outlived_.extract(handle);
@@ -263,15 +264,20 @@ class Engine {
     }
     // All end before any error is raised: the caller may let go of their memory then.
     std::optional<rueda::Handle> missing;
+    nb::list absent;
     for (const rueda::Handle handle : handles) {
       const auto work = finish(handle);
       if (work) kept_.release(handle);
       if (!work && !missing) missing = handle;
       if (work && work->error && !first) first = work->error;
       if (work && !work->ends.empty()) follow(*work, stream_of);
+      for (std::size_t i = 0; work && i < work->outputs.size(); ++i) {
+        if (work->outputs[i].absent) absent.append(nb::make_tuple(handle, i));
+      }
     }
     if (first) raise(*first, hosts_);
     if (missing) throw nb::value_error(unknown(*missing).c_str());
+    return absent;
   }
 
   void shutdown(bool script_over, const std::string& failure) {

@@ -151,10 +151,12 @@ void add_results(nb::class_<Engine>& engine) {
            "Of tensors on a device: what is put from now on into stream_of(number of the device) "
            "comes after the operation (where that is None: into the stream that the tensor named); "
            "without stream_of it is over there, too.")
-      .def("wait_all", &Engine::wait_all, "handles"_a, "stream_of"_a = nb::none(),
-           nb::sig("def wait_all(self, handles: list[int], stream_of: Callable[[int], int | None] "
-                   "| None = None) -> None"),
-           "Wait for all and consume them; raises the first error.");
+      .def(
+          "wait_all", &Engine::wait_all, "handles"_a, "stream_of"_a = nb::none(),
+          nb::sig("def wait_all(self, handles: list[int], stream_of: Callable[[int], int | None] "
+                  "| None = None) -> list[tuple[int, int]]"),
+          "Wait for all and consume them; raises the first error. Returns the tensors that no rank "
+          "has brought anything of: handle and place in the group.");
 }
 
 void add_end(nb::class_<Engine>& engine) {

@@ -45,7 +45,8 @@ class TensorReader {
   /// Tensor `index` of `count`; `count` 0: it is no group.
   TensorReader(Py_ssize_t index, Py_ssize_t count) : index_(index), count_(count) {}
 
-  void read(PyObject* tuple, Tensor& to) const {
+  /// `may_be_absent`: without `in` there is nothing of it on this rank.
+  void read(PyObject* tuple, Tensor& to, bool may_be_absent) const {
     if (!PyTuple_Check(tuple)) wrong_type("a tensor", "a tuple", tuple);
     const Py_ssize_t length = length_of_tuple(tuple);
     if (length < 4 || length > 9) [[unlikely]] {
@@ -71,6 +72,7 @@ class TensorReader {
       to.ready.reset();
     }
     to.received = length > 8 ? address<std::int32_t>("received", item(8)) : nullptr;
+    to.absent = to.in == nullptr && to.out != nullptr && may_be_absent;
   }
 
  private:
@@ -155,11 +157,13 @@ class TensorReader {
   Py_ssize_t count_;
 };
 
+/// After the kind.
 inline void read_tensors(nanobind::handle tensors, Submission& to) {
+  const bool may_be_absent = rueda::may_be_absent(to.kind);
   to.grouped = false;
   if (PyTuple_Check(tensors.ptr())) [[likely]] {
     to.tensors.resize(1);
-    TensorReader(0, 0).read(tensors.ptr(), to.tensors.front());
+    TensorReader(0, 0).read(tensors.ptr(), to.tensors.front(), may_be_absent);
     return;
   }
   to.tensors.clear();
@@ -174,7 +178,7 @@ inline void read_tensors(nanobind::handle tensors, Submission& to) {
   to.tensors.resize(static_cast<std::size_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
     TensorReader(i, count).read(item_of_list(tensors.ptr(), i),
-                                to.tensors[static_cast<std::size_t>(i)]);
+                                to.tensors[static_cast<std::size_t>(i)], may_be_absent);
   }
 }
 

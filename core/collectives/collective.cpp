@@ -106,7 +106,8 @@ std::string describe_tensor(const Signature& signature) {
 }
 
 std::string describe_reduction(const Signature& signature) {
-  return describe_tensor(signature, " " + std::string(name_of(signature.op)), {});
+  return describe_tensor(signature, " " + std::string(name_of(signature.op)),
+                         signature.absent ? " (absent)" : "");
 }
 
 Result<void> check_dtype(const Signature& signature) {

@@ -40,6 +40,9 @@ struct Signature {
   Shape shape;  ///< as submitted; what of it must agree depends on the kind (allgather: all but the
                 ///< first)
   Group group;
+  /// This rank brings nothing. Ranks need not agree on that: where one brings something, the others
+  /// take part with zeros; where none does, nothing runs.
+  bool absent = false;
   std::vector<Rank> ranks;  ///< members of the new set, for AddProcessSet
   friend bool operator==(const Signature&, const Signature&) = default;
   [[nodiscard]] std::size_t bytes() const noexcept {

@@ -221,7 +221,7 @@ class Engine:
         /,
     ) -> Any:
         """
-        Submit a contiguous tensor, a list of them that run together, or None for a kind that has none. A tensor is (in, out, dtype, shape, device, device_index, stream, splits, received), short where the rest is nothing: addresses, out 0 where the engine allocates; of alltoall, how many rows go to each member, and the address of an int32 for each member, where the numbers of rows that came go. stream None: it is not known; the default one comes before and after, and whoever waits, waits on the host.
+        Submit a contiguous tensor, a list of them that run together, or None for a kind that has none. A tensor is (in, out, dtype, shape, device, device_index, stream, splits, received), short where the rest is nothing: addresses, out 0 where the engine allocates; in 0 of an allreduce with an out: this rank brings nothing, and out, which holds zeros, gets what the others bring; of alltoall, how many rows go to each member, and the address of an int32 for each member, where the numbers of rows that came go. stream None: it is not known; the default one comes before and after, and whoever waits, waits on the host.
 
         Returns the handle. BLOCKING waits: the list of results, as wait() returns it; 0 if there is nothing to take; or the handle of results on devices. If a signal handler raises meanwhile (Ctrl-C), the operation goes on without the caller. AWAITED: somebody waits for the handle at once. owners: what keeps that memory; it is held until the engine is done with it, also if nobody waits for the handle.
         """
@@ -254,8 +254,12 @@ class Engine:
         Wait, consume the handle, return results that the engine allocated (DLPack, or DeviceResult), the number that the operation ends with (join, process sets), or None. Of tensors on a device: what is put from now on into stream_of(number of the device) comes after the operation (where that is None: into the stream that the tensor named); without stream_of it is over there, too.
         """
 
-    def wait_all(self, handles: list[int], stream_of: Callable[[int], int | None] | None = None) -> None:
-        """Wait for all and consume them; raises the first error."""
+    def wait_all(
+        self, handles: list[int], stream_of: Callable[[int], int | None] | None = None
+    ) -> list[tuple[int, int]]:
+        """
+        Wait for all and consume them; raises the first error. Returns the tensors that no rank has brought anything of: handle and place in the group.
+        """
 
     def shutdown(self, script_over: bool = False, failure: str = "") -> None:
         """

@@ -33,6 +33,7 @@ struct Submission {
   Outcome outcome = Outcome::Pending;
   std::uint64_t dispatch = 0;  ///< number, if dispatched
   std::uint64_t step = 0;      ///< of its rank's calls, in which it came out
+  bool absent = false;         ///< it was dispatched as one that no rank brings anything of
   Error error;
 };
 
@@ -108,7 +109,8 @@ class Simulator {
     std::vector<std::uint64_t> tickets;
     for (std::size_t i = 0; i < keys.size(); ++i) {
       tickets.push_back(++state.last_ticket);
-      state.submissions[tickets.back()] = {keys[i], signatures[i], Outcome::Pending, 0, 0, {}};
+      state.submissions[tickets.back()] = {keys[i], signatures[i], Outcome::Pending, 0, 0, false,
+                                           {}};
     }
     auto done = state.negotiator->submit_group(keys, signatures, tickets, waited, now, effects);
     if (!done) {
@@ -228,6 +230,7 @@ class Simulator {
 
   /// What must hold at the end of every history; ranks that died are left out.
   void check_order() {
+    check_absence();
     // What a dispatch is, by number, as the first rank that ran it knows it.
     std::map<std::uint64_t, std::vector<std::optional<Key>>> keys;
     for (const RankState& state : ranks) {
@@ -250,6 +253,7 @@ class Simulator {
           ASSERT_EQ(one->dtype, first.dtype);
           ASSERT_EQ(one->op, first.op);
           ASSERT_EQ(one->device, first.device);
+          ASSERT_EQ(one->absent, first.absent);
           ASSERT_EQ(one->prescale, first.prescale);
           ASSERT_EQ(one->postscale, first.postscale);
           bytes += one->bytes();
@@ -259,6 +263,26 @@ class Simulator {
           ASSERT_LE(bytes, fusion_threshold);
         }
       }
+    }
+  }
+
+  /// Nothing runs exactly where no rank brings anything. A rank that died counts as far as the
+  /// coordinator has heard of it, which nobody here knows.
+  void check_absence() {
+    std::map<std::pair<std::uint64_t, std::size_t>, std::pair<bool, std::set<bool>>> all;
+    for (const RankState& state : ranks) {
+      if (!state.alive) return;
+      for (std::size_t d = 0; d < state.dispatches.size(); ++d) {
+        for (std::size_t i = 0; i < state.dispatches[d].size(); ++i) {
+          auto& [present, said] = all[{state.numbers[d], i}];
+          said.insert(state.signatures[d][i]->absent);
+          const auto ticket = state.dispatches[d][i];
+          present |= ticket != 0 && !state.submissions.at(ticket).signature.absent;
+        }
+      }
+    }
+    for (const auto& [place, one] : all) {
+      ASSERT_EQ(one.second, std::set<bool>{!one.first}) << "dispatch " << place.first;
     }
   }
 
@@ -317,6 +341,7 @@ class Simulator {
         EXPECT_EQ(submission.outcome, Outcome::Pending) << full(submission.key);
         submission.outcome = Outcome::Dispatched;
         submission.dispatch = dispatch.number;
+        submission.absent = entry.signature->absent;
         submission.step = state.steps;
       }
     }

@@ -21,7 +21,25 @@ struct Work {
   std::vector<Signature> signatures;
   Rank differs = -1;  ///< this rank says something else about the first of them
   Signature other;
+  /// By signature, of 8 ranks so many bring nothing, if it may be; `salt` says which.
+  std::vector<std::size_t> absence = {};
+  std::size_t salt = 0;
 };
+
+/// Of most operations all ranks bring something, of a few none does.
+void draw_absence(Simulator& sim, Work& work) {
+  constexpr std::array<std::size_t, 8> eighths{0, 0, 0, 0, 1, 4, 7, 8};
+  work.salt = sim.pick(1024);
+  for (std::size_t i = 0; i < work.keys.size(); ++i) {
+    work.absence.push_back(eighths[sim.pick(eighths.size())]);
+  }
+}
+
+bool brings_nothing(const Work& work, Rank rank, std::size_t i) {
+  const std::size_t drawn =
+      (static_cast<std::size_t>(rank) * 2654435761U ^ work.salt * 40503U) >> 7;
+  return may_be_absent(work.signatures[i].kind) && (drawn + i) % 8 < work.absence[i];
+}
 
 Signature random_signature(Simulator& sim, bool allreduce_only = false) {
   constexpr std::array kinds{Kind::Allreduce, Kind::Allreduce, Kind::Allreduce, Kind::Allgather,
@@ -76,6 +94,7 @@ Signature disagreeing(Simulator& sim, const Signature& one) {
 
 std::string outcome_of(const Submission& submission) {
   if (submission.outcome == Outcome::Pending) return "pending";
+  if (submission.absent) return "dispatched, absent";
   if (submission.outcome == Outcome::Dispatched) return "dispatched";
   return submission.error.tensor + ": " + submission.error.message;
 }
@@ -101,6 +120,7 @@ std::vector<Work> random_step(Simulator& sim, int step, bool disagreements, bool
     }
     all.push_back(std::move(work));
   }
+  for (Work& work : all) draw_absence(sim, work);
   if (disagreements) {
     for (Work& work : all) {
       if (sim.size() < 2 || !sim.chance(0.25)) continue;
@@ -115,6 +135,9 @@ std::vector<Work> random_step(Simulator& sim, int step, bool disagreements, bool
 void submit(Simulator& sim, Rank rank, const Work& work, bool waited) {
   auto signatures = work.signatures;
   if (rank == work.differs) signatures.front() = work.other;
+  for (std::size_t i = 0; i < signatures.size(); ++i) {
+    signatures[i].absent = may_be_absent(signatures[i].kind) && brings_nothing(work, rank, i);
+  }
   for (Signature& one : signatures) {
     if (one.kind == Kind::Allgather && !one.shape.empty()) one.shape[0] += rank % 3;
   }

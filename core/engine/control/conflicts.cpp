@@ -1,6 +1,8 @@
 #include "engine/control/conflicts.h"
 
+#include <algorithm>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -21,6 +23,18 @@ struct Meant {
   std::vector<KeyState*> key_states;
 };
 
+/// The reports differ at most in who brings something.
+bool agree(const Tally& tally) {
+  if (tally.said == 1) return true;
+  const Statement& first = tally.statements.front();
+  return std::ranges::all_of(
+      std::span(tally.statements).first(tally.said), [&first](const Statement& one) {
+        Signature signature = one.canonical->signature;
+        signature.absent = first.canonical->signature.absent;
+        return signature == first.canonical->signature && one.group == first.group;
+      });
+}
+
 /// The user's part of a full name.
 std::string_view stem(std::string_view full) {
   const auto dot = full.find('.');
@@ -37,7 +51,7 @@ std::vector<Conflict> find_conflicts(
   std::map<Name, std::map<std::pair<std::string, std::uint32_t>, Meant>> names;
   for (KeyState* key_state = open; key_state != nullptr; key_state = key_state->newer) {
     const Tally& tally = key_state->tally;
-    if (tally.complete || tally.said != 1)
+    if (tally.complete || !agree(tally))
       continue;  // ranks that differ under one key are a mismatch, found when it is complete
     const Statement& said = tally.statements.front();
     if (rules_of(said.canonical->signature.kind).matched_by_count) continue;

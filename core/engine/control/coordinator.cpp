@@ -30,6 +30,15 @@ std::string question_about(const std::vector<std::string>& waited_for, const Ran
   return "Of " + fewest->first + ": " + all_must_call(fewest->second, {});
 }
 
+/// The operation runs as those ask for it who bring something, if anybody does.
+void put_present_first(Tally& tally) {
+  for (std::size_t i = 0; i < tally.said; ++i) {
+    if (tally.statements[i].canonical->signature.absent) continue;
+    std::swap(tally.statements.front(), tally.statements[i]);
+    return;
+  }
+}
+
 /// The common prefix of the keys of all groups of one process set.
 std::string group_prefix(std::int32_t process_set, std::uint32_t generation) {
   return std::to_string(process_set) + ":" + std::to_string(generation) + ":";
@@ -167,6 +176,7 @@ std::optional<Error> Coordinator::mismatch_of(KeyState& key_state) const {
 
 void Coordinator::sort_out(KeyState& key_state) {
   auto error = mismatch_of(key_state);
+  if (!error) put_present_first(key_state.tally);
   const Statement& first = key_state.tally.statements.front();
   const std::span<const Statement> said(key_state.tally.statements.data(), key_state.tally.said);
   const bool grouped = !first.group.empty() && std::ranges::all_of(said, [&](const Statement& one) {
@@ -352,10 +362,12 @@ Result<void> Coordinator::define(KeyState& key_state, TimePoint now, Effects& ef
     down().define(in_full(key_state.key, statement.group));
     if (auto done = apply(now, effects); !done) return done;
   }
-  if (statement.canonical->id == 0 &&
-      cache_.canonical_of(statement.canonical->signature)->id == 0) {
-    down().define(statement.canonical->signature);
-    return apply(now, effects);
+  // Several statements differ in who brings something, which may change from use to use.
+  for (std::size_t i = 0; i < key_state.tally.said; ++i) {
+    const CanonicalSignature& said = *key_state.tally.statements[i].canonical;
+    if (said.id != 0 || cache_.canonical_of(said.signature)->id != 0) continue;
+    down().define(said.signature);
+    if (auto done = apply(now, effects); !done) return done;
   }
   return {};
 }
@@ -379,6 +391,7 @@ Result<void> Coordinator::emit_dispatch(std::span<KeyState* const> batch, TimePo
       // A barrier and a change of sets move no data: the timeline only shows which rank came when.
       const Kind kind = statement.canonical->signature.kind;
       const bool runs_here = kind != Kind::Barrier && !is_set_change(kind) &&
+                             !statement.canonical->signature.absent &&
                              set_of(*key_state).members.contains(world_.self());
       timeline_->negotiated(track, runs_here, now);
       if (!runs_here) track = 0;

@@ -11,8 +11,8 @@ bool may_fuse(const Ready& one, const Ready& other, const FusionOptions& options
   const Signature& b = *other.signature;
   if (options.disable_group_fusion && (one.group == 0 || one.group != other.group)) return false;
   return one.process_set == other.process_set && a.kind == b.kind && a.dtype == b.dtype &&
-         a.op == b.op && a.root == b.root && a.device == b.device && a.prescale == b.prescale &&
-         a.postscale == b.postscale;
+         a.absent == b.absent && a.op == b.op && a.root == b.root && a.device == b.device &&
+         a.prescale == b.prescale && a.postscale == b.postscale;
 }
 
 }  // namespace

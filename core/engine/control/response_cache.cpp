@@ -41,6 +41,7 @@ namespace {
                        static_cast<std::uint64_t>(signature.dtype) << 8 |
                        static_cast<std::uint64_t>(signature.op) << 16 |
                        static_cast<std::uint64_t>(signature.device) << 24 |
+                       static_cast<std::uint64_t>(signature.absent) << 31 |
                        static_cast<std::uint64_t>(static_cast<std::uint32_t>(signature.root)) << 32;
   hash = combine(hash, std::bit_cast<std::uint64_t>(signature.prescale));
   hash = combine(hash, std::bit_cast<std::uint64_t>(signature.postscale));
@@ -156,8 +157,8 @@ bool ResponseCache::fits(const CanonicalSignature& canonical, const Signature& s
   if (one.kind != signature.kind || one.dtype != signature.dtype || one.op != signature.op ||
       one.device != signature.device || one.root != signature.root ||
       one.prescale != signature.prescale || one.postscale != signature.postscale ||
-      one.group.size != signature.group.size || one.shape.size() != signature.shape.size() ||
-      one.ranks != signature.ranks) {
+      one.absent != signature.absent || one.group.size != signature.group.size ||
+      one.shape.size() != signature.shape.size() || one.ranks != signature.ranks) {
     return false;
   }
   const bool rows_may_differ = rules_of(signature.kind).rows_may_differ;

@@ -69,6 +69,7 @@ void Writer::put(std::uint32_t signature_id, const Signature& signature) {
   put(static_cast<std::uint8_t>(signature.dtype));
   put(static_cast<std::uint8_t>(signature.op));
   put(static_cast<std::uint8_t>(signature.device));
+  put(static_cast<std::uint8_t>(signature.absent));
   put(static_cast<std::uint32_t>(signature.root));
   put(signature.prescale);
   put(signature.postscale);
@@ -213,6 +214,8 @@ void Reader::take(SignatureRef& signature) {
   if (reduces(full.kind) && moved_only(full.dtype)) ok_ = false;  // nobody submits that
   full.op = take_enum<ReduceOp>(kReduceOps);
   full.device = take_enum<Device>(kDevices);
+  full.absent = take<std::uint8_t>() == 1;
+  if (full.absent && !may_be_absent(full.kind)) ok_ = false;  // nobody submits that
   full.root = static_cast<std::int32_t>(take<std::uint32_t>());
   full.prescale = take_double();
   full.postscale = take_double();

@@ -31,6 +31,7 @@ struct Tensor {
   std::vector<std::int64_t> splits = {};
   /// Alltoall: gets the number of rows from each member; null: not wanted.
   std::int32_t* received = nullptr;
+  bool absent = false;  ///< see Signature; `in` is null, and there are zeros in `out`
   // Filled by Submissions::prepare().
   std::shared_ptr<EngineDevice> on = {};          ///< null: in host memory
   std::shared_ptr<const DevicePoint> ready = {};  ///< the content is there

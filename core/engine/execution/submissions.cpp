@@ -115,6 +115,7 @@ Result<void> Submissions::add_entry(Draft& draft, Submission& submission, const 
   signature.kind = submission.kind;
   signature.dtype = tensor.dtype;
   signature.device = tensor.device;
+  signature.absent = tensor.absent;
   signature.op = submission.op;
   signature.root = submission.root;
   signature.ranks = submission.ranks;
@@ -128,7 +129,7 @@ Result<void> Submissions::add_entry(Draft& draft, Submission& submission, const 
     signature.group = {.name = naming.full_name, .size = static_cast<std::uint32_t>(count)};
   }
   entry->signature = std::make_shared<const Signature>(signature);
-  entry->in = tensor.in;
+  entry->in = tensor.absent ? tensor.out : tensor.in;
   entry->out = tensor.out;
   entry->splits = std::move(tensor.splits);
   entry->received = tensor.received;
@@ -504,8 +505,15 @@ Dispatcher::Batch Submissions::batch_of(Dispatch& dispatch) {
       batch.tracks.resize(batch.entries.size() + 1, 0);
       batch.tracks.back() = entry.track;
     }
-    // The own signature, not the agreed one: rows of an allgather differ between ranks.
-    batch.signatures.push_back(mine ? mine->signature : std::move(entry.signature));
+    const bool nobody = entry.signature->absent;
+    if (mine && nobody) {
+      mine->work->outputs[mine->index].absent = true;
+    } else if (mine && mine->signature->absent) {
+      mine->signature = entry.signature;  // it brings zeros to what others have something of
+    }
+    // The own signature, not the agreed one: rows of an allgather differ between ranks. Without any
+    // there is nothing to be run.
+    if (!nobody) batch.signatures.push_back(mine ? mine->signature : std::move(entry.signature));
     batch.entries.push_back(std::move(mine));
   }
   if (!batch.tracks.empty()) batch.tracks.resize(batch.entries.size(), 0);

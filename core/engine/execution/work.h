@@ -26,6 +26,7 @@ struct Output {
   /// The result belongs on that device, and the buffer is pinned host memory: see
   /// EngineDevice::deliver(). Null: it is where it belongs.
   std::shared_ptr<EngineDevice> device = {};
+  bool absent = false;  ///< no rank has brought anything: there is no result
 };
 
 /// Gives memory for result `index`, whose size is known only now; null: there is none. Called by

@@ -34,7 +34,8 @@ bool FastPath::may_propose(const Submission& submission) const {
   const Effects& effects = parts_.negotiation.effects();
   return !parts_.negotiation.failed() && parts_.submissions.unfinished() == 0 && !open() &&
          count != 0 && count <= Contributions::kMostTensors && !parts_.timeline.recording() &&
-         parts_.dispatcher.idle() && effects.dispatches.empty() && !effects.joined_last;
+         std::ranges::none_of(submission.tensors, &Tensor::absent) && parts_.dispatcher.idle() &&
+         effects.dispatches.empty() && !effects.joined_last;
 }
 
 /// What the others know the operation by, and all of its signature but the first tensor's.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from horovod import _core
 from horovod.collectives.base import BLOCKING, Base, current_engine, explained
-from horovod.collectives.frontend import T
+from horovod.collectives.frontend import Description, T
 from horovod.collectives.ops import Adasum
 from horovod.errors import InvalidArgumentError
 from horovod.runtime import lifecycle
@@ -29,8 +29,14 @@ class Allreduce(Base[T]):
         prescale: float = 1.0,
         postscale: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        *,
+        absent: bool = False,
     ) -> int:
         """Reduce ``tensor`` over all ranks into ``out`` (same shape and dtype; may be ``tensor`` itself).
+
+        Args:
+            absent: this rank brings nothing; ``out`` is ``tensor`` and holds zeros. Where all ranks say so,
+                nothing is reduced: see :meth:`synchronize_all`.
 
         Raises:
             InvalidArgumentError: dtype, layout, the name is in flight, or this rank is not in the set.
@@ -39,7 +45,8 @@ class Allreduce(Base[T]):
         """
         if op == Adasum:
             self._check_adasum([tensor], process_set)
-        return self._start(_ALLREDUCE, name, tensor, out, process_set, None, (op, prescale, postscale, 0))
+        given = _without(self._describe(tensor)) if absent else None
+        return self._start(_ALLREDUCE, name, tensor, out, process_set, given, (op, prescale, postscale, 0))
 
     def run_allreduce(
         self,
@@ -82,14 +89,21 @@ class Allreduce(Base[T]):
         prescale: float = 1.0,
         postscale: float = 1.0,
         process_set: ProcessSet = global_process_set,
+        *,
+        absent: Collection[int] = (),
     ) -> int:
         """Reduce all of ``tensors`` as one operation with one handle; element by element like
-        :meth:`allreduce`."""
+        :meth:`allreduce`. ``absent``: places of those of which this rank brings nothing."""
         if op == Adasum:
             self._check_adasum(tensors, process_set)
         inputs = tuple(tensors)
         results = inputs if outs is tensors else tuple(outs)
-        return self._start(_ALLREDUCE, name, inputs, results, process_set, None, (op, prescale, postscale, 0))
+        given = self._given_all(inputs, results)
+        for place in absent:
+            given[place] = _without(given[place])
+        return self._start(
+            _ALLREDUCE, name, inputs, results, process_set, given, (op, prescale, postscale, 0)
+        )
 
     def run_grouped_allreduce(
         self,
@@ -117,6 +131,11 @@ class Allreduce(Base[T]):
                     f"Tensor type {self.frontend.dtype_name(tensor)} is not supported by Adasum: floating "
                     "types of 16, 32 and 64 bits are."
                 )
+
+
+def _without(given: Description) -> Description:
+    """A tensor of which this rank brings nothing, as the engine takes it."""
+    return (0, *given[1:])
 
 
 def check_adasum(process_set: ProcessSet) -> None:

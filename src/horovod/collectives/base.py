@@ -149,25 +149,30 @@ class Base(Generic[T]):
             return result
         return collect(made if isinstance(made, list) else [], inputs)
 
-    def synchronize_all(self, handles: list[int]) -> None:
+    def synchronize_all(self, handles: list[int]) -> list[tuple[int, int]]:
         """Wait for all ``handles``, whose results are in memory that was given at submission.
+
+        Returns:
+            Handle and place in its group of each tensor that no rank has brought anything of: there is no
+            result.
 
         Raises:
             HorovodInternalError: the first failure; all handles are consumed.
         """
         if not handles:
-            return
+            return []
         # All were submitted to one engine: handles do not outlive it.
         entry = self._pending.get(handles[0])
         if entry is None:
-            return
+            return []
         try:
-            entry[0].wait_all(handles, self._stream_of)
+            absent = entry[0].wait_all(handles, self._stream_of)
         except BaseException:
             # Interrupted, the operations that are not over go on.
             self._drop([handle for handle in handles if not _is_outstanding(entry[0], handle)])
             raise
         self._drop(handles)
+        return absent
 
     def poll(self, handle: int) -> bool:
         """Whether ``synchronize`` would return at once.
