@@ -6,6 +6,7 @@
     ├ InvalidArgumentError (a ValueError)     a call was wrong on this rank alone; nothing was submitted
     │  ├ DuplicateNameError                   the name is still in flight on this rank
     │  └ ProcessSetError                      a set could not be changed; also a HorovodInternalError
+    ├ GradientChangedError (a RuntimeError)   a script changed a gradient while ranks exchanged it
     ├ HorovodInternalError (a RuntimeError)   something failed between ranks; recoverable in elastic runs
     │  ├ MismatchError                        ranks disagree about one operation
     │  ├ PeerLostError                        a rank died or fell silent
@@ -48,6 +49,7 @@ __all__ = [
     "ConfigError",
     "DataStoreError",
     "DuplicateNameError",
+    "GradientChangedError",
     "HorovodError",
     "HorovodInternalError",
     "HorovodVersionMismatchError",
@@ -102,6 +104,15 @@ class InvalidArgumentError(HorovodError, ValueError):
 
 class DuplicateNameError(InvalidArgumentError):
     """This rank has an operation of the same name in flight; the first one is not affected."""
+
+
+class GradientChangedError(HorovodError, RuntimeError):
+    """The script changed gradients between ``backward()`` and the end of their exchange. ``tensors`` names
+    them. The message shows what to write; no new world mends the script."""
+
+    def __init__(self, message: str = "", *, tensors: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.tensors = tuple(tensors)
 
 
 class HorovodInternalError(HorovodError, RuntimeError):

@@ -8,7 +8,7 @@ from typing import Any, Final
 from horovod import _core
 from horovod.errors import InvalidArgumentError, deprecated
 
-__all__ = ["Adasum", "Average", "Max", "Min", "Product", "Sum", "checked_op", "reduce_op"]
+__all__ = ["Adasum", "Average", "Max", "Min", "Product", "Sum", "checked_op", "name_of_op", "reduce_op"]
 
 # Plain ints: scripts store them, compare them and pass them through other libraries.
 Average: Final[int] = _core.AVERAGE
@@ -31,6 +31,11 @@ _MEANT: Final = {"mean": "Average", "avg": "Average", "add": "Sum", "prod": "Pro
 }
 
 _BOOLS: Final = frozenset({"bool", "bool_"})  # of Python and NumPy
+
+
+def name_of_op(op: int) -> str:
+    """How scripts write it, for messages."""
+    return _NAMES[op]
 
 
 def checked_op(op: Any) -> int:

@@ -9,14 +9,15 @@ a group of one) ends in one native call and allocates nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Generic
 
 from horovod import _core
 from horovod.collectives.base import ASYNCHRONOUS, current_engine
 from horovod.collectives.forms import Collectives
 from horovod.collectives.frontend import T
-from horovod.errors import DuplicateNameError
+from horovod.collectives.ops import Average, Sum, name_of_op
+from horovod.errors import DuplicateNameError, GradientChangedError, InvalidArgumentError
 from horovod.gradients.compression import NoneCompressor
 from horovod.gradients.settings import GradientSettings
 from horovod.runtime import lifecycle
@@ -33,22 +34,61 @@ _SUBMITTED_ELSEWHERE: Final = -1
 class GradientStore(ABC, Generic[T]):
     """Where the gradients live, and what a framework does differently with them."""
 
+    remedy: str
+    """Sentences for scripts that change gradients while these are exchanged: what to write instead."""
+
     @abstractmethod
-    def get(self, index: int) -> T:
-        """The gradient of parameter ``index``; zeros (kept as the gradient) if it has none."""
+    def get(self, index: int) -> T | None:
+        """The gradient of parameter ``index``; ``None``: it has none."""
+
+    @abstractmethod
+    def zero(self, index: int) -> T:
+        """A gradient of parameter ``index`` without effect, which the parameter does not get."""
 
     @abstractmethod
     def put(self, index: int, gradient: T) -> None:
         """Make ``gradient`` the gradient of parameter ``index``."""
 
-    # What has a body here suits a store without sparse gradients.
+    @abstractmethod
+    def version(self, gradient: T) -> int:
+        """A number that is another one after each change of ``gradient`` in place."""
+
+    @abstractmethod
+    def changed(self, handed: Sequence[T | None], versions: Sequence[int]) -> Sequence[int]:
+        """Numbers of the parameters whose gradients are not what they were when they were handed over.
+
+        Args:
+            handed: by parameter, the gradient that was handed over; ``None``: none was.
+            versions: by parameter, the version that it had then.
+        """
+
+    # What has a body here suits a store without sparse and complex gradients.
 
     def is_sparse(self, index: int, gradient: T) -> bool:
         """Whether the gradient of parameter ``index`` holds rows with their indices instead of a dense
-        tensor. The store remembers a yes: from then on :meth:`get` gives a sparse zero where there is no
-        gradient.
+        tensor. The store remembers a yes: from then on :meth:`zero` gives a sparse zero.
         """
         return False
+
+    def renew(self, index: int) -> None:
+        """Another parameter has this number from now on: forget what is remembered of the old one."""
+        return
+
+    def is_complex(self, index: int) -> bool:
+        """Whether the gradient of parameter ``index`` holds complex numbers."""
+        return False
+
+    def as_real(self, dense: T) -> T:
+        """Real and imaginary parts of a complex gradient: a view of its memory if there is one."""
+        raise NotImplementedError
+
+    def as_complex(self, parts: T) -> T:
+        """Undo :meth:`as_real`."""
+        raise NotImplementedError
+
+    def share_memory(self, one: T, other: T) -> bool:
+        """Whether both begin at the same address."""
+        return one is other
 
     def to_dense(self, gradient: T) -> T:
         """A dense gradient with the values of a sparse one."""
@@ -68,7 +108,7 @@ class GradientStore(ABC, Generic[T]):
 
         Args:
             exchanged: by parameter, the gradient that was reduced in its own memory; ``None`` where the
-                result came through :meth:`put`. Somebody may have replaced it meanwhile.
+                result came through :meth:`put`, and where there is none.
         """
 
 
@@ -116,15 +156,21 @@ class GradientExchange(Generic[T]):
         self._pending = collectives.table.pending
         self._handles: list[int] = []
         self._left: list[int] = []
+        # What was handed over, and in which version.
+        self._handed: list[T | None] = []
+        self._versions: list[int] = []
+        self._version = store.version
         # What `settle` gets.
         self._given: list[T | None] = []
-        self._collect: list[Callable[[], None]] = []
-        self._prepare_local: Callable[[int, T], T] | None = None
+        self._collect: list[tuple[int, Callable[[], None]]] = []
+        # Parameters without a gradient on this rank, by the handle and the place in its group.
+        self._lacking: dict[tuple[int, int], int] = {}
+        self._removed: set[int] = set()
+        self._prepare_local: Callable[[int, T], T | None] | None = None
         # Gradients wait for `finish` if somebody must see all of them before the exchange (`hold`) ...
         self._deferred = False
         # ... or if an exchange during backward would take cores from the ranks that compute.
         self._late = self._exchanges_late()
-        self._noted: dict[int, T] = {}
         self.in_flight = False
         """Whether gradients have been handed over since the last :meth:`finish`."""
         for name in names:
@@ -133,31 +179,55 @@ class GradientExchange(Generic[T]):
     # -- life cycle -----------------------------------------------------------------------------------------
 
     def add(self, name: str) -> int:
-        """One more parameter; returns its number. All ranks add it between the same two exchanges."""
+        """One more parameter, which the store knows already; returns its number. All ranks add it between the
+        same two exchanges.
+
+        Raises:
+            ValueError: it is complex, and the reduction is not one of real and imaginary parts.
+        """
         index = len(self._names)
+        if self._store.is_complex(index) and self._op not in (Average, Sum):
+            raise InvalidArgumentError(
+                f"op={name_of_op(self._op)} cannot reduce the gradient of {name}, which is complex: only "
+                "Average and Sum do the same to complex numbers as to their real and imaginary parts. Use "
+                "op=hvd.Average or op=hvd.Sum."
+            )
         self._names.append(name)
         for_tensor = getattr(self._compression, "for_tensor", None)
         self._compressors.append(self._compression if for_tensor is None else for_tensor(name))
         self._handles.append(_IDLE)
         self._left.append(self._passes)
+        self._handed.append(None)
+        self._versions.append(0)
         self._given.append(None)
         self._plain.append(self._may_be_plain(index))
         return index
+
+    def remove(self, index: int) -> None:
+        """Exchange this parameter no more. All ranks remove it between the same two exchanges."""
+        self._removed.add(index)
+        self._arm()
+
+    def renew(self, index: int) -> None:
+        """The store has another parameter under this number now."""
+        self._store.renew(index)
+        self._plain[index] = self._may_be_plain(index)
 
     def _may_be_plain(self, index: int) -> bool:
         return (
             self._compressors[index] is NoneCompressor
             and index not in self._group_of
+            and not self._store.is_complex(index)
             and self._prepare_local is None
             and not self._deferred
         )
 
-    def hold(self, prepare_local: Callable[[int, T], T] | None, *, deferred: bool = False) -> None:
+    def hold(self, prepare_local: Callable[[int, T], T | None] | None, *, deferred: bool = False) -> None:
         """Say what happens to gradients that are complete, but still local.
 
         Args:
-            prepare_local: called with the number of a parameter and its gradient right before that is handed
-                over; what it returns is exchanged.
+            prepare_local: called with the number of a parameter and its gradient right before that is
+                exchanged; what it returns is exchanged instead. It may change the gradient.
             deferred: they stay local until :meth:`finish`, so that all of them can be seen together.
         """
         self._prepare_local = prepare_local
@@ -178,9 +248,14 @@ class GradientExchange(Generic[T]):
         count = len(self._names)
         self._handles = [_IDLE] * count
         self._left = [self._passes] * count
+        self._handed = [None] * count
+        self._versions = [0] * count
         self._given = [None] * count
         self._collect = []
-        self._noted = {}
+        self._lacking = {}
+        for index in self._removed:
+            self._handles[index] = _SUBMITTED_ELSEWHERE
+            self._left[index] = 0
         self.in_flight = False
 
     # -- during the backward pass ---------------------------------------------------------------------------
@@ -196,6 +271,7 @@ class GradientExchange(Generic[T]):
         left = self._left[index] - 1
         if left:
             if left < 0:
+                self._handed[index] = None  # its change is told here
                 raise AssertionError(
                     "Gradients were computed more than backward_passes_per_step times before call to step(). "
                     "Increase backward_passes_per_step to accumulate gradients locally."
@@ -205,9 +281,9 @@ class GradientExchange(Generic[T]):
             return
         self._left[index] = 0
         self.in_flight = True
+        self._handed[index] = gradient
+        self._versions[index] = self._version(gradient)
         if self._late:
-            # What was handed over is exchanged, also if somebody drops it from the parameter meanwhile.
-            self._noted[index] = gradient
             return
         if self._plain[index] and self._submit_plain(index, gradient):
             return
@@ -266,53 +342,94 @@ class GradientExchange(Generic[T]):
 
     # -- before the optimizer's step ------------------------------------------------------------------------
 
-    def finish(self) -> None:
+    def finish(self, only: Collection[int] | None = None) -> None:
         """Submit what is still missing, wait for everything and put the results in place.
 
         Every parameter takes part on every rank, whichever parts of the model were used there; so ranks that
-        used different parts still agree on the operations.
+        used different parts still agree on the operations. A parameter that has a gradient on some rank gets
+        one on all; one that has none anywhere has none afterwards.
+
+        Args:
+            only: parameters to exchange now, of which nothing has been handed over; by default all.
 
         Raises:
+            GradientChangedError: a gradient was changed after it had been handed over. The exchange has come
+                to its end, so that other ranks do not wait.
             HorovodInternalError: an exchange failed. The gradients are then unspecified.
         """
         try:
+            if only is not None:
+                others = (index for index in range(len(self._names)) if index not in only)
+                for index in others:
+                    self._handles[index] = _SUBMITTED_ELSEWHERE
+            changed = [] if self._deferred else self._store.changed(self._handed, self._versions)
             for index, handle in enumerate(self._handles):
                 # Submitting a group changes the entries of its later members, hence the second look.
                 if handle == _IDLE and self._handles[index] == _IDLE:
                     group = self._group_of.get(index)
                     if group is None:
                         gradient = self._taken(index)
-                        if not (self._plain[index] and self._submit_plain(index, gradient)):
+                        if gradient is None:
+                            self._submit_absent(index)
+                        elif not (self._plain[index] and self._submit_plain(index, gradient)):
                             self._submit(index, gradient)
                     else:
                         self._submit_group(group)
             handles = list(dict.fromkeys(handle for handle in self._handles if handle > 0))
-            self._collectives.synchronize_all(handles)
-            for collect in self._collect:
-                collect()
+            absent = {self._lacking[place] for place in self._collectives.synchronize_all(handles)}
+            for index, collect in self._collect:
+                if index not in absent:
+                    collect()
             self._store.settle(self._given)
+            if changed:
+                raise self._changed_error(changed)
         except BaseException:
             self.reset()
             raise
         self._arm()
         self._late = self._exchanges_late()
 
-    def _taken(self, index: int) -> T:
+    def _taken(self, index: int) -> T | None:
         """The gradient that was handed over before its time; if none was, what the parameter has. Where all
         gradients are looked at together before the exchange, they may still be replaced."""
-        gradient = None if self._deferred else self._noted.get(index)
+        gradient = None if self._deferred else self._handed[index]
         return self._store.get(index) if gradient is None else gradient
+
+    def _changed_error(self, changed: Sequence[int]) -> GradientChangedError:
+        names = [self._names[index] for index in changed]
+        more = f" and of {len(names) - 1} more" if len(names) > 1 else ""
+        return GradientChangedError(
+            f"Rank {lifecycle.current().topology.rank}: the gradient of {names[0]}{more} was changed, "
+            "replaced or cleared after backward() had handed it over, and before its exchange with the other "
+            f"ranks ended. {self._store.remedy}",
+            tensors=names,
+        )
 
     # -- the longer ways ------------------------------------------------------------------------------------
 
-    def _submit(self, index: int, gradient: T) -> None:
+    def _prepared(self, index: int, gradient: T) -> T | None:
+        """What is exchanged of a gradient, after those who may change it locally."""
+        if self._prepare_local is None:
+            return gradient
+        handed = self._handed[index]
+        prepared = self._prepare_local(index, gradient)
+        if handed is not None and (now := self._store.get(index)) is not None:
+            self._handed[index] = now
+            self._versions[index] = self._version(now)
+        else:
+            self._handed[index] = None
+        return prepared
+
+    def _submit(self, index: int, given: T) -> None:
         """Submit one gradient that is not dense, contiguous and uncompressed, or whatever it is."""
-        if self._prepare_local is not None:
-            gradient = self._prepare_local(index, gradient)
+        gradient = self._prepared(index, given)
+        if gradient is None:
+            self._submit_absent(index)
+            return
         if self._store.is_sparse(index, gradient) and not self._sparse_as_dense:
             self._submit_sparse(index, gradient)
             return
-        buffer, collect = self._prepare(index, gradient)
+        buffer, collect = self._prepare(index, gradient, self._compressors[index])
         name = self._names[index]
         try:
             self._handles[index] = self._collectives.allreduce(
@@ -322,62 +439,112 @@ class GradientExchange(Generic[T]):
             raise _namesake(name) from error
         self._keep(index, gradient, collect)
 
+    def _submit_absent(self, index: int) -> None:
+        """Take part for a parameter that has no gradient on this rank."""
+        zero = self._store.zero(index)
+        if self._store.is_sparse(index, zero) and not self._sparse_as_dense:
+            self._submit_sparse(index, zero)
+            return
+        buffer, collect = self._prepare_absent(index, zero)
+        handle = self._collectives.allreduce(
+            buffer,
+            buffer,
+            self._names[index],
+            self._op,
+            self._prescale,
+            self._postscale,
+            self._process_set,
+            absent=True,
+        )
+        self._handles[index] = handle
+        self._lacking[handle, 0] = index
+        self._collect.append((index, collect))
+
+    def _prepare_absent(self, index: int, zero: T) -> tuple[T, Callable[[], None]]:
+        """Memory for the result, and what to do with it if some rank has a gradient."""
+        for_tensor = getattr(self._compression, "for_tensor", None)
+        # One that remembers something remembers it for the next gradient that there is.
+        compressor = self._compression if for_tensor is None else for_tensor(self._names[index])
+        buffer, collect = self._prepare(index, zero, compressor)
+        return buffer, collect or (lambda: self._store.put(index, zero))
+
     def _submit_group(self, group: Sequence[int]) -> None:
         """Submit the dense members of ``group`` as one operation, named after the first of them."""
         dense: list[int] = []
         buffers: list[T] = []
+        absent: list[int] = []
         prepared: list[tuple[int, T, Callable[[], None] | None]] = []
         for index in group:
-            gradient = self._taken(index)
-            if self._prepare_local is not None:
-                gradient = self._prepare_local(index, gradient)
-            if self._store.is_sparse(index, gradient) and not self._sparse_as_dense:
-                self._submit_sparse(index, gradient)
+            if index in self._removed:
                 continue
-            buffer, collect = self._prepare(index, gradient)
+            given = self._taken(index)
+            gradient = None if given is None else self._prepared(index, given)
+            tensor = self._store.zero(index) if gradient is None else gradient
+            if self._store.is_sparse(index, tensor) and not self._sparse_as_dense:
+                self._submit_sparse(index, tensor)
+                continue
+            collect: Callable[[], None] | None
+            if gradient is None:
+                absent.append(len(dense))
+                buffer, collect = self._prepare_absent(index, tensor)
+            else:
+                buffer, collect = self._prepare(index, tensor, self._compressors[index])
             dense.append(index)
             buffers.append(buffer)
-            prepared.append((index, gradient, collect))
+            prepared.append((index, tensor, collect))
         if not dense:
             return
         name = self._names[dense[0]]
         try:
             handle = self._collectives.grouped_allreduce(
-                buffers, buffers, name, self._op, self._prescale, self._postscale, self._process_set
+                buffers,
+                buffers,
+                name,
+                self._op,
+                self._prescale,
+                self._postscale,
+                self._process_set,
+                absent=absent,
             )
         except DuplicateNameError as error:
             raise _namesake(name) from error
-        for index, gradient, collect in prepared:
+        for index, tensor, collect in prepared:
             self._handles[index] = handle
-            self._keep(index, gradient, collect)
+            self._keep(index, tensor, collect)
+        for place in absent:
+            self._lacking[handle, place] = dense[place]
 
     def _keep(self, index: int, gradient: T, collect: Callable[[], None] | None) -> None:
         if collect is None:
             self._given[index] = gradient
         else:
-            self._collect.append(collect)
+            self._collect.append((index, collect))
 
     def _submit_sparse(self, index: int, gradient: T) -> None:
         waiting = self._store.sparse_allreduce(gradient, self._names[index], self._op)
         self._handles[index] = _SUBMITTED_ELSEWHERE
-        self._collect.append(lambda: self._store.put(index, waiting()))
+        self._collect.append((index, lambda: self._store.put(index, waiting())))
 
-    def _prepare(self, index: int, gradient: T) -> tuple[T, Callable[[], None] | None]:
+    def _prepare(self, index: int, gradient: T, compressor: Any) -> tuple[T, Callable[[], None] | None]:
         """Memory to reduce in place for ``gradient``, and what to do with the result, if it is not the
         gradient."""
         store = self._store
         dense = store.to_dense(gradient) if store.is_sparse(index, gradient) else gradient
-        compressor = self._compressors[index]
-        small, context = compressor.compress(dense)
+        is_complex = store.is_complex(index)
+        numbers = store.as_real(dense) if is_complex else dense
+        small, context = compressor.compress(numbers)
         frontend = self._collectives.frontend
         # Ranks may hold a gradient in different orders (channels_last): the row-major order is the common
         # one.
         buffer = small if frontend.peek(small) is not None else self._contiguous(small)
-        if buffer is gradient and compressor is NoneCompressor:
+        as_it_is = buffer is numbers and compressor is NoneCompressor and dense is gradient
+        if as_it_is and (numbers is gradient or store.share_memory(numbers, gradient)):
             return buffer, None
 
         def collect() -> None:
             reduced = compressor.decompress(buffer, context)
+            if is_complex:
+                reduced = store.as_complex(reduced)
             if dense is not gradient:
                 reduced = store.to_sparse(reduced, gradient)
             if reduced is not gradient:

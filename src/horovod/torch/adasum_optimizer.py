@@ -22,6 +22,7 @@ from horovod.gradients.exchange import GradientExchange, GradientStore
 from horovod.gradients.settings import GradientSettings
 from horovod.runtime.process_set import global_process_set
 from horovod.torch.autograd import collectives
+from horovod.torch.gradients import Gradients
 from horovod.torch.wrapped_optimizer import WrappedOptimizer, local_step
 
 __all__: list[str] = []
@@ -30,24 +31,40 @@ __all__: list[str] = []
 class _Differences(GradientStore[torch.Tensor]):
     """Exchanges how the optimizer would change each parameter, instead of gradients."""
 
+    remedy = (
+        "The optimizer has taken its step by the gradient as it was, and ranks combine these steps "
+        "(op=Adasum). Change the gradient before that, in a hook that is registered before the optimizer is "
+        "wrapped: parameter.register_post_accumulate_grad_hook(hook)."
+    )
+
     def __init__(self, parameters: list[torch.Tensor]) -> None:
         self.parameters = parameters
-        self.old: dict[int, torch.Tensor] = {}
+        self.old: dict[int, torch.Tensor] = {}  # kept for their memory
         self.change: dict[int, torch.Tensor] = {}
 
-    def get(self, index: int) -> torch.Tensor:
-        parameter = self.parameters[index]
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter, requires_grad=False)
-        return parameter.grad
+    def get(self, index: int) -> torch.Tensor | None:
+        return self.parameters[index].grad
+
+    def zero(self, index: int) -> torch.Tensor:
+        return torch.zeros_like(
+            self.parameters[index], requires_grad=False, memory_format=torch.contiguous_format
+        )
 
     def put(self, index: int, gradient: torch.Tensor) -> None:
         self.change[index] = gradient
 
+    version = Gradients.version
+    changed = Gradients.changed
+
     def settle(self, exchanged: Sequence[torch.Tensor | None]) -> None:
-        for index, parameter in enumerate(self.parameters):
-            with torch.no_grad():
-                parameter.copy_(self.old[index].add_(self.change[index].view_as(parameter)))
+        with torch.no_grad():
+            for index, change in self.change.items():
+                parameter = self.parameters[index]
+                parameter.add_(change.view_as(parameter))
+        self.change.clear()
+
+    def is_complex(self, index: int) -> bool:
+        return self.parameters[index].is_complex()
 
 
 class _DistributedAdasumOptimizer(WrappedOptimizer):
@@ -72,9 +89,6 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
         self._compression = settings.compression
         self._passes = settings.backward_passes_per_step
         self._parameters, frozen = self._watched()
-        for parameter in self._parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter, requires_grad=False)
         self._differences = _Differences(self._parameters)
         self._counted: list[tuple[dict[str, Any], dict[str, Any]]] = []
         exchange = GradientExchange(
@@ -101,7 +115,7 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
         parameter = self._parameters[index]
         differences = self._differences
         old = differences.old.get(index)
-        if old is None:
+        if old is None or old.shape != parameter.shape or old.dtype != parameter.dtype:
             old = differences.old[index] = torch.empty_like(parameter, requires_grad=False)
         with torch.no_grad(), _same_version(parameter):
             old.copy_(parameter)
@@ -155,11 +169,8 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        assert self._exchange is not None
-        if self._frozen:
-            self._add_unfrozen()
         try:
-            self._exchange.finish()
+            self._finish_exchange()
         finally:
             for group, options in self._counted:
                 group.update(options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import torch
 
@@ -28,12 +29,49 @@ def sparse_zero(parameter: torch.Tensor, sparse_dims: int) -> torch.Tensor:
     return torch.sparse_coo_tensor(places, values, parameter.shape, check_invariants=False)
 
 
+_REMEDY: Final = (
+    "Ranks would go on with different weights, or with others than one process. To change the exchanged "
+    "gradients, as one process does (to clip, scale, unscale or clear them), write\n"
+    "    optimizer.synchronize()\n"
+    "    ...  # the change, for example clip_grad_norm_ or scaler.unscale_(optimizer)\n"
+    "    with optimizer.skip_synchronize():\n"
+    "        optimizer.step()\n"
+    "or change them in a hook: optimizer.register_synchronize_post_hook(hook) after the exchange, or "
+    "optimizer.register_gradient_hook(hook) for each gradient of this rank, before it."
+)
+
+
+def _without_neighbours(
+    changed: Sequence[int],
+    parameters: Sequence[torch.Tensor],
+    handed: Sequence[torch.Tensor | None],
+    versions: Sequence[int],
+) -> Sequence[int]:
+    """Those of ``changed`` that are no views of a tensor which other gradients of the same backward pass lie
+    in: all views have one version, which the accumulation of each of them changes."""
+    latest: dict[int, int] = {}
+    for gradient, version in zip(handed, versions, strict=True):
+        if gradient is not None and (base := gradient._base) is not None:
+            latest[id(base)] = max(version, latest.get(id(base), 0))
+
+    def by_a_neighbour(index: int) -> bool:
+        gradient = handed[index]
+        assert gradient is not None
+        return parameters[index].grad is gradient and latest.get(id(gradient._base)) == gradient._version
+
+    return [index for index in changed if not by_a_neighbour(index)]
+
+
 class Gradients(GradientStore[torch.Tensor]):
     """The gradients in ``parameter.grad``.
+
+    Their versions are those that autograd counts. It counts no changes through ``.data``, NumPy or pointers.
 
     Attributes:
         parameters: by number; the owner appends to it.
     """
+
+    remedy = _REMEDY
 
     def __init__(
         self,
@@ -51,18 +89,11 @@ class Gradients(GradientStore[torch.Tensor]):
         # parameters when a gradient is missing.
         self._tables: set[int] = set()
         self._looked_at = 0
-        # Frozen parameters that got zeros in order to take part.
-        self._lent: list[int] = []
 
-    def get(self, index: int) -> torch.Tensor:
-        parameter = self.parameters[index]
-        if parameter.grad is None:
-            parameter.grad = self._zero(index)
-            if not parameter.requires_grad:
-                self._lent.append(index)
-        return parameter.grad
+    def get(self, index: int) -> torch.Tensor | None:
+        return self.parameters[index].grad
 
-    def _zero(self, index: int) -> torch.Tensor:
+    def zero(self, index: int) -> torch.Tensor:
         parameter = self.parameters[index]
         if index not in self._sparse and parameter.dim() == 2 and index in self._find_tables():
             self._sparse[index] = 1
@@ -75,6 +106,11 @@ class Gradients(GradientStore[torch.Tensor]):
             self._tables = sparse_tables(self.parameters)
             self._looked_at = len(self.parameters)
         return self._tables
+
+    def renew(self, index: int) -> None:
+        """There is another parameter of this number: forget what was known of the old one."""
+        self._sparse.pop(index, None)
+        self._looked_at = 0
 
     def put(self, index: int, gradient: torch.Tensor) -> None:
         parameter = self.parameters[index]
@@ -95,29 +131,34 @@ class Gradients(GradientStore[torch.Tensor]):
         with torch.no_grad():
             old.copy_(gradient)
 
+    def version(self, gradient: torch.Tensor) -> int:
+        return gradient._version
+
+    def changed(self, handed: Sequence[torch.Tensor | None], versions: Sequence[int]) -> Sequence[int]:
+        changed = [
+            index
+            for index, (parameter, gradient, version) in enumerate(
+                zip(self.parameters, handed, versions, strict=True)
+            )
+            if gradient is not None and (gradient._version != version or parameter.grad is not gradient)
+        ]
+        return _without_neighbours(changed, self.parameters, handed, versions) if changed else changed
+
     def settle(self, exchanged: Sequence[torch.Tensor | None]) -> None:
-        for parameter, gradient in zip(self.parameters, exchanged, strict=True):
-            # The gradient was replaced or dropped after it was handed over. Ranks stay equal only with the
-            # exchanged one.
-            if gradient is not None and parameter.grad is not gradient:
-                parameter.grad = gradient
-        if self._lent:
-            self._take_back()
         if self._shared is not None:
             self._shared.look(exchanged)
 
-    def _take_back(self) -> None:
-        """Remove the zeros of frozen parameters that have a gradient on no rank. The optimizer must not step
-        with them: weight decay would change the parameters."""
-        for index in self._lent:
-            parameter = self.parameters[index]
-            gradient = parameter.grad
-            if gradient is None or parameter.requires_grad:
-                continue
-            values = gradient._values() if gradient.is_sparse else gradient
-            if not torch.any(values):
-                parameter.grad = None
-        self._lent.clear()
+    def is_complex(self, index: int) -> bool:
+        return self.parameters[index].is_complex()
+
+    def as_real(self, dense: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real(dense.detach().resolve_conj())
+
+    def as_complex(self, parts: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_complex(parts)
+
+    def share_memory(self, one: torch.Tensor, other: torch.Tensor) -> bool:
+        return one.data_ptr() == other.data_ptr()
 
     def is_sparse(self, index: int, gradient: torch.Tensor) -> bool:
         if gradient.is_sparse:

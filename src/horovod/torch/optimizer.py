@@ -24,6 +24,7 @@ from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.torch.adasum_optimizer import _DistributedAdasumOptimizer
 from horovod.torch.autograd import collectives
 from horovod.torch.functions import broadcast_object
+from horovod.torch.grad_scaler import exchange_before_unscaling
 from horovod.torch.gradients import Gradients
 from horovod.torch.parameter_names import ParameterNames, find_duplicates
 from horovod.torch.shared_gradients import SharedGradients
@@ -42,9 +43,9 @@ class _DistributedOptimizer(WrappedOptimizer):
     :meth:`register_gradient_hook`, :meth:`register_synchronize_pre_hook`,
     :meth:`register_synchronize_post_hook`, and for the last one PyTorch's ``register_step_pre_hook``.
 
-    With a ``torch.amp.GradScaler``: ``scaler.step(optimizer)`` exchanges the scaled gradients before the
-    scaler looks at them, so all ranks see the same infinities and skip the same steps. A script that calls
-    ``scaler.unscale_(optimizer)`` itself must call ``optimizer.synchronize()`` before that.
+    With a ``torch.amp.GradScaler``: ``scaler.step(optimizer)`` and ``scaler.unscale_(optimizer)`` exchange
+    the scaled gradients before the scaler looks at them, so all ranks see the same infinities and skip the
+    same steps.
     """
 
     def __init__(
@@ -88,6 +89,19 @@ class _DistributedOptimizer(WrappedOptimizer):
             indices,
         )
         self._watch(exchange, frozen, shared)
+        exchange_before_unscaling()
+
+    def _replace(self, index: int, parameter: torch.Tensor) -> None:
+        old = self._parameters[index]
+        for group in self._groups or ():
+            group[:] = [parameter if each is old else each for each in group]
+        super()._replace(index, parameter)
+
+    def _remove(self, index: int) -> None:
+        old = self._parameters[index]
+        for group in self._groups or ():
+            group[:] = [each for each in group if each is not old]
+        super()._remove(index)
 
     def _arguments(self) -> dict[str, Any]:
         return {
@@ -154,12 +168,10 @@ class _DistributedOptimizer(WrappedOptimizer):
             return
         parameters, hooks = self._parameters, self._gradient_hooks
 
-        def prepare(index: int, _: torch.Tensor) -> torch.Tensor:
+        def prepare(index: int, _: torch.Tensor) -> torch.Tensor | None:
             for hook in tuple(hooks.values()):
                 hook(parameters[index])
-            gradient = parameters[index].grad
-            assert gradient is not None, "a gradient hook must not remove the gradient"
-            return gradient
+            return parameters[index].grad
 
         self._exchange.hold(prepare if hooks else None, deferred=bool(self._synchronize_pre_hooks))
 
@@ -188,16 +200,17 @@ class _DistributedOptimizer(WrappedOptimizer):
         """Exchange what has not been exchanged yet and wait: afterwards every ``.grad`` holds the reduced
         gradient.
 
+        A parameter that has a gradient on no rank has none afterwards.
+
         Raises:
+            GradientChangedError: a gradient was changed after ``backward()`` had handed it over.
             HorovodInternalError: an exchange failed; the gradients are then unspecified.
         """
         exchange = self._exchange
         if exchange is not None:
-            if self._frozen:
-                self._add_unfrozen()
             if self._synchronize_pre_hooks:
                 _call(self._synchronize_pre_hooks, self)
-            exchange.finish()
+            self._finish_exchange()
             self._synchronized = True
         else:
             self._call_local_hooks()
@@ -298,16 +311,19 @@ class _DistributedOptimizer(WrappedOptimizer):
         ``GradScaler.step`` asks this before it looks at the gradients. So the exchange ends here: the scaler
         must not scale what is still being reduced, and finds the same infinities on all ranks.
         """
-        exchange = self._exchange
-        if exchange is not None and self._should_synchronize:
-            if exchange.in_flight or not self._synchronized:
-                self.synchronize()
-            self._for_scaler = True
+        self._finish_for_scaler()
         return self._takes_scale
 
     @_step_supports_amp_scaling.setter
     def _step_supports_amp_scaling(self, takes_scale: bool) -> None:
         self._takes_scale = takes_scale
+
+    def _finish_for_scaler(self) -> None:
+        exchange = self._exchange
+        if exchange is not None and self._should_synchronize:
+            if exchange.in_flight or not self._synchronized:
+                self.synchronize()
+            self._for_scaler = True
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients.

@@ -58,6 +58,26 @@ class ParameterNames:
             self.by_parameter[parameter] = f"allreduce.noname.{number}.{position}"
             self._marks[parameter] = mark
 
+    def add(self, number: int, position: int, parameter: torch.Tensor) -> None:
+        """Name one that was put there without ``add_param_group``, if the user has not."""
+        if parameter in self.by_parameter:
+            return
+        taken = set(self.by_parameter.values())
+        name = f"allreduce.noname.{number}.{position}"
+        again = 0
+        while name in taken:
+            again += 1
+            name = f"allreduce.noname.{number}.{position}.{again}"
+        self.by_parameter[parameter] = name
+
+    def replace(self, old: torch.Tensor, parameter: torch.Tensor) -> None:
+        """Let ``parameter`` have the name of ``old``, which has none afterwards."""
+        if parameter not in self.by_parameter:
+            self.by_parameter[parameter] = self.by_parameter[old]
+        del self.by_parameter[old]
+        if (mark := self._marks.pop(old, None)) is not None:
+            self._marks[parameter] = mark
+
     def of_exchange(self, parameter: torch.Tensor) -> str:
         """The name of the operation that exchanges the gradient of ``parameter``."""
         name = self.by_parameter[parameter]

@@ -7,6 +7,7 @@ import copy
 import types
 import weakref
 from collections.abc import Callable, Iterable
+from operator import is_
 from typing import Any, ClassVar, cast
 
 import torch
@@ -36,6 +37,8 @@ class WrappedOptimizer(torch.optim.Optimizer):
     _bring: Callable[[int, torch.Tensor], torch.Tensor] | None = None
     _frozen: list[torch.Tensor]
     """What will be exchanged once it requires gradients."""
+    _layout: list[list[torch.Tensor]]
+    """What stood in ``param_groups`` at the last exchange."""
     _passes: int
     _replaced_step: Callable[..., Any] | None = None
     """A function that somebody has put in the place of ``step`` of the original. It works on the groups and
@@ -68,6 +71,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
         self._parameter_names = names.by_parameter
         self._parameters = []
         self._frozen = []
+        self._layout = [list(group["params"]) for group in self.param_groups]
 
     def _watched(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The parameters that require gradients, and the others."""
@@ -84,28 +88,98 @@ class WrappedOptimizer(torch.optim.Optimizer):
         self._exchange = exchange
         self._frozen = frozen
         self._bring = shared.bring if shared is not None and shared.always else None
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(_hook(exchange, index, self._bring))
-            for index, parameter in enumerate(self._parameters)
-        ]
+        self._hooks = [self._hook_of(index) for index in range(len(self._parameters))]
         # Parameters may outlive the optimizer. Without the optimizer nobody waits for their gradients.
         weakref.finalize(self, _remove_all, self._hooks).atexit = False
 
-    def _add_to_exchange(self, parameters: list[torch.Tensor]) -> None:
+    def _add_to_exchange(self, parameters: Iterable[torch.Tensor]) -> None:
         assert self._exchange is not None
         for parameter in parameters:
+            self._parameters.append(parameter)  # the store of the exchange looks there
             index = self._exchange.add(self._names.of_exchange(parameter))
-            self._parameters.append(parameter)
-            hook = _hook(self._exchange, index, self._bring)
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))
+            self._hooks.append(self._hook_of(index))
+
+    def _hook_of(self, index: int) -> Any:
+        """Hand over the gradient of that parameter as soon as it is there. One that does not require
+        gradients cannot: it is looked at before the step."""
+        assert self._exchange is not None
+        parameter = self._parameters[index]
+        if not parameter.requires_grad:
+            return None
+        return parameter.register_post_accumulate_grad_hook(_hook(self._exchange, index, self._bring))
+
+    def _finish_exchange(self) -> None:
+        """Exchange the gradients of all that stands in ``param_groups``."""
+        exchange = self._exchange
+        assert exchange is not None
+        if self._frozen:
+            self._add_unfrozen()
+        exchange.finish()
+        if _differs(self._layout, self.param_groups) and (fresh := self._follow_groups()):
+            exchange.finish(only=fresh)
 
     def _add_unfrozen(self) -> None:
         """Begin to exchange parameters that were frozen when they were added. Ranks need no message for this
         if they unfreeze the same layers before the same step."""
-        unfrozen = [parameter for parameter in self._frozen if parameter.requires_grad]
+        unfrozen = [parameter for parameter in self._frozen if _has_part(parameter)]
         if unfrozen:
-            self._frozen = [parameter for parameter in self._frozen if not parameter.requires_grad]
+            self._frozen = [parameter for parameter in self._frozen if not _has_part(parameter)]
             self._add_to_exchange(unfrozen)
+
+    def _follow_groups(self) -> set[int]:
+        """Somebody has put other parameters into ``param_groups``: exchange what stands there now. Nothing is
+        in flight. All ranks make the same change before the same step.
+
+        A parameter that stands where another one stood takes its name and its number.
+
+        Returns:
+            Numbers of the parameters whose gradients have not been exchanged yet.
+        """
+        before, self._layout = self._layout, [list(group["params"]) for group in self.param_groups]
+        known = {parameter for group in before for parameter in group}
+        gone = known.difference(*self._layout)
+        number = {parameter: index for index, parameter in enumerate(self._parameters)}
+        new: list[torch.Tensor] = []
+        fresh: set[int] = set()
+        for at, group in enumerate(self._layout):
+            for position, parameter in enumerate(group):
+                if parameter in known:
+                    continue
+                old = before[at][position] if at < len(before) and position < len(before[at]) else None
+                if old is None or old not in gone:
+                    self._names.add(at, position, parameter)
+                    new.append(parameter)
+                    continue
+                gone.remove(old)
+                self._names.replace(old, parameter)
+                self._frozen = [each for each in self._frozen if each is not old]
+                index = number.get(old)
+                if index is None:
+                    new.append(parameter)
+                else:
+                    self._replace(index, parameter)
+                    fresh.add(index)
+        for parameter in gone:
+            self._frozen = [each for each in self._frozen if each is not parameter]
+            if parameter in number:
+                self._remove(number[parameter])
+        fresh.update(range(len(self._parameters), len(self._parameters) + sum(map(_has_part, new))))
+        self._add_to_exchange(filter(_has_part, new))
+        self._frozen += [parameter for parameter in new if not _has_part(parameter)]
+        return fresh
+
+    def _replace(self, index: int, parameter: torch.Tensor) -> None:
+        assert self._exchange is not None
+        _remove_all([self._hooks[index]])
+        self._parameters[index] = parameter
+        self._exchange.renew(index)
+        self._hooks[index] = self._hook_of(index)
+
+    def _remove(self, index: int) -> None:
+        assert self._exchange is not None
+        _remove_all([self._hooks[index]])
+        self._parameters[index] = torch.empty(0)  # the number stays; the parameter need not
+        self._exchange.remove(index)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters; their gradients are exchanged from now on. All ranks add the same ones between the
@@ -119,11 +193,13 @@ class WrappedOptimizer(torch.optim.Optimizer):
         parameters = self.param_groups[-1]["params"]
         try:
             self._names.add_group(len(self.param_groups) - 1, parameters)
+            if self._exchange is not None:
+                self._add_to_exchange(p for p in parameters if p.requires_grad)
         except InvalidArgumentError:
             del self.param_groups[-1]
             raise
+        self._layout.append(list(parameters))
         if self._exchange is not None:
-            self._add_to_exchange([p for p in parameters if p.requires_grad])
             self._frozen.extend(p for p in parameters if not p.requires_grad)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
@@ -189,6 +265,22 @@ class WrappedOptimizer(torch.optim.Optimizer):
         those, they keep the other attributes of a class of the user."""
         kind = type(self)
         return _again, (kind._make, Plain(self, kind._wrapped_class, self._of_wrapper), self._arguments())
+
+
+def _has_part(parameter: torch.Tensor) -> bool:
+    """Whether there may be a gradient to exchange, also one that was assigned."""
+    return parameter.requires_grad or parameter.grad is not None
+
+
+def _differs(layout: list[list[torch.Tensor]], groups: list[dict[str, Any]]) -> bool:
+    """Whether other parameters stand in ``groups`` than in ``layout``, or elsewhere."""
+    if len(layout) != len(groups):
+        return True
+    for known, group in zip(layout, groups, strict=True):
+        parameters = group["params"]
+        if len(parameters) != len(known) or not all(map(is_, parameters, known)):
+            return True
+    return False
 
 
 class SetReference:
@@ -311,4 +403,5 @@ def _hook(
 
 def _remove_all(hooks: list[Any]) -> None:
     for hook in hooks:
-        hook.remove()
+        if hook is not None:
+            hook.remove()

@@ -22,6 +22,7 @@ from tests.contract.torch import (
     state,
     sync_batch_norm,
     timeline,
+    touched_gradients,
     types,
 )
 from tests.contract.world import Cases
@@ -45,6 +46,7 @@ for module in (
     optimizer_sets,
     adasum_optimizer,
     shared_gradients,
+    touched_gradients,
     sync_batch_norm,
     elastic_state,
     elastic_changes,

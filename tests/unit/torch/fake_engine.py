@@ -86,6 +86,16 @@ class Submission:
         return tuple(self.tensors[0][7]) if len(self.tensors[0]) == 9 else ()
 
     @property
+    def absent(self) -> list[int]:
+        """Places of the tensors of which this rank, and so every rank, brings nothing."""
+        reduced = self.kind == _core.ALLREDUCE
+        return [
+            i
+            for i, (data, out) in enumerate(zip(self.data, self.out, strict=True))
+            if reduced and out and not data
+        ]
+
+    @property
     def received(self) -> int:
         return self.tensors[0][8] if self.tensors and len(self.tensors[0]) == 9 else 0
 
@@ -194,6 +204,8 @@ class FakeEngine:
         for data, out, dtype, shape in zip(
             submission.data, submission.out, submission.dtypes, submission.shapes, strict=True
         ):
+            if submission.kind == _core.ALLREDUCE and not data:
+                continue
             if submission.kind == _core.ALLREDUCE or (
                 submission.kind == _core.REDUCE and submission.root == 0
             ):
@@ -212,15 +224,19 @@ class FakeEngine:
                 view(out, dtype, shape)[...] = view(data, dtype, shape)
         return None
 
-    def wait_all(self, handles: list[int], stream_of: Any = None) -> None:
+    def wait_all(self, handles: list[int], stream_of: Any = None) -> list[tuple[int, int]]:
         first: Exception | None = None
+        absent: list[tuple[int, int]] = []
         for handle in handles:
+            if handle in self.pending:
+                absent += [(handle, place) for place in self.pending[handle].absent]
             try:
                 self.wait(handle)
             except Exception as error:
                 first = first or error
         if first is not None:
             raise first
+        return absent
 
     def _gather(self, submission: Submission, i: int) -> object:
         one = view(submission.data[i], submission.dtypes[i], submission.shapes[i])

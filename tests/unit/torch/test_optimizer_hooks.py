@@ -102,19 +102,6 @@ def test_hooks_of_the_original_optimizer_are_kept(make_world: MakeWorld) -> None
     assert len(calls) == 1
 
 
-def test_a_gradient_that_was_replaced_after_it_was_handed_over_is_overwritten(make_world: MakeWorld) -> None:
-    """Otherwise this rank would step with its local gradient and leave the others."""
-    make_world(2)
-    model = two_layers()
-    optimizer = wrap(model, op=hvd.Sum)
-    backward(model)
-    local = grads(model)
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer.synchronize()
-    assert all(torch.equal(a, 2 * b) for a, b in zip(grads(model), local, strict=True))
-
-
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_scaler_exchanges_before_it_looks(fused: bool, make_world: MakeWorld) -> None:
     engine = make_world(2)

@@ -10,6 +10,7 @@ from tests.unit.torch.conftest import MakeWorld
 from tests.unit.torch.models import NAMES, backward, grads, two_layers, wrap
 
 import horovod.torch as hvd
+from horovod.errors import GradientChangedError
 from horovod.runtime import lifecycle
 
 pytestmark = pytest.mark.timeout(30)
@@ -52,14 +53,35 @@ def test_gradients_are_handed_over_during_backward_unless_no_core_is_idle(
 
 
 @pytest.mark.parametrize("setting", ["0", "1"])
-def test_what_was_handed_over_is_exchanged_also_if_it_is_dropped(setting: str, make_world: MakeWorld) -> None:
-    make_world(2, overlap_gradients=setting)
+def test_what_is_changed_after_it_was_handed_over_is_named(setting: str, make_world: MakeWorld) -> None:
+    engine = make_world(2, overlap_gradients=setting)
     model = two_layers()
-    optimizer = wrap(model, op=hvd.Sum)
+    optimizer = wrap(model)
     backward(model)
-    local = grads(model)
-    first, second, *_ = model.parameters()
+    first, second, third, _ = model.parameters()
     first.grad = None
     second.grad = torch.full_like(second, 5.0)
+    third.grad.mul_(2.0)
+    with pytest.raises(
+        GradientChangedError, match=r"(?s)optimizer\.synchronize\(\)\n.*skip_synchronize"
+    ) as caught:
+        optimizer.step()
+    assert list(caught.value.tensors) == NAMES[:3]
+    # The others do not wait: this rank has taken part in everything.
+    assert not engine.pending
+    assert len(engine.log) == len(NAMES)
+    optimizer.zero_grad()
+    backward(model)
+    optimizer.step()
+
+
+@pytest.mark.parametrize("setting", ["0", "1"])
+def test_hooks_of_the_optimizer_may_change_gradients(setting: str, make_world: MakeWorld) -> None:
+    make_world(2, overlap_gradients=setting)
+    model, same = two_layers(), two_layers()
+    optimizer = wrap(model, op=hvd.Sum)
+    optimizer.register_gradient_hook(lambda parameter: parameter.grad.mul_(0.5))
+    backward(same)
+    backward(model)
     optimizer.synchronize()
-    assert all(torch.equal(g, 2 * before) for g, before in zip(grads(model), local, strict=True))
+    assert all(torch.equal(g, local) for g, local in zip(grads(model), grads(same), strict=True))
