@@ -5,6 +5,7 @@
 /// shared memory, so that what a forked child reaches counts, and what a process reached before it
 /// was killed.
 #pragma once
+#pragma GCC system_header  // nobody wants warnings of what is rewritten
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,12 +1,14 @@
-"""Which changes of the engine and the backends do the C++ tests notice?
+"""Which changes of the engine and the backends do the tests notice?
 
     python -m tests.mutation.run                          # every mutant: a night
     python -m tests.mutation.run --sample 300 --seed 7    # a random sample
-    python -m tests.mutation.run --files shm/small stall  # those of some files
+    python -m tests.mutation.run --files shm/small stall  # those of some files: only these are compiled anew
+    python -m tests.mutation.run --keep --python tests/contract/test_killed_rank.py
 
 One build carries all mutants (``mutants.h``); an environment variable chooses one when a test program starts.
-First each test case runs by itself and says which mutants make a difference where they are; each mutant then
-meets only those cases, the fastest first, until one fails.
+First each C++ test case runs by itself and says which mutants make a difference where they are; each mutant
+then meets only those cases, the fastest first, until one fails. What survives meets the Python tests that are
+named, with a native module of the same build.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutation.rewriting import Mutant
-from tests.mutation.suite import DIFFERED, REACHED, Case, cases_of, limit_damage, run
-from tests.mutation.tree import ROOT, compile_tree, write_tree
+from tests.mutation.suite import DIFFERED, REACHED, Case, Run, cases_of, limit_damage, run, run_command
+from tests.mutation.tree import ROOT, compile_tree, programs_of, write_tree
 
 STATES = ("killed", "survived", "no difference", "not reached")
 FIRST_CASES = 12
@@ -129,6 +131,30 @@ def judge(programs: Path, mutant: Mutant, coverage: Coverage, most_s: float) -> 
     return "survived", ""
 
 
+@dataclass(frozen=True)
+class PythonTests:
+    """Tests of Python that run with the native module of the mutants' build."""
+
+    arguments: Sequence[str]
+    package: Path
+
+    def run(self, mutant: int, limit_s: float) -> Run:
+        environment = {"PYTHONPATH": str(self.package), "RUEDA_MUTANT": str(mutant)}
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *self.arguments]
+        return run_command(command, ROOT, environment, limit_s)
+
+    def seconds(self) -> float:
+        """The time that they take without a mutant.
+
+        Raises:
+            SystemExit: one fails, as it is.
+        """
+        done = self.run(0, 3600)
+        if done.verdict != "passed":
+            raise SystemExit(f"{' '.join(self.arguments)} {done.verdict} without any mutant")
+        return done.seconds
+
+
 def table(outcomes: Sequence[tuple[Mutant, str]]) -> str:
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for mutant, state in outcomes:
@@ -157,6 +183,12 @@ def main() -> int:
     parser.add_argument(
         "--files", nargs="*", default=[], help="only of files with one of these in their names"
     )
+    parser.add_argument(
+        "--targets", nargs="*", default=[], help="compile only these test programs (and _core)"
+    )
+    parser.add_argument(
+        "--python", nargs="*", default=[], help="arguments of pytest: what survives meets these tests, too"
+    )
     parser.add_argument("--mutants", nargs="*", type=int, default=[], help="only these numbers")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--seconds", type=float, default=60.0, help="most that one mutant's tests may take")
@@ -171,11 +203,11 @@ def main() -> int:
         stored = json.loads((build / "mutants.json").read_text())
         mutants = [Mutant(**one) for one in stored["mutants"]]
         skipped: dict[str, int] = stored["skipped"]
-        programs = build / "programs"
+        programs = programs_of(build)
         coverage = load_coverage(build / "coverage.json")
     else:
-        mutants, skipped = write_tree(build, given.jobs)
-        programs = compile_tree(build, given.jobs)
+        mutants, skipped = write_tree(build, given.jobs, given.files)
+        programs = compile_tree(build, given.jobs, given.targets)
         coverage = record_coverage(programs, mutants, given.jobs)
         save_coverage(coverage, build / "coverage.json")
     print(
@@ -186,13 +218,22 @@ def main() -> int:
         chosen = [m for m in chosen if m.number in given.mutants]
     if given.sample is not None and given.sample < len(chosen):
         chosen = sorted(random.Random(given.seed).sample(chosen, given.sample), key=lambda m: m.number)
+    python = PythonTests(given.python, build / "source" / "src") if given.python else None
+    python_s = python.seconds() if python is not None else 0.0
+
+    def one(mutant: Mutant) -> tuple[str, str]:
+        state, by = judge(programs, mutant, coverage, given.seconds)
+        if python is not None and state != "killed":
+            verdict = python.run(mutant.number, 60 + 6 * python_s).verdict
+            if verdict != "passed":
+                return "killed", f"{python.arguments[0]} {verdict}"
+        return state, by
+
     outcomes: list[tuple[Mutant, str]] = []
     began = time.monotonic()
     out = given.out.open("a") if given.out else None
     with ThreadPoolExecutor(given.jobs) as pool:
-        for mutant, (state, by) in zip(
-            chosen, pool.map(lambda m: judge(programs, m, coverage, given.seconds), chosen), strict=True
-        ):
+        for mutant, (state, by) in zip(chosen, pool.map(one, chosen), strict=True):
             outcomes.append((mutant, state))
             if out is not None:
                 out.write(json.dumps({**mutant.as_json(), "state": state, "by": by}) + "\n")

@@ -60,25 +60,31 @@ def run(programs: Path, cases: Sequence[Case], environment: Mapping[str, str], l
     """Run cases of one program until the first that fails; the time limit is for all of them."""
     program = programs / cases[0].program
     command = [str(program), "--gtest_brief=1", "--gtest_filter=" + ":".join(case.name for case in cases)]
-    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=os.environ | {"GTEST_FAIL_FAST": "1", "TMPDIR": folder} | dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            code = process.wait(limit_s)
-            verdict = "passed" if code == 0 else "failed" if code == 1 else "died"
-        except subprocess.TimeoutExpired:
-            verdict = "hung"
-        try:
-            os.killpg(process.pid, signal.SIGKILL)  # what it forked, too
-        except ProcessLookupError:
-            pass  # nobody is left
-        process.wait()
+        fast = {"GTEST_FAIL_FAST": "1", "TMPDIR": folder}
+        return run_command(command, Path(folder), fast | dict(environment), limit_s)
+
+
+def run_command(command: Sequence[str], folder: Path, environment: Mapping[str, str], limit_s: float) -> Run:
+    """Run it in a session of its own, of which nothing is left at the end."""
+    began = time.monotonic()
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=os.environ | dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        code = process.wait(limit_s)
+        verdict = "passed" if code == 0 else "failed" if code == 1 else "died"
+    except subprocess.TimeoutExpired:
+        verdict = "hung"
+    try:
+        os.killpg(process.pid, signal.SIGKILL)  # what it forked, too
+    except ProcessLookupError:
+        pass  # nobody is left
+    process.wait()
     return Run(verdict, time.monotonic() - began)

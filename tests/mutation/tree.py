@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -30,13 +31,27 @@ def _write(path: Path, data: bytes) -> None:
         path.write_bytes(data)
 
 
+def _preface(path: Path) -> bytes:
+    """What comes before a rewritten file: the compiler takes it for one of the system and does not warn."""
+    quick = '#pragma GCC optimize("O1")\n' if path.suffix == ".cpp" else ""
+    return f'{quick}#include "{Path(__file__).with_name("mutants.h")}"\n# 1 "{path}" 3\n'.encode()
+
+
+def _has_one(path: Path, parts: Sequence[str]) -> bool:
+    name = str(path.relative_to(ROOT))
+    return any(part in name for part in parts)
+
+
 def _link(link: Path, target: Path) -> None:
     if not link.is_symlink():
         link.symlink_to(target)
 
 
-def write_tree(build: Path, jobs: int) -> tuple[list[Mutant], dict[str, int]]:
+def write_tree(build: Path, jobs: int, only: Sequence[str] = ()) -> tuple[list[Mutant], dict[str, int]]:
     """Write the instrumented tree to ``build/source``.
+
+    Args:
+        only: instrument files with one of these in their names; the others stay as they are.
 
     Returns:
         All mutants, and how many constants of each file the compiler needs: no process can choose them.
@@ -46,10 +61,16 @@ def write_tree(build: Path, jobs: int) -> tuple[list[Mutant], dict[str, int]]:
     for path in ROOT.iterdir():
         if path.name in ("CMakeLists.txt", "tests", "fuzz", "benchmarks"):
             _link(source / path.name, path)
+    package = source / "src" / "horovod"  # Python's, with a native module of its own
+    package.mkdir(parents=True, exist_ok=True)
+    for path in (ROOT / "src" / "horovod").iterdir():
+        if not path.name.startswith("_core.c"):
+            _link(package / path.name, path)
     for path in (ROOT / "core").iterdir():
         if f"core/{path.name}" not in WANTED:
             _link(source / "core" / path.name, path)
     units = sorted(unit for folder in WANTED for unit in (ROOT / folder).rglob("*.cpp"))
+    units = [unit for unit in units if not only or _has_one(unit, only)]
     found: dict[str, Found] = {}
     with ProcessPoolExecutor(jobs) as pool:
         for part in pool.map(_find, [units[i::jobs] for i in range(jobs)]):
@@ -63,9 +84,10 @@ def write_tree(build: Path, jobs: int) -> tuple[list[Mutant], dict[str, int]]:
             stale.unlink()
         for path in present:
             name = str(path.relative_to(ROOT))
-            points = found[name].points if name in found else []
+            wanted_here = name in found and (not only or _has_one(path, only))
+            points = found[name].points if wanted_here else []
             data, mine = rewrite(path.read_bytes(), points, number, name)
-            _write(source / name, data)
+            _write(source / name, _preface(path) + data if points else data)
             mutants += mine
             number = (number + len(mine) + BLOCK) // BLOCK * BLOCK
     skipped = {name: one.skipped for name, one in found.items()}
@@ -74,16 +96,33 @@ def write_tree(build: Path, jobs: int) -> tuple[list[Mutant], dict[str, int]]:
     return mutants, skipped
 
 
-def compile_tree(build: Path, jobs: int) -> Path:
-    """Returns: the folder of the test programs."""
-    programs = build / "programs"
-    flags = f"-O1 -w -Wno-narrowing -include {Path(__file__).with_name('mutants.h')}"
+def programs_of(build: Path) -> Path:
+    """The folder of the test programs.
+
+    It lies in the tree as the release build does in the repository, and has its options: what is not
+    instrumented comes from the compiler's cache.
+    """
+    return build / "source" / "build" / "release"
+
+
+def compile_tree(build: Path, jobs: int, targets: Sequence[str] = ()) -> Path:
+    """Compile the test programs and the Python module.
+
+    Args:
+        targets: these programs (default: all).
+
+    Returns:
+        The folder of the test programs.
+    """
+    programs = programs_of(build)
     configure = [
         *("cmake", "-S", str(build / "source"), "-B", str(programs), "-G", "Ninja", "--log-level=WARNING"),
-        *("-DRUEDA_BUILD_PYTHON=OFF", "-DRUEDA_BUILD_TESTS=ON", "-DCMAKE_BUILD_TYPE=Mutants"),
-        f"-DCMAKE_CXX_FLAGS_MUTANTS={flags}",
+        *("-DRUEDA_BUILD_TESTS=ON", "-DRUEDA_BUILD_PYTHON=ON", "-DRUEDA_INPLACE=ON", "-DRUEDA_WERROR=ON"),
+        *("-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={sys.executable}"),
     ]
     subprocess.run(configure, check=True)
+    wanted = ["--target", *targets] if targets else []
     # Every error at once: a place that cannot be rewritten shows in many files.
-    subprocess.run(["cmake", "--build", programs, "--parallel", str(jobs), "--", "-k", "0"], check=True)
+    build_all = ["cmake", "--build", str(programs), "--parallel", str(jobs), *wanted, "--", "-k", "0"]
+    subprocess.run(build_all, check=True)
     return programs
