@@ -37,6 +37,13 @@ def _preface(path: Path) -> bytes:
     return f'{quick}#include "{Path(__file__).with_name("mutants.h")}"\n# 1 "{path}" 3\n'.encode()
 
 
+# The repository is installed in editable form, by a finder that comes before all paths.
+_OWN_MODULE = b"""import sys
+
+sys.meta_path[:] = [f for f in sys.meta_path if not type(f).__name__.startswith("ScikitBuild")]
+"""
+
+
 def _has_one(path: Path, parts: Sequence[str]) -> bool:
     name = str(path.relative_to(ROOT))
     return any(part in name for part in parts)
@@ -66,6 +73,7 @@ def write_tree(build: Path, jobs: int, only: Sequence[str] = ()) -> tuple[list[M
     for path in (ROOT / "src" / "horovod").iterdir():
         if not path.name.startswith("_core.c"):
             _link(package / path.name, path)
+    _write(source / "src" / "sitecustomize.py", _OWN_MODULE)
     for path in (ROOT / "core").iterdir():
         if f"core/{path.name}" not in WANTED:
             _link(source / "core" / path.name, path)
