@@ -139,8 +139,8 @@ def lost_host(hosts: SimulatedHosts, break_it: Callable[[int], None]) -> tuple[i
 def test_host_that_is_cut_off_ends_the_job_on_both_sides(two_hosts: SimulatedHosts) -> None:
     try:
         status, rest, took_s = lost_host(two_hosts, two_hosts.cut)
-        assert (status, "nothing has been heard from it for 3 s" in rest) == (1, True)
-        assert took_s < 12
+        assert (status, "nothing has been heard from it for 6 s" in rest) == (1, True)
+        assert took_s < 20
         assert left_behind(two_hosts) == []  # the lost host cleans up without us
     finally:
         two_hosts.mend(1)
@@ -151,7 +151,7 @@ def test_host_that_is_killed_or_powered_off_ends_the_job(two_hosts: SimulatedHos
         try:
             status, _, took_s = lost_host(two_hosts, break_it)
             assert status == 1
-            assert took_s < 12
+            assert took_s < 20
             assert left_behind(two_hosts, 0) == []
         finally:
             two_hosts.boot(1)
@@ -160,8 +160,8 @@ def test_host_that_is_killed_or_powered_off_ends_the_job(two_hosts: SimulatedHos
 def test_host_that_is_paused_ends_the_job_and_its_ranks_later(two_hosts: SimulatedHosts) -> None:
     try:
         status, rest, took_s = lost_host(two_hosts, two_hosts.pause)
-        assert (status, "nothing has been heard from it for 3 s" in rest) == (1, True)
-        assert took_s < 12
+        assert (status, "nothing has been heard from it for 6 s" in rest) == (1, True)
+        assert took_s < 20
         assert processes(two_hosts, 1)
     finally:
         two_hosts.resume(1)
