@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -93,6 +94,27 @@ def test_nothing_to_run_is_an_error() -> None:
     assert b"takes its script from standard input, and that is empty" in done.stdout
     done = run(PYTHON)
     assert done.returncode == 2
+    # As nohup leaves it: open for writing only.
+    line = f"exec {' '.join(COMMAND)} {PYTHON} - 0>/dev/null"
+    said_by = subprocess.run(["sh", "-c", line], env=environment(), capture_output=True, check=False)
+    assert said_by.returncode == 2
+    assert b"that is empty: nothing would run" in said_by.stderr
+    assert b"Traceback" not in said_by.stderr
+
+
+def test_a_script_that_does_not_let_its_readers_wait_is_awaited() -> None:
+    ours, theirs = os.pipe()
+    os.set_blocking(ours, False)
+    with subprocess.Popen(
+        [*COMMAND, "-np", "1", PYTHON, "-"], env=environment(), stdin=ours, stdout=subprocess.PIPE
+    ) as process:
+        os.close(ours)
+        time.sleep(0.5)
+        os.write(theirs, b"print('ran')\n")
+        os.close(theirs)
+        stdout, _ = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0
+    assert b"ran" in stdout
 
 
 def test_a_script_that_is_far_too_long_is_refused() -> None:

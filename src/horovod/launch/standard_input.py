@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import errno
 import fcntl
 import os
 import re
@@ -79,7 +80,7 @@ def shared(command: Sequence[str], choice: str | None) -> list[memoryview] | Non
             f"horovodrun ... {command[0]} train.py"
         )
     pieces, size = [], 0
-    while data := os.read(_INPUT, 1 << 20):
+    while data := _next_piece():
         pieces.append(memoryview(data))
         size += len(data)
         if size > MOST_SHARED_BYTES:
@@ -93,6 +94,23 @@ def shared(command: Sequence[str], choice: str | None) -> list[memoryview] | Non
             f"the script: horovodrun ... {command[0]} train.py"
         )
     return pieces
+
+
+def _next_piece() -> bytes:
+    """Empty at the end.
+
+    Raises:
+        ConfigError: it cannot be read, as a terminal that is gone.
+    """
+    while True:
+        try:
+            return os.read(_INPUT, 1 << 20)
+        except BlockingIOError:  # another program that has it open does not want to wait
+            select.select([_INPUT], [], [])
+        except OSError as error:
+            if error.errno == errno.EBADF:  # open for writing only: so nohup takes a terminal away
+                return b""
+            raise ConfigError(f"Standard input cannot be read: {error.strerror}.") from error
 
 
 def is_waiting() -> bool:
