@@ -104,6 +104,29 @@ def test_chain_of_tracebacks_is_left_out_as_a_whole() -> None:
     assert shown.of(2) == [*link, "something else"]
 
 
+def test_tracebacks_of_several_processes_of_a_rank_are_taken_together() -> None:
+    head, frame, cause = BLOCK
+    shown = Shown()
+    shown.prints(0, head, head, frame, cause, frame, cause)
+    shown.prints(1, head, head, frame, cause, frame, "ValueError: of my own")
+    assert shown.of(1) == [head, head, frame, cause, frame, "ValueError: of my own"]
+    shown.tracebacks.leave_out_interrupts()
+    stop = "KeyboardInterrupt"
+    shown.prints(2, "Process ForkProcess-1:", head, "Process ForkProcess-2:", head, frame, frame, stop, stop)
+    shown.prints(3, "Process ForkProcess-1:", head, head, frame, stop, cause)
+    shown.prints(4, "Process ForkProcess-1:", "is written")
+    assert shown.of(2) == []
+    assert shown.of(3) == ["Process ForkProcess-1:", head, head, frame, stop, cause]
+    assert shown.of(4) == ["Process ForkProcess-1:", "is written"]
+
+
+def test_end_of_a_long_traceback_is_recognised() -> None:
+    shown = Shown()
+    shown.prints(0, BLOCK[0], *(f"  frame {number}" for number in range(30)), BLOCK[2])
+    assert shown.tracebacks.shows([*(f"  frame {number}" for number in range(11, 30)), BLOCK[2]])
+    assert not shown.tracebacks.shows([*(f"  frame {number}" for number in range(11, 29)), BLOCK[2]])
+
+
 # All have come before the first one fails, and SIGTERM does not cut what they print.
 ALL_FAIL = """
 import os, pathlib, signal, sys, time

@@ -7,6 +7,7 @@ line then names these ranks. Files of the output have all of it.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ _LINKS = (
     b"The above exception was the direct cause of the following exception:",
 )
 _INTERRUPT = b"KeyboardInterrupt"
+_CHILD = re.compile(rb"Process \S+:")  # what multiprocessing says before the traceback of a child
 _MARK = b"<stderr>:"
 _MOST_LINES = 400  # of one that is held back
 _MOST_KNOWN = 16
@@ -45,11 +47,26 @@ class _Writer:
     """What it prints now, and is shown."""
     held: list[bytes] = field(default_factory=list)
     texts: list[bytes] = field(default_factory=list)
+    left: int = 0
+    """Last lines that are to come: more than one where several processes of a rank print at the same time."""
+    causes: list[bytes] = field(default_factory=list)
+    """The last lines that have come."""
     ended: bool = False
     """What is held has its last line; the traceback that it may be like has not."""
     links: list[bytes] = field(default_factory=list)
     """Lines between two tracebacks of one chain, the first of which was left out."""
     linking: bool = False
+
+    def is_last(self, text: bytes) -> bool:
+        """Whether the traceback ends here, with its exception: the lines of its frames are indented."""
+        if not text or text.startswith((b" ", b"\t")) or _CHILD.fullmatch(text):
+            return False
+        if text == _HEAD:
+            self.left += 1
+            return False
+        self.left -= 1
+        self.causes.append(text)
+        return self.left <= 0
 
 
 class Tracebacks:
@@ -70,14 +87,17 @@ class Tracebacks:
         """Whether these lines end with a traceback that was shown."""
         encoded = [line.encode("utf-8", "replace") for line in lines]
         starts = [number for number, line in enumerate(encoded) if line == _HEAD]
-        return bool(starts) and any(
-            block.complete and block.texts == encoded[starts[-1] :] for block in self._known
+        last = encoded[starts[-1] :] if starts else encoded  # of a long one only the end is there
+        return bool(last) and any(
+            block.complete and (block.texts == last if starts else block.texts[-len(last) :] == last)
+            for block in self._known
         )
 
     def feed(self, key: object, label: int, lines: bytes) -> bytes:
         """Take whole lines with their prefixes; give back what is to be shown of them now."""
         writer = self._writers.setdefault(key, _Writer(label))
-        if not (writer.shows or writer.held or writer.linking) and _HEAD not in lines:
+        within = writer.shows or writer.held or writer.linking or self._interrupted
+        if not within and _HEAD not in lines:
             shown = lines
         else:
             shown = b"".join(self._take(writer, line) for line in lines.splitlines(keepends=True))
@@ -124,7 +144,7 @@ class Tracebacks:
         text = line.partition(_MARK)[2].rstrip(b"\r\n")
         if writer.shows is not None:
             writer.shows.texts.append(text)
-            if _is_last(text):
+            if writer.is_last(text):
                 writer.shows.complete = True
                 writer.shows = None
             return line
@@ -133,18 +153,21 @@ class Tracebacks:
         if writer.held:
             writer.held.append(line)
             writer.texts.append(text)
-            if _is_last(text):
+            if writer.is_last(text):
                 return self._compare(writer)
             return self._give_up(writer) if len(writer.held) > _MOST_LINES else b""
         if text == _HEAD:
             return self._begin(writer, line)
-        if writer.linking and (not text or text in _LINKS):
+        child = self._interrupted and _CHILD.fullmatch(text)
+        if child or (writer.linking and (not text or text in _LINKS)):
             writer.links.append(line)
+            writer.linking = True
             return b""
         before, writer.links, writer.linking = b"".join(writer.links), [], False
         return before + line
 
     def _begin(self, writer: _Writer, line: bytes) -> bytes:
+        writer.left, writer.causes = 1, []
         if self._interrupted or any(block.label != writer.label for block in self._known):
             writer.held, writer.texts = [line], [_HEAD]
             return b""
@@ -156,7 +179,7 @@ class Tracebacks:
     def _compare(self, writer: _Writer) -> bytes:
         """What is to be shown of a traceback that is held back as a whole."""
         texts = writer.texts
-        if self._interrupted and texts[-1].partition(b":")[0] == _INTERRUPT:
+        if self._interrupted and all(cause.partition(b":")[0] == _INTERRUPT for cause in writer.causes):
             return self._leave_out(writer)
         waits = False
         for block in self._known:
@@ -182,8 +205,3 @@ class Tracebacks:
         shown = b"".join([*writer.links, *writer.held])
         writer.held, writer.texts, writer.links, writer.ended, writer.linking = [], [], [], False, False
         return shown
-
-
-def _is_last(text: bytes) -> bool:
-    """Whether a line is that of the exception: the lines of its frames are indented."""
-    return bool(text) and not text.startswith((b" ", b"\t"))
