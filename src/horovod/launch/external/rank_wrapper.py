@@ -159,7 +159,7 @@ class _Lifeline:
     def _watch(self) -> None:
         try:
             beats, beat_at, heard_at = 0, 0.0, time.monotonic()
-            self._client.watch(f"{messages.SIGNAL}0/")
+            self._await_next_signal()
             while messages.JOB not in self._client.aborted:
                 self._look_for_signals()
                 self._say()
@@ -194,10 +194,18 @@ class _Lifeline:
         while cause := self._client.aborted.pop(scope := f"{messages.SIGNAL}{self._heard}/", None):
             self._client.unwatch(scope)
             self._heard += 1
-            self._client.watch(f"{messages.SIGNAL}{self._heard}/")
+            self._await_next_signal()
             signum = messages.signal_in(cause)
             if signum is not None:
                 self._signals.pass_from_afar(signum)
+
+    def _await_next_signal(self) -> None:
+        scope = f"{messages.SIGNAL}{self._heard}/"
+        try:
+            self._client.watch(scope)
+        except RendezvousError:
+            if scope not in self._client.aborted:  # else it has come already
+                raise
 
     def _beat(self, number: int, *, give_up: bool) -> bool:
         """Give a sign of life; whether the other side did. A machine that is off or cut off says nothing, and
