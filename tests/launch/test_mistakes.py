@@ -111,6 +111,13 @@ def test_number_of_processes_behind_the_command() -> None:
     assert parse_command_line(["python", "train.py", "-np", "fast"]).notices == []
 
 
+def test_dash_of_a_word_processor(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_command_line(["\u2013np", "2", "train"])
+    assert caught.value.code == 2
+    assert "Write -np or --np" in capsys.readouterr().err
+
+
 def test_threads_that_may_not_be_started(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

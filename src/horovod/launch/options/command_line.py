@@ -41,6 +41,7 @@ __all__ = [
     "to_job",
 ]
 
+_LONG_DASHES = ("\u2012", "\u2013", "\u2014", "\u2212")
 _USAGE = "horovodrun [-np N] [options] command [arguments]"
 
 _DESCRIPTION = "Start N processes of a program that train together, and look after them."
@@ -160,6 +161,12 @@ def parse_command_line(words: Sequence[str]) -> argparse.Namespace:
             parser.error("the command to run is missing")
         if not arguments.command[0]:
             parser.error("the command to run is an empty word. Is a variable of the shell empty?")
+        if arguments.command[0].startswith(_LONG_DASHES):
+            word = arguments.command[0]
+            parser.error(
+                f"{word} begins with a long dash, as pages and word processors write it. Write "
+                f"-{word[1:]} or --{word[1:]}"
+            )
         if (behind := _behind_the_command(arguments)) is not None:
             arguments.notices.append(behind)
     return arguments
