@@ -545,6 +545,14 @@ class Config:
         "their memory from step to step), 1 (all, by a copy where needed). The results are the same. "
         "Views of a gradient that were taken before it is moved no longer see it.",
     )
+    replica_check: str = _setting(
+        "HOROVOD_REPLICA_CHECK",
+        one_of("warn", "error", "off", fold=_folded),
+        "warn",
+        "What happens when ranks find that their weights differ: warn, error (on all ranks) or off (they do "
+        "not look). They compare fingerprints after steps 1, 2, 4, 8 and so on: [replicas]"
+        "(optimizer.md#replicas). The same on every rank.",
+    )
     job_id: str = _setting(
         "HOROVOD_JOB_ID",
         str,

@@ -17,6 +17,7 @@
     │     ├ StoreTimeout                      keys that did not appear in the store in time
     │     ├ AuthenticationError               the other side does not know the key of this job
     │     └ VersionError                      it does, but runs another release of Rueda
+    ├ ReplicasDifferError (a RuntimeError)    ranks have different weights, and HOROVOD_REPLICA_CHECK=error
     ├ LaunchError (a RuntimeError)            the launcher could not start or keep the job
     │  └ WorkerFailed                         one worker ended with an error
     └ DataStoreError (an OSError)             a store cannot be written, or its data not be read
@@ -61,6 +62,7 @@ __all__ = [
     "PeerLostError",
     "ProcessSetError",
     "RendezvousError",
+    "ReplicasDifferError",
     "ShutdownError",
     "StoreTimeout",
     "VersionError",
@@ -275,6 +277,20 @@ class VersionError(RendezvousError):
         super().__init__(message)
         self.own = own
         self.other = other
+
+
+class ReplicasDifferError(HorovodError, RuntimeError):
+    """The weights of the ranks differ where they must be equal, and ``HOROVOD_REPLICA_CHECK`` is ``error``.
+
+    Attributes:
+        ranks: those that differ from the majority.
+        tensors: the names of the weights that differ.
+    """
+
+    def __init__(self, message: str = "", *, ranks: Sequence[int] = (), tensors: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+        self.tensors = tuple(tensors)
 
 
 class LaunchError(HorovodError, RuntimeError):

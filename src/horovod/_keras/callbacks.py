@@ -11,6 +11,7 @@ from horovod._keras.frameworks import framework
 from horovod._keras.learning_rate import get_learning_rate, scale_momentum, set_learning_rate
 from horovod._keras.variables import agree, all_variables, averages, broadcast_variables
 from horovod.errors import InvalidArgumentError
+from horovod.gradients.replicas import broadcasts
 from horovod.gradients.variables import VariableSet
 from horovod.runtime import lifecycle
 
@@ -69,6 +70,13 @@ class BroadcastGlobalVariablesCallbackImpl(_Impl):
         """Leave ``var`` alone: every rank keeps its own value."""
         self._local.add(var)
 
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if not self.broadcast_done:
+            broadcasts.expect(self)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        broadcasts.settle(self)
+
     def on_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self.broadcast_done:
             return
@@ -81,6 +89,7 @@ class BroadcastGlobalVariablesCallbackImpl(_Impl):
         else:
             self.framework.broadcast_global_variables(self.root_rank)
         self.broadcast_done = True
+        broadcasts.settle(self)
 
 
 class MetricAverageCallbackImpl(_Impl):

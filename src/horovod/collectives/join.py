@@ -8,6 +8,7 @@ from horovod import _core
 from horovod.collectives.base import AWAITED, Base, current_engine
 from horovod.collectives.frontend import T
 from horovod.collectives.ops import Sum
+from horovod.runtime import lifecycle
 
 __all__ = ["Join"]
 
@@ -25,4 +26,5 @@ class Join(Base[T]):
         engine = current_engine()
         last = engine.wait(engine.submit(_JOIN, None, None, Sum, 1.0, 1.0, 0, 0, AWAITED))
         assert isinstance(last, int)
+        lifecycle.current().joins.count += 1
         return last

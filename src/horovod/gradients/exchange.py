@@ -19,6 +19,7 @@ from horovod.collectives.frontend import T
 from horovod.collectives.ops import Average, Sum, name_of_op
 from horovod.errors import DuplicateNameError, GradientChangedError, InvalidArgumentError
 from horovod.gradients.compression import NoneCompressor
+from horovod.gradients.replicas import Replicas
 from horovod.gradients.settings import GradientSettings
 from horovod.runtime import lifecycle
 from horovod.runtime.process_set import global_process_set, process_set_id
@@ -173,6 +174,10 @@ class GradientExchange(Generic[T]):
         self._late = self._exchanges_late()
         self.in_flight = False
         """Whether gradients have been handed over since the last :meth:`finish`."""
+        self.advice = ""
+        """What else to say where gradients come too often."""
+        self.replicas: Replicas | None = None
+        """What compares the weights, in some of the exchanges."""
         for name in names:
             self.add(name)
 
@@ -274,7 +279,7 @@ class GradientExchange(Generic[T]):
                 self._handed[index] = None  # its change is told here
                 raise AssertionError(
                     "Gradients were computed more than backward_passes_per_step times before call to step(). "
-                    "Increase backward_passes_per_step to accumulate gradients locally."
+                    f"Increase backward_passes_per_step to accumulate gradients locally.{self.advice}"
                 )
             self._left[index] = left
             self.in_flight = True
@@ -362,6 +367,8 @@ class GradientExchange(Generic[T]):
                 others = (index for index in range(len(self._names)) if index not in only)
                 for index in others:
                     self._handles[index] = _SUBMITTED_ELSEWHERE
+            elif self.replicas is not None:
+                self.replicas.begin()
             changed = [] if self._deferred else self._store.changed(self._handed, self._versions)
             for index, handle in enumerate(self._handles):
                 # Submitting a group changes the entries of its later members, hence the second look.
@@ -388,6 +395,8 @@ class GradientExchange(Generic[T]):
             raise
         self._arm()
         self._late = self._exchanges_late()
+        if only is None and self.replicas is not None:
+            self.replicas.collect()
 
     def _taken(self, index: int) -> T | None:
         """The gradient that was handed over before its time; if none was, what the parameter has. Where all

@@ -55,6 +55,13 @@ class Follower(Protocol):
         """The world has ended. On return, nothing uses its engine any more."""
 
 
+@dataclass
+class Joins:
+    """How often all ranks of a world have joined: a moment that they share."""
+
+    count: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class Runtime:
     """One world, as seen by this process. ``numbered``: the process sets whose number ends with it.
@@ -63,6 +70,7 @@ class Runtime:
     ``signer``: of objects that ranks send each other.
     ``backend``: the class that moves the bytes; None: the engine does. ``communicator``: of MPI, that
     ``init`` was given. ``late``: makes the connections that the world was formed without.
+    ``joins``: of all ranks so far.
     """
 
     engine: _core.Engine
@@ -77,6 +85,8 @@ class Runtime:
     signer: ObjectSigner = field(default_factory=lambda: ObjectSigner(b"", b""))
     numbered: weakref.WeakSet[Numbered] = field(default_factory=weakref.WeakSet)
     sharing: weakref.WeakSet[Sharing] = field(default_factory=weakref.WeakSet)
+
+    joins: Joins = field(default_factory=Joins)
 
     @property
     def alone(self) -> bool:

@@ -13,6 +13,7 @@ from horovod.gradients.reduction import PartialReduction, reduce_in_groups, stay
 from horovod.gradients.settings import GradientSettings
 from horovod.runtime.process_set import ProcessSet
 from horovod.tensorflow.collectives.allreduce import grouped_allreduce
+from horovod.tensorflow.replicas import compare
 from horovod.tensorflow.run_time import decides_at_run_time, exchanges, members
 
 __all__ = ["allreduce_gradients", "densified", "partial", "reduction"]
@@ -97,13 +98,15 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
             if not gradients:
                 return result
             if decides_at_run_time():
-                gradients = tf.cond(
-                    exchanges(process_set),
-                    lambda: reduced(gradients, variables, use_generic_names),
-                    lambda: gradients,
-                )
+                with tf.control_dependencies(compare(settings, gradients, variables)):
+                    gradients = tf.cond(
+                        exchanges(process_set),
+                        lambda: reduced(gradients, variables, use_generic_names),
+                        lambda: gradients,
+                    )
             elif not stays_local(process_set):
-                gradients = reduced(gradients, variables, use_generic_names)
+                with tf.control_dependencies(compare(settings, gradients, variables)):
+                    gradients = reduced(gradients, variables, use_generic_names)
             for position, gradient in zip(present, gradients, strict=True):
                 result[position] = gradient
             return result

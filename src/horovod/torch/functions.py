@@ -10,6 +10,7 @@ import torch
 
 from horovod.collectives import objects
 from horovod.errors import InvalidArgumentError
+from horovod.gradients.replicas import broadcasts
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.torch.autograd import collectives
 from horovod.torch.gradients import sparse_zero, zero_gradient
@@ -41,7 +42,9 @@ def broadcast_parameters(
         raise InvalidArgumentError(
             f"invalid params of type: {type(params)}. Pass model.state_dict() or a list."
         )
-    _broadcast_tensors([(name, tensor) for name, tensor in entries if tensor is not None], root_rank)
+    present = [(name, tensor) for name, tensor in entries if tensor is not None]
+    _broadcast_tensors(present, root_rank)
+    broadcasts.note(tensor.data_ptr() for _, tensor in present)
 
 
 def _broadcast_tensors(entries: list[tuple[str | None, torch.Tensor]], root_rank: int) -> None:

@@ -17,10 +17,12 @@ from horovod.gradients.reduction import (
     share_of_average,
     stays_local,
 )
+from horovod.gradients.replicas import replicas_of
 from horovod.gradients.settings import GradientSettings
 from horovod.torch import mpi_ops
 from horovod.torch.autograd import apply, collectives
 from horovod.torch.compression import Compression
+from horovod.torch.replicas import fingerprints
 
 __all__ = ["ADAPTER", "TorchFramework"]
 
@@ -40,7 +42,11 @@ class TorchFramework(Framework):
         def reduce(gradients: list[Any], variables: list[Any]) -> list[Any]:
             if stays_local(settings.process_set):
                 return gradients
-            return _reduced(gradients, variables, settings)
+            check = replicas_of(settings, variables, fingerprints)
+            check.visit()
+            reduced = _reduced(gradients, variables, settings)
+            check.collect()
+            return reduced
 
         return PartialReduction(reduce, share_of_average(settings))
 

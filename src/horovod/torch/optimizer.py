@@ -242,6 +242,8 @@ class _DistributedOptimizer(WrappedOptimizer):
         returns (the loss) is reduced as well, as ``LBFGS`` decides by it. So all ranks take the same
         decisions and stay equal. All ranks pass a closure, or none does.
         """
+        if self._replicas is not None:
+            self._replicas.look()
         if self._should_synchronize:
             if closure is not None and self._exchange is not None:
                 return self._step_with(closure, self._exchange)

@@ -14,9 +14,11 @@ import torch
 
 from horovod.errors import InvalidArgumentError
 from horovod.gradients.exchange import GradientExchange
+from horovod.gradients.replicas import Replicas
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.torch.instances import Plain, attributes_of, slots_of
 from horovod.torch.parameter_names import ParameterNames
+from horovod.torch.replicas import replicas_of, watch_original
 from horovod.torch.shared_gradients import SharedGradients
 
 __all__ = ["WrappedOptimizer", "subclass_of"]
@@ -40,6 +42,10 @@ class WrappedOptimizer(torch.optim.Optimizer):
     _layout: list[list[torch.Tensor]]
     """What stood in ``param_groups`` at the last exchange."""
     _passes: int
+    process_set: ProcessSet
+    _replicas: Replicas | None = None
+    _original: Callable[[], Any]
+    """A weak reference to what was wrapped."""
     _replaced_step: Callable[..., Any] | None = None
     """A function that somebody has put in the place of ``step`` of the original. It works on the groups and
     the state, which both share."""
@@ -67,6 +73,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
             optimizer._opt_called = True  # type: ignore[attr-defined]
         elif step is not None:
             self._replaced_step = step
+        self._original = weakref.ref(optimizer)
         self._names = names
         self._parameter_names = names.by_parameter
         self._parameters = []
@@ -86,6 +93,8 @@ class WrappedOptimizer(torch.optim.Optimizer):
     ) -> None:
         """Hand the gradients of ``self._parameters`` to ``exchange`` from now on."""
         self._exchange = exchange
+        self._replicas = exchange.replicas = replicas_of(self, "DistributedOptimizer", self.process_set)
+        watch_original(self._original(), self, self._replicas)
         self._frozen = frozen
         self._bring = shared.bring if shared is not None and shared.always else None
         self._hooks = [self._hook_of(index) for index in range(len(self._parameters))]

@@ -25,6 +25,7 @@ from horovod.collectives.numpy_frontend import collectives
 from horovod.common.basics import HorovodBasics
 from horovod.errors import HorovodInternalError
 from horovod.gradients.compression import CastCompressor, NoneCompressor
+from horovod.gradients.fingerprints import fingerprint
 from horovod.gradients.reduction import (
     PartialReduction,
     exchange,
@@ -33,6 +34,7 @@ from horovod.gradients.reduction import (
     share_of_average,
     stays_local,
 )
+from horovod.gradients.replicas import Replicas, replicas_of
 from horovod.gradients.settings import GradientSettings
 from horovod.runtime import lifecycle
 
@@ -163,21 +165,51 @@ def _share_of_average(settings: GradientSettings) -> Callable[[Any], Any] | None
 
 
 def _reduced(settings: GradientSettings, gradients: list[Any], variables: list[Any]) -> list[Any]:
+    check = replicas_of(settings, variables, _fingerprints)
+
     def on_the_host(*arrays: Any) -> list[Any]:
         given = [np.ascontiguousarray(array) for array in arrays]
         if stays_local(settings.process_set):  # for a compiled step this is only known when it runs
-            return given
+            return [*given, np.array(False)]
+        compares = check.announce()
         outs = [np.empty_like(array) for array in given]
         exchange(collectives, [[array] for array in given], [[out] for out in outs], settings)
-        return outs
+        check.collect()
+        return [*outs, np.array(compares)]
 
     def reduce(groups: list[list[Any]]) -> list[list[Any]]:
         flat = [jnp.concatenate([tensor.ravel() for tensor in group]) for group in groups]
-        reduced = _on_the_host(on_the_host, flat, flat)
+        *reduced, compares = _on_the_host(on_the_host, [*flat, np.array(False)], flat)
+        reduced = _shown(check, compares, [variable.value for variable in variables], reduced)
         return [_parts(whole, group) for whole, group in zip(reduced, groups, strict=True)]
 
     tensors = [jnp.asarray(gradient) for gradient in gradients]
     return reduce_in_groups(tensors, settings.compression, reduce, variables, settings.groups)
+
+
+def _shown(check: Replicas, compares: Any, weights: list[Any], reduced: list[Any]) -> list[Any]:
+    """Show ``check`` the weights of now, if this exchange ``compares``; returns ``reduced``, from which the
+    update is computed afterwards: so it may overwrite the weights."""
+
+    def show(*arrays: Any) -> Any:
+        check.show(check.describe([fingerprint(np.asarray(array)) for array in arrays]))
+        return np.int32(0)
+
+    if not _traced(compares):
+        if compares:
+            show(*weights)
+        return reduced
+    done = jax.ShapeDtypeStruct((), jnp.int32)
+    shown = jax.lax.cond(
+        compares, lambda given: io_callback(show, done, *given), lambda given: jnp.int32(0), weights
+    )
+    ordered: list[Any]
+    ordered, _ = jax.lax.optimization_barrier((reduced, shown))
+    return ordered
+
+
+def _fingerprints(variables: Sequence[Any]) -> list[int]:
+    return [fingerprint(np.asarray(variable.value)) for variable in variables]
 
 
 def _parts(whole: Any, like: list[Any]) -> list[Any]:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
+
+from horovod.gradients.replicas import rewind
+from horovod.runtime import lifecycle
 from horovod.tensorflow.native import ops
 
 __all__ = ["join"]
@@ -15,4 +19,14 @@ def join() -> Any:
     Meanwhile this rank takes part in the others' allreduces with zeros; averages divide by all ranks. All
     other collectives of the global set fail for the others.
     """
-    return ops.horovod_join()
+    last = ops.horovod_join()
+    if tf.executing_eagerly():
+        _note()
+        return last
+    with tf.control_dependencies([tf.numpy_function(lambda _: _note(), [last], [])]):
+        return tf.identity(last)
+
+
+def _note() -> None:
+    lifecycle.current().joins.count += 1
+    rewind()

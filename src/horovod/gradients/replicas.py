@@ -1,0 +1,428 @@
+"""The net under data-parallel training: ranks compare fingerprints of their weights after the first step,
+then ever more rarely, and tell which differ, where and why.
+
+A comparison belongs to an exchange of gradients that all ranks make anyway, by its number since the world was
+formed. Each rank puts the fingerprints of its weights into a row of its own of a small array, whose sum over
+the ranks gives all rows to all; nothing waits for it. The rows of ranks that have joined stay empty.
+
+A framework says what the weights are, as :class:`Weights`; everything else is here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from horovod.collectives.numpy_frontend import collectives
+from horovod.collectives.ops import Sum
+from horovod.errors import HorovodError, ReplicasDifferError
+from horovod.gradients.replica_report import Finding, Row, find, sentence
+from horovod.gradients.settings import GradientSettings
+from horovod.gradients.variables import own_variable
+from horovod.runtime import lifecycle
+from horovod.runtime.process_set import ProcessSet, member_count
+
+__all__ = ["RARELY", "Replicas", "Weights", "broadcasts", "comes_after", "replicas_of", "rewind"]
+
+_log = logging.getLogger("horovod")
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+RARELY: Final = 1 << 10
+"""Most steps between two comparisons."""
+
+_NEVER: Final = -1
+
+_REMEDY: Final = "hvd.broadcast_variables(variables, root_rank=0), or BroadcastGlobalVariablesCallback(0),"
+
+
+def comes_after(step: int, joins: int) -> bool:
+    """Whether replicas are compared after this step since all ranks joined last, ``joins`` times so far.
+
+    They are after steps 1, 2, 4, 8 and so on, and then every 1024. The more joins there were, the fewer are
+    compared of the first steps after one: short epochs that end with a join would compare too often."""
+    if step == 1:
+        return _is_power(joins + 1)
+    often = step % RARELY == 0 if step > RARELY else _is_power(step)
+    return often and step >= min(1 << min(joins, 10), RARELY)
+
+
+def _is_power(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of this rank at one moment.
+
+    Attributes:
+        names: of the tensors, in an order that all ranks share.
+        layout: shapes and dtypes, as text.
+        fingerprints: by tensor, 64 bits.
+        telling: by tensor, whether a difference is a fault.
+        covered: whether a broadcast has written each tensor.
+    """
+
+    names: Sequence[str]
+    layout: str
+    fingerprints: Sequence[int]
+    telling: Sequence[bool]
+    covered: Sequence[bool]
+
+
+class Broadcasts:
+    """Which tensors of this process a broadcast of weights has written. Outlives worlds: a survivor of an
+    elastic job needs none in the next one.
+
+    Attributes:
+        happened: whether there was one at all.
+    """
+
+    def __init__(self) -> None:
+        self.happened = False
+        self._places: set[int] = set()
+        self._expected: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def note(self, places: Iterable[int]) -> None:
+        """Weights at ``places``, addresses or numbers of objects, are now those of the root."""
+        self.happened = True
+        self._places.update(places)
+
+    def reached(self, place: int) -> bool:
+        """Whether a broadcast has written what is at ``place``."""
+        return place in self._places
+
+    def expect(self, by: Any) -> None:
+        """The object ``by`` will broadcast later, as callbacks of Keras do: until then weights may differ."""
+        self._expected.add(by)
+
+    def settle(self, by: Any) -> None:
+        """The object ``by`` has done it, or will not."""
+        self._expected.discard(by)
+
+    @property
+    def expected(self) -> bool:
+        """Whether somebody will broadcast."""
+        return len(self._expected) > 0
+
+
+broadcasts: Final = Broadcasts()
+
+
+@dataclass
+class _Comparison:
+    """One that is under way. ``rows``: those of ``members``, in the end."""
+
+    rows: Array
+    members: Sequence[int]
+    names: Sequence[str]
+
+
+class Replicas:
+    """The comparisons of one set of weights, such as those of an optimizer.
+
+    Args:
+        name: begins the names of the operations.
+        process_set: ranks whose weights are equal.
+        weigh: gives the weights of now.
+        remedy: the call that makes weights equal, for the message.
+        bypassed: these are the weights of an optimizer that steps although it has been wrapped.
+
+    Attributes:
+        used: whether there was a step at all.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        process_set: ProcessSet,
+        weigh: Callable[[], Weights],
+        remedy: str,
+        *,
+        bypassed: bool = False,
+    ) -> None:
+        self._name = name
+        self.describe: Callable[[Sequence[int]], Weights]
+        self.process_set = process_set
+        self.used = False
+        self._weigh = weigh
+        self._remedy = remedy
+        self._bypassed = bypassed
+        self._runtime: lifecycle.Runtime | None = None
+        self._joins = 0
+        self._first_joins = lifecycle.current().joins.count  # when this was made, in its world
+        self._exchanges = 0  # since this world was formed, or all ranks have joined; and so are steps
+        self._steps = 0
+        self._past = 0  # steps before that, in this world
+        self._next = _NEVER  # number of the exchange in which ranks compare
+        self._equal_after = 0
+        self._told = False
+        self._operation = ""
+        self._kept: Weights | None = None  # what the next exchange compares
+        self._kept_after = 0
+        self.counter: Any = None  # of exchanges, in a graph
+        self._pending: list[tuple[int, _Comparison]] = []  # with their handles
+        _net.checks.add(self)
+
+    # -- the steps of an optimizer --------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """The weights are as the last step has left them: if the next exchange compares, these will be
+        compared."""
+        self._follow()
+        self.used = True
+        self._steps += 1
+        # Some steps make several exchanges: the first one after this counts.
+        if 0 <= self._next <= self._exchanges + 1 and self._steps > 1 and not broadcasts.expected:
+            self._kept = self._weigh()
+            self._kept_after = self._steps - 1
+
+    def begin(self) -> None:
+        """An exchange of gradients, in which all ranks take part, begins: compare if its time has come.
+
+        Raises:
+            ReplicasDifferError: the last comparison has found a difference, and the setting wants an error.
+        """
+        self._follow()
+        self._exchanges += 1
+        if self._pending:
+            self.collect()
+        if self._kept is not None:
+            self._plan()
+            kept, self._kept = self._kept, None
+            self._submit(kept)
+
+    def visit(self) -> None:
+        """An exchange begins, and the weights are as the last step has left them: :meth:`look` and
+        :meth:`begin`."""
+        self.look()
+        self.begin()
+
+    def visit_at(self, exchange: int) -> None:
+        """:meth:`visit` where a graph counts the exchanges, from 1 after :meth:`rewind`. It calls in those in
+        which replicas are compared, and in the next ones."""
+        self._follow()
+        self._exchanges = self._steps = exchange - 1
+        self.visit()
+
+    def announce(self) -> bool:
+        """:meth:`visit` for whoever can tell the weights later only: whether to :meth:`show` them now."""
+        self._follow()
+        self.used = True
+        self._steps += 1
+        self._exchanges += 1
+        self.collect()
+        if not 0 <= self._next <= self._exchanges:
+            return False
+        self._plan()
+        self._kept_after = self._steps - 1
+        return self._kept_after > 0 and not broadcasts.expected
+
+    def show(self, weights: Weights) -> None:
+        """Compare ``weights``, in the exchange that was announced."""
+        self._submit(weights)
+
+    def collect(self) -> None:
+        """Judge the comparisons that are complete.
+
+        Raises:
+            ReplicasDifferError: one has found a difference, and the setting wants an error.
+        """
+        while self._pending:
+            handle, comparison = self._pending[0]
+            try:
+                # The first look at a handle says no.
+                if not (collectives.poll(handle) or collectives.poll(handle)):
+                    return
+                del self._pending[0]
+                collectives.synchronize(handle)
+            except (HorovodError, ValueError):
+                self._pending.clear()  # the world has failed: others tell
+                return
+            self._judge(comparison)
+
+    # -- the world ------------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        runtime = lifecycle.current()
+        joins = runtime.joins.count
+        if runtime is not self._runtime or joins != self._joins:
+            self._restart(runtime, joins)
+
+    def _restart(self, runtime: lifecycle.Runtime, joins: int) -> None:
+        """Count anew: ranks that are new, or had less data, begin with the others."""
+        if runtime is not self._runtime:
+            if self._runtime is not None:
+                self._first_joins = 0
+            self._runtime = runtime
+            self._operation = ""
+            self._told = False
+            self._equal_after = 0
+            self._past = 0
+        else:
+            self._past += self._steps
+        self._joins = joins
+        self._exchanges = self._steps = 0
+        self._kept = None
+        self._abandon()
+        setting = runtime.config.replica_check
+        active = setting != "off" and self.process_set.included()
+        self._next = 0 if active and member_count(self.process_set) > 1 else _NEVER
+        if self._next != _NEVER:
+            self._plan()
+
+    def _plan(self) -> None:
+        step = max(self._exchanges, 1)
+        while not comes_after(step, self._joins - self._first_joins):
+            step += 1
+        self._next = step + 1
+
+    def rewind(self) -> None:
+        """A graph that counts the exchanges counts from 0 again."""
+        if self.counter is not None:
+            self.counter.assign(0)
+
+    def _abandon(self) -> None:
+        collectives.table.abandon([handle for handle, _ in self._pending])
+        self._pending.clear()
+
+    # -- the comparison -------------------------------------------------------------------------------------
+
+    def _submit(self, weights: Weights) -> None:
+        runtime = self._runtime
+        assert runtime is not None
+        members = list(self.process_set.ranks or ())
+        row = Row(
+            steps=self._kept_after,
+            broadcast=broadcasts.happened,
+            covered=all(weights.covered),
+            bypassed=self._bypassed,
+            fingerprints=weights.fingerprints,
+            telling=weights.telling,
+        )
+        rows = np.zeros((len(members), row.length), np.int64)
+        rows[members.index(runtime.topology.rank)] = row.numbers()
+        if not self._operation:
+            self._operation = _net.operation(self._name, self.process_set, weights)
+        # By its number a comparison only meets that of the same exchange.
+        name = f"{self._operation}.{self._joins}.{self._exchanges}"
+        try:
+            handle = collectives.allreduce(rows, rows, name, Sum, 1.0, 1.0, self.process_set)
+        except HorovodError:
+            self._next = _NEVER  # the world has ended: others tell
+            return
+        self._pending.append((handle, _Comparison(rows, members, weights.names)))
+        if runtime.config.replica_check == "error" and not self._bypassed:
+            collectives.synchronize(handle)  # so that all ranks raise in the same exchange
+            self._pending.clear()
+            self._judge(_Comparison(rows, members, weights.names))
+
+    def _judge(self, comparison: _Comparison) -> None:
+        rows = comparison.rows
+        finding = find(rows, comparison.members, comparison.names, self._equal_after)
+        steps = self._past + int(rows[:, 0].max()) - 1
+        if finding is None:
+            self._equal_after = steps
+        elif not self._told:
+            # Comparisons go on, as other ranks may not know yet.
+            self._told = True
+            self._tell(finding, steps)
+
+    def _tell(self, finding: Finding, steps: int) -> None:
+        runtime = self._runtime
+        assert runtime is not None
+        said = sentence(finding, steps, self._remedy)
+        if runtime.config.replica_check == "error":
+            raise ReplicasDifferError(said, ranks=finding.ranks, tensors=finding.tensors)
+        if runtime.topology.rank == finding.teller:
+            _log.warning("%s", said)
+
+
+def replicas_of(
+    settings: GradientSettings,
+    variables: Sequence[Any],
+    fingerprints: Callable[[Sequence[Any]], Sequence[int]],
+) -> Replicas:
+    """The comparisons of ``variables``, whose gradients are reduced together. The same variables get the same
+    object: a tape may be made anew for every step.
+
+    Args:
+        variables: of the framework, or of Keras.
+        fingerprints: of the values that they have now.
+    """
+    own = [own_variable(variable) for variable in variables]
+    key = (settings.name, settings.process_set.process_set_id, *map(id, own))
+    known = _net.of_variables.get(key)
+    if known is not None:
+        return known
+    refs = [weakref.ref(variable) for variable in own]
+    names = [_name_of(variable) for variable in variables]
+    layout = repr([(tuple(each.shape), str(each.dtype)) for each in own])
+
+    def weigh() -> Weights:
+        return weights_of(names, layout, own_ids, fingerprints([ref() for ref in refs]))
+
+    own_ids = list(map(id, own))
+    made = Replicas(settings.name or "gradients", settings.process_set, weigh, _REMEDY)
+    made.describe = lambda values: weights_of(names, layout, own_ids, values)
+    _net.of_variables[key] = made
+    # The numbers of objects that are gone may become those of others.
+    weakref.finalize(own[0], _net.of_variables.pop, key, None).atexit = False
+    return made
+
+
+def weights_of(names: Sequence[str], layout: str, places: Sequence[int], prints: Sequence[int]) -> Weights:
+    """Variables, all of which are trained."""
+    covered = [broadcasts.reached(place) for place in places]
+    return Weights(names, layout, prints, [True] * len(places), covered)
+
+
+def _name_of(variable: Any) -> str:
+    return str(getattr(variable, "path", None) or variable.name)
+
+
+class _Net:
+    """All comparisons of this process. Implements ``world.Follower``."""
+
+    def __init__(self) -> None:
+        self.checks: weakref.WeakSet[Replicas] = weakref.WeakSet()
+        self.of_variables: dict[Any, Replicas] = {}  # by name, process set, and numbers of the objects
+        self._begun: Counter[tuple[str, int | None]] = Counter()  # in this world
+
+    def operation(self, name: str, process_set: ProcessSet, weights: Weights) -> str:
+        """A name for the comparisons of ``weights``: the same on all ranks that compare the same. Others do
+        not meet: of those that look alike the order of their first comparison tells."""
+        shapes = hashlib.blake2s(weights.layout.encode(), digest_size=4).hexdigest()
+        whole = f"{name}.replicas.{len(weights.names)}.{shapes}"
+        key = whole, process_set.process_set_id
+        self._begun[key] += 1
+        return f"{whole}.{self._begun[key]}"
+
+    def enter(self, runtime: lifecycle.Runtime) -> None:
+        self._begun.clear()
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Let graphs count their exchanges anew."""
+        for check in list(self.checks):
+            check.rewind()
+
+    def leave(self) -> None:
+        """The world has ended: tell what the last comparisons have found, if they are complete."""
+        for check in list(self.checks):
+            try:
+                check.collect()
+            except ReplicasDifferError as error:
+                _log.warning("%s", error)
+
+
+_net: Final = _Net()
+rewind: Final = _net.rewind
+lifecycle.follow(_net)
