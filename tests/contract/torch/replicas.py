@@ -50,7 +50,7 @@ def settle(*checks: Any) -> None:
             check.collect()
 
 
-def net(seed: int = 3) -> nn.Sequential:
+def net(seed: int = 3) -> Any:
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
 
@@ -274,14 +274,14 @@ def trained(model: nn.Module, optimizer: Any = None, **options: Any) -> list[Any
 
 @quiet
 def tied_weights() -> list[Any]:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    model: Any = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
     model[2].weight = model[0].weight
     return trained(model)
 
 
 @quiet
 def dropout_and_normalised_batches() -> list[Any]:
-    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(), nn.Linear(6, 1))
+    model: Any = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(), nn.Linear(6, 1))
     torch.manual_seed(hvd.rank())
     made = trained(model)
     assert not torch.equal(model[1].running_mean, hvd.broadcast(model[1].running_mean, 0)) or not hvd.rank()
@@ -493,7 +493,7 @@ def combined_steps() -> list[Any]:
 
 @quiet
 def other_strides_nothing_and_no_numbers() -> list[Any]:
-    model = nn.Sequential(nn.Conv2d(3, 2, 2), nn.Flatten())
+    model: Any = nn.Sequential(nn.Conv2d(3, 2, 2), nn.Flatten())
     model.register_parameter("nothing", nn.Parameter(torch.zeros(0, 3)))
     model.register_parameter("number", nn.Parameter(torch.tensor(float("nan"))))
     if is_last():
