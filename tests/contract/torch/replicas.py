@@ -116,11 +116,13 @@ def wrapper_thrown_away() -> None:
     hvd.broadcast_parameters(model.state_dict(), 0)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     hvd.DistributedOptimizer(optimizer)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        model(own_data(step)).square().mean().backward()
-        optimizer.step()
-        hvd.barrier()
+    step = 0
+    with listening() as lines:
+        while step < STEPS or not any(hvd.allgather_object(bool(lines))):  # nothing waits for a comparison
+            optimizer.zero_grad()
+            model(own_data(step)).square().mean().backward()
+            optimizer.step()
+            step += 1
 
 
 def unused_parameter_moved() -> None:
