@@ -163,17 +163,29 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
         Raises:
             ValueError: a tensor in eager mode, without ``tape``; Keras computes with another framework.
         """
-        variables = list(var_list() if callable(var_list) else var_list)
-        gradients = self._framework.gradients(loss, variables, grad_loss, tape)
+        own = getattr(super(), "_compute_gradients", None)  # Keras has none, but a class of the user may
+        if own is None:
+            variables = list(var_list() if callable(var_list) else var_list)
+            gradients = self._framework.gradients(loss, variables, grad_loss, tape)
+        else:
+            pairs = list(own(loss, var_list, grad_loss, tape))
+            gradients, variables = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        return list(zip(self._given_out(gradients, variables), variables, strict=True))
+
+    def _given_out(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        """``gradients`` as a script gets them that asks for them before the update."""
         if self._reduces and self._horovod_settings.backward_passes_per_step == 1:
             gradients = self._reduced(gradients, variables, self._come_reduced(gradients))
             self._framework.note_reduced(gradients)
             self._gave_reduced = VariableSet(variables)
-        return list(zip(gradients, variables, strict=True))
+        return gradients
 
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
         """The gradients of :meth:`_compute_gradients`, of a ``loss`` in a graph."""
-        return [gradient for gradient, _ in self._compute_gradients(loss, params)]
+        own = getattr(super(), "get_gradients", None)  # Keras has none, but a class of the user may
+        if own is None:
+            return [gradient for gradient, _ in self._compute_gradients(loss, params)]
+        return self._given_out(list(own(loss, params)), list(params))
 
     # -- where gradients go in ------------------------------------------------------------------------------
 

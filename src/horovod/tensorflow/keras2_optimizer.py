@@ -116,6 +116,9 @@ class _Newer(_DistributedOptimizer):
     def _compute_gradients(
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> list[tuple[Any, Any]]:
+        own = getattr(super(), "_compute_gradients", None)  # Keras has none, but a class of the user may
+        if own is not None:
+            return self._pairs(own(loss, var_list, grad_loss, tape))
         if grad_loss is not None:
             raise InvalidArgumentError("These optimizers take no grad_loss: multiply the loss by it.")
         return self.compute_gradients(loss, var_list, tape)
@@ -123,7 +126,8 @@ class _Newer(_DistributedOptimizer):
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
         """The reduced gradients of a v1 graph."""
         variables = tf.nest.flatten(params)
-        return self._allreduce(tf.gradients(loss, variables), variables)
+        own = getattr(super(), "get_gradients", tf.gradients)  # Keras has none, but a class of the user may
+        return self._allreduce(own(loss, variables), variables)
 
     def _make_variables(self, variables: list[Any]) -> None:
         self.build(variables)

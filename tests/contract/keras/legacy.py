@@ -115,6 +115,28 @@ def a_class_of_the_user_is_wrapped_whatever_its_constructor_wants() -> None:
 
 
 @CASES.add
+def gradients_of_a_class_of_the_user_are_reduced() -> None:
+    """The gradients that its own methods compute, whatever Keras itself would compute."""
+    rank = float(tf_hvd.rank())
+    for optimizers in families():
+
+        class Constant(optimizers.SGD):  # type: ignore[misc, name-defined]
+            def get_gradients(self, loss: Any, params: Any) -> list[Any]:
+                return [tf.fill([1], rank + 7.0) for _ in params]
+
+            def _compute_gradients(self, loss: Any, var_list: Any, *_: Any, **__: Any) -> list[Any]:
+                return [(tf.fill([1], rank + 5.0), variable) for variable in var_list]
+
+        optimizer = tf_hvd.DistributedOptimizer(Constant(1.0), process_set=tf_hvd.global_process_set)
+        value = tf.Variable([1.0])
+        for gradient, number in (
+            (optimizer.get_gradients(None, [value])[0], 7.5),
+            (optimizer._compute_gradients(None, [value])[0][0], 5.5),
+        ):
+            np.testing.assert_allclose(gradient.numpy(), [number])
+
+
+@CASES.add
 def passes_are_summed_in_functions() -> None:
     newer, older = families()
     for kind, compute in ((newer.SGD, "compute_gradients"), (older.SGD, "_compute_gradients")):

@@ -89,6 +89,28 @@ def step_of_keras_2(optimizer: Any, value: Any, local: Any) -> Any:
 
 
 @CASES.add
+def gradients_that_a_class_of_the_user_computes_are_reduced_once() -> None:
+    if backend() != "tensorflow":
+        return
+    rank, mean = float(hvd.rank()), mean_rank()
+
+    class Constant(keras.optimizers.SGD):  # type: ignore[misc, name-defined]
+        def get_gradients(self, loss: Any, params: Any) -> list[Any]:
+            return [tf.fill([1], rank + 7.0) for _ in params]
+
+        def _compute_gradients(self, loss: Any, var_list: Any, *_: Any, **__: Any) -> list[Any]:
+            return [(tf.fill([1], rank + 5.0), each) for each in var_list]
+
+    optimizer, value = hvd.DistributedOptimizer(Constant(1.0)), variable(0.0)
+    gradients = optimizer.get_gradients(None, [value])
+    np.testing.assert_allclose(gradients[0].numpy(), [7.0 + mean])
+    optimizer.apply_gradients(zip(gradients, [value], strict=True))
+    near(value, -7.0 - mean)
+    optimizer.apply_gradients(optimizer._compute_gradients(None, [value]))
+    near(value, -12.0 - 2 * mean)
+
+
+@CASES.add
 def gradients_that_an_optimizer_computes_are_reduced_once() -> None:
     rank, size = float(hvd.rank()), hvd.size()
     if backend() != "tensorflow":
