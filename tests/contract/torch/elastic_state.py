@@ -226,6 +226,60 @@ def with_a_seed_a_newcomer_draws_what_the_lost_rank_would_have_drawn() -> None:
 
 
 @CASES.add
+def an_epoch_that_goes_on_after_a_rollback_draws_what_it_would_have_drawn() -> None:
+    """Whichever batch was committed last, also that at the end of the epoch; a new loader draws its seed."""
+    data = torch.utils.data.TensorDataset(torch.arange(8 * hvd.size()))
+    for seed in (5, None):
+        for given in (False, True):
+            for committed in (0, 1, 3, 4, 5):
+                for batched in (True, False):
+                    runs = []
+                    for failing in (False, True):
+                        seed_by_rank()
+                        sampler = hvd.elastic.ElasticSampler(data)
+                        state: Any = hvd.elastic.TorchState(
+                            sampler=sampler, random=hvd.elastic.RandomState(seed), epoch=0
+                        )
+                        state.sync()
+                        generator = torch.Generator().manual_seed(3) if given else None
+                        runs.append(epochs(state, data, generator, committed, batched, failing))
+                    assert runs[0] == runs[1], (seed, given, committed, batched)
+
+
+def epochs(
+    state: Any, data: Any, generator: torch.Generator | None, committed: int, batched: bool, failing: bool
+) -> list[tuple[Any, ...]]:
+    """What two epochs of four batches see and draw: a commit after so many batches (5: when the
+    second epoch begins), and after the next batch a rollback."""
+    seen: list[tuple[Any, ...]] = []
+    kept = 0
+    batch_size = 2 if batched else None
+    while state.epoch < 2:
+        loader = torch.utils.data.DataLoader(
+            data, batch_size=batch_size, sampler=state.sampler, generator=generator
+        )
+        for index, (numbers,) in enumerate(loader):
+            seen.append((state.epoch, numbers.tolist(), *drawn()))
+            state.sampler.record_batch(index, batch_size or 1)
+            if state.epoch == 0 and len(seen) == committed:
+                state.commit()
+                kept = len(seen)
+            elif failing and len(seen) == committed + 1:
+                failing = False
+                state.restore()
+                state.sync()
+                del seen[kept:]
+                break
+        else:
+            state.epoch += 1
+            state.sampler.set_epoch(state.epoch)
+            if committed == 5 and state.epoch == 1:
+                state.commit()
+                kept = len(seen)
+    return seen
+
+
+@CASES.add
 def further_models_and_no_model_at_all() -> None:
     generator, critic = network(500 + hvd.rank()), network(600 + hvd.rank())
     state: Any = hvd.elastic.TorchState(generator=generator, critic=critic, best=None)

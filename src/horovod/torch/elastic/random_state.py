@@ -25,6 +25,11 @@ class RandomState:
       A process that takes the place of a lost one draws what that would have drawn, so a job of as many ranks
       as before goes on bit for bit.
 
+    A ``DataLoader`` draws one number from PyTorch's generator when a loop over it begins. The loop that goes
+    on in the middle of an epoch is one more than there was before: an ``ElasticSampler`` of the same state
+    takes that number back. Processes that load data (``num_workers``) have streams of their own, which follow
+    from that number and are not kept.
+
     Args:
         seed: equal on all ranks, not negative.
     """
@@ -35,11 +40,13 @@ class RandomState:
         self._rank = 0
         self._synced = False
         self._saved: dict[str, Any] = {}
+        self._began: torch.Tensor | None = None  # PyTorch's state at the last commit or rollback
 
     def save(self) -> None:
         """Keep the present states, or begin new streams if there is a seed."""
         if self.seed is None:
             self._saved = _states()
+            self._began = self._saved["torch"]
         else:
             self.commits += 1
             self.restore()
@@ -50,6 +57,18 @@ class RandomState:
             _set_states(self._saved)
         else:
             _seed([self.seed, self._rank, self.commits])
+        self._began = torch.get_rng_state()
+
+    def take_back_loader(self) -> None:
+        """Undo what a loader has drawn that goes on where the last commit was made: one number, the seed of
+        its processes. Nothing happens if anything else has been drawn since."""
+        if self._began is None:
+            return
+        after = torch.Generator()
+        after.set_state(self._began)
+        torch.empty((), dtype=torch.int64).random_(generator=after)
+        if torch.equal(after.get_state(), torch.get_rng_state()):
+            torch.set_rng_state(self._began)
 
     def sync(self, broadcast: Callable[[Any], Any], rank: int) -> None:
         """Be in step with rank 0, and save that. A collective.
@@ -70,6 +89,7 @@ class RandomState:
             _seed([material, rank])
         self._synced = True
         self._saved = _states()
+        self._began = self._saved["torch"]
 
 
 def _states() -> dict[str, Any]:

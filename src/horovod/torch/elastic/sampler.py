@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Any
 
 import torch.utils.data
@@ -50,6 +50,8 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.remaining_indices: list[int] = []
         self.num_samples = 0
         self.total_size = 0
+        self.resumed: Callable[[], object] | None = None
+        """Called where an iteration begins in the middle of an epoch; set by the state."""
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
@@ -83,7 +85,13 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.total_size = self.num_samples * self.num_replicas
 
     def __iter__(self) -> Iterator[int]:
-        return iter(share(self.remaining_indices, self.num_replicas, self.rank))
+        return self._indices(share(self.remaining_indices, self.num_replicas, self.rank))
+
+    def _indices(self, own: Sequence[int]) -> Iterator[int]:
+        # Not before the first index is wanted: a loader draws its seed after it has asked for this iterator.
+        if self.processed_num and self.resumed is not None:
+            self.resumed()
+        yield from own
 
     def __len__(self) -> int:
         return self.num_samples

@@ -247,6 +247,7 @@ class TorchState(ObjectState):
         self._handlers = handlers
         for name, handled in handlers.items():
             object.__setattr__(self, name, handled.value)
+        self._connect()
         super().__init__(bcast_object=_broadcast, get_rank=rank, **plain)
 
     def _agree(self, numbers: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -326,3 +327,17 @@ class TorchState(ObjectState):
         super().__setattr__(name, value)
         if name != "_handlers" and name in self._handlers:
             self._handlers[name].set_value(value)
+            self._connect()
+
+    def _connect(self) -> None:
+        """Let samplers say where an epoch goes on, to the random generators of this state."""
+        values = [handler.value for handler in self._handlers.values()]
+        random = [value for value in values if isinstance(value, RandomState)]
+
+        def resumed() -> None:
+            for each in random:
+                each.take_back_loader()
+
+        for value in values:
+            if isinstance(value, ElasticSampler):
+                value.resumed = resumed if random else None
