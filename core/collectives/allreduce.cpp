@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "collectives/collective.h"
+#include "collectives/integer_average.h"
 
 namespace rueda {
 
@@ -20,6 +21,17 @@ std::string disagreement(const Signature& one, const Signature& other) {
 Result<void> check(const Task&, const Members&) { return {}; }
 
 std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) {
+  const Signature& first = *tasks.front().signature;
+  const Reduction reduction = reduction_of(first, backend.members().size());
+  if (averages_integers(first, backend.members().size())) {
+    std::vector<AveragedPiece> averaged;
+    averaged.reserve(tasks.size());
+    for (const Task& task : tasks) {
+      const auto count = static_cast<std::size_t>(element_count(task.signature->shape));
+      averaged.push_back({.in = task.in, .count = count, .out = task.out, .end = count});
+    }
+    return average_of_integers(backend, std::move(averaged), reduction);
+  }
   std::vector<Piece> pieces;
   pieces.reserve(tasks.size());
   for (const Task& task : tasks) {
@@ -27,15 +39,13 @@ std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) 
                       .out = task.out,
                       .count = static_cast<std::size_t>(element_count(task.signature->shape))});
   }
-  return backend.allreduce(pieces,
-                           reduction_of(*tasks.front().signature, backend.members().size()));
+  return backend.allreduce(pieces, reduction);
 }
 
 Result<void> combine(const Task& task, const Backend& backend, const FastRule::Shares& shares) {
-  const Reduction reduction = reduction_of(*task.signature, backend.members().size());
-  backend.association().evaluate(task.out, shares.data,
-                                 static_cast<std::size_t>(element_count(task.signature->shape)),
-                                 reduction.dtype, reduction.op, reduction.postscale);
+  combine_shares(task.out, shares.data,
+                 static_cast<std::size_t>(element_count(task.signature->shape)), *task.signature,
+                 backend);
   return {};
 }
 

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "collectives/integer_average.h"
+#include "kernels/integer_average.h"
+
 namespace rueda {
 
 namespace {
@@ -143,6 +146,20 @@ std::size_t row_bytes(const Signature& signature) noexcept {
   return bytes;
 }
 
+std::int64_t first_row(std::int64_t rows, std::int64_t size, std::int64_t member) {
+  return rows / size * member + std::min(member, rows % size);
+}
+
+Shape shape_of_result(const Signature& signature, const Members& members) {
+  Shape shape = signature.shape;
+  if (signature.kind == Kind::Reducescatter) {
+    const std::int64_t rows = shape.front();
+    const std::int64_t size = members.size();
+    shape.front() = first_row(rows, size, members.self + 1) - first_row(rows, size, members.self);
+  }
+  return shape;
+}
+
 int root_of(const Signature& signature, const Members& members) noexcept {
   return static_cast<int>(std::ranges::find(members.ranks, signature.root) - members.ranks.begin());
 }
@@ -157,6 +174,18 @@ Reduction reduction_of(const Signature& signature, int members) {
     reduction.postscale /= members;
   }
   return reduction;
+}
+
+void combine_shares(std::byte* out, std::span<const std::byte* const> shares, std::size_t count,
+                    const Signature& signature, const Backend& backend) {
+  const int members = backend.members().size();
+  const Reduction reduction = reduction_of(signature, members);
+  if (averages_integers(signature, members)) {
+    average_integers(out, shares, count, reduction.dtype, reduction.postscale);
+  } else {
+    backend.association().evaluate(out, shares, count, reduction.dtype, reduction.op,
+                                   reduction.postscale);
+  }
 }
 
 }  // namespace rueda

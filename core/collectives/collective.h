@@ -46,7 +46,7 @@ struct Collective {
   /// No value: the kind never takes the fast path.
   std::optional<FastRule> fast = std::nullopt;
   /// It reads or writes tensors itself, not by the backend's verbs alone: tensors of a device are
-  /// copied to the host as a whole.
+  /// copied to the host as a whole. All kinds do so where they average integers.
   bool host_only = false;
 };
 
@@ -66,11 +66,21 @@ struct Collective {
 [[nodiscard]] Result<void> check_root(const Signature& signature, const Members& members);
 /// Bytes of one row of a tensor that has rows.
 [[nodiscard]] std::size_t row_bytes(const Signature& signature) noexcept;
+/// The result of a reduction on this member: of a reducescatter its share of the rows.
+[[nodiscard]] Shape shape_of_result(const Signature& signature, const Members& members);
+/// The first row of that member's share in a reducescatter; for the member beyond the last, the
+/// number of rows. Shares are equal, but for the rest: the first members get one row more each.
+[[nodiscard]] std::int64_t first_row(std::int64_t rows, std::int64_t size, std::int64_t member);
 /// Its set rank, of a signature that has been checked.
 [[nodiscard]] int root_of(const Signature& signature, const Members& members) noexcept;
 
 /// Averaging is a sum whose postscale is divided by the number of members, on the double factor.
 [[nodiscard]] Reduction reduction_of(const Signature& signature, int members);
+
+/// The reduction of what all members have brought of `count` elements, scaled by the prescale: of
+/// one tensor, or of a part of it.
+void combine_shares(std::byte* out, std::span<const std::byte* const> shares, std::size_t count,
+                    const Signature& signature, const Backend& backend);
 
 /// The description of most kinds. `how` follows the name, `source` follows the tensor.
 [[nodiscard]] std::string describe_tensor(const Signature& signature, std::string_view how,

@@ -15,6 +15,7 @@
 #include "backends/algorithms/scale_pieces.h"
 #include "backends/buffers/piece_array.h"
 #include "collectives/collective.h"
+#include "collectives/integer_average.h"
 
 namespace rueda {
 
@@ -65,11 +66,13 @@ class Reduce final : public Operation {
   Reduce(Backend& backend, std::span<const Task> tasks)
       : backend_(backend),
         reduction_(reduction_of(*tasks.front().signature, backend.members().size())),
+        averages_integers_(averages_integers(*tasks.front().signature, backend.members().size())),
         element_(size_of(reduction_.dtype)),
         self_(backend.members().self),
         root_(root_of(*tasks.front().signature, backend.members())),
         batch_(pieces_of(tasks), reduction_.dtype) {
-    const bool shared = backend.members().size() > 1 && batch_.bytes() >= kShared;
+    const bool shared =
+        backend.members().size() > 1 && batch_.bytes() >= kShared && !averages_integers_;
     path_ = backend.path(shared ? Kind::Reducescatter : Kind::Allreduce, batch_.bytes());
     if (self_ != root_) keep_ = scale_pieces(batch_.pieces(), {.dtype = reduction_.dtype});
     if (shared) {
@@ -117,6 +120,15 @@ class Reduce final : public Operation {
   }
 
   void reduce_whole() {
+    if (averages_integers_) {
+      std::vector<AveragedPiece> averaged;
+      for (const Piece& piece : batch_.pieces()) {
+        const std::size_t kept = self_ == root_ ? piece.count : 0;
+        averaged.push_back({.in = piece.in, .count = piece.count, .out = piece.out, .end = kept});
+      }
+      exchange_ = average_of_integers(backend_, std::move(averaged), reduction_);
+      return;
+    }
     std::vector<Piece> pieces(batch_.pieces().begin(), batch_.pieces().end());
     if (self_ != root_) {
       std::byte* out = staging(batch_.count());
@@ -210,6 +222,7 @@ class Reduce final : public Operation {
 
   Backend& backend_;
   const Reduction reduction_;
+  const bool averages_integers_;
   const std::size_t element_;  // bytes
   const int self_;
   const int root_;
@@ -232,10 +245,8 @@ Result<void> combine(const Task& task, const Backend& backend, const FastRule::S
   const Members& members = backend.members();
   const Signature& signature = *task.signature;
   if (members.self == root_of(signature, members)) {
-    const Reduction reduction = reduction_of(signature, members.size());
-    backend.association().evaluate(task.out, shares.data,
-                                   static_cast<std::size_t>(element_count(signature.shape)),
-                                   reduction.dtype, reduction.op, reduction.postscale);
+    combine_shares(task.out, shares.data, static_cast<std::size_t>(element_count(signature.shape)),
+                   signature, backend);
   } else if (task.out != task.in) {
     std::memcpy(task.out, task.in, signature.bytes());
   }

@@ -5,6 +5,7 @@
 
 #include "backends/failed_operation.h"
 #include "collectives/collective.h"
+#include "collectives/integer_average.h"
 
 namespace rueda {
 
@@ -41,19 +42,9 @@ Result<void> check(const Task& task, const Members&) {
   return {};
 }
 
-/// The first row of that member's share; for the member beyond the last, the number of rows.
-/// Shares are equal, but for the rest: the first members get one row more each.
-std::int64_t first_row(std::int64_t rows, std::int64_t size, std::int64_t member) {
-  return rows / size * member + std::min(member, rows % size);
-}
-
 /// Memory for the share of this member.
 Result<std::byte*> memory_of(const Task& task, const Members& members) {
-  Shape shape = task.signature->shape;
-  const std::int64_t rows = shape.front();
-  const std::int64_t size = members.size();
-  shape.front() = first_row(rows, size, members.self + 1) - first_row(rows, size, members.self);
-  return output_of(task, shape);
+  return output_of(task, shape_of_result(*task.signature, members));
 }
 
 std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) {
@@ -72,8 +63,22 @@ std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) 
       piece.begins.push_back(static_cast<std::size_t>(first_row(rows, size, m)) * row);
     }
   }
-  return backend.reducescatter(pieces,
-                               reduction_of(*tasks.front().signature, backend.members().size()));
+  const Signature& first = *tasks.front().signature;
+  const Reduction reduction = reduction_of(first, backend.members().size());
+  if (averages_integers(first, backend.members().size())) {
+    const auto self = static_cast<std::size_t>(backend.members().self);
+    std::vector<AveragedPiece> averaged;
+    averaged.reserve(pieces.size());
+    for (const ScatterPiece& piece : pieces) {
+      averaged.push_back({.in = piece.in,
+                          .count = piece.begins.back(),
+                          .out = piece.out,
+                          .begin = piece.begins[self],
+                          .end = piece.begins[self + 1]});
+    }
+    return average_of_integers(backend, std::move(averaged), reduction);
+  }
+  return backend.reducescatter(pieces, reduction);
 }
 
 Result<void> combine(const Task& task, const Backend& backend, const FastRule::Shares& shares) {
@@ -87,9 +92,8 @@ Result<void> combine(const Task& task, const Backend& backend, const FastRule::S
   const std::size_t row = row_bytes(signature);
   std::vector<const std::byte*> sources(shares.data.begin(), shares.data.end());
   for (const std::byte*& source : sources) source += first * row;
-  const Reduction reduction = reduction_of(signature, members.size());
-  backend.association().evaluate(*memory, sources, (end - first) * row / size_of(signature.dtype),
-                                 reduction.dtype, reduction.op, reduction.postscale);
+  combine_shares(*memory, sources, (end - first) * row / size_of(signature.dtype), signature,
+                 backend);
   return {};
 }
 

@@ -54,6 +54,47 @@ TEST_P(Staged, GivesTheBitsOfHostTensors) {
   }
 }
 
+TEST_P(Staged, AveragesIntegersExactly) {
+  constexpr std::size_t kRows = 1001;
+  cluster_.each([&](Rank rank, Engine& engine) {
+    Framework framework;
+    const auto size = static_cast<std::size_t>(cluster_.size());
+    const auto self = static_cast<std::size_t>(rank);
+    std::vector<std::uint8_t> mine(kRows, 200);
+    std::vector<std::uint8_t> expected(kRows);
+    for (std::size_t i = 0; i < kRows; ++i) {
+      mine[i] = static_cast<std::uint8_t>(255 - (self + i) % 5);
+      std::size_t sum = 0;
+      for (std::size_t other = 0; other < size; ++other) sum += 255 - (other + i) % 5;
+      expected[i] = static_cast<std::uint8_t>(sum / size);
+    }
+    for (const Kind kind : {Kind::Allreduce, Kind::Reduce, Kind::Reducescatter}) {
+      std::size_t first = 0;
+      std::size_t rows = kRows;
+      if (kind == Kind::Reducescatter) {
+        first = kRows / size * self + std::min(self, kRows % size);
+        rows = kRows / size + (self < kRows % size ? 1 : 0);
+      }
+      std::byte* const in = framework.tensor(mine);
+      std::byte* const out = framework.tensor(std::vector<std::uint8_t>(kRows, 7));
+      run(engine, {.kind = kind,
+                   .name = "t",
+                   .tensors = {on_device(framework, in, out, DType::UInt8, {kRows})},
+                   .op = ReduceOp::Average,
+                   .root = kind == Kind::Reduce ? cluster_.size() - 1 : -1});
+      auto got = framework.read<std::uint8_t>(out, kRows);
+      EXPECT_EQ(
+          std::vector<std::uint8_t>(got.begin() + static_cast<std::ptrdiff_t>(rows), got.end()),
+          std::vector<std::uint8_t>(kRows - rows, 7));  // nothing beyond the share
+      got.resize(rows);
+      auto wanted = kind == Kind::Reduce && rank != cluster_.size() - 1 ? mine : expected;
+      wanted = {wanted.begin() + static_cast<std::ptrdiff_t>(first),
+                wanted.begin() + static_cast<std::ptrdiff_t>(first + rows)};
+      EXPECT_EQ(got, wanted);
+    }
+  });
+}
+
 TEST_P(Staged, ComesAfterWhatTheStreamHasAndBeforeWhatComes) {
   constexpr std::size_t kCount = 50000;
   cluster_.each([&](Rank rank, Engine& engine) {

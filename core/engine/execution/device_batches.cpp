@@ -7,6 +7,7 @@
 
 #include "backends/failed_operation.h"
 #include "backends/peer/connecting.h"
+#include "collectives/integer_average.h"
 #include "collectives/registry.h"
 #include "engine/execution/whole_staging.h"
 
@@ -42,6 +43,11 @@ const std::string& option(const DeviceOptions& options, std::size_t way) noexcep
 }
 
 enum class Wish : std::uint8_t { None, Nccl, Peer, Staged };
+
+bool on_host_only(const DeviceBatches::Batch& batch) {
+  return batch.collective.host_only ||
+         averages_integers(*batch.tasks.front().signature, batch.host.members().size());
+}
 
 Wish wish_of(const std::string& option) noexcept {
   if (option.empty()) return Wish::None;
@@ -346,7 +352,7 @@ Result<DeviceBackend*> DeviceBatches::choose(const Set& set, const Batch& batch)
     if (!can || !choice->wanted[way] || choice->serves(way)) continue;
     return asked_in_vain(what, choice->allowed[way] ? choice->why_not : kSettings);
   }
-  if (batch.collective.host_only) return nullptr;
+  if (on_host_only(batch)) return nullptr;
   if (set.by_peer.wanted[way] && peer_can) return set.peer.get();
   const bool nccl_can = set.nccl != nullptr && set.by_nccl.allowed[way] &&
                         NcclBackend::serves(signature.kind, signature.dtype, signature.op,
@@ -384,7 +390,7 @@ std::unique_ptr<Operation> DeviceBatches::run(Set& set, const Batch& batch) {
                                   std::to_string(serving_->device()->context().index()));
     }
   }
-  if (staged && batch.collective.host_only) {
+  if (staged && on_host_only(batch)) {
     return stage_whole(static_cast<StagedBackend&>(*serving_), batch.collective, batch.tasks);
   }
   return batch.collective.start(*serving_, batch.tasks);

@@ -43,7 +43,19 @@ class WholePlan final : public StagedPlan {
       if (const auto* const in = std::exchange(task.in, here); in != here) {
         chunk.in.push_back({in, here, bytes});
       }
-      chunk.out.push_back({here, std::exchange(task.out, here), bytes});
+      const Shape shape = shape_of_result(*task.signature, backend_.members());
+      auto out = output_of(task, shape);
+      if (!out) {
+        chunk.run = [error = std::move(out).error()] {
+          return std::make_unique<FailedOperation>(Error(error));
+        };
+        return chunk;
+      }
+      task.out = here;
+      const std::size_t given =
+          static_cast<std::size_t>(element_count(shape)) * size_of(task.signature->dtype);
+      const bool by_host = backend_.device() != nullptr && !backend_.device()->holds(*out);
+      chunk.out.push_back({here, *out, given, by_host});
     }
     chunk.run = [this] { return collective_.start(backend_.host(), tasks_); };
     return chunk;

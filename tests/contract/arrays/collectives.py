@@ -39,6 +39,10 @@ def allreduce(make: Make) -> None:
             same(array, mine(hvd.rank(), (5, 3), dtype), array)
             assert hvd.allreduce_(array, op=op) is array
             same(array, result, array)
+    for dtype in DTYPES[:6]:
+        assert isinstance(dtype, str)
+        array = make(np.array([np.iinfo(dtype).max, np.iinfo(dtype).min], dtype))
+        same(hvd.allreduce(array), numpy_of(array), array)
     truth = make(np.array([hvd.rank() == 0, False, True]))
     same(hvd.allreduce(truth, op=hvd.Max), np.array([True, False, True]), truth)
 

@@ -155,6 +155,22 @@ def a_group_is_reduced_together() -> None:
 
 
 @CASES.add
+def integer_averages_are_exact_where_sums_are_not() -> None:
+    for dtype in (tf.uint8, tf.int8, tf.int32, tf.int64):
+        value = tf.constant([dtype.max, dtype.min, dtype.max // 2 + 1], dtype)
+        for got in (
+            hvd.allreduce(value),
+            hvd.grouped_allreduce([value, value])[1],
+            hvd.reducescatter(tf.stack([value] * hvd.size()))[0],
+        ):
+            same(got.numpy(), value.numpy())
+        slices = tf.IndexedSlices(tf.stack([value]), tf.constant([0]), tf.constant([1, 3]))
+        got = hvd.allreduce(slices)
+        assert got.values.dtype == dtype
+        same(got.values.numpy(), [tf.truncatediv(value, hvd.size()).numpy()] * hvd.size())
+
+
+@CASES.add
 def slices_are_gathered() -> None:
     r, n = hvd.rank(), hvd.size()
     slices = tf.IndexedSlices(

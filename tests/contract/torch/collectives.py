@@ -206,6 +206,18 @@ def integer_averages_truncate_toward_zero() -> None:
     assert hvd.allreduce(value).tolist() == [int(-7 * factor), int(7 * factor)]
 
 
+@CASES.add
+def integer_averages_are_exact_where_sums_are_not() -> None:
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
+        limits = torch.iinfo(dtype)
+        value = torch.tensor([limits.max, limits.min, limits.max // 2 + 1], dtype=dtype).repeat(hvd.size())
+        assert_same(hvd.allreduce(value), value)
+        assert_same(hvd.grouped_allreduce([value, value])[1], value)
+        assert_same(hvd.reduce(value, root_rank=0), value)
+        assert_same(hvd.reducescatter(value), value[:3])
+        assert_same(hvd.allreduce_(value.clone()), value)
+
+
 def scaled_case(dtype: torch.dtype, op: int, grouped: bool) -> None:
     """prescale·x and postscale·result are rounded (integers: truncated) to the type, in float32 for half
     types."""

@@ -240,7 +240,8 @@ def _slices(
     given: tf.IndexedSlices, values: Any, indices: Any, op: int, process_set: ProcessSet
 ) -> tf.IndexedSlices:
     if op == Average:
-        values = values / tf.cast(members(process_set), values.dtype)
+        divide = tf.truncatediv if values.dtype.is_integer else tf.divide
+        values = divide(values, tf.cast(members(process_set), values.dtype))
     return tf.IndexedSlices(values, indices, dense_shape=given.dense_shape)
 
 
