@@ -62,6 +62,28 @@ TEST_P(Conflict, of_kinds_under_one_name_is_a_mismatch) {
   EXPECT_EQ(sim.at(5).dispatches.size(), 1U) << "the name is free again";
 }
 
+TEST_P(Conflict, of_a_sparse_and_a_dense_tensor_is_a_mismatch) {
+  for (const char dot : {'.', '_'}) {
+    Simulator sim(make_groups(6, GetParam()), {}, 1);
+    for (Rank rank = 0; rank < 6; ++rank) {
+      if (rank == 2) {  // no thread waits: graphs do
+        const std::string name = std::string("allgather.x") + dot;
+        sim.submit(rank, named(name + "indices"), kGather, false);
+        sim.submit(rank, named(name + "values"), kGather, false);
+        sim.submit(rank, named("allreduce.rest"), kSum, false);
+      } else {
+        sim.submit(rank, named("allreduce.x"), kSum, false);
+      }
+    }
+    sim.settle(seconds(40));  // a host reports what only some of its ranks have said after 30 s
+    for (Rank rank = 0; rank < 6; ++rank) {
+      expect_mismatch(sim, rank, "rank 2: ALLGATHER of float32 [*]");
+      expect_mismatch(sim, rank, "A sparse tensor travels as an ALLGATHER");
+      expect_mismatch(sim, rank, "sparse_as_dense=True");
+    }
+  }
+}
+
 TEST_P(Conflict, of_group_sizes_is_a_mismatch) {
   Simulator sim(make_groups(6, GetParam()), {}, 1);
   for (Rank rank = 0; rank < 6; ++rank) {

@@ -19,6 +19,9 @@ namespace {
 /// One operation of that name, or one group, and the ranks that have reported it.
 struct Meant {
   const Statement* said = nullptr;  ///< of its first key
+  bool sparse = false;              ///< it carries the values of a sparse tensor of that name
+  bool waited = true;               ///< by all members
+  TimePoint since;                  ///< of the youngest of its keys
   RankSet ranks;
   std::vector<KeyState*> key_states;
 };
@@ -41,14 +44,57 @@ std::string_view stem(std::string_view full) {
   return dot == std::string_view::npos ? full : full.substr(dot + 1);
 }
 
+/// By set and name, then by kind and size of the group.
+using Name = std::tuple<std::int32_t, std::uint32_t, std::string>;
+using Names = std::map<Name, std::map<std::pair<std::string, std::uint32_t>, Meant>>;
+
+/// Lets the allgathers of a sparse tensor `x`, which frontends call x.values and x.indices, or
+/// x_values and x_indices, stand for `x` as well, if some rank has something else of that name.
+void join_parts_of_sparse(Names& names) {
+  constexpr std::string_view kValues = "values";
+  for (auto& [name, variants] : names) {
+    const auto& [set, generation, text] = name;
+    if (variants.size() != 1 || text.size() < kValues.size() + 2 || !text.ends_with(kValues)) {
+      continue;
+    }
+    const auto& [variant, values] = *variants.begin();
+    const std::string start = text.substr(0, text.size() - kValues.size());
+    if (values.said->canonical->signature.kind != Kind::Allgather ||
+        (start.back() != '.' && start.back() != '_')) {
+      continue;
+    }
+    const auto whole = names.find({set, generation, start.substr(0, start.size() - 1)});
+    if (whole == names.end() || whole->second.contains(variant)) continue;
+    Meant& meant = whole->second[variant] = values;
+    meant.sparse = true;
+    const auto indices = names.find({set, generation, start + "indices"});
+    if (indices == names.end()) continue;
+    for (const auto& [same, also] : indices->second) {  // they fail with the values
+      meant.key_states.insert(meant.key_states.end(), also.key_states.begin(),
+                              also.key_states.end());
+    }
+  }
+}
+
+/// Adds what is as old as the conflict and of its set.
+void add_old_ones(Conflict& conflict, KeyState* open, TimePoint old) {
+  const Key& key = conflict.key_states.front()->key;
+  for (KeyState* other = open; other != nullptr; other = other->newer) {
+    if (other->tally.complete || other->tally.since > old ||
+        other->key.process_set != key.process_set || other->key.generation != key.generation ||
+        std::ranges::find(conflict.key_states, other) != conflict.key_states.end()) {
+      continue;
+    }
+    conflict.key_states.push_back(other);
+  }
+}
+
 }  // namespace
 
 std::vector<Conflict> find_conflicts(
     KeyState* open, const std::function<const ProcessSet&(const KeyState&)>& set_of,
-    const RankSet& waits, const RankSet& joined) {
-  // By set and name, then by kind and size of the group.
-  using Name = std::tuple<std::int32_t, std::uint32_t, std::string>;
-  std::map<Name, std::map<std::pair<std::string, std::uint32_t>, Meant>> names;
+    const RankSet& waits, const RankSet& joined, TimePoint old) {
+  Names names;
   for (KeyState* key_state = open; key_state != nullptr; key_state = key_state->newer) {
     const Tally& tally = key_state->tally;
     if (tally.complete || !agree(tally))
@@ -57,26 +103,35 @@ std::vector<Conflict> find_conflicts(
     if (rules_of(said.canonical->signature.kind).matched_by_count) continue;
     RankSet accounted = waits;
     accounted.add(joined);
-    if (!accounted.covers(set_of(*key_state).members)) continue;
     const std::string full = said.group.empty() ? full_name(key_state->key) : said.group;
     const std::string prefix = full.substr(0, full.find('.'));
     Meant& meant = names[{key_state->key.process_set, key_state->key.generation,
                           std::string(stem(full))}][{prefix, said.canonical->signature.group.size}];
     if (meant.said == nullptr) meant.said = &said;
+    meant.waited = meant.waited && accounted.covers(set_of(*key_state).members);
+    meant.since = std::max(meant.since, tally.since);
     meant.ranks.add(tally.reported);
     meant.key_states.push_back(key_state);
   }
+  join_parts_of_sparse(names);
   std::vector<Conflict> conflicts;
   for (auto& [name, variants] : names) {
     if (variants.size() < 2) continue;
     RankSet accounted;
     bool each_once = true;
+    bool waited = true;
+    bool sparse = false;
+    bool all_old = true;
     for (const auto& [variant, meant] : variants) {
+      waited = waited && meant.waited;
+      sparse = sparse || meant.sparse;
+      all_old = all_old && meant.since <= old;
       each_once = each_once && !accounted.overlaps(meant.ranks);
       accounted.add(meant.ranks);
     }
     accounted.add(joined);
     KeyState* const first = variants.begin()->second.key_states.front();
+    if (!waited && !(sparse && all_old)) continue;
     if (!each_once || !accounted.covers(set_of(*first).members)) continue;
     KeyState all;  // as if all ranks had reported it under one key
     all.key = first->key;
@@ -90,6 +145,12 @@ std::vector<Conflict> find_conflicts(
     for (auto& [variant, meant] : variants) {
       conflict.key_states.insert(conflict.key_states.end(), meant.key_states.begin(),
                                  meant.key_states.end());
+    }
+    if (sparse) {
+      add_old_ones(conflict, open, old);
+      conflict.error.message +=
+          " A sparse tensor travels as an ALLGATHER of its values, a dense one as an ALLREDUCE: "
+          "ranks must agree on what is sparse; sparse_as_dense=True makes all gradients dense.";
     }
   }
   return conflicts;

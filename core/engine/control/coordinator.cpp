@@ -219,7 +219,7 @@ Result<void> Coordinator::flush(TimePoint now, Effects& effects) {
   }
   for (KeyState* key_state : complete_) sort_out(*key_state);
   complete_.clear();
-  if (std::exchange(look_for_conflicts_, false)) find_conflicting();
+  if (std::exchange(look_for_conflicts_, false)) find_conflicting(now);
   if (!failing_.empty()) {
     if (auto done = emit_failures(now, effects); !done) return done;
   }
@@ -452,16 +452,27 @@ void Coordinator::tick(TimePoint now, Effects& effects) {
       }
     }
   }
+  if (const auto due = next_look(); due && now >= *due) look_for_conflicts_ = true;
   check_deadlock(now, effects);
 }
 
+Duration Coordinator::conflict_age() const { return deadlock_ / NegotiatorOptions::kSaySo; }
+
+/// When to look for operations that contradict each other and are old enough to be taken for wrong.
+std::optional<TimePoint> Coordinator::next_look() const {
+  if (open_.oldest() == nullptr || deadlock_ <= Duration::zero()) return std::nullopt;
+  return std::max(open_.oldest()->tally.since, looked_) + conflict_age();
+}
+
 /// Fails operations that can never become complete although every rank concerned waits for them.
-void Coordinator::find_conflicting() {
-  if (stopped() || blocked_.empty() || !complete_.empty() || !ready_.empty()) return;
+void Coordinator::find_conflicting(TimePoint now) {
+  if (stopped() || !complete_.empty() || !ready_.empty()) return;
+  looked_ = now;
   const auto set_of_key = [this](const KeyState& key_state) -> const ProcessSet& {
     return set_of(key_state);
   };
-  for (Conflict& conflict : find_conflicts(open_.oldest(), set_of_key, blocked_, joined_)) {
+  for (Conflict& conflict :
+       find_conflicts(open_.oldest(), set_of_key, blocked_, joined_, now - conflict_age())) {
     for (KeyState* key_state : conflict.key_states) {
       conflict.error.tensor = full_name(key_state->key);
       failing_.push_back({key_state, conflict.error});
@@ -516,6 +527,7 @@ std::optional<TimePoint> Coordinator::next_tick() const {
   if (stopped() || fatal_) return std::nullopt;
   std::optional<TimePoint> at;
   if (stall_.enabled() && open_.oldest() != nullptr) at = stall_.due(open_.oldest()->tally.since);
+  if (const auto look = next_look()) at = at ? std::min(*at, *look) : *look;
   if (!blocked_.empty() && deadlock_ > Duration::zero()) {
     const RankSet live = this->live();
     if (blocked_.covers(live)) {

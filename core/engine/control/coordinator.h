@@ -78,7 +78,9 @@ class Coordinator final : public Collector {
   void check_deadlock(TimePoint now, Effects& effects);
   [[nodiscard]] std::string describe_deadlock(const RankSet& live) const;
   [[nodiscard]] RankSet live() const;
-  void find_conflicting();
+  void find_conflicting(TimePoint now);
+  [[nodiscard]] Duration conflict_age() const;
+  [[nodiscard]] std::optional<TimePoint> next_look() const;
 
   Stream& stream_;
   const FusionOptions fusion_;
@@ -108,6 +110,7 @@ class Coordinator final : public Collector {
   std::vector<std::string> blocked_on_;  // by rank
   bool deadlock_told_ = false;           // since somebody moved
   bool look_for_conflicts_ = false;
+  TimePoint looked_;  // for conflicts, last
   TimePoint last_progress_;
   bool fatal_ = false;
 

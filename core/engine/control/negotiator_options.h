@@ -28,6 +28,9 @@ struct NegotiatorOptions {
   /// World::check_addition().
   std::vector<std::vector<Rank>> process_sets;
 
+  /// After 1 / kSaySo of that limit a rank reports that it is blocked.
+  static constexpr int kSaySo = 12;
+
   [[nodiscard]] Duration deadlock_limit() const {
     if (deadlock) return *deadlock;
     // Who switches the check for late ranks off has not asked to hang in a proven deadlock.

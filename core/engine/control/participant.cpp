@@ -12,9 +12,8 @@ namespace rueda {
 
 namespace {
 
-/// A rank reports that it is blocked after this fraction (1/12) of the time limit for deadlocks.
-constexpr int kSaySo = 12;
-/// … and where no thread waits, only graphs, after this multiple of it.
+/// Where no thread waits, only graphs, a rank reports that it is blocked after this multiple of the
+/// time limit for deadlocks.
 constexpr int kGraphs = 10;
 
 }  // namespace
@@ -232,7 +231,7 @@ std::optional<TimePoint> Participant::next_tick() const {
 /// only graphs wait, other parts of a graph may still compute for long, and submit then.
 std::optional<TimePoint> Participant::blocked_at() const {
   if (announced_ || joined_ || deadlock_ <= Duration::zero()) return std::nullopt;
-  if (waited_ != 0) return quiet_since_ + deadlock_ / kSaySo;
+  if (waited_ != 0) return quiet_since_ + deadlock_ / NegotiatorOptions::kSaySo;
   if (demanded_ != 0) return quiet_since_ + kGraphs * deadlock_;
   return std::nullopt;
 }

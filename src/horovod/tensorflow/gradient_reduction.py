@@ -69,9 +69,15 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
         gradients: Sequence[Any], variables: Sequence[Any] | None, use_generic_names: bool
     ) -> list[Any]:
         def reduce(groups: list[list[Any]]) -> list[list[Any]]:
-            return [
-                grouped_allreduce(
-                    group,
+            # Slices first: ranks that disagree about what is sparse then do so in the first operation that
+            # differs, and the error says it.
+            order = sorted(
+                range(len(groups)), key=lambda index: not isinstance(groups[index][0], tf.IndexedSlices)
+            )
+            outcome: list[list[Any]] = [[] for _ in groups]
+            for number, index in enumerate(order):
+                outcome[index] = grouped_allreduce(
+                    groups[index],
                     device_dense=settings.device_dense,
                     device_sparse=settings.device_sparse,
                     compression=settings.compression,
@@ -82,8 +88,7 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
                     ignore_name_scope=use_generic_names,
                     name=f"grad_{number}" if use_generic_names else f"gradients_{number}",
                 )
-                for number, group in enumerate(groups)
-            ]
+            return outcome
 
         return reduce_in_groups(gradients, NoneCompressor, reduce, variables, settings.groups, _kind)
 

@@ -450,3 +450,21 @@ def an_elastic_world_decides_at_run_time(mode: str) -> None:
         assert {"HorovodSize", "HorovodProcessSetIncluded", "If"} <= {
             each.type for each in built.get_operations()
         }
+
+
+@CASES.add
+def sparse_gradients_on_one_rank_and_dense_ones_on_another_are_told() -> None:
+    if hvd.size() == 1:
+        return
+    tables = [tf.Variable(tf.ones([3, 2])) for _ in range(2)]
+    for which in (0, 1):
+
+        def step(which: int = which) -> Any:
+            with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+                rows = tf.gather(tables[which], [0]) if hvd.rank() == 0 else tables[which]
+                loss = tf.reduce_sum(rows) + tf.reduce_sum(tables[1 - which])
+            return tape.gradient(loss, tables)
+
+        for way in (step, tf.function(step)):
+            with pytest.raises(tf.errors.OpError, match=r"ALLGATHER(.|\n)*sparse_as_dense"):
+                way()

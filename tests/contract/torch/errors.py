@@ -55,6 +55,22 @@ def dimensions_that_differ() -> None:
 
 
 @CASES.add
+def sparse_and_dense() -> None:
+    dense = torch.eye(3)
+
+    def call() -> None:
+        if hvd.rank() == 0:
+            hvd.sparse_allreduce_async(dense.to_sparse(), "e.sparse", hvd.Average)()
+        else:
+            hvd.allreduce(dense, name="e.sparse")
+
+    if hvd.size() > 1:
+        with pytest.raises(hvd.HorovodInternalError, match=r"ALLGATHER.*sparse_as_dense"):
+            call()
+    works("e.sparse")
+
+
+@CASES.add
 def dtypes_that_differ() -> None:
     value = torch.ones(4, dtype=torch.float64 if hvd.rank() % 2 else torch.int32)
     pattern = "Mismatched data types: One rank had type (float64|int32), but another rank had type"
