@@ -137,6 +137,27 @@ def gradients_of_a_class_of_the_user_are_reduced() -> None:
 
 
 @CASES.add
+def local_tables_of_other_sizes_are_never_exchanged() -> None:
+    """Sparse gradients of tables with as many rows as the rank likes, beside a common variable."""
+    rank, rows = tf_hvd.rank(), tf_hvd.rank() + 2
+    for optimizers in families():
+        for options in ({}, {"process_set": tf_hvd.global_process_set}, {"sparse_as_dense": True}):
+            optimizer = tf_hvd.DistributedOptimizer(
+                optimizers.SGD(1.0), scale_local_gradients=False, **options
+            )
+            table, common = tf.Variable(tf.zeros([rows, 2 + rank])), tf.Variable([0.0])
+            optimizer.register_local_var(table)
+
+            def loss(table: Any = table, common: Any = common) -> Any:
+                return tf.reduce_sum(tf.gather(table, [rows - 1])) + rank * tf.reduce_sum(common)
+
+            optimizer.minimize(loss, [table, common])
+            np.testing.assert_allclose(table.numpy()[:-1], 0.0)
+            np.testing.assert_allclose(table.numpy()[-1], -1.0)
+            np.testing.assert_allclose(common.numpy(), [-0.5])
+
+
+@CASES.add
 def passes_are_summed_in_functions() -> None:
     newer, older = families()
     for kind, compute in ((newer.SGD, "compute_gradients"), (older.SGD, "_compute_gradients")):
