@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -27,7 +27,7 @@ _AT_ONCE: Final = 1 << 22
 """Integers on a device whose products are in memory at the same time: 32 MiB."""
 
 
-def fingerprints(tensors: list[torch.Tensor]) -> list[int]:
+def fingerprints(tensors: Sequence[torch.Tensor]) -> list[int]:
     """See ``horovod.gradients.fingerprints``. What is on a device is summed there; all of them are waited for
     together."""
     results = [0] * len(tensors)

@@ -94,7 +94,7 @@ def gradients_that_a_class_of_the_user_computes_are_reduced_once() -> None:
         return
     rank, mean = float(hvd.rank()), mean_rank()
 
-    class Constant(keras.optimizers.SGD):  # type: ignore[misc, name-defined]
+    class Constant(keras.optimizers.SGD):  # type: ignore[misc]
         def get_gradients(self, loss: Any, params: Any) -> list[Any]:
             return [tf.fill([1], rank + 7.0) for _ in params]
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from horovod.gradients.fingerprints import BLOCK, fingerprint
+from horovod.gradients.fingerprints import BLOCK, combined, fingerprint
 from horovod.torch import replicas
 
 
-def some(count: int, dtype: str = "float32") -> np.ndarray:  # type: ignore[type-arg]
+def some(count: int, dtype: str = "float32") -> np.ndarray:
     return np.random.default_rng(1).standard_normal(count).astype(dtype)
 
 
@@ -43,7 +43,7 @@ def test_nothing_is_a_value_as_well() -> None:
 def test_sums_on_a_device_are_those_of_the_host(dtype: torch.dtype) -> None:
     tensor = torch.arange(2 * BLOCK + 3).to(dtype)
     bits = replicas._bits(tensor)
-    on_device = replicas.combined(replicas._sums(bits).numpy())
+    on_device = combined(replicas._sums(bits).numpy())
     assert replicas.fingerprints([tensor, tensor[:0], tensor.reshape(-1, 1).t()]) == [
         on_device,
         fingerprint(np.zeros(0, np.int32)),
