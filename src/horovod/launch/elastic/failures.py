@@ -25,6 +25,7 @@ class Failures:
         self._hosts = workers.hosts
         self._lost_at: dict[int, float] = {}  # when they are ended
         self._doubted: set[str] = set()
+        self._costs_hosts = False  # a failure in this world has cost a whole host
 
     def ended(self, worker: Worker, why: str, now: float) -> None:
         """A worker has ended though nobody told it to. ``why``: what its script said last."""
@@ -63,7 +64,8 @@ class Failures:
         host, index = failure.host, failure.index
         if by_slot is None:
             rule = self._workers.rules.by_slot
-            by_slot = not self._goes_on_without(host) if rule is None else rule
+            # Ranks that fail on every host of a world have a cause that no host can be blamed for.
+            by_slot = not (self._costs_hosts or self._goes_on_without(host)) if rule is None else rule
         if self._hosts.is_drained(host, index):
             return  # it was announced to go
         if by_slot:
@@ -72,6 +74,7 @@ class Failures:
         else:
             if self._hosts.is_blacklisted(host):
                 return
+            self._costs_hosts = True
             until = self._hosts.blacklist(host, now)
             what = f"host {host}"
             others = [each for each in self._workers.living() if each.host == host and not each.told_to_end]
@@ -181,6 +184,7 @@ class Failures:
         """There is another world: nobody of it is lost."""
         self._lost_at = {}
         self._doubted.clear()
+        self._costs_hosts = False
 
     def due(self) -> float:
         """When `look_for_lost` has something to do."""
