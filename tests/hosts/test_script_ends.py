@@ -38,7 +38,7 @@ def check(hosts: SimulatedHosts, how: str, words: tuple[str, ...], extra: Mappin
     if how == "raise":
         assert f"on host {other} has ended: its script raised ValueError: boom" in heard
         assert ": its script raised ValueError: boom" in summary[-1]
-        assert "ValueError: boom" in said.partition("its last lines:")[2]
+        assert said.count("ValueError: boom") > 1  # a traceback that was shown is not told again
         assert done.returncode == 1
     else:
         assert "was killed by SIGKILL (status 137)" in summary[-1]

@@ -215,7 +215,10 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
                     "backward_passes_per_step is not supported with loss scaling on JAX. Use a larger batch, "
                     "or the policy mixed_bfloat16, which needs no scaling."
                 )
-            grads = self._reduced(grads, self._trainable_variables, self._come_reduced(grads))
+            # The variables themselves hold nothing while Keras trains on JAX.
+            values = list(zip(self._trainable_variables, trainable_variables, strict=True))
+            with keras.StatelessScope(state_mapping=values):
+                grads = self._reduced(grads, self._trainable_variables, self._come_reduced(grads))
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
     def _come_reduced(self, grads: Sequence[Any]) -> list[bool]:

@@ -164,12 +164,14 @@ def check(way: Way, *, changes: bool, on: bool) -> None:
     if hvd.size() == 1 and not on:
         return  # nothing is exchanged
     alone, ours = Script(ranks=False), Script(ranks=True)
+    chance = torch.get_rng_state()
     with overlap(on=on):
         if changes and hvd.size() > 1:
             with pytest.raises(GradientChangedError, match="skip_synchronize"):
                 way(ours)
             return
         way(ours)
+    torch.set_rng_state(chance)
     way(alone)
     theirs = [parameter for group in alone.optimizer.param_groups for parameter in group["params"]]
     mine = [parameter for group in ours.optimizer.param_groups for parameter in group["params"]]

@@ -119,7 +119,7 @@ def test_a_compiled_model_with_weights_of_rows_is_resumed(lines: Any, store: Any
 def test_what_makes_no_sense_is_refused(lines: Any, digits: Any, store: Any) -> None:
     plain = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     for wrong, says in [
-        ({"model": object()}, "must be a Model of Keras 3, not builtins.object"),
+        ({"model": object()}, "must be a Model of Keras 3 or of tf_keras, not builtins.object"),
         ({"model": plain}, "needs optimizer, or a compiled model"),
         ({"model": plain, "optimizer": "sgd"}, "needs loss, or a compiled model"),
         ({"optimizer": "sgd"}, "optimizer is set, and loss is not"),

@@ -156,7 +156,7 @@ def test_data_that_does_not_fit_the_model(session: Any, lines: Any, digits: Any,
         line(store, feature_cols=["z"], transformation_fn=None).fit(texts)
     for features in (["x"], None):
         with pytest.raises(
-            ValueError, match="Column 'x' has the type String, of which PyTorch has no tensors"
+            ValueError, match="Column 'x' has the type String, of which the model gets no numbers"
         ):
             line(store, feature_cols=features, transformation_fn=None).fit(texts)
     assert not store.is_parquet_dataset(store.get_train_data_path(0))
