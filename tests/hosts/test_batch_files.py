@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from tests.elastic.training import LONG
 from tests.hosts.jobs import LIMIT_S
 from tests.hosts.simulated import SimulatedHosts
 from tests.launch.launching import environment
@@ -121,6 +122,7 @@ def test_signal_before_the_end_of_the_time_reaches_the_ranks(
 
 
 @pytest.mark.timeout(4 * LIMIT_S)
+@LONG  # Slurm may look for work once a minute only, and lets a job that was requeued wait
 def test_sigusr1_becomes_a_checkpoint_and_the_job_goes_on_from_it(
     two_hosts: SimulatedHosts, slurm: Mapping[str, str], home: Path
 ) -> None:

@@ -219,7 +219,7 @@ def test_a_host_without_the_secret_is_an_error_that_says_what_to_do(
 
 def test_host_that_falls_silent_is_named(two_hosts: SimulatedHosts) -> None:
     words = ("-H", slots(two_hosts, 1, 1), "sh", "-c", "echo up; exec sleep 60")
-    extra = {**environment("Open MPI 5"), "HOROVOD_HEARTBEAT_TIMEOUT_SECONDS": "6"}
+    extra = {**environment("Open MPI 5"), "HOROVOD_HEARTBEAT_TIMEOUT_SECONDS": "3"}
     with running(two_hosts, *start(1, 1), *words, extra=extra) as job:
         up(job, 2)
         two_hosts.cut(1)
