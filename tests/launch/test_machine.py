@@ -73,7 +73,7 @@ def job(*words: str, allocated: Allocated | None = None) -> tuple[Job, list[str]
     return to_job(arguments, allocated), arguments.notices
 
 
-@pytest.mark.parametrize("words", [["true"], ["-np", "auto", "true"], ["true", "-np", "2"]])
+@pytest.mark.parametrize("words", [["true"], ["-np", "auto", "true"], ["true", "--epochs", "2"]])
 def test_without_a_number_the_machine_is_filled_and_that_is_said(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
