@@ -199,6 +199,28 @@ TEST(Deadlock, is_not_claimed_while_a_rank_computes) {
   EXPECT_FALSE(sim.at(0).fatal);
 }
 
+TEST(Deadlock, is_not_claimed_while_a_rank_computes_whose_replicas_nobody_compares) {
+  Simulator sim(make_groups(2, 1), stall_options(60), 1);
+  sim.submit(0, named("allreduce.replicas of gradients.1"), kFloats);
+  sim.mark_all_waited(0);  // with something else that has ended since
+  sim.submit(1, named("allreduce.a"), kFloats, true);
+  sim.settle(seconds(600));
+  EXPECT_FALSE(sim.at(0).fatal);
+}
+
+TEST(Stall, does_not_count_replicas_that_some_ranks_compare) {
+  Simulator sim(make_groups(2, 1), stall_options(10, 20), 1);
+  sim.submit(0, named("allreduce.replicas of gradients.1"), kFloats);
+  sim.mark_all_waited(0);
+  sim.settle(seconds(5));
+  sim.submit(1, named("allreduce.a"), kFloats);
+  sim.mark_all_waited(1);
+  sim.settle(seconds(12));
+  ASSERT_EQ(sim.at(0).warnings.size(), 1U);
+  EXPECT_TRUE(contains(sim.at(0).warnings[0], "Missing ranks:\n0: [allreduce.a]\n"));
+  EXPECT_FALSE(sim.at(0).fatal);
+}
+
 TEST(Deadlock, is_not_claimed_when_a_blocked_rank_submits_from_another_thread) {
   Simulator sim(make_groups(4, 2), stall_options(60), 1);
   for (Rank rank = 0; rank < 4; ++rank) {

@@ -27,4 +27,6 @@ std::string unnamed_call(std::uint64_t number) {
   return "noname." + (joins == 0 ? "" : std::to_string(joins) + ".") + std::to_string(call);
 }
 
+bool is_aside(const Key& key) { return key.name.starts_with("allreduce.replicas of "); }
+
 }  // namespace rueda

@@ -20,6 +20,12 @@ bool worth_an_id(const Key& key) {
   return !key.name.empty() && key.name.find(".noname.") != key.name.find('.');
 }
 
+/// From `key_state` on, the first that may stall.
+const KeyState* unless_aside(const KeyState* key_state) {
+  while (key_state != nullptr && is_aside(key_state->key)) key_state = key_state->newer;
+  return key_state;
+}
+
 /// Asks about the operation that the fewest ranks wait for; of several, that of the lowest rank.
 std::string question_about(const std::vector<std::string>& waited_for, const RankSet& live) {
   std::map<std::string, RankSet> waiting;
@@ -434,11 +440,11 @@ std::vector<Negotiator::Pending> Coordinator::owed(Rank rank) const {
 
 void Coordinator::tick(TimePoint now, Effects& effects) {
   if (stopped() || fatal_) return;
-  if (stall_.enabled() && open_.oldest() != nullptr &&
-      now >= stall_.due(open_.oldest()->tally.since)) {
+  const KeyState* const oldest = stall_.enabled() ? unless_aside(open_.oldest()) : nullptr;
+  if (oldest != nullptr && now >= stall_.due(oldest->tally.since)) {
     std::vector<Waiting> waiting;
-    for (const KeyState* key_state = open_.oldest(); key_state != nullptr;
-         key_state = key_state->newer) {
+    for (const KeyState* key_state = oldest; key_state != nullptr;
+         key_state = unless_aside(key_state->newer)) {
       if (now - key_state->tally.since < stall_.warning()) continue;
       waiting.push_back({full_name(key_state->key), key_state->tally.since, missing(*key_state),
                          key_state->tally.reported});
@@ -526,7 +532,8 @@ std::string Coordinator::describe_deadlock(const RankSet& live) const {
 std::optional<TimePoint> Coordinator::next_tick() const {
   if (stopped() || fatal_) return std::nullopt;
   std::optional<TimePoint> at;
-  if (stall_.enabled() && open_.oldest() != nullptr) at = stall_.due(open_.oldest()->tally.since);
+  const KeyState* const oldest = stall_.enabled() ? unless_aside(open_.oldest()) : nullptr;
+  if (oldest != nullptr) at = stall_.due(oldest->tally.since);
   if (const auto look = next_look()) at = at ? std::min(*at, *look) : *look;
   if (!blocked_.empty() && deadlock_ > Duration::zero()) {
     const RankSet live = this->live();

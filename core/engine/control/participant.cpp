@@ -173,7 +173,9 @@ void Participant::retract() noexcept {
 }
 
 void Participant::mark_all_waited() {
-  by_ticket_.for_each([&](KeyState& key_state) { mark_waited(key_state); });
+  by_ticket_.for_each([&](KeyState& key_state) {
+    if (!is_aside(key_state.key)) mark_waited(key_state);
+  });
   flush_held();
 }
 
