@@ -33,7 +33,11 @@ with contextlib.suppress(ImportError):
 
 # What a shell starts in the background ignores the first, what `nohup` starts the second. Tests send them to
 # what they start, and a process that is born with an ignored signal leaves it so.
-for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+for number, usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+    (signal.SIGQUIT, signal.SIG_DFL),
+):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
 

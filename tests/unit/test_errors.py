@@ -24,6 +24,7 @@ EXAMPLES: list[Exception] = [
     errors.AuthenticationError("who"),
     errors.VersionError("differ", own="0.1.0", other="0.2.0"),
     errors.ReplicasDifferError("differ", ranks=[1], tensors=["fc.weight"]),
+    errors.GradientChangedError("changed", tensors=["fc.weight"]),
     errors.LaunchError("no"),
     errors.DataStoreError("cannot write", path="/data/runs"),
     errors.WorkerFailed("dead", rank=1, host="a", exit_code=-9, last_lines=["one", "two"]),

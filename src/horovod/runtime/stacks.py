@@ -21,6 +21,8 @@ def show_on_quit(environ: Mapping[str, str]) -> None:
     Only for a rank of a launcher of ours: at a terminal Ctrl-\\ goes on to end a program. A handler that the
     program has set stays, and so does the wish to ignore the signal.
     """
+    if VARIABLE not in environ:
+        return
     ignored = signals_of("/proc/self/status", "SigIgn") & (1 << (signal.SIGQUIT - 1))
-    if VARIABLE in environ and not ignored and not caught_here(signal.SIGQUIT):
+    if not ignored and not caught_here(signal.SIGQUIT):
         faulthandler.register(signal.SIGQUIT, file=_STDERR, all_threads=True, chain=False)
