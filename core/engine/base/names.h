@@ -18,8 +18,8 @@ inline constexpr int kUnnamedCallBits = 40;
 [[nodiscard]] std::string unnamed_call(std::uint64_t number);
 /// "allreduce.layer1.weight", "allreduce.noname.7"
 [[nodiscard]] std::string full_name(const Key& key);
-/// Nothing waits for operations of such names unless it says so, and it is no fault if not all ranks
-/// submit them: comparisons of replicas.
+/// Nothing waits for operations of such names unless it says so, and it is no fault if not all
+/// ranks submit them: comparisons of replicas.
 [[nodiscard]] bool is_aside(const Key& key);
 
 }  // namespace rueda
