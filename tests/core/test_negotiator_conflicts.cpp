@@ -84,6 +84,34 @@ TEST_P(Conflict, of_a_sparse_and_a_dense_tensor_is_a_mismatch) {
   }
 }
 
+TEST_P(Conflict, of_gradients_that_ranks_lack_is_a_mismatch) {
+  // Of equal sizes and not, of slices and not; no thread waits: graphs do.
+  for (const std::string parts : {"", "_values"}) {
+    for (const int size : {2, 3}) {
+      Simulator sim(make_groups(6, GetParam()), {}, 1);
+      const std::string name = "grouped_allreduce.Tape/gradients_0";
+      for (Rank rank = 0; rank < 6; ++rank) {
+        const std::string lacking = rank == 0 ? "" : rank < 4 ? ".lacks.1" : ".lacks.0.2";
+        submit_group(sim, rank, name + lacking + parts, rank == 0 ? size : 2, false);
+      }
+      sim.settle(seconds(40));
+      for (Rank rank = 0; rank < 6; ++rank) {
+        expect_mismatch(sim, rank, "Ranks have gradients for different variables");
+        expect_mismatch(sim, rank, "Places of variables without: ");
+      }
+    }
+  }
+}
+
+TEST_P(Conflict, of_gradients_that_all_ranks_lack_is_none) {
+  Simulator sim(make_groups(6, GetParam()), {}, 1);
+  for (Rank rank = 0; rank < 6; ++rank) {
+    submit_group(sim, rank, "grouped_allreduce.gradients_0.lacks.1", 2, false);
+  }
+  sim.settle(seconds(1));
+  for (Rank rank = 0; rank < 6; ++rank) EXPECT_EQ(sim.at(rank).dispatches.size(), 1U);
+}
+
 TEST_P(Conflict, of_group_sizes_is_a_mismatch) {
   Simulator sim(make_groups(6, GetParam()), {}, 1);
   for (Rank rank = 0; rank < 6; ++rank) {

@@ -16,10 +16,13 @@ namespace rueda {
 
 namespace {
 
+constexpr std::string_view kMark = ".lacks.";
+
 /// One operation of that name, or one group, and the ranks that have reported it.
 struct Meant {
   const Statement* said = nullptr;  ///< of its first key
   bool sparse = false;              ///< it carries the values of a sparse tensor of that name
+  std::string lacking;              ///< which variables have no gradient, in its name
   bool waited = true;               ///< by all members
   TimePoint since;                  ///< of the youngest of its keys
   RankSet ranks;
@@ -44,7 +47,18 @@ std::string_view stem(std::string_view full) {
   return dot == std::string_view::npos ? full : full.substr(dot + 1);
 }
 
-/// By set and name, then by kind and size of the group.
+/// A name of gradients without the end that says which variables have none on that rank:
+/// "gradients_0.lacks.1.3_values" is "gradients_0_values", and ".lacks.1.3" was left out
+/// (src/horovod/gradients/reduction.py).
+std::pair<std::string, std::string> without_lacking(std::string_view name) {
+  const auto at = name.find(kMark);
+  if (at == std::string_view::npos) return {std::string(name), {}};
+  const auto end = std::min(name.find_first_not_of(".0123456789", at + kMark.size()), name.size());
+  return {std::string(name.substr(0, at)).append(name.substr(end)),
+          std::string(name.substr(at, end - at))};
+}
+
+/// By set and name, then by kind, missing gradients and size of the group.
 using Name = std::tuple<std::int32_t, std::uint32_t, std::string>;
 using Names = std::map<Name, std::map<std::pair<std::string, std::uint32_t>, Meant>>;
 
@@ -76,6 +90,20 @@ void join_parts_of_sparse(Names& names) {
   }
 }
 
+std::string describe_lacking(const Names::mapped_type& variants) {
+  std::string text = " Ranks have gradients for different variables. Places of variables without:";
+  const char* separator = " ";
+  for (const auto& [variant, meant] : variants) {
+    std::string places = meant.lacking.empty() ? "none" : meant.lacking.substr(kMark.size());
+    std::ranges::replace(places, '.', ' ');
+    text += separator + to_string(meant.ranks) + ": " + places;
+    separator = "; ";
+  }
+  return text +
+         ". Let all ranks use every part of the model, or give the other variables zeros "
+         "(unconnected_gradients=tf.UnconnectedGradients.ZERO).";
+}
+
 /// Adds what is as old as the conflict and of its set.
 void add_old_ones(Conflict& conflict, KeyState* open, TimePoint old) {
   const Key& key = conflict.key_states.front()->key;
@@ -105,8 +133,10 @@ std::vector<Conflict> find_conflicts(
     accounted.add(joined);
     const std::string full = said.group.empty() ? full_name(key_state->key) : said.group;
     const std::string prefix = full.substr(0, full.find('.'));
-    Meant& meant = names[{key_state->key.process_set, key_state->key.generation,
-                          std::string(stem(full))}][{prefix, said.canonical->signature.group.size}];
+    const auto [name, lacking] = without_lacking(stem(full));
+    Meant& meant = names[{key_state->key.process_set, key_state->key.generation, name}]
+                        [{prefix + lacking, said.canonical->signature.group.size}];
+    meant.lacking = lacking;
     if (meant.said == nullptr) meant.said = &said;
     meant.waited = meant.waited && accounted.covers(set_of(*key_state).members);
     meant.since = std::max(meant.since, tally.since);
@@ -121,17 +151,19 @@ std::vector<Conflict> find_conflicts(
     bool each_once = true;
     bool waited = true;
     bool sparse = false;
+    bool lacks = false;
     bool all_old = true;
     for (const auto& [variant, meant] : variants) {
       waited = waited && meant.waited;
       sparse = sparse || meant.sparse;
+      lacks = lacks || meant.lacking != variants.begin()->second.lacking;
       all_old = all_old && meant.since <= old;
       each_once = each_once && !accounted.overlaps(meant.ranks);
       accounted.add(meant.ranks);
     }
     accounted.add(joined);
     KeyState* const first = variants.begin()->second.key_states.front();
-    if (!waited && !(sparse && all_old)) continue;
+    if (!waited && !((sparse || lacks) && all_old)) continue;
     if (!each_once || !accounted.covers(set_of(*first).members)) continue;
     KeyState all;  // as if all ranks had reported it under one key
     all.key = first->key;
@@ -146,8 +178,10 @@ std::vector<Conflict> find_conflicts(
       conflict.key_states.insert(conflict.key_states.end(), meant.key_states.begin(),
                                  meant.key_states.end());
     }
-    if (sparse) {
-      add_old_ones(conflict, open, old);
+    if (sparse || lacks) add_old_ones(conflict, open, old);
+    if (lacks) {
+      conflict.error.message += describe_lacking(variants);
+    } else if (sparse) {
       conflict.error.message +=
           " A sparse tensor travels as an ALLGATHER of its values, a dense one as an ALLREDUCE: "
           "ranks must agree on what is sparse; sparse_as_dense=True makes all gradients dense.";

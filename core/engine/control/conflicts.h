@@ -24,8 +24,9 @@ struct Conflict {
 /// A sparse tensor of that name travels as allgathers of its values and its indices, whose names
 /// end with that: a rank that brings a dense tensor under the name differs from one that brings
 /// these. Hardly a legal script does both to one name in another order on each rank, so nobody has
-/// to be known to wait, only the operations have to be old. Everything else of the set that is as
-/// old fails with them: gradients of one step, which travel in other groups where one is sparse.
+/// to be known to wait, only the operations have to be old. The same holds for names of gradients
+/// that differ in which variables have none (`.lacks.1.3`). Everything else of the set that is as
+/// old fails with them: gradients of one step, which travel in other groups there.
 ///
 /// `open`: the oldest open tally; the others follow by `newer`. `waits`: ranks that are known to be
 /// blocked. `joined`: ranks that have joined. `old`: what was reported until then is old.

@@ -263,10 +263,8 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
         framework.refuse_compiled()
         chosen = [
             index
-            for index, (gradient, variable, done) in enumerate(
-                zip(grads, variables, come_reduced, strict=True)
-            )
-            if gradient is not None and not _overwrites(variable) and not done
+            for index, (variable, done) in enumerate(zip(variables, come_reduced, strict=True))
+            if not _overwrites(variable) and not done
         ]
         if chosen:
             assert self._reduction is not None
@@ -386,7 +384,7 @@ class _Accumulator(Accumulator):
         return super().compute_gradients(grads, vars)
 
     def _reduced(self, sums: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        come_reduced = [self._come_reduced[self._place(variable)] for variable in variables]
+        come_reduced = [self._come_reduced.get(self._place(variable), False) for variable in variables]
         return self._optimizer._reduced(sums, variables, come_reduced)
 
     def _place(self, variable: Any) -> int:

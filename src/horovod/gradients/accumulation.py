@@ -26,7 +26,8 @@ class Accumulator(ABC):
 
     Args:
         settings: of the optimizer.
-        reduce: takes gradients and their variables as two lists, returns the reduced gradients.
+        reduce: takes gradients (``None`` where there is none) and their variables as two lists, returns the
+            reduced gradients.
 
     Attributes:
         counter: int32 variable; passes of the current cycle so far, 0 after its last one. ``None`` until
@@ -93,7 +94,6 @@ class Accumulator(ABC):
         known = [position for position, total in enumerate(sums) if total is not None]
         kept = [sums[position] for position in known]
         given = [self.fitted(result[position], sums[position]) for position in known]
-        variables = [vars[position] for position in known]
         before = self.read(self.counter)
 
         def added() -> list[Any]:
@@ -108,8 +108,12 @@ class Accumulator(ABC):
             after = self.read(self.counter)
 
         def finish() -> list[Any]:
-            reduced = list(self._reduce(totals, variables))
-            return [gradient / self._passes for gradient in reduced] if self._averages else reduced
+            everything: list[Any] = [None] * len(vars)  # ranks that lack different ones are told apart
+            for position, total in zip(known, totals, strict=True):
+                everything[position] = total
+            reduced = list(self._reduce(everything, list(vars)))
+            of_known = [reduced[position] for position in known]
+            return [gradient / self._passes for gradient in of_known] if self._averages else of_known
 
         if known:
             outcome = self.choose(after < 1, finish, lambda: totals if self.returns_sums else given)

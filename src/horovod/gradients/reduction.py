@@ -5,8 +5,9 @@ Nothing here knows a framework: gradients are only ever looked at through functi
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from horovod.collectives.forms import Collectives
 from horovod.collectives.frontend import T
@@ -21,9 +22,13 @@ __all__ = [
     "exchange",
     "ranks_of_average",
     "reduce_in_groups",
+    "reduce_present",
     "share_of_average",
     "stays_local",
 ]
+
+_SPELLED_OUT: Final = 16
+"""Missing gradients whose places stand in the names of operations."""
 
 
 def stays_local(process_set: ProcessSet) -> bool:
@@ -79,16 +84,51 @@ def reduce_in_groups(
     return reduce_compressed(compression, tensors, in_groups)
 
 
+def reduce_present(
+    gradients: Sequence[Any], reduce: Callable[[list[Any], list[int], str], Sequence[Any]]
+) -> list[Any]:
+    """Let ``reduce`` have the gradients that are there; ``None`` stays ``None``.
+
+    Args:
+        reduce: takes them, their places in ``gradients``, and the end of the names of its operations. The end
+            says which places have no gradient: ranks that lack different ones would otherwise reduce
+            gradients of different variables with each other. Empty if all are there.
+    """
+    result = list(gradients)
+    present = [place for place, gradient in enumerate(result) if gradient is not None]
+    if present:
+        reduced = reduce([result[place] for place in present], present, _lacking(result))
+        for place, gradient in zip(present, reduced, strict=True):
+            result[place] = gradient
+    return result
+
+
+def _lacking(gradients: Sequence[Any]) -> str:
+    """``".lacks.1.3"``: the places without a gradient; of many, their number and a checksum. The engine
+    takes names that differ in this alone for one (``core/engine/control/conflicts.cpp``)."""
+    places = [str(place) for place, gradient in enumerate(gradients) if gradient is None]
+    if len(places) > _SPELLED_OUT:
+        places = [str(len(places)), str(zlib.crc32(".".join(places).encode()))]
+    return ".".join((".lacks", *places)) if places else ""
+
+
 def exchange(
     collectives: Collectives[T],
     groups: Sequence[Sequence[T]],
     outs: Sequence[Sequence[T]],
     settings: GradientSettings,
+    lacking: str = "",
 ) -> None:
-    """Reduce ``groups`` into ``outs``, of the same shapes or themselves: one operation each, all at once."""
+    """Reduce ``groups`` into ``outs``, of the same shapes or themselves: one operation each, all at once.
+    ``lacking``: see :func:`reduce_present`."""
     handles = [
         collectives.grouped_allreduce(
-            group, out, f"{settings.name}.{number}", settings.op, *settings.scales, settings.process_set
+            group,
+            out,
+            f"{settings.name}.{number}{lacking}",
+            settings.op,
+            *settings.scales,
+            settings.process_set,
         )
         for number, (group, out) in enumerate(zip(groups, outs, strict=True))
     ]

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from horovod.gradients.compression import NoneCompressor
 from horovod.gradients.groups import Groups
-from horovod.gradients.reduction import PartialReduction, reduce_in_groups, stays_local
+from horovod.gradients.reduction import PartialReduction, reduce_in_groups, reduce_present, stays_local
 from horovod.gradients.settings import GradientSettings
 from horovod.runtime.process_set import ProcessSet
 from horovod.tensorflow.collectives.allreduce import grouped_allreduce
@@ -65,9 +65,7 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
     prescale, postscale = settings.scales
     process_set = settings.process_set
 
-    def reduced(
-        gradients: Sequence[Any], variables: Sequence[Any] | None, use_generic_names: bool
-    ) -> list[Any]:
+    def reduced(gradients: Sequence[Any], variables: Sequence[Any] | None, stem: str, end: str) -> list[Any]:
         def reduce(groups: list[list[Any]]) -> list[list[Any]]:
             # Slices first: ranks that disagree about what is sparse then do so in the first operation that
             # differs, and the error says it.
@@ -85,8 +83,8 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
                     prescale_factor=prescale,
                     postscale_factor=postscale,
                     process_set=process_set,
-                    ignore_name_scope=use_generic_names,
-                    name=f"grad_{number}" if use_generic_names else f"gradients_{number}",
+                    ignore_name_scope=stem == "grad",
+                    name=f"{stem}_{number}{end}",
                 )
             return outcome
 
@@ -96,25 +94,24 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
         grads: Sequence[Any], vars: Sequence[Any] | None = None, use_generic_names: bool = False
     ) -> list[Any]:
         with tf.name_scope(_scope(settings)):
+            stem = "grad" if use_generic_names else "gradients"
+
+            def reduce(gradients: list[Any], places: list[int], end: str) -> Any:
+                variables = None if vars is None else [vars[place] for place in places]
+                if decides_at_run_time():
+                    with tf.control_dependencies(compare(settings, gradients, vars)):
+                        return tf.cond(
+                            exchanges(process_set),
+                            lambda: reduced(gradients, variables, stem, end),
+                            lambda: gradients,
+                        )
+                if stays_local(process_set):
+                    return gradients
+                with tf.control_dependencies(compare(settings, gradients, vars)):
+                    return reduced(gradients, variables, stem, end)
+
             result = [densified(each) for each in grads] if settings.sparse_as_dense else list(grads)
-            present = [position for position, gradient in enumerate(result) if gradient is not None]
-            gradients = [result[position] for position in present]
-            variables = None if vars is None else [vars[position] for position in present]
-            if not gradients:
-                return result
-            if decides_at_run_time():
-                with tf.control_dependencies(compare(settings, gradients, variables)):
-                    gradients = tf.cond(
-                        exchanges(process_set),
-                        lambda: reduced(gradients, variables, use_generic_names),
-                        lambda: gradients,
-                    )
-            elif not stays_local(process_set):
-                with tf.control_dependencies(compare(settings, gradients, variables)):
-                    gradients = reduced(gradients, variables, use_generic_names)
-            for position, gradient in zip(present, gradients, strict=True):
-                result[position] = gradient
-            return result
+            return reduce_present(result, reduce)
 
     return allreduce_grads
 

@@ -14,6 +14,7 @@ from horovod.gradients.reduction import (
     PartialReduction,
     exchange,
     reduce_in_groups,
+    reduce_present,
     share_of_average,
     stays_local,
 )
@@ -89,12 +90,16 @@ def _array(tensor: torch.Tensor) -> Any:
 
 
 def _reduced(gradients: list[Any], variables: list[Any], settings: GradientSettings) -> list[Any]:
-    def reduce(groups: list[list[Any]]) -> list[list[Any]]:
-        groups = [[tensor.contiguous() for tensor in group] for group in groups]
-        exchange(collectives, groups, groups, settings)
-        return groups
+    def reduce_those(present: list[Any], places: list[int], lacking: str) -> list[Any]:
+        def reduce(groups: list[list[Any]]) -> list[list[Any]]:
+            groups = [[tensor.contiguous() for tensor in group] for group in groups]
+            exchange(collectives, groups, groups, settings, lacking)
+            return groups
 
-    return reduce_in_groups(gradients, settings.compression, reduce, variables, settings.groups)
+        theirs = [variables[place] for place in places]
+        return reduce_in_groups(present, settings.compression, reduce, theirs, settings.groups)
+
+    return reduce_present(gradients, reduce_those)
 
 
 ADAPTER = TorchFramework()

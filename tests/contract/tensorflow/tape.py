@@ -468,3 +468,25 @@ def sparse_gradients_on_one_rank_and_dense_ones_on_another_are_told() -> None:
         for way in (step, tf.function(step)):
             with pytest.raises(tf.errors.OpError, match=r"ALLGATHER(.|\n)*sparse_as_dense"):
                 way()
+
+
+@CASES.add
+def gradients_for_different_variables_are_told_and_never_mixed() -> None:
+    body, *heads = [tf.Variable([1.0, 2.0]) for _ in range(4)]
+
+    def step(mine: int, unconnected: Any = tf.UnconnectedGradients.NONE) -> Any:
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.reduce_sum(body) + tf.reduce_sum(heads[mine] * 30.0)
+        return tape.gradient(loss, [body, *heads], unconnected_gradients=unconnected)
+
+    for way in (step, tf.function(step)):
+        same = [None if each is None else each.numpy().tolist() for each in way(0)]
+        assert same == [[1.0, 1.0], [30.0, 30.0], None, None]
+        if hvd.size() == 1:
+            continue
+        mine = min(hvd.rank(), 1)
+        with pytest.raises(tf.errors.OpError, match=r"lacks\.(.|\n)*gradients for different variables"):
+            way(mine)
+        zeros = way(mine, tf.UnconnectedGradients.ZERO)
+        expected = [1.0, 30.0 / hvd.size(), 30.0 - 30.0 / hvd.size(), 0.0]
+        assert np.allclose([each.numpy()[0] for each in zeros], expected)

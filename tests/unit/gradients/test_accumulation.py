@@ -98,7 +98,7 @@ def test_a_missing_gradient_keeps_its_sum_and_one_that_never_was_stays_missing()
     given = ([1.0, None, None], [None, 2.0, None], [None, 3.0, None])
     seen = [sums.compute_gradients(gradients, ["a", "b", "c"]) for gradients in given]
     assert seen == [[1.0, None, None], [1.0, 2.0, None], [1.0, 5.0, None]]
-    assert asked == [([1.0, 5.0], ["a", "b"])]
+    assert asked == [([1.0, 5.0, None], ["a", "b", "c"])]
 
 
 def test_a_cycle_forgets_what_was_infinite() -> None:

@@ -31,6 +31,7 @@ from horovod.gradients.reduction import (
     exchange,
     ranks_of_average,
     reduce_in_groups,
+    reduce_present,
     share_of_average,
     stays_local,
 )
@@ -165,6 +166,16 @@ def _share_of_average(settings: GradientSettings) -> Callable[[Any], Any] | None
 
 
 def _reduced(settings: GradientSettings, gradients: list[Any], variables: list[Any]) -> list[Any]:
+    def reduce_those(present: list[Any], places: list[int], lacking: str) -> list[Any]:
+        theirs = [variables[place] for place in places]
+        return _reduced_present(settings, [jnp.asarray(each) for each in present], theirs, lacking)
+
+    return reduce_present(gradients, reduce_those)
+
+
+def _reduced_present(
+    settings: GradientSettings, gradients: list[Any], variables: list[Any], lacking: str
+) -> list[Any]:
     check = replicas_of(settings, variables, _fingerprints)
 
     def on_the_host(*arrays: Any) -> list[Any]:
@@ -173,7 +184,7 @@ def _reduced(settings: GradientSettings, gradients: list[Any], variables: list[A
             return [*given, np.array(False)]
         compares = check.announce()
         outs = [np.empty_like(array) for array in given]
-        exchange(collectives, [[array] for array in given], [[out] for out in outs], settings)
+        exchange(collectives, [[array] for array in given], [[out] for out in outs], settings, lacking)
         check.collect()
         return [*outs, np.array(compares)]
 
@@ -183,8 +194,7 @@ def _reduced(settings: GradientSettings, gradients: list[Any], variables: list[A
         reduced = _shown(check, compares, [variable.value for variable in variables], reduced)
         return [_parts(whole, group) for whole, group in zip(reduced, groups, strict=True)]
 
-    tensors = [jnp.asarray(gradient) for gradient in gradients]
-    return reduce_in_groups(tensors, settings.compression, reduce, variables, settings.groups)
+    return reduce_in_groups(gradients, settings.compression, reduce, variables, settings.groups)
 
 
 def _shown(check: Replicas, compares: Any, weights: list[Any], reduced: list[Any]) -> list[Any]:
