@@ -1,4 +1,4 @@
-"""What a comparison of replicas has found, from the rows of all ranks, and the sentence that says it."""
+"""Findings of a comparison of replicas, made from the rows of all ranks, and their sentences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_NAMES: Final = 3
 
 @dataclass(frozen=True)
 class Row:
-    """What one rank says of its weights.
+    """Report of one rank on its weights.
 
     Attributes:
         steps: how many it has begun.
@@ -65,6 +65,7 @@ class Finding:
         bypassed: the wrapped optimizer is not the one that steps.
         steps: by rank, of those whose number of steps differs.
         equal_after: the step after which all were equal for the last time, 0: never.
+        joined: all ranks have joined since.
     """
 
     ranks: Sequence[int]
@@ -77,9 +78,12 @@ class Finding:
     bypassed: bool
     steps: dict[int, int]
     equal_after: int
+    joined: bool
 
 
-def find(rows: Array, members: Sequence[int], names: Sequence[str], equal_after: int) -> Finding | None:
+def find(
+    rows: Array, members: Sequence[int], names: Sequence[str], *, equal_after: int, joined: bool
+) -> Finding | None:
     """Compare ``rows``, one for each of ``members``; None: nothing differs."""
     present = [position for position in range(len(members)) if rows[position, 0]]
     if not present:
@@ -109,6 +113,7 @@ def find(rows: Array, members: Sequence[int], names: Sequence[str], equal_after:
         bypassed=any(flag & _BYPASSED for flag in flags.values()),
         steps=steps if len(set(steps.values())) > 1 else {},
         equal_after=equal_after,
+        joined=joined,
     )
 
 
@@ -139,6 +144,11 @@ def _cause(finding: Finding, remedy: str) -> str:
     if finding.steps:
         counts = ", ".join(f"rank {rank} has made {count}" for rank, count in finding.steps.items())
         return f"the ranks have not made the same number of steps ({counts})."
+    if finding.joined:
+        return (
+            "a rank that had called hvd.join() took no part in the last steps of the others. Broadcast the "
+            "weights and the state of the optimizer again, from the rank that hvd.join() returns."
+        )
     if finding.equal_after:
         return (
             f"they were equal after step {finding.equal_after}, so something has changed since on one rank "

@@ -40,11 +40,11 @@ RARELY: Final = 1 << 10
 
 _NEVER: Final = -1
 
-_REMEDY: Final = "hvd.broadcast_variables(variables, root_rank=0), or BroadcastGlobalVariablesCallback(0),"
+_REMEDY: Final = "hvd.broadcast_variables(variables, root_rank=0) or BroadcastGlobalVariablesCallback(0)"
 
 
 def comes_after(step: int, joins: int) -> bool:
-    """Whether replicas are compared after this step since all ranks joined last, ``joins`` times so far.
+    """Return whether replicas are compared so many steps after the last of ``joins`` joins of all ranks.
 
     They are after steps 1, 2, 4, 8 and so on, and then every 1024. The more joins there were, the fewer are
     compared of the first steps after one: short epochs that end with a join would compare too often."""
@@ -78,7 +78,7 @@ class Weights:
 
 
 class Broadcasts:
-    """Which tensors of this process a broadcast of weights has written. Outlives worlds: a survivor of an
+    """Tensors of this process that a broadcast of weights has written. Outlives worlds: a survivor of an
     elastic job needs none in the next one.
 
     Attributes:
@@ -96,7 +96,7 @@ class Broadcasts:
         self._places.update(places)
 
     def reached(self, place: int) -> bool:
-        """Whether a broadcast has written what is at ``place``."""
+        """Return whether a broadcast has written what is at ``place``."""
         return place in self._places
 
     def expect(self, by: Any) -> None:
@@ -109,7 +109,7 @@ class Broadcasts:
 
     @property
     def expected(self) -> bool:
-        """Whether somebody will broadcast."""
+        """Return whether somebody will broadcast."""
         return len(self._expected) > 0
 
 
@@ -163,6 +163,7 @@ class Replicas:
         self._past = 0  # steps before that, in this world
         self._next = _NEVER  # number of the exchange in which ranks compare
         self._equal_after = 0
+        self._joined = False  # since the replicas were equal
         self._told = False
         self._operation = ""
         self._kept: Weights | None = None  # what the next exchange compares
@@ -265,8 +266,10 @@ class Replicas:
             self._operation = ""
             self._told = False
             self._equal_after = 0
+            self._joined = False
             self._past = 0
         else:
+            self._joined = True
             self._past += self._steps
         self._joins = joins
         self._exchanges = self._steps = 0
@@ -326,10 +329,13 @@ class Replicas:
 
     def _judge(self, comparison: _Comparison) -> None:
         rows = comparison.rows
-        finding = find(rows, comparison.members, comparison.names, self._equal_after)
+        finding = find(
+            rows, comparison.members, comparison.names, equal_after=self._equal_after, joined=self._joined
+        )
         steps = self._past + int(rows[:, 0].max()) - 1
         if finding is None:
             self._equal_after = steps
+            self._joined = False
         elif not self._told:
             # Comparisons go on, as other ranks may not know yet.
             self._told = True
@@ -360,8 +366,8 @@ def replicas_of(
     own = [own_variable(variable) for variable in variables]
     key = (settings.name, settings.process_set.process_set_id, *map(id, own))
     known = _net.of_variables.get(key)
-    if known is not None:
-        return known
+    if known is not None and all(ref() is each for ref, each in zip(known[0], own, strict=True)):
+        return known[1]
     refs = [weakref.ref(variable) for variable in own]
     names = [_name_of(variable) for variable in variables]
     layout = repr([(tuple(each.shape), str(each.dtype)) for each in own])
@@ -372,8 +378,7 @@ def replicas_of(
     own_ids = list(map(id, own))
     made = Replicas(settings.name or "gradients", settings.process_set, weigh, _REMEDY)
     made.describe = lambda values: weights_of(names, layout, own_ids, values)
-    _net.of_variables[key] = made
-    # The numbers of objects that are gone may become those of others.
+    _net.of_variables[key] = refs, made  # the numbers of objects that are gone may become those of others
     weakref.finalize(own[0], _net.of_variables.pop, key, None).atexit = False
     return made
 
@@ -393,7 +398,8 @@ class _Net:
 
     def __init__(self) -> None:
         self.checks: weakref.WeakSet[Replicas] = weakref.WeakSet()
-        self.of_variables: dict[Any, Replicas] = {}  # by name, process set, and numbers of the objects
+        # With the variables, by name, process set, and numbers of the objects.
+        self.of_variables: dict[Any, tuple[Sequence[Callable[[], Any]], Replicas]] = {}
         self._begun: Counter[tuple[str, int | None]] = Counter()  # in this world
 
     def operation(self, name: str, process_set: ProcessSet, weights: Weights) -> str:

@@ -37,8 +37,8 @@ NAMES = ["fc.weight", "fc.bias"]
 TOP = 1 << 63
 
 
-def found(*given: Row | None, equal_after: int = 0) -> Finding | None:
-    return find(rows(*given), range(10, 10 + len(given)), NAMES, equal_after)
+def found(*given: Row | None, equal_after: int = 0, joined: bool = False) -> Finding | None:
+    return find(rows(*given), range(10, 10 + len(given)), NAMES, equal_after=equal_after, joined=joined)
 
 
 def test_equal_rows_are_no_finding() -> None:
@@ -76,3 +76,9 @@ def test_the_cause(said: str, first: dict[str, Any], second: dict[str, Any], equ
     assert text.startswith(
         "Replicas differ: after step 4 rank 11 has other weights than rank 10, in 1 of 2 tensors: fc.bias."
     )
+
+
+def test_a_rank_that_had_joined_is_the_cause() -> None:
+    finding = found(row(2, 4), row(2, 6), equal_after=2, joined=True)
+    assert finding is not None
+    assert "called hvd.join()" in sentence(finding, 4, "hvd.broadcast_parameters(...)")
