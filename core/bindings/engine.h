@@ -33,7 +33,7 @@ namespace nb = nanobind;
 
 /// Python sees signals at least this often while it waits.
 constexpr auto kSignalSlice = std::chrono::milliseconds(100);
-/// Who waits for so long may be in a deadlock. Shorter waits cost nothing more.
+/// Threads that wait longer may be in a deadlock. Shorter waits cost nothing more.
 constexpr auto kLong = std::chrono::seconds(1);
 /// How long a look whether calls have come back sleeps.
 constexpr auto kComingBack = std::chrono::milliseconds(1);

@@ -10,7 +10,7 @@
 
 namespace rueda {
 
-/// Whether that reduction among so many members is one.
+/// Return whether that reduction among so many members is one.
 [[nodiscard]] bool averages_integers(const Signature& signature, int members) noexcept;
 
 /// One tensor of a batch: the elements [begin, end) of the average go to `out`.

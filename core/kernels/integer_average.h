@@ -17,7 +17,7 @@ namespace rueda {
 inline constexpr DType kWideType = DType::Int64;
 
 [[nodiscard]] bool is_integer(DType dtype) noexcept;
-/// How many int64 a value of that type is while it is summed.
+/// Number of int64 that hold a value of that type while it is summed.
 [[nodiscard]] std::size_t wide_parts(DType dtype) noexcept;
 
 /// The parts of `prescale * in`, which is scaled as by scale_copy(). Part p of element i goes to

@@ -161,7 +161,7 @@ def _not_zero(text: str) -> bool:
 
 
 def is_log_level(text: str) -> bool:
-    """Whether this names a level; anything else means warning."""
+    """Return whether this names a level; anything else means warning."""
     return text.strip().upper() in LOG_LEVELS
 
 

@@ -1,4 +1,4 @@
-/// What the failure detector decides, says and sends, with time as an argument: a rank whose
+/// Decisions, messages and frames of the failure detector, with time as an argument: a rank whose
 /// neighbours are ends of sockets.
 
 #include "engine/failure/detector.h"
@@ -73,7 +73,7 @@ class Detection {
     return {Fd(pair[0]), Fd(pair[1])};
   }
 
-  /// What has been sent to that neighbour since the last call.
+  /// Frames sent to that neighbour since the last call.
   std::vector<std::vector<std::byte>> sent_to(Rank rank) {
     std::vector<std::vector<std::byte>> all;
     for (;;) {

@@ -46,7 +46,7 @@ void with_type(DType dtype, Visit visit) {
   if (dtype == DType::Int64) visit(std::int64_t{});
 }
 
-/// That rank's element: limits of the type first, then any.
+/// Element of that rank: limits of the type first, then any.
 template <typename T>
 T value_of(Rank rank, std::size_t index) {
   constexpr T kLow = std::numeric_limits<T>::min();

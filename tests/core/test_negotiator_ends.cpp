@@ -178,7 +178,7 @@ TEST(Negotiator, who_leaves_in_peace_is_the_cause_only_where_it_was_needed) {
   }
 }
 
-/// What rank 1 hears of the operation that rank 0 did not wait for.
+/// Error of rank 1 for the operation that rank 0 did not wait for.
 std::string heard_at_the_end(Simulator& sim, std::uint64_t ticket) {
   sim.shutdown(0, {.reason = wire::Departure::Reason::ScriptOver, .text = {}});
   sim.deliver_all();

@@ -46,7 +46,7 @@ def run(
 
 
 def said(done: subprocess.CompletedProcess[bytes], status: int = 0) -> list[str]:
-    """What the ranks printed, by rank."""
+    """Output of the ranks, by rank."""
     assert done.returncode == status, done.stdout.decode()
     lines = done.stdout.decode().splitlines()
     return sorted(line.partition(">:")[2] for line in lines if "<stdout>:" in line)

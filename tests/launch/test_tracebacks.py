@@ -23,7 +23,7 @@ OTHER = [*BLOCK[:2], "ValueError: worse"]
 
 
 class Shown:
-    """What is shown of the lines of writers, in order."""
+    """Lines of writers that are shown, in order."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

@@ -1,4 +1,4 @@
-"""Which changes of the engine and the backends do the tests notice?
+"""Mutants: changes of the engine and the backends, and the tests that notice them.
 
     python -m tests.mutation.run                          # every mutant: a night
     python -m tests.mutation.run --sample 300 --seed 7    # a random sample

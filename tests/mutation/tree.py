@@ -32,7 +32,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _preface(path: Path) -> bytes:
-    """What comes before a rewritten file: the compiler takes it for one of the system and does not warn."""
+    """Head of a rewritten file: the compiler takes it for one of the system and does not warn."""
     quick = '#pragma GCC optimize("O1")\n' if path.suffix == ".cpp" else ""
     return f'{quick}#include "{Path(__file__).with_name("mutants.h")}"\n# 1 "{path}" 3\n'.encode()
 

@@ -1,4 +1,4 @@
-/// What to try after mistakes that scripts often make: sentences that more than one error ends
+/// Advice after mistakes that scripts often make: sentences that more than one error ends
 /// with.
 #pragma once
 

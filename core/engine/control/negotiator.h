@@ -111,8 +111,8 @@ class Negotiator {
   void mark_demanded(std::span<const std::uint64_t> tickets, TimePoint now, Effects& effects);
   /// The wait for this ticket was interrupted: the rank is not blocked by it any more.
   void mark_left(std::uint64_t ticket, TimePoint now, Effects& effects);
-  /// Whether no thread of this rank could submit anything: all of them wait for operations that are
-  /// negotiated here. If that is so on all ranks, a deadlock needs no time to be proven.
+  /// Return whether no thread of this rank could submit anything: all of them wait for operations
+  /// that are negotiated here. If that is so on all ranks, a deadlock needs no time to be proven.
   void stand_still(bool still, TimePoint now, Effects& effects);
   /// Reports what is held, without saying that anybody waits: for poll().
   void flush_held(TimePoint now, Effects& effects);

@@ -12,7 +12,7 @@ namespace rueda {
 
 namespace {
 
-/// Where no thread waits, only graphs, a rank reports that it is blocked after this multiple of the
+/// Graphs wait without a thread: a rank reports that it is blocked after this multiple of the
 /// time limit for deadlocks.
 constexpr int kGraphs = 10;
 
@@ -330,7 +330,8 @@ Error Participant::refused(const Key* key) {
   return error;
 }
 
-/// How often all ranks have completed what this rank still wants to do; empty: not known.
+/// Number of times that all ranks have completed what this rank still wants to do; empty: not
+/// known.
 std::optional<std::uint64_t> Participant::times_done(const Key& key) const {
   if (key.name.empty()) {
     if (has_failed_operations_ && pending() == 0) return std::nullopt;  // they had numbers, too
@@ -355,7 +356,7 @@ std::optional<std::uint64_t> Participant::times_done(const Key& key) const {
   return known == nullptr ? 0 : known->exchanges;
 }
 
-/// How far this rank is ahead of the rank that has left, and what to try.
+/// Lead of this rank of the rank that has left, and what to try.
 std::string Participant::lead(const Key& key) const {
   const ProcessSet* set = world_.find_set(key.process_set, key.generation);
   if (set == nullptr || !set->members.contains(stopped_by_->rank)) return {};

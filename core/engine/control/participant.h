@@ -29,8 +29,8 @@ class Participant {
   void mark_demanded(std::span<const std::uint64_t> tickets);
   /// Nobody waits for it any more: the wait was interrupted.
   void mark_left(std::uint64_t ticket);
-  /// Whether all threads of this rank that could submit something wait for operations that this
-  /// rank has submitted here.
+  /// Return whether all threads of this rank that could submit something wait for operations that
+  /// this rank has submitted here.
   void stand_still(bool still);
   /// The next publish() reports what is held, although nobody waits for it.
   void flush_held() noexcept { due_ = due_ || !held_.empty(); }

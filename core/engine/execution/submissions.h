@@ -73,7 +73,7 @@ class Submissions {
   std::shared_ptr<Work> take(Handle handle);
   std::vector<std::shared_ptr<Work>> abandon_all();
 
-  /// How many have come to their end so far. No lock.
+  /// Number of submissions that have ended so far. No lock.
   [[nodiscard]] std::uint64_t completions() const noexcept { return completions_.load(); }
   /// All threads that could submit something have waited here since there were so many completions:
   /// as long as there are no more, nothing comes of this rank by itself. None: a thread is

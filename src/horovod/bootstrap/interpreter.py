@@ -15,7 +15,7 @@ from collections.abc import Mapping
 __all__ = ["PATH_VARIABLE", "as_here", "module_words", "program_words", "take_path"]
 
 PATH_VARIABLE = "HOROVOD_CALL_PATH"
-"""Where another process imports from: its ``sys.path``, for one that is to import the same."""
+"""Import path of another process, its ``sys.path``, for one that is to import the same."""
 
 # One line, as some launchers take words of one line only. `s`: Python's own folders; `g`: those given; `o`:
 # the others.
@@ -29,7 +29,7 @@ _FIND = (
 
 
 def module_words(module: str, *, top: str = "") -> tuple[str, ...]:
-    """What follows the interpreter in a command that runs a module as ``python -m`` does. ``top``: a folder
+    """Arguments of the interpreter for a command that runs a module as ``python -m`` does. ``top``: a folder
     where the module is found if it is nowhere else.
     """
     further = f"sys.path.append({top!r});" if top else ""

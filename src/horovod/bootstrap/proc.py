@@ -100,5 +100,5 @@ def signals_of(path: str, kind: str) -> int:
 
 
 def caught_here(signum: int) -> bool:
-    """Whether this process has a handler for a signal, whoever has set it."""
+    """Return whether this process has a handler for a signal, whoever has set it."""
     return bool(signals_of("/proc/self/status", "SigCgt") & (1 << (signum - 1)))

@@ -100,8 +100,8 @@ def planned_epoch(store: StoreClient, epoch: str, place: Place) -> str:
 
 
 def _epoch_of(number: int) -> str:
-    """That of the first plan is the one of jobs whose ranks stay what they are. The driver of an elastic job
-    counts others.
+    """Name of an epoch. The first plan has the one of jobs whose ranks stay what they are. The driver of an
+    elastic job counts others.
     """
     return "0" if number == 1 else f"plan-{number}"
 

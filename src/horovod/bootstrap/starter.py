@@ -70,8 +70,8 @@ def _say(line: bytes, environ: Mapping[str, str]) -> None:
 
 
 def ends_rank() -> bool:
-    """Whether the end of this process is that of its rank: it was started for it, in a session of its own. A
-    shell or a loop above it may run another program for the same rank.
+    """Return whether the end of this process is that of its rank: it was started for it, in a session of its
+    own. A shell or a loop above it may run another program for the same rank.
     """
     return os.getsid(0) == os.getpid()
 

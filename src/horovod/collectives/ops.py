@@ -34,7 +34,7 @@ _BOOLS: Final = frozenset({"bool", "bool_"})  # of Python and NumPy
 
 
 def name_of_op(op: int) -> str:
-    """How scripts write it, for messages."""
+    """Name of a reduction as scripts write it, for messages."""
     return _NAMES[op]
 
 

@@ -82,8 +82,8 @@ class HorovodBasics:
         lifecycle.stop()
 
     def is_initialized(self) -> bool:
-        """Whether :meth:`init` has been called, and :meth:`shutdown` not since; in a forked child, such as a
-        worker of a loader, by its parent."""
+        """Return whether :meth:`init` has been called, and :meth:`shutdown` not since; in a forked child,
+        such as a worker of a loader, by its parent."""
         return lifecycle.has_topology()
 
     # -- timeline -------------------------------------------------------------------------------------------

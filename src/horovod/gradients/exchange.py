@@ -76,7 +76,7 @@ class GradientStore(ABC, Generic[T]):
         return
 
     def is_complex(self, index: int) -> bool:
-        """Whether the gradient of parameter ``index`` holds complex numbers."""
+        """Return whether the gradient of parameter ``index`` holds complex numbers."""
         return False
 
     def as_real(self, dense: T) -> T:
@@ -88,7 +88,7 @@ class GradientStore(ABC, Generic[T]):
         raise NotImplementedError
 
     def share_memory(self, one: T, other: T) -> bool:
-        """Whether both begin at the same address."""
+        """Return whether both begin at the same address."""
         return one is other
 
     def to_dense(self, gradient: T) -> T:
@@ -175,9 +175,9 @@ class GradientExchange(Generic[T]):
         self.in_flight = False
         """Whether gradients have been handed over since the last :meth:`finish`."""
         self.advice = ""
-        """What else to say where gradients come too often."""
+        """Further advice for gradients that come too often."""
         self.replicas: Replicas | None = None
-        """What compares the weights, in some of the exchanges."""
+        """Comparison of the weights, made in some of the exchanges."""
         for name in names:
             self.add(name)
 
@@ -417,7 +417,7 @@ class GradientExchange(Generic[T]):
     # -- the longer ways ------------------------------------------------------------------------------------
 
     def _prepared(self, index: int, gradient: T) -> T | None:
-        """What is exchanged of a gradient, after those who may change it locally."""
+        """Return the gradient as it is exchanged: after the functions that may change it locally."""
         if self._prepare_local is None:
             return gradient
         handed = self._handed[index]

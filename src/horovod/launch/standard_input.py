@@ -33,8 +33,8 @@ _WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs", "--rcfile", "--i
 
 
 def reads_a_script(command: Sequence[str]) -> bool:
-    """Whether a command takes the text of a program from standard input: ``python -``, ``python``, ``bash
-    -s`` and their like; also behind another program, as far as it is plain.
+    """Return whether a command takes the text of a program from standard input: ``python -``, ``python``,
+    ``bash -s`` and their like; also behind another program, as far as it is plain.
     """
     for index, word in enumerate(command):
         name = os.path.basename(word)
@@ -66,7 +66,7 @@ def _script_is_input(words: Sequence[str], *, is_python: bool, is_first: bool) -
 
 
 def shared(command: Sequence[str], choice: str | None) -> list[memoryview] | None:
-    """What every rank gets on its standard input, read to its end; None: ranks get no copy.
+    """Read to its end the standard input of which every rank gets a copy; None: ranks get no copy.
 
     Raises:
         ConfigError: there is no script, or too much.
@@ -114,7 +114,7 @@ def _next_piece() -> bytes:
 
 
 def is_waiting() -> bool:
-    """Whether something is to be read, which nobody would notice if it were lost."""
+    """Return whether something is to be read, which nobody would notice if it were lost."""
     status = os.fstat(_INPUT)
     if stat.S_ISREG(status.st_mode):
         return os.lseek(_INPUT, 0, os.SEEK_CUR) < status.st_size

@@ -418,7 +418,7 @@ def is_initialized() -> bool:
 
 
 def has_topology() -> bool:
-    """Whether this process has a world, or was forked from one that had. Never raises."""
+    """Return whether this process has a world, or was forked from one that had. Never raises."""
     return is_initialized() or isinstance(_current, _Forked)
 
 

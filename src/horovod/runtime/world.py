@@ -57,7 +57,7 @@ class Follower(Protocol):
 
 @dataclass
 class Joins:
-    """How often all ranks of a world have joined: a moment that they share."""
+    """Number of times that all ranks of a world have joined: a moment that they share."""
 
     count: int = 0
 

@@ -40,8 +40,8 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
 
 
 def tracked(tensor: Any) -> bool:
-    """Whether autograd follows what is done with ``tensor``. In forward mode that is an error of the node: it
-    has no derivative of its own there, and the tangent would be lost."""
+    """Return whether autograd follows what is done with ``tensor``. In forward mode that is an error of the
+    node: it has no derivative of its own there, and the tangent would be lost."""
     if getattr(tensor, "requires_grad", False) and torch.is_grad_enabled():
         return True
     return forward_ad._current_level >= 0 and _has_tangent(tensor)

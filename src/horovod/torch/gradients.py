@@ -47,8 +47,8 @@ def _without_neighbours(
     handed: Sequence[torch.Tensor | None],
     versions: Sequence[int],
 ) -> Sequence[int]:
-    """Those of ``changed`` that are no views of a tensor which other gradients of the same backward pass lie
-    in: all views have one version, which the accumulation of each of them changes."""
+    """Members of ``changed`` that are no views of a tensor which other gradients of the same backward pass
+    lie in: all views have one version, which the accumulation of each of them changes."""
     latest: dict[int, int] = {}
     for gradient, version in zip(handed, versions, strict=True):
         if gradient is not None and (base := gradient._base) is not None:

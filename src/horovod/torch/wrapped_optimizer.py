@@ -40,7 +40,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
     _frozen: list[torch.Tensor]
     """What will be exchanged once it requires gradients."""
     _layout: list[list[torch.Tensor]]
-    """What stood in ``param_groups`` at the last exchange."""
+    """Content of ``param_groups`` at the last exchange."""
     _passes: int
     process_set: ProcessSet
     _replicas: Replicas | None = None
@@ -277,12 +277,12 @@ class WrappedOptimizer(torch.optim.Optimizer):
 
 
 def _has_part(parameter: torch.Tensor) -> bool:
-    """Whether there may be a gradient to exchange, also one that was assigned."""
+    """Return whether there may be a gradient to exchange, also one that was assigned."""
     return parameter.requires_grad or parameter.grad is not None
 
 
 def _differs(layout: list[list[torch.Tensor]], groups: list[dict[str, Any]]) -> bool:
-    """Whether other parameters stand in ``groups`` than in ``layout``, or elsewhere."""
+    """Return whether other parameters stand in ``groups`` than in ``layout``, or elsewhere."""
     if len(layout) != len(groups):
         return True
     for known, group in zip(layout, groups, strict=True):
@@ -342,7 +342,7 @@ def subclass_of(
 
 
 def _constructor(wrapper: type[WrappedOptimizer]) -> Callable[..., None]:
-    """That of ``wrapper``, which then knows its own attributes from those of the wrapped class.
+    """Make the class of ``wrapper``, which then knows its own attributes from those of the wrapped class.
 
     Raises:
         ValueError: an attribute is needed by both.

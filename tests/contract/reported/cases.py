@@ -1,4 +1,4 @@
-"""What users of this field have reported in public, as cases in our own words: PyTorch (DDP, FSDP,
+"""Public reports of users of this field, as cases in our own words: PyTorch (DDP, FSDP,
 torchrun), Lightning, DeepSpeed, Ray, MPI and others. Each says what they ran into; here it must be right,
 or an error that says what to do.
 

@@ -249,7 +249,7 @@ def an_epoch_that_goes_on_after_a_rollback_draws_what_it_would_have_drawn() -> N
 def epochs(
     state: Any, data: Any, generator: torch.Generator | None, committed: int, batched: bool, failing: bool
 ) -> list[tuple[Any, ...]]:
-    """What two epochs of four batches see and draw: a commit after so many batches (5: when the
+    """Data and draws of two epochs of four batches: a commit after so many batches (5: when the
     second epoch begins), and after the next batch a rollback."""
     seen: list[tuple[Any, ...]] = []
     kept = 0

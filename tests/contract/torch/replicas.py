@@ -34,7 +34,7 @@ class Said(logging.Handler):
 
 @contextlib.contextmanager
 def listening() -> Iterator[list[str]]:
-    """What this rank says about replicas."""
+    """Messages of this rank about replicas."""
     handler = Said()
     logging.getLogger("horovod").addHandler(handler)
     try:

@@ -59,7 +59,7 @@ class Script:
         return self.optimizer
 
     def sgd(self, **options: Any) -> Any:
-        """What is not absent moves: by decay and by momentum."""
+        """An optimizer that moves whatever has a gradient: by decay and by momentum."""
         return self.wrap(
             torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1), **options
         )

@@ -411,7 +411,7 @@ def test_the_slot_of_a_failed_script_is_used_again_when_its_process_has_ended() 
 
 
 def test_where_nobody_goes_on_processes_are_waited_for() -> None:
-    """Their handlers at exit may write what is worth keeping."""
+    """Handlers at exit may write what is worth keeping."""
     play = Play(1, exit_s=0.5)
     play.begin(a=2)
     play.fail(0)

@@ -66,7 +66,7 @@ def test_a_member_that_was_silent_and_goes_on_just_then_stays() -> None:
 
 
 def test_a_host_that_is_off_costs_no_further_time() -> None:
-    """Its launcher has not heard it, either: the other ranks there are not waited for."""
+    """The launcher has not heard it, either: the other ranks there are not waited for."""
     play = Play(1, lost_s=60.0)
     play.begin(a=1, b=2)
     play.off = {"b"}

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Feed:
-    """What the launcher sends for the standard input of one rank: never more than it was told there is room
+    """Bytes from the launcher for the standard input of one rank: never more than it was told there is room
     for, as a rank need not read.
     """
 
@@ -24,7 +24,7 @@ class Feed:
         self._write = -1
 
     def fileno(self) -> int:
-        """Where `flush` waits for room; -1: it is closed."""
+        """Descriptor on which `flush` waits for room; -1: closed."""
         return self._write
 
     def begin(self) -> int:

@@ -62,8 +62,8 @@ def _send(pid: int, signum: int) -> bool:
 
 
 def _takes(pid: int, signum: int) -> bool:
-    """Whether it has a handler, or has blocked the signal in all threads, to read it from a descriptor or in
-    a thread that waits for it. A program that blocks everything does so for a moment, as ``fork`` does.
+    """Return whether it has a handler, or has blocked the signal in all threads, to read it from a descriptor
+    or in a thread that waits for it. A program that blocks everything does so for a moment, as ``fork`` does.
     """
     bit = 1 << (signum - 1)
     if signals_of(f"/proc/{pid}/status", "SigCgt") & bit:
@@ -81,5 +81,5 @@ def _takes(pid: int, signum: int) -> bool:
 
 
 def _waits_for_a_signal(wchan: str) -> bool:
-    """Whether a thread is in ``sigwait``: for that time the signal does not count as blocked there."""
+    """Return whether a thread is in ``sigwait``: for that time the signal does not count as blocked there."""
     return any("sigtimedwait" in line for line in lines(wchan))

@@ -139,7 +139,7 @@ class PassOn:
 
 
 class Input:
-    """What the rank that is `fed` reads next; empty: the end."""
+    """Next bytes for the rank that is `fed`; empty: the end."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

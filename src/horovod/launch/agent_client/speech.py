@@ -90,11 +90,11 @@ class Speech:
         self._window_bytes += size_bytes
 
     def feed(self, size_bytes: int) -> None:
-        """It was sent so much for the standard input of a rank."""
+        """Count bytes sent for the standard input of a rank."""
         self._fed_bytes += size_bytes
 
     def ask(self) -> None:
-        """It was asked for one event more."""
+        """Count one more event that was asked for."""
         self._events_left += 1
 
     def attach(self) -> None:

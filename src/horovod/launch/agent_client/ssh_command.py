@@ -27,7 +27,7 @@ NO_SSH = (
     ". There is no ssh client on PATH here. Install one (openssh-client), or let mpirun or srun start the "
     "ranks: --launcher mpirun"
 )
-"""What follows the system's word where ``ssh`` is not found."""
+"""Advice behind the system's word where ``ssh`` is not found."""
 
 _HINTS: Sequence[tuple[str, bool, str]] = (
     # What ssh says; whether trying again may help; what to do about it.

@@ -208,7 +208,7 @@ class Discovered:
 
 
 class Steady:
-    """What counts of lists of hosts that may flap: a host, or a further slot, that is in two in a row.
+    """Filter for lists of hosts that may flap: a host, or a further slot, counts once it is in two in a row.
 
     Args:
         first: counts before there is a list; None: the first list counts.

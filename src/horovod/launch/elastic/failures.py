@@ -86,8 +86,8 @@ class Failures:
         )  # fmt: skip
 
     def _goes_on_without(self, host: str) -> bool:
-        """Whether a worker of another host could give the next world its state. A host that is only listed,
-        or whose workers still load, cannot.
+        """Return whether a worker of another host could give the next world its state. A host that is only
+        listed, or whose workers still load, cannot.
         """
         workers = self._workers
         return any(

@@ -76,7 +76,7 @@ class Worker:
     """
     failed_why: str = ""
     exiting: bool = False
-    """It counts as ended, and its process has not ended yet."""
+    """Counted as ended, although its process has not ended yet."""
     stopped_at: float | None = None
     """A signal has stopped it: it does nothing until it is continued."""
 
@@ -106,7 +106,7 @@ class Worker:
 
     @property
     def lost_silent(self) -> int | None:
-        """That rank, if it gave no sign of life: others have waited for one already."""
+        """Rank that gave no sign of life, if there is one: others have waited for a sign already."""
         if self.state is State.WAITING:
             return lost_by(Word(False, self.said.why, self.said.because))
         return self.lost
@@ -208,7 +208,7 @@ class Workers:
         self.end(overdue, "it was to end, and has not")
 
     def ended(self, worker: Worker, exit_code: int | None, now: float) -> None:
-        """It has ended by itself, or with its host, or its process is `exiting` (None)."""
+        """Note an end: by itself, with its host, or of a worker whose process is `exiting` (None)."""
         worker.state, worker.exit_code, worker.since, worker.end_at = State.ENDED, exit_code, now, math.inf
         worker.ended_as, self._ends = self._ends, self._ends + 1
         if exit_code is None and not worker.exiting:

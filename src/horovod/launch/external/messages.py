@@ -179,7 +179,7 @@ def signal_in(cause: Cause) -> int | None:
 
 
 def passed_on(key: str, value: object, processes: int) -> PassedOn | None:
-    """What stands below `PASSED`; None: it makes no sense."""
+    """Parse a value below `PASSED`; None: malformed."""
     rank = key.partition("/")[0]
     match value:
         case {"signum": int(signum), "handled": bool(handled)} if 0 < signum <= _MOST_SIGNAL:

@@ -115,7 +115,7 @@ class Prepared:
     carries_key: bool = True
     """The key is in the environment of the plan: on its way to the ranks nobody sees it."""
     reserved: Collection[str] = ()
-    """Those of ``store_hosts`` that are opened later (`StoreServer.widen`)."""
+    """Members of ``store_hosts`` that are opened later (`StoreServer.widen`)."""
 
 
 class WorkerPlan(NamedTuple):
@@ -137,7 +137,7 @@ class WorkerPlan(NamedTuple):
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """What comes from each rank."""
+        """Streams of each rank."""
         return (*STREAMS, RESULT) if self.call and not self.call_is_input else STREAMS
 
 
@@ -199,7 +199,7 @@ class Continued(NamedTuple):
 
 
 class PassedOn(NamedTuple):
-    """Those of some `ranks` that have a handler for a signal got it from `Workers.pass_on`; `others` have
+    """A signal from `Workers.pass_on` has reached `ranks`, which have a handler for it; `others` have
     none, and did not.
     """
 

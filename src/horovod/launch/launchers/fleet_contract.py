@@ -33,7 +33,7 @@ class FleetPlan(NamedTuple):
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """What comes from each worker."""
+        """Streams of each worker."""
         return (*STREAMS, RESULT) if self.call and not self.call_is_input else STREAMS
 
 

@@ -173,7 +173,7 @@ def parse_command_line(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _behind_the_command(arguments: argparse.Namespace) -> str | None:
-    """That the number of processes stands where it belongs to the command; None: it does not."""
+    """Return the advice for a number of processes that stands behind the command; None: there is none."""
     words = arguments.command
     if arguments.num_proc is not None:
         return None

@@ -82,7 +82,7 @@ _NO_OPTIONS: Mapping[str, str] = {
 
 
 def ours(name: str) -> str:
-    """What to write in place of a word that looks like an option of ours, and would be taken for the
+    """Advice for a word that looks like an option of ours, and would be taken for the
     abbreviation of another one; empty: nothing is known of it.
     """
     return _NO_OPTIONS.get(name, "")

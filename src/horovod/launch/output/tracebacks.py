@@ -44,7 +44,7 @@ class _Writer:
 
     label: int
     shows: _Block | None = None
-    """What it prints now, and is shown."""
+    """Text that is printed now, and shown."""
     held: list[bytes] = field(default_factory=list)
     texts: list[bytes] = field(default_factory=list)
     left: int = 0
@@ -52,13 +52,13 @@ class _Writer:
     causes: list[bytes] = field(default_factory=list)
     """The last lines that have come."""
     ended: bool = False
-    """What is held has its last line; the traceback that it may be like has not."""
+    """True if the held traceback has its last line, and the one that it may repeat has not."""
     links: list[bytes] = field(default_factory=list)
     """Lines between two tracebacks of one chain, the first of which was left out."""
     linking: bool = False
 
     def is_last(self, text: bytes) -> bool:
-        """Whether the traceback ends here, with its exception: the lines of its frames are indented."""
+        """Return whether the traceback ends here, with its exception: lines of its frames are indented."""
         if not text or text.startswith((b" ", b"\t")) or _CHILD.fullmatch(text):
             return False
         if text == _HEAD:
@@ -84,7 +84,7 @@ class Tracebacks:
         self._interrupted = True
 
     def shows(self, lines: Sequence[str]) -> bool:
-        """Whether these lines end with a traceback that was shown."""
+        """Return whether these lines end with a traceback that was shown."""
         encoded = [line.encode("utf-8", "replace") for line in lines]
         starts = [number for number, line in enumerate(encoded) if line == _HEAD]
         last = encoded[starts[-1] :] if starts else encoded  # of a long one only the end is there
@@ -106,7 +106,7 @@ class Tracebacks:
         return shown
 
     def settle(self) -> list[tuple[object, bytes]]:
-        """What other writers have held back and is to be shown now, as one that they may have repeated has
+        """Text that other writers have held back, to be shown now, as one that they may have repeated has
         been completed.
         """
         found = []
@@ -177,7 +177,7 @@ class Tracebacks:
         return before + line
 
     def _compare(self, writer: _Writer) -> bytes:
-        """What is to be shown of a traceback that is held back as a whole."""
+        """Return the part to show of a traceback that is held back as a whole."""
         texts = writer.texts
         if self._interrupted and all(cause.partition(b":")[0] == _INTERRUPT for cause in writer.causes):
             return self._leave_out(writer)

@@ -117,7 +117,7 @@ def facts_of(plans: Sequence[ColumnPlan], df: Any) -> list[Any]:
 
 
 def has_null(column: Any, kind: Any) -> Any:
-    """Whether a value of type ``kind``, or one within its arrays, is null, as an expression."""
+    """Return whether a value of type ``kind``, or one within its arrays, is null, as an expression."""
     if not isinstance(kind, ArrayType):
         return column.isNull()
     return column.isNull() | functions.exists(column, lambda value: has_null(value, kind.elementType))
@@ -158,7 +158,7 @@ def metadata_of(plans: Sequence[ColumnPlan], facts: Sequence[Mapping[str, Any]])
 
 
 def _size(column: Any, kind: ArrayType) -> Any:
-    """How many elements a row of arrays has, within arrays of arrays, too."""
+    """Number of elements that a row of arrays has, those of inner arrays included."""
     while isinstance(kind.elementType, ArrayType):
         column, kind = functions.flatten(column), kind.elementType
     return functions.size(column)

@@ -59,7 +59,7 @@ def element_of(dtype: Any) -> Any:
 
 
 def is_scalar(dtype: Any) -> bool:
-    """Whether values of this type are single ones, with a type of NumPy."""
+    """Return whether values of this type are single ones, with a type of NumPy."""
     return class_of(dtype) in _SCALARS
 
 

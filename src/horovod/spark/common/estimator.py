@@ -67,7 +67,7 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
         """The default of ``data_module``."""
 
     def _takes_text(self, name: str) -> bool:
-        """Whether the model takes texts in this column."""
+        """Return whether the model takes texts in this column."""
         return False
 
     def _check_columns(self, dataset: Any) -> None:

@@ -109,7 +109,7 @@ class HorovodModel(ModelParams, Saved, Model):  # type: ignore[misc]
         return found
 
     def _takes_text(self, name: str) -> bool:
-        """Whether the model takes texts in this column."""
+        """Return whether the model takes texts in this column."""
         return False
 
     def _check_type(self, name: str, kind: Any) -> None:

@@ -32,7 +32,7 @@ _LEGACY = "tf_keras"
 
 @dataclass(frozen=True)
 class KerasSetting:
-    """What Keras computes with, and its floating-point type.
+    """Backend of Keras and its floating-point type.
 
     Attributes:
         legacy: it is Keras 2, the package ``tf_keras``, and no Keras 3.
@@ -44,7 +44,7 @@ class KerasSetting:
 
     @classmethod
     def of(cls, model: Any) -> KerasSetting:
-        """That of this process, for the generation of Keras that the model is of."""
+        """Return the one of this process, for the generation of Keras that the model is of."""
         if is_legacy(model):
             return cls("tensorflow", sys.modules[_LEGACY].backend.floatx(), legacy=True)
         requirements.require_keras("horovod.spark.keras")
@@ -83,7 +83,7 @@ class KerasSetting:
 
 
 def is_legacy(model: Any) -> bool:
-    """Whether a model is one of ``tf_keras``."""
+    """Return whether a model is one of ``tf_keras``."""
     package = sys.modules.get(_LEGACY)
     return package is not None and isinstance(model, package.Model)
 
@@ -133,7 +133,7 @@ def names_of(*values: Any) -> dict[str, Any]:
 
 
 def takes_text(model: Any, features: Sequence[str], name: str) -> bool:
-    """Whether the input of a model for this feature has texts; so it is of a model that does not say."""
+    """Return whether the input of a model for this feature has texts. A model that does not say takes any."""
     inputs = getattr(model, "inputs", None)
     if name not in features:
         return False

@@ -13,7 +13,7 @@ __all__ = ["PlainModule", "check_plain", "is_plain"]
 
 
 def is_plain(given: Any) -> bool:
-    """Whether it is a LightningDataModule, or a class of such, that is no context manager."""
+    """Return whether it is a LightningDataModule, or a class of such, that is no context manager."""
     kind = given if isinstance(given, type) else type(given)
     of_lightning = any(base.__name__ == "LightningDataModule" for base in kind.__mro__)
     return of_lightning and not hasattr(kind, "__enter__")
