@@ -92,7 +92,7 @@ def words_of_classes(text: str) -> Iterator[tuple[str, set[str]]]:
 
 
 def test_members_of_classes_named_in_texts_exist() -> None:
-    """Decisions tell what was; the other pages tell what is."""
+    """Only decisions that are superseded, and the changelog, tell what was."""
     members: dict[str, set[str]] = {}
     for header in (ROOT / "core").rglob("*.h"):
         text = header.read_text()
@@ -105,12 +105,49 @@ def test_members_of_classes_named_in_texts_exist() -> None:
     wrong = [
         f"{page.relative_to(ROOT)}: {name}::{member}"
         for page in PAGES
-        if "decisions" not in page.parts and page.name != "CHANGELOG.md"
+        if page.name != "CHANGELOG.md" and "\nStatus: superseded" not in page.read_text()
         for span in re.findall(r"`([^`\n]+)`", page.read_text())
         for name, member in MEMBER.findall(span)
-        if member not in members.get(name, ())
+        if name != "std" and member not in members.get(name, ())
     ]
     assert wrong == []
+
+
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+BY = r"by \[(\d+)\]\((\d{4}-[a-z0-9-]+\.md)\)"
+STATUS = re.compile(
+    rf"Status: (?:in force\.|superseded {BY}\.|in force; superseded in part {BY}: [^;]+(?:; {BY}: [^;]+)*\.)"
+)
+
+
+def test_numbers_of_decisions_are_used_once() -> None:
+    assert len(DECISIONS) > 70
+    numbers = [page.name[:4] for page in DECISIONS]
+    assert [number for number in set(numbers) if numbers.count(number) > 1] == []
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_decision_says_below_its_title_whether_it_is_in_force(page: Path) -> None:
+    title, blank, status, below = page.read_text().split("\n")[:4]
+    number = int(page.name[:4])
+    assert re.fullmatch(rf"# {number}\. \S.*", title)
+    assert (blank, below) == ("", "")
+    assert STATUS.fullmatch(status), status
+    for other, file in re.findall(BY, status):
+        assert int(file[:4]) == int(other) != number
+        assert (page.parent / file).is_file(), file
+
+
+def test_every_decision_has_a_row_in_the_index() -> None:
+    rows = []
+    for page in DECISIONS:
+        title, _, status = page.read_text().split("\n")[:3]
+        *others, last = [number for number, _ in re.findall(BY, status)] or [""]
+        numbers = f"{', '.join(others)} and {last}" if others else last
+        how = "superseded in part by" if "in part" in status else "superseded by"
+        rows.append(f"* [{title[2:]}]({page.name})" + (f", {how} {numbers}" if last else ""))
+    index = (ROOT / "docs" / "decisions" / "README.md").read_text().splitlines()
+    assert sorted(line for line in index if line.startswith("* ")) == sorted(rows)
 
 
 def test_what_holds_against_an_attacker_names_its_test() -> None:
