@@ -63,7 +63,6 @@ class _DistributedOptimizer(WrappedOptimizer):
         self._synchronize_pre_hooks: dict[int, Hook] = OrderedDict()
         self._synchronize_post_hooks: dict[int, Hook] = OrderedDict()
         self._take_over(optimizer, named_parameters)
-        self._takes_scale = bool(vars(self).get("_step_supports_amp_scaling", False))
         settings = replace(settings, groups=groups)  # which are looked at after the names
         self.op = settings.op
         self.gradient_predivide_factor = settings.gradient_predivide_factor
@@ -248,7 +247,7 @@ class _DistributedOptimizer(WrappedOptimizer):
             if closure is not None and self._exchange is not None:
                 return self._step_with(closure, self._exchange)
             if self._for_scaler and (self._exchange is None or not self._exchange.in_flight):
-                pass  # done when the scaler asked, see _step_supports_amp_scaling
+                pass  # done when the scaler asked, see _finish_for_scaler
             else:
                 if self._synchronized and self._exchange is not None and not self._exchange.in_flight:
                     _warn_of_second_exchange(stacklevel=3)
@@ -306,26 +305,19 @@ class _DistributedOptimizer(WrappedOptimizer):
 
         return wait
 
-    @property
-    def _step_supports_amp_scaling(self) -> bool:
-        """Whether the wrapped (fused) optimizer unscales by itself.
-
-        ``GradScaler.step`` asks this before it looks at the gradients. So the exchange ends here: the scaler
-        must not scale what is still being reduced, and finds the same infinities on all ranks.
-        """
-        self._finish_for_scaler()
-        return self._takes_scale
-
-    @_step_supports_amp_scaling.setter
-    def _step_supports_amp_scaling(self, takes_scale: bool) -> None:
-        self._takes_scale = takes_scale
-
     def _finish_for_scaler(self) -> None:
+        """A ``GradScaler`` is about to look at the gradients: it must not scale what is still being reduced,
+        and must find the same infinities on all ranks."""
         exchange = self._exchange
         if exchange is not None and self._should_synchronize:
             if exchange.in_flight or not self._synchronized:
                 self.synchronize()
             self._for_scaler = True
+
+    def _leave_scaler(self) -> None:
+        """The scaler has made the step or left it out: the next gradients are new ones, also where nothing
+        tells, as they are assigned."""
+        self._synchronized = self._for_scaler = False
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients.

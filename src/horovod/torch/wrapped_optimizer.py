@@ -349,7 +349,7 @@ def _constructor(wrapper: type[WrappedOptimizer]) -> Callable[..., None]:
     """
     classes = wrapper.__mro__[: wrapper.__mro__.index(torch.optim.Optimizer)]
     of_classes = {name for kind in classes for name in (*vars(kind), *vars(kind).get("__annotations__", ()))}
-    of_classes -= {*dir(torch.optim.Optimizer), "_step_supports_amp_scaling"}
+    of_classes -= {*dir(torch.optim.Optimizer)}
 
     def construct(self: Any, optimizer: Any, *arguments: Any) -> None:
         given = {name: value for name, value in vars(optimizer).items() if name != "step"}

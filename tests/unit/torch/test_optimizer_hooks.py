@@ -129,6 +129,23 @@ def test_a_scaler_exchanges_before_it_looks(fused: bool, make_world: MakeWorld) 
     assert len(engine.log) == 8
 
 
+def test_gradients_that_are_assigned_after_a_step_left_out_are_exchanged(make_world: MakeWorld) -> None:
+    """No hook tells of them, and the loop clears the gradients itself."""
+    engine = make_world(2)
+    model = two_layers()
+    optimizer = wrap(model)
+    scaler: Any = torch.amp.GradScaler("cpu", init_scale=8.0)
+    for factor in (torch.inf, 1.0):
+        engine.log.clear()
+        for parameter in model.parameters():
+            parameter.grad = scaler.scale(torch.full_like(parameter, factor))
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        assert len(engine.log) == 4
+    assert scaler.get_scale() == 4.0
+
+
 SCHEDULERS: dict[str, Callable[[Any], Any]] = {
     "LambdaLR": lambda of: lr_scheduler.LambdaLR(of, lambda epoch: 0.9**epoch),
     "MultiplicativeLR": lambda of: lr_scheduler.MultiplicativeLR(of, lambda _: 0.9),
