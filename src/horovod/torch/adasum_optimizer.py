@@ -22,6 +22,7 @@ from horovod.gradients.exchange import GradientExchange, GradientStore
 from horovod.gradients.settings import GradientSettings
 from horovod.runtime.process_set import global_process_set
 from horovod.torch.autograd import collectives
+from horovod.torch.grad_scaler import exchange_before_unscaling
 from horovod.torch.gradients import Gradients
 from horovod.torch.wrapped_optimizer import WrappedOptimizer, local_step
 
@@ -106,6 +107,7 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
 
         exchange.hold(difference_of)
         self._watch(exchange, frozen)
+        exchange_before_unscaling()
 
     def _arguments(self) -> dict[str, Any]:
         return {**super()._arguments(), "compression": self._compression, "op": Adasum}
@@ -157,6 +159,13 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
         if self._exchange is not None:
             raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
         yield
+
+    def _finish_for_scaler(self) -> None:
+        raise InvalidArgumentError(
+            "A GradScaler cannot be used with op=Adasum: the optimizer has taken its step by the scaled "
+            "gradients already, and ranks combine these steps. Leave out the scaler, and compute in bfloat16, "
+            "which needs none, or use op=hvd.Average."
+        )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Evaluate ``closure``, wait for the combined changes and apply them; returns the closure's value.

@@ -201,3 +201,17 @@ def test_one_rank_has_the_ordinary_optimizer(make_world: MakeWorld) -> None:
     with optimizer.skip_synchronize():
         optimizer.step()
     assert engine.log == []
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_scaler_is_refused(fused: bool, make_world: MakeWorld) -> None:
+    make_world(2)
+    model = two_layers()
+    optimizer: Any = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1, fused=fused), op=hvd.Adasum
+    )
+    scaler: Any = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(model(torch.ones(4, 3)).sum()).backward()
+    for use in (scaler.unscale_, scaler.step):
+        with pytest.raises(ValueError, match="cannot be used with op=Adasum"):
+            use(optimizer)
