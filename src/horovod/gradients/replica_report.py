@@ -18,6 +18,11 @@ _FIXED: Final = 2
 
 _MOST_NAMES: Final = 3
 
+_STEPS_DIFFER: Final = (
+    "by another learning rate, scheduler, loss scale or state of the optimizer (load these on all ranks, or "
+    "broadcast them)"
+)
+
 
 @dataclass(frozen=True)
 class Row:
@@ -153,7 +158,8 @@ def _cause(finding: Finding, remedy: str) -> str:
         return (
             f"they were equal after step {finding.equal_after}, so something has changed since on one rank "
             "alone: a gradient was changed while it was exchanged (call optimizer.synchronize() before), a "
-            "weight was written outside of the optimizer, or a kernel rounds differently each time."
+            "weight was written outside of the optimizer, a kernel rounds differently each time, or ranks "
+            f"step differently, {_STEPS_DIFFER}."
         )
     if finding.never:
         everybody = len(finding.never) == len(finding.ranks) + len(finding.others)
@@ -166,8 +172,8 @@ def _cause(finding: Finding, remedy: str) -> str:
         )
     return (
         "something has changed them on one rank alone since they were broadcast: weights that were loaded or "
-        "written later, or a gradient that was changed while it was exchanged (call optimizer.synchronize() "
-        "before)."
+        "written later, a gradient that was changed while it was exchanged (call optimizer.synchronize() "
+        f"before), or ranks step differently, {_STEPS_DIFFER}."
     )
 
 

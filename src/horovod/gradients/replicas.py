@@ -64,7 +64,7 @@ class Weights:
 
     Attributes:
         names: of the tensors, in an order that all ranks share.
-        layout: shapes and dtypes, as text.
+        layout: shapes and dtypes, as text, and names where all ranks have the same.
         fingerprints: by tensor, 64 bits.
         telling: by tensor, whether a difference is a fault.
         covered: whether a broadcast has written each tensor.

@@ -163,7 +163,7 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
     def _finish_for_scaler(self) -> None:
         raise InvalidArgumentError(
             "A GradScaler cannot be used with op=Adasum: the optimizer has taken its step by the scaled "
-            "gradients already, and ranks combine these steps. Leave out the scaler, and compute in bfloat16, "
+            "gradients already, and ranks combine these steps. Leave out the scaler and compute in bfloat16, "
             "which needs none, or use op=hvd.Average."
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -20,6 +21,8 @@ _BYPASSED: Final = (
     " Or call step() of what hvd.DistributedOptimizer() has returned: step() was called on the optimizer "
     "that it was given."
 )
+
+_NUMBER: Final = re.compile(r"([0-9]+)")
 
 _INTEGERS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 
@@ -72,7 +75,8 @@ def replicas_of(optimizer: Any, name: str, process_set: ProcessSet, *, bypassed:
 
 def _weights(optimizer: Any) -> Weights:
     names = getattr(optimizer, "_parameter_names", {})
-    entries = list(_entries(optimizer, names))
+    # Ranks may hold their parameters in different orders.
+    entries = sorted(_entries(optimizer, names), key=_in_order)
     tensors = [tensor for _, tensor in entries]
     reached = [broadcasts.reached(tensor.data_ptr()) for tensor in tensors]
     # Frozen weights may follow the data of each rank, as the code book of a quantiser does. They differ by
@@ -80,7 +84,8 @@ def _weights(optimizer: Any) -> Weights:
     unreached = not broadcasts.happened or any(reached)
     return Weights(
         names=[name for name, _ in entries],
-        layout=repr([(tuple(tensor.shape), tensor.dtype) for tensor in tensors]),
+        # With the names: optimizers of equal shapes may step in another order on each rank.
+        layout=repr([(name, tuple(tensor.shape), tensor.dtype) for name, tensor in entries]),
         fingerprints=fingerprints(tensors),
         telling=[
             tensor.requires_grad or (unreached and not known)
@@ -88,6 +93,11 @@ def _weights(optimizer: Any) -> Weights:
         ],
         covered=reached,
     )
+
+
+def _in_order(entry: tuple[str, torch.Tensor]) -> list[tuple[int, str]]:
+    """Sorts by name, with ``layer.2`` before ``layer.10``."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBER.split(entry[0])]
 
 
 def _entries(optimizer: Any, names: dict[torch.Tensor, str]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -167,6 +167,20 @@ def frozen_without_broadcast() -> None:
     train(model, optimizer)
 
 
+def parameters_in_another_order() -> None:
+    model = net()
+    parameters = list(model.parameters())
+    if is_last():
+        parameters.reverse()
+
+    def drift(step: int) -> None:
+        if is_last() and step == 1:
+            with torch.no_grad():
+                model[2].weight[1, 2] += 1e-6
+
+    train(model, wrapped(model, torch.optim.SGD(parameters, 0.1)), drift)
+
+
 def members_differ() -> None:
     members = hvd.add_process_set([0, hvd.size() - 1])
     model = net()
@@ -185,13 +199,14 @@ def members_differ() -> None:
 DIFFERENT: list[tuple[Callable[[], None], tuple[str, ...]]] = [
     (
         forgotten_broadcast,
-        ("after step 1", "in 4 of 4 tensors: 0.weight, 0.bias", "no rank has called"),
+        ("after step 1", "in 4 of 4 tensors: 0.bias, 0.weight", "no rank has called"),
     ),
     (wrapper_thrown_away, ("is not the wrapped one", "of group 0")),
     (unused_parameter_moved, ("rank {last} has other", "in 1 of 5 tensors: unused.", "equal after step 1")),
     (gradient_changed_on_one_rank, ("rank {last} has other", "0.bias", "a gradient was changed while")),
     (parameter_replaced, ("in 1 of 4 tensors: parameter 3 of group 0",)),
     (frozen_without_broadcast, ("in 1 of 4 tensors: 0.weight", "not with these tensors")),
+    (parameters_in_another_order, ("in 1 of 4 tensors: 2.weight", "learning rate")),
     (members_differ, ("rank {last} has other weights than rank 0, in 1 of 4 tensors: 2.weight",)),
 ]
 for case, words in DIFFERENT:
@@ -210,7 +225,7 @@ def an_error_on_every_rank() -> None:
             train(model, wrapped(model, broadcast=False))
     finally:
         object.__setattr__(settings, "replica_check", "warn")
-    assert caught.value.tensors == ("0.weight", "0.bias", "2.weight", "2.bias")
+    assert caught.value.tensors == ("0.bias", "0.weight", "2.bias", "2.weight")
     everybody = hvd.allgather_object(str(caught.value))
     assert len(set(everybody)) == 1
 
@@ -333,6 +348,25 @@ def two_networks_that_take_turns() -> list[Any]:
             optimizer.zero_grad()
             (model(own_data(step)).square().mean() + step * model[0].bias.sum()).backward()
             optimizer.step()
+    return ones
+
+
+@quiet
+def two_networks_that_step_in_another_order_on_each_rank() -> list[Any]:
+    settings = lifecycle.current().config
+    before = settings.overlap_gradients
+    object.__setattr__(settings, "overlap_gradients", "1")  # all is under way when the first of them waits
+    first, second = net(3), net(4)
+    ones = [wrapped(first)]
+    names = [(f"second.{name}", parameter) for name, parameter in second.named_parameters()]
+    ones.append(hvd.DistributedOptimizer(torch.optim.SGD(second.parameters(), 0.1), names))
+    for step in range(STEPS):
+        for optimizer in ones:
+            optimizer.zero_grad()
+        (first(own_data(step)) - second(own_data(step))).square().mean().backward()
+        for optimizer in reversed(ones) if is_last() else ones:
+            optimizer.step()
+    object.__setattr__(settings, "overlap_gradients", before)
     return ones
 
 

@@ -61,6 +61,8 @@ CAUSES: list[tuple[str, dict[str, Any], dict[str, Any], int]] = [
     ("rank 11 never called", {}, {"broadcast": False}, 0),
     ("not with these tensors", {}, {"covered": False}, 0),
     ("is not the wrapped one", {"bypassed": True, "broadcast": False}, {"bypassed": True}, 0),
+    ("another learning rate", {}, {}, 0),
+    ("another learning rate", {}, {}, 2),
     ("equal after step 2", {"broadcast": False}, {"broadcast": False}, 2),
     ("rank 10 has made 4, rank 11 has made 5", {}, {"steps": 5}, 2),
     ("since they were broadcast", {}, {}, 0),
