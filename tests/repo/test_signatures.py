@@ -24,6 +24,7 @@ EXTENSIONS = {
         ", backward_passes_per_step=1, average_aggregated_gradients=False, process_set=global_process_set, "
         "scale_local_gradients=True"
     ),
+    "horovod.torch.SyncBatchNorm": ", process_set=global_process_set",
     "horovod.torch.optimizer._DistributedOptimizer.zero_grad": "set_to_none=True",
     "horovod.torch.optimizer._DistributedAdasumOptimizer.zero_grad": "set_to_none=True",
 }

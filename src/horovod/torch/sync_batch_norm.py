@@ -11,9 +11,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from horovod.collectives.ops import Sum
 from horovod.errors import InvalidArgumentError
-from horovod.runtime import lifecycle
+from horovod.runtime.process_set import ProcessSet, global_process_set, member_count
 from horovod.torch.autograd import apply, collectives
 from horovod.torch.collectives.allreduce import allreduce
+from horovod.torch.wrapped_optimizer import SetReference
 
 __all__ = ["SyncBatchNorm"]
 
@@ -40,7 +41,10 @@ class SyncBatchNorm(_BatchNorm):
         momentum: share of the newest batch in the running statistics; ``None`` = average of all batches.
         affine: have ``weight`` and ``bias``.
         track_running_stats: keep running statistics; without them each batch counts, also in evaluation.
+        process_set: ranks whose batches count together; on others it is the plain layer.
     """
+
+    _set: SetReference | None = None  # of the ranks, if not all
 
     def __init__(
         self,
@@ -49,8 +53,14 @@ class SyncBatchNorm(_BatchNorm):
         momentum: float | None = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
+        process_set: ProcessSet = global_process_set,
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
+        self._choose(process_set)
+
+    def _choose(self, process_set: ProcessSet) -> None:
+        if process_set is not global_process_set:
+            self._set = SetReference(process_set)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalise ``input`` of shape ``(N, num_features, ...)``, any floating dtype; same shape and dtype.
@@ -58,28 +68,33 @@ class SyncBatchNorm(_BatchNorm):
         Raises:
             ValueError: another shape or dtype; or, on every rank, a single value per channel in all batches.
             NotInitializedError: in training, before ``init()``.
+            TypeError: the process set is not registered.
             HorovodInternalError: ranks disagree on ``num_features``; a rank was lost.
         """
         self._check_input_dim(input)
         has_running = self.running_mean is not None and self.running_var is not None
-        if not (self.training or not has_running) or lifecycle.current().topology.size == 1:
+        process_set = global_process_set if self._set is None else self._set.process_set
+        if not (self.training or not has_running) or _stays_local(process_set):
             return super().forward(input)
         if not input.is_floating_point() or input.size(1) != self.num_features:
             raise InvalidArgumentError(
                 f"SyncBatchNorm with {self.num_features} features got an input of {input.dtype} and shape "
                 f"{list(input.shape)}."
             )
-        out, mean, var, count = apply(_Normalise, input, self.weight, self.bias, self.eps)
+        out, mean, var, count = apply(_Normalise, input, self.weight, self.bias, self.eps, process_set)
         if self.training and self.track_running_stats:
             self._track(mean.detach(), var.detach(), int(count))
         result: torch.Tensor = out
         return result
 
     @classmethod
-    def convert_sync_batchnorm(cls, module: M) -> M | SyncBatchNorm:
+    def convert_sync_batchnorm(
+        cls, module: M, process_set: ProcessSet = global_process_set
+    ) -> M | SyncBatchNorm:
         """Replace every batch normalisation in ``module`` by one of this class, and return ``module`` (or
         what it was replaced by). Parameters and buffers stay the same objects, so an optimizer goes on
         working; hooks and other attributes move along, and a layer that is used in several places stays one.
+        The batches of the ranks of ``process_set`` count together.
 
         Raises:
             ValueError: a lazy layer, whose number of features is not known yet; or one whose class computes
@@ -89,6 +104,8 @@ class SyncBatchNorm(_BatchNorm):
         for layer in layers:
             _check_convertible(layer)
         converted = {layer: cls._like(layer) for layer in layers if not isinstance(layer, cls)}
+        for layer in converted.values():
+            layer._choose(process_set)
         for parent in list(module.modules()):
             for name, child in list(parent._modules.items()):
                 if isinstance(child, _BatchNorm) and child in converted:
@@ -126,6 +143,10 @@ class SyncBatchNorm(_BatchNorm):
             running.mul_(1.0 - share).add_(new.to(running.dtype), alpha=share)
 
 
+def _stays_local(process_set: ProcessSet) -> bool:
+    return member_count(process_set) == 1 or not process_set.included()
+
+
 def _check_convertible(layer: _BatchNorm) -> None:
     kind = type(layer)
     if isinstance(layer, torch.nn.modules.batchnorm._LazyNormBase):
@@ -151,9 +172,14 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        eps: float,
+        process_set: ProcessSet,
     ) -> tuple[torch.Tensor, ...]:
-        mean, var, count = _global_statistics(x)
+        mean, var, count = _global_statistics(x, process_set)
         if float(count) == 1:
             raise InvalidArgumentError(
                 "Expected more than 1 value per channel when training, got one on all ranks together."
@@ -174,7 +200,7 @@ class _Normalise(torch.autograd.Function):
                 eps=eps,
             )
         ctx.save_for_backward(x, weight, bias, mean, var)
-        ctx.count, ctx.eps = float(count), eps
+        ctx.count, ctx.eps, ctx.process_set = float(count), eps, process_set
         ctx.mark_non_differentiable(count)
         ctx.set_materialize_grads(False)
         return out, mean, var, count
@@ -201,7 +227,7 @@ class _Normalise(torch.autograd.Function):
         elif ctx.needs_input_grad[0]:
             # Upstream gradients of the statistics exist only in second derivatives. Then every rank has them.
             own = [sum_dy, sum_dy_xmu, *([] if dmean is None else [dmean]), *([] if dvar is None else [dvar])]
-            total = list(_sum_over_ranks(torch.cat(own)).chunk(len(own)))
+            total = list(_sum_over_ranks(torch.cat(own), ctx.process_set).chunk(len(own)))
             mean_dy, mean_dy_xmu = total.pop(0) / ctx.count, total.pop(0) / ctx.count
             dx = spread(scale) * (dy - spread(mean_dy) - xmu * spread(invstd.square() * mean_dy_xmu))
             if dmean is not None:
@@ -213,7 +239,7 @@ class _Normalise(torch.autograd.Function):
             dweight = (sum_dy_xmu * invstd).to(weight.dtype)
         if bias is not None and ctx.needs_input_grad[2]:
             dbias = sum_dy.to(bias.dtype)
-        return dx, dweight, dbias, None
+        return dx, dweight, dbias, None, None
 
 
 def _arithmetic(dtype: torch.dtype) -> torch.dtype:
@@ -225,8 +251,10 @@ def _other_dims(x: torch.Tensor) -> list[int]:
     return [0, *range(2, x.dim())]
 
 
-def _global_statistics(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mean and biased variance per channel of all ranks' ``x``, and the number of values; float64, the same
+def _global_statistics(
+    x: torch.Tensor, process_set: ProcessSet
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Mean and biased variance per channel of all members' ``x``, and the number of values; float64, the same
     bits on all ranks.
 
     Every rank sends count, mean and sum of squared deviations, packed: one exchange. These are combined as
@@ -243,7 +271,7 @@ def _global_statistics(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, tor
         own[0, 0] = count
         own[0, 1 : 1 + features] = mean
         own[0, 1 + features :] = var * count
-    gathered = collectives.run_allgather(own, _FORWARD)
+    gathered = collectives.run_allgather(own, _FORWARD, process_set)
     counts, means, squares = gathered.split([1, features, features], dim=1)
     total = counts.sum()
     weights = counts / total.clamp(min=1.0)
@@ -252,5 +280,5 @@ def _global_statistics(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, tor
     return mean, var, total
 
 
-def _sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
-    return allreduce(values, name=_BACKWARD, op=Sum)
+def _sum_over_ranks(values: torch.Tensor, process_set: ProcessSet) -> torch.Tensor:
+    return allreduce(values, name=_BACKWARD, op=Sum, process_set=process_set)

@@ -317,3 +317,27 @@ def compiled_networks_normalise_over_all_ranks() -> None:
         torch.testing.assert_close(one.grad, other.grad)
     for key, value in eager.state_dict().items():
         torch.testing.assert_close(network.state_dict()[key], value)
+
+
+@CASES.add
+def sets_normalise_their_own_batches() -> None:
+    """Also copies of their layers; a rank outside of the set has the plain layer."""
+    if hvd.size() < 2:
+        return
+    members = hvd.add_process_set(range(1, hvd.size()))
+    batches = parts([(3, 2)] * hvd.size(), torch.float64)
+    layer: Any = torch.nn.Sequential(torch.nn.BatchNorm1d(2)).double()
+    alone = copy.deepcopy(layer)
+    layer = copy.deepcopy(hvd.SyncBatchNorm.convert_sync_batchnorm(layer, process_set=members))
+    mine = batches[hvd.rank()].clone().requires_grad_()
+    together = batches[1:] if members.included() else batches[:1]
+    everything = torch.cat(together).requires_grad_()
+    at = 3 * (hvd.rank() - 1 if members.included() else 0)
+    got, expected = layer(mine), alone(everything)
+    (got * mine).sum().backward()
+    (expected * everything).sum().backward()
+    assert_same(got, expected[at : at + 3], rtol=1e-9)
+    assert everything.grad is not None
+    assert_same(mine.grad, everything.grad[at : at + 3], rtol=1e-9)
+    assert_same(layer[0].running_var, alone[0].running_var, rtol=1e-9)
+    assert hvd.remove_process_set(members)
