@@ -174,8 +174,7 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
             HorovodInternalError: an exchange failed; the weights are as before, the wrapped optimizer's state
                 is not.
         """
-        if self._replicas is not None:
-            self._replicas.look()
+        self._look_at_replicas()
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -28,7 +28,7 @@ from horovod.torch.grad_scaler import exchange_before_unscaling
 from horovod.torch.gradients import Gradients
 from horovod.torch.parameter_names import ParameterNames, find_duplicates
 from horovod.torch.shared_gradients import SharedGradients
-from horovod.torch.wrapped_optimizer import SetReference, WrappedOptimizer, subclass_of
+from horovod.torch.wrapped_optimizer import SetReference, WrappedOptimizer, outside_graphs, subclass_of
 
 __all__ = ["DistributedOptimizer"]
 
@@ -241,8 +241,7 @@ class _DistributedOptimizer(WrappedOptimizer):
         returns (the loss) is reduced as well, as ``LBFGS`` decides by it. So all ranks take the same
         decisions and stay equal. All ranks pass a closure, or none does.
         """
-        if self._replicas is not None:
-            self._replicas.look()
+        self._look_at_replicas()
         if self._should_synchronize:
             if closure is not None and self._exchange is not None:
                 return self._step_with(closure, self._exchange)
@@ -284,6 +283,7 @@ class _DistributedOptimizer(WrappedOptimizer):
         finally:
             self._synchronized = self._for_scaler = False
 
+    @outside_graphs
     def _reduced_loss(self, loss: Any) -> Callable[[], Any]:
         """Begin to reduce ``loss`` like the gradients. Returns a function that waits for the result. A
         ``loss`` that is no number stays as it is."""

@@ -21,7 +21,12 @@ from horovod.torch.parameter_names import ParameterNames
 from horovod.torch.replicas import replicas_of, watch_original
 from horovod.torch.shared_gradients import SharedGradients
 
-__all__ = ["WrappedOptimizer", "subclass_of"]
+__all__ = ["WrappedOptimizer", "outside_graphs", "subclass_of"]
+
+outside_graphs: Any = getattr(torch, "_disable_dynamo", lambda function: function)
+"""Keeps ``torch.compile`` from tracing a method: a compiled step leaves its graph for the exchange. The
+public decorator would load the compiler when it is applied; this one loads it in the first call, as PyTorch's
+own optimizers do."""
 
 
 class WrappedOptimizer(torch.optim.Optimizer):
@@ -117,6 +122,12 @@ class WrappedOptimizer(torch.optim.Optimizer):
             return None
         return parameter.register_post_accumulate_grad_hook(_hook(self._exchange, index, self._bring))
 
+    @outside_graphs
+    def _look_at_replicas(self) -> None:
+        if self._replicas is not None:
+            self._replicas.look()
+
+    @outside_graphs
     def _finish_exchange(self) -> None:
         """Exchange the gradients of all that stands in ``param_groups``."""
         exchange = self._exchange

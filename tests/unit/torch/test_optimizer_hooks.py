@@ -146,6 +146,36 @@ def test_gradients_that_are_assigned_after_a_step_left_out_are_exchanged(make_wo
     assert scaler.get_scale() == 4.0
 
 
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum])
+def test_a_compiled_step_leaves_its_graph_for_the_exchange(op: int, make_world: MakeWorld) -> None:
+    make_world(2)
+    model, plain = two_layers(), two_layers()
+    optimizer, reference = wrap(model, op=op), torch.optim.SGD(plain.parameters(), lr=0.5)
+    exchange = optimizer._exchange
+    finish, traced = exchange.finish, []
+
+    def watched(*arguments: Any) -> None:
+        traced.append(torch.compiler.is_compiling())
+        finish(*arguments)
+
+    exchange.finish = watched
+
+    @torch.compile(backend="eager")
+    def step() -> None:
+        optimizer.step()
+
+    for _ in range(3):
+        for net, each in ((model, optimizer), (plain, reference)):
+            each.zero_grad()
+            backward(net)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the compiler itself
+            step()
+        reference.step()
+    assert traced == [False] * 3
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), plain.parameters(), strict=True))
+
+
 SCHEDULERS: dict[str, Callable[[Any], Any]] = {
     "LambdaLR": lambda of: lr_scheduler.LambdaLR(of, lambda epoch: 0.9**epoch),
     "MultiplicativeLR": lambda of: lr_scheduler.MultiplicativeLR(of, lambda _: 0.9),
