@@ -279,7 +279,9 @@ class GradientExchange(Generic[T]):
                 self._handed[index] = None  # its change is told here
                 raise AssertionError(
                     "Gradients were computed more than backward_passes_per_step times before call to step(). "
-                    f"Increase backward_passes_per_step to accumulate gradients locally.{self.advice}"
+                    "Increase backward_passes_per_step to accumulate gradients locally. Layers in several "
+                    "reentrant checkpoints come once for each: call torch.utils.checkpoint.checkpoint with "
+                    f"use_reentrant=False.{self.advice}"
                 )
             self._left[index] = left
             self.in_flight = True

@@ -8,11 +8,11 @@ import types
 import weakref
 from collections.abc import Callable, Iterable
 from operator import is_
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 
-from horovod.errors import InvalidArgumentError
+from horovod.errors import DuplicateNameError, InvalidArgumentError
 from horovod.gradients.exchange import GradientExchange
 from horovod.gradients.replicas import Replicas
 from horovod.runtime.process_set import ProcessSet, global_process_set
@@ -23,10 +23,15 @@ from horovod.torch.shared_gradients import SharedGradients
 
 __all__ = ["WrappedOptimizer", "outside_graphs", "subclass_of"]
 
-outside_graphs: Any = getattr(torch, "_disable_dynamo", lambda function: function)
-"""Keeps ``torch.compile`` from tracing a method: a compiled step leaves its graph for the exchange. The
-public decorator would load the compiler when it is applied; this one loads it in the first call, as PyTorch's
-own optimizers do."""
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def outside_graphs(method: F) -> F:
+    """Keep ``torch.compile`` from tracing ``method``: a compiled step leaves its graph for the exchange. The
+    public decorator would load the compiler at once; this one loads it in the first call, as PyTorch's own
+    optimizers do."""
+    disable = getattr(torch, "_disable_dynamo", None)
+    return method if disable is None else cast(F, disable(method))
 
 
 class WrappedOptimizer(torch.optim.Optimizer):
@@ -120,7 +125,8 @@ class WrappedOptimizer(torch.optim.Optimizer):
         parameter = self._parameters[index]
         if not parameter.requires_grad:
             return None
-        return parameter.register_post_accumulate_grad_hook(_hook(self._exchange, index, self._bring))
+        name = self._names.of_exchange(parameter)
+        return parameter.register_post_accumulate_grad_hook(_hook(self._exchange, index, name, self._bring))
 
     @outside_graphs
     def _look_at_replicas(self) -> None:
@@ -406,6 +412,7 @@ def _again(
 def _hook(
     exchange: GradientExchange[torch.Tensor],
     index: int,
+    name: str,
     bring: Callable[[int, torch.Tensor], torch.Tensor] | None,
 ) -> Callable[[torch.Tensor], None]:
     """The function that a parameter calls when its gradient has been accumulated. ``bring`` puts the gradient
@@ -413,12 +420,31 @@ def _hook(
     ready = exchange.ready
 
     def hook(parameter: torch.Tensor) -> None:
-        ready(index, parameter.grad)  # type: ignore[arg-type]
+        try:
+            ready(index, parameter.grad)  # type: ignore[arg-type]
+        except (AssertionError, DuplicateNameError) as error:
+            raise _explained(error, parameter, name) from error
 
     def hook_of_shared(parameter: torch.Tensor) -> None:
-        ready(index, bring(index, parameter))  # type: ignore[misc]
+        try:
+            ready(index, bring(index, parameter))  # type: ignore[misc]
+        except (AssertionError, DuplicateNameError) as error:
+            raise _explained(error, parameter, name) from error
 
     return hook if bring is None else hook_of_shared
+
+
+def _explained(error: Exception, parameter: torch.Tensor, name: str) -> Exception:
+    """``error``, or one of its class that says more: a gradient that comes too often may do so because two
+    optimizers of the script watch the parameter."""
+    hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
+    if sum(getattr(hook, "__module__", None) == __name__ for hook in hooks.values()) < 2:
+        return error
+    return type(error)(
+        f"Two distributed optimizers have the parameter {name}, and both exchange its gradient after each "
+        "backward(). Keep one of them: delete the other (del optimizer, and whatever else refers to it, such "
+        "as a scheduler) before backward()."
+    )
 
 
 def _remove_all(hooks: list[Any]) -> None:

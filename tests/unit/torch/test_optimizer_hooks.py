@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +12,10 @@ import torch
 from tests.unit.torch.conftest import MakeWorld
 from tests.unit.torch.models import NAMES, backward, grads, two_layers, wrap
 from torch.optim import lr_scheduler
+from torch.utils.checkpoint import checkpoint
 
 import horovod.torch as hvd
+from horovod.errors import DuplicateNameError
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -144,6 +147,33 @@ def test_gradients_that_are_assigned_after_a_step_left_out_are_exchanged(make_wo
         scaler.update()
         assert len(engine.log) == 4
     assert scaler.get_scale() == 4.0
+
+
+def test_two_optimizers_of_the_same_weights_are_named(make_world: MakeWorld) -> None:
+    make_world(2)
+    model = two_layers()
+    both = [wrap(model), wrap(model)]
+    with pytest.raises(ValueError, match=r"Two distributed optimizers have the parameter 1\.") as caught:
+        backward(model)
+    assert isinstance(caught.value, DuplicateNameError)
+    for optimizer in both:
+        optimizer.load_state_dict(optimizer.state_dict())  # drops what is in flight
+    del both, optimizer
+    gc.collect()
+    alone = wrap(model)
+    backward(model)
+    alone.step()
+
+
+def test_layers_in_two_reentrant_checkpoints_are_named(make_world: MakeWorld) -> None:
+    make_world(2)
+    model = two_layers()
+    wrap_of_model = wrap(model)
+    inputs = torch.ones(4, 3, requires_grad=True)
+    halves = [checkpoint(model, inputs, use_reentrant=True) for _ in range(2)]
+    with pytest.raises(AssertionError, match="use_reentrant=False"):
+        (halves[0] + halves[1]).sum().backward()
+    assert wrap_of_model._exchange.in_flight
 
 
 @pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum])
