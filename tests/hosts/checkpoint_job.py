@@ -26,6 +26,16 @@ def say(line: str) -> None:
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
 
+def summed(name: str, number: float) -> float:
+    """A sum over all ranks."""
+    numbers = array.array("d", [number])
+    address = numbers.buffer_info()[0]
+    tensor = address, address, _core.FLOAT64, (1,)
+    engine = lifecycle.start().engine
+    engine.submit(_core.ALLREDUCE, name, tensor, _core.SUM, 1.0, 1.0, -1, 0, _core.BLOCKING)
+    return numbers[0]
+
+
 def main() -> None:
     asked: list[int] = []
     signal.signal(signal.SIGUSR1, lambda signum, frame: asked.append(signum))
@@ -39,14 +49,12 @@ def main() -> None:
     end = begin + FURTHER_STEPS if begin else MOST_STEPS
     for step in range(begin, end):
         time.sleep(0.01)  # the work of a step
-        flags = array.array("d", [float(bool(asked))])
-        address = flags.buffer_info()[0]
-        tensor = address, address, _core.FLOAT64, (1,)
-        runtime.engine.submit(_core.ALLREDUCE, "asked", tensor, _core.SUM, 1.0, 1.0, -1, 0, _core.BLOCKING)
+        any_asked = summed("asked", float(bool(asked)))
         if step == begin + 1:
             (folder / f"trains-{begin}-{rank}").touch()
-        if flags[0]:
-            say(f"rank {rank} commits step {step}")
+        if any_asked:
+            (folder / f"committed-{rank}").write_text(str(step))
+            summed("committed", 1.0)  # Slurm kills the others as soon as rank 0 has asked it
             if rank == 0:
                 checkpoint.write_text(str(step + 1))
                 subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
