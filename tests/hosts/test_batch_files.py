@@ -41,6 +41,14 @@ def batch_file(launch: str) -> str:
     return text
 
 
+def file_that_asks_for(signal_name: str) -> str:
+    """The page's batch file for a job that gets a signal before its time is over."""
+    (asking,) = (block for block in blocks() if f"--signal=B:{signal_name}@" in block)
+    options, launch = asking.split("\n\n")
+    assert launch == "exec horovodrun python train.py --resume checkpoints/"
+    return batch_file(launch).replace("\n\n", f"\n{options}\n\n", 1)
+
+
 def launches() -> dict[str, str]:
     """What the page writes in the place of the last line: who starts the processes -> the line or lines."""
     (srun,) = (block for block in blocks() if block.startswith("horovodrun --launcher srun "))
@@ -98,12 +106,7 @@ def test_batch_file_trains_with_all_tasks_of_the_job(
 def test_signal_before_the_end_of_the_time_reaches_the_ranks(
     two_hosts: SimulatedHosts, slurm: Mapping[str, str], home: Path
 ) -> None:
-    (options, launch) = (
-        part for block in blocks() if "--signal=B:TERM" in block for part in block.split("\n\n")
-    )
-    assert launch == "exec horovodrun python train.py --resume checkpoints/"
-    text = batch_file(launch).replace("\n\n", f"\n{options}\n\n", 1)
-    status, said = submitted(two_hosts, slurm, home, text)
+    status, said = submitted(two_hosts, slurm, home, file_that_asks_for("TERM"))
     assert status == 0, said
     number = said.split()[-1]
     deadline = time.monotonic() + LIMIT_S
@@ -124,13 +127,8 @@ def test_signal_before_the_end_of_the_time_reaches_the_ranks(
 def test_sigusr1_becomes_a_checkpoint_and_the_job_goes_on_from_it(
     two_hosts: SimulatedHosts, slurm: Mapping[str, str], home: Path
 ) -> None:
-    (options, launch) = (
-        part for block in blocks() if "--signal=B:USR1" in block for part in block.split("\n\n")
-    )
-    assert launch == "exec horovodrun python train.py --resume checkpoints/"
     shutil.copy(CHECKPOINT_JOB, home / "train.py")
-    text = batch_file(launch).replace("\n\n", f"\n{options}\n\n", 1)
-    status, said = submitted(two_hosts, slurm, home, text, "--open-mode=append")
+    status, said = submitted(two_hosts, slurm, home, file_that_asks_for("USR1"), "--open-mode=append")
     assert status == 0, said
     number = said.split()[-1]
     deadline = time.monotonic() + 3 * LIMIT_S

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import time
@@ -10,15 +9,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from tests.elastic.training import LONG
 from tests.hosts.elastic_jobs import RANK, ElasticJob, discovery, elastic, name
 from tests.hosts.jobs import LIMIT_S, PYTHON, left_behind, running, signal_processes
 from tests.hosts.simulated import SimulatedHosts
 from tests.hosts.slurm import slurm_on, why_no_slurm
 from tests.launch.launching import environment
 
-LONG = pytest.mark.skipif(
-    not os.environ.get("RUEDA_FULL_MATRIX"), reason="takes long; RUEDA_FULL_MATRIX=1 runs it"
-)
 pytestmark = pytest.mark.timeout(4 * LIMIT_S)
 
 # The shortest time after which a silent side counts as lost.

@@ -165,6 +165,15 @@ def test_handler_below_a_shell_is_found_and_its_children_are_left_alone() -> Non
     assert "only the parent" in running_job.said
 
 
+def signalled(script: str, signum: signal.Signals) -> str:
+    """Output of a rank that runs ``script``, and gets a signal when it is ready."""
+    with job("-np", "1", PYTHON, "-c", script) as running_job:
+        running_job.read_until("ready")
+        running_job.process.send_signal(signum)
+        assert running_job.finish() == 0, running_job.said
+    return running_job.said
+
+
 def test_signal_that_a_thread_waits_for_without_a_handler_reaches_it() -> None:
     script = """
 import signal, threading
@@ -174,11 +183,7 @@ waits.start()
 print("ready", flush=True)
 waits.join()
 """
-    with job("-np", "1", PYTHON, "-c", script) as running_job:
-        running_job.read_until("ready")
-        running_job.process.send_signal(signal.SIGUSR1)
-        assert running_job.finish() == 0, running_job.said
-    assert "<stdout>:SIGUSR1" in running_job.said
+    assert "<stdout>:SIGUSR1" in signalled(script, signal.SIGUSR1)
 
 
 @pytest.mark.parametrize("way", WAYS if MANY else ["local"])
@@ -203,12 +208,9 @@ hvd.init()
 print("ready", flush=True)
 signal.pause()
 """
-    with job("-np", "1", PYTHON, "-c", script) as running_job:
-        running_job.read_until("ready")
-        running_job.process.send_signal(signal.SIGQUIT)
-        assert running_job.finish() == 0, running_job.said
-    assert "my own" in running_job.said
-    assert "File" not in running_job.said
+    said = signalled(script, signal.SIGQUIT)
+    assert "my own" in said
+    assert "File" not in said
 
 
 def test_handler_of_a_program_that_calls_run_is_called_as_well() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,18 +101,38 @@ def test_nothing_to_run_is_an_error() -> None:
     assert b"Traceback" not in said_by.stderr
 
 
+# Says when the launcher waits for standard input.
+TELLS_THAT_IT_WAITS = f"""
+import os, select, sys
+from horovod.runner.launch import run_commandline
+waits = select.select
+def tell_and_wait(read, *others):
+    if 0 in read:
+        os.write(2, b"waits\\n")
+    return waits(read, *others)
+select.select = tell_and_wait
+sys.argv[1:] = ["-np", "1", {PYTHON!r}, "-"]
+sys.exit(run_commandline())
+"""
+
+
 def test_a_script_that_does_not_let_its_readers_wait_is_awaited() -> None:
     ours, theirs = os.pipe()
     os.set_blocking(ours, False)
     with subprocess.Popen(
-        [*COMMAND, "-np", "1", PYTHON, "-"], env=environment(), stdin=ours, stdout=subprocess.PIPE
+        [PYTHON, "-c", TELLS_THAT_IT_WAITS],
+        env=environment(),
+        stdin=ours,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as process:
         os.close(ours)
-        time.sleep(0.5)
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"waits\n"
         os.write(theirs, b"print('ran')\n")
         os.close(theirs)
-        stdout, _ = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 0
+        stdout, stderr = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, stderr
     assert b"ran" in stdout
 
 

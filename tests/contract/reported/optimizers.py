@@ -32,9 +32,18 @@ def sgd(module: torch.nn.Module, **options: Any) -> Any:
     return hvd.DistributedOptimizer(plain, module.named_parameters(), **options)
 
 
-def assert_as_one_process(
-    module: torch.nn.Module, loss: Callable[[torch.nn.Module, int, int], torch.Tensor], steps: int
-) -> None:
+Loss = Callable[[torch.nn.Module, int, int], torch.Tensor]
+"""Of a module, a rank and a step."""
+
+
+def take_two_steps(module: torch.nn.Module, optimizer: Any, loss: Loss) -> None:
+    for step in range(2):
+        optimizer.zero_grad()
+        loss(module, hvd.rank(), step).backward()
+        optimizer.step()
+
+
+def assert_as_one_process(module: torch.nn.Module, loss: Loss, steps: int) -> None:
     """``module`` has the weights of a copy that one process has trained on everybody's data."""
     alone = network()
     plain = torch.optim.SGD(alone.parameters(), lr=0.1)
@@ -64,10 +73,7 @@ def a_gradient_penalty_trains_as_in_one_process() -> None:
 
     net = network()
     optimizer = sgd(net)
-    for step in range(2):
-        optimizer.zero_grad()
-        penalty(net, hvd.rank(), step).backward()
-        optimizer.step()
+    take_two_steps(net, optimizer, penalty)
     assert_as_one_process(net, penalty, 2)
 
 
@@ -251,10 +257,7 @@ def a_batch_that_all_ranks_give_up() -> None:
         plain_loss(net, hvd.rank(), 5).backward()
     hook.remove()
     optimizer.synchronize()
-    for step in range(2):
-        optimizer.zero_grad()
-        plain_loss(net, hvd.rank(), step).backward()
-        optimizer.step()
+    take_two_steps(net, optimizer, plain_loss)
     assert_as_one_process(net, plain_loss, 2)
 
 
@@ -267,10 +270,7 @@ def strict_modes_of_torch_change_nothing() -> None:
     torch.use_deterministic_algorithms(True)
     try:
         with torch.autograd.set_detect_anomaly(True):
-            for step in range(2):
-                optimizer.zero_grad()
-                plain_loss(net, hvd.rank(), step).backward()
-                optimizer.step()
+            take_two_steps(net, optimizer, plain_loss)
     finally:
         torch.use_deterministic_algorithms(False)
     assert_as_one_process(net, plain_loss, 2)

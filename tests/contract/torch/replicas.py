@@ -431,11 +431,7 @@ def half_weights_with_master_copies() -> list[Any]:
     return [optimizer]
 
 
-@quiet
-def closures() -> list[Any]:
-    model = net()
-    optimizer = wrapped(model, torch.optim.LBFGS(model.parameters(), max_iter=3))
-
+def steps_with_a_closure(model: torch.nn.Module, optimizer: Any) -> list[Any]:
     def loss() -> torch.Tensor:
         optimizer.zero_grad()
         value: torch.Tensor = model(own_data(0)).square().mean()
@@ -445,6 +441,12 @@ def closures() -> list[Any]:
     for _ in range(STEPS):
         optimizer.step(loss)
     return [optimizer]
+
+
+@quiet
+def closures() -> list[Any]:
+    model = net()
+    return steps_with_a_closure(model, wrapped(model, torch.optim.LBFGS(model.parameters(), max_iter=3)))
 
 
 class Ascending(torch.optim.SGD):
@@ -469,17 +471,7 @@ class Ascending(torch.optim.SGD):
 @quiet
 def own_ways_up() -> list[Any]:
     model = net()
-    optimizer = wrapped(model, Ascending(model.parameters(), 0.1))
-
-    def loss() -> torch.Tensor:
-        optimizer.zero_grad()
-        value: torch.Tensor = model(own_data(0)).square().mean()
-        value.backward()
-        return value
-
-    for _ in range(STEPS):
-        optimizer.step(loss)
-    return [optimizer]
+    return steps_with_a_closure(model, wrapped(model, Ascending(model.parameters(), 0.1)))
 
 
 @quiet

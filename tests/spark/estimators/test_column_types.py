@@ -112,25 +112,31 @@ def summing() -> Any:
     return Summing()
 
 
-@pytest.mark.parametrize("compress", [True, pytest.param(False, marks=whole)])
-def test_each_type_of_numbers_goes_both_ways_in_pytorch(session: Any, store: Any, compress: bool) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def estimator_of(features: list[str], store: Any, model: Any, **options: Any) -> Any:
+    """An estimator that trains ``model`` on ``features`` without changing it."""
+    import torch
+
     from horovod.spark.torch import TorchEstimator
 
-    model, data = summing(), table(session)
-    trained = TorchEstimator(
+    return TorchEstimator(
         backend=InProcess(),
         store=store,
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
         loss=torch.nn.functional.mse_loss,
-        feature_cols=FEATURES,
+        feature_cols=features,
         label_cols=["sums"],
-        batch_size=ROWS,
-        compress_sparse_cols=compress,
-        epochs=1,
         verbose=0,
-    ).fit(data)
+        **options,
+    )
+
+
+@pytest.mark.parametrize("compress", [True, pytest.param(False, marks=whole)])
+def test_each_type_of_numbers_goes_both_ways_in_pytorch(session: Any, store: Any, compress: bool) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    model, data = summing(), table(session)
+    options = {"batch_size": ROWS, "compress_sparse_cols": compress, "epochs": 1}
+    trained = estimator_of(FEATURES, store, model, **options).fit(data)
     assert trained.getHistory()[0]["train"]["loss"] == pytest.approx(0.0, abs=1e-9)
     for row in trained.transform(data).collect():
         assert dict(zip(NUMBERS, row["sums__output"], strict=True)) == dict(
@@ -140,22 +146,13 @@ def test_each_type_of_numbers_goes_both_ways_in_pytorch(session: Any, store: Any
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_a_type_without_numbers_is_refused_by_name_both_ways(session: Any, store: Any, kind: str) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    from horovod.spark.torch import TorchEstimator, TorchModel
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    from horovod.spark.torch import TorchModel
 
     model = summing()
     data = session.createDataFrame([((OTHERS[kind],), [0.0])], f"c struct<v: {kind}>, sums array<double>")
     data = data.selectExpr("c.v as image", "sums")
-    estimator = TorchEstimator(
-        backend=InProcess(),
-        store=store,
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
-        loss=torch.nn.functional.mse_loss,
-        feature_cols=["image"],
-        label_cols=["sums"],
-        verbose=0,
-    )
+    estimator = estimator_of(["image"], store, model)
     with pytest.raises(InvalidArgumentError, match=r"(?i)column 'image' (has the type|does not fit)"):
         estimator.fit(data)
     trained = TorchModel(model=model, feature_columns=["image"], label_columns=["sums"])
@@ -164,8 +161,7 @@ def test_a_type_without_numbers_is_refused_by_name_both_ways(session: Any, store
 
 
 def test_what_transformation_fn_makes_numbers_of_is_said_before_training(session: Any, store: Any) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    from horovod.spark.torch import TorchEstimator
+    pytest.importorskip("torch", reason="PyTorch is not installed")
 
     def decoded(row: Any) -> Any:
         return {**row, "image": np.frombuffer(row["image"], np.uint8).astype(float)}
@@ -174,18 +170,7 @@ def test_what_transformation_fn_makes_numbers_of_is_said_before_training(session
     data = session.createDataFrame(
         [(bytes([row, 1]), [row + 1.0]) for row in range(4)], "image binary, sums array<double>"
     )
-    estimator = TorchEstimator(
-        backend=InProcess(),
-        store=store,
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
-        loss=torch.nn.functional.mse_loss,
-        feature_cols=["image"],
-        label_cols=["sums"],
-        transformation_fn=decoded,
-        epochs=1,
-        verbose=0,
-    )
+    estimator = estimator_of(["image"], store, model, transformation_fn=decoded, epochs=1)
     with pytest.warns(
         UserWarning, match=r"'image' has the type Binary.*transform\(\) does not call"
     ) as caught:
