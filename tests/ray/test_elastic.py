@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import random
 import signal
@@ -186,6 +187,37 @@ def test_a_rank_that_returns_early_ends_the_job_and_keeps_its_result() -> None:
     executor = RayExecutor(settings(), min_workers=2, max_workers=2, elastic_timeout=60)
     executor.start()
     assert executor.run(leave_early) == [0]
+
+
+@in_ray
+def test_a_signal_to_the_driver_reaches_the_worker_with_a_handler_and_no_other() -> None:
+    def wait_for_a_signal() -> list[str]:
+        hvd.init()
+        came: list[str] = []
+        if hvd.rank() == 0:
+            for signum in (signal.SIGUSR1, signal.SIGUSR2):
+                signal.signal(signum, lambda signum, _: came.append(signal.Signals(signum).name))
+        ray_logger.log({"ready": hvd.rank()})
+        while hvd.rank() == 0 and "SIGUSR2" not in came:
+            time.sleep(0.01)
+        hvd.allreduce(np.ones(1))
+        return came
+
+    def send(said: dict[str, int]) -> None:
+        ready.add(said["ready"])
+        if len(ready) == 2:
+            for signum in (signal.SIGWINCH, signal.SIGUSR1, signal.SIGUSR2):
+                os.kill(os.getpid(), signum)
+
+    ready: set[int] = set()
+    executor = RayExecutor(settings(), min_workers=2, max_workers=2, elastic_timeout=60)
+    executor.start()
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        results = executor.run(wait_for_a_signal, callbacks=[send])
+    assert results == [["SIGUSR1", "SIGUSR2"], []]
+    for name in ("SIGUSR1", "SIGUSR2"):
+        assert f"{name} does not go to rank 1, which has no handler for it" in said.getvalue()
+    assert "SIGWINCH" not in said.getvalue()
 
 
 @whole

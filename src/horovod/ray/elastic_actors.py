@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import ray
 
 from horovod.bootstrap.cores import usable_cores
-from horovod.bootstrap.proc import boot_id, namespace, stat_of
+from horovod.bootstrap.proc import boot_id, every_process, namespace, stat_of
 from horovod.bootstrap.starter import Word, line_of
 from horovod.errors import HorovodInternalError, LaunchError, PeerLostError
+from horovod.launch.agent.passing import pass_on
 from horovod.launch.calls.functions import answer
 from horovod.ray import ray_logger
 from horovod.ray.worker import leave_outer_job
@@ -44,7 +45,7 @@ class Reply(NamedTuple):
 
 
 class NodeProbe:
-    """Gives signs of life of its node, and ends what does not end by itself."""
+    """Gives signs of life of its node, passes signals on, and ends what does not end by itself."""
 
     def facts(self) -> Facts:
         """Of this node."""
@@ -55,9 +56,22 @@ class NodeProbe:
 
     def kill(self, process: Process) -> None:
         """A worker, also one that is stopped. No effect if it has ended."""
-        stat = stat_of(process.pid)
-        if stat is not None and stat.started == process.started:
+        if _lives(process):
             os.kill(process.pid, signal.SIGKILL)
+
+    def pass_on(self, workers: Mapping[int, Process], signum: int) -> tuple[list[int], list[int]]:
+        """Send a signal to the workers, by number, that have a handler for it.
+
+        Returns:
+            The workers that it was sent to, and those without a handler.
+        """
+        there = {process.pid: number for number, process in workers.items() if _lives(process)}
+        return pass_on(there, dict(every_process()), signum)
+
+
+def _lives(process: Process) -> bool:
+    stat = stat_of(process.pid)
+    return stat is not None and stat.started == process.started
 
 
 class ElasticWorker:

@@ -25,6 +25,7 @@ from horovod.launch.launchers.contract import (
     HostFacts,
     HostLost,
     HostReached,
+    PassedOn,
     Request,
     Said,
     Started,
@@ -32,7 +33,6 @@ from horovod.launch.launchers.contract import (
 from horovod.launch.launchers.fleet_contract import FleetPlan, FleetWorker
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.output.streams import RESULT, Output
-from horovod.launch.supervision.signals import signal_name
 from horovod.ray.elastic_actors import ElasticWorker, NodeProbe, Process, Reply
 from horovod.ray.nodes import NodeNames, describe_resources, on_node
 from horovod.runtime.ending import describe
@@ -152,7 +152,18 @@ class ActorFleet:
                 self._kill(worker)
 
     def pass_on(self, signum: int) -> None:
-        self._console.tell(f"{signal_name(signum)} goes to no worker: actors of Ray take no signals")
+        """By the probes of the nodes: Ray itself sends no signals."""
+        by_node: dict[str, dict[int, Process]] = {}
+        for number, worker in self._workers.items():
+            if worker.process is not None:
+                by_node.setdefault(worker.node, {})[number] = worker.process
+        begun = {number for each in by_node.values() for number in each}
+        self._steps.put(lambda found: found.append(PassedOn(signum, (), tuple({*self._workers} - begun))))
+        for host, processes in by_node.items():
+            node = self._nodes.get(host)  # if it was dropped, its workers are being ended
+            if node is not None and node.reached:
+                sent = node.probe.pass_on.remote(processes, signum)
+                self._then(sent, lambda *said: self._passed(signum, *said))
 
     def doubt(self, host: str) -> None:
         if host in self._nodes:
@@ -247,6 +258,11 @@ class ActorFleet:
         node.asked = node.doubted = False
         if error is not None:
             self._lose(host, node, _why(error), found)
+
+    def _passed(self, signum: int, found: list[Event], reply: Any, error: Exception | None) -> None:
+        if error is None:  # else the node is lost, and its workers with it
+            with_handler, without = reply
+            found.append(PassedOn(signum, tuple(with_handler), tuple(without)))
 
     def _look(self, found: list[Event]) -> None:
         """Time has passed."""
