@@ -72,6 +72,7 @@ def stands_elsewhere():
 (waits_for_the_others if hvd.rank() == 0 else stands_elsewhere)()
 print("went on", flush=True)
 """
+STUBBORN = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
 
 
 class Job:
@@ -244,8 +245,7 @@ print(horovod.run(train, num_proc=1), "and here" if came else "not here", flush=
 
 
 def test_signals_while_a_job_ends_do_not_change_its_status() -> None:
-    stubborn = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
-    with running("-np", "1", "sh", "-c", stubborn) as started:
+    with running("-np", "1", "sh", "-c", STUBBORN) as started:
         started.lines(1)
         started.signal(signal.SIGTERM)
         for _ in range(20):
@@ -254,3 +254,12 @@ def test_signals_while_a_job_ends_do_not_change_its_status() -> None:
             time.sleep(0.01)  # they are to come while it ends, spread out
         status, _, said = started.finish()
     assert status == 128 + signal.SIGTERM, said
+
+
+def test_ranks_of_another_launcher_that_do_not_end_are_named_once() -> None:
+    with job("-np", "2", *WAYS["mpirun"], "sh", "-c", STUBBORN) as running_job:
+        running_job.read_until("ready", times=2)
+        running_job.process.send_signal(signal.SIGTERM)
+        assert running_job.finish() == 128 + signal.SIGTERM, running_job.said
+    assert running_job.said.count("waiting for") == 1, running_job.said
+    assert "waiting for 2 ranks (0, 1) to end" in running_job.said

@@ -335,7 +335,7 @@ class Supervisor:
         if not self._has_cause() or self._explained or time.monotonic() < self._ended_at + _PATIENCE_S:
             return
         self._explained = True
-        if not self._running:
+        if not (self._running and self._speaks):
             return
         ranks = ", ".join(str(rank) for rank in sorted(self._running)[:8])
         more = ", ..." if len(self._running) > 8 else ""
