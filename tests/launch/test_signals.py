@@ -72,7 +72,7 @@ def stands_elsewhere():
 (waits_for_the_others if hvd.rank() == 0 else stands_elsewhere)()
 print("went on", flush=True)
 """
-STUBBORN = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
+STUBBORN = "trap '' INT TERM; echo ready; while :; do sleep 0.05; done"
 
 
 class Job:
@@ -263,3 +263,14 @@ def test_ranks_of_another_launcher_that_do_not_end_are_named_once() -> None:
         assert running_job.finish() == 128 + signal.SIGTERM, running_job.said
     assert running_job.said.count("waiting for") == 1, running_job.said
     assert "waiting for 2 ranks (0, 1) to end" in running_job.said
+
+
+def test_second_ctrl_c_kills_ranks_of_another_launcher_at_once() -> None:
+    with job("-np", "2", *WAYS["mpirun"], "sh", "-c", STUBBORN) as running_job:
+        running_job.read_until("ready", times=2)
+        running_job.process.send_signal(signal.SIGINT)
+        running_job.read_until("SIGINT received: ending 2 ranks; a second one kills them")
+        running_job.process.send_signal(signal.SIGINT)
+        assert running_job.finish() == 128 + signal.SIGINT, running_job.said
+    assert "second signal (SIGINT): killing what still runs" in running_job.said
+    assert "mpirun does not end by itself" not in running_job.said  # nobody has waited for it

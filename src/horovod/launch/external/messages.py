@@ -34,6 +34,7 @@ __all__ = [
     "HEARD",
     "INPUT",
     "JOB",
+    "KILL",
     "OVER",
     "PASSED",
     "PLACE",
@@ -58,6 +59,7 @@ BEAT = "beat/"
 HEARD = "heard/"
 ENDED = "ended/"
 SIGNAL = "signal/"
+KILL = "kill/"
 PASSED = "passed/"
 INPUT = "input/"
 TOOK = "took/"

@@ -107,6 +107,11 @@ class _FirstSignal(Signals):
         self._arrive(signum, None)
         os.write(self._write, b"\0")
 
+    def insist(self) -> None:
+        """As if a second signal had come: what still runs is killed. From any thread."""
+        self.arrived.append(signal.SIGKILL)
+        os.write(self._write, b"\0")
+
     def pass_from_afar(self, signum: int) -> None:
         """The same for one that ends nothing."""
         self.passing.append(signum)
@@ -185,6 +190,23 @@ class _Lifeline:
             signum = signal.SIGTERM
         self.told = True
         self._signals.come_from_afar(signum)  # `supervise` does the rest
+        if not self.lost:
+            self._await_impatience()
+
+    def _await_impatience(self) -> None:
+        """Until the rank has ended, or has to at once."""
+        scope = f"{messages.KILL}{self._rank}/"
+        try:
+            self._watch_scope(scope)
+            while scope not in self._client.aborted:
+                ready, _, _ = select.select([self._client.fileno(), self._stop_read], [], [])
+                if self._stop_read in ready:
+                    self._client.unwatch(scope)
+                    return
+                self._client.pump()
+        except RendezvousError:
+            return  # the launching process has ended: the rank follows within seconds
+        self._signals.insist()
 
     def _say(self) -> None:
         while self._to_say:
@@ -200,7 +222,9 @@ class _Lifeline:
                 self._signals.pass_from_afar(signum)
 
     def _await_next_signal(self) -> None:
-        scope = f"{messages.SIGNAL}{self._heard}/"
+        self._watch_scope(f"{messages.SIGNAL}{self._heard}/")
+
+    def _watch_scope(self, scope: str) -> None:
         try:
             self._client.watch(scope)
         except RendezvousError:

@@ -105,7 +105,7 @@ class ExternalWorkers:
         self._failed = False
         self._signals = 0  # that were passed on
         self._over = False
-        self._killed = False
+        self._give_up_at = math.inf  # when what still runs has been killed
         self._client = self._connect()
         try:
             self._program = Program(line)
@@ -235,7 +235,11 @@ class ExternalWorkers:
         self._store.forget(f"{messages.PASSED}{key}")
 
     def _lose_patience(self) -> None:
-        self._killed = True
+        """Let all ranks be killed, which have been told to end."""
+        if self._give_up_at == math.inf:
+            self._give_up_at = time.monotonic() + _GRACE_S
+            for rank in self._missing():
+                self._client.abort(f"{messages.KILL}{rank}/", Cause("all ranks are to be killed"))
 
     def _take_report(self, rank: int, value: object) -> None:
         who = f"rank {rank} on host {self._slots[rank].hostname}" if self._slots else f"rank {rank}"
@@ -365,8 +369,7 @@ class ExternalWorkers:
             return
         self._end_ranks()
         began = time.monotonic()
-        while self._missing() and not self._killed:
-            now = time.monotonic()
+        while self._missing() and (now := time.monotonic()) < self._give_up_at:
             heard = set(messages.ranks_in(self._client.collect(messages.HEARD, 0, 0.0), self._job.processes))
             if now > began + _HEAR_S and not heard - set(self._reports):
                 break

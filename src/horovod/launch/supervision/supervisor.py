@@ -284,7 +284,8 @@ class Supervisor:
             self._signals_seen += 1
             if self._signals_seen > 1:
                 self._workers.kill()
-                self._console.tell(f"second signal ({signal_name(signum)}): killing what still runs")
+                if self._speaks:
+                    self._console.tell(f"second signal ({signal_name(signum)}): killing what still runs")
             elif self._has_cause():
                 self._console.narrate(f"{signal_name(signum)} received; the ranks are being ended already")
             else:
