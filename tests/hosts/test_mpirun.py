@@ -71,12 +71,12 @@ def nothing_is_left(two_hosts: SimulatedHosts) -> Iterator[None]:
     assert left_behind(two_hosts) == []
 
 
-def up(job: RunningJob, ranks: int = 4) -> str:
+def up(job: RunningJob, ranks: int = 4, word: str = "up") -> str:
     """Wait until so many ranks have said it; MPI may say other things meanwhile. What the last one said."""
     line = ""
     while ranks:
         line = job.lines(1)[0]
-        ranks -= ">:up" in line
+        ranks -= f">:{word}" in line
     return line
 
 

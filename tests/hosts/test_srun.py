@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from tests.hosts.jobs import LIMIT_S, PYTHON, horovodrun, running, signal_processes, slots
 from tests.hosts.simulated import SimulatedHosts
 from tests.hosts.test_mpirun import ALLREDUCE, PLACE, up
 from tests.launch.launching import COMMAND, environment
+from tests.launch.test_signals import ONE_HAS_A_HANDLER
 
 pytestmark = pytest.mark.timeout(2 * LIMIT_S)
 
@@ -54,6 +56,19 @@ def test_signal_ends_the_tasks(two_hosts: SimulatedHosts, slurm: Mapping[str, st
     assert status == 128 + signal.SIGTERM, said
     assert "SIGTERM ended the job" in said
     assert ranks_left(two_hosts) == 0
+
+
+def test_sigusr1_reaches_the_task_with_a_handler_and_no_other(
+    two_hosts: SimulatedHosts, slurm: Mapping[str, str], tmp_path: Path
+) -> None:
+    script = (PYTHON, "-c", ONE_HAS_A_HANDLER, str(tmp_path))
+    with running(two_hosts, "-np", "2", *SRUN, "-H", slots(two_hosts, 1, 1), *script, extra=slurm) as job:
+        up(job, 2, "ready")
+        signal_processes(two_hosts, 0, " ".join(COMMAND), signal.SIGUSR1)
+        status, said = job.finish()
+    assert status == 0, said
+    assert said.count("ends well") == 2
+    assert "SIGUSR1 does not go to rank 1, which has no handler for it" in said
 
 
 @pytest.mark.parametrize("launcher", ["ssh", "srun"])
