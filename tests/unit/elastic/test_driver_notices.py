@@ -51,6 +51,24 @@ def test_a_worker_that_leaves_below_the_minimum_is_waited_for() -> None:
     assert hosts_of(play, play.world) == ["b", "c"]
 
 
+def test_a_shortage_names_slots_that_are_left_out() -> None:
+    play = Play(3, slots_wait_s=100.0)
+    play.begin(a=3)
+    play.driver.leaving(0, Leaving("SIGTERM", host=False), play.now)
+    play.act()
+    play.exit(1, 1)
+    play.ready(0, 2, failed=True)
+    assert play.awaits(Phase.SHORT)
+    play.wait(40.0)
+    (waiting,) = [log.text for log in play.logs if log.event == "waiting"]
+    assert "Slot 0 of a was announced to go and is left out for 2" in waiting
+    play.wait(61.0)
+    assert play.over is not None
+    assert "3 slots needed, 1 there (a:1), for 100 s" in play.over.error
+    assert "Slot 1 of a has failed and is left out for good." in play.over.error
+    assert "Slot 0 of a was announced to go and is left out for" in play.over.error
+
+
 def test_all_leave() -> None:
     play = Play(1)
     play.begin(a=2)
@@ -69,6 +87,8 @@ def test_a_newcomer_that_will_be_taken_away_is_ended() -> None:
     play.act()
     assert play.killed == [1]
     assert play.notified == []
+    said = [log.text for log in play.logs if log.event == "leaving"]
+    assert said == ["the worker in slot 0 of b will be taken away: SIGTERM"]  # it is no rank yet
 
 
 def test_a_host_that_is_listed_off_and_on_is_told_once_until_it_counts() -> None:

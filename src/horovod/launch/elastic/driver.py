@@ -146,7 +146,11 @@ class Driver:
             return
         slots = range(self._hosts.discovered.get(worker.host, 0)) if leaving.host else [worker.index]
         if set(slots) & set(self._hosts.slots(worker.host)):
-            what = f"host {worker.host}" if leaving.host else f"rank {worker.rank} on {worker.host}"
+            what = f"rank {worker.rank} on {worker.host}"
+            if number not in self._workers.world:
+                what = f"the worker in slot {worker.index} of {worker.host}"
+            if leaving.host:
+                what = f"host {worker.host}"
             self._hosts.drain(worker.host, slots, now)
             self._log(
                 "leaving", f"{what} will be taken away: {leaving.why}", host=worker.host,

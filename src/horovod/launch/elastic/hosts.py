@@ -89,6 +89,16 @@ class Hosts:
         return dict(self._out_until)
 
     @property
+    def slots_left_out(self) -> Mapping[tuple[str, int], float]:
+        """When each slot that has failed on a host that is used comes back, as of `blacklisted`."""
+        return self._listed(self._slots_out_until)
+
+    @property
+    def slots_drained(self) -> Mapping[tuple[str, int], float]:
+        """The same of slots that were announced to go."""
+        return self._listed(self._drained_until)
+
+    @property
     def discovered(self) -> Mapping[str, int]:
         """What discovery has found last, with those that are left out."""
         return dict(self._discovered)
@@ -180,6 +190,14 @@ class Hosts:
         """When `readmit` has something to do; ``math.inf``: never."""
         out_until = (self._out_until, self._slots_out_until, self._drained_until)
         return min((until for each in out_until for until in each.values()), default=math.inf)
+
+    def _listed(self, out_until: Mapping[tuple[str, int], float]) -> dict[tuple[str, int], float]:
+        """Without slots that there are not, and hosts that are left out as a whole."""
+        return {
+            (name, index): until
+            for (name, index), until in sorted(out_until.items())
+            if index < self._discovered.get(name, 0) and name not in self._out_until
+        }
 
     def _delay_s(self, what: str | tuple[str, int]) -> float:
         if self._cooldown_s is None:

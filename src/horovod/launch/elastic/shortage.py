@@ -83,8 +83,9 @@ class Shortage:
         reasons += [f"Host {host} is listed off and on: {ONCE}." for host in self._passing]
         for host, until in self._hosts.blacklisted.items():
             if host in self._hosts.discovered:
-                span = "for good" if until == math.inf else f"for {max(0.0, until - now):.0f} s more"
-                reasons.append(f"Host {host} has failed and is left out {span}.")
+                reasons.append(f"Host {host} has failed and is left out {_span(until, now)}.")
+        reasons += _slots("has failed", self._hosts.slots_left_out, now)
+        reasons += _slots("was announced to go", self._hosts.slots_drained, now)
         return " ".join(reasons)
 
     def _is_in_vain(self, needed: int) -> bool:
@@ -95,3 +96,15 @@ class Shortage:
             and self._hosts.next_readmission() == math.inf
             and self.hosts_known
         )
+
+
+def _slots(why: str, out_until: Mapping[tuple[str, int], float], now: float) -> list[str]:
+    """A sentence for each slot that is left out."""
+    return [
+        f"Slot {index} of {host} {why} and is left out {_span(until, now)}."
+        for (host, index), until in out_until.items()
+    ]
+
+
+def _span(until: float, now: float) -> str:
+    return "for good" if until == math.inf else f"for {max(0.0, until - now):.0f} s more"
