@@ -148,3 +148,12 @@ def test_a_lender_that_has_not_met_the_others_takes_other_memory() -> None:
         state.save()
         assert state._handlers["model"]._copies._whole.memory is not kept
     assert kept.content.view("float32")[0] == 2.0
+
+
+def test_gradients_of_a_step_that_failed_do_not_count_in_the_next_one() -> None:
+    model = filled(1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state: Any = TorchState(model, optimizer)
+    model(torch.ones(1, model.in_features)).sum().backward()
+    state.restore()
+    assert [parameter.grad for parameter in model.parameters()] == [None] * len(list(model.parameters()))

@@ -148,6 +148,10 @@ class OptimizerStateHandler(_CopyHandler):
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
 
+    def restore(self) -> None:
+        super().restore()
+        self.value.zero_grad()  # those of the step that failed: scripts may clear them after a step only
+
     def sync(self) -> None:
         broadcast_optimizer_state(self.value, root_rank=0)
 
