@@ -1,9 +1,9 @@
 """Runs the C++ fuzzers of a build folder, each for the same time, some beside each other.
 
-They begin with the seeds and with ``fuzz/corpus/TARGET/``. What they learn stays in ``corpus/`` of that
-folder, so the next run goes on from there; ``--merge`` takes what is new and small of it into
-``fuzz/corpus/``. A finding is kept in ``findings/``; once the code is mended it belongs into
-``fuzz/corpus/TARGET/``, under a name that says what it was. The tests take all of it up.
+They begin with the seeds and with inputs of ``fuzz/corpus/TARGET.zip``. What they learn stays in
+``corpus/`` of that folder, so the next run goes on from there; ``--merge`` takes what is new and small of it
+into the archive. A finding is kept in ``findings/``; once the code is mended it belongs into the archive,
+under a name that says what it was (``--keep TARGET FILE``). The tests take all of it up.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,12 +46,15 @@ def fuzz(program: Path, folder: Path, seconds: int) -> Outcome:
     for each in (seeds, corpus, findings):
         each.mkdir(parents=True, exist_ok=True)
     subprocess.run([program, "--seeds", seeds], check=True, timeout=GRACE_S)
-    known = [path for path in (seeds, CORPUS / target) if path.is_dir()]
+    kept = folder / "kept" / target
+    shutil.rmtree(kept, ignore_errors=True)
+    unpack(target, kept)
     done = subprocess.run(
         [
             program,
             corpus,
-            *known,
+            seeds,
+            kept,
             f"-max_total_time={seconds}",
             f"-max_len={MOST_BYTES}",
             f"-rss_limit_mb={LIMIT_MIB}",
@@ -76,14 +80,35 @@ def fuzz(program: Path, folder: Path, seconds: int) -> Outcome:
     )
 
 
+def inputs_of(target: str) -> dict[str, bytes]:
+    """Inputs in the repository's archive of a target, by name."""
+    if not (CORPUS / f"{target}.zip").exists():
+        return {}
+    with zipfile.ZipFile(CORPUS / f"{target}.zip") as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def unpack(target: str, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for name, data in inputs_of(target).items():
+        (folder / name).write_bytes(data)
+
+
+def keep(target: str, inputs: dict[str, bytes]) -> None:
+    """Write the repository's archive of a target. The same inputs make the same bytes."""
+    with zipfile.ZipFile(CORPUS / f"{target}.zip", "w") as archive:
+        for name, data in sorted(inputs.items()):
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+
+
 def merge(program: Path, folder: Path) -> int:
-    """Take what adds to the coverage of the repository's corpus into it. Returns how many files came."""
+    """Take what adds to the coverage of the repository's corpus into it. Returns how many inputs came."""
     target = program.name.removeprefix("fuzz_")
-    kept = CORPUS / target
-    kept.mkdir(parents=True, exist_ok=True)
+    kept = inputs_of(target)
+    before = len(kept)
     with tempfile.TemporaryDirectory() as scratch:
         grown, small = Path(scratch, "grown"), Path(scratch, "small")
-        shutil.copytree(kept, grown)
+        unpack(target, grown)
         small.mkdir()
         for source in (folder / "seeds" / target, folder / "corpus" / target):
             for path in source.glob("*"):
@@ -91,30 +116,42 @@ def merge(program: Path, folder: Path) -> int:
                     shutil.copy(path, small / hashlib.sha1(path.read_bytes()).hexdigest())
         options = ["-merge=1", f"-max_len={MOST_MERGED_BYTES}", f"-rss_limit_mb={LIMIT_MIB}"]
         subprocess.run([program, *options, grown, small], check=True, capture_output=True)
-        left = MOST_TARGET_BYTES - sum(path.stat().st_size for path in kept.iterdir())
-        came = 0
+        left = MOST_TARGET_BYTES - sum(map(len, kept.values()))
         for path in sorted(grown.iterdir(), key=lambda path: (path.stat().st_size, path.name)):
             size = path.stat().st_size
-            if size <= left and not (kept / path.name).exists():
-                shutil.copy(path, kept / path.name)
+            if size <= left and path.name not in kept:
+                kept[path.name] = path.read_bytes()
                 left -= size
-                came += 1
-    return came
+    if len(kept) > before:
+        keep(target, kept)
+    return len(kept) - before
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="where the fuzzers were built")
+    parser.add_argument(
+        "folder", type=Path, nargs="?", default=Path("build/asan"), help="where the fuzzers were built"
+    )
     parser.add_argument("--seconds", type=int, default=3, help="for each fuzzer")
     parser.add_argument("--jobs", type=int, default=1, help="fuzzers at a time")
     parser.add_argument("--merge", action="store_true", help="only take what was learned into fuzz/corpus")
+    parser.add_argument(
+        "--keep",
+        nargs=2,
+        metavar=("TARGET", "FILE"),
+        help="only take a file into fuzz/corpus, under its name",
+    )
     options = parser.parse_args()
+    if options.keep:
+        target, file = options.keep[0], Path(options.keep[1])
+        keep(target, {**inputs_of(target), file.name: file.read_bytes()})
+        return 0
     programs = sorted(path for path in options.folder.glob("fuzz_*") if os.access(path, os.X_OK))
     if not programs:
         sys.exit(f"there are no fuzzers in {options.folder}")
     if options.merge:
         for program in programs:
-            print(f"fuzz: {program.name.removeprefix('fuzz_')}: {merge(program, options.folder)} new files")
+            print(f"fuzz: {program.name.removeprefix('fuzz_')}: {merge(program, options.folder)} new inputs")
         return 0
     with ThreadPoolExecutor(options.jobs) as pool:
         outcomes = list(pool.map(lambda program: fuzz(program, options.folder, options.seconds), programs))

@@ -22,7 +22,7 @@ Bytes content_of(const std::filesystem::path& path) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// Files of `fuzz/corpus/TARGET/`.
+/// Inputs of `fuzz/corpus/TARGET.zip`, which the build has unpacked.
 std::vector<Bytes> corpus_of(const Target& target) {
   std::vector<Bytes> all;
   const std::filesystem::path folder = std::filesystem::path(RUEDA_FUZZ_CORPUS) / target.name;
