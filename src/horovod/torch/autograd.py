@@ -14,9 +14,19 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from horovod.collectives.forms import Collectives
+from horovod.errors import InvalidArgumentError
 from horovod.torch.frontend import TorchFrontend
 
-__all__ = ["apply", "changed", "collectives", "differentiable", "new_output", "tracked"]
+__all__ = [
+    "CollectiveFunction",
+    "apply",
+    "changed",
+    "collectives",
+    "differentiable",
+    "new_output",
+    "run_noted",
+    "tracked",
+]
 
 R = TypeVar("R")
 
@@ -92,3 +102,40 @@ class _Node(torch.autograd.Function):
         )
         gradients = iter((own,) if isinstance(own, torch.Tensor) else own)
         return (None, None, *[next(gradients) if floats else None for floats in ctx.given])
+
+
+class CollectiveFunction(torch.autograd.Function):
+    """The base of ``HorovodAllreduce`` and the like, for code that calls ``apply`` of these or derives from
+    them. Each runs the function of its collective, and takes the gradient from there.
+
+    Arguments have the order of that function without ``compression``; groups have their tensors last. A class
+    that derives from one of these may replace ``backward``; ``ctx`` has the arguments by their names. A
+    ``forward`` of its own calls that of the class, or comes with a ``backward``.
+    """
+
+    @staticmethod
+    def backward(ctx: Any, *upstreams: torch.Tensor) -> Any:
+        if not hasattr(ctx, "node"):
+            raise InvalidArgumentError(
+                "This backward needs what its forward has noted in ctx. Call "
+                "HorovodAllreduce.forward(ctx, ...), or that of the class you derive from, in the forward of "
+                "your class; or give it a backward, too."
+            )
+        _, _, *gradients = ctx.node.apply(*upstreams)  # the node of `differentiable`
+        others = [None] * (len(ctx.needs_input_grad) - len(gradients))
+        return (*others, *gradients) if ctx.grouped else (*gradients, *others)
+
+
+def run_noted(ctx: Any, arguments: dict[str, Any], run: Callable[..., Any], *tensors: torch.Tensor) -> Any:
+    """Run a collective, and keep its node for ``backward``."""
+    ctx.grouped = "tensors" in arguments
+    for name, value in arguments.items():
+        if name not in ("ctx", "tensor", "tensors"):
+            setattr(ctx, name, value)
+    with torch.enable_grad():  # off in `forward`, where the node would not be made
+        given = [each.detach().requires_grad_(each.is_floating_point()) for each in tensors]
+        result = run(*given)
+    results = result if isinstance(result, list | tuple) else (result,)
+    ctx.node = next((each.grad_fn for each in results if each.grad_fn is not None), None)
+    ctx.mark_non_differentiable(*[each for each in results if not each.is_floating_point()])
+    return tuple(each.detach() for each in results) if isinstance(result, list | tuple) else result.detach()

@@ -19,22 +19,22 @@ from horovod.common import everywhere
 from horovod.common.everywhere import *  # noqa: F403  (republished)
 from horovod.torch import collectives as _files
 from horovod.torch.autograd import collectives
-from horovod.torch.autograd_functions import HorovodAllgather as HorovodAllgather
-from horovod.torch.autograd_functions import HorovodAllreduce as HorovodAllreduce
-from horovod.torch.autograd_functions import HorovodAlltoall as HorovodAlltoall
-from horovod.torch.autograd_functions import HorovodBroadcast as HorovodBroadcast
-from horovod.torch.autograd_functions import HorovodGroupedAllgather as HorovodGroupedAllgather
-from horovod.torch.autograd_functions import HorovodGroupedAllreduce as HorovodGroupedAllreduce
-from horovod.torch.autograd_functions import HorovodGroupedReducescatter as HorovodGroupedReducescatter
-from horovod.torch.autograd_functions import HorovodReducescatter as HorovodReducescatter
 from horovod.torch.collectives.allgather import *  # noqa: F403
+from horovod.torch.collectives.allgather import HorovodAllgather as HorovodAllgather
+from horovod.torch.collectives.allgather import HorovodGroupedAllgather as HorovodGroupedAllgather
 from horovod.torch.collectives.allreduce import *  # noqa: F403
+from horovod.torch.collectives.allreduce import HorovodAllreduce as HorovodAllreduce
+from horovod.torch.collectives.allreduce import HorovodGroupedAllreduce as HorovodGroupedAllreduce
 from horovod.torch.collectives.alltoall import *  # noqa: F403
+from horovod.torch.collectives.alltoall import HorovodAlltoall as HorovodAlltoall
 from horovod.torch.collectives.barrier import *  # noqa: F403
 from horovod.torch.collectives.broadcast import *  # noqa: F403
+from horovod.torch.collectives.broadcast import HorovodBroadcast as HorovodBroadcast
 from horovod.torch.collectives.join import *  # noqa: F403
 from horovod.torch.collectives.reduce import *  # noqa: F403
 from horovod.torch.collectives.reducescatter import *  # noqa: F403
+from horovod.torch.collectives.reducescatter import HorovodGroupedReducescatter as HorovodGroupedReducescatter
+from horovod.torch.collectives.reducescatter import HorovodReducescatter as HorovodReducescatter
 from horovod.torch.collectives.sparse_allreduce import *  # noqa: F403
 
 if not TYPE_CHECKING:  # type checkers follow the imports; a computed list hides names from some

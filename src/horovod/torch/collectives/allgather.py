@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from horovod.runtime.process_set import ProcessSet, global_process_set
-from horovod.torch.autograd import collectives, differentiable, tracked
+from horovod.torch.autograd import CollectiveFunction, collectives, differentiable, run_noted, tracked
 from horovod.torch.collectives.allreduce import allreduce, grouped_allreduce
 
 __all__ = ["allgather", "allgather_async", "grouped_allgather", "grouped_allgather_async"]
@@ -70,6 +71,27 @@ def grouped_allgather_async(
 ) -> int:
     """:func:`grouped_allgather` without waiting and autograd; one handle for all."""
     return collectives.grouped_allgather(tensors, name, process_set)
+
+
+class HorovodAllgather(CollectiveFunction):
+    """See ``horovod.torch.allgather``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> Any:
+        return run_noted(ctx, locals(), lambda given: allgather(given, name, process_set), tensor)
+
+
+class HorovodGroupedAllgather(CollectiveFunction):
+    """See ``horovod.torch.grouped_allgather``."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor) -> Any:
+        return run_noted(ctx, locals(), lambda *given: grouped_allgather(given, name, process_set), *tensors)
 
 
 def _need_rows(tensor: torch.Tensor) -> None:

@@ -8,9 +8,17 @@ from typing import Any
 import torch
 
 from horovod.collectives.ops import reduce_op
-from horovod.gradients.compression import checked_compressor, reduce_compressed
+from horovod.gradients.compression import NoneCompressor, checked_compressor, reduce_compressed
 from horovod.runtime.process_set import ProcessSet, global_process_set
-from horovod.torch.autograd import changed, collectives, differentiable, new_output, tracked
+from horovod.torch.autograd import (
+    CollectiveFunction,
+    changed,
+    collectives,
+    differentiable,
+    new_output,
+    run_noted,
+    tracked,
+)
 from horovod.torch.compression import Compression
 
 __all__ = [
@@ -190,6 +198,54 @@ def grouped_allreduce_async_(
     )
     changed(tensors)
     return handle
+
+
+class HorovodAllreduce(CollectiveFunction):
+    """See ``horovod.torch.allreduce``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        average: bool | None = None,
+        name: str | None = None,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> Any:
+        return run_noted(
+            ctx,
+            locals(),
+            lambda given: allreduce(
+                given, average, name, NoneCompressor, op, prescale_factor, postscale_factor, process_set
+            ),
+            tensor,
+        )
+
+
+class HorovodGroupedAllreduce(CollectiveFunction):
+    """See ``horovod.torch.grouped_allreduce``; returns a tuple."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        average: bool | None,
+        name: str | None,
+        op: int | None,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: ProcessSet,
+        *tensors: torch.Tensor,
+    ) -> Any:
+        return run_noted(
+            ctx,
+            locals(),
+            lambda *given: grouped_allreduce(
+                given, average, name, NoneCompressor, op, prescale_factor, postscale_factor, process_set
+            ),
+            *tensors,
+        )
 
 
 def _tracked(tensor: torch.Tensor, name: str | None, *how: Any) -> torch.Tensor:

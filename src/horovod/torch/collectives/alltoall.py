@@ -10,7 +10,7 @@ import torch
 from horovod.errors import InvalidArgumentError
 from horovod.runtime import lifecycle
 from horovod.runtime.process_set import ProcessSet, global_process_set
-from horovod.torch.autograd import collectives, differentiable, tracked
+from horovod.torch.autograd import CollectiveFunction, collectives, differentiable, run_noted, tracked
 
 __all__ = ["alltoall", "alltoall_async"]
 
@@ -81,6 +81,23 @@ def alltoall_async(
     received numbers, also without ``splits``."""
     sizes, place = _read_splits(splits)
     return collectives.alltoall(tensor, sizes, name, process_set, place)
+
+
+class HorovodAlltoall(CollectiveFunction):
+    """See ``horovod.torch.alltoall``; also without ``splits`` returns the pair of rows and received
+    numbers."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        splits: Any = None,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> Any:
+        if splits is None:
+            splits = torch.empty(0, dtype=torch.int32, device="cpu")
+        return run_noted(ctx, locals(), lambda given: alltoall(given, splits, name, process_set), tensor)
 
 
 def _exchange(tensor: torch.Tensor, *how: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from horovod.runtime import lifecycle
 from horovod.runtime.process_set import ProcessSet, global_process_set
-from horovod.torch.autograd import changed, collectives, differentiable, new_output, tracked
+from horovod.torch.autograd import (
+    CollectiveFunction,
+    changed,
+    collectives,
+    differentiable,
+    new_output,
+    run_noted,
+    tracked,
+)
 from horovod.torch.collectives.allreduce import allreduce
 
 __all__ = ["broadcast", "broadcast_", "broadcast_async", "broadcast_async_"]
@@ -74,3 +84,17 @@ def broadcast_async_(
     if tensor.requires_grad:
         changed([tensor])
     return handle
+
+
+class HorovodBroadcast(CollectiveFunction):
+    """See ``horovod.torch.broadcast``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        root_rank: int,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> Any:
+        return run_noted(ctx, locals(), lambda given: broadcast(given, root_rank, name, process_set), tensor)

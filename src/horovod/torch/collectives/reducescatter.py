@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 import torch
 
 from horovod.collectives.ops import Average, Sum, checked_op
-from horovod.gradients.compression import checked_compressor, reduce_compressed
+from horovod.gradients.compression import NoneCompressor, checked_compressor, reduce_compressed
 from horovod.runtime.process_set import ProcessSet, global_process_set, member_count
-from horovod.torch.autograd import collectives, differentiable, tracked
+from horovod.torch.autograd import CollectiveFunction, collectives, differentiable, run_noted, tracked
 from horovod.torch.collectives.allgather import allgather, grouped_allgather
 from horovod.torch.compression import Compression
 
@@ -109,6 +109,52 @@ def grouped_reducescatter_async(
     return collectives.grouped_reducescatter(
         tensors, name, op, prescale_factor, postscale_factor, process_set
     )
+
+
+class HorovodReducescatter(CollectiveFunction):
+    """See ``horovod.torch.reducescatter``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        name: str | None = None,
+        op: int = Average,
+        process_set: ProcessSet = global_process_set,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+    ) -> Any:
+        return run_noted(
+            ctx,
+            locals(),
+            lambda given: reducescatter(
+                given, name, NoneCompressor, op, process_set, prescale_factor, postscale_factor
+            ),
+            tensor,
+        )
+
+
+class HorovodGroupedReducescatter(CollectiveFunction):
+    """See ``horovod.torch.grouped_reducescatter``; returns a tuple."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str | None,
+        op: int,
+        process_set: ProcessSet,
+        prescale_factor: float,
+        postscale_factor: float,
+        *tensors: torch.Tensor,
+    ) -> Any:
+        return run_noted(
+            ctx,
+            locals(),
+            lambda *given: grouped_reducescatter(
+                given, name, NoneCompressor, op, process_set, prescale_factor, postscale_factor
+            ),
+            *tensors,
+        )
 
 
 def _need_op(op: Any) -> None:
